@@ -36,9 +36,9 @@ def write(folder: Path, name: str, content: str | bytes) -> str:
     return str(file)
 
 
-def error_of(source: str | list[str]) -> DataError:
+def error_of(source: str | list[str], split: str = "train") -> DataError:
     with pytest.raises(DataError) as caught:
-        load_examples(source, where="data.train")
+        load_examples(source, where="data.train", split=split)
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -132,17 +132,16 @@ def test_what_datasets_has_saved_is_read_by_split(tmp_path: Path) -> None:
         (["train_sft.jsonl", "train_gen.jsonl"], "train_sft", ["train_sft"]),
         (["train.jsonl", "more.jsonl", "test.jsonl"], "train", ["more", "train"]),
         (["test.jsonl", "contest.jsonl"], "train", ["contest"]),
-        (["test.jsonl", "validation.jsonl"], "train", ["test", "validation"]),
         (["train.jsonl", "more.jsonl", "test.jsonl"], "test", ["test"]),
-        (["train.jsonl", "more.jsonl"], "validation", ["more"]),
         (["train2017.jsonl", "val2017.jsonl"], "train", ["train2017"]),
         (["part1.jsonl", "part10.jsonl"], "part1", ["part1"]),
-        (["train.jsonl", "test1.jsonl"], "train_sft", ["train"]),
+        (["data/train.jsonl", "README.txt", "LICENSE-MIT.txt"], "train", ["data/train"]),
+        (["train.jsonl", "test.jsonl"], None, ["test", "train"]),
         (["data/train/a.jsonl", "data/test/a.jsonl", "README.md"], "train", ["data/train/a"]),
     ],
 )
 def test_of_a_folder_with_several_splits_one_is_read(
-    names: list[str], split: str, read: list[str], tmp_path: Path
+    names: list[str], split: str | None, read: list[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "training data"
     for name in names:
@@ -150,6 +149,54 @@ def test_of_a_folder_with_several_splits_one_is_read(
         write(folder, name, json.dumps({"text": name.partition(".")[0]}) + "\n")
     assert load_examples(str(folder), where="w", split=split)["text"][:] == read
     assert place_of(str(folder), 0, where="w", split=split) == f"{folder / read[0]}.jsonl:1"
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "hint"),
+    [
+        (["train.jsonl", "test.jsonl"], "trian", "Did you mean 'train'?"),
+        (["train.jsonl", "test.jsonl"], "default", "Choose one of: train, test"),
+        (["train_sft.jsonl", "test_sft.jsonl"], "train_gen", "Did you mean 'train'?"),
+        (["test.jsonl", "validation.jsonl"], "train", "Choose one of: validation, test"),
+        (["train.jsonl", "more.jsonl"], "validation", "Choose one of: train"),
+        (["a.jsonl"], "default", "Choose one of: train"),
+    ],
+)
+def test_a_split_that_no_file_bears_is_refused(
+    names: list[str], split: str, hint: str, tmp_path: Path
+) -> None:
+    for name in names:
+        write(tmp_path, name, JSONL)
+    error = error_of(str(tmp_path), split=split)
+    assert error.message == f"no file in '{tmp_path}' is by its name of split '{split}'"
+    assert error.hint == hint
+
+
+@pytest.mark.parametrize("split", ["train[:50%]", "train+test"])
+@pytest.mark.parametrize("name", ["", "train.jsonl", "*.jsonl"])
+def test_parts_of_splits_are_the_hubs(name: str, split: str, tmp_path: Path) -> None:
+    write(tmp_path, "train.jsonl", JSONL)
+    write(tmp_path, "test.jsonl", JSONL)
+    error = error_of(str(tmp_path / name), split=split)
+    assert error.message == f"split '{split}' is of parts, which only data sets of the Hub have"
+
+
+def test_data_beside_folders_with_data_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    write(tmp_path, "train.jsonl", JSONL)
+    write(tmp_path / "train", "extra.jsonl", JSONL)
+    error = error_of(str(tmp_path))
+    assert error.message.endswith("beside its folders and in them: train.jsonl, train/extra.jsonl")
+    assert len(load_examples(f"{tmp_path}/**/*.jsonl", where="w")) == 4
+
+
+def test_folders_that_links_lead_to_are_read_once(tmp_path: Path) -> None:
+    for name in ("data/own", "elsewhere"):
+        (tmp_path / name).mkdir(parents=True)
+        write(tmp_path / name, "a.jsonl", JSONL)
+    (tmp_path / "data/linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/back").symlink_to(tmp_path / "data")
+    assert len(load_examples(str(tmp_path / "data"), where="w")) == 4
 
 
 def test_a_pattern_is_the_files_that_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,6 +265,7 @@ def test_builtin_data_has_training_and_held_out_parts() -> None:
     assert not set(train["prompt"][:]) & set(held_out["prompt"][:])
     assert load_examples("builtin:python-reference", where="w").column_names == ["text"]
     assert error_of("builtin:python-referense").hint == "Did you mean 'python-reference'?"
+    assert error_of("builtin:python-reference", split="trian").hint == "Did you mean 'train'?"
 
 
 @pytest.mark.parametrize(
@@ -243,6 +291,10 @@ def test_an_unknown_ending_is_named_with_the_known_ones(tmp_path: Path) -> None:
 def test_files_of_different_formats_are_refused(tmp_path: Path) -> None:
     files = [write(tmp_path, "a.jsonl", JSONL), write(tmp_path, "a.txt", "a")]
     assert error_of(files).message == "files of different formats: a.jsonl, a.txt"
+    for name in ("train", "test"):
+        (tmp_path / name).mkdir()
+    files = [write(tmp_path, "train/a.jsonl", JSONL), write(tmp_path, "test/a.txt", "a")]
+    assert error_of(files).message == "files of different formats: train/a.jsonl, test/a.txt"
 
 
 @pytest.mark.parametrize(

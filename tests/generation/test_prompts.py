@@ -1,3 +1,4 @@
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,21 @@ def test_text_files_have_a_prompt_a_line(tmp_path: Path) -> None:
     file = tmp_path / "p.txt"
     file.write_bytes(b"a b\r\n\n  c\nd")
     assert [prompt.content for prompt in load(file)] == ["a b", "  c", "d"]
+
+
+def test_compressed_texts_in_a_folder_are_texts(tmp_path: Path) -> None:
+    for name, text in (("a_train", b"a\n\nb\n"), ("b_test", b"c\n \n")):
+        (tmp_path / f"{name}.txt.gz").write_bytes(gzip.compress(text))
+    for source in (tmp_path, f"{tmp_path}/*.gz"):
+        assert [prompt.content for prompt in load(source)] == ["a", "b", "c"]
+
+
+def test_a_folder_is_all_its_files_or_those_of_a_split(tmp_path: Path) -> None:
+    write(tmp_path / "a_train.jsonl", {"prompt": "a"})
+    write(tmp_path / "b_test.jsonl", {"prompt": "b"})
+    assert [prompt.content for prompt in load(tmp_path)] == ["a", "b"]
+    options = Options(model="m", prompts=str(tmp_path), split="test")
+    assert [prompt.content for prompt in load_prompts(options)] == ["b"]
 
 
 @pytest.mark.parametrize("column", ["prompt", "text"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,6 +201,19 @@ def test_a_prompt_stands_once_and_is_not_lost(tokenizer: PreTrainedTokenizerBase
     assert "the prompt is no message of the conversation" in error_of(
         [{"prompt": "be kind", "completion": instructed}], tokenizer, "prompt_completion"
     )
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (None, "'prompt' is absent or null"),
+        (3, "'prompt' is a number, neither text nor a list of messages"),
+        ({"role": "user", "content": "u"}, "'prompt' is an object, neither text nor a list of messages"),
+    ],
+)
+def test_a_prompt_that_is_none_is_said(prompt: Any, message: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    row = {"prompt": prompt, "completion": [{"role": "assistant", "content": "a"}]}
+    assert message in error_of([row], tokenizer, "prompt_completion")
 
 
 def test_a_completion_of_several_answers_loses_none_to_a_template_that_shortens_them(
@@ -539,10 +553,14 @@ def test_a_preview_marks_what_is_trained_on(tokenizer: PreTrainedTokenizerBase) 
         ({"train": "data"}, None),
         ({"train": "data", "eval_split": "test"}, None),
         ({"train": "data", "eval": "data/test.jsonl"}, None),
-        ({"train": "data", "eval": "data/train.jsonl"}, "train.jsonl"),
-        ({"train": "data", "eval": "other/../data/more.jsonl"}, "more.jsonl"),
-        ({"train": ["data/more.jsonl", "data/train.jsonl"], "eval": "data/*.jsonl"}, "more.jsonl and others"),
-        ({"train": "data", "eval_split": "train"}, "more.jsonl and others"),
+        ({"train": "data", "eval": "data/train.jsonl"}, "data/train.jsonl"),
+        ({"train": "data", "eval": "other/../data/more.jsonl"}, "other/../data/more.jsonl"),
+        (
+            {"train": ["data/more.jsonl", "data/train.jsonl"], "eval": "data/*.jsonl"},
+            "data/more.jsonl and others",
+        ),
+        ({"train": "data", "eval_split": "train"}, "data/more.jsonl and others"),
+        ({"train": "builtin:python-questions", "eval_split": "train"}, "split 'train'"),
         ({"train": "other", "eval": "data"}, None),
         ({"train": "data", "eval": "builtin:python-questions"}, None),
         ({"train": "builtin:python-questions", "eval": "data"}, None),
@@ -570,7 +588,7 @@ def test_no_file_is_trained_on_and_held_out(
         if held_out is not None and held_out.source in ("data", "data/test.jsonl") and held_out.rows is None:
             assert held_out.loaded["prompt"][:] == ["data/test"]
         return
-    with pytest.raises(DataError, match=f"{shared} would be trained on, too"):
+    with pytest.raises(DataError, match=f": {re.escape(shared)} would be trained on, too"):
         given_examples(load_recipe(recipe), seed=0)
 
 

@@ -21,8 +21,9 @@ def generate(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="A .txt with a prompt a line; .jsonl, .json, .csv or .parquet with a column 'prompt', "
-            "'messages' or 'text'; or a Hub data set.",
+            help="A .txt with a prompt a line; .jsonl, .json, .csv, .tsv, .parquet or .arrow with a column "
+            "'prompt', 'messages' or 'text'; a text also compressed (.gz, .bz2, .xz, .zst); a pattern of "
+            "their names, or a folder of them; or a Hub data set.",
             callback=needed_unless(
                 lambda given: given.get("prompt"),
                 "option '--prompts'",
@@ -34,7 +35,13 @@ def generate(
         list[str] | None, typer.Option(metavar="TEXT", help="A prompt itself; may be repeated.")
     ] = None,
     subset: Annotated[str | None, typer.Option(help="Configuration of a Hub data set.")] = Options.subset,
-    split: Annotated[str, typer.Option(help="Split of a Hub data set.")] = Options.split,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Split of a Hub data set, or of a folder whose files name theirs.",
+            show_default="train of the Hub, all files of a folder",
+        ),
+    ] = Options.split,
     output: Annotated[
         Path | None,
         typer.Option(

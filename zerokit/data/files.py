@@ -6,6 +6,7 @@ split that is asked for.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,8 +17,11 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import IO, Any
 
-from zerokit.errors import DataError
+from zerokit.errors import DataError, did_you_mean
 from zerokit.hub import is_hub_id
+
+BUILTIN = "builtin:"
+"""Begins the names of data that are no files."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ _DAMAGE = {"gzip": "zlib:error", "lzma": "lzma:LZMAError", "zstandard": "zstanda
 """What these modules raise of damaged files, beside OSError and EOFError."""
 _NO_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 """What `datasets` saves beside data; what it has computed of them lies there, too (``cache-*.arrow``)."""
+_ABOUT_DATA = re.compile(r"(?:readme|licen[cs]e|copying|notice|changelog|citation)(?![a-z])")
+"""How texts begin to be called that say something of the data beside them."""
 
 _SPLITS = (
     ("train", "training"),
@@ -85,23 +91,25 @@ def faults_named(file: Path) -> Iterator[None]:
         ) from None
 
 
-def local_files(name: str, where: str, split: str = "train") -> list[Path]:
+def local_files(name: str, where: str, split: str | None = "train") -> list[Path]:
     """The files that `name` stands for, or none if it is not local.
 
     Args:
         name: of a file or a folder, or a pattern.
         where: its place in the user's input, for errors.
-        split: of a folder whose files say which split they are of, what is read.
+        split: of a folder whose files say which split they are of, what is read; None: all of them.
 
     Raises:
-        DataError: there are none where it says, or it can be no name on the Hub.
+        DataError: there are none where it says, or none of the split, or it can be no name on the Hub.
     """
     path = Path(name).expanduser()
-    if path.is_file():
-        return [path]
     if path.is_dir():
-        return _of_split(path, _in_folder(path, where), split)[0]
+        return _of_split(path, _in_folder(path, where), split, where)[0]
+    if path.is_file():
+        _refuse_parts(split, where)
+        return [path]
     if any(sign in name for sign in "*?["):
+        _refuse_parts(split, where)
         root = Path(path.anchor)
         if not (files := sorted(one for one in root.glob(str(path.relative_to(root))) if one.is_file())):
             raise DataError(f"no file is called like '{name}'", where=where, hint="Check the pattern")
@@ -116,91 +124,126 @@ def local_files(name: str, where: str, split: str = "train") -> list[Path]:
 
 
 def left_out(sources: Sequence[str], where: str, split: str = "train") -> list[Path]:
-    """The files of folders that :func:`local_files` leaves out, because they are of other splits."""
-    folders = [Path(name).expanduser() for name in sources]
-    return [
-        file
+    """The files of folders that :func:`local_files` leaves out, because they are of other splits.
+
+    Returns:
+        their paths, relative to the folder if that is all of `sources`.
+    """
+    folders = [folder for name in sources if (folder := Path(name).expanduser()).is_dir()]
+    files = [
+        (folder, file)
         for folder in folders
-        if folder.is_dir()
-        for file in _of_split(folder, _in_folder(folder, where), split)[1]
+        for file in _of_split(folder, _in_folder(folder, where), split, where)[1]
     ]
+    return [file if sources[1:] else file.relative_to(folder) for folder, file in files]
 
 
 def _in_folder(folder: Path, where: str) -> list[Path]:
-    """The data files of a folder; where it has none, those of the folders in it."""
-    for pattern in ("*", "**/*"):
-        files = sorted(file for file in folder.glob(pattern) if _is_data(file, folder))
-        if files:
-            return files
-    raise DataError(
-        f"the folder '{folder}' has no data files",
-        where=where,
-        hint=f"Put {', '.join(ENDINGS)} files in it",
-    )
+    """The data files of a folder, or of the folders in it."""
+    files = sorted(file for file in _below(folder) if _is_data(file))
+    if not files:
+        raise DataError(
+            f"the folder '{folder}' has no data files",
+            where=where,
+            hint=f"Put {', '.join(ENDINGS)} files in it",
+        )
+    here = [file for file in files if file.parent == folder]
+    if here and (deeper := [file for file in files if file.parent != folder]):
+        raise DataError(
+            f"the folder '{folder}' has data both beside its folders and in them: "
+            f"{here[0].name}, {deeper[0].relative_to(folder)}",
+            where=where,
+            hint="Name the files or the folder that are meant; a pattern takes both, as '**/*.jsonl' does",
+        )
+    return files
 
 
-def _is_data(file: Path, folder: Path) -> bool:
-    is_hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+def _below(folder: Path) -> Iterator[Path]:
+    """All files in a folder that are not hidden, also those in folders that links lead to."""
+    seen = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        is_new = (real := os.path.realpath(place)) not in seen  # links may lead in a circle
+        seen.add(real)
+        folders[:] = [name for name in folders if is_new and not name.startswith(".")]
+        yield from (Path(place, name) for name in names if is_new and not name.startswith("."))
+
+
+def _is_data(file: Path) -> bool:
+    found = format_of(file)
     is_computed = file.match("cache-*.arrow") and (file.parent / "dataset_info.json").exists()
-    return (
-        not (is_hidden or is_computed)
-        and file.name not in _NO_DATA
-        and format_of(file) is not None
-        and file.is_file()
-    )
+    is_about_data = found is not None and found.builder == "text" and _ABOUT_DATA.match(file.name.lower())
+    is_none = is_computed or is_about_data or file.name in _NO_DATA
+    return found is not None and not is_none and file.is_file()
 
 
-def _of_split(folder: Path, files: list[Path], split: str) -> tuple[list[Path], list[Path]]:
+def _of_split(
+    folder: Path, files: list[Path], split: str | None, where: str
+) -> tuple[list[Path], list[Path]]:
     """Those of a split, and the others.
 
-    Files that name no split belong to training. Where none says that it is of this split, those that are of
-    another are left out all the same, unless that leaves nothing.
+    Files that name no split belong to training; where none names any they are of every split. What is
+    tested on is validated on where there is nothing else for that.
+
+    Raises:
+        DataError: there are none of this split.
     """
-    groups: list[tuple[str, ...]] = [names for names in _SPLITS if _says(split, names)]
-    if not any(split in names for names in groups):
-        groups.insert(0, (split,))
-    if groups[-1] == _SPLITS[1]:
-        groups.append(_SPLITS[2])  # held out, too
-    for group in groups:
-        if any(_is_of(file, folder, group) for file in files):
-            others = [name for names in _SPLITS if names != group for name in names]
-            is_trained_on = _SPLITS[0] in groups
-            read = [
-                file
-                for file in files
-                if _is_of(file, folder, group) or (is_trained_on and not _is_of(file, folder, others))
-            ]
-            break
+    if split is None:
+        return files, []
+    _refuse_parts(split, where)
+    named = {names[0]: [file for file in files if _is_of(file, folder, names)] for names in _SPLITS}
+    unnamed = [file for file in files if not any(file in some for some in named.values())]
+    asked = next((names[0] for names in _SPLITS if split.lower() in names), None)
+    if asked is None:
+        chosen = [file for file in files if _is_of(file, folder, [split])]
+    elif asked == "train" or unnamed == files:
+        chosen = named[asked] + unnamed
     else:
-        others = [name for names in _SPLITS if names not in groups for name in names]
-        read = [file for file in files if not _is_of(file, folder, others)] or files
-    return read, [file for file in files if file not in read]
+        chosen = named[asked] or (named["test"] if asked == "validation" else [])
+    if not chosen:
+        there = [name for name, some in named.items() if some or (name == "train" and unnamed)]
+        raise DataError(
+            f"no file in '{folder}' is by its name of split '{split}'",
+            where=where,
+            hint=did_you_mean(split, there),
+        )
+    return [file for file in files if file in chosen], [file for file in files if file not in chosen]
+
+
+def _refuse_parts(split: str | None, where: str) -> None:
+    if split is not None and any(sign in split for sign in "[]+"):
+        raise DataError(
+            f"split '{split}' is of parts, which only data sets of the Hub have",
+            where=where,
+            hint="Name one split, or list the files that are meant",
+        )
 
 
 def _is_of(file: Path, folder: Path, names: Sequence[str]) -> bool:
-    """Whether a file, or a folder that it is in, is called by one of these words."""
-    return _says(str(file.relative_to(folder)), names)
+    """Whether a file, or a folder that it is in, is called by one of these words.
 
-
-def _says(text: str, names: Sequence[str]) -> bool:
-    """Whether one of these words is in a text: no letter stands beside it, numbers may (``train2017``)."""
+    No letter stands beside the word, numbers may (``train2017``).
+    """
     words = "|".join(re.escape(name.lower()) for name in names)
-    return re.search(rf"(?<![a-z])(?:{words})(?:(?<!\d)|(?!\d))(?![a-z])", text.lower()) is not None
+    text = str(file.relative_to(folder)).lower()
+    return re.search(rf"(?<![a-z])(?:{words})(?:(?<!\d)|(?!\d))(?![a-z])", text) is not None
 
 
-def given_files(sources: Sequence[str], where: str, split: str = "train") -> list[Path]:
-    """The files that `sources` stand for; none for one name that may be the Hub's.
+def given_files(sources: str | Sequence[str], where: str, split: str | None = "train") -> list[Path]:
+    """The files that `sources` stand for; none for one name that is built in or may be the Hub's.
 
     Raises:
         DataError: one of several is no file, or as of :func:`local_files`.
     """
-    found = {name: local_files(name, where, split) for name in sources}
-    missing = [name for name, files in found.items() if not files]
+    sources = [sources] if isinstance(sources, str) else sources
+    if len(sources) == 1 and sources[0].startswith(BUILTIN):
+        return []
+    found = [local_files(name, where, split) for name in sources]
+    missing = [name for name, files in zip(sources, found, strict=True) if not files]
     if missing and len(sources) > 1:
         raise DataError(
             f"no such file: '{missing[0]}'", where=where, hint="Check the paths; only files can be listed"
         )
-    return [file for files in found.values() for file in files]
+    return [file for files in found for file in files]
 
 
 def common_format(files: list[Path], where: str) -> FileFormat:
@@ -218,9 +261,11 @@ def common_format(files: list[Path], where: str) -> FileFormat:
             hint=f"Use one of {', '.join(ENDINGS)}, each text also compressed: {', '.join(_COMPRESSED)}",
         )
     if len(formats) > 1:
-        one, other, *_ = formats.values()
+        named = list(formats.values())[:2]
+        common = os.path.commonpath([file.parent.absolute() for file in named])
+        one, other = (os.path.relpath(file, common) for file in named)
         raise DataError(
-            f"files of different formats: {one.name}, {other.name}",
+            f"files of different formats: {one}, {other}",
             where=where,
             hint="Convert them to one format, or list those that are meant",
         )

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.data.files import (
+    BUILTIN,
     FileFormat,
     common_format,
     faults_named,
     format_of,
     given_files,
-    local_files,
     opened,
 )
 from zerokit.documents import parse_json
@@ -29,7 +29,8 @@ from zerokit.hub import not_given
 if TYPE_CHECKING:
     from datasets import Dataset
 
-BUILTIN = "builtin:"
+_HELD_OUT = ("held_out", "validation", "test")
+"""What the other split of built-in data may be called."""
 
 
 def load_examples(
@@ -37,7 +38,7 @@ def load_examples(
     *,
     where: str,
     subset: str | None = None,
-    split: str = "train",
+    split: str | None = "train",
     text_unit: str = "paragraph",
 ) -> Dataset:
     """Load a data set.
@@ -46,23 +47,26 @@ def load_examples(
         source: files, patterns of names, folders, a Hub id, or ``builtin:NAME``.
         where: the place of `source` in the user's input, for errors.
         subset: configuration of a Hub data set.
-        split: of a Hub or built-in data set, or of a folder with files of several.
+        split: of a Hub or built-in data set, or of a folder with files of several; None: all files of
+            folders, "train" of others.
         text_unit: what one example of a .txt file is: ``paragraph`` or ``line``.
 
     Raises:
         DataError: missing, malformed, of mixed or unknown formats, or without a single example.
     """
     if isinstance(source, str) and source.startswith(BUILTIN):
-        return _load_builtin(source, split, where)
+        return _load_builtin(source, split or "train", where)
     sources = [source] if isinstance(source, str) else list(source)
-    files = given_files(sources, where, split)
-    examples = _load_files(files, where, text_unit) if files else load_hub(sources[0], subset, split, where)
+    if files := given_files(sources, where, split):
+        examples = _load_files(files, where, text_unit)
+    else:
+        examples = load_hub(sources[0], subset, split or "train", where)
     if len(examples) == 0:
         raise DataError(f"'{', '.join(sources)}' has no examples", where=where, hint="Give it at least one")
     return examples
 
 
-def place_of(source: str | Sequence[str], row: int, *, where: str, split: str = "train") -> str:
+def place_of(source: str | Sequence[str], row: int, *, where: str, split: str | None = "train") -> str:
     """Where an example was read: file and line, or its number where there are no lines.
 
     Args:
@@ -72,12 +76,11 @@ def place_of(source: str | Sequence[str], row: int, *, where: str, split: str = 
         split: as of :func:`load_examples`.
     """
     left = row
-    for name in [source] if isinstance(source, str) else source:
-        for file in local_files(name, where, split) if not name.startswith(BUILTIN) else []:
-            for place in _places(file):
-                if left == 0:
-                    return f"{file}{place}"
-                left -= 1
+    for file in given_files(source, where, split):
+        for place in _places(file):
+            if left == 0:
+                return f"{file}{place}"
+            left -= 1
     return f"{where}, example {row + 1}"
 
 
@@ -133,6 +136,10 @@ def _load_builtin(source: str, split: str, where: str) -> Dataset:
     from zerokit.data import python_reference
 
     name = source.removeprefix(BUILTIN)
+    if split not in ("train", *_HELD_OUT):
+        raise DataError(
+            f"'{source}' has no split '{split}'", where=where, hint=did_you_mean(split, ["train", "held_out"])
+        )
     if name == "python-reference":
         corpus = python_reference.corpus()
         return Dataset.from_dict({"text": corpus.train if split == "train" else corpus.held_out})

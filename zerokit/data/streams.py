@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.data.files import common_format, given_files
+from zerokit.data.files import BUILTIN, common_format, given_files
 from zerokit.data.sources import (
-    BUILTIN,
     is_json_list,
     load_examples,
     load_hub,

@@ -22,13 +22,14 @@ class Options:
     model: str
     """A folder or a Hub id."""
     prompts: str | None = None
-    """A file, a folder of files or a Hub data set; None if `texts` are given."""
+    """A file, a pattern of names, a folder of files or a Hub data set; None if `texts` are given."""
     texts: tuple[str, ...] = ()
     """Prompts written on the command line."""
     output: Path | None = None
     """The JSON lines file to write; None for stdout."""
     subset: str | None = None
-    split: str = "train"
+    split: str | None = None
+    """Of a folder or a Hub data set; None: all files of a folder, "train" of the Hub."""
     batch_size: int = 8
     """Prompts per rank and `generate` call, at most."""
     ds_config: Path | None = None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.data.encoding import encode, render_chat
+from zerokit.data.files import common_format, given_files
 from zerokit.data.sources import load_examples
 from zerokit.errors import DataError, did_you_mean
 
@@ -37,7 +37,7 @@ class Prompt:
 
 
 def load_prompts(options: Options) -> list[Prompt]:
-    """All prompts, in the order of the input. Blank lines of a .txt are passed over.
+    """All prompts, in the order of the input. Blank lines of texts are passed over.
 
     Raises:
         DataError: missing, malformed or empty, without a usable column, or with a row that is no prompt.
@@ -58,7 +58,8 @@ def load_prompts(options: Options) -> list[Prompt]:
             hint=rename,
         )
     values = examples[column]
-    if _is_text_file(options.prompts):
+    files = given_files(options.prompts, "--prompts", options.split)
+    if files and common_format(files, "--prompts").builder == "text":
         values = [line.rstrip("\r") for line in values if line.strip()]
         if not values:
             raise DataError(
@@ -184,13 +185,6 @@ def _check_length(length: int, number: int, max_positions: int | None, max_new_t
         where=_place(number),
         hint=hint,
     )
-
-
-def _is_text_file(source: str) -> bool:
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return any(path.glob("*.txt"))
-    return path.suffix.lower() == ".txt"
 
 
 def _place(number: int) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.data.files import given_files, left_out
-from zerokit.data.sources import BUILTIN, load_examples, place_of
+from zerokit.data.files import BUILTIN, given_files, left_out
+from zerokit.data.sources import load_examples, place_of
 from zerokit.data.streams import ExampleStream
 from zerokit.errors import DataError
 
@@ -39,7 +39,7 @@ class Examples:
     def left_out(self) -> str | None:
         """Which files are of other splits, and so not read, for people."""
         names = [self.source] if isinstance(self.source, str) else self.source
-        files = [file.name for file in left_out(names, self.where, self.split)]
+        files = [str(file) for file in left_out(names, self.where, self.split)]
         if not files:
             return None
         more = f" and {len(files) - _MOST_NAMED} more" if files[_MOST_NAMED:] else ""
@@ -121,32 +121,33 @@ def _held_out(loaded: LoadedRecipe, source: str | list[str], where: str, split: 
         DataError: they are missing or malformed, or of files that are trained on.
     """
     data = loaded.recipe.data
-    trained = _paths(data.train, loaded.where("data", "train"), data.train_split)
-    shared = sorted(_paths(source, where, split) & trained)
+    given = given_files(data.train, loaded.where("data", "train"), data.train_split)
+    trained = {file.resolve() for file in given}
+    files = given_files(source, where, split)
+    shared = [file for file in files if file.resolve() in trained]
     # Whoever names a file in both keys wants to see whether the model can learn it by heart; a folder, a
     # pattern or one source for two splits may share files without anybody's knowing.
-    meant = data.eval is not None and set(shared) <= _named(data.train) & _named(data.eval)
-    if shared and not meant:
+    meant = data.eval is not None and {file.resolve() for file in shared} <= _named(data.train) & _named(
+        data.eval
+    )
+    names = tuple(dict.fromkeys(map(str, shared)))
+    if not files and source == data.train and split == data.train_split:
+        names, meant = (f"split '{split}'",), False
+    if names and not meant:
         raise DataError(
-            f"{shared[0].name}{' and others' if shared[1:] else ''} would be trained on, too",
+            f"{names[0]}{' and others' if names[1:] else ''} would be trained on, too",
             where=loaded.where("data", "eval" if data.eval is not None else "eval_split"),
-            hint="Name other files in data.eval or data.train, leave it to data.eval_fraction, or name the "
+            hint="Name others in data.eval or data.train, leave it to data.eval_fraction, or name the "
             "file itself in both to see what the model remembers",
         )
     dataset = load_examples(source, where=where, subset=data.subset, split=split)
-    return Examples(dataset, source, where, split=split, also_trained=tuple(file.name for file in shared))
-
-
-def _paths(source: str | list[str], where: str, split: str) -> set[Path]:
-    """The local files of a source."""
-    names = [source] if isinstance(source, str) else source
-    return {file.resolve() for file in given_files(names, where, split)} if not _is_builtin(source) else set()
+    return Examples(dataset, source, where, split=split, also_trained=names)
 
 
 def _named(source: str | list[str]) -> set[Path]:
     """The files that a source names one by one."""
-    names = [source] if isinstance(source, str) else source
-    return {Path(name).resolve() for name in names if Path(name).is_file()}
+    paths = [Path(name).expanduser() for name in ([source] if isinstance(source, str) else source)]
+    return {path.resolve() for path in paths if path.is_file()}
 
 
 def _is_builtin(source: str | list[str]) -> bool:

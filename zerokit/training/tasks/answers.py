@@ -12,6 +12,7 @@ from zerokit.training.examples import (
     Encoded,
     Encoder,
     UnusableError,
+    described_value,
     text_of,
     text_or_none,
 )
@@ -117,7 +118,7 @@ class AnswerEncoder(Encoder):
                 return [(input_ids, [True] * len(input_ids))]
         prompt, completion = example[names.prompt], example[names.completion]
         if isinstance(completion, list):
-            return self._answered(*joined(prompt, completion))
+            return self._answered(*joined(prompt, completion, names.prompt))
         return self._completion(text_of(example, names.prompt), text_of(example, names.completion))
 
     def _instruction(self, example: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
@@ -127,7 +128,13 @@ class AnswerEncoder(Encoder):
             question = f"{question}\n\n{given}"
         system = text_or_none(example, names.system)
         said = [_turn("system", system)] if system else []
-        for pair in example.get(names.history) or []:
+        history = example.get(names.history)
+        if not isinstance(history, list | None):
+            raise UnusableError(
+                f"'{names.history}' is {described_value(history)}, not a list",
+                hint="Mend or remove that example",
+            )
+        for pair in history or []:
             if (
                 not isinstance(pair, list)
                 or len(pair) != 2
@@ -208,17 +215,26 @@ class AnswerEncoder(Encoder):
         )
 
 
-def joined(prompt: Any, answer: list[Any]) -> tuple[list[Any], int]:
+def joined(prompt: Any, answer: list[Any], name: str) -> tuple[list[Any], int]:
     """The messages of a prompt and of an answer to it, and how many of them are given.
 
     A prompt is a text or messages; whole chats have theirs already, which data sets often keep beside them.
     A text is the chat's instruction if it is neither one of its messages nor has all before the answer in it.
 
+    Args:
+        prompt: None: there is none.
+        answer: messages.
+        name: the prompt's column, for errors.
+
     Raises:
-        UnusableError: the chat has another instruction.
+        UnusableError: the chat has another instruction, or there is no prompt to an answer.
     """
+    begins = answer[0].get("role") if answer and isinstance(answer[0], dict) else None
+    if prompt is None:
+        if begins != "assistant":
+            return answer, 0
+        raise UnusableError(f"'{name}' is absent or null", hint="Mend or remove that example")
     if isinstance(prompt, str):
-        begins = answer[0].get("role") if answer and isinstance(answer[0], dict) else None
         if begins == "assistant":
             return [_turn("user", prompt), *answer], 1
         said = [str(turn.get("content")).strip() for turn in answer if isinstance(turn, dict)]
@@ -230,10 +246,14 @@ def joined(prompt: Any, answer: list[Any]) -> tuple[list[Any], int]:
                 "the prompt is no message of the conversation", hint="Remove it, or give a list of messages"
             )
         return [_turn("system", prompt), *answer], 0
-    messages: list[Any] = prompt if isinstance(prompt, list) else []
-    first = answer[: len(messages)]
-    is_whole = bool(messages) and list(map(_without_none, first)) == list(map(_without_none, messages))
-    return (answer if is_whole else [*messages, *answer]), len(messages)
+    if not isinstance(prompt, list):
+        raise UnusableError(
+            f"'{name}' is {described_value(prompt)}, neither text nor a list of messages",
+            hint="Mend or remove that example",
+        )
+    first = answer[: len(prompt)]
+    is_whole = bool(prompt) and list(map(_without_none, first)) == list(map(_without_none, prompt))
+    return (answer if is_whole else [*prompt, *answer]), len(prompt)
 
 
 def _turn(role: str, content: str) -> dict[str, str]:

@@ -128,7 +128,7 @@ class _Encoder(Encoder):
                     hint="Give both as text, or both as lists of messages",
                 )
             return self.answers.completion(text_of(example, self.columns.prompt), text_of(example, column))
-        return self.answers.last_turn(joined(prompt, answer)[0])
+        return self.answers.last_turn(joined(prompt, answer, self.columns.prompt)[0])
 
 
 class _Pairs:
