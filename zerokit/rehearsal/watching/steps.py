@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.recording import StepMark
 from zerokit.rehearsal.watching.labels import Labels
+from zerokit.rehearsal.watching.next_call import NextCall
 from zerokit.rehearsal.watching.phases import Phases
 from zerokit.rehearsal.watching.recomputing import Recomputing
 from zerokit.rehearsal.watching.updates import (
@@ -89,6 +91,11 @@ class Steps:
         """Whether an engine or an optimizer of torch's tells of steps."""
         self._stepped: set[int] = set()
         """Optimizers that have stepped since the last backward pass."""
+        self._held: Moment | None = None
+        """When the last of them had, of a step that may go on: there are gradients for others."""
+        self._held_by = 0
+        """The thread that steps."""
+        self._next_call = NextCall(self._end_held)
         self._backward_passes = 0
         """Those that are running; a pass may begin others."""
         self._captured: int | None = None
@@ -118,16 +125,21 @@ class Steps:
 
     def replayed(self, steps: int) -> None:
         """A graph with so many steps in it was replayed."""
+        self._end_held()
         for _ in range(steps):
             self._end()
 
     def settled(self) -> int:
         """How many steps are completed, now that a batch is asked for or a backward pass begins."""
+        self._end_held()
         self._end_update()
         return self.completed
 
     def finish(self) -> None:
         """The run is over: a last step may not have been told yet."""
+        if self._held is not None:
+            self._mark(self._held)
+            self._held = None
         update = None if self._is_told else self._updates.take(tensors_alive())
         if update is not None:
             self._mark(update.end, update)
@@ -153,11 +165,26 @@ class Steps:
             self._updates.forget()
         # Several optimizers may share the work of one step; one that comes again has begun the next.
         is_first = not self._stepped or id(optimizer) in self._stepped
+        if is_first:
+            self._end_held()
         self._stepped = {id(optimizer)} if is_first else self._stepped | {id(optimizer)}
         if self._captured is not None:
             self._captured += is_first
-        elif is_first and not self._backward_passes:
-            self._end()
+        elif not self._backward_passes and (is_first or self._held is not None):
+            self._held, self._held_by = self._now(), threading.get_ident()
+            if self._updates.optimizers_waiting(self._stepped):
+                self._next_call.wait()
+            else:
+                self._end_held()
+
+    def _end_held(self) -> None:
+        """What optimizers did up to now was all of a step."""
+        if self._held is None or threading.get_ident() != self._held_by:
+            return  # what another thread asks, such as one that fetches batches ahead, may come in its midst
+        held, self._held = self._held, None
+        self._next_call.forget()
+        self._mark(held)
+        self._end_run()
 
     # ---- backward passes, where nothing but what they change tells of steps
 
@@ -184,6 +211,7 @@ class Steps:
         is_captured = self._captured is not None
         if self._phases.has_engine or self._backend.phase == "evaluation" or is_traced or is_captured:
             return run()
+        self._end_held()
         leaves = [] if self._told else leaves_of(roots)
         if self._backward_passes:
             # Of a pass within another, as of reentrant checkpointing: its inputs are gone when it is over.

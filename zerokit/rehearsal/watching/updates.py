@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy as np
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.recording import CATEGORY_CODES, Array, StepMark
+from zerokit.rehearsal.watching.next_call import NextCall
 from zerokit.reporting.phases import RUN_PHASES
 
 _MAKE_OPTIMIZER = Patch("torch.optim.optimizer:Optimizer", "__init__", "know whose steps torch tells of")
@@ -63,8 +64,7 @@ class Updates:
     ) -> None:
         self._backend = backend
         self._now = now
-        self._is_over = is_over
-        self._hook: Any = None
+        self._next_call = NextCall(is_over)
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._watched: dict[int, int] = {}
         """Where the memory of tensors was at the end of the last backward pass, by their identity.
@@ -107,23 +107,21 @@ class Updates:
         """Look no more, until the next backward pass has ended."""
         self._watched, self._begin, self._last = {}, None, None
         self._backend.watch_updates(None, [])
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+        self._next_call.forget()
 
     def _wrote(self) -> None:
-        from torch.nn.modules.module import register_module_forward_pre_hook
-
-        if self._hook is None:
-            # For one call alone: a compiler that finds such hooks has more to look at.
-            self._hook = register_module_forward_pre_hook(lambda *_: self._call_module())
+        self._next_call.wait()
         self._last = self._now()
 
-    def _call_module(self) -> None:
-        if self._hook is not None and threading.get_ident() == self._thread:
-            self._hook.remove()
-            self._hook = None
-            self._is_over()
+    def optimizers_waiting(self, stepped: Collection[int]) -> bool:
+        """Whether there are gradients for others of torch's optimizers than those that have stepped.
+
+        Args:
+            stepped: by their identity. What they hold is updated, whoever holds it, too.
+        """
+        alive = list(self._optimizers)
+        done = {id(one) for each in alive if id(each) in stepped for one in _held_by(each)}
+        return any(_has_grad(one) for each in alive for one in _held_by(each) if id(one) not in done)
 
     def take(self, tensors: Iterable[Any] = ()) -> Update | None:
         """The step since the last backward pass, if there was one. It is told once.
@@ -205,8 +203,6 @@ def place(updates: Sequence[Update], marks: Sequence[StepMark], events: Array, b
 
     What was made in a step and outlives it is taken for the optimizer's, unless something else is said of it.
     """
-    if not updates:
-        return
     ends = np.array([mark.event for mark in marks])
     events["step"] = np.searchsorted(ends, np.arange(len(events)), side="right")
     other, states = CATEGORY_CODES.index("other"), CATEGORY_CODES.index("optimizer_states")
