@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,37 @@ assert torch.cuda.memory_allocated() - before == with_flat + flat.nbytes + weigh
 assert again["count"].tolist() == [5, 6, 7, 8]
 assert isinstance(again["parameter"], nn.Parameter)
 assert again["parameter"].requires_grad
+
+
+# A class of the script's own is read as the installed torch reads it, with its own words.
+class Progress:
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+
+def refused(load: Callable[[], Any], kind: type[Exception]) -> str:
+    try:
+        load()
+    except kind as error:
+        return str(error)
+    raise AssertionError("was not refused")
+
+
+torch.save({"progress": Progress(3)}, "values.pt")  # which is really written
+torch.save(obj={"weight": weight, "progress": Progress(3), "more": weight}, f=own)
+said = refused(lambda: torch.load("values.pt", weights_only=True), pickle.UnpicklingError)
+assert refused(lambda: torch.load(own, weights_only=True), pickle.UnpicklingError) == said
+assert torch.load(own, weights_only=False)["progress"].step == 3
+if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6):
+    assert refused(lambda: torch.load(own), pickle.UnpicklingError) == refused(
+        lambda: torch.load("values.pt"), pickle.UnpicklingError
+    )
+torch.serialization.add_safe_globals([Progress])
+read = torch.load(own, weights_only=True)
+assert (read["progress"].step, read["weight"].data_ptr()) == (3, read["more"].data_ptr())
+
+# What pickle cannot write is not said to be saved.
+refused(lambda: torch.save({"weight": weight, "made": lambda: 0}, own), Exception)
 
 # What nobody saves is missing on every rank.
 try:

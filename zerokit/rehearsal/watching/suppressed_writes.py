@@ -151,14 +151,23 @@ class SuppressedWrites:
             for saver in savers:
                 put(saver, self._instead_of(what, result, saver))
 
-    def _torch_save(self, save: Any, what: Any, f: Any, *arguments: Any, **given: Any) -> None:
+    def _torch_save(
+        self,
+        save: Any,
+        obj: Any,
+        f: Any,
+        pickle_module: Any = pickle,
+        pickle_protocol: int = 2,
+        *arguments: Any,
+        **given: Any,
+    ) -> None:
         # What is only kept in memory is how objects travel between ranks.
-        if isinstance(f, io.BytesIO) or not lacks_values(what, self._backend):
-            save(what, f, *arguments, **given)
+        if isinstance(f, io.BytesIO) or not lacks_values(obj, self._backend):
+            save(obj, f, pickle_module, pickle_protocol, *arguments, **given)
         else:
             self._counts[f"torch.save to {_file_name(f)}"] += 1
             _leave(f)
-            self._files.keep(what, f)
+            self._files.keep(obj, f, pickle_protocol, by_pickle=pickle_module is pickle)
 
     def _save_file(self, save: Any, tensors: Any, filename: Any, *arguments: Any, **given: Any) -> None:
         if lacks_values(tensors, self._backend):

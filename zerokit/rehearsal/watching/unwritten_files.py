@@ -17,6 +17,7 @@ from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.native.backend import SMALL_BYTES, Backend
+from zerokit.rehearsal.watching.weights_only import is_weights_only, load_weights
 
 _LOAD = Patch("torch", "load", "read what was left out of files")
 _ELSEWHERE = "Read it only where ZEROKIT_REHEARSAL is not set"
@@ -68,19 +69,33 @@ class UnwrittenFiles:
         """Have `torch.load` find them."""
         wrap(_LOAD, self._load)
 
-    def keep(self, what: Any, file: Any) -> None:
-        """`what` would have been written to `file`; a file without a name is passed over."""
+    def keep(self, what: Any, file: Any, protocol: int, *, by_pickle: bool) -> None:
+        """`what` would have been written to `file`; a file without a name is passed over.
+
+        Args:
+            what: is saved.
+            file: as `torch.save` takes it.
+            protocol: of pickle.
+            by_pickle: whether Python's own pickle writes it: what it cannot write, `torch.save` cannot.
+
+        Raises:
+            Exception: it cannot be written.
+        """
         path = _real_path(file)
         if path is None:
             return
         if hasattr(file, "flush"):  # or what the script wrote before would look written later
             file.flush()
         written = io.BytesIO()
-        pickler = _WithoutTensors(written, self._backend)
+        pickler = _WithoutTensors(written, protocol, self._backend)
         problem = ""
         try:
             pickler.dump(what)
+        except _KeptByTorchAloneError as error:
+            problem = str(error)
         except Exception as error:
+            if by_pickle and isinstance(error, pickle.PicklingError | AttributeError | TypeError):
+                raise
             problem = f"{type(error).__name__}: {error}"
         kept = _Kept(_state(path), written.getvalue(), pickler.storages, pickler.tensors, problem)
         self._kept[path] = kept
@@ -96,7 +111,15 @@ class UnwrittenFiles:
             raise RehearsalGap(
                 f"what {path} would hold, which was not written ({kept.problem})", hint=_ELSEWHERE
             )
-        return _Anew(kept, self._backend, map_location).load()
+        given.pop("mmap", None)  # there is no file to be mapped
+        anew = _Anew(kept, self._backend, map_location)
+
+        def load_really(file: Any) -> Any:
+            return load(file, map_location, *arguments, **given)
+
+        if is_weights_only(load_really):
+            return load_weights(kept.structure, anew.persistent_load, load_really)
+        return anew.load()
 
     def _find(self, path: str) -> _Kept | None:
         """What was left out of `path`, unless it has been written since."""
@@ -111,9 +134,13 @@ class UnwrittenFiles:
         return kept
 
 
+class _KeptByTorchAloneError(Exception):
+    """What `torch.save` writes, and is not kept here."""
+
+
 class _WithoutTensors(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, backend: Backend) -> None:
-        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+    def __init__(self, file: io.BytesIO, protocol: int, backend: Backend) -> None:
+        super().__init__(file, protocol=protocol)
         self._backend = backend
         self._places: dict[int, int] = {}
         self._places_of_storages: dict[int, int] = {}
@@ -121,22 +148,23 @@ class _WithoutTensors(pickle.Pickler):
         self.storages: list[_Storage] = []
         self.tensors: list[_Tensor] = []
 
-    def persistent_id(self, item: Any) -> int | None:
+    def persistent_id(self, item: Any) -> tuple[str, int] | None:
+        """``storage`` and a number, for a tensor: torch's reader of weights takes nothing but storages."""
         import torch
 
         if isinstance(item, torch.storage.TypedStorage | torch.UntypedStorage):
-            raise pickle.PicklingError("a storage by itself")
+            raise _KeptByTorchAloneError("a storage by itself")
         if not isinstance(item, torch.Tensor):
             return None
         if type(item) not in (torch.Tensor, torch.nn.Parameter):
-            raise pickle.PicklingError(f"a {type(item).__name__}, a tensor of a kind of its own")
+            raise _KeptByTorchAloneError(f"a {type(item).__name__}, a tensor of a kind of its own")
         if item.layout != torch.strided or item.is_quantized:
-            raise pickle.PicklingError(f"a tensor of layout {item.layout} and type {item.dtype}")
+            raise _KeptByTorchAloneError(f"a tensor of layout {item.layout} and type {item.dtype}")
         if id(item) not in self._places:
             self._places[id(item)] = len(self.tensors)
             self._alive.append(item)
             self.tensors.append(self._without_values(item))
-        return self._places[id(item)]
+        return "storage", self._places[id(item)]
 
     def _without_values(self, tensor: Any) -> _Tensor:
         import torch
@@ -168,7 +196,8 @@ class _Anew(pickle.Unpickler):
         self._storages: dict[int, Any] = {}
         self._made: dict[int, Any] = {}
 
-    def persistent_load(self, place: int) -> Any:
+    def persistent_load(self, reference: tuple[str, int]) -> Any:
+        _, place = reference
         if place not in self._made:
             self._made[place] = self._make(self._kept.tensors[place])
         return self._made[place]
