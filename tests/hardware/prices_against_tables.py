@@ -16,7 +16,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.tiny import REPOSITORY
-from tools.kernel_prices.fit import BEST, attention_rows, fit_attention, fit_matmul, matmul_rows, tables
+from tools.kernel_prices.fit import (
+    attention_rows,
+    fit_attention,
+    fit_matmul,
+    matmul_cards,
+    matmul_rows,
+    tables,
+)
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.hardware.prices.attention import Attention
@@ -48,7 +55,7 @@ def matmul_errors(card: str) -> list[float]:
     peak = 1e12 * find_gpu(card).tflops[kind]
 
     def errors(others: Sequence[Row], left_out: Sequence[Row]) -> list[float]:
-        curve = {"matmul": {kind: vars(fit_matmul(others, BEST[card]))}}
+        curve = {"matmul": {kind: vars(fit_matmul(others))}}
         prices = Prices(cluster, figures() | {"kernels": curve})
         return [
             prices.matmul(m, n, k, dtype=dtype, layout=layout) * peak * share / (2 * m * n * k) - 1
@@ -118,7 +125,7 @@ def collective_errors(card: str, ranks: int, nodes: int, smallest: int, largest:
 def all_errors() -> dict[str, list[float]]:
     """By what was priced."""
     kernels = sorted({(row[0], row[1]) for row in tables()["attention"]})
-    found = {f"matmul, {card}": matmul_errors(card) for card in BEST}
+    found = {f"matmul, {card}": matmul_errors(card) for card in matmul_cards()}
     found |= {
         f"{kernel}, {card}": eager_errors(card) if kernel == "eager" else attention_errors(card, kernel)
         for card, kernel in kernels

@@ -24,13 +24,6 @@ from zerokit.hardware.prices.matmul import KNOTS, LAYOUTS, MatmulCurve
 TABLES = Path(__file__).with_name("tables.json")
 WRITTEN = Path(__file__).parents[2] / "zerokit" / "hardware" / "prices" / "kernels.json"
 
-BEST = {"V100-16GB": 112.28 / 125, "A100-80GB-PCIe": 252.9 / 312, "B200": 1745 / 2250} | {
-    "H200": 794.5 / 989,
-    "L40S": 265 / 362,
-}
-"""The largest share of the peak that any shape reached: stas00/ml-engineering (MAMF); of V100 DeepBench, of
-L40S AIConfigurator."""
-
 _LAYOUTS_OF = "A100-80GB-PCIe"
 """The card whose layouts differ as those of one that was measured in a single layout are taken to."""
 
@@ -44,8 +37,11 @@ def tables() -> dict[str, Any]:
     return data
 
 
-def fit_matmul(rows: Sequence[Sequence[Any]], best: float) -> MatmulCurve:
-    """The curve of rows of the table of one card: card, layout, m, n, k, share of the peak."""
+def fit_matmul(rows: Sequence[Sequence[Any]]) -> MatmulCurve:
+    """The curve of rows of the table of one card: card, layout, m, n, k, share of the peak.
+
+    No shape is taken to reach more of the peak than ``best_share`` in ``figures.json``.
+    """
     gpu, memory = find_gpu(rows[0][0]), figures()["memory"]
     assert gpu.bandwidth_gb_s is not None
     reached = memory["share"]["cards"].get(gpu.name, memory["share"]["others"])
@@ -55,7 +51,7 @@ def fit_matmul(rows: Sequence[Sequence[Any]], best: float) -> MatmulCurve:
         1e9 * gpu.bandwidth_gb_s * reached,
         memory["kernel_seconds"]["value"],
     )
-    curve = fitted_curve(measured, best)
+    curve = fitted_curve(measured, figures()["best_share"]["cards"][gpu.name]["tensor"])
     is_whole = max(k for _, _, _, k, _ in measured) >= KNOTS[-1]
     curve = curve if is_whole else levelled(curve, measured)
     (known, *others) = {row[0] for row in measured}
@@ -70,7 +66,7 @@ def _borrowed(known: str, value: float) -> dict[str, float]:
 
 @cache
 def _known_layouts() -> Mapping[str, float]:
-    return fit_matmul(matmul_rows(_LAYOUTS_OF), BEST[_LAYOUTS_OF]).layouts
+    return fit_matmul(matmul_rows(_LAYOUTS_OF)).layouts
 
 
 def fit_attention(rows: Sequence[Sequence[Any]], peak_flops: float, multiprocessors: int) -> AttentionCurve:
@@ -127,6 +123,11 @@ def _not_negative(features: Array, target: Array) -> Array:
     return whole
 
 
+def matmul_cards() -> list[str]:
+    """Whose products were measured."""
+    return sorted({row[0] for row in tables()["matmul"]})
+
+
 def matmul_rows(card: str) -> list[list[Any]]:
     """The measured products of a card."""
     return [row for row in tables()["matmul"] if row[0] == card]
@@ -145,7 +146,7 @@ def fitted() -> dict[str, Any]:
     return {
         "made_by": "python -m tools.kernel_prices.fit",
         "sources": data["sources"],
-        "matmul": {card: vars(fit_matmul(matmul_rows(card), best)) for card, best in BEST.items()},
+        "matmul": {card: vars(fit_matmul(matmul_rows(card))) for card in matmul_cards()},
         "attention": [
             {"card": card, "kernel": kernel, **cards[card]}
             | vars(

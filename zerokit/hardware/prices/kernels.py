@@ -49,7 +49,7 @@ _MEASURED_ON = {"hopper": "H100-SXM", "blackwell": "B200"}
 
 @dataclass(frozen=True)
 class KernelPrices:
-    """Of the GPUs of a cluster, which are all alike. Every price grows with every size.
+    """Seconds of kernels on the GPUs of a cluster, all alike. Every price grows with every size.
 
     Raises:
         ZerokitError: the speed of the card is not known.

@@ -33,7 +33,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Prices(KernelPrices):
-    """Of a cluster, of kernels and of all else that a step does. Every price grows with every size.
+    """Seconds that kernels and all else of a step take on a cluster. Every price grows with every size.
 
     Raises:
         ZerokitError: the speed of the card is not known.
