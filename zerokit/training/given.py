@@ -127,9 +127,8 @@ def _held_out(loaded: LoadedRecipe, source: str | list[str], where: str, split: 
     shared = [file for file in files if file.resolve() in trained]
     # Whoever names a file in both keys wants to see whether the model can learn it by heart; a folder, a
     # pattern or one source for two splits may share files without anybody's knowing.
-    meant = data.eval is not None and {file.resolve() for file in shared} <= _named(data.train) & _named(
-        data.eval
-    )
+    by_name = set() if data.eval is None else _named(data.train) & _named(data.eval)
+    meant = {file.resolve() for file in shared} <= by_name
     names = tuple(dict.fromkeys(map(str, shared)))
     if not files and source == data.train and split == data.train_split:
         names, meant = (f"split '{split}'",), False
