@@ -113,7 +113,7 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     close = nearest(name, choices)
     if close is not None:
         return f"Did you mean '{close}'?"
-    if len(choices) <= 12:
+    if len(choices) <= 16:
         return f"Choose one of: {', '.join(choices)}"
     return "No known key has a similar name"
 
