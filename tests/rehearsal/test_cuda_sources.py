@@ -85,14 +85,19 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
     return seen
 
 
-def _function(source: str, name: str, shown: str | None = None, **defined: str) -> Callable[..., Any]:
+def compiled(source: str, shown: list[str], **defined: str) -> Any:
+    """The module of an extension of that source, which shows some of its functions besides."""
     from zerokit.rehearsal.stand_ins.cuda_sources.bindings import bind
     from zerokit.rehearsal.stand_ins.cuda_sources.declarations import Sources
-    from zerokit.rehearsal.stand_ins.cuda_sources.tokens import Preprocessor
+    from zerokit.rehearsal.stand_ins.cuda_sources.preprocessor import Preprocessor
 
     sources = Sources()
     sources.add(list(Preprocessor(defined).text(dedent(source), "source.cu", Path.cwd())))
-    function: Callable[..., Any] = getattr(bind("extension", sources, [name]), shown or name)
+    return bind("extension", sources, shown)
+
+
+def _function(source: str, name: str, shown: str | None = None, **defined: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(compiled(source, [name], **defined), shown or name)
     return function
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,10 +19,16 @@ from zerokit.patches import Patch, apply, wrap
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.cuda_sources.bindings import bind
 from zerokit.rehearsal.stand_ins.cuda_sources.declarations import Sources
+from zerokit.rehearsal.stand_ins.cuda_sources.preprocessor import Preprocessor
 from zerokit.rehearsal.stand_ins.cuda_sources.running import HINT
-from zerokit.rehearsal.stand_ins.cuda_sources.tokens import Preprocessor, Token, UnreadError
+from zerokit.rehearsal.stand_ins.cuda_sources.tokens import CompileError, Token, UnreadError
 
 _CUDA_SOURCES = (".cu", ".cuh")
+_NO_OPERATORS = ("HALF_OPERATORS", "HALF_CONVERSIONS", "BFLOAT16_CONVERSIONS", "HALF2_OPERATORS")
+_UNKNOWN = "'a compiler that is not here'"
+"""The value of a macro on which no condition may rest."""
+_Unit = tuple[bool, Sequence[str | Path]]
+"""What the compiler takes as one: whether it is nvcc, and texts or a file."""
 _LOAD = Patch("torch.utils.cpp_extension", "load", "read CUDA extensions")
 _LOAD_INLINE = Patch("torch.utils.cpp_extension", "load_inline", "read CUDA extensions")
 _CUDA_HOME = Patch(
@@ -65,9 +71,8 @@ def _load(load: Any, name: str, sources: Any, *arguments: Any, **given: Any) -> 
         return load(name, sources, *arguments, **given)
     asked = inspect.signature(load).bind(name, sources, *arguments, **given)
     asked.apply_defaults()
-    module = _known(name) or _read(
-        name, lambda read: [read.file(Path(file)) for file in files], asked.arguments, []
-    )
+    units: list[_Unit] = [(Path(file).suffix in _CUDA_SOURCES, [Path(file)]) for file in files]
+    module = _known(name) or _read(name, units, asked.arguments, [])
     return module if asked.arguments.get("is_python_module", True) else None
 
 
@@ -78,18 +83,15 @@ def _load_inline(
         return load(name, cpp_sources, cuda_sources, *arguments, **given)
     asked = inspect.signature(load).bind(name, cpp_sources, cuda_sources, *arguments, **given)
     asked.apply_defaults()
-    texts = [
-        text
-        for part in (cpp_sources, cuda_sources)
-        for text in ([part] if isinstance(part, str) else part or [])
+    # torch writes those of each kind into one file.
+    units: list[_Unit] = [
+        (is_cuda, [part] if isinstance(part, str) else list(part))
+        for is_cuda, part in ((False, cpp_sources), (True, cuda_sources))
+        if part
     ]
     functions = asked.arguments.get("functions") or []
-    return _known(name) or _read(
-        name,
-        lambda read: [read.text(text, name, Path.cwd()) for text in texts],
-        asked.arguments,
-        [functions] if isinstance(functions, str) else list(functions),
-    )
+    shown = [functions] if isinstance(functions, str) else list(functions)
+    return _known(name) or _read(name, units, asked.arguments, shown)
 
 
 def _known(name: str) -> Any:
@@ -99,41 +101,33 @@ def _known(name: str) -> Any:
     return sys.modules.setdefault(name, EXTENSIONS[name]) if name in EXTENSIONS else None
 
 
-def _read(
-    name: str,
-    words: Callable[[Preprocessor], list[Iterator[Token]]],
-    asked: Mapping[str, Any],
-    functions: list[str],
-) -> ModuleType:
+def _read(name: str, units: list[_Unit], asked: Mapping[str, Any], functions: list[str]) -> ModuleType:
     """The module of an extension whose sources are read.
 
     Args:
         name: of the extension.
-        words: gives those of each source.
+        units: its sources.
         asked: the arguments of the call that would compile it.
         functions: what it shows to Python besides.
 
     Raises:
+        OSError: there is no such source.
         RehearsalGap: there is something in them that is not understood.
+        RuntimeError: the compiler refuses them, too.
     """
-    flags = [
-        word
-        for option in ("extra_cflags", "extra_cuda_cflags")
-        for flag in asked.get(option) or []
-        for word in flag.split()
-    ]
-    defined = {"TORCH_EXTENSION_NAME": name, "__CUDACC__": "1", **_versions()}
-    for flag in flags:
-        if flag.startswith("-D"):
-            macro, _, value = flag[2:].partition("=")
-            defined[macro] = value or "1"
-    read = Preprocessor(defined, [Path(folder) for folder in asked.get("extra_include_paths") or []])
     sources = Sources()
+    folders = [Path(folder) for folder in asked.get("extra_include_paths") or []]
     try:
-        for source in words(read):
-            sources.add(list(source))
+        for is_cuda, parts in units:
+            read = Preprocessor(_defined(name, is_cuda, asked), folders)
+            words: list[Token] = []
+            for part in parts:
+                words += read.text(part, name, Path.cwd()) if isinstance(part, str) else read.file(part)
+            sources.add(words)
         module = bind(name, sources, functions)
-    except (UnreadError, OSError) as unknown:
+    except CompileError as refused:
+        raise RuntimeError(f"Error building extension '{name}': {refused}") from None
+    except UnreadError as unknown:
         raise RehearsalGap(
             f"the CUDA extension '{name}', which torch.utils.cpp_extension compiles: its sources are read, "
             f"and have {unknown}",
@@ -142,6 +136,34 @@ def _read(
     if asked.get("is_python_module", True):
         sys.modules[name] = module  # where Python puts what pybind11 has made, and scripts look for it
     return module
+
+
+def _defined(name: str, is_cuda: bool, asked: Mapping[str, Any]) -> dict[str, str]:
+    """The macros that the compiler of a source defines, and that torch and its caller have it define.
+
+    Raises:
+        UnreadError: a macro with arguments is among them.
+    """
+    defined = {"TORCH_EXTENSION_NAME": name, "TORCH_API_INCLUDE_EXTENSION_H": "1", **_versions()}
+    defined |= {"__linux__": "1", "__x86_64__": "1", **dict.fromkeys(("__cplusplus", "__GNUC__"), _UNKNOWN)}
+    if is_cuda:
+        major, minor = (torch.version.cuda or "12.0").split(".")[:2]
+        defined |= {"__CUDACC__": "1", "__NVCC__": "1"}
+        defined |= {"__CUDACC_VER_MAJOR__": major, "__CUDACC_VER_MINOR__": minor}
+        # torch/utils/cpp_extension.py, COMMON_NVCC_FLAGS
+        defined |= dict.fromkeys((f"__CUDA_NO_{kind}__" for kind in _NO_OPERATORS), "1")
+    flags = asked.get("extra_cuda_cflags" if is_cuda else "extra_cflags") or []
+    words = iter([word for flag in flags for word in flag.split()])
+    for word in words:
+        if word[:2] not in ("-D", "-U"):
+            continue
+        macro, is_given, value = (word[2:] or next(words, "")).partition("=")
+        if not macro.isidentifier():
+            raise UnreadError(f"the option {word}")
+        defined.pop(macro, None)
+        if word[:2] == "-D":
+            defined[macro] = value if is_given else "1"
+    return defined
 
 
 def _versions() -> dict[str, str]:

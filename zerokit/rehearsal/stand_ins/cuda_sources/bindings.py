@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from zerokit.rehearsal.stand_ins.cuda_sources.declarations import Bindings, Origin, Sources, split
+from zerokit.rehearsal.stand_ins.cuda_sources.brackets import split
+from zerokit.rehearsal.stand_ins.cuda_sources.declarations import Bindings, Origin, Sources
 from zerokit.rehearsal.stand_ins.cuda_sources.running import Extension
 from zerokit.rehearsal.stand_ins.cuda_sources.tokens import Token, UnreadError, arguments_at
 
@@ -50,6 +51,8 @@ def bind(name: str, sources: Sources, functions: list[str]) -> ModuleType:
     for block in sources.bindings:
         if block.macro == "PYBIND11_MODULE":
             for _, said, function, named in _calls(block):
+                if hasattr(module, said):
+                    raise UnreadError(f"more than one function {said} that Python is shown", block.body[0])
                 vars(module)[said] = extension.function(function, block.origin, named)
         else:
             _register(block, extension, sources)
@@ -100,14 +103,35 @@ def _calls(block: Bindings) -> Iterator[tuple[str, str, str, list[tuple[str, lis
     """Each ``def`` and ``impl``: which, the name or schema that it has, the function, "" for none, and its
     arguments' names and defaults.
     """
-    words = block.body
-    for place, word in enumerate(words):
-        if word.text not in ("def", "impl") or words[place - 1].text != "." or words[place + 1].text != "(":
+    words, place = block.body, 0
+    while place < len(words):
+        if words[place].text == ";":
+            place += 1
             continue
-        given, _ = arguments_at(words, place + 1)
-        said = "".join(one.value for one in given[0] if one.kind == "string")
-        named = [_argument(part) for part in given[2:] if any(one.text in ("arg", "_a") for one in part)]
-        yield word.text, said, _referred(given[1]) if len(given) > 1 else "", named
+        begin = words[place]
+        said = [one.text for one in words[place : place + 5]]
+        if begin.text != block.arguments[-1]:
+            raise UnreadError(f"'{begin.text}'", begin)
+        if said[1:] == [".", "doc", "(", ")"]:
+            while place < len(words) and words[place].text != ";":
+                place += 1
+            continue
+        place += 1
+        while place < len(words) and words[place].text != ";":
+            if [one.text for one in words[place : place + 3]] not in ([".", "def", "("], [".", "impl", "("]):
+                raise UnreadError(f"'{words[min(place + 1, len(words) - 1)].text}'", words[place])
+            which = words[place + 1].text
+            given, place = arguments_at(words, place + 2)
+            yield which, *_shown(given, words[place - 1])
+
+
+def _shown(given: list[list[Token]], where: Token) -> tuple[str, str, list[tuple[str, list[Token]]]]:
+    """The name or schema, the function, and its arguments' names and defaults."""
+    if not given or any(one.kind != "string" for one in given[0]):
+        raise UnreadError("what is shown to Python under a name that is no string", where)
+    said = "".join(one.value for one in given[0])
+    named = [_argument(part) for part in given[2:] if any(one.text in ("arg", "_a") for one in part)]
+    return said, _referred(given[1]) if len(given) > 1 else "", named
 
 
 def _argument(words: list[Token]) -> tuple[str, list[Token]]:
@@ -119,7 +143,7 @@ def _argument(words: list[Token]) -> tuple[str, list[Token]]:
 def _referred(words: list[Token]) -> str:
     """The function that is handed over: ``&f``, ``f``, ``TORCH_FN(f)`` or ``dispatch(kCUDA, &f)``."""
     if words[0].text == "[" or any(one.text == "{" for one in words):
-        raise UnreadError(f"a lambda that is shown to Python {words[0]}")
+        raise UnreadError("a lambda that is shown to Python", words[0])
     last = max((place for place, one in enumerate(words) if one.kind == "name"), default=None)
     if last is None:
         return ""

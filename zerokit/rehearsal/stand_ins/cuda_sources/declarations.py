@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from zerokit.rehearsal.stand_ins.cuda_sources.brackets import after, closing, closing_angle, depth_of, split
 from zerokit.rehearsal.stand_ins.cuda_sources.tokens import Token, UnreadError, arguments_at
 
 _QUALIFIERS = {"const", "volatile", "__restrict__", "__restrict", "restrict", "typename", "register"}
+_SHOWING = ("TORCH_LIBRARY", "STABLE_TORCH_LIBRARY", "PYBIND11_")
+"""What names of macros begin with that show something to Python."""
 _LIBRARIES = ("TORCH_LIBRARY", "TORCH_LIBRARY_FRAGMENT", "TORCH_LIBRARY_IMPL", "PYBIND11_MODULE")
-_BRACKETS = {"(": ")", "[": "]", "{": "}"}
+_PASSED = {"inline", "static", "constexpr", "__host__", "__device__", "__forceinline__", "extern", "friend"}
+_NO_NAMES = ("__launch_bounds__", "noexcept", "__attribute__", "__align__", "alignas", "decltype")
+"""What parentheses follow that are not a function's."""
+_NO_CONSTANTS = {"(", "[", "*", "__device__", "__constant__", "__shared__"}
 
 
 class Parameter(NamedTuple):
@@ -30,7 +36,8 @@ class Origin(NamedTuple):
 
     space: str = ""
     """The namespaces around it, as `a::b`; those without a name are left out."""
-    file: str = ""
+    source: int = -1
+    """Which of the sources that are compiled, with what it includes."""
 
 
 class Function(NamedTuple):
@@ -39,9 +46,19 @@ class Function(NamedTuple):
     name: str
     result: str
     parameters: list[Parameter]
-    templates: list[tuple[str, bool]]
-    """Its template parameters, and whether each is a value."""
+    templates: list[tuple[str, str | None]]
+    """Its template parameters, and the types of those that are values."""
     body: list[Token]
+    origin: Origin
+
+
+class Constant(NamedTuple):
+    """A variable outside functions, which nothing is assigned to."""
+
+    name: str
+    type: str
+    body: list[Token]
+    """Its value, unread."""
     origin: Origin
 
 
@@ -59,18 +76,21 @@ class Sources:
     """All that is declared."""
 
     functions: dict[str, list[Function]] = field(default_factory=dict)
-    kernels: dict[str, list[Parameter]] = field(default_factory=dict)
-    constants: dict[str, list[Token]] = field(default_factory=dict)
-    """Their values, unread."""
+    kernels: dict[str, list[list[Parameter]]] = field(default_factory=dict)
+    constants: dict[str, list[Constant]] = field(default_factory=dict)
     types: set[str] = field(default_factory=set)
     """Names that the sources give types."""
+    aliases: dict[str, str | None] = field(default_factory=dict)
+    """What other types they are; None for one that is more than one."""
     bindings: list[Bindings] = field(default_factory=list)
     _around: list[str] = field(default_factory=list)
     """The namespaces that are open; "" for one without a name."""
+    _count: int = 0
 
     def add(self, words: list[Token]) -> None:
-        """Read the declarations of a file."""
+        """Read the declarations of a source and of what it includes."""
         place = 0
+        self._count += 1
         self._around.clear()
         while place < len(words):
             place = self._one(words, place)
@@ -84,23 +104,26 @@ class Sources:
         found = [
             one
             for one in self.functions.get(name.rpartition("::")[2], ())
-            if f"::{_full(one)}".endswith(f"::{name.removeprefix('::')}")
-            and (given is None or _needed(one) <= given <= len(one.parameters))
+            if given is None or _needed(one) <= given <= len(one.parameters)
         ]
-        spaces = seen_from.space.split("::") if seen_from.space and not name.startswith("::") else []
-        for count in range(len(spaces), -1, -1):
-            full = "::".join([*spaces[:count], name.removeprefix("::")])
-            nearest = [one for one in found if _full(one) == full]
-            if nearest:
-                found = nearest
-                break
-        found = [one for one in found if one.origin.file == seen_from.file] or found
-        if len({tuple(word.text for word in one.body) for one in found}) > 1:
+        meant = _meant(found, name, seen_from)
+        if len({_words(one) for one in meant}) > 1:
             raise UnreadError(f"more than one function {name} that takes as many arguments")
-        return found[0] if found else None
+        return meant[0] if meant else None
 
-    def _origin(self, word: Token) -> Origin:
-        return Origin("::".join(filter(None, self._around)), word.file)
+    def constant(self, name: str, seen_from: Origin) -> Constant | None:
+        """The constant that `name` means there; None if there is none.
+
+        Raises:
+            UnreadError: more than one may be meant.
+        """
+        meant = _meant(self.constants.get(name.rpartition("::")[2], []), name, seen_from)
+        if len({(one.type, _words(one)) for one in meant}) > 1:
+            raise UnreadError(f"more than one constant {name}")
+        return meant[0] if meant else None
+
+    def _origin(self, *inner: str) -> Origin:
+        return Origin("::".join(filter(None, (*self._around, *inner))), self._count)
 
     def _one(self, words: list[Token], place: int) -> int:
         word = words[place]
@@ -108,12 +131,15 @@ class Sources:
             if word.text == "}" and self._around:
                 self._around.pop()
             return place + 1
-        if word.text == "namespace" or (word.text == "extern" and words[place + 1].kind == "string"):
+        opened = [one.text for one in words[place + 2 : place + 3]]
+        if word.text == "namespace" or (
+            word.text == "extern" and words[place + 1].kind == "string" and opened == ["{"]
+        ):
             begin = place
             while words[place].text not in "{;=":
                 place += 1
             if words[place].text != "{":
-                return _after(words, place, ";")
+                return after(words, place, ";")
             said = [one.text for one in words[begin + 1 : place] if one.kind != "string"]
             self._around.append("".join(one for one in said if one != "inline"))
             return place + 1
@@ -121,27 +147,30 @@ class Sources:
             arguments, place = arguments_at(words, place + 1)
             end = closing(words, place)
             said = ["".join(one.text for one in part) for part in arguments]
-            self.bindings.append(Bindings(word.text, said, words[place + 1 : end], self._origin(word)))
+            self.bindings.append(Bindings(word.text, said, words[place + 1 : end], self._origin()))
             return end + 1
-        templates: list[tuple[str, bool]] = []
+        if word.text.startswith(_SHOWING):
+            raise UnreadError(f"the macro {word.text}", word)
+        templates: list[tuple[str, str | None]] = []
         if word.text == "template":
             templates, place = self._templates(words, place + 1)
         return self._declared(words, place, templates)
 
-    def _templates(self, words: list[Token], place: int) -> tuple[list[tuple[str, bool]], int]:
+    def _templates(self, words: list[Token], place: int) -> tuple[list[tuple[str, str | None]], int]:
         if words[place].text != "<":
             return [], place
         end = closing_angle(words, place)
-        found = []
+        found: list[tuple[str, str | None]] = []
         for part in split(words[place + 1 : end]):
             named = [one for one in split(part, "=")[0] if one.kind == "name"]
-            if named:
-                found.append((named[-1].text, named[0].text not in ("typename", "class")))
-                if not found[-1][1]:
-                    self.types.add(named[-1].text)
+            if named and named[0].text in ("typename", "class"):
+                found.append((named[-1].text, None))
+                self.types.add(named[-1].text)
+            elif named:
+                found.append((named[-1].text, _spelled(named[:-1])))
         return found, end + 1
 
-    def _declared(self, words: list[Token], place: int, templates: list[tuple[str, bool]]) -> int:
+    def _declared(self, words: list[Token], place: int, templates: list[tuple[str, str | None]]) -> int:
         """A function, a type or a variable: its head goes up to the first of these signs."""
         begin = place
         while place < len(words) and words[place].text not in (";", "{", "="):
@@ -151,56 +180,143 @@ class Sources:
         head = words[begin:place]
         first = head[0].text if head else ""
         if first in ("using", "typedef"):
-            end = _after(words, begin, ";")
-            said = words[begin : end - 1]
-            self.types.add(said[1].text if first == "using" else said[-1].text)
+            end = after(words, begin, ";")
+            self._alias(words[begin : end - 1], is_template=bool(templates))
             return end
         if words[place].text == "{":
             end = closing(words, place)
-            if first in ("struct", "class", "enum", "union"):
-                self.types |= {one.text for one in head[1:2] if one.kind == "name"}
-                return _after(words, end, ";")
+            if first in ("struct", "class", "enum", "union") and head[-1].text != ")":
+                self._named_type(head, words[place + 1 : end])
+                return after(words, end, ";")
             self._function(head, words[place + 1 : end], templates)
             return end + 1
         if words[place].text == "=":
-            end = _after(words, place, ";")
-            if "(" not in {one.text for one in head} and head[-1].kind == "name":
-                self.constants[head[-1].text] = words[place + 1 : end - 1]
+            end = after(words, place, ";")
+            if not {one.text for one in head} & _NO_CONSTANTS and not templates and len(head) > 1:
+                kind = _spelled(head[:-1])
+                for part in split([head[-1], *words[place : end - 1]]):
+                    if len(part) > 2 and part[0].kind == "name" and part[1].text == "=" and kind[-1:] != ":":
+                        self._constant(part[0].text, kind, part[2:], self._origin())
             return end
         return place + 1
 
-    def _function(self, head: list[Token], body: list[Token], templates: list[tuple[str, bool]]) -> None:
+    def _constant(self, name: str, kind: str, body: list[Token], origin: Origin) -> None:
+        self.constants.setdefault(name, []).append(Constant(name, kind, body, origin))
+
+    def _alias(self, said: list[Token], is_template: bool) -> None:
+        """``using name = type`` or ``typedef type name``."""
+        if said[0].text == "using" and (len(said) < 3 or said[2].text != "="):
+            return
+        name, kind = (said[1], said[3:]) if said[0].text == "using" else (said[-1], said[1:-1])
+        if name.kind == "name":
+            self._name_type(name.text, None if is_template else _spelled(kind))
+
+    def _name_type(self, name: str, kind: str | None) -> None:
+        self.types.add(name)
+        self.aliases[name] = kind if self.aliases.get(name, kind) == kind else None
+
+    def _named_type(self, head: list[Token], body: list[Token]) -> None:
+        """A structure, of which the name is kept; of an enumeration its values, too."""
+        said = [one.text for one in head if one.text not in ("class", "struct", "union", "enum", "final")]
+        name = said[0] if said else ""
+        self.types |= {name} - {""}
+        if head[0].text != "enum":
+            return
+        kind = "".join(said[said.index(":") + 1 :]) if ":" in said else "int"
+        is_scoped = len(head) > 1 and head[1].text in ("class", "struct")
+        if name not in ("", ":"):
+            self._name_type(name, kind)
+        value: list[Token] = []
+        for part in split(body):
+            if not part:
+                continue
+            one, *given = split(part, "=")
+            first = one[0]
+            value = given[0] if given else [*value, *_plus_one(first)] if value else [_number(first, "0")]
+            value = [first._replace(kind="sign", text="("), *value, first._replace(kind="sign", text=")")]
+            for inner in ([name], []) if not is_scoped else ([name],):
+                self._constant(first.text, kind, value, self._origin(*inner))
+
+    def _function(
+        self, head: list[Token], body: list[Token], templates: list[tuple[str, str | None]]
+    ) -> None:
         # The parameters are what stands in the last parentheses of the head.
         opens = [
-            place for place, one in enumerate(head) if one.text == "(" and _depth(head[:place]) == 0 and place
+            place
+            for place, one in enumerate(head)
+            if one.text == "(" and depth_of(head[:place]) == 0 and place
         ]
-        opens = [place for place in opens if head[place - 1].text not in ("__launch_bounds__", "noexcept")]
-        if not opens or head[opens[-1] - 1].kind != "name":
+        opens = [place for place in opens if head[place - 1].text not in _NO_NAMES]
+        if not opens:
             return
-        name = head[opens[-1] - 1].text
-        given, _ = arguments_at(head, opens[-1])
-        parameters = [_parameter(part) for part in _joined(given) if part and part[0].text != "void"]
-        begin = opens[-1] - 1
+        at = opens[-1] - 1
+        given, past = arguments_at(head, opens[-1])
+        is_special = head[at].text == ">"
+        if is_special:
+            at = max((place for place in range(at) if head[place + 1].text == "<"), default=0)
+        if head[at].kind != "name" or any(one.text == ":" for one in head):
+            return
+        name = head[at].text
+        parameters = [_parameter(part) for part in _joined(given) if _is_parameter(part)]
+        begin = at
         while begin > 1 and head[begin - 1].text == "::" and head[begin - 2].kind == "name":
             begin -= 2
         before = [one.text for one in head[:begin]]
         if "__global__" in before:
-            self.kernels[name] = parameters
+            self.kernels.setdefault(name, []).append(parameters)
             return
         if "__device__" in before and "__host__" not in before:
             return
-        passed = {"inline", "static", "constexpr", "__host__", "__device__", "__forceinline__", "extern"}
-        result = "".join(one for one in before if one not in passed | _QUALIFIERS)
-        around = [*self._around, *(one.text for one in head[begin : opens[-1] - 1] if one.kind == "name")]
-        origin = Origin("::".join(filter(None, around)), head[0].file)
+        result = _spelled(head[:begin])
+        if head[past : past + 1] and head[past].text == "->":
+            result = _spelled(head[past + 1 :])
+        origin = self._origin(*(one.text for one in head[begin:at] if one.kind == "name"))
+        if is_special:  # which is told from its template by types
+            body = [head[at], *body]
         self.functions.setdefault(name, []).append(
             Function(name, result, parameters, templates, body, origin)
         )
 
 
-def _full(function: Function) -> str:
-    """The name of a function with its namespaces."""
-    return "::".join(filter(None, (function.origin.space, function.name)))
+def _meant(found: list[Any], name: str, seen_from: Origin) -> list[Any]:
+    """Which functions or constants, that are all called so, `name` means there."""
+    found = [one for one in found if f"::{_full(one)}".endswith(f"::{name.removeprefix('::')}")]
+    spaces = seen_from.space.split("::") if seen_from.space and not name.startswith("::") else []
+    for count in range(len(spaces), -1, -1):
+        full = "::".join([*spaces[:count], name.removeprefix("::")])
+        nearest = [one for one in found if _full(one) == full]
+        if nearest:
+            found = nearest
+            break
+    return [one for one in found if one.origin.source == seen_from.source] or found
+
+
+def _words(declared: Function | Constant) -> tuple[str, ...]:
+    return tuple(word.text for word in declared.body)
+
+
+def _number(like: Token, text: str) -> Token:
+    return like._replace(kind="number", text=text)
+
+
+def _plus_one(like: Token) -> list[Token]:
+    return [like._replace(kind="sign", text="+"), _number(like, "1")]
+
+
+def _spelled(words: list[Token]) -> str:
+    """A type without blanks and what does not matter to the values that it holds."""
+    return "".join(
+        one.text for one in words if one.text not in _PASSED | _QUALIFIERS and one.kind != "string"
+    )
+
+
+def _is_parameter(words: list[Token]) -> bool:
+    return bool(words) and [one.text for one in words] != ["void"]
+
+
+def _full(declared: Function | Constant) -> str:
+    """Its name with its namespaces."""
+    return "::".join(filter(None, (declared.origin.space, declared.name)))
 
 
 def _needed(function: Function) -> int:
@@ -214,10 +330,10 @@ def _parameter(words: list[Token]) -> Parameter:
     has_name = len(said) > 1 and said[-1].kind == "name" and said[-2].text != "::"
     name = said[-1].text if has_name else ""
     kinds = "".join(one.text for one in (said[:-1] if has_name else said))
-    pointer, bare = kinds.endswith("*"), kinds.rstrip("*&")
+    pointer = kinds.endswith("*")
     return Parameter(
         name,
-        bare,
+        kinds,
         is_reference=kinds.endswith("&") and not is_read,
         is_read=is_read and pointer,
         default=default[0] if default else [],
@@ -233,56 +349,3 @@ def _joined(parts: list[list[Token]]) -> list[list[Token]]:
         else:
             joined.append(part)
     return joined
-
-
-def _depth(words: list[Token]) -> int:
-    return sum((one.text in "([{") - (one.text in ")]}") for one in words if one.kind == "sign")
-
-
-def _after(words: list[Token], place: int, sign: str) -> int:
-    """The place after the next `sign` that stands in no brackets."""
-    while place < len(words) and words[place].text != sign:
-        place = closing(words, place) + 1 if words[place].text in _BRACKETS else place + 1
-    return place + 1
-
-
-def closing(words: list[Token], place: int) -> int:
-    """Where the bracket that opens at `place` is closed."""
-    depth = 0
-    for at in range(place, len(words)):
-        if words[at].kind == "sign":
-            depth += (words[at].text in "([{") - (words[at].text in ")]}")
-            if depth == 0:
-                return at
-    raise UnreadError(f"a bracket that does not close {words[place]}")
-
-
-def closing_angle(words: list[Token], place: int) -> int:
-    """Where the angle bracket that opens at `place` is closed."""
-    depth = 0
-    while place < len(words):
-        text = words[place].text
-        if text in _BRACKETS:
-            place = closing(words, place)
-        elif text in ("<", ">"):
-            depth += 1 if text == "<" else -1
-            if depth == 0:
-                return place
-        elif text in (";", "<<<", "&&", "||", "?"):
-            break
-        place += 1
-    raise UnreadError("an angle bracket that does not close")
-
-
-def split(words: list[Token], sign: str = ",") -> list[list[Token]]:
-    """`words` by the `sign`s that stand in no brackets, angle brackets included."""
-    parts: list[list[Token]] = [[]]
-    depth = 0
-    for one in words:
-        if one.kind == "sign":
-            depth += (one.text in "([{<") - (one.text in ")]}>")
-        if one.text == sign and depth == 0:
-            parts.append([])
-        else:
-            parts[-1].append(one)
-    return parts if words else []

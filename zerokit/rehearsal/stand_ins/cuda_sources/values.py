@@ -4,57 +4,56 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from functools import partial
-from typing import Any, NamedTuple
+from functools import partial, reduce
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from zerokit.rehearsal.stand_ins.cuda_sources.arithmetic import (
+    DOUBLE,
+    FLOAT,
+    INT,
+    Single,
+    Whole,
+    chosen,
+    combined,
+    is_number,
+    kind_named,
+    negative,
+    to_kind,
+)
+from zerokit.rehearsal.stand_ins.cuda_sources.conversions import (
+    bare,
+    named,
+    of_type,
+    template_of,
+    text,
+    truth,
+)
+from zerokit.rehearsal.stand_ins.cuda_sources.members import tried
+from zerokit.rehearsal.stand_ins.cuda_sources.objects import (
+    Address,
+    Guard,
+    Opaque,
+    Options,
+    Pointer,
+    Present,
+    Vector,
+    check,
+)
 from zerokit.rehearsal.stand_ins.cuda_sources.tokens import UnreadError
-from zerokit.rehearsal.stand_ins.cuda_sources.words import NUMBERS
 
-
-class Opaque(NamedTuple):
-    """A value that is not followed, such as a stream. Nothing may rest on it."""
-
-    what: str
-
-
-class Pointer(NamedTuple):
-    """To what a tensor holds."""
-
-    tensor: Tensor
-    is_read: bool = False
-    """To const."""
-
-
-class Guard(NamedTuple):
-    """What an object sets for as long as it lives."""
-
-    begin: Callable[[], AbstractContextManager[Any]]
-
-
-class Options:
-    """`torch::TensorOptions`."""
-
-    def __init__(self, dtype: Any = None, device: Any = None) -> None:
-        self.given = {"dtype": dtype, "device": device}
-
-    def dtype(self, dtype: Any = None) -> Any:
-        return self.given["dtype"] if dtype is None else Options(dtype, self.given["device"])
-
-    def device(self, device: Any = None, index: int | None = None) -> Any:
-        if device is None:
-            return self.given["device"]
-        return Options(self.given["dtype"], device if index is None else torch.device(device, index))
-
-    def same(self, *_: Any) -> Options:
-        return self
-
-    layout = requires_grad = memory_format = same
-
+CHECKS = {
+    **dict.fromkeys(("TORCH_CHECK", "AT_ASSERTM", "TORCH_INTERNAL_ASSERT", "AT_ASSERT"), RuntimeError),
+    "TORCH_CHECK_VALUE": ValueError,
+    "TORCH_CHECK_TYPE": TypeError,
+    "TORCH_CHECK_INDEX": IndexError,
+    "TORCH_CHECK_NOT_IMPLEMENTED": NotImplementedError,
+}
+"""And what Python is told where they fail (c10/util/Exception.h)."""
 
 _DTYPES = {
     "Float": torch.float32,
@@ -91,14 +90,11 @@ CONSTANTS: dict[str, Any] = {
     "M_PI": math.pi,
     "cudaSuccess": 0,
 }
-SIZES = {
-    **{"char": 1, "uint8_t": 1, "int8_t": 1, "bool": 1, "half": 2, "Half": 2, "BFloat16": 2, "short": 2},
-    **{"__half": 2, "__nv_bfloat16": 2, "int": 4, "float": 4, "int32_t": 4, "uint32_t": 4, "unsigned": 4},
-    **{"double": 8, "int64_t": 8, "uint64_t": 8, "size_t": 8, "long": 8},
-}
+SIZES = dict.fromkeys(("half", "Half", "BFloat16", "__half", "__nv_bfloat16", "nv_bfloat16"), 2)
+"""In bytes, of types that are no numbers of C++."""
 _IGNORED = {
-    *("C10_CUDA_KERNEL_LAUNCH_CHECK", "C10_CUDA_CHECK", "AT_CUDA_CHECK", "CUDA_CHECK", "assert"),
-    *("CUDAGuard", "OptionalCUDAGuard", "DeviceGuard", "OptionalDeviceGuard", "device_of", "static_assert"),
+    *("C10_CUDA_KERNEL_LAUNCH_CHECK", "C10_CUDA_CHECK", "AT_CUDA_CHECK", "CUDA_CHECK"),
+    *("CUDAGuard", "OptionalCUDAGuard", "DeviceGuard", "OptionalDeviceGuard", "device_of"),
     *("getCurrentCUDAStream", "getDefaultCUDAStream", "dim3", "printf", "fprintf"),
     *("TORCH_WARN", "TORCH_WARN_ONCE", "cudaGetErrorString", "getCurrentDeviceProperties"),
 }
@@ -116,44 +112,113 @@ _GUARDS: dict[str, Callable[..., Any]] = {
     "AutoDispatchBelowADInplaceOrView": torch._C._AutoDispatchBelowADInplaceOrView,
 }
 _FACTORIES = {"empty", "zeros", "ones", "full", "empty_strided", "arange", "rand", "randn"}
-_STREAMED = {"stream", "x", "y", "z", "multiProcessorCount"}
 
 
-def _maximum(first: Any, *others: Any) -> Any:
-    return max(first, *others) if others else max(first)
+def _most(first: Any, second: Any, is_second: Callable[[Any, Any], Any]) -> Any:
+    return chosen(second, first) if is_second(first, second) else chosen(first, second)
 
 
-def _minimum(first: Any, *others: Any) -> Any:
-    return min(first, *others) if others else min(first)
+def _maximum(*given: Any) -> Any:
+    parts = given[0] if len(given) == 1 else given
+    return reduce(partial(_most, is_second=partial(combined, "<")), parts)
 
 
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
-    "max": _maximum,
-    "min": _minimum,
-    "abs": abs,
+def _minimum(*given: Any) -> Any:
+    parts = given[0] if len(given) == 1 else given
+    return reduce(partial(_most, is_second=partial(combined, ">")), parts)
+
+
+def _absolute(value: Any) -> Any:
+    if isinstance(value, float):
+        return type(value)(abs(value))
+    return negative(value) if value < 0 else value
+
+
+def _rounded(value: float) -> float:
+    whole = math.trunc(value)
+    return float(whole + math.copysign(1, value) if abs(value - whole) >= 0.5 else whole)
+
+
+def _of_fractions(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of double, or of float where it is given nothing else."""
+
+    def run(*given: Any) -> Any:
+        made = function(*map(float, given))
+        return to_kind(made, FLOAT if all(isinstance(one, Single) for one in given) else DOUBLE)
+
+    return run
+
+
+_OF_FRACTIONS: dict[str, Callable[..., Any]] = {
     "ceil": lambda value: float(math.ceil(value)),
     "floor": lambda value: float(math.floor(value)),
+    "trunc": lambda value: float(math.trunc(value)),
+    "round": _rounded,
+    "fabs": abs,
     "sqrt": math.sqrt,
     "exp": math.exp,
     "log": math.log,
     "log2": math.log2,
     "pow": math.pow,
+    "fmod": math.fmod,
+}
+ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "max": _maximum,
+    "min": _minimum,
+    "abs": _absolute,
+    **{
+        name + mark: _of_fractions(function) for mark in ("", "f") for name, function in _OF_FRACTIONS.items()
+    },
 }
 """Of numbers; torch has functions of these names for tensors."""
+
+
+def _whole(text: str) -> Any:
+    found = re.match(r"\s*[+-]?\d+$", text)
+    if found is None:
+        raise UnreadError(f"a number in '{text}'")
+    return Whole(int(text), INT)
+
+
+def _string(value: Any = "") -> Any:
+    if not isinstance(value, str):
+        raise UnreadError(f"a string of {named(value)}")
+    return value
+
+
+def _in_words(value: Any) -> Any:
+    return f"{value:f}" if isinstance(value, float) else text(value)
+
+
+def _options(given: Any = None) -> Options:
+    return Options(device=given) if isinstance(given, str | torch.device) else Options(dtype=given)
+
+
+def _view(value: Any) -> Any:
+    if not isinstance(value, list | torch.Size):
+        raise UnreadError(f"a view of {named(value)}")
+    return value
+
+
+def _asserted(holds: Any) -> None:
+    if not isinstance(holds, Opaque) and not truth(holds):
+        raise UnreadError("an assert that fails, which ends the program")
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **_ARITHMETIC,
+    **ARITHMETIC,
     "getenv": os.environ.get,
-    "atoi": int,
-    "stoi": int,
+    "atoi": _whole,
+    "stoi": _whole,
     "move": lambda value: value,
     "forward": lambda value: value,
-    "make_tuple": lambda *parts: list(parts),
-    "tuple": lambda *parts: list(parts),
-    "make_pair": lambda *parts: list(parts),
-    "string": str,
+    "make_tuple": lambda *parts: parts,
+    "tuple": lambda *parts: parts,
+    "make_pair": lambda *parts: parts,
+    "string": _string,
     "none": lambda: None,
     "Tensor": lambda value=None: value,
-    "to_string": str,
+    "to_string": _in_words,
     "runtime_error": RuntimeError,
     "logic_error": RuntimeError,
     "invalid_argument": ValueError,
@@ -161,28 +226,17 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "length_error": ValueError,
     "range_error": ValueError,
     "out_of_range": IndexError,
-    "TensorOptions": Options,
-    "dtype": Options,
-    "optional": lambda value=None: value,
-    "make_optional": lambda value: value,
+    "TensorOptions": _options,
+    "dtype": lambda dtype: Options(dtype=dtype),
+    "optional": lambda value=None: value if value is None else Present(value),
+    "make_optional": Present,
     "device": lambda device, index=None: Options(
-        None, device if index is None else torch.device(device, index)
+        device=device if index is None else torch.device(device, index)
     ),
-    "Device": lambda device, index=0: torch.device(device, index),
-    "IntArrayRef": list,
-    "ArrayRef": list,
+    "Device": lambda device, index=None: torch.device(device, index),
+    "IntArrayRef": _view,
+    "ArrayRef": _view,
 }
-
-
-def check(*values: Any) -> None:
-    """Raises:
-    UnreadError: a value among them is not followed.
-    """
-    for value in values:
-        if isinstance(value, Opaque):
-            raise UnreadError(f"what rests on {value.what}")
-        if isinstance(value, list):
-            check(*value)
 
 
 def called(name: str, arguments: list[Any]) -> Any:
@@ -202,32 +256,49 @@ def called(name: str, arguments: list[Any]) -> Any:
         check(*arguments)
         return Guard(partial(_GUARDS[last], *arguments))
     if last in _SUCCEEDING:
+        for one in arguments:
+            if isinstance(one, Address):
+                one.of.value = Opaque(f"what {last} writes")
         return CONSTANTS["cudaSuccess"]
-    if last in _ARITHMETIC and any(isinstance(one, Tensor) for one in arguments):
+    if last in ("assert", "static_assert"):
+        return _asserted(*arguments[:1])
+    if last in ARITHMETIC and any(isinstance(one, Tensor) for one in arguments):
         check(*arguments)
         return _of_torch(last, arguments)
-    is_of_torch = name.startswith(("torch::", "at::", "c10::"))
-    if is_of_torch and last not in _FUNCTIONS:
-        check(*arguments)
-    if is_of_torch and last in _FACTORIES:
-        return _made(last, arguments)
-    if is_of_torch and last.endswith("_like") and arguments[1:] and isinstance(arguments[1], Options):
-        given = {key: value for key, value in arguments[1].given.items() if value is not None}
-        return getattr(torch, last)(arguments[0], **given)
     if last in _FUNCTIONS:
         unknown = [one for one in arguments if isinstance(one, Opaque)]
-        return unknown[0] if unknown else _FUNCTIONS[last](*arguments)
-    if not is_of_torch:
+        if unknown:
+            return unknown[0]
+        if last in ARITHMETIC:
+            return ARITHMETIC[last](*map(_number, arguments))
+        return _FUNCTIONS[last](*arguments)
+    space = bare(name).rpartition("::")[0]
+    if not name.startswith(("torch::", "at::", "c10::")) or space not in ("", "native", "nn::functional"):
         raise UnreadError(f"the function {name}")
-    if last.endswith("_out"):
-        return _of_torch(last.removesuffix("_out"), arguments[1:], out=arguments[0])
-    return _of_torch(last, arguments)
+    check(*arguments)
+    return _of_torchs_own(last, arguments)
 
 
-_ELEMENTS: dict[str, Any] = {"float": 0.0, "double": 0.0, "bool": False, "string": "", "Tensor": None}
+def _of_torchs_own(name: str, arguments: list[Any]) -> Any:
+    if name in _FACTORIES:
+        return _made(name, arguments)
+    if name.endswith("_like") and arguments[1:] and isinstance(arguments[1], Options):
+        return tried(f"at::{name}", getattr(torch, name), arguments[:1], arguments[1].given)
+    if name.endswith("_out"):
+        return _of_torch(name.removesuffix("_out"), arguments[1:], out=arguments[0])
+    return _of_torch(name, arguments)
 
 
-def vector(element: str, arguments: list[Any]) -> list[Any]:
+def _number(value: Any) -> Any:
+    if not is_number(value) and not (isinstance(value, list) and all(map(is_number, value))):
+        raise UnreadError(f"arithmetic of {named(value)}")
+    return value
+
+
+_ELEMENTS: dict[str, Any] = {"string": "", "Tensor": None}
+
+
+def vector(element: str, arguments: list[Any]) -> Vector:
     """What a constructor of `std::vector` makes: of nothing, a count, a count and a value, or another one.
 
     Raises:
@@ -235,32 +306,27 @@ def vector(element: str, arguments: list[Any]) -> list[Any]:
     """
     check(*arguments)
     if not arguments:
-        return []
-    if len(arguments) == 1 and isinstance(arguments[0], list | tuple):
-        return list(arguments[0])
+        return Vector(element)
+    if len(arguments) == 1 and isinstance(arguments[0], list | torch.Size):
+        return Vector(element, [of_type(one, element) for one in arguments[0]])
     if not isinstance(arguments[0], int) or len(arguments) > 2:
         raise UnreadError(f"a vector of {element} that is made so")
     if len(arguments) == 2:
-        return [arguments[1]] * arguments[0]
-    bare = element.rpartition("::")[2]
-    if bare not in _ELEMENTS and bare not in NUMBERS:
+        return Vector(element, [of_type(arguments[1], element) for _ in range(arguments[0])])
+    kind, (template, inner) = kind_named(bare(element)), template_of(bare(element))
+    if template == "vector" and inner:
+        return Vector(element, [Vector(inner[0]) for _ in range(arguments[0])])
+    if kind is None and bare(element) not in _ELEMENTS:
         raise UnreadError(f"a vector of {element} that is given no values")
-    return [_ELEMENTS.get(bare, 0)] * arguments[0]
+    begun = to_kind(0, kind) if kind is not None else _ELEMENTS[bare(element)]
+    return Vector(element, [begun] * arguments[0])
 
 
 def _of_torch(name: str, arguments: list[Any], **given: Any) -> Any:
     function = getattr(torch, name, None) or getattr(torch.nn.functional, name, None)
     if function is None or any(isinstance(one, Options | Pointer) for one in arguments):
         raise UnreadError(f"the function at::{name}")
-    return _tried(f"at::{name}", function, arguments, given)
-
-
-def _tried(name: str, function: Any, arguments: list[Any], given: dict[str, Any]) -> Any:
-    try:
-        result = function(*arguments, **given)
-    except TypeError:
-        raise UnreadError(f"the arguments of {name}") from None
-    return list(result) if isinstance(result, tuple) and not isinstance(result, torch.Size) else result
+    return tried(f"at::{name}", function, arguments, given)
 
 
 def _made(name: str, arguments: list[Any]) -> Any:
@@ -268,84 +334,11 @@ def _made(name: str, arguments: list[Any]) -> Any:
     shape = []
     for one in arguments:
         if isinstance(one, Options):
-            given |= {key: value for key, value in one.given.items() if value is not None}
+            given |= one.given
         elif isinstance(one, torch.dtype):
             given["dtype"] = one
+        elif isinstance(one, str | torch.device):
+            given["device"] = one
         else:
             shape.append(one)
-    return _tried(f"torch::{name}", getattr(torch, name), shape, given)
-
-
-def member(value: Any, name: str, arguments: list[Any] | None) -> Any:
-    """What a member of `value` gives; a data member where `arguments` is None.
-
-    Raises:
-        UnreadError: it is not known what it does.
-    """
-    if isinstance(value, Opaque):
-        if name in _STREAMED:
-            return Opaque(f"{value.what}.{name}")
-        raise UnreadError(f"what rests on {value.what}")
-    if name in ("has_value", "defined"):
-        return value is not None
-    if name == "value":
-        return value
-    check(*(arguments or ()))
-    if isinstance(value, Tensor):
-        return _of_tensor(value, name, arguments or [])
-    if isinstance(value, Options) and hasattr(value, name):
-        return getattr(value, name)(*(arguments or []))
-    if isinstance(value, list | torch.Size):
-        return _of_list(value, name, arguments or [])
-    if isinstance(value, torch.device) and name in ("index", "is_cuda", "is_cpu", "type"):
-        return {"index": value.index, "is_cuda": value.type == "cuda", "is_cpu": value.type == "cpu"}.get(
-            name, value.type
-        )
-    if isinstance(value, str) and name == "c_str":
-        return value
-    raise UnreadError(f"the member {name}")
-
-
-def _of_list(value: Any, name: str, arguments: list[Any]) -> Any:
-    if name in ("size", "empty", "vec"):
-        return {"size": len(value), "empty": not value, "vec": list(value)}[name]
-    if name in ("push_back", "emplace_back") and isinstance(value, list):
-        return value.append(arguments[0])
-    if name in ("back", "front", "at", "slice"):
-        place = {"back": -1, "front": 0}.get(name, arguments[0] if arguments else 0)
-        return value[place] if name != "slice" else value[place:]
-    if name == "reserve":
-        return None
-    raise UnreadError(f"the member {name}")
-
-
-_PROPERTIES = {
-    **{
-        "scalar_type": "dtype",
-        "dtype": "dtype",
-        "device": "device",
-        "sizes": "shape",
-        "itemsize": "itemsize",
-    },
-    **{"is_cuda": "is_cuda", "ndimension": "ndim", "nbytes": "nbytes", "requires_grad": "requires_grad"},
-}
-
-
-def _of_tensor(tensor: Tensor, name: str, arguments: list[Any]) -> Any:
-    if name in ("data_ptr", "mutable_data_ptr", "data", "const_data_ptr", "unsafeGetTensorImpl"):
-        return Pointer(tensor, is_read=name == "const_data_ptr")
-    if name.startswith(("packed_accessor", "accessor")):
-        return Pointer(tensor)
-    if name in _PROPERTIES and not arguments:
-        value = getattr(tensor, _PROPERTIES[name])
-        return list(value) if name == "sizes" else value
-    if name == "options":
-        return Options(tensor.dtype, tensor.device)
-    if name in ("strides", "stride"):
-        return list(tensor.stride()) if not arguments else tensor.stride(*arguments)
-    if name in ("toType", "to") and arguments and isinstance(arguments[0], Options):
-        return tensor.to(**{key: one for key, one in arguments[0].given.items() if one is not None})
-    name = "to" if name == "toType" else name
-    if not hasattr(tensor, name) or any(isinstance(one, Options | Pointer) for one in arguments):
-        raise UnreadError(f"the member {name} of a tensor")
-    return _tried(name, getattr(tensor, name), arguments, {})
+    return tried(f"torch::{name}", getattr(torch, name), shape, given)

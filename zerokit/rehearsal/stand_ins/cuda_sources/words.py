@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from zerokit.rehearsal.stand_ins.cuda_sources.declarations import closing_angle
+from zerokit.rehearsal.stand_ins.cuda_sources.arithmetic import SPECIFIERS, kind_named
+from zerokit.rehearsal.stand_ins.cuda_sources.brackets import closing_angle
+from zerokit.rehearsal.stand_ins.cuda_sources.conversions import bare
 from zerokit.rehearsal.stand_ins.cuda_sources.tokens import Token, UnreadError
 
-BUILT_IN = {
-    *(
-        "void",
-        "auto",
-        "bool",
-        "char",
-        "short",
-        "int",
-        "long",
-        "float",
-        "double",
-        "unsigned",
-        "signed",
-        "uint",
-    ),
-    *("int8_t", "int16_t", "int32_t", "int64_t", "uint8_t", "uint16_t", "uint32_t", "uint64_t", "size_t"),
-    *("half", "__half", "__nv_bfloat16", "nv_bfloat16", "cudaStream_t", "cudaError_t", "scalar_t", "dim3"),
+_BUILT_IN = {
+    *("void", "auto", "half", "__half", "__nv_bfloat16", "nv_bfloat16", "cudaStream_t", "cudaError_t"),
+    *("scalar_t", "dim3"),
 }
-_WHOLE = {
-    *("int", "long", "short", "size_t", "unsigned", "uint", "int8_t", "int16_t", "int32_t", "int64_t"),
-    *("uint8_t", "uint16_t", "uint32_t", "uint64_t"),
-}
-_FRACTIONAL = {"float", "double"}
-NUMBERS = _WHOLE | _FRACTIONAL | {"bool"}
-"""Types that C++ turns numbers into."""
-_WORDS = {"const", "constexpr", "static", "typename", "volatile", "unsigned", "signed", "long", "inline"}
+QUALIFIERS = {"const", "constexpr", "static", "typename", "volatile", "inline", "register"}
+
+
+def is_built_in(kind: str) -> bool:
+    """Whether a type is one of C++ and CUDA."""
+    said = bare(kind)
+    return kind_named(said) is not None or said in _BUILT_IN
 
 
 class Words:
@@ -52,11 +39,11 @@ class Words:
         return self._words[self._place]
 
     def _at(self, *texts: str) -> bool:
-        return self._next.kind != "string" and self._next.text in texts
+        return self._next.kind not in ("string", "character") and self._next.text in texts
 
     def _take(self, *texts: str) -> Token:
         word = self._next
-        if texts and not self._at(*texts):
+        if word.kind == "end" or (texts and not self._at(*texts)):
             self._refuse()
         self._place += 1
         return word
@@ -68,46 +55,49 @@ class Words:
         return False
 
     def _refuse(self) -> NoReturn:
-        raise UnreadError(str(self._next))
+        raise UnreadError(f"'{self._next.text}'", self._next)
 
     def _type(self) -> str | None:
-        """The name of the type that begins here, after it; None, and nothing read, if none does."""
-        begin, said = self._place, ""
+        """The type that begins here, without blanks and qualifiers, after it; None, and nothing read, if none
+        does.
+        """
+        begin, said, is_specified = self._place, "", False
         while self._next.kind == "name":
-            word = self._take().text
-            if word in _WORDS:
-                said = said or (word if word in _WHOLE else "")
+            if self._took(*QUALIFIERS):
                 continue
-            if said and said not in ("unsigned", "long"):
-                self._place -= 1
+            if self._at(*SPECIFIERS) or (is_specified and self._at("double")):
+                if said and not is_specified:
+                    break
+                said += self._take().text
+                is_specified = True
+                continue
+            if said:
                 break
-            said = word
-            while self._at("::"):
-                self._take()
-                said += "::" + self._take().text
-            if self._at("<"):
-                try:
-                    self._place = closing_angle(self._words, self._place) + 1
-                except UnreadError:
-                    self._place = begin
-                    return None
-                said += "<>"
+            said = self._qualified()
+            if not said:
+                self._place = begin
+                return None
         if not said:
             self._place = begin
             return None
         while self._at("*", "&", "&&", "const", "__restrict__"):
-            said += self._take().text
+            sign = self._take().text
+            said += sign if sign[0] in "*&" else ""
         return said
 
-
-def of_type(value: Any, kind: str) -> Any:
-    """`value` as a variable of that type holds it."""
-    name = kind.split("::")[-1]
-    if isinstance(value, bool | int | float):
-        if name in _WHOLE:
-            return int(value)
-        if name in _FRACTIONAL:
-            return float(value)
-        if name == "bool":
-            return bool(value)
-    return value
+    def _qualified(self) -> str:
+        """A name with its namespaces and templates; "" if its angle bracket does not close."""
+        said = self._take().text
+        while self._at("::", "<"):
+            if self._took("::"):
+                said += "::" + self._take().text
+                continue
+            try:
+                end = closing_angle(self._words, self._place)
+            except UnreadError:
+                return ""
+            said += "".join(
+                one.text for one in self._words[self._place : end + 1] if one.text not in QUALIFIERS
+            )
+            self._place = end + 1
+        return said
