@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
+
+from tests import processes
 
 PRELUDE = r"""
 #include <algorithm>
@@ -316,10 +317,8 @@ template <typename T> void show(T value) {
     source = tmp_path / "snippets.cpp"
     source.write_text(PRELUDE + functions + shown + f"int main() {{ {calls} }}", encoding="utf-8")
     built = [compiler, "-std=c++20", "-O0", "-w", str(source), "-o", str(tmp_path / "snippets")]
-    subprocess.run(built, check=True, timeout=300)
-    said = subprocess.run(
-        [tmp_path / "snippets"], check=True, capture_output=True, text=True, timeout=60
-    ).stdout
+    processes.checked(built)
+    said = processes.checked([tmp_path / "snippets"])
     module = compiled(PRELUDE + functions, [f"run{place}" for place in range(len(snippets))])
     wrong = []
     for place, (body, line) in enumerate(zip(snippets, said.splitlines(), strict=True)):
