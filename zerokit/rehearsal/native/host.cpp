@@ -15,6 +15,7 @@
 
 #include "dispatch.h"
 #include "host_pages.h"
+#include "operator_facts.h"
 #include "timing.h"
 #include "torch_versions.h"
 
@@ -130,8 +131,7 @@ bool compute(const c10::OperatorHandle& op, const Kernel& kernel, c10::DispatchK
       if (block != nullptr && is_still_untouched(*block)) untouched.push_back(block);
     });
   }
-  // What has no rule for the shape of its result can only be computed.
-  const bool is_sized = op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta);
+  const bool is_sized = facts_of(op).has_rule_for_shape;  // else it can only be computed
   if (is_sized && !reach.allows(reach.nothing)) return false;
   const size_t below = stack->size() - count;
   try {
@@ -147,6 +147,31 @@ bool compute(const c10::OperatorHandle& op, const Kernel& kernel, c10::DispatchK
   return true;
 }
 
+// Runs the CPU's kernel on values that are made up, so that what comes out is made up as well.
+void compute_and_forget(const c10::OperatorHandle& op, const Kernel& kernel, c10::DispatchKeySet keys, Stack* stack) {
+  const auto& schema = op.schema();
+  const size_t below = stack->size() - schema.arguments().size();
+  const Stack arguments(stack->begin() + static_cast<int64_t>(below), stack->end());
+  const auto forget = [](const Tensor& tensor) {
+    fill_made_up(tensor, false);
+    mark_made_up(tensor);
+  };
+  try {
+    kernel.callBoxed(op, keys, stack);
+  } catch (const c10::Error&) {  // perhaps of values, which are nobody's but the rehearsal's
+    stack->resize(below);
+    stack->insert(stack->end(), arguments.begin(), arguments.end());
+    return run_made_up(op, stack);
+  }
+  for (size_t index = 0; index < arguments.size(); ++index) {
+    const auto* alias = schema.arguments()[index].alias_info();
+    if (alias != nullptr && alias->isWrite()) for_each_tensor(arguments[index], forget);
+  }
+  for (size_t index = stack->size() - schema.returns().size(); index < stack->size(); ++index) {
+    for_each_tensor((*stack)[index], forget);
+  }
+}
+
 // Takes the place of one CPU kernel.
 class HostKernel final : public c10::OperatorKernel {
  public:
@@ -154,6 +179,7 @@ class HostKernel final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     if (compute(op, kernel_, keys, stack)) return;
     PagesAllowed all;  // what is left without values takes no pages
+    if (facts_of(op).is_sized_by_kernel) return compute_and_forget(op, kernel_, keys, stack);
     if (op.hasTag(at::Tag::nondeterministic_seeded)) draw(op, kernel_, keys, *stack, op.schema().arguments().size());
     run_made_up(op, stack);
   }

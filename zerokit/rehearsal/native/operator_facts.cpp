@@ -31,6 +31,16 @@ bool is_foreign_operator(const std::string& name) {
   return known.count(name.substr(0, name.find("::"))) == 0;
 }
 
+// Not hasComputedKernelForDispatchKey, which holds for all: of Meta, there is a fallback that refuses.
+bool has_rule_for_shape(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  for (const auto key : {DispatchKey::Meta, DispatchKey::CompositeExplicitAutograd,
+                         DispatchKey::CompositeImplicitAutograd, DispatchKey::CompositeExplicitAutogradNonFunctional}) {
+    if (op.hasKernelForDispatchKey(key)) return true;
+  }
+  return false;
+}
+
 OperatorFacts learn(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   OperatorFacts facts;
@@ -41,6 +51,9 @@ OperatorFacts learn(const c10::OperatorHandle& op) {
                          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
                          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
                          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  facts.has_rule_for_shape = has_rule_for_shape(op);
+  facts.is_sized_by_kernel = !facts.has_rule_for_shape && !op.hasTag(at::Tag::dynamic_output_shape) &&
+                             !op.hasTag(at::Tag::data_dependent_output);
   facts.mixes_devices = takes_host_tensors(schema.name());
   facts.small_result_is_true = starts_with(schema.name(), "aten::all") || starts_with(schema.name(), "aten::isfinite") ||
                                starts_with(schema.name(), "aten::eq");

@@ -12,6 +12,8 @@ namespace zerokit {
 struct OperatorFacts {
   int32_t name_index = -1;
   bool has_cpu_kernel = false;
+  bool has_rule_for_shape = false;
+  bool is_sized_by_kernel = false;  // only a kernel tells what results look like, from shapes and not from values
   bool draws_without_generator = false;
   bool mixes_devices = false;   // takes host tensors beside device tensors
   bool only_writes = false;     // every result is one of the arguments
