@@ -100,8 +100,7 @@ void zk_never_fill(void* storage) {
 void zk_make_up(void* tensor) {
   const auto written = tensor_at(tensor);
   if (!written.has_storage() || run_state().compute_everything) return;
-  fill_made_up(written);
-  mark_made_up(written);
+  leave_without_values(written);
   tell_of_update(written);
 }
 void zk_tell_of_update(void* tensor) { tell_of_update(tensor_at(tensor)); }

@@ -50,12 +50,6 @@ using OptionalTensor = std::optional<at::Tensor>;
 
 inline bool is_given(const OptionalTensor& tensor) { return tensor.has_value() && tensor->defined(); }
 
-// Results of attention are sized and never computed.
-inline void leave_without_values(const at::Tensor& result) {
-  fill_made_up(result);
-  mark_made_up(result);
-}
-
 // ---- costs (attention_costs.cpp)
 
 constexpr int64_t kFloatBytes = 4;

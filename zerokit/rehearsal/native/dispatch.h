@@ -38,6 +38,11 @@ void mark_made_up(const at::Tensor& tensor);
 // Gives a small made-up tensor values that scripts survive: 1 for floats (a loss, a norm), 0 for integers, `flag` for
 // booleans. Large ones stay without values.
 void fill_made_up(const at::Tensor& tensor, bool flag = false);
+// For a result that is sized and never computed, or computed of made-up values.
+inline void leave_without_values(const at::Tensor& result) {
+  fill_made_up(result);
+  mark_made_up(result);
+}
 
 // What the report says beside its figures, with the calling line.
 enum class Note : uint8_t {

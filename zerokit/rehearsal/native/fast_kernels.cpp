@@ -36,8 +36,7 @@ bool fits(const IValue& weight, const Tensor& like) {
 
 Tensor result(c10::IntArrayRef sizes, ScalarType dtype) {
   auto made = device_empty(sizes, dtype);
-  fill_made_up(made);
-  mark_made_up(made);
+  leave_without_values(made);
   return made;
 }
 

@@ -152,10 +152,6 @@ void compute_and_forget(const c10::OperatorHandle& op, const Kernel& kernel, c10
   const auto& schema = op.schema();
   const size_t below = stack->size() - schema.arguments().size();
   const Stack arguments(stack->begin() + static_cast<int64_t>(below), stack->end());
-  const auto forget = [](const Tensor& tensor) {
-    fill_made_up(tensor, false);
-    mark_made_up(tensor);
-  };
   try {
     kernel.callBoxed(op, keys, stack);
   } catch (const c10::Error&) {  // perhaps of values, which are nobody's but the rehearsal's
@@ -165,10 +161,10 @@ void compute_and_forget(const c10::OperatorHandle& op, const Kernel& kernel, c10
   }
   for (size_t index = 0; index < arguments.size(); ++index) {
     const auto* alias = schema.arguments()[index].alias_info();
-    if (alias != nullptr && alias->isWrite()) for_each_tensor(arguments[index], forget);
+    if (alias != nullptr && alias->isWrite()) for_each_tensor(arguments[index], leave_without_values);
   }
   for (size_t index = stack->size() - schema.returns().size(); index < stack->size(); ++index) {
-    for_each_tensor((*stack)[index], forget);
+    for_each_tensor((*stack)[index], leave_without_values);
   }
 }
 
@@ -249,8 +245,7 @@ class HostCopy final : public c10::OperatorKernel {
  private:
   static bool is_needless(const Tensor& target, const Tensor& source) {
     if (!is_known(source)) {
-      fill_made_up(target);
-      mark_made_up(target);
+      leave_without_values(target);
       return true;
     }
     Block* block = block_of(target.storage());

@@ -112,8 +112,7 @@ void copy_values(const Tensor& target, const Tensor& source) {
     if (whole) mark_known(target);
     return;
   }
-  fill_made_up(target);
-  mark_made_up(target);
+  leave_without_values(target);
 }
 
 Tensor& copy(Tensor& target, const Tensor& source, bool) {

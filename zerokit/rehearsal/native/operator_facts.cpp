@@ -31,14 +31,13 @@ bool is_foreign_operator(const std::string& name) {
   return known.count(name.substr(0, name.find("::"))) == 0;
 }
 
-// Not hasComputedKernelForDispatchKey, which holds for all: of Meta, there is a fallback that refuses.
-bool has_rule_for_shape(const c10::OperatorHandle& op) {
+// Its own for that key, or one made of other operators. (Not hasComputedKernelForDispatchKey, which holds for
+// all where there is a fallback, as that of Meta, which refuses.)
+bool has_kernel(const c10::OperatorHandle& op, c10::DispatchKey key) {
   using c10::DispatchKey;
-  for (const auto key : {DispatchKey::Meta, DispatchKey::CompositeExplicitAutograd,
-                         DispatchKey::CompositeImplicitAutograd, DispatchKey::CompositeExplicitAutogradNonFunctional}) {
-    if (op.hasKernelForDispatchKey(key)) return true;
-  }
-  return false;
+  return op.hasKernelForDispatchKey(key) || op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional) ||
+         op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
 }
 
 OperatorFacts learn(const c10::OperatorHandle& op) {
@@ -47,11 +46,8 @@ OperatorFacts learn(const c10::OperatorHandle& op) {
   facts.is_foreign = is_foreign_operator(schema.name());
   const auto& overload = schema.overload_name();
   facts.name_index = operator_index(overload.empty() ? schema.name() : schema.name() + "." + overload);
-  facts.has_cpu_kernel = op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
-                         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
-                         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
-                         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-  facts.has_rule_for_shape = has_rule_for_shape(op);
+  facts.has_cpu_kernel = has_kernel(op, c10::DispatchKey::CPU);
+  facts.has_rule_for_shape = has_kernel(op, c10::DispatchKey::Meta);
   facts.is_sized_by_kernel = !facts.has_rule_for_shape && !op.hasTag(at::Tag::dynamic_output_shape) &&
                              !op.hasTag(at::Tag::data_dependent_output);
   facts.mixes_devices = takes_host_tensors(schema.name());
