@@ -24,6 +24,11 @@ BUILTIN = "builtin:"
 """Begins the names of data that are no files."""
 
 
+def is_builtin(source: str | Sequence[str]) -> bool:
+    """Whether data have such a name."""
+    return isinstance(source, str) and source.startswith(BUILTIN)
+
+
 @dataclass(frozen=True)
 class FileFormat:
     """How `datasets` reads files."""
@@ -191,7 +196,8 @@ def _of_split(
         return files, []
     _refuse_parts(split, where)
     named = {names[0]: [file for file in files if _is_of(file, folder, names)] for names in _SPLITS}
-    unnamed = [file for file in files if not any(file in some for some in named.values())]
+    of_some = set().union(*named.values())
+    unnamed = [file for file in files if file not in of_some]
     asked = next((names[0] for names in _SPLITS if split.lower() in names), None)
     if asked is None:
         chosen = [file for file in files if _is_of(file, folder, [split])]
@@ -206,7 +212,8 @@ def _of_split(
             where=where,
             hint=did_you_mean(split, there),
         )
-    return [file for file in files if file in chosen], [file for file in files if file not in chosen]
+    taken = set(chosen)
+    return [file for file in files if file in taken], [file for file in files if file not in taken]
 
 
 def _refuse_parts(split: str | None, where: str) -> None:
@@ -235,7 +242,7 @@ def given_files(sources: str | Sequence[str], where: str, split: str | None = "t
         DataError: one of several is no file, or as of :func:`local_files`.
     """
     sources = [sources] if isinstance(sources, str) else sources
-    if len(sources) == 1 and sources[0].startswith(BUILTIN):
+    if len(sources) == 1 and is_builtin(sources[0]):
         return []
     found = [local_files(name, where, split) for name in sources]
     missing = [name for name, files in zip(sources, found, strict=True) if not files]

@@ -20,6 +20,7 @@ from zerokit.data.files import (
     faults_named,
     format_of,
     given_files,
+    is_builtin,
     opened,
 )
 from zerokit.documents import parse_json
@@ -54,7 +55,7 @@ def load_examples(
     Raises:
         DataError: missing, malformed, of mixed or unknown formats, or without a single example.
     """
-    if isinstance(source, str) and source.startswith(BUILTIN):
+    if isinstance(source, str) and is_builtin(source):
         return _load_builtin(source, split or "train", where)
     sources = [source] if isinstance(source, str) else list(source)
     if files := given_files(sources, where, split):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.data.files import BUILTIN, common_format, given_files
+from zerokit.data.files import common_format, given_files, is_builtin
 from zerokit.data.sources import (
     is_json_list,
     load_examples,
@@ -73,7 +73,7 @@ class ExampleStream:
         return dict(self._dataset.state_dict())
 
     def _open(self, sources: list[str], subset: str | None, split: str) -> IterableDataset:
-        if len(sources) == 1 and sources[0].startswith(BUILTIN):
+        if len(sources) == 1 and is_builtin(sources[0]):
             return load_examples(sources[0], where=self._where, split=split).to_iterable_dataset()
         self._files = given_files(sources, self._where, split)
         if not self._files:

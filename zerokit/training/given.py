@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.data.files import BUILTIN, given_files, left_out
+from zerokit.data.files import given_files, is_builtin, left_out
 from zerokit.data.sources import load_examples, place_of
 from zerokit.data.streams import ExampleStream
 from zerokit.errors import DataError
@@ -101,7 +101,7 @@ def given_examples(loaded: LoadedRecipe, seed: int) -> tuple[Examples, Examples 
     held_out = None
     if data.eval is not None:
         held_out = _held_out(loaded, data.eval, loaded.where("data", "eval"), data.eval_split or "validation")
-    elif data.eval_split is not None or _is_builtin(data.train):
+    elif data.eval_split is not None or is_builtin(data.train):
         held_out = _held_out(loaded, data.train, where, data.eval_split or "held_out")
     elif not data.streaming and data.eval_fraction > 0 and len(train) > 1:
         size = max(1, round(len(train) * data.eval_fraction))
@@ -147,7 +147,3 @@ def _named(source: str | list[str]) -> set[Path]:
     """The files that a source names one by one."""
     paths = [Path(name).expanduser() for name in ([source] if isinstance(source, str) else source)]
     return {path.resolve() for path in paths if path.is_file()}
-
-
-def _is_builtin(source: str | list[str]) -> bool:
-    return isinstance(source, str) and source.startswith(BUILTIN)
