@@ -45,17 +45,20 @@ class OptimizerStates:
         """`count`: the formula of the elements that the rank updates."""
         self._facts, self._bytes = settings.optimizer, settings.moment_bytes
         self.moments = settings.optimizer.moments(count)
-        source = f"{_SOURCE} get_state_buffer"
-        self._paged = replace(self.moments, name="paged states of the optimizer", source=source)
+        self._paged = replace(
+            self.moments,
+            name="paged states of the optimizer",
+            source=f"{_SOURCE} get_state_buffer",
+            device="pageable",
+        )
 
     def hold(self, timeline: Timeline, tensors: Iterable[int]) -> None:
         """On the GPU, of tensors of so many elements."""
         for elements in tensors:
-            paged = self._facts.paged and elements >= LEAST_PAGED
             if self._is_quantized(elements):
                 blocks = ceil_div(elements, BLOCK)
                 timeline.hold(CONSTANTS, 4, self._facts.states * blocks)
-            if paged:
+            if self._is_paged(elements):
                 continue
             if self._facts.quantized and not self._is_quantized(elements):
                 timeline.hold(SMALL, 4, self._facts.states * elements)
@@ -64,9 +67,11 @@ class OptimizerStates:
 
     def hold_paged(self, timeline: Timeline, tensors: Iterable[int]) -> None:
         """In unified memory, on the host."""
-        kind = replace(self._paged, device="pageable")
-        paged = sum(elements for elements in tensors if elements >= LEAST_PAGED) if self._facts.paged else 0
-        timeline.hold(kind, self._facts.states * self._bytes, paged)
+        paged = sum(filter(self._is_paged, tensors))
+        timeline.hold(self._paged, self._facts.states * self._bytes, paged)
+
+    def _is_paged(self, elements: int) -> bool:
+        return self._facts.paged and elements >= LEAST_PAGED
 
     def _is_quantized(self, elements: int) -> bool:
         return self._facts.quantized and elements >= LEAST_QUANTIZED

@@ -147,7 +147,7 @@ def _defined(name: str, is_cuda: bool, asked: Mapping[str, Any]) -> dict[str, st
     defined = {"TORCH_EXTENSION_NAME": name, "TORCH_API_INCLUDE_EXTENSION_H": "1", **_versions()}
     defined |= {"__linux__": "1", "__x86_64__": "1", **dict.fromkeys(("__cplusplus", "__GNUC__"), _UNKNOWN)}
     if is_cuda:
-        major, minor = (torch.version.cuda or "12.0").split(".")[:2]
+        major, minor = _cuda_release()
         defined |= {"__CUDACC__": "1", "__NVCC__": "1"}
         defined |= {"__CUDACC_VER_MAJOR__": major, "__CUDACC_VER_MINOR__": minor}
         # torch/utils/cpp_extension.py, COMMON_NVCC_FLAGS
@@ -166,9 +166,14 @@ def _defined(name: str, is_cuda: bool, asked: Mapping[str, Any]) -> dict[str, st
     return defined
 
 
+def _cuda_release() -> list[str]:
+    """Major and minor."""
+    return (torch.version.cuda or "12.0").split(".")[:2]
+
+
 def _versions() -> dict[str, str]:
     """What headers say of CUDA and torch, by macros that sources ask."""
-    major, minor = (torch.version.cuda or "12.0").split(".")[:2]
+    major, minor = _cuda_release()
     cuda = str(1000 * int(major) + 10 * int(minor))
     release = torch.__version__.split(".")
     torch_version = {"TORCH_VERSION_MAJOR": release[0], "TORCH_VERSION_MINOR": release[1]}

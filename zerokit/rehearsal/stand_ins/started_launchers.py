@@ -20,7 +20,7 @@ _PURPOSE = "name the script that a launcher would start"
 _POPEN = Patch("subprocess:Popen", "__init__", _PURPOSE)
 _SYSTEM = Patch("os", "system", _PURPOSE)
 
-_PROGRAMS = {"torchrun": "torchrun", "deepspeed": "deepspeed", "accelerate": "accelerate"}
+_PROGRAMS = ("torchrun", "deepspeed", "accelerate")
 _MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
@@ -28,7 +28,7 @@ _MODULES = {
     "deepspeed.launcher.launch": "deepspeed",
     "accelerate.commands.launch": "accelerate",
 }
-"""Name -> the launcher that it is."""
+"""Name -> the launcher whose it is."""
 
 
 class Launched(NamedTuple):
@@ -54,7 +54,7 @@ def launched(command: Sequence[object] | str) -> Launched | None:
     while words and "=" in words[0] and not words[0].startswith("-"):  # a shell's NAME=VALUE
         del words[0]
     program = Path(words[0]).name if words else ""
-    launcher = _PROGRAMS.get(program)
+    launcher = program if program in _PROGRAMS else None
     given = words[1:]
     if program.startswith("python") and "-m" in words[1:-1]:
         place = words.index("-m") + 1

@@ -46,9 +46,8 @@ def load_weights(pickled: bytes, persistent_load: Callable[[Any], Any], load: Ca
         return reader.load()
     except pickle.UnpicklingError as error:
         refused = error
-    load(
-        _archive(_without_references(pickled))
-    )  # ends at the same place, with advice that only torch.load gives
+    # Ends at the same place, with advice that only torch.load gives.
+    load(_archive(_without_references(pickled)))
     raise refused
 
 

@@ -27,17 +27,20 @@ _ANY = ("", "auto", "decltype(auto)", "Scalar", "cudaError_t", "cudaError")
 _VIEWS = ("IntArrayRef", "IntList", "ArrayRef", "TensorList", "initializer_list", "SymIntArrayRef")
 _SIMPLE = (Pointer, Address, Guard, TensorType)
 """What is of no type that would make something else of it."""
-_DTYPES = {
-    **{torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16"},
-    **{
-        torch.uint8: "Byte",
-        torch.int8: "Char",
-        torch.int16: "Short",
-        torch.int32: "Int",
-        torch.int64: "Long",
-    },
-    torch.bool: "Bool",
+SCALAR_TYPES = {
+    "Float": torch.float32,
+    "Double": torch.float64,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Byte": torch.uint8,
+    "Char": torch.int8,
+    "Short": torch.int16,
+    "Int": torch.int32,
+    "Long": torch.int64,
+    "Bool": torch.bool,
 }
+"""By their names in C++ (c10/core/ScalarType.h)."""
+_SCALAR_TYPE_NAMES = {dtype: name for name, dtype in SCALAR_TYPES.items()}
 
 
 def bare(kind: str) -> str:
@@ -191,8 +194,8 @@ def text(value: Any) -> str:
             return str(int(value))
     if isinstance(value, list | torch.Size):
         return f"[{', '.join(map(text, value))}]"
-    if isinstance(value, torch.dtype) and value in _DTYPES:
-        return _DTYPES[value]
+    if isinstance(value, torch.dtype) and value in _SCALAR_TYPE_NAMES:
+        return _SCALAR_TYPE_NAMES[value]
     if isinstance(value, str | torch.device):
         return str(value)
     raise UnreadError(f"{named(value)} in a message")
@@ -200,7 +203,7 @@ def text(value: Any) -> str:
 
 def dtype_name(dtype: torch.dtype) -> str:
     """The scalar type's name in C++."""
-    return _DTYPES.get(dtype, str(dtype).removeprefix("torch."))
+    return _SCALAR_TYPE_NAMES.get(dtype, str(dtype).removeprefix("torch."))
 
 
 def named(value: Any) -> str:

@@ -26,6 +26,7 @@ from zerokit.rehearsal.stand_ins.cuda_sources.arithmetic import (
     to_kind,
 )
 from zerokit.rehearsal.stand_ins.cuda_sources.conversions import (
+    SCALAR_TYPES,
     bare,
     named,
     of_type,
@@ -55,25 +56,15 @@ CHECKS = {
 }
 """And what Python is told where they fail (c10/util/Exception.h)."""
 
-_DTYPES = {
-    "Float": torch.float32,
+_DTYPES = SCALAR_TYPES | {
     "Float32": torch.float32,
-    "Double": torch.float64,
     "Float64": torch.float64,
-    "Half": torch.float16,
     "Float16": torch.float16,
-    "BFloat16": torch.bfloat16,
-    "Byte": torch.uint8,
     "UInt8": torch.uint8,
-    "Char": torch.int8,
     "Int8": torch.int8,
-    "Short": torch.int16,
     "Int16": torch.int16,
-    "Int": torch.int32,
     "Int32": torch.int32,
-    "Long": torch.int64,
     "Int64": torch.int64,
-    "Bool": torch.bool,
 }
 CONSTANTS: dict[str, Any] = {
     **{f"k{name}": dtype for name, dtype in _DTYPES.items()},
