@@ -12,6 +12,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest
+# Hundreds of processes of the tests import zerokit: it is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: quickstart check test lint style bench docs clean
 
@@ -25,7 +27,7 @@ test: $(VENV)/.installed-dev
 	@# By files: what a file's tests share, such as a process with DeepSpeed in it, is made once.
 	$(PYTEST) -m "not distributed" -n 2 --dist loadfile
 	@# A test of two ranks is two processes already, but they wait for each other, and for launchers.
-	$(PYTEST) -m distributed -n 2 --dist loadfile
+	$(PYTEST) -m distributed -n 3 --dist loadfile
 
 lint: style
 	$(BIN)/vermin --target=3.11- --no-tips --violations --quiet zerokit launch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -23,6 +24,9 @@ settings.register_profile(
 )
 settings.register_profile("quick", settings.get_profile("full"), max_examples=10, derandomize=True)
 settings.load_profile("full")
+
+# What a script starts with `&` ignores Ctrl-C, and so would all that tests start and then interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FOLDERS = {
     "checkpoint": ("torch",),

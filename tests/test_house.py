@@ -11,6 +11,7 @@ from typing import get_args
 import pytest
 
 from tests import processes
+from tests.each import each
 from tests.sources import PACKAGE, parsed
 from zerokit import choices
 
@@ -106,7 +107,7 @@ def room(module: str) -> str:
     return module.split(".")[1]
 
 
-@pytest.mark.parametrize("module", [module for module in FILES if module != "zerokit"])
+@each(IMPORTS.keys() - {"zerokit"}, by=room)
 def test_imports_run_downwards(module: str) -> None:
     assert {room(other) for other in IMPORTS[module]} - {room(module)} <= ALLOWED[room(module)]
 

@@ -15,6 +15,7 @@ import pytest
 from tests import processes
 from tests.combinations import REST
 from tests.conftest import FOLDERS
+from tests.each import each
 from tests.tiny import REPOSITORY
 
 TESTS = REPOSITORY / "tests"
@@ -78,7 +79,7 @@ def test_a_clock_is_found_however_it_is_imported(code: str) -> None:
     assert clocks_in(ast.parse("import numpy as np, time\nnp.time(time.sleep)")) == []
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(TESTS)))
+@each(FILES, by=lambda file: file.relative_to(TESTS).parts[0])
 def test_no_test_measures_or_limits_seconds(file: Path) -> None:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     found = [

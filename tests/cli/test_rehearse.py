@@ -291,7 +291,7 @@ def test_the_worker_is_told_everything(zerokit: Run, tmp_path: Path, told: Path,
         (["--gpu", "t4"], "Tesla T4", 15095 * 2**20),
         (["--gpu", "H200", "--gpu-memory", "100GiB"], "NVIDIA H200", 100 * 2**30),
         (["--gpu", "mi300x"], "NVIDIA H100 80GB HBM3", 196592 * 2**20),
-        ([], "NVIDIA H100 80GB HBM3", 80 * 2**30),
+        ([], "NVIDIA H100 80GB HBM3", int(81089.875 * 2**20)),  # as --gpu h100
     ],
 )
 def test_the_card_is_told_to_the_worker(

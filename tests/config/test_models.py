@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.config.strategies import configs
+from tests.each import each
 from tests.examples import examples
 from zerokit.config import DeepSpeedConfig, load_ds_config
 from zerokit.config.base import Acts, second_names
@@ -225,7 +226,11 @@ def test_preset_files_equal_their_loaded_dump() -> None:
 FAULTS = json.loads((Path(__file__).parents[1] / "data" / "config_faults.json").read_text())
 
 
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS if isinstance(fault.get("config"), dict)])
+@each(
+    [fault for fault in FAULTS if isinstance(fault.get("config"), dict)],
+    by=lambda fault: fault["id"][0],
+    named=lambda fault: fault["id"],
+)
 def test_the_valid_part_of_faulty_configs_loads_dumps_and_loads_again(fault: dict[str, Any]) -> None:
     assert_round_trip(Document(fault["config"], "ds.json"))
 

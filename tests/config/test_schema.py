@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given
 
 from tests.config.strategies import configs
+from tests.each import each
 from tests.examples import examples
 from zerokit.config import check_ds_config
 from zerokit.config.key_index import all_sections
@@ -167,10 +168,10 @@ SAID_BY_NO_SCHEMA = {
 }
 
 
-@pytest.mark.parametrize(
-    "fault",
+@each(
     [fault for fault in FAULTS if isinstance(fault.get("config"), dict)],
-    ids=lambda fault: fault["id"],
+    by=lambda fault: fault["id"][0],
+    named=lambda fault: fault["id"],
 )
 def test_it_finds_the_unknown_keys_wrong_types_and_enums_of_the_faults(fault: dict[str, Any]) -> None:
     """All that the models find in a single key, which is more."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.each import each
 from zerokit.documents import Document, KeyPath, dotted, parse_json
 from zerokit.errors import DocumentError
 from zerokit.findings import Finding
@@ -177,8 +178,10 @@ FAULTS = [case for case in CASES if case["verdict"] != SOUND and case["id"] not 
 OF_CONFIGS = [case for case in FAULTS if isinstance(case["config"], dict)]
 OF_TEXTS = {case["id"]: case["config"] for case in FAULTS if isinstance(case["config"], str)}
 
+each_case = each(OF_CONFIGS, by=lambda case: case["id"][0], named=lambda case: case["id"])
 
-@pytest.mark.parametrize("case", OF_CONFIGS, ids=lambda case: case["id"])
+
+@each_case
 @pytest.mark.parametrize("target", ["deepspeed", None])
 def test_the_fault_is_found_at_its_key(case: Case, target: str | None) -> None:
     assert case["id"] in PLACES or has_one_difference(case), "say in PLACES where the fault is"
@@ -192,7 +195,7 @@ def test_the_fault_is_found_at_its_key(case: Case, target: str | None) -> None:
     assert all(finding.hint for finding in findings)
 
 
-@pytest.mark.parametrize("case", OF_CONFIGS, ids=lambda case: case["id"])
+@each_case
 def test_findings_stand_on_the_lines_of_their_keys(case: Case) -> None:
     text = text_of(case)
     document = parse_json(text, lenient=True)
@@ -217,8 +220,10 @@ def test_texts_that_deepspeed_refuses_are_refused_with_the_place() -> None:
         refuse_other_files(parse_json(OF_TEXTS["F07"], "x.json", lenient=True))
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case["verdict"] == SOUND], ids=lambda case: case["id"]
+@each(
+    [case for case in CASES if case["verdict"] == SOUND],
+    by=lambda case: case["id"][0],
+    named=lambda case: case["id"],
 )
 @pytest.mark.parametrize("target", ["deepspeed", None])
 def test_what_deepspeed_takes_as_it_is_has_no_error(case: Case, target: str | None) -> None:
@@ -226,7 +231,7 @@ def test_what_deepspeed_takes_as_it_is_has_no_error(case: Case, target: str | No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", OF_CONFIGS, ids=lambda case: case["id"])
+@each_case
 @pytest.mark.parametrize("target", ["deepspeed", "trainer", "accelerate"])
 def test_what_is_left_after_mending_is_for_a_person_to_decide(case: Case, target: str) -> None:
     def checked(document: Document) -> Report:

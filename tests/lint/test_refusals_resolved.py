@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given
 
 from tests.config.strategies import configs
+from tests.each import each
 from tests.examples import examples
 from tests.lint.asking import RULES
 from zerokit.documents import Document, dotted
@@ -77,14 +78,14 @@ def names(resolution: Resolution) -> set[str]:
     return {one.name for one in resolution.refused}
 
 
-@pytest.mark.parametrize(
-    "rule",
+@each(
     [
         rule
         for rule in RULES.values()
         if rule.stops and rule.severity == "error" and not {"model", "recipe"} & set(rule.needs)
     ],
-    ids=lambda rule: rule.id,
+    by=lambda rule: rule.topic,
+    named=lambda rule: rule.id,
 )
 def test_every_rule_that_stops_a_run_is_known_to_resolve(rule: Any) -> None:
     run = {"target": rule.given.get("target", "deepspeed"), "num_gpus": rule.given.get("num_gpus", 1)}
@@ -103,8 +104,10 @@ def test_what_no_rule_refuses_is_not_refused() -> None:
         assert resolution.refused == (), rule.id
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in FAULTS if isinstance(case.get("config"), dict)], ids=lambda c: c["id"]
+@each(
+    [case for case in FAULTS if isinstance(case.get("config"), dict)],
+    by=lambda case: case["id"][0],
+    named=lambda case: case["id"],
 )
 def test_a_fault_at_which_deepspeed_stopped_is_refused(case: dict[str, Any]) -> None:
     ranks = case.get("opts", {}).get("world", 1)

@@ -1,8 +1,7 @@
 import re
 from pathlib import Path
 
-import pytest
-
+from tests.each import each
 from tools.site import index
 from zerokit.lint.rule import NEEDS, Rule
 from zerokit.lint.rule_pages import check_example, page
@@ -12,7 +11,7 @@ from zerokit.resolving.run import Run
 INDEX = Path(__file__).parents[2] / "docs" / "rules.md"
 RULES = list(all_rules().values())
 
-each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+each_rule = each(RULES, by=lambda rule: rule.topic, named=lambda rule: rule.id)
 
 
 def test_there_are_at_least_60_rules() -> None:

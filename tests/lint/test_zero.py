@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from tests.each import each
 from tests.lint.asking import MICRO, RULES, found, said, zero
 from zerokit.config import ZeroOptimization
 from zerokit.config.base import Acts
@@ -34,16 +35,7 @@ OURS = [
 ]
 
 
-@pytest.mark.parametrize("id", OURS)
-def test_examples_show_what_they_are_for(id: str) -> None:
-    rule = RULES[id]
-    assert found(id, rule.bad, **rule.given)
-    mended = check_config(rule.good, Run.of(**rule.given))
-    assert mended.ok
-    assert id not in {finding.rule for finding in mended.findings}
-
-
-@pytest.mark.parametrize("id", OURS)
+@each(OURS, by=lambda id: RULES[id].topic)
 def test_fixes_mend_what_they_are_for(id: str) -> None:
     rule = RULES[id]
     config: Any = rule.bad
@@ -55,7 +47,7 @@ def test_fixes_mend_what_they_are_for(id: str) -> None:
         assert check_config(config, Run.of(**rule.given)).ok
 
 
-@pytest.mark.parametrize("id", OURS)
+@each(OURS, by=lambda id: RULES[id].topic)
 def test_pages_say_what_happens_and_where_it_was_read(id: str) -> None:
     rule = RULES[id]
     assert rule.title

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
+from tests.each import each
 from tests.memory.runs import ds_config, run, shape
 from zerokit.choices import Attention
 from zerokit.config.conditions import TORCH_FP32, Known, bf16_optimizer
@@ -111,7 +112,7 @@ def test_formulas_of_every_family_make_the_bytes(model: ModelShape) -> None:
         _check(estimate(run(stage, model=model, world_size=8, seq_len=128, precision="bf16")))
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@each(SETTINGS, by=lambda settings: f"stage {settings['stage']}")
 def test_formulas_of_every_setting_make_the_bytes(settings: dict[str, Any]) -> None:
     keys = dict(settings)
     stage = keys.pop("stage")

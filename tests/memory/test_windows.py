@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
+from tests.each import each
 from tests.memory.families import BY_TYPE
 from zerokit.memory.windows import has_window
 from zerokit.models import catalogue, load_model_shape
@@ -21,7 +22,7 @@ def _theirs(config: dict[str, Any]) -> tuple[int | None, list[bool]]:
     return window, [window is not None and kind == "sliding_attention" for kind in kinds]
 
 
-@pytest.mark.parametrize("entry", catalogue.entries(), ids=lambda entry: entry.id)
+@each(catalogue.entries(), by=lambda entry: entry.config["model_type"], named=lambda entry: entry.id)
 def test_windows_are_transformers(entry: catalogue.Entry) -> None:
     model = load_model_shape(entry.config)
     window, layers = _theirs(dict(entry.config))

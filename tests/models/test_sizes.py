@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.each import each
 from tests.examples import examples
 from tests.models.configurations import odd_configurations
 from tests.models.transformers_models import build, parameters_of_model, parameters_of_shape
@@ -31,7 +32,7 @@ def refusal(config: dict[str, Any]) -> ModelError:
     return caught.value
 
 
-@pytest.mark.parametrize("name", BASES)
+@each(BASES, by=lambda name: BASES[name]["model_type"])
 @pytest.mark.parametrize("value", [0, -1, 4096.0, "64", True, [], 10**400], ids=lambda value: repr(value)[:9])
 def test_every_size_is_checked(name: str, value: Any) -> None:
     """Each whole number of each config; the few that may be zero, negative or a pair are left out."""
@@ -45,7 +46,7 @@ def test_every_size_is_checked(name: str, value: Any) -> None:
             assert f"'{key}'" in error.message, (key, str(error))
 
 
-@pytest.mark.parametrize("name", BASES)
+@each(BASES, by=lambda name: BASES[name]["model_type"])
 @pytest.mark.parametrize("value", [0, 1, "yes", "false", []], ids=str)
 def test_every_flag_is_checked(name: str, value: Any) -> None:
     config = BASES[name]

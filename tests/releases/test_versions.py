@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import processes
+from tests.each import each
 from tools.deepspeed_surface.evidence import EVIDENCE
 from tools.deepspeed_surface.extract import read_names, read_release
 from zerokit.documents import KeyPath
@@ -92,7 +93,7 @@ def test_the_table_is_read_only_when_a_fact_is_asked_for() -> None:
     processes.checked([sys.executable, "-c", code])
 
 
-@pytest.mark.parametrize("name", [*TABLE["keys"], *TABLE["refused"]])
+@each([*TABLE["keys"], *TABLE["refused"]], by=lambda name: name.split(".")[0])
 def test_facts_of_a_key_agree_with_each_other(name: str) -> None:
     path = path_of(name)
     facts = key_facts(path)

@@ -35,7 +35,7 @@ from zerokit.rehearsal.scratch import scratch_folder
 from zerokit.rehearsal.watching.overrides import check_overrides
 from zerokit.reporting.plots import check_plot
 from zerokit.signals import unwound_by_signals
-from zerokit.units import GIB, quantity
+from zerokit.units import quantity
 
 
 def rehearse(
@@ -79,7 +79,7 @@ def rehearse(
         arguments: of the script, handed on untouched.
         num_gpus: GPUs of the run.
         gpus_per_node: GPUs of one node.
-        gpu: a card by its name (:func:`zerokit.hardware.gpus.find_gpu`); None: an H100 with 80 GiB.
+        gpu: a card by its name (:func:`zerokit.hardware.gpus.find_gpu`); None: an H100 with 80 GB.
         hardware: a file with a card, and figures behind its times, in place of `gpu`
             (:mod:`zerokit.hardware.hardware_file`).
         gpu_memory_bytes: memory of one GPU, in place of the card's.
@@ -190,8 +190,6 @@ def _card(
         ZerokitError: there is no such card, the file says what cannot be, or both are given.
     """
     if hardware is None:
-        if gpu is None and memory_bytes is None:
-            memory_bytes = 80 * GIB
         card = some_gpu(gpu or DEFAULT, memory_bytes, timed=timed)
         assert card is not None
         return card, None
