@@ -25,8 +25,10 @@ settings.register_profile(
 settings.register_profile("quick", settings.get_profile("full"), max_examples=10, derandomize=True)
 settings.load_profile("full")
 
-# What a script starts with `&` ignores Ctrl-C, and so would all that tests start and then interrupt.
+# What a script starts with `&` ignores Ctrl-C, and below nohup the end of a terminal, and so would all that
+# tests start and then interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 FOLDERS = {
     "checkpoint": ("torch",),
