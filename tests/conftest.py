@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -94,11 +95,18 @@ def _says_that_it_needs_torch(path: Path) -> bool:
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by them
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Apply the folders' markers. Quick tests first: a mistake in a unit shows before minutes of runs."""
+    """Apply the folders' markers. Quick tests first: a mistake in a unit shows before minutes of runs.
+
+    Of those of two ranks, files of a few tests first: their tests are the longest, and a core would wait for
+    one that is left to the end.
+    """
     for item in items:
         for marker in FOLDERS.get(_folder_of(item.path), ()):
             item.add_marker(marker)
-    items.sort(key=lambda item: item.get_closest_marker("distributed") is not None)
+    of_two_ranks = [item for item in items if item.get_closest_marker("distributed") is not None]
+    counts = Counter(item.path for item in of_two_ranks)
+    quick = [item for item in items if item.get_closest_marker("distributed") is None]
+    items[:] = quick + sorted(of_two_ranks, key=lambda item: (counts[item.path] > 3, -counts[item.path]))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -127,7 +127,7 @@ _PARTS = [pytest.param(at, marks=() if at == 0 else REST) for at in range(PARTS)
 def test_the_quick_part_passes_on_a_busy_machine_without_torch(part: int, tmp_path: Path) -> None:
     """`make check`'s tests beside four busy loops, and without torch: all that need it bear the marker."""
     others = [file for at, file in enumerate(sorted(TESTS.rglob("test_*.py"))) if at % PARTS != part]
-    words = ["-m", LIGHT, "--hypothesis-profile=quick", "-q", "-n", "4", "-p", "no:cacheprovider"]
+    words = ["-m", LIGHT, "--hypothesis-profile=quick", "-q", "-n", "2", "-p", "no:cacheprovider"]
     words += [f"--ignore={file}" for file in others]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment["PYTHONPATH"] = str(TESTS / "without_torch")

@@ -190,6 +190,33 @@ def test_what_lies_in_a_folder_that_pip_has_filled_is_a_package(
     monkeypatch.delitem(sys.modules, "embeddings")
 
 
+def test_a_package_that_fails_while_it_is_imported_is_named_and_its_functions_are_the_cluster_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torchvision does beside a torch that it was not built for."""
+    folder = tmp_path / "site-packages" / "visions"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("from visions import operators")
+    (folder / "operators.py").write_text(
+        "import sys\ndef fails():\n    raise RuntimeError('operator visions::nms does not exist')\n"
+        "plugin = sys.modules.get('plugin')\n(plugin.load if plugin else fails)()"
+    )
+    (tmp_path / "plugin.py").write_text("def load():\n    if broken: raise RuntimeError('of my own')\n")
+    monkeypatch.syspath_prepend(folder.parent)
+    monkeypatch.syspath_prepend(tmp_path)
+    limit = limit_of(_fails(functools.partial(importlib.import_module, "visions")))
+    assert "the package visions fails here while it is imported (RuntimeError: operator" in str(limit)
+    plugin = importlib.import_module("plugin")
+    monkeypatch.setitem(sys.modules, "plugin", plugin)
+    plugin.broken = True  # type: ignore[attr-defined]
+    assert limit_of(_fails(functools.partial(importlib.import_module, "visions"))) is None
+    plugin.broken = False  # type: ignore[attr-defined]
+    operators = importlib.import_module("visions.operators")
+    assert limit_of(_fails(operators.fails)) is None
+    for name in ("visions", "visions.operators"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
 def test_what_compiled_code_raises_is_the_scripts_whatever_language_its_file_is_in(tmp_path: Path) -> None:
     for raise_it in (
         lambda: pyarrow.array([1, "two"]),  # frames of Cython, which name pyarrow/array.pxi

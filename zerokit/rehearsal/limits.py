@@ -26,7 +26,7 @@ from zerokit.rehearsal.stand_ins import compiled_packages
 from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
 from zerokit.rehearsal.stand_ins.nvml import NVMLNotSupportedError
 from zerokit.rehearsal.watching.suppressed_writes import not_written
-from zerokit.whose_code import is_no_file, is_pythons
+from zerokit.whose_code import is_installed, is_no_file, is_pythons
 
 _GAP = "zerokit cannot stand in for"
 """What native/dispatch.cpp says of an operator."""
@@ -172,9 +172,31 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
             f"{_first_line(text)})",
             "Please report this with the output above; " + _ELSEWHERE[0].lower() + _ELSEWHERE[1:],
         )
-    if isinstance(error, ImportError) and not _is_of_own_module(error):
-        return _not_importable(error)
+    if isinstance(error, ImportError):
+        return None if _is_of_own_module(error) else _not_importable(error)
+    package = _imported_package(error)
+    if package is not None:
+        release = patches.version(package)
+        return (
+            f"the package {package}{f' {release}' if release != '0' else ''} fails here while it is imported "
+            f"({type(error).__name__}: {_first_line(text)})",
+            f"If python -c 'import {package}' fails, too, install the release that fits the other packages, "
+            "such as torch; if it does not, please report this with the output above",
+        )
     return None
+
+
+def _imported_package(error: BaseException) -> str | None:
+    """The installed package whose import raised `error`, where no code of the script's takes part in that."""
+    package = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        path, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+        installed = is_installed(path) or (is_of_script(path) and _is_in_a_target(path))
+        if installed and package is None and frame.f_code.co_name == "<module>" and module != "__main__":
+            package = module.partition(".")[0]
+        elif not installed and is_of_script(path):
+            package = None
+    return package
 
 
 def _not_importable(error: ImportError) -> tuple[str, str]:
