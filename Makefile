@@ -26,8 +26,8 @@ check: style
 test: $(VENV)/.installed-dev
 	@# By files: what a file's tests share, such as a process with DeepSpeed in it, is made once.
 	$(PYTEST) -m "not distributed" -n 2 --dist loadfile
-	@# A test of two ranks is two processes already, but they wait for each other, and for launchers. Long files
-	@# come first.
+	@# A test of two ranks is two processes already, but they wait for each other, and for launchers.
+	@# Files of few tests come first, which are long ones.
 	$(PYTEST) -m distributed -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: style

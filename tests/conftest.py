@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import signal
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -26,11 +25,6 @@ settings.register_profile(
 settings.register_profile("quick", settings.get_profile("full"), max_examples=10, derandomize=True)
 settings.load_profile("full")
 
-# What a script starts with `&` ignores Ctrl-C, and below nohup the end of a terminal, and so would all that
-# tests start and then interrupt.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
 FOLDERS = {
     "checkpoint": ("torch",),
     "generation": ("torch",),
@@ -41,6 +35,9 @@ FOLDERS = {
     "training": ("torch",),
 }
 """Markers of all tests in a folder. Elsewhere a file has a ``pytestmark``, or a test its own marker."""
+
+FEW = 3
+"""Tests of a file, which then take up to a minute and a half each."""
 
 _HERE = Path(__file__).parent
 _FILE_NEEDS_TORCH = re.compile(r"^pytestmark = (\[[^\]]*|.*)\bmark\.torch\b", re.MULTILINE)
@@ -97,8 +94,8 @@ def _says_that_it_needs_torch(path: Path) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Apply the folders' markers. Quick tests first: a mistake in a unit shows before minutes of runs.
 
-    Of those of two ranks, files of a few tests first: their tests are the longest, and a core would wait for
-    one that is left to the end.
+    Of those of two ranks, files of few tests first: these are the longest, and a core would wait for one that
+    is left to the end.
     """
     for item in items:
         for marker in FOLDERS.get(_folder_of(item.path), ()):
@@ -106,7 +103,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     of_two_ranks = [item for item in items if item.get_closest_marker("distributed") is not None]
     counts = Counter(item.path for item in of_two_ranks)
     quick = [item for item in items if item.get_closest_marker("distributed") is None]
-    items[:] = quick + sorted(of_two_ranks, key=lambda item: (counts[item.path] > 3, -counts[item.path]))
+    items[:] = quick + sorted(of_two_ranks, key=lambda item: (counts[item.path] > FEW, -counts[item.path]))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -18,7 +18,7 @@ def each(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make of a check of one value a test of each group of `values`: the check is called with every one.
 
-    Its first parameter is the value; others are fixtures, or parametrized as usual. The first value that
+    Its first parameter is the value; others are fixtures, or parametrized as usual. Every value that
     fails is named.
 
     Args:
@@ -34,12 +34,17 @@ def each(
 
         @functools.wraps(check)
         def of_group(group: str, **more: Any) -> None:
+            failures: list[BaseException] = []
             for value in groups[group]:
                 try:
                     check(value, **more)
-                except BaseException as error:
+                except pytest.skip.Exception:
+                    pytest.fail(f"a value is left out: {named(value)}")  # and with it those that follow
+                except (Exception, pytest.fail.Exception) as error:
                     error.add_note(f"with {named(value)}")
-                    raise
+                    failures.append(error)
+            if failures:
+                raise BaseExceptionGroup(f"of {len(groups[group])} values", failures)
 
         parameters[0] = parameters[0].replace(name="group")
         of_group.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -18,6 +18,14 @@ from typing import Any, NoReturn
 
 from zerokit.distributed.process_table import stat_of
 
+INTERRUPTIBLE = (
+    sys.executable,
+    "-c",
+    "import os, signal, sys\n"
+    "for one in (signal.SIGINT, signal.SIGHUP): signal.signal(one, signal.SIG_DFL)\n"
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])",
+)
+"""Python, before its own arguments, that signals end although nohup or a shell's `&` has had them ignored."""
 PATIENCE = 600.0
 """Seconds in which a process must do some work: long enough for one that waits while another compiles."""
 LEAST_SHARE = 0.01

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
 from zerokit.calibration.ranks import run_ranks
 from zerokit.errors import LaunchError
 
@@ -47,6 +48,7 @@ def test_those_that_do_not_end_are_named() -> None:
 
 _MEASURES = """
 import sys
+from tests import processes
 from zerokit.calibration.ranks import run_ranks
 code = "import os, signal; os.write(1, bytes(str(os.getpid()), 'ascii') + bytes([10])); signal.pause()"
 run_ranks([[sys.executable, "-c", code]] * 2, 300.0)
@@ -56,7 +58,7 @@ run_ranks([[sys.executable, "-c", code]] * 2, 300.0)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_no_rank_outlives_what_is_told_to_leave(number: signal.Signals) -> None:
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    with subprocess.Popen(python(_MEASURES), **streams) as measuring:
+    with subprocess.Popen([*processes.INTERRUPTIBLE, "-c", _MEASURES], **streams) as measuring:
         assert measuring.stdout is not None
         pids = [int(measuring.stdout.readline()) for _ in range(2)]
         measuring.send_signal(number)

@@ -16,10 +16,11 @@ from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.rehearsal.advice import Candidate, advise, candidates
 from zerokit.rehearsal.analysis import analyse
+from zerokit.rehearsal.batch_size import BatchSize
 from zerokit.rehearsal.combined import on_nodes
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.processes import Output, rehearse_together
-from zerokit.rehearsal.report import RehearsalReport, TimeBreakdown, TimeReport
+from zerokit.rehearsal.report import Batches, RehearsalReport, TimeBreakdown, TimeReport
 from zerokit.units import GIB
 
 REPORT = analyse(training(), job())
@@ -255,6 +256,26 @@ def test_what_the_host_cannot_hold_is_no_advice(memory: int, offered: bool, tmp_
     advice = {one.change: one.host_bytes for one in advise(REPORT, job(), tmp_path, rehearse)[0]}
     assert ("optimizer on the host" in advice) == offered
     assert advice["ZeRO stage 3"] == 10 * GIB
+
+
+def test_a_micro_batch_that_stays_as_it_was_is_no_advice(tmp_path: Path) -> None:
+    size = BatchSize(shape=[4, 512], unit="tokens", tokens=2048, bytes=16384)
+    found = Batches(
+        **{"rehearsed_tokens": 2048, "longest_tokens": 2048, "first": size, "largest": size},
+        **{"rehearsed": [], "scanned": 0, "of": None, "is_whole": False, "seconds": 0.0, "problem": None},
+    )
+    report = REPORT.model_copy(update={"batches": found})
+
+    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+        return report.model_copy(
+            update={"device": report.device.model_copy(update={"peak_bytes": 100 * MIB})}
+        )
+
+    advice, failed = advise(report, job(), tmp_path, rehearse)
+    assert "half the micro-batch" not in {one.change for one in advice}
+    assert [(one.change, one.why) for one in failed] == [
+        ("half the micro-batch", "the script makes its batches without a DataLoader's batch_size")
+    ]
 
 
 def test_there_are_never_more_than_five(tmp_path: Path) -> None:

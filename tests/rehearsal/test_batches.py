@@ -155,3 +155,24 @@ def test_a_rank_without_batches_goes_as_far_as_rank_0(
         monkeypatch.setattr(first.batches, "_are_rehearsed", lambda _, over=over: over)
         assert [first.batches.are_over(), second.batches.are_over()] == [over, over]
     assert second.exchange.unknown == 0
+
+
+def _made(batches: Batches, *arguments: Any, **given: Any) -> DataLoader[Any]:
+    loader: DataLoader[Any] = DataLoader.__new__(DataLoader)
+    batches._make(DataLoader.__init__, loader, *arguments, **given)
+    return loader
+
+
+@pytest.mark.parametrize(("divisor", "size"), [(2, 2), (0.5, 8), (8, 1), (1, 4)])
+def test_a_script_s_own_loaders_have_the_micro_batch_that_is_tried(divisor: float, size: int) -> None:
+    """Where no TrainingArguments say it, as in a loop around `deepspeed.initialize`."""
+    whole: Any = mock.Mock()
+    own = Batches(whole, whole, 2, 0.0, lambda: 0, divisor=divisor, is_divided=lambda: False)
+    data = list(range(64))
+    assert _made(own, data, 4, True).batch_size == size
+    assert _made(own, dataset=data, batch_size=4).batch_size == size
+    assert _made(own, data, batch_size=size).batch_size == size  # accelerate's, of the script's
+    assert _made(own, data, batch_sampler=[[0, 1, 2]]).batch_size is None
+    assert _made(own, data).batch_size == 1
+    trainers = Batches(whole, whole, 2, 0.0, lambda: 0, divisor=divisor)
+    assert _made(trainers, data, batch_size=4).batch_size == 4

@@ -9,7 +9,6 @@ import select
 import signal
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,7 +112,7 @@ def test_a_build_that_is_interrupted_ends_with_its_compilers(
     pipe = os.open(tmp_path / "compiler.pipe", os.O_RDONLY | os.O_NONBLOCK)
     (tmp_path / "train.py").write_text("raise SystemExit('not to be reached')")
     process = subprocess.Popen(
-        [sys.executable, "-m", "zerokit", "rehearse", "--num-gpus", "2", "train.py"],
+        [*processes.INTERRUPTIBLE, "-m", "zerokit", "rehearse", "--num-gpus", "2", "train.py"],
         cwd=tmp_path,
         env=os.environ | {"CXX": str(compiler), "XDG_CACHE_HOME": str(tmp_path / "cache")},
         stdin=subprocess.DEVNULL,

@@ -8,7 +8,7 @@ import operator
 import platform
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from zerokit import patches
+from zerokit.errors import ZerokitError
 from zerokit.rehearsal import limits, worker
 from zerokit.rehearsal.call_sites import CallSites
 from zerokit.rehearsal.errors import RehearsalGap
@@ -30,10 +31,10 @@ from zerokit.rehearsal.watching import suppressed_writes
 from zerokit.rehearsal.watching.overrides import Overriding
 
 
-def _fails(call: Callable[[], object]) -> Exception:
+def _fails(call: Callable[[], object]) -> Exception | SystemExit:
     try:
         call()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return error
     raise AssertionError("nothing was raised")
 
@@ -190,31 +191,73 @@ def test_what_lies_in_a_folder_that_pip_has_filled_is_a_package(
     monkeypatch.delitem(sys.modules, "embeddings")
 
 
-def test_a_package_that_fails_while_it_is_imported_is_named_and_its_functions_are_the_cluster_s(
+@pytest.fixture
+def installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As torchvision does beside a torch that it was not built for."""
-    folder = tmp_path / "site-packages" / "visions"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text("from visions import operators")
-    (folder / "operators.py").write_text(
-        "import sys\ndef fails():\n    raise RuntimeError('operator visions::nms does not exist')\n"
-        "plugin = sys.modules.get('plugin')\n(plugin.load if plugin else fails)()"
-    )
-    (tmp_path / "plugin.py").write_text("def load():\n    if broken: raise RuntimeError('of my own')\n")
-    monkeypatch.syspath_prepend(folder.parent)
+) -> Iterator[Callable[..., ZerokitError | None]]:
+    """Has files be installed packages, and tells what is said of an import."""
+    before = set(sys.modules)
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    monkeypatch.syspath_prepend(packages)
     monkeypatch.syspath_prepend(tmp_path)
-    limit = limit_of(_fails(functools.partial(importlib.import_module, "visions")))
-    assert "the package visions fails here while it is imported (RuntimeError: operator" in str(limit)
-    plugin = importlib.import_module("plugin")
-    monkeypatch.setitem(sys.modules, "plugin", plugin)
-    plugin.broken = True  # type: ignore[attr-defined]
-    assert limit_of(_fails(functools.partial(importlib.import_module, "visions"))) is None
-    plugin.broken = False  # type: ignore[attr-defined]
-    operators = importlib.import_module("visions.operators")
-    assert limit_of(_fails(operators.fails)) is None
-    for name in ("visions", "visions.operators"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    def says(importing: str, **files: str) -> ZerokitError | None:
+        for name, text in files.items():
+            folder = tmp_path if name.startswith("own_") else packages
+            (folder / f"{name}.py").write_text(text)
+        importlib.invalidate_caches()
+        return limit_of(_fails(functools.partial(exec, importing, {"__name__": "__main__"})))
+
+    yield says
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+_NO_OPERATOR = "def fails(): raise RuntimeError('operator visions::nms does not exist')\nfails()"
+"""As torchvision says beside a torch that it was not built for."""
+
+
+@pytest.mark.parametrize(
+    ("importing", "files"),
+    [
+        ("import visions", {"visions": _NO_OPERATOR}),
+        ("import trainers", {"trainers": "import visions", "visions": _NO_OPERATOR}),
+        (
+            "import lazy; lazy.load()",
+            {
+                "lazy": "def load():\n    try: import visions\n"
+                "    except RuntimeError as error: raise ModuleNotFoundError('Could not import') from error",
+                "visions": _NO_OPERATOR,
+            },
+        ),
+        ("import visions", {"visions": "import torch\ntorch.no_such_name"}),
+    ],
+)
+def test_an_installed_module_that_fails_while_it_is_imported_is_named(
+    importing: str, files: dict[str, str], installed: Callable[..., ZerokitError | None]
+) -> None:
+    limit = installed(importing, **files)
+    assert limit is not None
+    assert "the installed module visions fails here while it is imported (" in str(limit)
+    assert "If python -c 'import visions' shows the same" in (limit.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("importing", "files"),
+    [
+        ("import visions; visions.load()", {"visions": "def load(): raise RuntimeError('no boxes')"}),
+        ("import plugins", {"plugins": "import own_plugin", "own_plugin": "raise RuntimeError('of my own')"}),
+        ("import project", {"project": "open('no/such/file')"}),
+        ("import project", {"project": "import os; os.environ['NO_SUCH_NAME']"}),
+        ("import visions", {"visions": "import own_queue\nown_queue.Queue", "own_queue": ""}),
+        ("import visions", {"visions": "raise SystemExit(2)"}),
+    ],
+)
+def test_what_fails_otherwise_is_the_scripts(
+    importing: str, files: dict[str, str], installed: Callable[..., ZerokitError | None]
+) -> None:
+    assert installed(importing, **files) is None
 
 
 def test_what_compiled_code_raises_is_the_scripts_whatever_language_its_file_is_in(tmp_path: Path) -> None:

@@ -25,13 +25,13 @@ def gpu_option(panel: str | None = None, default: str | None = None) -> Any:
     )
 
 
-def gpu_memory_option(panel: str | None = None, default: str | None = None) -> Any:
+def gpu_memory_option(panel: str | None = None) -> Any:
     """``--gpu-memory SIZE``."""
     return typer.Option(
         "--gpu-memory",
         metavar="SIZE",
         help="Memory of one GPU, such as 80GiB.",
-        show_default=default or "that of --gpu",
+        show_default="that of --gpu",
         rich_help_panel=panel,
     )
 

@@ -42,7 +42,7 @@ _Arguments = Annotated[
 ]
 _GpusPerNode = Annotated[int, typer.Option(min=1, help="GPUs of one node.")]
 _Gpu = Annotated[str | None, gpu_option(default="H100")]
-_GpuMemory = Annotated[str | None, gpu_memory_option(default="80GiB, or that of --gpu")]
+_GpuMemory = Annotated[str | None, gpu_memory_option()]
 _HostMemory = Annotated[str | None, host_memory_option(default=AS_RENTED)]
 _Steps = Annotated[
     int | None,

@@ -83,7 +83,10 @@ def advise(
                 except ZerokitError as error:
                     failed.append(NotRehearsed(change=running[future].change, why=error.message))
                     continue
-                if _host_holds(changed):
+                if running[future].changes_micro_batch and _as_large(report, changed):
+                    why = "the script makes its batches without a DataLoader's batch_size"
+                    failed.append(NotRehearsed(change=running[future].change, why=why))
+                elif _host_holds(changed):
                     found.append(_advice(running[future], report, changed))
         except BaseException:  # Ctrl-C, and a scheduler's signal
             pool.shutdown(wait=False, cancel_futures=True)
@@ -112,6 +115,15 @@ def _best(report: RehearsalReport, found: list[Advice]) -> list[Advice]:
 
 def _saves(report: RehearsalReport, advice: Advice) -> bool:
     return advice.saves_bytes > _WORTH_SAYING * report.device.peak_bytes
+
+
+def _as_large(report: RehearsalReport, changed: RehearsalReport) -> bool:
+    """Whether the batches are what they were."""
+    return (
+        report.batches is not None
+        and changed.batches is not None
+        and changed.batches.first == report.batches.first
+    )
 
 
 def _host_holds(report: RehearsalReport) -> bool:

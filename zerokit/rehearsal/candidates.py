@@ -30,6 +30,11 @@ class Candidate:
     num_gpus_factor: int = 1
 
     @property
+    def changes_micro_batch(self) -> bool:
+        """Whether the batches are to be of another size."""
+        return (self.micro_batch_divisor, self.micro_batch_multiplier) != (1, 1)
+
+    @property
     def resizes_step(self) -> bool:
         """Whether a step may have more or fewer examples with it."""
         return (self.micro_batch_divisor, self.micro_batch_multiplier, self.num_gpus_factor) != (1, 1, 1)

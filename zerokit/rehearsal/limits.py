@@ -2,13 +2,15 @@
 
 A failure is a limit if a stand-in takes part in it: something has no stand-in, a library of CUDA is missing
 on this machine, or the network, a stand-in lacks what a script asks it for, or a script reads back what the
-rehearsal did not write. A deliberate `raise` in a stand-in is what the cluster would raise. What a script
-imports is looked for in the environment that it is rehearsed in; the cluster may have another one.
+rehearsal did not write. So it is if an installed package fails while it is imported. A deliberate `raise` in
+a stand-in is what the cluster would raise. What a script imports is looked for in the environment that it is
+rehearsed in; the cluster may have another one.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import platform
 import re
 import sys
@@ -173,30 +175,55 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
             "Please report this with the output above; " + _ELSEWHERE[0].lower() + _ELSEWHERE[1:],
         )
     if isinstance(error, ImportError):
-        return None if _is_of_own_module(error) else _not_importable(error)
-    package = _imported_package(error)
-    if package is not None:
-        release = patches.version(package)
-        return (
-            f"the package {package}{f' {release}' if release != '0' else ''} fails here while it is imported "
-            f"({type(error).__name__}: {_first_line(text)})",
-            f"If python -c 'import {package}' fails, too, install the release that fits the other packages, "
-            "such as torch; if it does not, please report this with the output above",
-        )
-    return None
+        if _is_of_own_module(error):
+            return None
+        # transformers imports where a name is asked for, and calls whatever fails there a missing module.
+        below = error.__cause__ if error.name is None else None
+        return (None if below is None else _not_compatible(below)) or _not_importable(error)
+    return _not_compatible(error)
 
 
-def _imported_package(error: BaseException) -> str | None:
-    """The installed package whose import raised `error`, where no code of the script's takes part in that."""
-    package = None
+def _not_compatible(error: BaseException) -> tuple[str, str] | None:
+    """Which installed module fails while it is imported, as beside a release that it was not made for.
+
+    Other kinds of errors, such as a file that is not there, may well be of a project that its owner has
+    installed, and come on the cluster, too.
+    """
+    text = _first_line(str(error))
+    is_of_a_library = isinstance(error, OSError) and "undefined symbol" in text
+    if isinstance(error, ZerokitError) or not (
+        is_of_a_library or isinstance(error, RuntimeError | AttributeError | TypeError)
+    ):
+        return None
+    shadowed = error.obj if isinstance(error, AttributeError) else None
+    if isinstance(shadowed, ModuleType) and is_of_script(getattr(shadowed, "__file__", None) or "<"):
+        return None  # a module of the script's that is called like one of Python's
+    module = _imported_module(error)
+    if module is None:
+        return None
+    return (
+        f"the installed module {module} fails here while it is imported ({type(error).__name__}: {text})",
+        f"If python -c 'import {module}' shows the same, it is this environment, most often a release that "
+        "does not fit torch's; if it does not, please report this with the output above",
+    )
+
+
+def _imported_module(error: BaseException) -> str | None:
+    """The innermost installed module whose import raised `error`, with no code of the script's within."""
+    found, own = None, ""
+    is_in_a_target = functools.cache(_is_in_a_target)  # of a thousand frames, if the error is of their number
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        path, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
-        installed = is_installed(path) or (is_of_script(path) and _is_in_a_target(path))
-        if installed and package is None and frame.f_code.co_name == "<module>" and module != "__main__":
-            package = module.partition(".")[0]
-        elif not installed and is_of_script(path):
-            package = None
-    return package
+        path, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__") or "")
+        if module == "__main__":  # a module that is run as the script, whose package is the script's, too
+            own = str(frame.f_globals.get("__package__") or "").partition(".")[0] or own
+        if path.startswith(OWN):
+            continue
+        installed = is_installed(path) or (is_of_script(path) and is_in_a_target(path))
+        if installed and module.partition(".")[0] not in ("", "__main__", own):
+            found = module if frame.f_code.co_name == "<module>" else found
+        elif not is_pythons(path):
+            found = None
+    return found
 
 
 def _not_importable(error: ImportError) -> tuple[str, str]:

@@ -79,7 +79,7 @@ def rehearse(
         arguments: of the script, handed on untouched.
         num_gpus: GPUs of the run.
         gpus_per_node: GPUs of one node.
-        gpu: a card by its name (:func:`zerokit.hardware.gpus.find_gpu`); None: an H100 with 80 GB.
+        gpu: a card by its name (:func:`zerokit.hardware.gpus.find_gpu`); None: an H100.
         hardware: a file with a card, and figures behind its times, in place of `gpu`
             (:mod:`zerokit.hardware.hardware_file`).
         gpu_memory_bytes: memory of one GPU, in place of the card's.

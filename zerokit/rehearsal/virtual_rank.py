@@ -133,6 +133,7 @@ class VirtualRank:
             scan_seconds,
             lambda: self.steps.settled(),
             divisor=overrides.get("micro_batch_divisor", 1) / overrides.get("micro_batch_multiplier", 1),
+            is_divided=lambda: self.overriding.sizes_arguments,
             reading=None if time is None else Reading(time.clock, takes_time=data_takes_time),
         )
         self.evaluation = Evaluation(backend, self.batches)

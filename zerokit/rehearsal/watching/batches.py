@@ -42,7 +42,8 @@ class Batches:
         steps: optimizer steps whose batches come as they are; 0: all of them.
         seconds: to look for larger ones, in all; 0: none are looked for.
         completed: how many optimizer steps are done.
-        divisor: what the script's micro-batch is divided by: then its batches are others.
+        divisor: what the script's micro-batch is divided by.
+        is_divided: whether the script's arguments say so already; else its loaders are told.
         reading: measures how long reading them takes, if time is rehearsed.
     """
 
@@ -55,6 +56,7 @@ class Batches:
         completed: Callable[[], int],
         *,
         divisor: float = 1,
+        is_divided: Callable[[], bool] = lambda: True,
         reading: Reading | None = None,
     ) -> None:
         self._labels = labels
@@ -64,6 +66,9 @@ class Batches:
         self._scans = self._seconds_left > 0
         self._completed = completed
         self._divisor = divisor
+        self._is_divided = is_divided
+        self._resized_to: list[tuple[Any, int]] = []
+        """Data sets, and the sizes that loaders of them were given in place of the script's."""
         self._reading = reading
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         """Of loaders, by where they were made."""
@@ -105,9 +110,27 @@ class Batches:
     # ---- the loader
 
     def _make(self, initialize: Any, loader: Any, *arguments: Any, **given: Any) -> None:
+        if self._divisor != 1 and not self._is_divided():
+            arguments, given = self._resized(arguments, given)
         initialize(loader, *arguments, **given)
         self._never_asked.add(loader)
         self._name_of(loader)
+
+    def _resized(
+        self, arguments: tuple[Any, ...], given: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a DataLoader, for batches of the divided size."""
+        named = dict(zip(("dataset", "batch_size"), arguments, strict=False)) | given
+        dataset, size = named.get("dataset"), named.get("batch_size")
+        # accelerate and Lightning make another loader of the script's, and take its size from it.
+        is_divided = any(one is dataset and size == divided for one, divided in self._resized_to)
+        if not isinstance(size, int) or is_divided:
+            return arguments, given
+        divided = max(1, int(size / self._divisor))
+        self._resized_to.append((dataset, divided))
+        if len(arguments) > 1:
+            return (dataset, divided, *arguments[2:]), given
+        return arguments, {**given, "batch_size": divided}
 
     def _name_of(self, loader: Any) -> str:
         """What tells a loader apart on all ranks, of which one may have made or asked others besides.

@@ -38,6 +38,8 @@ class Overriding:
         self._output_dir = self._ending.enter_context(scratch_folder(folder))
         self.ds_config: dict[str, Any] | None = None
         """As DeepSpeed read it; None if it has not."""
+        self.sizes_arguments = False
+        """Whether the script has TrainingArguments of transformers, in which the micro-batch is changed."""
 
     def install(self) -> None:
         """Change what DeepSpeed, accelerate and transformers are given, once they are imported."""
@@ -70,6 +72,7 @@ class Overriding:
     def _finish_arguments(self, finish: Any, arguments: Any) -> None:
         # Losses that are made up must not come to lie beside those of a real run.
         arguments.output_dir = str(self._output_dir)
+        self.sizes_arguments = True
         divisor = self._overrides.get("micro_batch_divisor", 1)
         if divisor > 1:
             arguments.per_device_train_batch_size = max(arguments.per_device_train_batch_size // divisor, 1)
