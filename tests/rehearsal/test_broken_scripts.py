@@ -59,6 +59,14 @@ def test_a_mistake_surfaces(script: str, message: str, rehearse: Rehearse) -> No
     assert ("unless it comes of a value" in last_line(outcome)) == (script == "broken_raises.py")
 
 
+def test_errors_of_the_ds_config_are_told_before_the_failure_they_may_explain(rehearse: Rehearse) -> None:
+    *_, told, last = rehearse("broken_auto.py").err.splitlines()
+    assert told.startswith("ds_config (")
+    assert told.endswith("[unfilled-auto]")
+    assert "the script fails before its first optimizer step" in last
+    assert "ds_config (" not in rehearse("broken_raises.py", both=True).err
+
+
 def test_says_how_far_a_script_came(rehearse: Rehearse) -> None:
     assert "after 1 optimizer step" in last_line(rehearse("broken_raises.py", both=True))
     assert "before its first optimizer step" in last_line(rehearse("broken_undefined_kernel.py"))

@@ -125,7 +125,7 @@ def check(
     if any(checker.diffs):
         from zerokit.console import note
 
-        note("zerokit: note: nothing is written: --fix without --dry-run (--diff) makes this change")
+        note("zerokit: note: nothing is written: without --diff (or --dry-run), --fix makes this change")
     _exit(checked, checker)
 
 

@@ -160,7 +160,7 @@ class Worker:
             self._fail(
                 f"{message}: it stands at {place}" if place else message, "Raise --timeout, or lower --steps"
             )
-        report = self._report()
+        report = written_report(self.job)
         if code == 0 and report is not None:
             return report
         self._show_log()
@@ -183,12 +183,6 @@ class Worker:
             f"internal error: the rehearsal ended {ending}", "Please report this with the output above"
         )
 
-    def _report(self) -> RehearsalReport | None:
-        try:
-            return RehearsalReport.model_validate_json(Path(self.job.report_file).read_bytes())
-        except (OSError, ValidationError):
-            return None
-
     def _fail(self, message: str, hint: str, kind: type[ZerokitError] = ZerokitError) -> NoReturn:
         rank = f" (rank {self.job.rank})" if self._output is Output.SHOWN_IF_IT_FAILS else ""
         if last_words := self._last_words():
@@ -206,6 +200,14 @@ class Worker:
         if self._output is Output.SHOWN_IF_IT_FAILS:
             sys.stderr.write(self._log.read_text(encoding="utf-8", errors="replace")[-_SHOWN_OF_A_LOG:])
             sys.stderr.flush()
+
+
+def written_report(job: RehearsalJob) -> RehearsalReport | None:
+    """What a worker has written of a rank, if only until the script failed; None if it has not."""
+    try:
+        return RehearsalReport.model_validate_json(Path(job.report_file).read_bytes())
+    except (OSError, ValidationError):
+        return None
 
 
 def _moment(report: RehearsalReport | None) -> str:

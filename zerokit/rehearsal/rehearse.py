@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from zerokit.choices import Launcher
+from zerokit.console import note
 from zerokit.documents import is_file, is_folder, is_there
 from zerokit.errors import ZerokitError, check_choice
 from zerokit.files import check_writable, write_file
@@ -27,7 +28,7 @@ from zerokit.rehearsal.exchange import for_a_change
 from zerokit.rehearsal.job import Clocks, Overrides, RehearsalJob
 from zerokit.rehearsal.launchers import no_such_module
 from zerokit.rehearsal.native.build import built_library
-from zerokit.rehearsal.processes import ExplainedError, Output, rehearse_together
+from zerokit.rehearsal.processes import ExplainedError, Output, ScriptError, rehearse_together, written_report
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.rehearsal.role_watch import RoleWatch
 from zerokit.rehearsal.roles import MOST_RANKS, Roles
@@ -263,7 +264,11 @@ def _rehearse(
     built_library()  # here, where what it says is seen; what a worker makes is thrown away
     if job.exchange_folder is not None:
         Path(job.exchange_folder).mkdir()
-    report, fullest = _of_all_ranks(job, cluster, timeout, output)
+    try:
+        report, fullest = _of_all_ranks(job, cluster, timeout, output)
+    except ScriptError:
+        _tell_errors_of_the_config(job, cluster)  # one of which may be why
+        raise
     found = config_findings(report.run.ds_config, cluster)
     report = report.model_copy(update={"ds_config_findings": found})
     if advise or (advise is None and report.fit.verdict == "does not fit"):
@@ -277,6 +282,13 @@ def _rehearse(
         )
         report = report.model_copy(update={"advice": advice, "not_rehearsed": failed})
     return report
+
+
+def _tell_errors_of_the_config(job: RehearsalJob, cluster: Cluster) -> None:
+    report = written_report(job)
+    for found in config_findings(report.run.ds_config if report else None, cluster):
+        if found.severity == "error":
+            note(str(found))
 
 
 def _of_all_ranks(

@@ -247,6 +247,12 @@ class ConfigFinding(Part):
     message: str
     hint: str | None
 
+    def __str__(self) -> str:
+        """``"ds_config (bf16.enabled): error: ... [unfilled-auto]"``."""
+        where = f"ds_config ({self.path})" if self.path else "ds_config"
+        hint = f". {self.hint}" if self.hint else ""
+        return f"{where}: {self.severity}: {self.message}{hint} [{self.rule}]"
+
 
 class FileChanges(Part):
     """What the script would have changed outside temporary folders. None of it was done, if `guarded`."""

@@ -350,9 +350,7 @@ def _notes(report: RehearsalReport) -> Iterator[str]:
     for warning in report.warnings:
         yield f"Warning: {warning}"
     for found in report.ds_config_findings:
-        where = f"ds_config ({found.path})" if found.path else "ds_config"
-        hint = f". {found.hint}" if found.hint else ""
-        yield f"{where}: {found.severity}: {found.message}{hint} [{found.rule}]"
+        yield str(found)
     for case in report.made_up:
         yield f"Made up, as there are no values: {case.what}, {case.count:,} times at {case.site}"
     for what in report.suppressed:

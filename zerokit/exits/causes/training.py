@@ -9,7 +9,8 @@ TRAINING: tuple[Cause, ...] = (
         "partitioned-parameter",
         "a parameter was used while ZeRO-3 had it in parts on all ranks, where its shape is [0]",
         "Under ZeRO-3 read it inside the module's forward, or in deepspeed.zero.GatheredParameters; save by "
-        "stage3_gather_16bit_weights_on_model_save",
+        "stage3_gather_16bit_weights_on_model_save. In forward itself: the model was made in "
+        "deepspeed.zero.Init, and the ds_config has no stage 3",
         r"'weight' must be 2-D",
         r"mat2 must be a matrix, got 1-D tensor",
         r"The size of tensor a \(0\)",

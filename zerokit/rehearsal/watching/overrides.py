@@ -63,8 +63,10 @@ class Overriding:
     def _read_config(self, initialize: Any, config: Any, source: Any, *arguments: Any, **given: Any) -> None:
         if self._changes:
             source = merged(_as_dict(source), self._changes)
-        initialize(config, source, *arguments, **given)
-        self.ds_config = dict(config._param_dict)
+        try:
+            initialize(config, source, *arguments, **given)
+        finally:  # what DeepSpeed refuses is told with what is wrong in it
+            self.ds_config = dict(getattr(config, "_param_dict", None) or {}) or self.ds_config
 
     def _read_early(self, initialize: Any, config: Any, source: Any, *arguments: Any, **given: Any) -> None:
         initialize(config, merged(_as_dict(source), self._changes), *arguments, **given)
