@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from zerokit.console import note
 from zerokit.documents import dotted
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_config
-from zerokit.rehearsal.report import ConfigFinding
+from zerokit.rehearsal.report import ConfigFinding, RehearsalReport
 from zerokit.resolving.run import Run
 
 _KNOWN_BY_NOW = ("script-optimizer", "script-optimizer-offload")
@@ -39,3 +40,10 @@ def config_findings(ds_config: Mapping[str, Any] | None, cluster: Cluster) -> li
         for finding in report.findings
         if finding.severity != "info" and finding.rule not in _KNOWN_BY_NOW
     ]
+
+
+def tell_errors(report: RehearsalReport | None, cluster: Cluster) -> None:
+    """Say on stderr what is wrong with the ds_config of a run that failed, as far as there is a report."""
+    for found in config_findings(report.run.ds_config if report else None, cluster):
+        if found.severity == "error":
+            note(str(found))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from zerokit.choices import Launcher
-from zerokit.console import note
 from zerokit.documents import is_file, is_folder, is_there
 from zerokit.errors import ZerokitError, check_choice
 from zerokit.files import check_writable, write_file
@@ -22,7 +21,7 @@ from zerokit.hardware.gpus import Gpu, some_gpu
 from zerokit.hardware.hardware_file import read_hardware
 from zerokit.rehearsal.advice import advise as rehearse_changes
 from zerokit.rehearsal.combined import combine, on_nodes
-from zerokit.rehearsal.config_findings import config_findings
+from zerokit.rehearsal.config_findings import config_findings, tell_errors
 from zerokit.rehearsal.devices import DEFAULT, caveats, virtual_device
 from zerokit.rehearsal.exchange import for_a_change
 from zerokit.rehearsal.job import Clocks, Overrides, RehearsalJob
@@ -267,7 +266,7 @@ def _rehearse(
     try:
         report, fullest = _of_all_ranks(job, cluster, timeout, output)
     except ScriptError:
-        _tell_errors_of_the_config(job, cluster)  # one of which may be why
+        tell_errors(written_report(job), cluster)  # one of which may be why
         raise
     found = config_findings(report.run.ds_config, cluster)
     report = report.model_copy(update={"ds_config_findings": found})
@@ -282,13 +281,6 @@ def _rehearse(
         )
         report = report.model_copy(update={"advice": advice, "not_rehearsed": failed})
     return report
-
-
-def _tell_errors_of_the_config(job: RehearsalJob, cluster: Cluster) -> None:
-    report = written_report(job)
-    for found in config_findings(report.run.ds_config if report else None, cluster):
-        if found.severity == "error":
-            note(str(found))
 
 
 def _of_all_ranks(
