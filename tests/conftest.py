@@ -100,10 +100,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for marker in FOLDERS.get(_folder_of(item.path), ()):
             item.add_marker(marker)
-    of_two_ranks = [item for item in items if item.get_closest_marker("distributed") is not None]
-    counts = Counter(item.path for item in of_two_ranks)
-    quick = [item for item in items if item.get_closest_marker("distributed") is None]
-    items[:] = quick + sorted(of_two_ranks, key=lambda item: (counts[item.path] > FEW, -counts[item.path]))
+    counts = Counter(item.path for item in items if item.get_closest_marker("distributed") is not None)
+
+    def place(item: pytest.Item) -> tuple[bool, bool, int]:
+        if item.get_closest_marker("distributed") is None:
+            return False, False, 0
+        return True, counts[item.path] > FEW, -counts[item.path]
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(wrapper=True)

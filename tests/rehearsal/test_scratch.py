@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,8 @@ from tests.rehearsal import fake_worker
 from zerokit.rehearsal.scratch import scratch_folder
 
 REHEARSE = """
-import os, signal, sys
+import os, sys
 from zerokit.rehearsal import processes, rehearse
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever nohup or a shell's background has had ignored
-signal.signal(signal.SIGINT, signal.default_int_handler)
 processes.WORKER, rehearse.built_library = "fake_rehearsal_worker", lambda: None
 os.environ["COMMAND"] = str(os.getpid())
 rehearse.rehearse(sys.argv[1], num_gpus=1)
@@ -33,7 +30,7 @@ def ended_by(number: signal.Signals, folder: Path, monkeypatch: pytest.MonkeyPat
     script = fake_worker.script(folder, code)
     temporary = folder / "tmp"
     temporary.mkdir()
-    words = [sys.executable, "-c", REHEARSE, script]
+    words = [*processes.INTERRUPTIBLE, "-c", REHEARSE, script]
     ended = processes.run(words, cwd=folder, env={**os.environ, "TMPDIR": str(temporary)})
     assert ended.returncode in (128 + number, -number), ended.stderr
     return temporary

@@ -66,7 +66,8 @@ class Overriding:
         try:
             initialize(config, source, *arguments, **given)
         finally:  # what DeepSpeed refuses is told with what is wrong in it
-            self.ds_config = dict(getattr(config, "_param_dict", None) or {}) or self.ds_config
+            if hasattr(config, "_param_dict"):
+                self.ds_config = dict(config._param_dict)
 
     def _read_early(self, initialize: Any, config: Any, source: Any, *arguments: Any, **given: Any) -> None:
         initialize(config, merged(_as_dict(source), self._changes), *arguments, **given)
