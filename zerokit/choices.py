@@ -38,7 +38,17 @@ OptimizerKind = Literal[
 """What a script makes, as far as its memory depends on it."""
 
 Launcher = Literal["torchrun", "deepspeed", "accelerate"]
-"""Who starts the ranks."""
+"""Who starts the ranks; the name of its program, too."""
+
+LAUNCHER_MODULES: dict[str, Launcher] = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "deepspeed.launcher.runner": "deepspeed",
+    "deepspeed.launcher.launch": "deepspeed",
+    "accelerate.commands.accelerate_cli": "accelerate",
+    "accelerate.commands.launch": "accelerate",
+}
+"""The launcher that ``python -m`` starts by each."""
 
 LaunchTarget = Literal["deepspeed", "torchrun", "accelerate", "slurm", "kubernetes", "skypilot"]
 """Who starts a run on several machines."""

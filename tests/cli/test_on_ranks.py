@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable
@@ -16,9 +17,11 @@ from tests import processes
 from tests.tiny import ONE_STEP_RECIPE, REPOSITORY
 from zerokit.cli.main import app
 from zerokit.distributed import launcher
+from zerokit.errors import ZerokitError
 from zerokit.generation import options
 from zerokit.generation.options import Options
 from zerokit.recipe import load
+from zerokit.training.first_look import first_look
 
 Run = Callable[..., tuple[int, str, str]]
 LEAST = ["--model", "m", "--prompt", "a"]
@@ -303,8 +306,10 @@ def test_a_model_folder_is_looked_at_before_the_launcher(
     (folder / "config.json").write_text('{"model_type": "llama"}')
     header = b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    data = tmp_path / "a.jsonl"
+    data.touch()
     words = {
-        "train": ["--model", folder, "--data.train", "a.jsonl", "--training.output_dir", tmp_path / "out"],
+        "train": ["--model", folder, "--data.train", data, "--training.output_dir", tmp_path / "out"],
         "generate": ["--model", folder, "--prompt", "a"],
     }
     for command, given in words.items():
@@ -316,3 +321,27 @@ def test_a_model_folder_is_looked_at_before_the_launcher(
         assert (code, out, len(err.splitlines())) == (2, "", 1)
         assert says in err
     assert len(started) == 2
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ({"data.train": "none.jsonl"}, "--data.train: no such file: 'none.jsonl'. Check the path"),
+        ({"data.eval": "none.jsonl"}, "--data.eval: no such file: 'none.jsonl'. Check the path"),
+        ({"data.train": "notes.md"}, "--data.train: 'notes.md' ends in '.md', which is no known data format"),
+        ({"model.path": "./none"}, "--model.path: no such model folder: './none'. Check the path"),
+    ],
+    ids=["train", "eval", "format", "model"],
+)
+def test_what_is_missing_is_told_before_torch_and_before_the_output_folder(
+    named: dict[str, str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("out").mkdir()
+    Path("out/run.json").touch()
+    Path("notes.md").touch()
+    loaded = load.load_recipe(None, [word for key, name in named.items() for word in (f"--{key}", name)])
+    before = set(sys.modules)
+    with pytest.raises(ZerokitError, match=rf"^{re.escape(says)}"):
+        first_look(loaded)
+    assert "torch" not in set(sys.modules) - before

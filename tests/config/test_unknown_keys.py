@@ -182,7 +182,7 @@ def test_a_file_of_something_else_is_not_looked_at_key_by_key(monkeypatch: pytes
         looked.append(path)
         return Meaning("unknown", "Remove it", plain=False)
 
-    monkeypatch.setattr("zerokit.config.validation_errors.meaning_of", meaning_of)
+    monkeypatch.setattr("zerokit.config.key_mistake.meaning_of", meaning_of)
     data = {"stage": 2, **{f"key_{number}": number for number in range(5000)}}
     valid = load_valid_part(Document(data, "ds.json"))
     assert len(looked) == MOST_LISTED

@@ -26,6 +26,10 @@ from zerokit.rehearsal.stand_ins.started_launchers import Launched, launched
             "OMP_NUM_THREADS=1 accelerate launch --config_file zero3.yaml --module train.main --lr 1",
             Launched("accelerate", ["--config_file", "zero3.yaml"], ["-m", "train.main", "--lr", "1"]),
         ),
+        (
+            ["python", "-m", "accelerate.commands.accelerate_cli", "launch", "train.py"],
+            Launched("accelerate", [], ["train.py"]),
+        ),
         ([Path("/env/bin/deepspeed"), b"train.py"], Launched("deepspeed", [], ["train.py"])),
         (["accelerate", "config"], None),
         (["torchrun", "--version"], None),

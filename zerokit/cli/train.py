@@ -101,28 +101,18 @@ def train(
     if preview is not None:
         _pass_over_none(context, "--preview", "trains nothing", _OF_TRAINING)
     if num_gpus is not None:
-        from zerokit.checkpoint.source import check_before_launch, read_model_config
         from zerokit.recipe.load import load_recipe
-        from zerokit.recipe.training_keys import check_without_imports
+        from zerokit.training.first_look import first_look
         from zerokit.training.folder import check_earlier
-        from zerokit.training.trackers import trackers
         from zerokit.training.upload import check_upload
 
         # Before the launcher, which says much of its own.
         loaded = load_recipe(recipe, context.args)
-        check_without_imports(loaded)
-        trackers(loaded)
+        first_look(loaded)
         if push_to_hub is not None:
             check_upload(push_to_hub)
         if preview is None:
             check_earlier(loaded, force=force)
-        model = loaded.recipe.model
-        if model.path is not None:
-            check_before_launch(model.path, where=loaded.where("model", "path"))
-        elif isinstance(model.from_config, str):
-            read_model_config(
-                Path(model.from_config).expanduser(), where=loaded.where("model", "from_config")
-            )
     start_ranks(num_gpus, master_port, "train", context.obj)
     from zerokit.distributed.group import leave
     from zerokit.training.main import main

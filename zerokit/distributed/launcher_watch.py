@@ -9,23 +9,21 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from zerokit import console
+from zerokit.choices import LAUNCHER_MODULES, Launcher
 from zerokit.distributed import stuck
 from zerokit.distributed.preemption import LeaveRequest
 from zerokit.distributed.process_table import stat_of
 
-_PROGRAMS = {"deepspeed", "torchrun", "accelerate", "zerokit"}
+_PROGRAMS = (*get_args(Launcher), "zerokit")
 """The last starts the first, as in the quickstart."""
-_MODULES = (
-    *("deepspeed.launcher", "torch.distributed.run", "torch.distributed.launch", "accelerate.commands"),
-    "zerokit",
-)
+_MODULES = (*LAUNCHER_MODULES, "zerokit")
 _STARTED_BY_ANOTHER = "deepspeed.launcher.launch"
 
 
-class Launcher(NamedTuple):
+class LauncherProcess(NamedTuple):
     """A process, told from a later one with the same number."""
 
     pid: int
@@ -39,18 +37,18 @@ class Launcher(NamedTuple):
         return stat is not None and stat.started == self.started and stat.runs
 
 
-def launchers() -> list[Launcher]:
+def launchers() -> list[LauncherProcess]:
     """The launchers that started this process, the nearest first: torchrun's, or DeepSpeed's two."""
     found = []
     pid = os.getppid()
     while (stat := stat_of(pid)) is not None and _is_launcher(pid):
-        found.append(Launcher(pid, stat.started))
+        found.append(LauncherProcess(pid, stat.started))
         pid = stat.parent
     if found and _STARTED_BY_ANOTHER in _words(found[-1].pid):
         # The runner that started it leads its group, as a shell has it, and may have ended before now.
         leader = os.getpgid(found[-1].pid)
         if stat_of(leader) is None:
-            found.append(Launcher(leader, started=""))
+            found.append(LauncherProcess(leader, started=""))
     return found
 
 
@@ -68,7 +66,7 @@ def watch(rank: int, for_stuck: stuck.StuckWatch | None, leave: LeaveRequest) ->
 
 
 def _watch(
-    watched: list[Launcher], rank: int, for_stuck: stuck.StuckWatch | None, leave: LeaveRequest
+    watched: list[LauncherProcess], rank: int, for_stuck: stuck.StuckWatch | None, leave: LeaveRequest
 ) -> None:
     never = threading.Event()
     while True:

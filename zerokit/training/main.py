@@ -9,6 +9,7 @@ from zerokit import console
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.extras import require
 from zerokit.recipe.load import LoadedRecipe, load_recipe
+from zerokit.training.first_look import first_look
 
 
 def main(
@@ -102,5 +103,7 @@ def read_recipe(group: RankGroup, recipe: Path | None, overrides: Sequence[str])
     """
     loaded = load_recipe(recipe, overrides)
     require("train", where="zerokit train")
+    if group.ranks.is_node_main:
+        first_look(loaded)
     check_launch(group.ranks)
     return loaded

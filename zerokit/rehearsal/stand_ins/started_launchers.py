@@ -10,8 +10,9 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, get_args
 
+from zerokit.choices import LAUNCHER_MODULES, Launcher
 from zerokit.errors import LaunchError
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.errors import script_line
@@ -19,16 +20,6 @@ from zerokit.rehearsal.errors import script_line
 _PURPOSE = "name the script that a launcher would start"
 _POPEN = Patch("subprocess:Popen", "__init__", _PURPOSE)
 _SYSTEM = Patch("os", "system", _PURPOSE)
-
-_PROGRAMS = ("torchrun", "deepspeed", "accelerate")
-_MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "deepspeed.launcher.runner": "deepspeed",
-    "deepspeed.launcher.launch": "deepspeed",
-    "accelerate.commands.launch": "accelerate",
-}
-"""Name -> the launcher whose it is."""
 
 
 class Launched(NamedTuple):
@@ -54,14 +45,15 @@ def launched(command: Sequence[object] | str) -> Launched | None:
     while words and "=" in words[0] and not words[0].startswith("-"):  # a shell's NAME=VALUE
         del words[0]
     program = Path(words[0]).name if words else ""
-    launcher = program if program in _PROGRAMS else None
-    given = words[1:]
+    launcher = program if program in get_args(Launcher) else None
+    given, module = words[1:], ""
     if program.startswith("python") and "-m" in words[1:-1]:
-        place = words.index("-m") + 1
-        launcher, given = _MODULES.get(words[place]), words[place + 1 :]
-    if launcher is None or (program == "accelerate" and given[:1] != ["launch"]):
+        _, module, *given = words[words.index("-m") :]
+        launcher = LAUNCHER_MODULES.get(module)
+    has_commands = program == "accelerate" or module == "accelerate.commands.accelerate_cli"
+    if launcher is None or (has_commands and given[:1] != ["launch"]):
         return None
-    if program == "accelerate":
+    if has_commands:
         given = given[1:]
     for place, word in enumerate(given):
         if word.endswith(".py") or word in ("-m", "--module"):
