@@ -204,6 +204,7 @@ def test_num_gpus_runs_deepspeeds_launcher(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("r.yaml").write_text(ONE_STEP_RECIPE)
+    Path("data.jsonl").touch()
     started: list[list[str]] = []
 
     def run_launcher(words: list[str], environment: dict[str, str]) -> int:
