@@ -20,6 +20,22 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+@contextmanager
+def refusals_told() -> Iterator[None]:
+    """Raise ZerokitError where the system refuses a file, as one whose name is too long.
+
+    Raises:
+        ZerokitError: it does. An OSError of no file is raised as it is.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        hint = "Check its name, and what you may do there"
+        raise ZerokitError(str(error.strerror), where=shown(error.filename), hint=hint) from None
+
+
 def write_file(path: str | Path, content: str | bytes, *, force: bool = True) -> None:
     """Write a file in one go; text as UTF-8. See :func:`new_file`."""
     with new_file(path, force=force) as file:

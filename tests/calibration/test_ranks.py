@@ -48,7 +48,6 @@ def test_those_that_do_not_end_are_named() -> None:
 
 _MEASURES = """
 import sys
-from tests import processes
 from zerokit.calibration.ranks import run_ranks
 code = "import os, signal; os.write(1, bytes(str(os.getpid()), 'ascii') + bytes([10])); signal.pause()"
 run_ranks([[sys.executable, "-c", code]] * 2, 300.0)

@@ -330,19 +330,52 @@ def test_a_model_folder_is_looked_at_before_the_launcher(
         ({"data.train": "none.jsonl"}, "--data.train: no such file: 'none.jsonl'. Check the path"),
         ({"data.eval": "none.jsonl"}, "--data.eval: no such file: 'none.jsonl'. Check the path"),
         ({"data.train": "notes.md"}, "--data.train: 'notes.md' ends in '.md', which is no known data format"),
+        (
+            {"data.train": "parts", "data.eval_split": "validaton"},
+            "--data.eval_split: no file in 'parts' is by its name of split 'validaton'",
+        ),
         ({"model.path": "./none"}, "--model.path: no such model folder: './none'. Check the path"),
     ],
-    ids=["train", "eval", "format", "model"],
+    ids=["train", "eval", "format", "split", "model"],
 )
-def test_what_is_missing_is_told_before_torch_and_before_the_output_folder(
+def test_what_is_missing_is_told(
     named: dict[str, str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("out").mkdir()
-    Path("out/run.json").touch()
     Path("notes.md").touch()
+    Path("parts").mkdir()
+    Path("parts/train.jsonl").touch()
     loaded = load.load_recipe(None, [word for key, name in named.items() for word in (f"--{key}", name)])
-    before = set(sys.modules)
     with pytest.raises(ZerokitError, match=rf"^{re.escape(says)}"):
         first_look(loaded)
-    assert "torch" not in set(sys.modules) - before
+
+
+_READS = """
+import sys
+from zerokit.distributed.group import RankGroup
+from zerokit.distributed.ranks import read_ranks
+from zerokit.training.main import train
+try:
+    train(RankGroup(read_ranks()), None, sys.argv[1:], force=False)
+except Exception as error:
+    print(error, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.torch
+def test_what_is_missing_is_told_before_torch_and_before_the_output_folder(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.json").touch()
+    words = ["--data.train", "none.jsonl", "--training.output_dir", "out"]
+    said = processes.checked([sys.executable, "-c", _READS, *words], cwd=tmp_path)
+    assert said == "--data.train: no such file: 'none.jsonl'. Check the path False\n"
+
+
+def test_a_name_that_the_system_refuses_is_one_line(
+    zerokit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zerokit.extras.require", lambda *_, **__: None)
+    monkeypatch.chdir(tmp_path)
+    code, _, err = zerokit("train", "--num-gpus", "2", "--data.train", "a" * 300 + ".jsonl")
+    assert code == 2
+    assert re.fullmatch(r"zerokit: error: '?a{3}.*: File name too long\. Check its name, .*\n", err)

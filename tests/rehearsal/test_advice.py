@@ -70,6 +70,16 @@ def test_what_is_offloaded_is_not_offloaded_again() -> None:
     assert "optimizer on the host" not in _changes(_report(_stage(0)))
 
 
+CHECKPOINTED = {"flops_per_step": 4000, "model_flops_per_step": 3000}
+"""As all layers compute their forward pass again."""
+
+
+def test_checkpoints_are_tried_only_where_there_are_none() -> None:
+    some = {"flops_per_step": 3300, "model_flops_per_step": 3000}
+    assert "gradient checkpointing" in _changes(_report(_stage(2)).model_copy(update=some))
+    assert "gradient checkpointing" not in _changes(_report(_stage(2)).model_copy(update=CHECKPOINTED))
+
+
 def test_activations_are_shrunk_only_where_there_are_some() -> None:
     assert {"gradient checkpointing", "half the micro-batch"} <= set(_changes(_report(_stage(2))))
     none = _report(_stage(2), at_peak={"parameters": REPORT.device.peak_bytes})
@@ -105,7 +115,7 @@ def test_what_may_be_faster_is_tried_where_time_is_known() -> None:
     zero = {"offload_optimizer": {"device": "cpu"}, "overlap_comm": False, "reduce_bucket_size": 1000}
     config = _stage(3, **zero)
     assert not {"twice the micro-batch", "ZeRO stage 2"} & set(_changes(_report(config)))
-    hidden = _report(config).model_copy(update={"time": _timed(1.0)})
+    hidden = _report(config).model_copy(update={"time": _timed(1.0), **CHECKPOINTED})
     tried = {"twice the micro-batch", "no gradient checkpointing", "ZeRO stage 2", "optimizer on the GPU"}
     assert tried <= set(_changes(hidden))
     exposed = hidden.model_copy(update={"time": _timed(1.0, communication=0.1)})
@@ -115,12 +125,12 @@ def test_what_may_be_faster_is_tried_where_time_is_known() -> None:
 
 
 def test_a_run_that_fits_is_told_first_what_makes_it_faster(tmp_path: Path) -> None:
-    report = REPORT.model_copy(update={"time": _timed(1.0)})
+    report = REPORT.model_copy(update={"time": _timed(1.0), **CHECKPOINTED})
 
     def rehearse(changed: RehearsalJob) -> RehearsalReport:
         made = str(dict(changed.overrides))
         seconds = 0.5 if "multiplier" in made else 0.8 if "gradient_checkpointing': False" in made else 1.2
-        peak = (400 if "'gradient_checkpointing': True" in made else 900) * MIB
+        peak = (400 if "micro_batch_divisor" in made else 900) * MIB
         device = REPORT.device.model_copy(update={"peak_bytes": peak})
         return REPORT.model_copy(update={"device": device, "time": _timed(seconds)})
 
@@ -128,7 +138,7 @@ def test_a_run_that_fits_is_told_first_what_makes_it_faster(tmp_path: Path) -> N
     assert [(one.change, one.step_seconds, round(one.faster or 0, 2)) for one in advice] == [
         ("twice the micro-batch", 0.5, 0.5),
         ("no gradient checkpointing", 0.8, 0.2),
-        ("gradient checkpointing", 1.2, -0.2),
+        ("half the micro-batch", 1.2, -0.2),
     ]
 
 
@@ -274,7 +284,11 @@ def test_a_micro_batch_that_stays_as_it_was_is_no_advice(tmp_path: Path) -> None
     advice, failed = advise(report, job(), tmp_path, rehearse)
     assert "half the micro-batch" not in {one.change for one in advice}
     assert [(one.change, one.why) for one in failed] == [
-        ("half the micro-batch", "the script makes its batches without a DataLoader's batch_size")
+        (
+            "half the micro-batch",
+            "the first batch is as large as before: of one example, or not of a size that the script gives a "
+            "DataLoader",
+        )
     ]
 
 

@@ -171,8 +171,12 @@ def test_a_script_s_own_loaders_have_the_micro_batch_that_is_tried(divisor: floa
     data = list(range(64))
     assert _made(own, data, 4, True).batch_size == size
     assert _made(own, dataset=data, batch_size=4).batch_size == size
-    assert _made(own, data, batch_size=size).batch_size == size  # accelerate's, of the script's
+    assert _made(own, data, batch_size=size).batch_size == size  # Lightning's, of the script's
     assert _made(own, data, batch_sampler=[[0, 1, 2]]).batch_size is None
+    assert _made(own, data, 1, batch_sampler=[[0, 1, 2]]).batch_size is None
+    with mock.patch.object(own, "_resized", side_effect=AssertionError("divided twice")):
+        owner = type("DataLoaderShard", (DataLoader,), {"__module__": "accelerate.data_loader"})
+        own._make(DataLoader.__init__, owner.__new__(owner), data, batch_size=4)
     assert _made(own, data).batch_size == 1
     trainers = Batches(whole, whole, 2, 0.0, lambda: 0, divisor=divisor)
     assert _made(trainers, data, batch_size=4).batch_size == 4

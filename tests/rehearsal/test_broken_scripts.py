@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +66,35 @@ def test_errors_of_the_ds_config_are_told_before_the_failure_they_may_explain(re
     assert told.endswith("[unfilled-auto]")
     assert "the script fails before its first optimizer step" in last
     assert "ds_config (" not in rehearse("broken_raises.py", both=True).err
+
+
+REFUSED = """
+import deepspeed, torch
+config = {"train_batch_size": 7, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 3}
+config |= {"communication_data_type": torch.bfloat16, "zero_optimization": {"stage": 1}}
+try:
+    deepspeed.initialize(model=torch.nn.Linear(1, 1), config=config)
+except Exception as error:
+    if CAUGHT:
+        print(error)
+    else:
+        raise
+"""
+
+
+@pytest.mark.parametrize(
+    ("caught", "says"),
+    [(True, "there is nothing to judge"), (False, "fails before its first optimizer step")],
+)
+def test_a_ds_config_that_deepspeed_refuses_makes_no_engine(
+    caught: bool, says: str, rehearse: Rehearse, tmp_path: Path
+) -> None:
+    script = tmp_path / "refused.py"
+    script.write_text(REFUSED.replace("CAUGHT", f"{caught}"), encoding="utf-8")
+    outcome = rehearse(f"{script}")
+    assert outcome.code == 2
+    assert says in last_line(outcome)
+    assert ("ds_config (" in outcome.err) == (not caught), outcome.err
 
 
 def test_says_how_far_a_script_came(rehearse: Rehearse) -> None:

@@ -101,17 +101,21 @@ def train(
     if preview is not None:
         _pass_over_none(context, "--preview", "trains nothing", _OF_TRAINING)
     if num_gpus is not None:
+        from zerokit.files import refusals_told
         from zerokit.recipe.load import load_recipe
         from zerokit.training.first_look import first_look
         from zerokit.training.folder import check_earlier
+        from zerokit.training.trackers import trackers
         from zerokit.training.upload import check_upload
 
         # Before the launcher, which says much of its own.
         loaded = load_recipe(recipe, context.args)
-        first_look(loaded)
+        with refusals_told():
+            first_look(loaded)
         if push_to_hub is not None:
             check_upload(push_to_hub)
         if preview is None:
+            trackers(loaded)
             check_earlier(loaded, force=force)
     start_ranks(num_gpus, master_port, "train", context.obj)
     from zerokit.distributed.group import leave

@@ -26,11 +26,11 @@ from zerokit.distributed.other_hosts import OtherHosts
 from zerokit.distributed.preemption import SAVE_WITHIN, SIGNALS, LeaveRequest
 from zerokit.distributed.ranks import STUCK_AFTER, Ranks, check_devices, port_taken, read_ranks
 from zerokit.distributed.stuck import StuckWatch, Work
-from zerokit.documents import shown
 from zerokit.errors import LaunchError, PreemptedError, RankError, ZerokitError
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import Log
 from zerokit.extras import differing, versions
+from zerokit.files import refusals_told
 
 T = TypeVar("T")
 
@@ -60,14 +60,10 @@ class RankGroup:
         result: T | None = None
         error: ZerokitError | None = None
         try:
-            result = action()
+            with refusals_told():
+                result = action()
         except ZerokitError as raised:
             error = raised
-        except OSError as raised:  # such as a name that is too long, or a disk that fails
-            if raised.filename is None:
-                raise
-            hint = "Check its name, and what you may do there"
-            error = ZerokitError(str(raised.strerror), where=shown(raised.filename), hint=hint)
         errors = self.gather_objects(error)
         for rank, first in enumerate(errors):
             if first is not None:

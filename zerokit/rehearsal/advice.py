@@ -84,7 +84,10 @@ def advise(
                     failed.append(NotRehearsed(change=running[future].change, why=error.message))
                     continue
                 if running[future].changes_micro_batch and _as_large(report, changed):
-                    why = "the script makes its batches without a DataLoader's batch_size"
+                    why = (
+                        "the first batch is as large as before: of one example, or not of a size "
+                        "that the script gives a DataLoader"
+                    )
                     failed.append(NotRehearsed(change=running[future].change, why=why))
                 elif _host_holds(changed):
                     found.append(_advice(running[future], report, changed))

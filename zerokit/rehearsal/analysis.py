@@ -81,6 +81,7 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
         per_step=per_step,
         communication=_communication(recording),
         flops_per_step=_flops(recording),
+        model_flops_per_step=_model_flops(recording),
         ranks_rehearsed=[job.rank],
         warnings=[
             *recording.warnings,
@@ -96,6 +97,7 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
             arguments=job.arguments,
             versions={name: str(version) for name, version in meta.get("versions", {}).items()},
             ds_config=meta.get("ds_config"),
+            refused_ds_config=meta.get("refused_ds_config"),
             stopped_after_steps=meta.get("stopped_after_steps"),
             gpu=job.device.name,
             idle_micro_steps=meta.get("idle_micro_steps"),
@@ -245,6 +247,11 @@ def _nvme(recording: Recording, ranks_per_node: int) -> NvmeMemory | None:
 def _flops(recording: Recording) -> int:
     mark = recording.last_mark
     return recording.flops[mark.step - 1] if mark and mark.step <= len(recording.flops) else 0
+
+
+def _model_flops(recording: Recording) -> int:
+    mark, flops = recording.last_mark, recording.meta.get("model_flops", [])
+    return round(flops[mark.step - 1]) if mark and mark.step <= len(flops) else 0
 
 
 def _deciding(

@@ -10,6 +10,8 @@ from typing import Any
 from zerokit.rehearsal.job import Overrides, RehearsalJob
 from zerokit.rehearsal.report import RehearsalReport
 
+_CHECKPOINTED = 1.2
+"""Of ``recomputed``, from which on the layers have checkpoints: all of them make it 4/3 or more."""
 _SMALL_BUCKET = 50_000_000
 DEFAULT_BUCKET = 500_000_000
 """reduce_bucket_size where the config has none (DeepSpeed zero/config.py, DeepSpeedZeroConfig)."""
@@ -129,7 +131,7 @@ def _offload(report: RehearsalReport, zero: dict[str, Any], stage: int) -> Itera
 
 
 def _shrink_activations(report: RehearsalReport) -> Iterator[Candidate]:
-    if _share(report, "activations", "other") > 0.1:
+    if report.recomputed < _CHECKPOINTED and _share(report, "activations", "other") > 0.1:
         yield Candidate(
             change="gradient checkpointing",
             how="model.gradient_checkpointing_enable(), or gradient_checkpointing=True of the Trainer",

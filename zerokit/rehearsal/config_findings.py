@@ -44,6 +44,8 @@ def config_findings(ds_config: Mapping[str, Any] | None, cluster: Cluster) -> li
 
 def tell_errors(report: RehearsalReport | None, cluster: Cluster) -> None:
     """Say on stderr what is wrong with the ds_config of a run that failed, as far as there is a report."""
-    for found in config_findings(report.run.ds_config if report else None, cluster):
+    if report is None:
+        return
+    for found in config_findings(report.run.refused_ds_config or report.run.ds_config, cluster):
         if found.severity == "error":
             note(str(found))

@@ -11,7 +11,7 @@ from zerokit.rehearsal.report import RehearsalReport
 _EXPOSED = 0.02
 """Of a step, from which on it is tried to hide communication."""
 _RECOMPUTED = 1.05
-"""HFU by MFU, from which on something is computed again in the backward pass."""
+"""From which on something is computed again in the backward pass."""
 _LARGE_PREFETCH = 500_000_000
 _DEFAULT_PREFETCH = 50_000_000
 """stage3_prefetch_bucket_size where the config has none (DeepSpeed zero/config.py, DeepSpeedZeroConfig)."""
@@ -27,7 +27,7 @@ def faster(report: RehearsalReport) -> Iterator[Candidate]:
         how="twice train_micro_batch_size_per_gpu, half gradient_accumulation_steps if there are any",
         micro_batch_multiplier=2,
     )
-    if report.time.mfu and (report.time.hfu or 0) > _RECOMPUTED * report.time.mfu:
+    if report.recomputed > _RECOMPUTED:
         yield Candidate(
             change="no gradient checkpointing",
             how="gradient_checkpointing=False of the Trainer, or model.gradient_checkpointing_disable()",

@@ -203,8 +203,8 @@ def _not_compatible(error: BaseException) -> tuple[str, str] | None:
         return None
     return (
         f"the installed module {module} fails here while it is imported ({type(error).__name__}: {text})",
-        f"If python -c 'import {module}' shows the same, it is this environment, most often a release that "
-        "does not fit torch's; if it does not, please report this with the output above",
+        f"If python -c 'import {module}' shows the same, it is the module, often of a release that does not "
+        "fit torch's; if it does not, please report this with the output above",
     )
 
 

@@ -284,6 +284,8 @@ class RunFacts(Part):
     """None if the script came to its own end."""
     gpu: str | None = None
     """The card that it was shown, as torch names it."""
+    refused_ds_config: dict[str, Any] | None = None
+    """The last one that DeepSpeed refused."""
     idle_micro_steps: tuple[int, int] | None = None
     """Micro-steps done, of those that an optimizer step takes, where the script ended before an engine that
     was made to train made a step."""
@@ -311,6 +313,8 @@ class RehearsalReport(Part):
     per_step: list[StepMemory]
     communication: list[Communication]
     flops_per_step: int
+    model_flops_per_step: int = 0
+    """Of these, what forward and backward passes do once, without what checkpointing computes again."""
     ranks: list[RankMemory] = Field(default_factory=list)
     """Empty if one rank was rehearsed, or if they agree."""
     roles: list[RoleMemory] = Field(default_factory=list)
@@ -332,6 +336,11 @@ class RehearsalReport(Part):
     run: RunFacts
     time: TimeReport | None = None
     """Left out of the JSON if only memory was rehearsed."""
+
+    @property
+    def recomputed(self) -> float:
+        """Operations of a step by those that it needs: 4/3 where all layers have checkpoints, else 1."""
+        return self.flops_per_step / self.model_flops_per_step if self.model_flops_per_step else 1.0
 
     @model_serializer(mode="wrap")
     def _without_time(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -226,6 +226,7 @@ class VirtualRank:
                 "gpus_per_node": self.gpus_per_node,
                 "rank": self.rank,
                 "ds_config": self.overriding.ds_config,
+                "refused_ds_config": self.overriding.refused,
                 "stopped_after_steps": steps.completed if steps.stopped else None,
                 "steps_asked": self.batches.steps or None,
                 "idle_micro_steps": _idle_micro_steps(self),

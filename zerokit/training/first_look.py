@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zerokit.checkpoint.source import check_before_launch, read_model_config
 from zerokit.data.files import common_format, given_files
 from zerokit.recipe.training_keys import check_without_imports
-from zerokit.training.trackers import trackers
+from zerokit.training.given import named_sources
 
 if TYPE_CHECKING:
     from zerokit.recipe.load import LoadedRecipe
@@ -21,21 +21,14 @@ def first_look(loaded: LoadedRecipe) -> None:
         loaded: the recipe.
 
     Raises:
-        ZerokitError: a key is not valid, a package is missing, or a file is missing or broken.
+        ZerokitError: a key is not valid, or a file is missing or broken.
     """
     check_without_imports(loaded)
-    trackers(loaded)
     model = loaded.recipe.model
     if model.path is not None:
         check_before_launch(model.path, where=loaded.where("model", "path"))
     elif isinstance(model.from_config, str):
         read_model_config(Path(model.from_config).expanduser(), where=loaded.where("model", "from_config"))
-    data = loaded.recipe.data
-    named = {
-        "train": (data.train, data.train_split),
-        "eval": (data.eval, data.eval_split or "validation"),
-    }
-    for key, (source, split) in named.items():
-        where = loaded.where("data", key)
-        if source is not None and (files := given_files(source, where, split)):
+    for source, where, split in named_sources(loaded):
+        if files := given_files(source, where, split):
             common_format(files, where)

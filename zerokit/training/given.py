@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,6 +83,22 @@ class Examples:
         )
 
 
+def named_sources(loaded: LoadedRecipe) -> Iterator[tuple[str | list[str], str, str]]:
+    """What the recipe reads for training and, if that is not a share of it, for evaluation.
+
+    Yields:
+        the source, its place in the recipe, and the split.
+    """
+    data = loaded.recipe.data
+    yield data.train, loaded.where("data", "train"), data.train_split
+    if data.eval is not None:
+        yield data.eval, loaded.where("data", "eval"), data.eval_split or "validation"
+    elif data.eval_split is not None:
+        yield data.train, loaded.where("data", "eval_split"), data.eval_split
+    elif is_builtin(data.train):
+        yield data.train, loaded.where("data", "train"), "held_out"
+
+
 def given_examples(loaded: LoadedRecipe, seed: int) -> tuple[Examples, Examples | None]:
     """Training and held-out examples.
 
@@ -94,15 +110,13 @@ def given_examples(loaded: LoadedRecipe, seed: int) -> tuple[Examples, Examples 
         DataError: they are missing or malformed.
     """
     data = loaded.recipe.data
-    where = loaded.where("data", "train")
+    (_, where, _), *others = named_sources(loaded)
     load = ExampleStream if data.streaming else load_examples
     train: Any = load(data.train, where=where, subset=data.subset, split=data.train_split)
     rows: Sequence[int] | None = None
     held_out = None
-    if data.eval is not None:
-        held_out = _held_out(loaded, data.eval, loaded.where("data", "eval"), data.eval_split or "validation")
-    elif data.eval_split is not None or is_builtin(data.train):
-        held_out = _held_out(loaded, data.train, where, data.eval_split or "held_out")
+    if others:
+        held_out = _held_out(loaded, *others[0])
     elif not data.streaming and data.eval_fraction > 0 and len(train) > 1:
         size = max(1, round(len(train) * data.eval_fraction))
         parts = train.train_test_split(test_size=size, seed=seed)

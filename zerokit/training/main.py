@@ -98,8 +98,8 @@ def read_recipe(group: RankGroup, recipe: Path | None, overrides: Sequence[str])
     """The recipe with its overrides, for a launch that fits this machine.
 
     Raises:
-        ZerokitError: the recipe or an override is not valid, a package is missing, or there are more ranks
-            than devices.
+        ZerokitError: the recipe or an override is not valid, a model or data that it names, or a package, is
+            missing, or there are more ranks than devices.
     """
     loaded = load_recipe(recipe, overrides)
     require("train", where="zerokit train")

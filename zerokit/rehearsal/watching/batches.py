@@ -28,6 +28,8 @@ _MAKE = Patch("torch.utils.data.dataloader:DataLoader", "__init__", "find data t
 _ITERATE = Patch("torch.utils.data.dataloader:DataLoader", "__iter__", "find the largest batches")
 _NEXT = Patch("torch.utils.data.dataloader:_BaseDataLoaderIter", "__next__", "rehearse the largest batches")
 
+_ARGUMENTS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler")
+"""The first ones of a DataLoader."""
 _MOST_STEPS_FOR_ONE = 3
 """Optimizer steps within which a batch that has been handed out is used: loaders fetch one ahead."""
 _SECONDS_OF_SILENCE = 3.0
@@ -110,7 +112,9 @@ class Batches:
     # ---- the loader
 
     def _make(self, initialize: Any, loader: Any, *arguments: Any, **given: Any) -> None:
-        if self._divisor != 1 and not self._is_divided():
+        # accelerate makes loaders of those that the script has made, with their sizes.
+        is_first = not type(loader).__module__.startswith("accelerate.")
+        if self._divisor != 1 and is_first and not self._is_divided():
             arguments, given = self._resized(arguments, given)
         initialize(loader, *arguments, **given)
         self._never_asked.add(loader)
@@ -120,11 +124,11 @@ class Batches:
         self, arguments: tuple[Any, ...], given: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a DataLoader, for batches of the divided size."""
-        named = dict(zip(("dataset", "batch_size"), arguments, strict=False)) | given
+        named = dict(zip(_ARGUMENTS, arguments, strict=False)) | given
         dataset, size = named.get("dataset"), named.get("batch_size")
-        # accelerate and Lightning make another loader of the script's, and take its size from it.
+        # Lightning makes another loader of the script's, and takes its size from it.
         is_divided = any(one is dataset and size == divided for one, divided in self._resized_to)
-        if not isinstance(size, int) or is_divided:
+        if not isinstance(size, int) or is_divided or named.get("batch_sampler") is not None:
             return arguments, given
         divided = max(1, int(size / self._divisor))
         self._resized_to.append((dataset, divided))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -38,6 +39,8 @@ class Overriding:
         self._output_dir = self._ending.enter_context(scratch_folder(folder))
         self.ds_config: dict[str, Any] | None = None
         """As DeepSpeed read it; None if it has not."""
+        self.refused: dict[str, Any] | None = None
+        """As it was when DeepSpeed refused it, in what JSON has; None if it did not."""
         self.sizes_arguments = False
         """Whether the script has TrainingArguments of transformers, in which the micro-batch is changed."""
 
@@ -65,9 +68,10 @@ class Overriding:
             source = merged(_as_dict(source), self._changes)
         try:
             initialize(config, source, *arguments, **given)
-        finally:  # what DeepSpeed refuses is told with what is wrong in it
-            if hasattr(config, "_param_dict"):
-                self.ds_config = dict(config._param_dict)
+        except Exception:  # which is told with what is wrong in it
+            self.refused = _of_json(getattr(config, "_param_dict", None))
+            raise
+        self.ds_config = dict(config._param_dict)
 
     def _read_early(self, initialize: Any, config: Any, source: Any, *arguments: Any, **given: Any) -> None:
         initialize(config, merged(_as_dict(source), self._changes), *arguments, **given)
@@ -92,6 +96,15 @@ class Overriding:
             if hasattr(arguments, "activation_checkpointing"):  # its name since transformers 5.23
                 arguments.activation_checkpointing = checkpoints
         finish(arguments)
+
+
+def _of_json(config: Any) -> dict[str, Any] | None:
+    """A copy, in which words stand for objects of Python; None of what is no config."""
+    try:
+        copy = json.loads(json.dumps(config, default=str))
+    except (TypeError, ValueError):  # keys that are objects, and circles
+        return None
+    return copy if isinstance(copy, dict) else None
 
 
 def _as_dict(source: Any) -> dict[str, Any]:
