@@ -24,6 +24,7 @@ from typing import Any
 
 from zerokit.patches import Patch, PrivateAttribute, put, watch
 from zerokit.rehearsal.batch_size import BatchSize, measure
+from zerokit.rehearsal.watching.mapped_files import MappedFiles
 
 CRITERIA: tuple[Callable[[BatchSize], int], ...] = (
     lambda size: size.tokens,
@@ -160,6 +161,7 @@ def _go_through(loader: Any, answers: Connection, deadline: float, most: int | N
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads were not forked
     torch.set_num_threads(1)
     done, of, is_whole, problem = 0, None, False, None
+    mapped = MappedFiles()
     said = time.monotonic()
     best = [-1] * len(CRITERIA)
     try:
@@ -167,6 +169,7 @@ def _go_through(loader: Any, answers: Connection, deadline: float, most: int | N
         answers.send_bytes(pickle.dumps((0, of, False, None)))
         for rank, number, batch in batches:
             done += 1
+            mapped.keep_few()
             size = measure(batch)
             figures = [figure(size) for figure in CRITERIA]
             if any(figure > most for figure, most in zip(figures, best, strict=True)):
