@@ -159,7 +159,7 @@ def test_a_mapped_file_is_not_held_whole(tmp_path: Path) -> None:
     before = mapped_bytes()
     found = looked(DataLoader(data, 2))
     assert (found.batches, found.is_whole, found.problem) == (32, True, None)
-    assert 0 < data.most[0] < before + 96 * 2**20 < len(data.bytes)
+    assert 0 < data.most[0] < before + len(data.bytes) // 2  # of libraries it has any number
 
 
 def test_what_was_written_to_a_mapped_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
