@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.examples import examples
 from zerokit.recipe.model import Columns, TaskSection
-from zerokit.training.apart import why_mixed
+from zerokit.training.apart import CACHE_NAMES, _masks_by_position, why_mixed
 from zerokit.training.examples import IGNORED, tokenize
 from zerokit.training.packing import Layout, best_fit, fewest_rows, may_arrange, padding_of
 from zerokit.training.rows import InRows
@@ -275,3 +278,21 @@ def test_examples_are_arranged_where_their_order_is_free(changed: dict[str, Any]
     usual = {"dataloader_drop_last": False, "average_tokens_across_devices": True}
     args: Any = SimpleNamespace(**{**usual, "train_sampling_strategy": "random", **changed})
     assert may_arrange(args) is expected
+
+
+@pytest.mark.parametrize("cache", CACHE_NAMES)
+@pytest.mark.parametrize("positions", [True, False])
+def test_masks_are_told_by_either_name_of_the_cache(
+    cache: str, positions: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As transformers calls the functions that make them before release 5.24, and since."""
+    more = "position_ids=None" if positions else ""
+    (tmp_path / "modeling_own.py").write_text(
+        "def create_causal_mask(**given): ...\n\n\n"
+        f"create_causal_mask(config=None, attention_mask=None, {cache}=None, {more})\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "modeling_own", raising=False)
+    module = importlib.import_module("modeling_own")
+    monkeypatch.setitem(sys.modules, "modeling_own", module)
+    assert _masks_by_position(module) is positions

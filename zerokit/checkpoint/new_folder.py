@@ -47,7 +47,9 @@ def check_output(output: Path) -> None:
     if os.path.lexists(output) and not (is_folder(output) and not any(output.iterdir())):
         raise CheckpointError("exists", where=shown(output), hint="Name a folder that does not exist yet")
     if not output.absolute().parent.is_dir():
-        raise CheckpointError("its folder does not exist", where=shown(output), hint="Make it first")
+        raise CheckpointError(
+            "its folder does not exist", where=shown(output), hint=f"Make {shown(output.parent)} first"
+        )
 
 
 def clear(folder: Path, *, kept: Collection[str] = ()) -> None:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+CACHE_NAMES = ("past_key_values", "cache")
+"""What models of transformers call the keys and values that they are given, before release 5.24 and since."""
 _MASKS = ("create_causal_mask", "create_sliding_window_causal_mask", "create_masks_for_generate")
 _BY_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 
@@ -71,7 +73,11 @@ def _masks_by_position(module: ModuleType) -> bool:
             arguments.append({keyword.arg for keyword in node.keywords})
         elif isinstance(node, ast.Dict):
             arguments.append({key.value for key in node.keys if isinstance(key, ast.Constant)})
-    of_masks = [names for names in arguments if names >= {"config", "attention_mask", "past_key_values"}]
+    of_masks = [
+        names
+        for names in arguments
+        if names >= {"config", "attention_mask"} and not names.isdisjoint(CACHE_NAMES)
+    ]
     imported = any(hasattr(module, name) for name in _MASKS)
     return imported and bool(of_masks) and all("position_ids" in names for names in of_masks)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import RecipeError
+from zerokit.training.apart import CACHE_NAMES
 from zerokit.training.model import positions_of
 from zerokit.training.peft.adapter import adapted_model
 from zerokit.training.peft.four_bits import check_four_bits
@@ -96,7 +97,7 @@ def _takes_cache(base: PreTrainedModel) -> bool:
     names = [set(inspect.signature(one.forward).parameters) for one in (base, base.base_model)]
     layers = set(getattr(base.config.get_text_config(decoder=True), "layer_types", None) or ())
     recurrent = any("attention" not in layer or "linear" in layer for layer in layers)
-    return any("past_key_values" in name for name in names) and not base._is_stateful and not recurrent
+    return any(not name.isdisjoint(CACHE_NAMES) for name in names) and not base._is_stateful and not recurrent
 
 
 def _on_meta(loaded: LoadedRecipe, model: PreparedModel, task: Task) -> PreTrainedModel | None:
