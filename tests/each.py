@@ -34,17 +34,19 @@ def each(
 
         @functools.wraps(check)
         def of_group(group: str, **more: Any) -> None:
-            failures: dict[str, BaseException] = {}
+            failures: list[BaseException] = []
+            names: list[str] = []
             for value in groups[group]:
                 try:
                     check(value, **more)
                 except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:  # none is left out
                     error.add_note(f"with {named(value)}")
-                    failures[str(named(value))] = error
+                    failures.append(error)
+                    names.append(str(named(value)))
             if failures:
                 # In its own words: of a group Python shows some of its errors only.
                 counted = f"{len(failures)} of {len(groups[group])} values"
-                raise BaseExceptionGroup(f"{counted}: {', '.join(failures)}", list(failures.values()))
+                raise BaseExceptionGroup(f"{counted}: {', '.join(names)}", failures)
 
         parameters[0] = parameters[0].replace(name="group")
         of_group.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

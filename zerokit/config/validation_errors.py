@@ -50,9 +50,9 @@ def mistakes(error: ValidationError, document: Document, data: Any = None) -> li
 
 
 def _mistake(detail: ErrorDetails, document: Document, mender: Mender) -> Mistake:
-    of = Explainer(detail, document, mender)
-    if of.kind == "extra_forbidden":
+    if detail["type"] == "extra_forbidden":
         return UnknownKey(detail, document, mender).mistake()
+    of = WrongValue(detail, document, mender)
     if of.kind == "missing":
         section = dotted(of.path[:-1])
         message = f"the key {of.name} is missing from '{section}'"
@@ -60,7 +60,7 @@ def _mistake(detail: ErrorDetails, document: Document, mender: Mender) -> Mistak
     if of.kind == "invalid_key":
         message = f"the key {of.path[-1]} is not a string"
         return of.found("bad-key", message, "Put it in double quotes")
-    return WrongValue(detail, document, mender).mistake()
+    return of.mistake()
 
 
 def _folded(details: list[ErrorDetails], document: Document, mender: Mender) -> Mistake:

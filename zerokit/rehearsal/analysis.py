@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -80,8 +81,8 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
         evaluation=evaluation,
         per_step=per_step,
         communication=_communication(recording),
-        flops_per_step=_flops(recording),
-        model_flops_per_step=_model_flops(recording),
+        flops_per_step=_of_last_step(recording, recording.flops),
+        model_flops_per_step=_of_last_step(recording, recording.meta.get("model_flops", ())),
         ranks_rehearsed=[job.rank],
         warnings=[
             *recording.warnings,
@@ -244,14 +245,10 @@ def _nvme(recording: Recording, ranks_per_node: int) -> NvmeMemory | None:
     )
 
 
-def _flops(recording: Recording) -> int:
+def _of_last_step(recording: Recording, of_steps: Sequence[float]) -> int:
+    """What the last completed step has, of numbers of each step; 0 where it has none."""
     mark = recording.last_mark
-    return recording.flops[mark.step - 1] if mark and mark.step <= len(recording.flops) else 0
-
-
-def _model_flops(recording: Recording) -> int:
-    mark, flops = recording.last_mark, recording.meta.get("model_flops", [])
-    return round(flops[mark.step - 1]) if mark and mark.step <= len(flops) else 0
+    return round(of_steps[mark.step - 1]) if mark and mark.step <= len(of_steps) else 0
 
 
 def _deciding(
