@@ -7,7 +7,6 @@ compiles once per machine.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests import forked, processes
+from zerokit.distributed.ranks import free_port
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -156,10 +156,3 @@ def _launcher_words(launcher: str, ranks: int) -> list[str]:
         "python": [sys.executable],
     }[launcher]
     return words if launcher == "python" else [str(_BIN / words[0]), *words[1:]]
-
-
-def free_port() -> int:
-    """A TCP port that was free on this machine a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import ExitStack
+
 import pytest
 
-from zerokit.distributed.ranks import Ranks, check_devices, read_ranks
+from zerokit.distributed import ranks as ranks_module
+from zerokit.distributed.ranks import Ranks, check_devices, free_port, read_ranks
 from zerokit.errors import LaunchError
 
 ADDRESS = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
@@ -148,3 +152,33 @@ def test_more_ranks_than_devices_are_refused(
         check_devices(place, num_gpus=num_gpus, num_cores=num_cores)
     assert caught.value.message == message
     assert f"--num_gpus {num_gpus or num_cores}" in (caught.value.hint or "")
+
+
+def test_a_free_port_is_not_one_that_the_system_hands_out() -> None:
+    with ExitStack() as opened:
+        handed_out = set()
+        for _ in range(20):
+            asked = opened.enter_context(socket.socket())
+            asked.bind(("", 0))
+            handed_out.add(asked.getsockname()[1])
+    system = ranks_module._handed_out()
+    assert handed_out <= set(system)
+    drawn = {free_port() for _ in range(20)}
+    assert drawn.isdisjoint(system)
+    assert len(drawn) > 1, "a run that starts beside this one would come upon the same"
+
+
+def test_a_port_that_somebody_has_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = free_port()
+    monkeypatch.setattr(ranks_module, "_PORTS", range(first, first + 2))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first))
+        taken.listen()
+        assert free_port() != first
+        with pytest.raises(LaunchError, match=f"another process has port {first}"):
+            free_port(first)
+
+
+def test_where_the_system_hands_out_every_port_one_of_them_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks_module, "_handed_out", lambda: range(1024, 65_536))
+    assert free_port() >= 1024

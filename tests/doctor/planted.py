@@ -26,7 +26,8 @@ from typing import Any
 from tests.control_groups import control_groups
 from tests.launched.hosts_drill import environment
 from tests.launched.two_hosts import Hosts, two_hosts
-from tests.tiny import REPOSITORY, free_port
+from tests.tiny import REPOSITORY
+from zerokit.distributed.ranks import free_port
 from zerokit.units import GIB
 
 WRITTEN = REPOSITORY / "docs" / "measured" / "doctor.json"

@@ -28,9 +28,10 @@ import deepspeed
 
 from tests.control_groups import control_groups
 from tests.exits.deaths import DEATHS, Death
-from tests.tiny import ONE_STEP_RECIPE, REPOSITORY, free_port, tiny_llama, tiny_tokenizer
+from tests.tiny import ONE_STEP_RECIPE, REPOSITORY, tiny_llama, tiny_tokenizer
 from zerokit.distributed.extensions import own_folder
 from zerokit.distributed.process_table import children_of, stat_of, variables_of
+from zerokit.distributed.ranks import free_port
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import read_log
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.processes import exits
-from tests.tiny import ONE_STEP_RECIPE, REPOSITORY, free_port, tiny_llama, tiny_tokenizer
+from tests.tiny import ONE_STEP_RECIPE, REPOSITORY, tiny_llama, tiny_tokenizer
 from zerokit.distributed.process_table import children_of, stat_of
+from zerokit.distributed.ranks import free_port
 
 USERS = ("model", "data.jsonl", "recipe.yaml", "prompts.jsonl")
 PROMPTS = 4

@@ -25,7 +25,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.tiny import REPOSITORY, free_port
+from tests.tiny import REPOSITORY
+from zerokit.distributed.ranks import free_port
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import VirtualDevice, virtual_device
 from zerokit.rehearsal.job import RehearsalJob

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 
-from tests.tiny import free_port
 from zerokit.distributed.extensions import choose_extensions_folder, compile_extensions
 from zerokit.distributed.group import RankGroup
-from zerokit.distributed.ranks import read_ranks
+from zerokit.distributed.ranks import free_port, read_ranks
 
 
 def open_world() -> None:

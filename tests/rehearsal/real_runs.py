@@ -22,7 +22,8 @@ from unittest import mock
 
 from tests.rehearsal import forked_worker
 from tests.rehearsal.recordings import device_with
-from tests.tiny import REPOSITORY, free_port
+from tests.tiny import REPOSITORY
+from zerokit.distributed.ranks import free_port
 from zerokit.rehearsal import processes
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library

@@ -6,8 +6,10 @@ Understands ``deepspeed``, ``torchrun``, ``accelerate launch`` and plain ``pytho
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerokit.errors import LaunchError
@@ -118,18 +120,50 @@ def free_port(wanted: int = 0) -> int:
     """A TCP port of this machine that was free a moment ago.
 
     Args:
-        wanted: this one; 0: any.
+        wanted: this one; 0: any that the system does not hand out by itself. The ranks meet seconds after
+            this was asked, and by then a port of the system's range may serve somebody's connection.
 
     Raises:
         LaunchError: `wanted` is taken.
     """
+    if wanted:
+        if not _bind(wanted):
+            raise port_taken(wanted)
+        return wanted
+    # Drawn, not counted from the first: a run that starts beside this one must come upon another. And not by
+    # `random` itself, which a script may have seeded.
+    candidates = [port for port in _PORTS if port not in _handed_out()]
+    tries = secrets.SystemRandom().sample(candidates, k=min(_PORT_TRIES, len(candidates)))
+    port = next(filter(_bind, tries), 0) or _bind(0)
+    if not port:
+        raise LaunchError("no port is free", where="--master_port", hint="'ss -ltnp' says who has them")
+    return port
+
+
+_PORTS = range(10_000, 29_500)
+"""To draw from: below the launchers' default, 29500, and what Kubernetes gives to services, from 30000."""
+
+_PORT_TRIES = 100
+
+
+def _handed_out() -> range:
+    """The ports that this system gives to connections and to whoever asks for any port."""
+    try:
+        first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
+    except OSError:
+        return range(49_152, 65_536)  # RFC 6335, 6, which systems other than Linux keep to
+    return range(int(first), int(last) + 1)
+
+
+def _bind(port: int) -> int:
+    """The port that can be bound to where `port` is asked for, 0 being any; 0: it is taken."""
     with socket.socket() as probe:
         # A port whose last run has just ended is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("", wanted))  # as the store of rank 0 does: all addresses
+            probe.bind(("", port))  # as the store of rank 0 does: all addresses
         except OSError:
-            raise port_taken(wanted) from None
+            return 0
         return int(probe.getsockname()[1])
 
 
