@@ -213,10 +213,13 @@ def test_num_gpus_runs_deepspeeds_launcher(
         started.append(words[1:])
         return 0
 
+    asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(launcher, "run_launcher", run_launcher)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *given, **_: asked.append(given) or ".")
     words = ["--num-gpus", "2", "--recipe", "r.yaml", "--training.seed", "1"]
     assert zerokit("train", *words)[0] == 0
     assert zerokit("generate", *LEAST, "--num-gpus=3")[0] == 0
+    assert asked == [("model",), ("m",)]
     launch, generate = ([word for word in words if not word.isdigit() or len(word) < 4] for words in started)
     assert launch == ["--num_gpus", "2", "--master_port", "--module", "zerokit.train", *words]
     assert generate[-6:] == ["zerokit.generate", *LEAST, "--num-gpus=3"]
@@ -369,6 +372,23 @@ def test_what_is_missing_is_told_before_torch_and_before_the_output_folder(tmp_p
     words = ["--data.train", "none.jsonl", "--training.output_dir", "out"]
     said = processes.checked([sys.executable, "-c", _READS, *words], cwd=tmp_path)
     assert said == "--data.train: no such file: 'none.jsonl'. Check the path False\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["train", "--model", "none/such"], ["generate", "--model", "none/such", "--prompt", "a"]]
+)
+@pytest.mark.torch
+def test_a_model_that_the_hub_does_not_give_is_told_before_the_launcher(
+    words: list[str], zerokit: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise ConnectionError(101, "Network is unreachable")
+
+    monkeypatch.setattr(launcher, "run_launcher", lambda *_: pytest.fail("ranks were started"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuses)
+    code, out, err = zerokit(*words, "--num-gpus", "2")
+    assert (code, out) == (2, "")
+    assert "'none/such' is no folder here, and the Hub cannot be reached (Network is unreachable)" in err
 
 
 def test_a_name_that_the_system_refuses_is_one_line(

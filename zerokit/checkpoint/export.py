@@ -90,10 +90,11 @@ def export(
     Raises:
         ZerokitError: the checkpoint is none, or damaged; there is no config; the folder cannot be written.
     """
+    checkpoint = read_checkpoint(path)
     check_output(output)
     if base is not None and not is_folder(base):
         raise CheckpointError("no such folder", where=shown(base), hint="Name the model that was trained")
-    plan = _plan(read_checkpoint(path), dtype, base, needs_config=needs_config)
+    plan = _plan(checkpoint, dtype, base, needs_config=needs_config)
     with new_folder(output) as staging:
         sums = _begun(staging, plan)
         kept = len(sums)

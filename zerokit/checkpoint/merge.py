@@ -88,8 +88,8 @@ def merge(adapter: Path, output: Path, *, base: Path | None = None) -> Merged:
     Raises:
         ZerokitError: the adapter is of another kind, or does not fit the model; the folder cannot be written.
     """
-    check_output(output)
     settings = _read_settings(adapter)
+    check_output(output)
     where = shown(adapter / ADAPTER_CONFIG)
     name = str(base or settings.get("base_model_name_or_path") or "")
     if not name:

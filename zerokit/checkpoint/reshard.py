@@ -128,8 +128,8 @@ def reshard(
         ZerokitError: the checkpoint is none, damaged, or of a kind that cannot be divided anew; the folder
             cannot be written, or there is no room for it.
     """
-    check_output(output)
     parts = read_saved(path)
+    check_output(output)
     step = parts[0].files.folder
     for saved in parts:
         _check_kind(saved, stage)

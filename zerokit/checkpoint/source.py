@@ -47,17 +47,22 @@ def resolve_checkpoint(
         raise ModelError(f"'{name}' is a file, not a folder", where=where, hint="Name the folder it is in")
     if not is_hub_id(name):
         raise ModelError(f"no such model folder: '{name}'", where=where, hint="Check the path")
-    return _download(name, where=where, revision=revision, remote_code=remote_code)
+    files = [*_HUB_FILES, "*.py"] if remote_code else _HUB_FILES
+    if is_rehearsal():
+        files = [pattern for pattern in files if not pattern.endswith(".safetensors")]
+    return _download(name, where=where, revision=revision, files=files)
 
 
-def check_before_launch(name: str, *, where: str) -> None:
-    """Check a checkpoint before any rank starts, if it is on this machine; the Hub is not asked.
+def check_before_launch(name: str, *, where: str, revision: str | None = None) -> None:
+    """Check a checkpoint before any rank starts: all of it on this machine; of the Hub, its config is fetched.
 
     Raises:
-        ModelError: no such folder, or one that is not complete.
+        ModelError: no such folder or Hub model, one that is not complete, or the Hub cannot be reached.
     """
     if Path(name).expanduser().exists() or not is_hub_id(name):
         check_checkpoint(resolve_checkpoint(name, where=where), where=where)
+    else:
+        _download(name, where=where, revision=revision, files=["config.json"])
 
 
 def check_checkpoint(folder: Path, *, where: str) -> Document:
@@ -223,12 +228,9 @@ def _empty_tensors(file: Path, where: str) -> list[str]:
         ) from None
 
 
-def _download(name: str, *, where: str, revision: str | None, remote_code: bool) -> Path:
+def _download(name: str, *, where: str, revision: str | None, files: list[str]) -> Path:
     from huggingface_hub import snapshot_download
 
-    files = [*_HUB_FILES, "*.py"] if remote_code else _HUB_FILES
-    if is_rehearsal():
-        files = [pattern for pattern in files if not pattern.endswith(".safetensors")]
     try:
         return Path(
             snapshot_download(name, revision=revision, allow_patterns=files, ignore_patterns=_HUB_COPIES)

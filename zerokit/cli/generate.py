@@ -129,7 +129,7 @@ def generate(
     if num_gpus is not None:
         from zerokit.checkpoint.source import check_before_launch
 
-        check_before_launch(model, where="--model")
+        check_before_launch(model, where="--model", revision=revision)
     start_ranks(num_gpus, master_port, "generate", context.obj)
     from zerokit.distributed.group import leave
     from zerokit.generation.main import main

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def first_look(loaded: LoadedRecipe) -> None:
-    """Check the recipe's keys, and that the model and the data it names are there, if they are local.
+    """Check the recipe's keys, that the model it names is there, and its data, if they are local.
 
     Args:
         loaded: the recipe.
@@ -26,7 +26,7 @@ def first_look(loaded: LoadedRecipe) -> None:
     check_without_imports(loaded)
     model = loaded.recipe.model
     if model.path is not None:
-        check_before_launch(model.path, where=loaded.where("model", "path"))
+        check_before_launch(model.path, where=loaded.where("model", "path"), revision=model.revision)
     elif isinstance(model.from_config, str):
         read_model_config(Path(model.from_config).expanduser(), where=loaded.where("model", "from_config"))
     for source, where, split in named_sources(loaded):
