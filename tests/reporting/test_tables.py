@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from zerokit import console
 from zerokit.reporting.tables import aligned, table
 from zerokit.reporting.terminal import BAD, GOOD, show, show_lines
 
+STYLE = re.compile(r"\x1b\[[\d;]*m")
 Printed = Callable[[], list[str]]
 
 ROWS = st.lists(st.tuples(*[st.text(st.characters(codec="ascii", exclude_categories=["Cc"]))] * 4))
@@ -18,10 +20,11 @@ ROWS = st.lists(st.tuples(*[st.text(st.characters(codec="ascii", exclude_categor
 
 @pytest.fixture
 def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Printed]:
-    """The lines printed on a terminal of 80 columns."""
+    """The lines printed on a terminal of 80 columns, without their styles."""
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
     console.stdout.cache_clear()
-    yield lambda: [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    yield lambda: [line.rstrip() for line in STYLE.sub("", capsys.readouterr().out).splitlines()]
     console.stdout.cache_clear()
 
 
@@ -94,10 +97,15 @@ def test_a_number_in_a_table_is_a_size_in_bytes(printed: Printed) -> None:
     assert printed()[-3:-1] == ["  all_gather   3.00 GiB   3", "  none         0 B        0"]
 
 
-def test_lines_are_not_folded_and_nothing_in_them_is_markup(printed: Printed) -> None:
+def test_where_stdout_is_no_terminal_nothing_is_folded_and_nothing_is_markup(
+    printed: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR")
     line = "[bold]a/b.json[/bold]: " + "word " * 30 + "end"
-    show([line])
-    assert printed() == [line]
+    show([line, table("", ["Term", "Formula"], [("logits", line)])])
+    first, *_, row, _ = printed()
+    assert first == line
+    assert row == f"  logits   {line}"
 
 
 def test_aligned_rows_are_one_line_each_and_long_cells_push_only_their_own() -> None:
@@ -111,15 +119,17 @@ def test_aligned_rows_are_one_line_each_and_long_cells_push_only_their_own() -> 
 
 
 def test_styled_lines_are_plain_where_stdout_is_no_terminal(
-    printed: Printed, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = [("ds.json: ", "bold"), ("error", BAD), (": wrong", "")]
     monkeypatch.delenv("FORCE_COLOR", raising=False)
+    console.stdout.cache_clear()
     show_lines([line, [("no problems", GOOD)]])
-    assert printed() == ["ds.json: error: wrong", "no problems"]
+    assert capsys.readouterr().out == "ds.json: error: wrong\nno problems\n"
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     console.stdout.cache_clear()
     show_lines([line])
-    assert printed() == ["\x1b[1mds.json: \x1b[0m\x1b[1;31merror\x1b[0m: wrong"]
+    assert capsys.readouterr().out == "\x1b[1mds.json: \x1b[0m\x1b[1;31merror\x1b[0m: wrong\n"
+    console.stdout.cache_clear()

@@ -57,14 +57,13 @@ def show(parts: Iterable[Part]) -> None:
 def _lines(part: Part) -> Iterator[Text]:
     from rich.text import Text
 
-    width = stdout().width
-    foldable = width if _on_terminal() else sys.maxsize
+    width = stdout().width if _on_terminal() else sys.maxsize
     if isinstance(part, Table):
         yield from (Text.assemble(*line) for line in part.lines(width))
     elif isinstance(part, Command):
-        yield from map(Text, part.lines(foldable))
+        yield from map(Text, part.lines(width))
     else:
-        yield from _folded(Text(part) if isinstance(part, str) else part, foldable)
+        yield from _folded(Text(part) if isinstance(part, str) else part, width)
 
 
 def _folded(text: Text, width: int) -> Iterator[Text]:
