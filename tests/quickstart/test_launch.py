@@ -32,3 +32,16 @@ def test_what_another_run_writes_is_left_alone(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(launch.RunFailedError):
         launch.run(2, ["train.py"], tmp_path / "log", metrics, what="corpus")
     assert metrics.read_text(encoding="utf-8") == '{"step": 7, "loss": 1.0}\n'
+
+
+def test_it_says_how_long_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the run itself reckons: 30 s for 10 of 40 steps."""
+    metrics = tmp_path / "metrics.jsonl"
+    first = '{"max_steps": 40, "step": 0, "elapsed_seconds": 0.0}'
+    logged = '{"step": 10, "loss": 2.5, "elapsed_seconds": 30.0}'
+    write = f"open({str(metrics)!r}, 'w').write({first + chr(10) + logged + chr(10)!r})"
+    monkeypatch.setattr(launch, "deepspeed_words", lambda ranks, *words: [sys.executable, "-c", write])
+    launch.run(2, ["train.py"], tmp_path / "log", metrics, what="corpus")
+    assert "      step 10/40  loss 2.500  1 min 30 s left\n" in capsys.readouterr().err

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from zerokit import console
+
 
 def quickstart(
     output_dir: Annotated[Path, typer.Option(help="Where everything is written.")] = Path("runs/quickstart"),
@@ -21,4 +23,8 @@ def quickstart(
     require("train", where="zerokit quickstart")
     from zerokit.quickstart.run import quickstart as run_quickstart
 
-    run_quickstart(output_dir, fresh=fresh, max_steps=max_steps)
+    try:
+        run_quickstart(output_dir, fresh=fresh, max_steps=max_steps)
+    except KeyboardInterrupt:
+        console.note("zerokit: stopped. The same command goes on after the last run that came to its end")
+        raise

@@ -19,6 +19,7 @@ from zerokit.distributed.launcher import deepspeed_words
 from zerokit.errors import ZerokitError
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import read_log
+from zerokit.units import format_seconds
 
 _POLL_SECONDS = 0.2
 _LOG_TAIL = 30
@@ -120,7 +121,14 @@ def _follow(
             tenth = 10 * step // total
             if bar.disable and losses and tenth > printed:
                 printed = tenth
-                console.note(f"      step {step}/{total}  {note}")
+                console.note(f"      step {step}/{total}  {note}{_left(entries)}")
+
+
+def _left(entries: list[dict[str, Any]]) -> str:
+    """``  4 min left``, as the run itself reckons; empty at its end."""
+    total, last = entries[0]["max_steps"], entries[-1]
+    more = total - last["step"]
+    return f"  {format_seconds(last['elapsed_seconds'] / last['step'] * more)} left" if more else ""
 
 
 def _read(metrics: Path) -> list[dict[str, Any]]:
