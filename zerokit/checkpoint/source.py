@@ -54,7 +54,7 @@ def resolve_checkpoint(
 
 
 def check_before_launch(name: str, *, where: str, revision: str | None = None) -> None:
-    """Check a checkpoint before any rank starts: all of it on this machine; of the Hub, its config is fetched.
+    """Check a checkpoint before ranks start: all of it on this machine; of the Hub, its config is fetched.
 
     Raises:
         ModelError: no such folder or Hub model, one that is not complete, or the Hub cannot be reached.
