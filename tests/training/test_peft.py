@@ -285,6 +285,29 @@ def test_a_type_that_peft_knows_no_targets_of_has_all_its_linear_layers_adapted(
         assert len(layers or vectors) == count
 
 
+def test_layers_that_no_adapter_can_sit_beside_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Routers that return pairs, and what Mamba's kernels read by themselves; not a layer of Falcon's own."""
+    experts = {"num_local_experts": 2, "num_key_value_heads": 2}
+    mamba = {"state_size": 8, "num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 8}
+    hybrid = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1}
+    attention = {"q_proj", "k_proj", "v_proj", "o_proj"}
+    feed_forward = {"gate_proj", "up_proj", "down_proj"}
+    expected = {
+        "phimoe": (experts, attention),
+        "llama4_text": (experts | {"interleave_moe_layer_step": 1}, attention | feed_forward),
+        "mamba2": (mamba, {"in_proj"}),
+        "bamba": (hybrid | {"attn_layer_indices": [1]}, {"in_proj"} | attention | feed_forward),
+        "falcon": ({}, {"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"}),
+        "mixtral": (experts, {"q_proj", "v_proj"}),
+    }
+    for model_type, (sizes, adapted_layers) in expected.items():
+        monkeypatch.setitem(CONFIGS, model_type, {**CONFIGS["llama"], **sizes})
+        named = [] if model_type == "mixtral" else ["--peft.target_modules=all-linear"]
+        adapted = tried(model_type, "causal_lm", "--peft.type=lora", *named)
+        layers = {name.split(".lora_A")[0] for name, _ in adapted.named_parameters() if ".lora_A" in name}
+        assert {layer.rpartition(".")[2] for layer in layers} == adapted_layers, model_type
+
+
 def test_targets_that_nobody_names_are_those_that_the_estimate_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from zerokit.errors import RecipeError
 from zerokit.training.peft.keys import VIRTUAL_TOKENS, Asked, check_peft_keys, config_class
 from zerokit.training.peft.prompts import without_learned_tokens
+from zerokit.training.peft.unfit import pattern_of, unfit_layers
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -109,12 +110,12 @@ def _of_decoder(config: PretrainedConfig) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-_ALL_LINEAR = {"target_modules": "all-linear", "exclude_modules": r".*(classifier|score)(\..*)?"}
-"""But for heads, which are trained whole."""
+_HEADS = r".*(classifier|score)(\..*)?"
+"""Trained whole."""
 
 
 def _default_targets(asked: Asked, model: PreTrainedModel) -> dict[str, Any]:
-    """All linear layers of a model of which peft does not know the usual targets."""
+    """Peft's for the type of model, and all linear layers of one that it does not know."""
     from peft.utils import constants
 
     model_type, of_ia3 = model.config.model_type, asked.type_ == "ia3"
@@ -123,9 +124,19 @@ def _default_targets(asked: Asked, model: PreTrainedModel) -> dict[str, Any]:
         if of_ia3
         else constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
     )
-    named = any(asked.keys.get(name) for name in ("target_modules", "target_parameters"))
-    if asked.type_ == "qlora" and not named:
-        return _ALL_LINEAR  # Dettmers et al. 2023, section 4: an adapter on each
-    if model_type in known or named:
-        return {"feedforward_modules": []} if of_ia3 and model_type not in known else {}
-    return _ALL_LINEAR | ({"feedforward_modules": []} if of_ia3 else {})
+    found: dict[str, Any] = {}
+    if asked.keys.get("target_modules") == "all-linear":
+        if not asked.keys.get("exclude_modules") and (unfit := unfit_layers(model)):
+            found["exclude_modules"] = pattern_of(unfit)
+    elif not any(asked.keys.get(name) for name in ("target_modules", "target_parameters")):
+        # An adapter on each: Dettmers et al. 2023, section 4.
+        if asked.type_ == "qlora" or model_type not in known:
+            unfit = unfit_layers(model)
+            outside = f"{_HEADS}|{pattern_of(unfit)}" if unfit else _HEADS
+            found |= {"target_modules": "all-linear", "exclude_modules": outside}
+        else:
+            # By name: peft 0.21 finds none for Mixtral where it is left to look them up.
+            found["target_modules"] = known[model_type]
+    if of_ia3 and model_type not in known:
+        found["feedforward_modules"] = []
+    return found
