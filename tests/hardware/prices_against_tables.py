@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tests.percentiles import nearest_rank
 from tests.tiny import REPOSITORY
 from tools.kernel_prices.fit import (
     attention_rows,
@@ -144,7 +145,7 @@ def summary(errors: Sequence[float]) -> dict[str, float]:
     return {
         "rows": len(errors),
         "median": round(statistics.median(sizes), 3),
-        "p90": round(sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))], 3),
+        "p90": round(nearest_rank(sizes, 0.9), 3),
         "worst": round(sizes[-1], 3),
         "bias": round(statistics.median(errors), 3),
     }

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hardware.published_throughput import Judged, judged
+from tests.percentiles import nearest_rank
 from tests.rehearsal.commands import SCRIPTS, rehearse
 from tests.rehearsal.published_machines import card_of
 from tests.rehearsal.published_runs import Run, run_of
@@ -124,8 +125,7 @@ def summary(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     every = [error for errors in by_source.values() for error in errors]
     for source, unordered in [*by_source.items(), *([("all", every)] if every else [])]:
         errors = sorted(unordered)
-        at_p90 = min(round(0.9 * len(errors)), len(errors) - 1)
-        cells = [f"{len(errors)}", _percent(statistics.median(errors)), _percent(errors[at_p90])]
+        cells = [f"{len(errors)}", _percent(statistics.median(errors)), _percent(nearest_rank(errors, 0.9))]
         yield _cells(source, *cells, f"{sum(error > FAR for error in errors)}")
 
 
