@@ -27,6 +27,7 @@ from zerokit.recipe.model import TaskSection
 from zerokit.training.model import (
     _check_heads,
     build_model,
+    check_checkpointing,
     count_parameters,
     find_checkpoint,
     prepare_model,
@@ -86,6 +87,20 @@ def test_a_model_from_scratch_computes(tokenizer: PreTrainedTokenizerBase, tmp_p
     assert model.config._attn_implementation == "eager"
     assert model(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, len(tokenizer))
     assert count_parameters(prepared.config) == sum(p.numel() for p in model.parameters())
+
+
+def test_a_model_that_cannot_compute_activations_again_is_refused(tmp_path: Path) -> None:
+    task = MaskedLM(TaskSection(type="masked_lm"))
+    for name in ("gradient_checkpointing", "activation_checkpointing"):
+        loaded = recipe(tmp_path, LLAMA, f"--training.{name}", "true")
+        check_checkpointing({name: True}, loaded, CONFIG_MAPPING["bert"](), task)
+        albert = CONFIG_MAPPING["albert"]()
+        check_checkpointing({name: False}, loaded, albert, task)
+        says = (
+            f"--training.{name}: AlbertForMaskedLM cannot compute activations again. Set training.{name} to"
+        )
+        with pytest.raises(RecipeError, match=says):
+            check_checkpointing({name: True}, loaded, albert, task)
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,38 @@ def prepare_model(
             hint=f"Set task.seq_len to at most {positions}",
         )
     return PreparedModel(config, folder)
+
+
+def check_checkpointing(
+    training: Mapping[str, Any], loaded: LoadedRecipe, config: PretrainedConfig, task: Task
+) -> None:
+    """Refuse to compute activations again in a model whose class cannot.
+
+    Args:
+        training: the recipe's section, settled.
+        loaded: the recipe.
+        config: of the model.
+        task: of the recipe.
+
+    Raises:
+        RecipeError: it cannot.
+    """
+    made = class_of(config, loaded.recipe.model, task.model)
+    for name in ("gradient_checkpointing", "activation_checkpointing"):
+        if training.get(name) is True and not getattr(made, "supports_gradient_checkpointing", True):
+            raise RecipeError(
+                f"{made.__name__} cannot compute activations again",
+                where=loaded.where("training", name),
+                hint=f"Set training.{name} to false",
+            )
+
+
+def class_of(config: PretrainedConfig, section: ModelSection, kind: ModelKind) -> Any:
+    """The class that transformers has for a config; None where a checkpoint's own code comes before it."""
+    known = kind.auto._model_mapping
+    if type(config) not in known or (section.trust_remote_code and hasattr(config, "auto_map")):
+        return None
+    return known[type(config)]
 
 
 def positions_of(

@@ -21,7 +21,13 @@ from zerokit.training.examples import Tokenized, tokenize
 from zerokit.training.folder import OutputFolder
 from zerokit.training.given import Examples, given_examples
 from zerokit.training.identity import Identity, identify
-from zerokit.training.model import PreparedModel, find_checkpoint, generation_config, prepare_model
+from zerokit.training.model import (
+    PreparedModel,
+    check_checkpointing,
+    find_checkpoint,
+    generation_config,
+    prepare_model,
+)
 from zerokit.training.nvme import size_buffers
 from zerokit.training.open_stream import open_stream, stream_lines
 from zerokit.training.optimizers import check_made, host_optimizer
@@ -155,6 +161,7 @@ def prepare(
     if sized is not None and group.ranks.is_main:
         console.note(sized)
     task = group.together(lambda: task.for_model(model.config, loaded))
+    group.together(lambda: check_checkpointing(resolved.training, loaded, model.config, task))
     group.together(lambda: check_adapter(loaded, resolved, model, task))
     generation = group.together(lambda: generation_config(loaded, folder, tokenizer, task, model))
     stream = group.together(lambda: open_stream(examples, tokenizer, loaded, resolved, task, resume))

@@ -11,6 +11,7 @@ from zerokit.errors import RecipeError
 from zerokit.reporting.tables import STRONG
 from zerokit.training.apart import why_mixed
 from zerokit.training.examples import IGNORED
+from zerokit.training.model import class_of
 from zerokit.training.packing import Layout, document_starts
 from zerokit.training.peft.keys import method_of
 from zerokit.training.preview import marked
@@ -44,10 +45,7 @@ class CausalLM(Task):
     has_own_loss = False
 
     def for_model(self, config: PretrainedConfig, loaded: LoadedRecipe) -> CausalLM:
-        known = self.model.auto._model_mapping
-        # Code of a checkpoint's own comes before that of transformers, where it may run.
-        remote = loaded.recipe.model.trust_remote_code and hasattr(config, "auto_map")
-        model = None if remote or type(config) not in known else known[type(config)]
+        model = class_of(config, loaded.recipe.model, self.model)
         asked = loaded.recipe.model.attn_implementation or getattr(config, "_attn_implementation", None)
         one_row = "flash" in (asked or "")
         mixed = why_mixed(model, config, asked, self.section.seq_len, one_row=one_row)
