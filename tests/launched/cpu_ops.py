@@ -22,13 +22,21 @@ def install() -> str:
     from deepspeed.ops.op_builder.cpu import AsyncIOBuilder
 
     from tests.launched import cpu_quantizer
-    from zerokit.rehearsal.stand_ins import async_io
     from zerokit.rehearsal.stand_ins.fused_optimizers import fused_adam
 
     OpBuilder._loaded_ops["fused_adam"] = fused_adam(compute=True, device_type="cpu")
     cpu_quantizer.install()
     if AsyncIOBuilder().is_compatible(verbose=False):
         return "deepspeed"
+    stand_in_for_async_io()
+    return "stand-in"
+
+
+def stand_in_for_async_io() -> None:
+    """Have zerokit's stand-in read and write what DeepSpeed swaps to NVMe, whether libaio is here or not."""
+    from deepspeed.ops.op_builder.builder import OpBuilder
+
+    from zerokit.rehearsal.stand_ins import async_io
+
     modules = async_io.modules(compute=True, allocate=lambda size: torch.empty(size, dtype=torch.uint8))
     OpBuilder._loaded_ops |= {name: modules[name] for name in ("async_io", "pin_memory")}
-    return "stand-in"

@@ -21,7 +21,7 @@ import pytest
 
 from tests.launched.one_rank import OneRank, make_folder, one_process
 from tests.tiny import REPOSITORY, tiny_llama, tiny_tokenizer
-from zerokit.checkpoint.checksums import read_checksums
+from zerokit.checkpoint.checksums import checksums, files_of, read_checksums, write_checksums
 from zerokit.checkpoint.reshard import reshard
 
 
@@ -153,6 +153,34 @@ def test_a_run_goes_on_with_its_files_elsewhere_and_more_steps(here: OneRank) ->
     paths = ("--data.train", "moved.jsonl", "--model", "also-moved")
     assert here.train(*steps(3), *paths, "--training.logging_steps", "1", *RESUME).error is None
     assert here.json("run.json")["steps"] == 3
+
+
+@pytest.mark.parametrize("param", ["none", "nvme"])
+def test_a_run_goes_on_with_its_optimizer_on_nvme(param: str, here: OneRank) -> None:
+    """One group is swapped, and one, of what does not decay, is too small to be."""
+    here.run("from tests.launched import cpu_ops; cpu_ops.stand_in_for_async_io()")
+    make_folder(here.folder, hidden_size=128, intermediate_size=512)
+    on_drive = {"device": "nvme", "nvme_path": str(here.folder)}
+    zero = {"stage": 3, "offload_optimizer": on_drive}
+    if param == "nvme":
+        zero["offload_param"] = on_drive
+    words = ("--deepspeed", json.dumps({"zero_optimization": zero}), "--training.weight_decay", "0.1")
+    words += ("--training.logging_steps", "1", "--training.learning_rate", "1e-2", "--training.max_steps")
+    assert here.train(*words, "4", "--training.save_steps", "2").error is None
+    straight = losses(here.folder / "out")
+    shutil.rmtree(here.folder / "out" / "checkpoint-4")
+    resumed = here.train(*words, "4", "--training.save_steps", "2", *RESUME)
+    assert resumed.error is None
+    assert here.json("run.json")["resumed_from_step"] == 2
+    # DeepSpeed's Adam multiplies its betas step by step, and takes their power after a gap.
+    assert losses(here.folder / "out")[-2:] == pytest.approx(straight[-2:], rel=1e-5)
+    for moment in (here.folder / "out").glob("checkpoint-4/*/offloaded_tensors/*/exp_avg-*"):
+        moment.unlink()
+    last = here.folder / "out" / "checkpoint-4"
+    write_checksums(last, checksums(last, files_of(last)))
+    other = here.train(*words, "5", *RESUME)
+    assert other.error is not None
+    assert other.error.startswith("2 out/checkpoint-4/global_step4: has no file 'exp_avg-")
 
 
 def test_what_a_killed_run_left_is_not_rotated_away(here: OneRank) -> None:

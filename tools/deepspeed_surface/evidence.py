@@ -236,6 +236,9 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
         _UNIVERSAL_ZERO3,
         _seen(_ENGINE, "from deepspeed.checkpoint.ds_to_universal import dp_index_to_str", "0.18.0 .."),
     ),
+    "nvme-resume": (
+        _seen(_ENGINE, "load_zero_checkpoint and not self.zero_nvme_offload_optimizer()", "0.18.0 .."),
+    ),
     "nvme-save-race": (_seen(_ENGINE, '"offloaded_tensors", rank_dir)', "0.18.0 .."),),
     "pipeline-backward": (
         _TORCH_BACKWARD,

@@ -23,6 +23,7 @@ from zerokit.training.blanks import BlanksLast, FilledUp
 from zerokit.training.dummy_step import undo_dummy_step
 from zerokit.training.folder import checkpoints
 from zerokit.training.packing import may_arrange
+from zerokit.training.swapped import load_swapped_states
 from zerokit.training.watchful_trainer import WatchfulTrainer
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class ZeroTrainer(WatchfulTrainer):
                 prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
             elif resume_from_checkpoint is not None:
                 self._load(resume_from_checkpoint)
+            if resume_from_checkpoint is not None:
+                load_swapped_states(self.deepspeed, Path(resume_from_checkpoint))
         self.disk_problems.note_those_of(self.deepspeed)
         if resume_from_checkpoint is None:
             undo_dummy_step(self.deepspeed.optimizer)

@@ -27,6 +27,17 @@ DEFECTS = (
         source="#7549, #7613",
     ),
     Defect(
+        id="nvme-resume",
+        releases="0.18.0 ..",
+        harm="wrong results",
+        summary="Of the optimizer's part of a checkpoint only swap files are read: Adam begins anew, and "
+        "weights of groups too small to be swapped are those that the run started from",
+        beyond="the optimizer on NVMe, and the run resumes by another way than zerokit train",
+        at="zero_optimization.offload_optimizer",
+        instead="offload the optimizer to the CPU, or resume with zerokit train",
+        source="engine.py load_checkpoint, introduced by #7613; measured",
+    ),
+    Defect(
         id="pipeline-backward",
         releases="0.18.3 .. 0.18.5",
         harm="stuck",
