@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from zerokit.distributed.nvme import check_nvme, has_async_io, uses_nvme
+from zerokit.distributed.nvme import check_nvme, has_async_io, holding_swap_folders, uses_nvme
 from zerokit.documents import dotted
 from zerokit.errors import ConfigError
 
@@ -39,6 +39,22 @@ def test_without_libaio_it_is_refused(section: str, tmp_path: Path, monkeypatch:
     check_nvme(on_nvme(section, str(tmp_path)), dotted)
     with pytest.raises(ConfigError, match=r"nvme_path: '.*none' is no folder"):
         check_nvme(on_nvme(section, str(tmp_path / "none")), dotted)
+
+
+def test_two_runs_do_not_swap_to_one_folder(tmp_path: Path) -> None:
+    both = {**on_nvme("offload_param", str(tmp_path)), **on_nvme("offload_optimizer", str(tmp_path))}
+    with holding_swap_folders(both, dotted):
+        says = r"^zero_optimization.offload_optimizer.nvme_path: another run swaps to '"
+        with (
+            pytest.raises(ConfigError, match=says),
+            holding_swap_folders(on_nvme("offload_optimizer", str(tmp_path)), dotted),
+        ):
+            pass
+        (tmp_path / "other").mkdir()
+        with holding_swap_folders(on_nvme("offload_optimizer", str(tmp_path / "other")), dotted):
+            pass
+    with holding_swap_folders(both, dotted):
+        pass
 
 
 def test_what_is_loaded_need_not_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

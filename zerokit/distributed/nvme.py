@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from zerokit.documents import KeyPath
 from zerokit.errors import ConfigError
 
 INSTALL_LIBAIO = "apt install libaio-dev (Debian, Ubuntu), dnf install libaio-devel (Fedora)"
+LOCK_FILE = ".zerokit-lock"
+"""In a folder that is swapped to."""
 _SECTIONS = ("offload_param", "offload_optimizer")
 
 
@@ -65,6 +69,32 @@ def check_nvme(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> None
                 where=where(path[:2]),
                 hint=f"Install them: {INSTALL_LIBAIO}; or offload to cpu",
             )
+
+
+@contextmanager
+def holding_swap_folders(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> Iterator[None]:
+    """Keep other runs out of the folders that one swaps to: DeepSpeed gives the files of all the same names.
+
+    Args:
+        zero: the section `zero_optimization`, as DeepSpeed gets it.
+        where: the place of a key of the ds_config, for an error.
+
+    Raises:
+        ConfigError: another run holds one.
+    """
+    folders = {str(offload["nvme_path"]): section for section, offload in _offloaded(zero)}
+    with ExitStack() as held:
+        for folder, section in folders.items():
+            opened = held.enter_context((Path(folder) / LOCK_FILE).open("w"))
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"another run swaps to '{folder}'",
+                    where=where(("zero_optimization", section, "nvme_path")),
+                    hint="Give each run on a machine a folder of its own",
+                ) from None
+        yield
 
 
 def _offloaded(zero: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zerokit import console
+from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
+from zerokit.distributed.nvme import holding_swap_folders
 from zerokit.extras import require
 from zerokit.recipe.load import LoadedRecipe, load_recipe
 from zerokit.training.first_look import first_look
+
+if TYPE_CHECKING:
+    from zerokit.training.prepare import Prepared
 
 
 def main(
@@ -84,7 +91,8 @@ def train(
 
     from zerokit.training.run import run  # imports transformers, whose words prepare has set up
 
-    with prepared.output.owned(group, prepared.identity.run_id):
+    with prepared.output.owned(group, prepared.identity.run_id), ExitStack() as held:
+        group.together(lambda: held.enter_context(_swap_folders(group, prepared)))
         run(group, prepared, expected)
         if push_to_hub is not None:
             address = group.together(
@@ -92,6 +100,16 @@ def train(
             )
             if group.ranks.is_main:
                 console.note(f"uploaded to {address}")
+
+
+def _swap_folders(group: RankGroup, prepared: Prepared) -> AbstractContextManager[None]:
+    """What holds those on NVMe, on each node's first rank."""
+    if is_rehearsal() or not group.ranks.is_node_main:
+        return nullcontext()
+    from zerokit.training.arguments import ds_config_place
+
+    zero = prepared.resolved.ds_config["zero_optimization"]
+    return holding_swap_folders(zero, lambda path: ds_config_place(path, prepared.loaded))
 
 
 def read_recipe(group: RankGroup, recipe: Path | None, overrides: Sequence[str]) -> LoadedRecipe:
