@@ -234,6 +234,28 @@ def test_one_row_has_all_of_a_micro_batch(packed: list[int], tokenizer: PreTrain
         assert made["position_ids"][0].tolist() == [at % 4 for size in packed for at in range(size)]
 
 
+def test_rows_have_positions_of_their_documents_and_padding_behind_them() -> None:
+    features = [
+        {"input_ids": [7, 8], "labels": [IGNORED, 8]},
+        {"input_ids": [3, 4, 5], "labels": [3, 4, 5]},
+        {"input_ids": [6, 9, 6], "labels": [6, 9, 6], "position_ids": [0, 1, 0]},
+    ]
+    made = {name: values.tolist() for name, values in InRows(1, None, 5, shares=True)(features).items()}
+    assert made == {
+        "input_ids": [[7, 8, 3, 4, 5, 6, 9, 6, 1, 1]],
+        "labels": [[IGNORED, 8, IGNORED, 4, 5, IGNORED, 9, 6, IGNORED, IGNORED]],
+        "position_ids": [[0, 1, 0, 1, 2, 0, 1, 0, 1, 2]],
+        "attention_mask": [[1] * 8 + [0] * 2],
+    }
+    made = {name: values.tolist() for name, values in InRows(1, 4, 4, shares=False)(features[:2]).items()}
+    assert made == {
+        "input_ids": [[7, 8, 1, 1], [3, 4, 5, 1]],
+        "labels": [[IGNORED, 8, IGNORED, IGNORED], [IGNORED, 4, 5, IGNORED]],
+        "position_ids": [[0, 1, 2, 3], [0, 1, 2, 3]],
+        "attention_mask": [[1, 1, 0, 0], [1, 1, 1, 0]],
+    }
+
+
 def test_temperature_by_place_in_a_row_tells_documents_apart_within_its_first_step_alone() -> None:
     keys = {"num_key_value_heads": 2, "floor_scale": 64, "head_dim": 8, "num_local_experts": 1}
     config = AutoConfig.for_model("llama4_text", **SMALL, **keys, no_rope_layers=[1, 0])

@@ -33,6 +33,7 @@ class InRows:
         self.shares = shares
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        import numpy  # reads lists ten times faster than torch.tensor does
         import torch
 
         lengths = [len(one["input_ids"]) for one in features]
@@ -40,21 +41,21 @@ class InRows:
         if self.shares or self.capacity is None:
             rows = rows_for(lengths, self.capacity)
         width = row_length(max(sum(lengths[index] for index in row) for row in rows), self.multiple)
-        made: dict[str, list[list[int]]] = {
-            name: [] for name in ("input_ids", "labels", "position_ids", "attention_mask")
+        shape = (len(rows), width)
+        made = {
+            "input_ids": numpy.full(shape, self.pad_token_id),
+            "labels": numpy.full(shape, IGNORED),
+            "position_ids": numpy.zeros(shape, dtype=numpy.int64),
+            "attention_mask": numpy.zeros(shape, dtype=numpy.int64),
         }
-        for row in rows:
-            ids: list[int] = []
-            labels: list[int] = []
-            positions: list[int] = []
+        for number, row in enumerate(rows):
+            ids, labels, positions, mask = (values[number] for values in made.values())
+            end = 0
             for index in row:
-                one = features[index]
-                ids += one["input_ids"]
-                labels += (IGNORED, *one["labels"][1:])  # what comes before it is another document
-                positions += one.get("position_ids") or range(lengths[index])
-            filled, more = len(ids), width - len(ids)
-            made["input_ids"].append(ids + [self.pad_token_id] * more)
-            made["labels"].append(labels + [IGNORED] * more)
-            made["position_ids"].append([*positions, *range(positions[-1] + 1, positions[-1] + 1 + more)])
-            made["attention_mask"].append([1] * filled + [0] * more)
-        return {name: torch.tensor(values) for name, values in made.items()}
+                one, start, end = features[index], end, end + lengths[index]
+                ids[start:end] = one["input_ids"]
+                labels[start + 1 : end] = one["labels"][1:]  # what comes before it is another document
+                positions[start:end] = one.get("position_ids") or numpy.arange(lengths[index])
+            positions[end:] = positions[end - 1] + 1 + numpy.arange(width - end)
+            mask[:end] = 1
+        return {name: torch.from_numpy(values) for name, values in made.items()}
