@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from tests.launched.one_rank import OneRank, make_folder, one_process
 from tests.tiny import REPOSITORY, tiny_llama, tiny_tokenizer
 from zerokit.checkpoint.checksums import checksums, files_of, read_checksums, write_checksums
 from zerokit.checkpoint.reshard import reshard
+from zerokit.checkpoint.saved import num_groups
 
 
 @pytest.fixture(scope="module")
@@ -294,6 +295,41 @@ def test_a_run_goes_on_from_a_checkpoint_of_another_number_of_ranks(here: OneRan
     assert "out/.checkpoint-1-on-1-rank takes " in resumed.said
     assert losses(out)[-2:] == whole[-2:]
     assert not list(out.glob(".*"))
+
+
+@contextmanager
+def two_groups() -> Iterator[None]:
+    """The optimizer has its weights in groups as the Trainer makes them, and zerokit once did."""
+    from zerokit.training.trainer import ZeroTrainer
+
+    with patch.object(ZeroTrainer, "_may_be_one_group", lambda *_: False):
+        yield
+
+
+@pytest.mark.parametrize(("stage", "precision"), [("1", "bf16"), ("2", "fp32"), ("3", "fp32")])
+def test_weights_that_do_not_decay_are_one_group_but_in_a_run_that_began_with_two(
+    stage: str, precision: str, here: OneRank
+) -> None:
+    words = ("--deepspeed.zero_optimization.stage", stage, "--precision", precision)
+    recipe = (*steps(3), "--training.logging_steps", "1", *words)
+    out = here.folder / "out"
+    found = []
+    for fault in (two_groups, nullcontext):
+        assert here.train(*recipe, fault=fault, force=True).error is None
+        found.append(losses(out))
+        groups = num_groups(out / "checkpoint-1")
+        assert groups == (2 if fault is two_groups else 1)
+        for later in ("checkpoint-2", "checkpoint-3"):
+            shutil.rmtree(out / later)
+        assert here.train(*recipe, *RESUME).error is None
+        assert losses(out)[-2:] == found[-1][-2:]
+        assert num_groups(out / "checkpoint-3") == groups
+    assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
+def test_weights_that_decay_are_apart_from_those_that_do_not(here: OneRank) -> None:
+    assert here.train(*steps(1), "--training.weight_decay", "0.1").error is None
+    assert num_groups(here.folder / "out" / "checkpoint-1") == 2
 
 
 def losses(out: Path) -> list[float]:

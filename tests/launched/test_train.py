@@ -185,6 +185,24 @@ def two_ranks(start: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return run(write_recipe(start, folder, ds_config={"zero_optimization": {"stage": 1}}))
 
 
+def test_a_step_exchanges_its_tokens_and_its_loss_beside_what_deepspeed_does(
+    start: Path, tmp_path: Path
+) -> None:
+    recipe = write_recipe(
+        start,
+        tmp_path,
+        ds_config={"zero_optimization": {"stage": 2}},
+        training={"max_steps": 4, "logging_steps": 10},
+    )
+    ended = launch(
+        ["tests/launched/count_exchanges.py", recipe, tmp_path / "found.json"], ranks=2, launcher="none"
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    _, second, third, *_ = json.loads((tmp_path / "found.json").read_text())
+    gradients, norm, weights = "all_reduce", "all_reduce", "all_gather_into_tensor"
+    assert second == third == ["all_gather", gradients, norm, weights, "all_reduce"]
+
+
 @pytest.mark.parametrize("launcher", ["python", "accelerate"])
 def test_one_process_gives_the_losses_of_two(
     launcher: str, two_ranks: dict[str, Any], start: Path, tmp_path: Path

@@ -160,6 +160,20 @@ def read_facts(path: Path) -> Facts:
         return _facts(files, model, optimizer)
 
 
+def num_groups(path: Path) -> int:
+    """In how many groups ZeRO's optimizer has its parameters, read from rank 0's file.
+
+    Args:
+        path: of a step, or of a run, whose newest one is taken.
+
+    Raises:
+        CheckpointError: it is none, or that file is damaged.
+    """
+    files = read_step_folders(find_step_folder(path))[0]
+    with as_deepspeed_saves(files.folder):
+        return len(_of_torch(_optimizer_states(read_archive(files.optimizers[0])))["param_groups"])
+
+
 def shapes_of(model: States) -> Shapes:
     """The shapes of the parameters that the optimizer has.
 
@@ -309,7 +323,7 @@ def _check_steps(files: StepFolder, models: Sequence[States], optimizers: Sequen
 
 def _optimizer_step(states: States) -> int | None:
     """The steps that the optimizer of torch, or of DeepSpeed, has counted."""
-    inner = states.get("base_optimizer_state", states.get("optimizer_state_dict"))
+    inner = _of_torch(states)
     if not isinstance(inner, Mapping):
         return None
     of_parameters = inner.get("state")
@@ -322,3 +336,8 @@ def _optimizer_step(states: States) -> int | None:
             opened.seek(step.storage.offset + step.offset)
             step = struct.unpack("<f", opened.read(4))[0]
     return int(step) if isinstance(step, int | float) and math.isfinite(step) else None
+
+
+def _of_torch(states: States) -> Any:
+    """What the optimizer of torch, or of DeepSpeed, keeps in ZeRO's."""
+    return states.get("base_optimizer_state", states.get("optimizer_state_dict"))

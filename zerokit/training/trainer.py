@@ -15,6 +15,7 @@ from torch.utils.data import SequentialSampler
 from transformers.trainer_utils import EvalLoopOutput
 
 from zerokit.checkpoint.pickles import known_classes_only
+from zerokit.checkpoint.saved import num_groups
 from zerokit.distributed.ranks import read_ranks
 from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.errors import PreemptedError
@@ -34,12 +35,16 @@ if TYPE_CHECKING:
     from zerokit.training.identity import Identity
     from zerokit.training.tasks.task import Task
 
+_BY_ELEMENT = ("adamw_torch", "adamw_torch_fused")
+"""Values of `optim` that know of no matrices, to which it is all the same what lies beside an element."""
+
 
 @overriding(
     "transformers.trainer:Trainer",
     _get_train_sampler="train each example once an epoch",
     _run_epoch="train each example once an epoch",
     _prepare_for_training="begin where Adam begins",
+    get_decay_parameter_names="step all weights as one where none decays",
     _finalize_training="report the loss of all ranks",
     _get_eval_sampler="weigh each held-out token the same",
     evaluation_loop="weigh each held-out token the same, and measure the task",
@@ -69,6 +74,8 @@ class ZeroTrainer(WatchfulTrainer):
         self._identity = identity
         self._trust_checkpoint = trust_checkpoint
         self._operations_per_token = operations_per_token
+        self._in_one_group = False
+        """Whether the optimizer has all weights in one."""
         self.metric_names: tuple[str, ...] = ()
         """Of the last evaluation, its loss included."""
         self.train_dataset: Any
@@ -88,6 +95,7 @@ class ZeroTrainer(WatchfulTrainer):
         self, max_steps: int, train_dataloader: DataLoader[Any], resume_from_checkpoint: str | None
     ) -> tuple[Any, Any]:
         is_restricted = resume_from_checkpoint is not None and not self._trust_checkpoint
+        self._in_one_group = self._may_be_one_group(resume_from_checkpoint)
         if self._task.needs_reference:
             # Before a checkpoint is loaded: until then the model is the one that the run started from.
             prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
@@ -107,6 +115,22 @@ class ZeroTrainer(WatchfulTrainer):
         self.watch_steps()
         release_shared_memory(read_ranks())  # every rank has exchanged parameters, and so has it open
         return prepared  # type: ignore[no-any-return]
+
+    def _may_be_one_group(self, checkpoint: str | None) -> bool:
+        """Whether the optimizer has all weights in one group: ranks exchange each group by itself.
+
+        The Trainer makes one of the weights that decay and one of the others. A checkpoint has the groups of
+        the run that saved it.
+        """
+        if self.args.weight_decay or self.args.optim not in _BY_ELEMENT:
+            return False
+        return checkpoint is None or self._group.together(lambda: num_groups(Path(checkpoint))) == 1
+
+    def get_decay_parameter_names(self, model: Any) -> list[str]:
+        """The Trainer's, or all; DeepSpeed leaves out a group that is empty."""
+        if self._in_one_group:
+            return [name for name, _ in model.named_parameters()]
+        return super().get_decay_parameter_names(model)  # type: ignore[no-any-return]
 
     def _load(self, checkpoint: str) -> None:
         """What the Trainer does with a checkpoint at the end of `_prepare_for_training`."""
