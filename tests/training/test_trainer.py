@@ -144,6 +144,23 @@ def test_a_step_waits_for_its_device_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert asked == ["tolist"]
 
 
+def test_a_task_s_own_loss_waits_for_no_device() -> None:
+    """On the meta device there is nothing to wait for: whoever asks for a number fails."""
+    trainer: Any = ZeroTrainer.__new__(ZeroTrainer)
+    trainer._task = SimpleNamespace(
+        has_own_loss=True, loss=lambda *_: (torch.tensor(6.0, device=device), None)
+    )
+    trainer.args = SimpleNamespace(label_smoothing_factor=0.0, average_tokens_across_devices=True)
+    trainer.accelerator = SimpleNamespace(num_processes=2)
+    device = "meta"
+    assert trainer.compute_loss(None, {}, num_items_in_batch=torch.tensor(3.0, device=device)).is_meta
+    device = "cpu"
+    for items, loss in ((3.0, 4.0), (0.0, 12.0)):  # of blanks alone there is nothing to divide by
+        found = trainer.compute_loss(None, {}, num_items_in_batch=torch.tensor(items))
+        assert found.item() == loss
+        assert found.dtype is torch.float32
+
+
 def test_the_timer_of_a_compiled_module_is_not_compiled() -> None:
     from torch._dynamo.testing import CompileCounter
 

@@ -248,8 +248,8 @@ class ZeroTrainer(WatchfulTrainer):
             inputs = self._task.model_inputs(inputs)
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         loss, output = self._task.loss(model, inputs, self.args.label_smoothing_factor)
-        count = self._task.num_targets(inputs) if num_items_in_batch is None else int(num_items_in_batch)
-        loss = loss / max(count, 1)
+        count = self._task.num_targets(inputs) if num_items_in_batch is None else num_items_in_batch
+        loss = loss / torch.as_tensor(count).clamp(min=1)  # on its device, for which nobody waits
         if self.args.average_tokens_across_devices:  # DeepSpeed takes the mean over the ranks
             loss = loss * self.accelerator.num_processes
         return (loss, output) if return_outputs else loss
