@@ -33,6 +33,7 @@ def _run(way: str, *words: object, iterations: int, cwd: Path) -> Rehearsed:
         ("momentum", 2 * MATRICES),  # and the average
         # All gradients are there at its end, and AdamW has two counters of its own.
         ("several", MATRICES + MATRICES // 2 + MATRICES + 2 * BLOCK),
+        ("container", MATRICES),  # the gradients
         ("in_backward", BLOCK),  # the loss, as the backward pass has not returned
         ("normalizing", MATRICES),  # the gradients
     ],
@@ -44,6 +45,7 @@ def test_a_step_is_what_updates_the_parameters_once(way: str, states: int, tmp_p
     assert report["run"]["stopped_after_steps"] == 2
     held = [one["steady_bytes"] for one in report["per_step"]]
     assert way != "several" or held[0] == held[1], "a step ends with the last of its optimizers"
+    assert way != "container" or report["per_step"][1]["flops"] > 0, "a container and what it holds step once"
     assert max(held) == MATRICES + states + INPUTS + 2 * WORKSPACE
 
 

@@ -108,6 +108,22 @@ class Several:
             optimizer.zero_grad()
 
 
+class Container(torch.optim.Optimizer):
+    """An optimizer of torch's by its class, whose steps are those of another in it."""
+
+    def __init__(self) -> None:
+        super().__init__(parameters, {})
+        self.inner = torch.optim.SGD(parameters, lr=RATE)
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.inner.step()
+
+    def __call__(self) -> None:
+        forward().backward()
+        self.step()
+        self.zero_grad()
+
+
 class InBackward:
     """An optimizer for each parameter, which steps as soon as its gradient is there."""
 
@@ -147,6 +163,7 @@ ways = {
     "gradients": lambda: gradients,
     "momentum": Momentum,
     "several": Several,
+    "container": Container,
     "in_backward": InBackward,
     "normalizing": Normalizing,
 }

@@ -181,8 +181,9 @@ class Backend:
         return int(self._library.zk_after_releases(events))
 
     def label(self, tensor: torch.Tensor, category: Category, name: int = -1) -> None:
-        """Say what the block behind `tensor` is for; `name` is an index into the recording's names."""
-        self._library.zk_label(tensor.untyped_storage()._cdata, CATEGORY_CODES.index(category), name)
+        """Say what the blocks behind `tensor` are for; `name` is an index into the recording's names."""
+        for part in _parts_of(tensor):
+            self._library.zk_label(part.untyped_storage()._cdata, CATEGORY_CODES.index(category), name)
 
     def is_made_up(self, storage: torch.UntypedStorage) -> bool:
         """Whether what `storage` holds depends on values that there are none of."""
@@ -364,6 +365,20 @@ def uncounted() -> contextlib.AbstractContextManager[None]:
 def is_made_up(tensor: torch.Tensor) -> bool:
     """Whether what `tensor` holds depends on values that there are none of."""
     return backend().is_made_up(tensor.untyped_storage())
+
+
+def _parts_of(tensor: Any) -> Iterator[torch.Tensor]:
+    """The tensors that memory lies behind: of a DTensor what this rank holds of it."""
+    import torch
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    if not is_traceable_wrapper_subclass(tensor):
+        yield tensor
+        return
+    names, _ = tensor.__tensor_flatten__()
+    for part in (getattr(tensor, name) for name in names):
+        if isinstance(part, torch.Tensor):  # a DTensor names its mesh as well
+            yield from _parts_of(part)
 
 
 def _open(library: Path) -> ctypes.CDLL:
