@@ -17,6 +17,7 @@ from urllib.error import URLError
 import pyarrow
 import pytest
 import torch
+from torch._utils import ExceptionWrapper
 
 from zerokit import patches
 from zerokit.errors import ZerokitError
@@ -61,6 +62,24 @@ def _given_up(missing: Exception, *, from_none: bool = False) -> None:
         if from_none:
             raise ValueError("please install it") from None
         raise ValueError("please install it")  # noqa: B904 (as scripts do)
+
+
+def _ended(missing: Exception) -> None:
+    """Ends the script since it cannot do without what is missing."""
+    try:
+        raise missing
+    except Exception as error:
+        print(error)
+        sys.exit(1)
+
+
+def _fails_in_a_worker() -> None:
+    """As torch's DataLoader raises again what a worker has failed of."""
+    try:
+        raise ImportError("TorchCodec is required")
+    except ImportError:
+        wrapped = ExceptionWrapper(where="in DataLoader worker process 0")
+    wrapped.reraise()
 
 
 def _handled(cause: Exception) -> None:
@@ -114,6 +133,9 @@ def _reads_back(name: str) -> None:
         (lambda: _given_up(ImportError("libcudart.so.12: cannot open")), "libcudart.so.12"),
         (lambda: _given_up(ModuleNotFoundError("No module named 'x'"), from_none=True), "not installed"),
         (lambda: _given_up(KeyError("best")), None),
+        (lambda: _ended(ModuleNotFoundError("No module named 'x'")), "not installed"),
+        (lambda: _ended(KeyError("best")), None),
+        (_fails_in_a_worker, "does not have (ImportError: TorchCodec is required)"),
         (lambda: _done_without(RehearsalGap("aten::bincount"), from_none=True), "aten::bincount"),
     ],
 )

@@ -47,6 +47,14 @@ class _Trainer:
         dist.init_process_group("gloo", rank=rank)
 
 
+class _Settings(dict[str, int]):
+    """Has a method that wraps one of C, as libraries' dicts have."""
+
+    @functools.wraps(dict.update)
+    def update(self, *given: Any, **named: Any) -> None:
+        super().update(*given, **named)
+
+
 class _Rank(multiprocessing.Process):
     def __init__(self, rank: int) -> None:
         super().__init__(args=(rank,))
@@ -78,6 +86,7 @@ def _made() -> Callable[[int], None]:
         (multiprocessing.Process(target=_train, args=(0,)), True),
         (multiprocessing.Process(target=functools.partial(_train), kwargs={"rank": 0}), True),
         (multiprocessing.Process(target=_call, args=(_train, 0)), True),
+        (multiprocessing.Process(target=_produce, args=(_Settings(), 0)), False),
         (multiprocessing.Process(target=_Trainer([]).main, args=(0,)), True),
         (multiprocessing.Process(target=_train, args=(SimpleNamespace(nranks=8, rank=0),)), True),
         (multiprocessing.Process(target=_train, args=({"local_rank": 0},)), True),

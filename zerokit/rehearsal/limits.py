@@ -96,11 +96,13 @@ def _chain(failure: BaseException | None) -> Iterator[tuple[BaseException, bool]
 
 
 def _gives_up(error: BaseException) -> bool:
-    """Whether `error` is raised by the very clause that handles another one."""
+    """Whether `error` is raised, or the script ended, by the very clause that handles another one."""
     handled, last = error.__context__, last_of(error)
     if last is None or handled is None or handled.__traceback__ is None:
         return False
-    return last.tb_frame is handled.__traceback__.tb_frame and raises(last.tb_frame, last.tb_lasti)
+    if last.tb_frame is not handled.__traceback__.tb_frame:
+        return False
+    return isinstance(error, SystemExit) or raises(last.tb_frame, last.tb_lasti)
 
 
 def _cause(error: BaseException) -> tuple[str, str] | None:
@@ -261,7 +263,10 @@ def _not_importable(error: ImportError) -> tuple[str, str]:
 
 
 def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0][:300]
+    first, *further = text.strip().split("\n")
+    if further and further[0].startswith("Original Traceback "):  # of a worker's error, raised again
+        first = further[-1].partition(": ")[2] or further[-1]
+    return first[:300]
 
 
 def _is_of_a_stand_in(error: BaseException) -> bool:

@@ -219,4 +219,5 @@ def _functions(runs: Any) -> Iterator[FunctionType]:
         for method in vars(base).values():
             method = getattr(method, "__func__", method)  # of a class, or static
             if isinstance(method, FunctionType):
-                yield inspect.unwrap(method)
+                wrapped = inspect.unwrap(method)
+                yield wrapped if isinstance(wrapped, FunctionType) else method  # one of C has no code
