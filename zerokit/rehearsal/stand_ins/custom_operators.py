@@ -1,49 +1,115 @@
-"""Custom operators (`torch.library`) whose kernels for CUDA a package registers in Python.
+"""Custom operators (`torch.library`) that packages bring kernels for CUDA for.
 
-They run as they are: what they allocate is torch's, and Triton kernels in them are launched (triton_kernels).
-One that calls code which a rehearsal cannot run, such as a CUDA library, is sized by its fake implementation:
-its results are allocated, those and what it writes are made up, and the report says so. Without a fake
-implementation the limit is named.
+Those that are registered in Python run as they are: what they allocate is torch's, and Triton kernels in them
+are launched (triton_kernels). One that calls code which a rehearsal cannot run, such as a CUDA library, is
+sized by its fake implementation: its results are allocated, those and what it writes are made up, and the
+report says so. So is one whose kernel is compiled, as torchvision's. Without a fake implementation the limit
+is named.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.limits import limit_of
-from zerokit.rehearsal.native.backend import backend
+from zerokit.rehearsal.native.backend import backend, is_made_up
 
-_REGISTER = Patch("torch.library:Library", "impl", "size operators by their fake implementations")
+_SIZED = "size operators by their fake implementations"
+_REGISTER = Patch("torch.library:Library", "impl", _SIZED)
+_LOAD = Patch("torch._ops:_Ops", "load_library", _SIZED)
 _TORCH = {"aten", "prim", "prims", "c10d", "_c10d_functional", "inductor", "quantized"}
+
+_NMS = "torchvision::nms"
+"""Whose result's size depends on values, so that its fake implementation has none to tell."""
 
 _sized: dict[str, str] = {}
 """Operators that were sized, and why."""
+_in_python: set[str] = set()
+"""Operators whose kernels for CUDA are ours, or run as they are."""
+_libraries: list[Any] = []
+"""Those of the kernels that are put in place here, which go with them."""
+_keeping_all: set[str] = set()
+"""Operators that were taken to keep all boxes."""
 
 
 def install() -> None:
     """Look at the kernels that are registered from here on."""
     wrap(_REGISTER, _register)
+    wrap(_LOAD, _load)
 
 
 def sized() -> list[str]:
-    """A warning for each operator that was sized by its fake implementation."""
+    """A warning for each operator that was sized by its fake implementation, or by a rule of ours."""
     return [
         f"the operator {name} was sized by its fake implementation: memory that it takes while it runs is "
         f"not in the figures ({why})"
         for name, why in _sized.items()
-    ]
+    ] + [f"the operator {name} kept all boxes, where these have no values" for name in sorted(_keeping_all)]
 
 
 def _register(
     register: Any, library: Any, name: Any, function: Any, dispatch_key: str = "", **given: Any
 ) -> Any:
     key = dispatch_key or library.dispatch_key
-    if key == "CUDA" and library.ns not in _TORCH and not given.get("with_keyset"):
-        text = name if isinstance(name, str) else name.name()
-        function = _or_sized(f"{library.ns}::{text.rpartition('::')[2]}", function)
-    return register(library, name, function, dispatch_key, **given)
+    if library.ns in _TORCH:
+        return register(library, name, function, dispatch_key, **given)
+    text = name if isinstance(name, str) else name.name()
+    full = f"{library.ns}::{text.rpartition('::')[2]}"
+    if key == "CUDA" and not given.get("with_keyset"):
+        function = _or_sized(full, function)
+        _in_python.add(full)
+    result = register(library, name, function, dispatch_key, **given)
+    if key == "Meta":
+        _size_if_compiled(full)
+    return result
+
+
+def _load(load: Any, operators: Any, path: Any) -> Any:
+    import torch
+
+    result = load(operators, path)
+    for name in torch._C._dispatch_get_all_op_names():
+        if name.partition("::")[0] not in _TORCH and torch._C._dispatch_has_kernel_for_dispatch_key(
+            name, "Meta"
+        ):
+            _size_if_compiled(name)
+    return result
+
+
+def _size_if_compiled(name: str) -> None:
+    """Put what sizes operator `name` in the place of a kernel that is compiled for CUDA."""
+    import torch
+
+    is_compiled = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA") and name not in _in_python
+    if not is_compiled and name != _NMS:
+        return
+
+    def run(*arguments: Any, **given: Any) -> Any:
+        if name == _NMS:
+            return _kept_boxes(*arguments, **given)
+        _sized[name] = "its kernel is compiled for CUDA"
+        return _by_fake(name, arguments, given)
+
+    make: Any = torch.library.Library  # which torch does not type
+    library = make(name.partition("::")[0], "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that a kernel is replaced
+        library.impl(name.partition("::")[2], run, "CUDA")
+    _libraries.append(library)
+
+
+def _kept_boxes(boxes: Any, scores: Any, iou_threshold: float) -> Any:
+    """Which boxes torchvision's `nms` keeps: where nobody knows, all, which need most memory."""
+    import torch
+
+    if is_made_up(boxes) or is_made_up(scores):
+        _keeping_all.add(_NMS)
+        return torch.arange(boxes.size(0), device=boxes.device)
+    kept = torch.ops.torchvision.nms(boxes.cpu(), scores.cpu(), iou_threshold)
+    return kept.to(boxes.device)
 
 
 def _or_sized(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
