@@ -177,14 +177,16 @@ def test_an_operator_that_calls_cuda_is_sized_by_its_fake_implementation(
     assert f"normed (1024, 512) torch.float32 {1024 * 512 * 4 + 2048} [0, 0, 0, 0]" in runs.printed(
         "custom_operators.py"
     )
-    said, compiled = (line for line in runs.run("custom_operators.py").warnings if "fake" in line)
+    said, loaded, compiled = (line for line in runs.run("custom_operators.py").warnings if "fake" in line)
     assert "outside::normed" in said
     assert "libcudart.so.0" in said
     assert "compiled (1024, 3)" in runs.printed("custom_operators.py")
     assert "outside::compiled" in compiled
+    assert "loaded (5,)" in runs.printed("custom_operators.py")
+    assert "outside::loaded" in loaded
     with pytest.raises(AssertionError, match="exit code 2") as stopped:
         runs.run("custom_operators.py", "unsized")
-    assert "custom_operators.py:17: the rehearsal cannot stand in for what calls libcudart" in str(
+    assert "custom_operators.py:18: the rehearsal cannot stand in for what calls libcudart" in str(
         stopped.value
     )
 

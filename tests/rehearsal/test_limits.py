@@ -76,7 +76,7 @@ def _ended(missing: Exception) -> None:
 def _fails_in_a_worker() -> None:
     """As torch's DataLoader raises again what a worker has failed of."""
     try:
-        raise ImportError("TorchCodec is required")
+        raise ImportError("TorchCodec is required\nfor this")
     except ImportError:
         wrapped = ExceptionWrapper(where="in DataLoader worker process 0")
     wrapped.reraise()

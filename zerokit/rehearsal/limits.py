@@ -48,6 +48,8 @@ _NO_NETWORK = re.compile(
 _NOT_FETCHED = re.compile(r"outgoing traffic has been disabled|offline mode is enabled", re.IGNORECASE)
 """What huggingface_hub and datasets say of what is not in their cache."""
 _NO_LIBRARY = re.compile(r"(?P<library>[^\s'\"]+\.so[\w.]*): cannot open shared object file")
+_RAISED = re.compile(r"[\w.]*(?:Error|Exception): (.+)")
+"""The line of a traceback that tells what was raised."""
 _GPU_TOOLS = ("nvidia-smi", "nvcc", "dcgmi", "nsys")
 """Commands of NVIDIA's driver and toolkit, which a machine without a GPU lacks."""
 _ELSEWHERE = "Choose a setting that does not use it, or measure this run on a GPU"
@@ -265,7 +267,9 @@ def _not_importable(error: ImportError) -> tuple[str, str]:
 def _first_line(text: str) -> str:
     first, *further = text.strip().split("\n")
     if further and further[0].startswith("Original Traceback "):  # of a worker's error, raised again
-        first = further[-1].partition(": ")[2] or further[-1]
+        first = next(
+            (raised[1] for line in reversed(further) if (raised := _RAISED.match(line))), further[-1]
+        )
     return first[:300]
 
 

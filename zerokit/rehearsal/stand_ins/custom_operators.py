@@ -83,8 +83,8 @@ def _size_if_compiled(name: str) -> None:
     """Put what sizes operator `name` in the place of a kernel that is compiled for CUDA."""
     import torch
 
-    is_compiled = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA") and name not in _in_python
-    if not is_compiled and name != _NMS:
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA")
+    if name in _in_python or not (has_kernel or name == _NMS):
         return
 
     def run(*arguments: Any, **given: Any) -> Any:
