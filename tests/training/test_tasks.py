@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ from datasets import ClassLabel, Dataset, Features, Value
 from pydantic import ValidationError
 
 from tests.tiny import tiny_tokenizer
-from zerokit.errors import DataError, ModelError
+from zerokit.errors import DataError, ModelError, ZerokitError
+from zerokit.recipe import load_recipe
 from zerokit.recipe.model import Columns, DataSection, TaskSection, TaskType
 from zerokit.training.examples import IGNORED, tokenize
 from zerokit.training.preview import marked
@@ -450,6 +452,75 @@ def test_generated_answers_are_compared_as_texts(tokenizer: PreTrainedTokenizerB
     assert task.metrics(scores) == {"exact_match": 0.5, "rouge_l": 0.75}
     assert asked["max_new_tokens"] == 128
     assert made("seq2seq", [], predict_with_generate=False).scores(None, {}, model, tokenizer) == ()
+
+
+def encoder_decoder(model_type: str, **keys: Any) -> PreTrainedModel:
+    """A random one, for the tiny tokenizer."""
+    from transformers import AutoConfig
+
+    layers = dict.fromkeys(("encoder_layers", "decoder_layers"), 1)
+    heads = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)
+    widths = {"d_model": 16, **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 16)}
+    ids = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "decoder_start_token_id": 2}
+    sizes = {"vocab_size": 320, "src_vocab_size": 320, "tgt_vocab_size": 320, "max_position_embeddings": 64}
+    config = AutoConfig.for_model(model_type, **layers, **heads, **widths, **ids, **sizes, **keys)
+    torch.manual_seed(0)
+    return TASKS["seq2seq"].model.auto.from_config(config).eval()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("model_type", ["bart", "mbart", "blenderbot", "m2m_100", "fsmt"])
+def test_a_decoder_is_given_what_its_model_makes_of_labels(
+    model_type: str, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Also where its forward() alone does, and where its model looks for the last token of a blank."""
+    task, model = made("seq2seq", []), encoder_decoder(model_type)
+    collate = task.collator(tokenizer, model)
+    rows = [{"input_ids": [5, 6, 7], "labels": [8, 9, 10, 0]}, {"input_ids": [5, 6], "labels": [11, 0]}]
+    batch = collate(rows)
+    assert batch["labels"][1].tolist() == [11, 0, *[IGNORED] * 6]
+    loss = float(task.loss(model, batch)[0])
+    if model_type == "fsmt":  # which shifts the source where it is given labels alone
+        assert batch["decoder_input_ids"][0, :5].tolist() == [0, 8, 9, 10, 0]
+    else:
+        own = model(**{name: batch[name] for name in ("input_ids", "attention_mask", "labels")})
+        assert loss / 6 == pytest.approx(float(own.loss), rel=1e-5)
+    filled = collate([*rows, task.blank()])
+    assert task.num_targets(filled) == 6
+    assert float(task.loss(model, filled)[0]) == pytest.approx(loss, rel=1e-5)
+
+
+def test_answers_begin_at_once_wherever_sources_are_padded(tokenizer: PreTrainedTokenizerBase) -> None:
+    left = copy.deepcopy(tokenizer)
+    left.padding_side = "left"
+    rows = [{"input_ids": [5, 6, 7], "labels": [8, 9, 0]}, {"input_ids": [5], "labels": [8, 0]}]
+    batch = made("seq2seq", []).collator(left, encoder_decoder("bart"))(rows)
+    assert batch["attention_mask"][1].tolist() == [*[0] * 7, 1]
+    assert batch["decoder_input_ids"][1].tolist() == [2, 8, 0, *[1] * 5]
+
+
+def test_sources_fill_the_windows_of_a_model(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Which would pad them itself, by more calls of a module than other ranks make."""
+    model = encoder_decoder("led", attention_window=[12])
+    batch = made("seq2seq", []).collator(tokenizer, model)([{"input_ids": [5], "labels": [8, 0]}])
+    assert [batch[name].shape for name in ("input_ids", "labels")] == [(1, 24), (1, 8)]
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"is_encoder_decoder": False}, "'t5' has no decoder of its own"),
+        ({"num_hidden_layers": 2, "num_decoder_layers": 3}, "3 layers in its decoder and 2 in its encoder"),
+    ],
+)
+def test_a_model_that_has_no_answers_is_refused(config: dict[str, Any], text: str) -> None:
+    loaded = load_recipe(None, ["--model", "x", "--data.train", "x", "--task.type", "seq2seq"])
+    given: Any = SimpleNamespace(**{"model_type": "t5", "is_encoder_decoder": True, **config})
+    with pytest.raises(ZerokitError, match=text):
+        made("seq2seq", []).for_model(given, loaded)
+    made("seq2seq", [], predict_with_generate=False).for_model(
+        SimpleNamespace(is_encoder_decoder=True, num_hidden_layers=2, num_decoder_layers=3),  # type: ignore[arg-type]
+        loaded,
+    )
 
 
 @pytest.mark.parametrize(

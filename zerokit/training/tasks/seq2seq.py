@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import ModelKind
 from zerokit.data.encoding import encode_whole
-from zerokit.errors import ModelError, visible
+from zerokit.errors import ModelError, RecipeError, visible
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of, text_or_none
 from zerokit.training.preview import marked
 from zerokit.training.tasks.task import Task
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+    from zerokit.recipe import LoadedRecipe
     from zerokit.recipe.model import Columns, Format
     from zerokit.reporting.tables import StyledLine
     from zerokit.training.tasks.task import Collator
@@ -41,15 +43,30 @@ class Seq2Seq(Task):
                 hint="Save it with src_lang and tgt_lang set, and name its folder in model.tokenizer",
             )
 
+    def for_model(self, config: PretrainedConfig, loaded: LoadedRecipe) -> Seq2Seq:
+        if not config.is_encoder_decoder:
+            raise ModelError(
+                f"'{config.model_type}' has no decoder of its own beside an encoder",
+                where=loaded.where("model", "path"),
+                hint="Choose a model such as T5, or another task.type",
+            )
+        decoder = getattr(config, "num_decoder_layers", None)
+        layers = getattr(config, "num_hidden_layers", decoder)  # T5 counts those of its encoder there
+        if self.section.predict_with_generate and decoder is not None and decoder > layers:
+            raise RecipeError(
+                f"the model has {decoder} layers in its decoder and {layers} in its encoder, for which "
+                "generate() of transformers fails",
+                where=loaded.where("task", "predict_with_generate"),
+                hint="Set task.predict_with_generate to false",
+            )
+        return self
+
     def complete(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
         if getattr(config, "decoder_start_token_id", None) is None:
             config.decoder_start_token_id = tokenizer.pad_token_id  # as T5 begins
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> Collator:
-        from transformers import DataCollatorForSeq2Seq
-
-        # The model makes of labels what its decoder is given.
-        return DataCollatorForSeq2Seq(tokenizer, model=model, pad_to_multiple_of=self.pad_to())  # type: ignore[no-any-return]
+        return _Batch(tokenizer, model, self.pad_to())
 
     def marked(self, sequence: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Iterator[StyledLine]:
         for line in tokenizer.decode(sequence["input_ids"]).split("\n"):
@@ -135,3 +152,43 @@ class _Encoder(Encoder):
             labels = [*labels[: self.target_len - 1], end]
         input_ids = asked["input_ids"] or [end]
         return [Encoded({"input_ids": input_ids, "labels": labels}, is_cut or answer_is_cut)]
+
+
+class _Batch:
+    """Sources and answers, each padded to one length, and what the decoder is given of the answers.
+
+    A model is not given labels, of which it would compute a loss of its own. So the decoder's tokens are made
+    of them here, as the model does it where it says how, and else as all others do in their forward().
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, model: Any, multiple: int | None) -> None:
+        from transformers import DataCollatorWithPadding
+
+        self.model = model
+        self.multiple = multiple or 1
+        self.end, self.padding = tokenizer.eos_token_id, tokenizer.pad_token_id
+        windows = getattr(model.config, "attention_window", 1)
+        # LED pads what is no multiple by itself, with one more call of its embeddings, on this rank alone.
+        window = windows if isinstance(windows, int) else max(windows)
+        to = math.lcm(self.multiple, window)
+        self.sources = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=to)
+
+    def __call__(self, rows: list[dict[str, Any]]) -> Mapping[str, torch.Tensor]:
+        import torch
+
+        answers = [row["labels"] for row in rows]
+        longest = math.ceil(max(map(len, answers)) / self.multiple) * self.multiple
+        # Behind the answer wherever sources are padded: the decoder begins with its first token.
+        labels = torch.tensor([[*answer, *[IGNORED] * (longest - len(answer))] for answer in answers])
+        shown = labels.clone()  # FSMT writes into what it is shown
+        shown[(labels == IGNORED).all(-1), 0] = self.end  # a blank: mBART begins with an answer's last token
+        sources = self.sources([{"input_ids": row["input_ids"]} for row in rows])
+        return {**sources, "labels": labels, "decoder_input_ids": self._shifted(shown)}
+
+    def _shifted(self, shown: torch.Tensor) -> torch.Tensor:
+        prepare = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
+        if prepare is not None:
+            return prepare(labels=shown)  # type: ignore[no-any-return]
+        shifted = shown.masked_fill(shown == IGNORED, self.padding).roll(1, dims=-1)
+        shifted[:, 0] = self.model.config.decoder_start_token_id
+        return shifted
