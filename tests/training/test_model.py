@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import yaml
+from deepspeed.utils import z3_leaf_module
 from peft import LoraConfig, get_peft_model
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
 )
 
 from tests.tiny import tiny_llama, tiny_tokenizer
+from zerokit.checkpoint.loaded_modules import leave_loaded_modules
 from zerokit.checkpoint.pretrained import read_config
 from zerokit.errors import ModelError, RecipeError, ZerokitError
 from zerokit.recipe import LoadedRecipe, load_recipe
@@ -30,6 +33,7 @@ from zerokit.training.model import (
     check_checkpointing,
     count_parameters,
     find_checkpoint,
+    keep_ranks_together,
     prepare_model,
     switch_dropout_off,
 )
@@ -262,6 +266,43 @@ def test_without_dropout_training_computes_what_evaluation_does(
     switch_dropout_off(model)
     assert torch.equal(model.train()(input_ids=given).logits, expected)
     assert model.config.to_dict() == asked
+
+
+def test_modules_of_which_all_is_loaded_are_left_alone_under_zero_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their parameters are in parts there: a module that reads their sizes fails."""
+    keys = {"d_model": 16, "vocab_size": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16}
+    model = AutoModelForSeq2SeqLM.from_config(CONFIG_MAPPING["pegasus"](**keys, decoder_ffn_dim=16))
+    model.register_buffer("table", torch.zeros(1), persistent=False)
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        tensor._is_hf_initialized = True
+        if isinstance(tensor, torch.nn.Parameter) and "embed_positions" in name:
+            tensor.data = tensor.data[:0].flatten()
+    for module in model.modules():
+        module._is_hf_initialized = False
+    leave_loaded_modules()
+    with pytest.raises(ValueError, match="unpack"):
+        model.initialize_weights()
+    monkeypatch.setattr("transformers.integrations.deepspeed.is_deepspeed_zero3_enabled", lambda: True)
+    model.initialize_weights()
+    assert model._is_hf_initialized, "its buffer that no checkpoint has is not made"
+
+
+def test_all_ranks_call_the_same_modules() -> None:
+    layers = dict.fromkeys(("encoder_layers", "decoder_layers"), 1)
+    experts = {"num_experts": 2, "encoder_sparse_step": 1, "decoder_sparse_step": 1}
+    widths = dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim"), 16)
+    config = CONFIG_MAPPING["nllb-moe"](**layers, **experts, **widths, vocab_size=32)
+    model = AutoModelForSeq2SeqLM.from_config(config)
+    said: list[str] = []
+    keep_ranks_together(model, said.append)
+    assert (model.model.encoder.layerdrop, model.model.decoder.layerdrop) == (0, 0)
+    assert model.config.encoder_layerdrop == 0.05, "what is saved with the model"
+    assert len(said) == 1
+    assert "layerdrop" in said[0]
+    leaves = [name for name, module in model.named_modules() if z3_leaf_module(module)]
+    assert leaves == [f"model.{part}.layers.0.ffn.experts" for part in ("encoder", "decoder")]
+    keep_ranks_together(AutoModelForCausalLM.from_config(CONFIG_MAPPING["llama"](**LLAMA)), said.append)
+    assert len(said) == 1
 
 
 def test_a_classifier_is_none_that_writes_text(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zerokit.checkpoint.loaded_modules import leave_loaded_modules
 from zerokit.checkpoint.source import check_files, is_rehearsal, weight_files
 from zerokit.errors import ModelError
 
@@ -189,6 +190,7 @@ def load_weights(
     Raises:
         ModelError: weights of the model are missing; the same on every rank.
     """
+    leave_loaded_modules()
     model, report = kind.auto.from_pretrained(
         folder,
         config=config,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -207,6 +207,27 @@ def build_model(
     return load_weights(
         prepared.folder, prepared.config, where=str(prepared.folder), kind=kind, **options, **more
     )
+
+
+def keep_ranks_together(model: torch.nn.Module, note: Callable[[str], None] | None) -> None:
+    """Have all ranks call the same modules of a model in each step, as what they exchange asks for.
+
+    Args:
+        model: as built, before there is an engine.
+        note: told of what is not as the model's config says.
+    """
+    from deepspeed.utils import set_z3_leaf_module
+    from torch.nn import Module, ModuleDict, ModuleList
+
+    skips = False
+    for module in model.modules():
+        # Experts by whose tokens: a list of modules that has a forward() of its own calls some of them.
+        if isinstance(module, (ModuleDict, ModuleList)) and type(module).forward is not Module.forward:
+            set_z3_leaf_module(module, True)
+        if vars(module).get("layerdrop"):  # which each rank throws dice for
+            skips, vars(module)["layerdrop"] = True, 0.0
+    if skips and note is not None:
+        note("no layer is left out by chance (layerdrop): each rank would leave out others")
 
 
 def switch_dropout_off(model: torch.nn.Module) -> None:

@@ -21,7 +21,7 @@ from zerokit.training.announce import announce, count_parameters
 from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss
 from zerokit.training.gathering import decide_anew
 from zerokit.training.measure import PeakMemory
-from zerokit.training.model import build_model, switch_dropout_off
+from zerokit.training.model import build_model, keep_ranks_together, switch_dropout_off
 from zerokit.training.operations import operations_per_token, peak_flops
 from zerokit.training.optimizers import host_optimizer
 from zerokit.training.pace import Pace
@@ -105,6 +105,8 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
         model.generation_config = prepared.generation
     model = add_adapter(model, prepared.loaded, prepared.args, prepared.task.peft_type)
     note = console.note if group.ranks.is_main else None
+    if group.ranks.world_size > 1:
+        keep_ranks_together(model, note)
     method = method_of(prepared.loaded)
     learns = method is not None and method.tokens == "embedded"
     chunked = asks_for_chunks(prepared.task.section, prepared.args, learns_tokens=learns)
