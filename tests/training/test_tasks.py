@@ -451,6 +451,8 @@ def test_generated_answers_are_compared_as_texts(tokenizer: PreTrainedTokenizerB
     scores = task.scores(None, {**ids, "labels": labels}, model, tokenizer)
     assert task.metrics(scores) == {"exact_match": 0.5, "rouge_l": 0.75}
     assert asked["max_new_tokens"] == 128
+    blanks = {**ids, "labels": torch.full_like(labels, IGNORED)}  # all that a rank may have
+    assert task.scores(None, blanks, model, tokenizer) == (0, 0, 0)
     assert made("seq2seq", [], predict_with_generate=False).scores(None, {}, model, tokenizer) == ()
 
 

@@ -91,7 +91,8 @@ class Seq2Seq(Task):
         is_example = (labels != IGNORED).any(-1)
         wanted = labels.masked_fill(labels == IGNORED, tokenizer.pad_token_id)[is_example]
         texts = [
-            [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
+            # One by one: batch_decode() makes a text of none, and a rank may have blanks alone.
+            [tokenizer.decode(row, skip_special_tokens=True).strip() for row in ids]
             for ids in (generated[is_example], wanted)
         ]
         pairs = list(zip(*texts, strict=True))
