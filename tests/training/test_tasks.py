@@ -500,9 +500,18 @@ def test_answers_begin_at_once_wherever_sources_are_padded(tokenizer: PreTrained
     assert batch["decoder_input_ids"][1].tolist() == [2, 8, 0, *[1] * 5]
 
 
-def test_sources_fill_the_windows_of_a_model(tokenizer: PreTrainedTokenizerBase) -> None:
+@pytest.mark.parametrize(
+    ("model_type", "keys"),
+    [
+        ("led", {"attention_window": [12]}),
+        ("bigbird_pegasus", {"attention_type": "block_sparse", "block_size": 12}),
+    ],
+)
+def test_sources_fill_the_windows_of_a_model(
+    model_type: str, keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase
+) -> None:
     """Which would pad them itself, by more calls of a module than other ranks make."""
-    model = encoder_decoder("led", attention_window=[12])
+    model = encoder_decoder(model_type, **keys)
     batch = made("seq2seq", []).collator(tokenizer, model)([{"input_ids": [5], "labels": [8, 0]}])
     assert [batch[name].shape for name in ("input_ids", "labels")] == [(1, 24), (1, 8)]
 

@@ -168,10 +168,7 @@ class _Batch:
         self.model = model
         self.multiple = multiple or 1
         self.end, self.padding = tokenizer.eos_token_id, tokenizer.pad_token_id
-        windows = getattr(model.config, "attention_window", 1)
-        # LED pads what is no multiple by itself, with one more call of its embeddings, on this rank alone.
-        window = windows if isinstance(windows, int) else max(windows)
-        to = math.lcm(self.multiple, window)
+        to = math.lcm(self.multiple, _own_padding(model.config))
         self.sources = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=to)
 
     def __call__(self, rows: list[dict[str, Any]]) -> Mapping[str, torch.Tensor]:
@@ -193,3 +190,10 @@ class _Batch:
         shifted = shown.masked_fill(shown == IGNORED, self.padding).roll(1, dims=-1)
         shifted[:, 0] = self.model.config.decoder_start_token_id
         return shifted
+
+
+def _own_padding(config: PretrainedConfig) -> int:
+    """What a model pads sources to a multiple of, by calls of its embeddings that other ranks do not make."""
+    windows = getattr(config, "attention_window", 1)  # LED's
+    window: int = windows if isinstance(windows, int) else max(windows)
+    return window * (config.block_size if getattr(config, "attention_type", "") == "block_sparse" else 1)
