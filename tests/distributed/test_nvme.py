@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from zerokit.distributed.nvme import check_nvme, has_async_io, holding_swap_folders, uses_nvme
+from zerokit.distributed.nvme import (
+    check_nvme,
+    clear_swap_folder,
+    has_async_io,
+    holding_swap_folders,
+    uses_nvme,
+)
 from zerokit.documents import dotted
 from zerokit.errors import ConfigError
 
@@ -42,7 +48,8 @@ def test_without_libaio_it_is_refused(section: str, tmp_path: Path, monkeypatch:
 
 
 def test_two_runs_do_not_swap_to_one_folder(tmp_path: Path) -> None:
-    both = {**on_nvme("offload_param", str(tmp_path)), **on_nvme("offload_optimizer", str(tmp_path))}
+    optimizer = on_nvme("offload_optimizer", f"{tmp_path}/../{tmp_path.name}/")  # written in another way
+    both = {**on_nvme("offload_param", str(tmp_path)), **optimizer}
     with holding_swap_folders(both, dotted):
         says = r"^zero_optimization.offload_optimizer.nvme_path: another run swaps to '"
         with (
@@ -63,3 +70,12 @@ def test_what_is_loaded_need_not_be_compiled(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(OpBuilder, "_loaded_ops", {"async_io": object()})
     monkeypatch.setenv("PATH", "")
     assert has_async_io()
+
+
+def test_what_an_earlier_run_has_left_is_cleared_of_a_rank_alone(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        (tmp_path / "zero_stage_3" / "optimizer" / f"rank{rank}").mkdir(parents=True)
+    clear_swap_folder(on_nvme("offload_param", str(tmp_path)), 1)
+    assert len(list(tmp_path.glob("*/*/rank*"))) == 2
+    clear_swap_folder(on_nvme("offload_optimizer", str(tmp_path)), 1)
+    assert [path.name for path in tmp_path.glob("*/*/rank*")] == ["rank0"]

@@ -156,16 +156,16 @@ def test_a_run_goes_on_with_its_files_elsewhere_and_more_steps(here: OneRank) ->
     assert here.json("run.json")["steps"] == 3
 
 
-@pytest.mark.parametrize("param", ["none", "nvme"])
-def test_a_run_goes_on_with_its_optimizer_on_nvme(param: str, here: OneRank) -> None:
-    """One group is swapped, and one, of what does not decay, is too small to be."""
+@pytest.mark.parametrize(("param", "decay"), [("none", "0"), ("none", "0.1"), ("nvme", "0.1")])
+def test_a_run_goes_on_with_its_optimizer_on_nvme(param: str, decay: str, here: OneRank) -> None:
+    """One group is swapped, and with decay one, of what does not decay, is too small to be."""
     here.run("from tests.launched import cpu_ops; cpu_ops.stand_in_for_async_io()")
     make_folder(here.folder, hidden_size=128, intermediate_size=512)
     on_drive = {"device": "nvme", "nvme_path": str(here.folder)}
     zero = {"stage": 3, "offload_optimizer": on_drive}
     if param == "nvme":
         zero["offload_param"] = on_drive
-    words = ("--deepspeed", json.dumps({"zero_optimization": zero}), "--training.weight_decay", "0.1")
+    words = ("--deepspeed", json.dumps({"zero_optimization": zero}), "--training.weight_decay", decay)
     words += ("--training.logging_steps", "1", "--training.learning_rate", "1e-2", "--training.max_steps")
     assert here.train(*words, "4", "--training.save_steps", "2").error is None
     straight = losses(here.folder / "out")
@@ -175,8 +175,9 @@ def test_a_run_goes_on_with_its_optimizer_on_nvme(param: str, here: OneRank) -> 
     assert here.json("run.json")["resumed_from_step"] == 2
     # DeepSpeed's Adam multiplies its betas step by step, and takes their power after a gap.
     assert losses(here.folder / "out")[-2:] == pytest.approx(straight[-2:], rel=1e-5)
-    for moment in (here.folder / "out").glob("checkpoint-4/*/offloaded_tensors/*/exp_avg-*"):
-        moment.unlink()
+    moments = [*(here.folder / "out").glob("checkpoint-4/*/offloaded_tensors/*/exp_avg-*")]
+    assert len(moments) == 1, "what an earlier run has left on the drive is no part of a checkpoint"
+    moments[0].unlink()
     last = here.folder / "out" / "checkpoint-4"
     write_checksums(last, checksums(last, files_of(last)))
     other = here.train(*words, "5", *RESUME)

@@ -296,6 +296,11 @@ def test_layers_that_no_adapter_can_sit_beside_are_left_out(monkeypatch: pytest.
         "phimoe": (experts, attention),
         "llama4_text": (experts | {"interleave_moe_layer_step": 1}, attention | feed_forward),
         "mamba2": (mamba, {"in_proj"}),
+        "mamba": ({"state_size": 8}, {"in_proj"}),
+        "jamba": (
+            {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8, "mamba_dt_rank": 4},
+            {"in_proj", "x_proj", "out_proj"} | attention | feed_forward,
+        ),
         "bamba": (hybrid | {"attn_layer_indices": [1]}, {"in_proj"} | attention | feed_forward),
         "falcon": ({}, {"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"}),
         "mixtral": (experts, {"q_proj", "v_proj"}),
@@ -306,6 +311,18 @@ def test_layers_that_no_adapter_can_sit_beside_are_left_out(monkeypatch: pytest.
         adapted = tried(model_type, "causal_lm", "--peft.type=lora", *named)
         layers = {name.split(".lora_A")[0] for name, _ in adapted.named_parameters() if ".lora_A" in name}
         assert {layer.rpartition(".")[2] for layer in layers} == adapted_layers, model_type
+
+
+@pytest.mark.parametrize("excluded", ["[in_proj]", ".*in_proj"])
+def test_what_a_recipe_excludes_is_left_out_beside_them(
+    excluded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        CONFIGS, "mamba2", {**CONFIGS["mamba"], "num_heads": 4, "head_dim": 16, "n_groups": 1}
+    )
+    words_ = ("--peft.type=lora", "--peft.target_modules=all-linear", f"--peft.exclude_modules={excluded}")
+    with pytest.raises(RecipeError, match="All modules were excluded"):
+        tried("mamba2", "causal_lm", *words_)
 
 
 def test_targets_that_nobody_names_are_those_that_the_estimate_counts(

@@ -161,7 +161,7 @@ def read_facts(path: Path) -> Facts:
 
 
 def num_groups(path: Path) -> int:
-    """In how many groups ZeRO's optimizer has its parameters, read from rank 0's file.
+    """In how many groups ZeRO's optimizer has its parameters, read from rank 0's file; 0: it does not say.
 
     Args:
         path: of a step, or of a run, whose newest one is taken.
@@ -169,9 +169,11 @@ def num_groups(path: Path) -> int:
     Raises:
         CheckpointError: it is none, or that file is damaged.
     """
-    files = read_step_folders(find_step_folder(path))[0]
+    files = read_step_folders(find_step_folder(path), swapped=True)[0]
     with as_deepspeed_saves(files.folder):
-        return len(_of_torch(_optimizer_states(read_archive(files.optimizers[0])))["param_groups"])
+        of_torch = _of_torch(_optimizer_states(read_archive(files.optimizers[0])))
+        # Of an elastic checkpoint it is a list of what each group's elements have.
+        return len(of_torch["param_groups"]) if isinstance(of_torch, Mapping) else 0
 
 
 def shapes_of(model: States) -> Shapes:

@@ -167,15 +167,19 @@ def _place(match: re.Match[str]) -> tuple[int, str]:
     return int(match["number"]), match[0]
 
 
-def read_step_folders(folder: Path) -> list[StepFolder]:
+def read_step_folders(folder: Path, *, swapped: bool = False) -> list[StepFolder]:
     """Sort the files of a folder: by the ranks that divide the model, one without such.
+
+    Args:
+        folder: of a step.
+        swapped: take also one whose weights lie in swap files of NVMe, for what is not there.
 
     Raises:
         CheckpointError: one is unfinished, two are of the same rank, they are of a kind that is not read, or
             those of a rank that divides the model are missing.
     """
     names = names_in(folder)
-    _refuse(folder, names)
+    _refuse(folder, [name for name in names if not (swapped and _SWAPPED.fullmatch(name))])
     layers = _layers(folder, names)
     model_ranks = _model_ranks(folder, names)
     tensor_parallel = len(layers) or len(model_ranks)
@@ -241,7 +245,7 @@ def _refuse(folder: Path, names: Iterable[str]) -> None:
         (
             _SWAPPED,
             "has the optimizer's weights, in swap files of NVMe that zerokit does not read",
-            "Go on from it with the optimizer on the host, and save again",
+            "Go on from it with 'zerokit train': the model that a run saves at its end is whole",
         ),
     ):
         one = next((name for name in names if pattern.fullmatch(name)), None)

@@ -26,5 +26,6 @@ def quickstart(
     try:
         run_quickstart(output_dir, fresh=fresh, max_steps=max_steps)
     except KeyboardInterrupt:
-        console.note("zerokit: stopped. The same command goes on after the last run that came to its end")
+        again = "Without --fresh, the command" if fresh else "The same command"
+        console.note(f"zerokit: stopped. {again} goes on after the last run that came to its end")
         raise

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zerokit.distributed.extensions import check_compiler, is_loaded
 from zerokit.documents import KeyPath
 from zerokit.errors import ConfigError
 
+if TYPE_CHECKING:
+    from zerokit.distributed.group import RankGroup
+
 INSTALL_LIBAIO = "apt install libaio-dev (Debian, Ubuntu), dnf install libaio-devel (Fedora)"
-LOCK_FILE = ".zerokit-lock"
-"""In a folder that is swapped to."""
 _SECTIONS = ("offload_param", "offload_optimizer")
 
 
@@ -82,11 +84,13 @@ def holding_swap_folders(zero: Mapping[str, Any], where: Callable[[KeyPath], str
     Raises:
         ConfigError: another run holds one.
     """
-    folders = {str(offload["nvme_path"]): section for section, offload in _offloaded(zero)}
+    folders = {Path(offload["nvme_path"]).resolve(): section for section, offload in _offloaded(zero)}
     with ExitStack() as held:
         for folder, section in folders.items():
-            opened = held.enter_context((Path(folder) / LOCK_FILE).open("w"))
+            # By machine, whose ranks are one run's: where several share the folder, each has its own.
+            lock = folder / f".zerokit-{os.uname().nodename}-{os.getuid()}"
             try:
+                opened = held.enter_context(lock.open("w"))
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigError(
@@ -94,7 +98,38 @@ def holding_swap_folders(zero: Mapping[str, Any], where: Callable[[KeyPath], str
                     where=where(("zero_optimization", section, "nvme_path")),
                     hint="Give each run on a machine a folder of its own",
                 ) from None
+            except OSError:
+                continue  # a file system without locks
         yield
+
+
+def hold_swap_folders(
+    group: RankGroup, held: ExitStack, zero: Mapping[str, Any], where: Callable[[KeyPath], str]
+) -> None:
+    """Hold them as long as `held` is open: on each machine its first rank does.
+
+    Raises:
+        ConfigError: as :func:`holding_swap_folders`; the same on every rank.
+    """
+
+    def hold() -> None:
+        if group.ranks.is_node_main:
+            held.enter_context(holding_swap_folders(zero, where))
+
+    group.together(hold)
+
+
+def clear_swap_folder(zero: Mapping[str, Any], rank: int) -> None:
+    """Remove what an earlier run has left of a rank's optimizer: each checkpoint would have it, too.
+
+    Args:
+        zero: the section `zero_optimization`, as DeepSpeed gets it.
+        rank: of this process, of all.
+    """
+    offload = dict(_offloaded(zero)).get("offload_optimizer")
+    if offload is not None:
+        folder = Path(offload["nvme_path"]) / "zero_stage_3" / "optimizer" / f"rank{rank}"
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _offloaded(zero: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

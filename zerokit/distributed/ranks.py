@@ -127,14 +127,15 @@ def free_port(wanted: int = 0) -> int:
         LaunchError: `wanted` is taken.
     """
     if wanted:
-        if not _bind(wanted):
+        if not _bound(wanted):
             raise port_taken(wanted)
         return wanted
     # Drawn, not counted from the first: a run that starts beside this one must come upon another. And not by
     # `random` itself, which a script may have seeded.
-    candidates = [port for port in _PORTS if port not in _handed_out()]
+    handed_out = _handed_out()
+    candidates = [port for port in _PORTS if port not in handed_out]
     tries = secrets.SystemRandom().sample(candidates, k=min(_PORT_TRIES, len(candidates)))
-    port = next(filter(_bind, tries), 0) or _bind(0)
+    port = next(filter(_bound, tries), 0) or _bound(0)
     if not port:
         raise LaunchError("no port is free", where="--master_port", hint="'ss -ltnp' says who has them")
     return port
@@ -155,7 +156,7 @@ def _handed_out() -> range:
     return range(int(first), int(last) + 1)
 
 
-def _bind(port: int) -> int:
+def _bound(port: int) -> int:
     """The port that can be bound to where `port` is asked for, 0 being any; 0: it is taken."""
     with socket.socket() as probe:
         # A port whose last run has just ended is free.

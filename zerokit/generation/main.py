@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from zerokit import console
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.distributed.libraries import set_up_libraries
+from zerokit.distributed.nvme import hold_swap_folders
 from zerokit.distributed.shared_memory import release_shared_memory
+from zerokit.documents import dotted
 from zerokit.extras import require
 from zerokit.generation.batches import deal
 from zerokit.generation.options import Options
@@ -51,9 +54,19 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> None:
     job = prepare(group, options)
 
     from zerokit.distributed.extensions import compile_extensions
-    from zerokit.generation.engine import Generator
 
     compile_extensions(group, cpu_optimizer=None)
+    with ExitStack() as held:
+        zero = job.engine.ds_config["zero_optimization"]
+        hold_swap_folders(group, held, zero, lambda path: f"--ds-config ({dotted(path)})")
+        _run(group, job, stream)
+
+
+def _run(group: RankGroup, job: Job, stream: IO[str]) -> None:
+    """Load the model, and write what it generates."""
+    from zerokit.generation.engine import Generator
+
+    options = job.options
     started = time.monotonic()
     generator = Generator(job.model, job.engine, group.ranks, trust_remote_code=options.trust_remote_code)
     release_shared_memory(group.ranks)

@@ -104,7 +104,9 @@ def _gives_up(error: BaseException) -> bool:
         return False
     if last.tb_frame is not handled.__traceback__.tb_frame:
         return False
-    return isinstance(error, SystemExit) or raises(last.tb_frame, last.tb_lasti)
+    if isinstance(error, SystemExit):
+        return error.code not in (None, 0)  # else the script says that all went well
+    return raises(last.tb_frame, last.tb_lasti)
 
 
 def _cause(error: BaseException) -> tuple[str, str] | None:

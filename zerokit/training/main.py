@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
-from zerokit.distributed.nvme import holding_swap_folders
+from zerokit.distributed.nvme import clear_swap_folder, hold_swap_folders
 from zerokit.extras import require
 from zerokit.recipe.load import LoadedRecipe, load_recipe
 from zerokit.training.first_look import first_look
-
-if TYPE_CHECKING:
-    from zerokit.training.prepare import Prepared
 
 
 def main(
@@ -73,6 +69,7 @@ def train(
     loaded = group.together(lambda: read_recipe(group, recipe, overrides))
 
     # Imported here so that a mistyped option is answered before torch and transformers load.
+    from zerokit.training.arguments import ds_config_place
     from zerokit.training.prepare import prepare, preview
 
     if previewed is not None:
@@ -92,7 +89,10 @@ def train(
     from zerokit.training.run import run  # imports transformers, whose words prepare has set up
 
     with prepared.output.owned(group, prepared.identity.run_id), ExitStack() as held:
-        group.together(lambda: held.enter_context(_swap_folders(group, prepared)))
+        zero = prepared.resolved.ds_config["zero_optimization"]
+        if not is_rehearsal():
+            hold_swap_folders(group, held, zero, lambda path: ds_config_place(path, loaded))
+            clear_swap_folder(zero, group.ranks.rank)
         run(group, prepared, expected)
         if push_to_hub is not None:
             address = group.together(
@@ -100,16 +100,6 @@ def train(
             )
             if group.ranks.is_main:
                 console.note(f"uploaded to {address}")
-
-
-def _swap_folders(group: RankGroup, prepared: Prepared) -> AbstractContextManager[None]:
-    """What holds those on NVMe, on each node's first rank."""
-    if is_rehearsal() or not group.ranks.is_node_main:
-        return nullcontext()
-    from zerokit.training.arguments import ds_config_place
-
-    zero = prepared.resolved.ds_config["zero_optimization"]
-    return holding_swap_folders(zero, lambda path: ds_config_place(path, prepared.loaded))
 
 
 def read_recipe(group: RankGroup, recipe: Path | None, overrides: Sequence[str]) -> LoadedRecipe:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     import torch
 
 
+_COLUMNS = ("input_ids", "labels", "position_ids", "attention_mask")
+
+
 class InRows:
     """A collator: the examples of a micro batch in few rows, told apart by positions that begin at 0 again.
 
@@ -42,14 +45,13 @@ class InRows:
             rows = rows_for(lengths, self.capacity)
         width = row_length(max(sum(lengths[index] for index in row) for row in rows), self.multiple)
         shape = (len(rows), width)
+        empty = (self.pad_token_id, IGNORED, 0, 0)
         made = {
-            "input_ids": numpy.full(shape, self.pad_token_id),
-            "labels": numpy.full(shape, IGNORED),
-            "position_ids": numpy.zeros(shape, dtype=numpy.int64),
-            "attention_mask": numpy.zeros(shape, dtype=numpy.int64),
+            name: numpy.full(shape, value, dtype=numpy.int64)
+            for name, value in zip(_COLUMNS, empty, strict=True)
         }
         for number, row in enumerate(rows):
-            ids, labels, positions, mask = (values[number] for values in made.values())
+            ids, labels, positions, mask = (made[name][number] for name in _COLUMNS)
             end = 0
             for index in row:
                 one, start, end = features[index], end, end + lengths[index]

@@ -10,12 +10,17 @@ losses.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from zerokit.checkpoint.step_folder import find_step_folder
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 from zerokit.patches import PrivateAttribute
+
+if TYPE_CHECKING:
+    from zerokit.distributed.group import RankGroup
 
 _STAGE_3 = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
 _PURPOSE = "take the states of an optimizer on NVMe from a checkpoint"
@@ -30,84 +35,94 @@ PrivateAttribute("deepspeed.runtime.engine:DeepSpeedEngine", "_get_all_zero_chec
 _END = ".tensor.swp"
 
 
-def load_swapped_states(engine: Any, folder: Path) -> None:
+def load_swapped_states(engine: Any, folder: Path, group: RankGroup) -> None:
     """Take from a checkpoint what the engine has left there; nothing where no optimizer is swapped.
 
     Args:
         engine: DeepSpeed's, which has loaded that checkpoint.
-        folder: ``checkpoint-N``, with a file ``latest``.
+        folder: ``checkpoint-N``.
+        group: all ranks.
 
     Raises:
-        CheckpointError: it has no swap files of this rank's groups.
+        CheckpointError: it has not the swap files of a rank's groups; the same on every rank.
     """
-    import torch
-
     if not engine.zero_nvme_offload_optimizer():
         return
     optimizer = engine.optimizer
-    base, masters = optimizer.optimizer, optimizer.fp32_partitioned_groups_flat
-    step = folder / (folder / "latest").read_text(encoding="utf-8").strip()
-    saved = engine._get_all_zero_checkpoints(str(folder), step.name)[engine.global_rank]
+    step = find_step_folder(folder)
+    saved = group.together(lambda: _own_part(engine, step))
     optimizer.checkpoint_event_prologue()
     optimizer.loss_scaler, optimizer.overflow = saved["loss_scaler"], saved["overflow"]
+    optimizer.dynamic_loss_scale = saved["dynamic_loss_scale"]
     optimizer._set_fp32_optimizer_param_groups()
-    base.load_state_dict(saved["optimizer_state_dict"])
+    optimizer.optimizer.load_state_dict(saved["optimizer_state_dict"])
     optimizer._clear_fp32_optimizer_param_groups()
-    swapped: dict[str, list[str]] = {}
-    for group, (master, kept) in enumerate(zip(masters, saved["fp32_flat_groups"], strict=True)):
-        if not optimizer._swappable_optimizer_subgroup(group):
+    for number, kept in enumerate(saved["fp32_flat_groups"]):
+        master = optimizer.fp32_partitioned_groups_flat[number]
+        if not optimizer._swappable_optimizer_subgroup(number):
             master.data.copy_(kept.data)
             continue
-        size, state = optimizer.fp16_partitioned_groups_flat_numel[group], base.state[master]
-        moments = [name for name, value in state.items() if torch.is_tensor(value) and not value.numel()]
-        for name in moments:
+        size, state = optimizer.fp16_partitioned_groups_flat_numel[number], optimizer.optimizer.state[master]
+        for name in _swapped(state):
             # By its size the swapper knows what to swap in; it makes room itself.
             state[name] = state[name].new_empty(1).expand(size)
-        swapped[master.ds_id] = moments
-    _put_files(step, engine, swapped)
     optimizer.optimizer_swapper.purge_state()
     optimizer.reset_swap_buffers()
     optimizer.checkpoint_event_epilogue()
 
 
-def _put_files(step: Path, engine: Any, groups: dict[str, list[str]]) -> None:
-    """Give swap files the names that this run's groups have, if it has numbered its parameters otherwise.
+def _own_part(engine: Any, step: Path) -> Mapping[str, Any]:
+    """This rank's part of the optimizer's states, whose swap files have the names that its groups have now.
 
     A group is named by the numbers of its first and last parameter, which count from the first one that the
     process has made: another model before it shifts them all.
 
-    Args:
-        step: the checkpoint's folder ``global_stepN``, whose files the engine has copied under their names.
-        engine: DeepSpeed's.
-        groups: names of the moments of each group.
-
     Raises:
-        CheckpointError: a file is missing.
+        CheckpointError: a file is missing, or the groups are others.
     """
+    optimizer = engine.optimizer
+    parts = engine._get_all_zero_checkpoints(str(step.parent), step.name)
+    saved: Mapping[str, Any] = parts[engine.global_rank]
+    masters = optimizer.fp32_partitioned_groups_flat
+    own = {
+        number: master.ds_id
+        for number, master in enumerate(masters)
+        if optimizer._swappable_optimizer_subgroup(number)
+    }
     rank = engine.local_rank if engine.use_node_local_storage() else engine.global_rank
-    there = next(iter((step / "offloaded_tensors").glob(f"rank{rank:02d}")), step)
-    saved = sorted(
-        (file.name.removesuffix(_END) for file in there.glob(f"[0-9]*_*[0-9]{_END}")), key=_numbers
-    )
-    own = sorted(groups, key=_numbers)
+    there = step / "offloaded_tensors" / f"rank{rank:02d}"
+    found = {file.name.removesuffix(_END) for file in there.glob(f"[0-9]*_*[0-9]{_END}")}
+    names = own
+    if not found.issuperset(own.values()):
+        by_place = sorted(own, key=lambda number: _numbers(own[number]))
+        names = own | dict(zip(by_place, sorted(found, key=_numbers), strict=False))
+    states = saved["optimizer_state_dict"]["state"]
     files = [
-        (f"{kind}{old}{_END}", f"{kind}{new}{_END}")
-        for old, new in zip(saved, own, strict=False)
-        for kind in ("", *(f"{name}-" for name in groups[new]))
+        (f"{kind}{names[number]}{_END}", f"{kind}{own[number]}{_END}")
+        for number in own
+        for kind in ("", *(f"{name}-" for name in _swapped(states.get(number, {}))))
     ]
     lost = next((old for old, _ in files if not (there / old).is_file()), None)
-    if len(saved) != len(own) or lost is not None:
+    if lost is not None or len(saved["fp32_flat_groups"]) != len(masters):
         raise CheckpointError(
-            f"has no file '{lost}' in {there.name}" if lost else f"has {len(saved)} groups, not {len(own)}",
+            f"has no file '{lost}' in {there.name}"
+            if lost
+            else "has other groups of parameters than this run",
             where=shown(step),
             hint="Go on with the ds_config and the versions that it was saved with",
         )
-    folder = Path(engine.optimizer.optimizer_swapper.swap_folder)
+    folder = Path(optimizer.optimizer_swapper.swap_folder)
     for old, new in files:
         if old != new:
             shutil.copyfile(there / old, folder / new)
     for old in {old for old, _ in files} - {new for _, new in files}:
         (folder / old).unlink(missing_ok=True)  # the next checkpoint would have it, too
+    return saved
+
+
+def _swapped(state: Mapping[str, Any]) -> list[str]:
+    """The moments of a group that are saved in swap files: their tensors are empty."""
+    return [name for name, value in state.items() if getattr(value, "shape", None) == (0,)]
 
 
 def _numbers(name: str) -> list[int]:

@@ -108,7 +108,7 @@ class ZeroTrainer(WatchfulTrainer):
             elif resume_from_checkpoint is not None:
                 self._load(resume_from_checkpoint)
             if resume_from_checkpoint is not None:
-                load_swapped_states(self.deepspeed, Path(resume_from_checkpoint))
+                load_swapped_states(self.deepspeed, Path(resume_from_checkpoint), self._group)
         self.disk_problems.note_those_of(self.deepspeed)
         if resume_from_checkpoint is None:
             undo_dummy_step(self.deepspeed.optimizer)

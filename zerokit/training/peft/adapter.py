@@ -56,6 +56,8 @@ def adapted_model(
     anyway = _SAVED_ANYWAY.get(keys["task_type"] or "", ())
     if outermost := [name for name in whole if not _is_below(name, (*whole, *anyway))]:
         keys["modules_to_save"] = outermost
+    if keys.get("target_modules") == "all-linear" and (unfit := unfit_layers(model)):
+        keys["exclude_modules"] = _and_those(keys.get("exclude_modules"), unfit)
     try:
         return get_peft_model(model, config_class(asked.type_)(**keys))
     except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
@@ -110,6 +112,13 @@ def _of_decoder(config: PretrainedConfig) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def _and_those(excluded: str | Sequence[str] | None, unfit: list[str]) -> str | list[str]:
+    """What is excluded, as peft takes it, a pattern or ends of names; and some more ends of names."""
+    if not excluded or isinstance(excluded, str):
+        return f"{excluded}|{pattern_of(unfit)}" if excluded else pattern_of(unfit)
+    return [*excluded, *unfit]
+
+
 _HEADS = r".*(classifier|score)(\..*)?"
 """Trained whole."""
 
@@ -125,15 +134,10 @@ def _default_targets(asked: Asked, model: PreTrainedModel) -> dict[str, Any]:
         else constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
     )
     found: dict[str, Any] = {}
-    if asked.keys.get("target_modules") == "all-linear":
-        if not asked.keys.get("exclude_modules") and (unfit := unfit_layers(model)):
-            found["exclude_modules"] = pattern_of(unfit)
-    elif not any(asked.keys.get(name) for name in ("target_modules", "target_parameters")):
+    if not any(asked.keys.get(name) for name in ("target_modules", "target_parameters")):
         # An adapter on each: Dettmers et al. 2023, section 4.
         if asked.type_ == "qlora" or model_type not in known:
-            unfit = unfit_layers(model)
-            outside = f"{_HEADS}|{pattern_of(unfit)}" if unfit else _HEADS
-            found |= {"target_modules": "all-linear", "exclude_modules": outside}
+            found |= {"target_modules": "all-linear", "exclude_modules": _HEADS}
         else:
             # By name: peft 0.21 finds none for Mixtral where it is left to look them up.
             found["target_modules"] = known[model_type]
