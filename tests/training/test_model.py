@@ -24,13 +24,14 @@ from transformers import (
 from tests.tiny import tiny_llama, tiny_tokenizer
 from zerokit.checkpoint.loaded_modules import leave_loaded_modules
 from zerokit.checkpoint.pretrained import read_config
-from zerokit.errors import ModelError, RecipeError, ZerokitError
+from zerokit.errors import ConfigError, ModelError, RecipeError, ZerokitError
 from zerokit.recipe import LoadedRecipe, load_recipe
 from zerokit.recipe.model import TaskSection
 from zerokit.training.model import (
     _check_heads,
     build_model,
     check_checkpointing,
+    check_sizes,
     count_parameters,
     find_checkpoint,
     keep_ranks_together,
@@ -268,6 +269,16 @@ def test_without_dropout_training_computes_what_evaluation_does(
     assert model.config.to_dict() == asked
 
 
+def test_sizes_that_no_hidden_size_tells_are_refused(tmp_path: Path) -> None:
+    loaded = recipe(tmp_path, LLAMA)
+    two = CONFIG_MAPPING["t5gemma"]()
+    with pytest.raises(ConfigError, match=r"no hidden size in the config of t5gemma.*'reduce_bucket_size'"):
+        check_sizes({"zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}, loaded, two)
+    check_sizes({"zero_optimization": {"stage": 2, "reduce_bucket_size": 100}}, loaded, two)
+    one = CONFIG_MAPPING["llama"](**{name: value for name, value in LLAMA.items() if name != "model_type"})
+    check_sizes({"zero_optimization": {"reduce_bucket_size": "auto"}}, loaded, one)
+
+
 def test_modules_of_which_all_is_loaded_are_left_alone_under_zero_3(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their parameters are in parts there: a module that reads their sizes fails."""
     keys = {"d_model": 16, "vocab_size": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16}
@@ -294,14 +305,19 @@ def test_all_ranks_call_the_same_modules() -> None:
     config = CONFIG_MAPPING["nllb-moe"](**layers, **experts, **widths, vocab_size=32)
     model = AutoModelForSeq2SeqLM.from_config(config)
     said: list[str] = []
-    keep_ranks_together(model, said.append)
+    keep_ranks_together(model, 3, "deepspeed", said.append)
     assert (model.model.encoder.layerdrop, model.model.decoder.layerdrop) == (0, 0)
     assert model.config.encoder_layerdrop == 0.05, "what is saved with the model"
     assert len(said) == 1
     assert "layerdrop" in said[0]
     leaves = [name for name, module in model.named_modules() if z3_leaf_module(module)]
     assert leaves == [f"model.{part}.layers.0.ffn.experts" for part in ("encoder", "decoder")]
-    keep_ranks_together(AutoModelForCausalLM.from_config(CONFIG_MAPPING["llama"](**LLAMA)), said.append)
+    with pytest.raises(ConfigError, match="NllbMoeExperts calls experts one by one"):
+        keep_ranks_together(model, 2, "deepspeed", None)
+    keep_ranks_together(model, 0, "deepspeed", said.append)
+    keep_ranks_together(get_peft_model(model, LoraConfig(target_modules=["q_proj"])), 2, "deepspeed", None)
+    llama = AutoModelForCausalLM.from_config(CONFIG_MAPPING["llama"](**LLAMA))
+    keep_ranks_together(llama, 2, "deepspeed", said.append)
     assert len(said) == 1
 
 

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import CAUSAL_LM, ModelKind, check_shapes, load_weights, read_config
 from zerokit.checkpoint.source import check_checkpoint, read_model_config, resolve_checkpoint
-from zerokit.errors import ModelError, RecipeError, did_you_mean
+from zerokit.config.base import AUTO, ZERO
+from zerokit.errors import ConfigError, ModelError, RecipeError, did_you_mean
+from zerokit.resolving.who_fills import SIZE_RULES
+from zerokit.training.arguments import ds_config_place
 
 if TYPE_CHECKING:
     import torch
@@ -108,6 +111,30 @@ def check_checkpointing(
                 f"{made.__name__} cannot compute activations again",
                 where=loaded.where("training", name),
                 hint=f"Set training.{name} to false",
+            )
+
+
+def check_sizes(ds_config: Mapping[str, Any], loaded: LoadedRecipe, config: PretrainedConfig) -> None:
+    """Refuse sizes that the Trainer would fill from a model whose config says no hidden size.
+
+    Args:
+        ds_config: the run's.
+        loaded: the recipe.
+        config: of the model; one of an encoder and a decoder may have two configs within, and no size.
+
+    Raises:
+        ConfigError: the Trainer would stop there once the model is loaded.
+    """
+    for found in (config, getattr(config, "text_config", None)):
+        if hasattr(found, "hidden_size") or hasattr(found, "hidden_sizes"):
+            return
+    for key in SIZE_RULES:
+        if ds_config.get(ZERO, {}).get(key) == AUTO:
+            raise ConfigError(
+                f"the Trainer finds no hidden size in the config of {config.model_type}, from which it fills "
+                f"'{key}'",
+                where=ds_config_place((ZERO, key), loaded),
+                hint=f"Write numbers for {', '.join(SIZE_RULES)}, such as 5e7, 5e7 and 1e5",
             )
 
 
@@ -209,21 +236,36 @@ def build_model(
     )
 
 
-def keep_ranks_together(model: torch.nn.Module, note: Callable[[str], None] | None) -> None:
+def keep_ranks_together(
+    model: torch.nn.Module, stage: int, where: str, note: Callable[[str], None] | None
+) -> None:
     """Have all ranks call the same modules of a model in each step, as what they exchange asks for.
 
     Args:
-        model: as built, before there is an engine.
+        model: as built, with its adapter, before there is an engine.
+        stage: of ZeRO.
+        where: the place of the ds_config, for errors.
         note: told of what is not as the model's config says.
+
+    Raises:
+        ConfigError: ranks would take gradients of different experts for those of one.
     """
     from deepspeed.utils import set_z3_leaf_module
     from torch.nn import Module, ModuleDict, ModuleList
 
     skips = False
     for module in model.modules():
-        # Experts by whose tokens: a list of modules that has a forward() of its own calls some of them.
+        # A list of modules that has a forward() of its own is one of experts: it calls some, by the tokens.
         if isinstance(module, (ModuleDict, ModuleList)) and type(module).forward is not Module.forward:
             set_z3_leaf_module(module, True)
+            # Stages 1 and 2 exchange gradients in the order in which each rank has them, without a word.
+            if stage in (1, 2) and any(parameter.requires_grad for parameter in module.parameters()):
+                raise ConfigError(
+                    f"{type(module).__name__} calls experts one by one, by the tokens of a rank: under "
+                    f"ZeRO-{stage} ranks that call others would take gradients of one for those of another",
+                    where=where,
+                    hint="Train under ZeRO-3, which takes them as one, or an adapter that no expert has",
+                )
         if vars(module).get("layerdrop"):  # which each rank throws dice for
             skips, vars(module)["layerdrop"] = True, 0.0
     if skips and note is not None:

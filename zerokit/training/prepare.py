@@ -24,6 +24,7 @@ from zerokit.training.identity import Identity, identify
 from zerokit.training.model import (
     PreparedModel,
     check_checkpointing,
+    check_sizes,
     find_checkpoint,
     generation_config,
     prepare_model,
@@ -161,6 +162,7 @@ def prepare(
     if sized is not None and group.ranks.is_main:
         console.note(sized)
     task = group.together(lambda: task.for_model(model.config, loaded))
+    group.together(lambda: check_sizes(resolved.ds_config, loaded, model.config))
     group.together(lambda: check_checkpointing(resolved.training, loaded, model.config, task))
     group.together(lambda: check_adapter(loaded, resolved, model, task))
     generation = group.together(lambda: generation_config(loaded, folder, tokenizer, task, model))

@@ -106,7 +106,7 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
     model = add_adapter(model, prepared.loaded, prepared.args, prepared.task.peft_type)
     note = console.note if group.ranks.is_main else None
     if group.ranks.world_size > 1:
-        keep_ranks_together(model, note)
+        keep_ranks_together(model, prepared.zero_stage, prepared.loaded.where("deepspeed"), note)
     method = method_of(prepared.loaded)
     learns = method is not None and method.tokens == "embedded"
     chunked = asks_for_chunks(prepared.task.section, prepared.args, learns_tokens=learns)
