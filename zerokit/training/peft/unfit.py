@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -50,7 +50,7 @@ def _is_linear(module: nn.Module, child: str) -> bool:
 
 
 @cache
-def _read_by(kind: Hashable) -> frozenset[str]:
+def _read_by(kind: Any) -> frozenset[str]:
     """The attributes whose weight code of a class reads as it computes."""
     return frozenset(
         match[1]
@@ -60,7 +60,7 @@ def _read_by(kind: Hashable) -> frozenset[str]:
     )
 
 
-def _methods(kind: object) -> Iterator[tuple[str, str]]:
+def _methods(kind: Any) -> Iterator[tuple[str, str]]:
     for name, method in inspect.getmembers(kind, inspect.isfunction):
         if method.__module__.split(".")[0] in _OF_MODELS:
             try:
