@@ -32,7 +32,8 @@ def unfit_layers(model: PreTrainedModel) -> list[str]:
             if not _is_plain(module):
                 found.add(name)
         elif _is_of_models(module):
-            found.update(f"{name}.{child}" for child in _read_by(type(module)) if _is_linear(module, child))
+            kind: Any = type(module)
+            found.update(f"{name}.{child}" for child in _read_by(kind) if _is_linear(module, child))
     return sorted({".".join(name.split(".")[-2:]) for name in found})
 
 
