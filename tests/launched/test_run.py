@@ -156,6 +156,23 @@ def test_a_run_goes_on_with_its_files_elsewhere_and_more_steps(here: OneRank) ->
     assert here.json("run.json")["steps"] == 3
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_run_without_zero_goes_on(precision: str, here: OneRank) -> None:
+    """Its optimizer is saved beside the model, in no part of its own."""
+    words = ("--deepspeed", '{"zero_optimization": {"stage": 0}}', "--precision", precision, *steps(4))
+    words += ("--training.logging_steps", "1")
+    assert here.train(*words).error is None
+    straight = losses(here.folder / "out")
+    shutil.rmtree(here.folder / "out" / "checkpoint-4")
+    shutil.rmtree(here.folder / "out" / "checkpoint-3")
+    assert here.train(*words, *RESUME).error is None
+    assert here.json("run.json")["resumed_from_step"] == 2
+    assert losses(here.folder / "out")[-2:] == straight[-2:]
+    (model,) = (here.folder / "out").glob("checkpoint-4/global_step4/mp_rank_00_model_states.pt")
+    model.write_bytes(b"")
+    assert "checkpoint-4 is not whole (lacks the states of the optimizer" in here.train(*words, *RESUME).said
+
+
 @pytest.mark.parametrize(("param", "decay"), [("none", "0"), ("none", "0.1"), ("nvme", "0.1")])
 def test_a_run_goes_on_with_its_optimizer_on_nvme(param: str, decay: str, here: OneRank) -> None:
     """One group is swapped, and with decay one, of what does not decay, is too small to be."""

@@ -171,7 +171,11 @@ def num_groups(path: Path) -> int:
     """
     files = read_step_folders(find_step_folder(path), swapped=True)[0]
     with as_deepspeed_saves(files.folder):
-        of_torch = _of_torch(_optimizer_states(read_archive(files.optimizers[0])))
+        if files.optimizers:
+            of_torch = _of_torch(_optimizer_states(read_archive(files.optimizers[0])))
+        else:  # without ZeRO it lies beside the model, in DeepSpeed's wrapper or by itself
+            whole = read_archive(files.models[0]).content["optimizer"]
+            of_torch = whole.get("optimizer_state_dict", whole)
         # Of an elastic checkpoint it is a list of what each group's elements have.
         return len(of_torch["param_groups"]) if isinstance(of_torch, Mapping) else 0
 

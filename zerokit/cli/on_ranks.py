@@ -142,7 +142,10 @@ def start_ranks(num_gpus: int | None, master_port: int | None, command: str, wor
     from zerokit.extras import require
 
     require("train", where=f"zerokit {command}")
-    launcher = deepspeed_words(num_gpus, "--module", f"zerokit.{command}", *words, port=master_port or 0)
+    # What generates may write to stdout, where the launcher's own lines would stand among the results.
+    quiet = ["--quiet"] if command == "generate" else []
+    module = [*quiet, "--module", f"zerokit.{command}"]
+    launcher = deepspeed_words(num_gpus, *module, *words, port=master_port or 0)
     raise typer.Exit(run_launcher(launcher, os.environ))
 
 

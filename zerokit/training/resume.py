@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from zerokit import console
+from zerokit.checkpoint.archive import read_archive
 from zerokit.checkpoint.checksums import SUMS_FILE
 from zerokit.checkpoint.reshard import reshard
 from zerokit.checkpoint.source import is_rehearsal
@@ -107,9 +109,19 @@ def _lacks_part(folder: Path) -> str | None:
         "DeepSpeed's part, which latest names": states.is_dir()
         and states.resolve().parent == folder.resolve(),
         "the states of the model": any(states.glob("*model_states.pt")),
-        "the states of the optimizer of each rank": len(_parts(folder)) == saved_by(folder) > 0,
+        "the states of the optimizer of each rank": len(_parts(folder)) == saved_by(folder)
+        and (bool(_parts(folder)) or _has_optimizer(states / "mp_rank_00_model_states.pt")),
     }
     return next((f"lacks {what}" for what, found in parts.items() if not found), None)
+
+
+def _has_optimizer(model: Path) -> bool:
+    """Whether the model's part has the optimizer's states in it: as without ZeRO, where each rank has all."""
+    try:
+        content = read_archive(model).content
+    except CheckpointError:
+        return False
+    return isinstance(content, Mapping) and content.get("optimizer") is not None
 
 
 def _parts(folder: Path) -> set[int]:
@@ -119,7 +131,7 @@ def _parts(folder: Path) -> set[int]:
 
 
 def saved_by(folder: Path) -> int:
-    """How many ranks have saved a checkpoint-N; 0 if none has left a part of the optimizer."""
+    """How many ranks have saved a checkpoint-N; 0 if none has a part of the optimizer, as without ZeRO."""
     return max(_parts(folder), default=-1) + 1
 
 
@@ -141,7 +153,7 @@ class Divided:
         self._made: Path | None = None
         self._is_main = group.ranks.is_main
         ranks = group.ranks.world_size
-        if resume is None or saved_by(resume) == ranks:
+        if resume is None or saved_by(resume) in (0, ranks):
             return
         made = divided_folder(output_dir, resume, ranks)
         group.together(lambda: self._make(resume, made, ranks) if self._is_main else None)
