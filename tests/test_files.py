@@ -234,6 +234,7 @@ ALLOWED = {
     "checkpoint/archive_writer.py": "a member of an archive",
     "checkpoint/new_folder.py": "a lock",
     "distributed/extensions.py": "a lock",
+    "distributed/nvme.py": "a lock",
     "generation/output.py": "results as they come, which a broken run leaves behind",
     "quickstart/launch.py": "the log of a process",
     "rehearsal/native/build.py": "a lock",

@@ -116,3 +116,7 @@ def test_an_optimizer_that_cannot_be_made_is_refused_before_the_model_is(
     check_made(args, {"optimizer": {}}, 2, "here")
     args.optim = "sgd"
     check_made(args, {}, 2, "here")
+    args.optim = "adagrad"
+    check_made(args, {}, 0, "here")
+    with pytest.raises(RecipeError, match=r"in stage 3 its first step fails\. Use deepspeed_adagrad"):
+        check_made(args, {}, 3, "here")

@@ -10,7 +10,6 @@ from typing import IO, TYPE_CHECKING
 from zerokit import console
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.distributed.libraries import set_up_libraries
-from zerokit.distributed.nvme import hold_swap_folders
 from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.documents import dotted
 from zerokit.extras import require
@@ -54,6 +53,7 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> None:
     job = prepare(group, options)
 
     from zerokit.distributed.extensions import compile_extensions
+    from zerokit.distributed.nvme import hold_swap_folders
 
     compile_extensions(group, cpu_optimizer=None)
     with ExitStack() as held:

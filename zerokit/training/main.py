@@ -9,7 +9,6 @@ from pathlib import Path
 from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
-from zerokit.distributed.nvme import clear_swap_folder, hold_swap_folders
 from zerokit.extras import require
 from zerokit.recipe.load import LoadedRecipe, load_recipe
 from zerokit.training.first_look import first_look
@@ -69,6 +68,7 @@ def train(
     loaded = group.together(lambda: read_recipe(group, recipe, overrides))
 
     # Imported here so that a mistyped option is answered before torch and transformers load.
+    from zerokit.distributed.nvme import clear_swap_folder, hold_swap_folders
     from zerokit.training.arguments import ds_config_place
     from zerokit.training.prepare import prepare, preview
 

@@ -61,7 +61,7 @@ def check_made(args: TrainingArguments, ds_config: Mapping[str, Any], stage: int
     """Refuse, before the model is loaded, an optimizer that the Trainer cannot make after that.
 
     Raises:
-        RecipeError: its package is missing, or it needs whole matrices, which ZeRO does not give it.
+        RecipeError: its package is missing, or ZeRO does not give it what it needs.
     """
     from transformers import Trainer
 
@@ -69,7 +69,15 @@ def check_made(args: TrainingArguments, ds_config: Mapping[str, Any], stage: int
     on_matrices = any(word in name for word in _WHOLE_MATRICES)
     if "optimizer" in ds_config or (on_matrices and stage == 0):
         return
-    works = "Use adamw_torch_fused, sgd, adagrad, or one of deepspeed_adamw, deepspeed_lion, deepspeed_muon"
+    works = "Use adamw_torch_fused, sgd, or one of deepspeed_adamw, deepspeed_adagrad, deepspeed_lion"
+    if name == "adagrad" and stage:
+        # stage_1_and_2.py and stage3.py initialize_optimizer_states; a step then fails at the second group.
+        raise RecipeError(
+            "DeepSpeed makes torch's Adagrad anew with all parameters in one group, where the Trainer has "
+            f"two: in stage {stage} its first step fails",
+            where=where,
+            hint="Use deepspeed_adagrad",
+        )
     if on_matrices:
         raise RecipeError(
             f"{name} works on whole matrices, and ZeRO stage {stage} gives an optimizer flat parts of them",
