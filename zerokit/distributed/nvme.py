@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,20 +103,19 @@ def holding_swap_folders(zero: Mapping[str, Any], where: Callable[[KeyPath], str
         yield
 
 
-def hold_swap_folders(
-    group: RankGroup, held: ExitStack, zero: Mapping[str, Any], where: Callable[[KeyPath], str]
-) -> None:
-    """Hold them as long as `held` is open: on each machine its first rank does.
+@contextmanager
+def holding_swap_folders_together(
+    group: RankGroup, zero: Mapping[str, Any], where: Callable[[KeyPath], str]
+) -> Iterator[None]:
+    """As :func:`holding_swap_folders`, for all ranks of a run: on each machine the first holds them.
 
     Raises:
-        ConfigError: as :func:`holding_swap_folders`; the same on every rank.
+        ConfigError: another run holds one; the same on every rank.
     """
-
-    def hold() -> None:
-        if group.ranks.is_node_main:
-            held.enter_context(holding_swap_folders(zero, where))
-
-    group.together(hold)
+    with ExitStack() as held:
+        mine = holding_swap_folders(zero, where) if group.ranks.is_node_main else nullcontext()
+        group.together(lambda: held.enter_context(mine))
+        yield
 
 
 def clear_swap_folder(zero: Mapping[str, Any], rank: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
@@ -53,12 +52,11 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> None:
     job = prepare(group, options)
 
     from zerokit.distributed.extensions import compile_extensions
-    from zerokit.distributed.nvme import hold_swap_folders
+    from zerokit.distributed.nvme import holding_swap_folders_together
 
     compile_extensions(group, cpu_optimizer=None)
-    with ExitStack() as held:
-        zero = job.engine.ds_config["zero_optimization"]
-        hold_swap_folders(group, held, zero, lambda path: f"--ds-config ({dotted(path)})")
+    zero = job.engine.ds_config["zero_optimization"]
+    with holding_swap_folders_together(group, zero, lambda path: f"--ds-config ({dotted(path)})"):
         _run(group, job, stream)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from zerokit import console
@@ -68,7 +67,7 @@ def train(
     loaded = group.together(lambda: read_recipe(group, recipe, overrides))
 
     # Imported here so that a mistyped option is answered before torch and transformers load.
-    from zerokit.distributed.nvme import clear_swap_folder, hold_swap_folders
+    from zerokit.distributed.nvme import clear_swap_folder, holding_swap_folders_together
     from zerokit.training.arguments import ds_config_place
     from zerokit.training.prepare import prepare, preview
 
@@ -88,11 +87,13 @@ def train(
 
     from zerokit.training.run import run  # imports transformers, whose words prepare has set up
 
-    with prepared.output.owned(group, prepared.identity.run_id), ExitStack() as held:
-        zero = prepared.resolved.ds_config["zero_optimization"]
-        if not is_rehearsal():
-            hold_swap_folders(group, held, zero, lambda path: ds_config_place(path, loaded))
-            clear_swap_folder(zero, group.ranks.rank)
+    # In a rehearsal there is nothing on a drive.
+    zero = {} if is_rehearsal() else prepared.resolved.ds_config["zero_optimization"]
+    with (
+        prepared.output.owned(group, prepared.identity.run_id),
+        holding_swap_folders_together(group, zero, lambda path: ds_config_place(path, loaded)),
+    ):
+        clear_swap_folder(zero, group.ranks.rank)
         run(group, prepared, expected)
         if push_to_hub is not None:
             address = group.together(

@@ -104,13 +104,14 @@ def _lacks_part(folder: Path) -> str | None:
     if tag.is_file():
         with tag.open("rb") as file:
             states = folder / file.read(_LONGEST_TAG).decode(errors="replace").strip()
+    ranks = _parts(folder)
     parts = {
         "latest, which names DeepSpeed's part": tag.is_file(),
         "DeepSpeed's part, which latest names": states.is_dir()
         and states.resolve().parent == folder.resolve(),
         "the states of the model": any(states.glob("*model_states.pt")),
-        "the states of the optimizer of each rank": len(_parts(folder)) == saved_by(folder)
-        and (bool(_parts(folder)) or _has_optimizer(states / "mp_rank_00_model_states.pt")),
+        "the states of the optimizer of each rank": ranks == set(range(len(ranks)))
+        and (bool(ranks) or _has_optimizer(states / "mp_rank_00_model_states.pt")),
     }
     return next((f"lacks {what}" for what, found in parts.items() if not found), None)
 
