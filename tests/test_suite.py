@@ -31,6 +31,7 @@ HANGS_END_IN = (TESTS / "processes.py", TESTS / "forked.py")
 PROGRAMS = [
     TESTS / "rehearsal" / "real_runs.py",
     TESTS / "calibration" / "pace.py",
+    *(TESTS / "gpu" / f"{name}.py" for name in ("packed_speed", "train_once")),
     *(TESTS / "faults" / f"{name}.py" for name in ("bad_inputs", "drill", "place")),
     *(TESTS / "launched" / f"{name}.py" for name in ("hosts_drill", "two_hosts")),
 ]

@@ -100,7 +100,7 @@ def predicted(plan: Path, hardware: Path) -> dict[str, Any]:
     time = done.report["time"]
     last = time["step_seconds"]
     return {
-        "seconds": _printed(done.err),
+        "seconds": printed_seconds(done.err),
         "low": time["low_seconds"] / last,
         "high": time["high_seconds"] / last,
         "shares": {name: round(part / last, 3) for name, part in time["breakdown"].items()},
@@ -113,10 +113,11 @@ def measured(plan: Path) -> list[float]:
     # Not by its exit code: a rank may abort as gloo's threads end, after all has been measured.
     if "seconds [" not in done.stdout:
         raise RuntimeError(done.stderr[-4000:])
-    return _printed(done.stdout)
+    return printed_seconds(done.stdout)
 
 
-def _printed(text: str) -> list[float]:
+def printed_seconds(text: str) -> list[float]:
+    """Of each step, by a script's line ``seconds [...]``."""
     line = next(one for one in text.splitlines() if "seconds [" in one)
     seconds: list[float] = json.loads(line[line.index("[") :])
     return seconds

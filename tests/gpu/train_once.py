@@ -1,4 +1,4 @@
-"""A few optimizer steps of one configuration on one GPU; writes what torch.cuda says of the memory.
+"""A few optimizer steps of one configuration on one GPU; writes their memory and seconds.
 
 Runs for real and rehearsed, and knows nothing of which. Models are built from their configs on the GPU.
 """
@@ -9,6 +9,7 @@ import argparse
 import fcntl
 import json
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -207,18 +208,23 @@ def main() -> None:
     figures: dict[str, Any] = {
         "allocated_after_init": torch.cuda.memory_allocated(),
         "allocated_after_step": [],
+        "step_seconds": [],
     }
     engine.train()
+    torch.cuda.synchronize()
     for _ in range(args.steps):
+        start = time.perf_counter()
         for _ in range(args.accumulation):
             loss = engine(**data).loss
             engine.backward(loss)
             engine.step()
         torch.cuda.synchronize()
+        figures["step_seconds"].append(time.perf_counter() - start)
         figures["allocated_after_step"].append(torch.cuda.memory_allocated())
     figures["max_allocated"] = torch.cuda.max_memory_allocated()
     figures["max_reserved"] = torch.cuda.max_memory_reserved()
     args.output.write_text(json.dumps(figures), encoding="utf-8")
+    print("seconds", json.dumps(figures["step_seconds"]), flush=True)
 
 
 if __name__ == "__main__":

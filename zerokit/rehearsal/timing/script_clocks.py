@@ -1,7 +1,8 @@
 """What the script sees of time: the clocks of Python go by the rank's.
 
 Python's own library, zerokit and threads beside the script's own keep the real time, so that what waits with
-a limit waits as long as it says. A sleep takes its time on both.
+a limit waits as long as it says. What zerokit itself trains and generates by is a script like others. A sleep
+takes its time on both.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _NANOSECONDS = [
 ]
 _SLEEP = Patch("time", "sleep", "let virtual time pass, too")
 _REAL = sys.stdlib_module_names | {"zerokit"}
+_SCRIPTS = ("zerokit.training.", "zerokit.generation.")
+"""Of it, what tells its user how long its work took."""
 _TIMER_SLACK_NS = 50_000
 """How much later than it asked for Linux wakes a thread (prctl(2), PR_SET_TIMERSLACK)."""
 _MAIN_THREAD = threading.main_thread().ident
@@ -61,7 +64,7 @@ def _clock(clock: Clock, start: int, unit: float, real: Callable[[], Any]) -> Ca
 def _is_real_for(frames: int) -> bool:
     """Whether the caller, so many frames above the one that asks, keeps the real time."""
     module = sys._getframe(frames + 1).f_globals.get("__name__", "")
-    if module.partition(".")[0] in _REAL:
+    if module.partition(".")[0] in _REAL and not module.startswith(_SCRIPTS):
         return True
     return threading.get_ident() != _MAIN_THREAD and not _in_backward()
 
