@@ -1,6 +1,9 @@
+import pickle
+
 import pytest
 
 from zerokit import errors
+from zerokit.console import print_error
 from zerokit.errors import ConfigError, ZerokitError, did_you_mean, nearest
 
 
@@ -57,3 +60,16 @@ def test_of_choices_with_the_same_words_the_one_that_looks_more_alike_is_named()
     choices = ["offload_optimizer_device", "offload_param_device"]
     assert nearest("offload_params_device", choices) == "offload_param_device"
     assert nearest("device_offload", choices) is None
+
+
+def test_errors_that_are_told_at_once_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    pair = errors.told_at_once([ZerokitError("first"), ZerokitError("second")])
+    assert pair is not None
+    told = errors.told_at_once([pair, ConfigError("third", where="a.json")])
+    assert told is pair
+    assert [str(other) for other in told.others] == ["second", "a.json: third"]
+    assert [str(error) for error in pickle.loads(pickle.dumps(told)).others] == ["second", "a.json: third"]
+    print_error(told)
+    said = capsys.readouterr().err
+    assert said == "".join(f"zerokit: error: {what}\n" for what in ("first", "second", "a.json: third"))
+    assert errors.told_at_once([]) is None

@@ -35,10 +35,11 @@ def note(message: str) -> None:
 
 
 def print_error(error: ZerokitError) -> None:
-    """Print the one line of an error on stderr, never wrapped so that it can be searched for."""
+    """Print an error and the others it has on stderr: a line each, never wrapped, for it may be searched."""
     console = stderr()
-    console.print("zerokit: error:", style="bold red", end=" ", highlight=False)
-    console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+    for each in (error, *error.others):
+        console.print("zerokit: error:", style="bold red", end=" ", highlight=False)
+        console.print(str(each), markup=False, highlight=False, soft_wrap=True)
     sys.stderr.flush()
 
 

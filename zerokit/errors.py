@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class ZerokitError(Exception):
@@ -28,6 +28,8 @@ class ZerokitError(Exception):
         self.message = _one_line(message)
         self.where = visible(" ".join(where.split())) if where else None
         self.hint = _one_line(hint) if hint else None
+        self.others: Sequence[ZerokitError] = ()
+        """What the same look has found besides, each a line of its own where errors are printed."""
 
     def __str__(self) -> str:
         line = f"{self.where}: {self.message}" if self.where else self.message
@@ -77,6 +79,17 @@ class PreemptedError(ZerokitError):
 
 class RankError(RunError):
     """What ends one rank, which must not wait for the others: they may be in a collective with it."""
+
+
+def told_at_once(errors: Iterable[ZerokitError]) -> ZerokitError | None:
+    """The first of `errors`, which has the others with it; None where there are none."""
+    each = [one for error in errors for one in (error, *error.others)]
+    for one in each:
+        one.others = ()
+    if not each:
+        return None
+    each[0].others = each[1:]
+    return each[0]
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:

@@ -70,6 +70,19 @@ def parse_count(text: str) -> int:
     return _parse(text, _COUNT_UNITS, kind="count", example="7.5B")
 
 
+def in_digits(text: str, *, of_tokens: bool = False) -> int | None:
+    """The whole number that a person means by ``"4k"`` or ``"4,096"``; None for what is none.
+
+    Of tokens, k is 1024: a context of 4k has 4,096 of them.
+    """
+    try:
+        number = parse_count(text)
+        thousands = parse_count(text.lower().replace("k", "")) if of_tokens and "k" in text.lower() else None
+    except ZerokitError:
+        return None
+    return number if thousands is None else thousands * KIB
+
+
 def format_bytes(num_bytes: int | float) -> str:
     """Print a size in binary units with three to four significant digits: ``"14.90 GiB"``."""
     magnitude = abs(num_bytes)

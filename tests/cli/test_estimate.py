@@ -209,6 +209,7 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         ("0", ["--zero-stage", 2], "model: 0 is no number of parameters"),
         (MODEL, ["--zero-stage", 4], "--zero-stage: is 4. Give 0 to 3"),
         (MODEL, ["--zero-stage", "two"], "--zero-stage: 'two' is not a whole number"),
+        (MODEL, ["--zero-stage", 2, "--seq-len", "2k"], "--seq-len: '2k' is not a whole number. Write 2048"),
         (MODEL, ["--zero-stage", "1,,2"], "--zero-stage: '' is not a whole number"),
         (
             MODEL,

@@ -164,7 +164,7 @@ def test_all_ranks_raise_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch)
             "--generation.max_new_token",
             "4",
         ],
-        "--peft.rank: 'rank' is not a LoraConfig key": [*good, "--peft.rank", "4"],
+        "--peft.rank: 'rank' is not a LoraConfig key. It is called r": [*good, "--peft.rank", "4"],
         "nvme.json:4 (zero_optimization.offload_optimizer): offload to nvme needs libaio": [
             *good,
             "--deepspeed",

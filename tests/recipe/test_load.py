@@ -132,6 +132,55 @@ def test_malformed_files_are_named_with_their_line(
     assert message in line
 
 
+def test_all_mistakes_of_a_recipe_are_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(MINIMAL + "  trian: y\ntask:\n  seq_len: 4k\n  max_length: 8\nlr: 1\n")
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(file)
+    told = [str(error).removeprefix(str(file)) for error in (caught.value, *caught.value.others)]
+    assert sorted(told) == [
+        ":4 (data.trian): unknown key 'trian'. Did you mean 'train'?",
+        ":6 (task.seq_len): expected a whole number, found the text '4k'. Write 4096",
+        ":7 (task.max_length): unknown key 'max_length'. It is called seq_len",
+        ":8 (lr): unknown key 'lr'. It is training.learning_rate",
+    ]
+    assert all(not error.others for error in caught.value.others)
+
+
+@pytest.mark.torch
+def test_all_that_a_first_look_finds_is_told_at_once(tmp_path: Path) -> None:
+    from zerokit.training.first_look import first_look
+
+    file = tmp_path / "recipe.yaml"
+    keys = "training: {lr: 1, seq_len: 8, max_steps: 10k, save_steps: 2, save_strategy: epoch}\n"
+    file.write_text(f"model: ./none\ndata: {{train: none.jsonl}}\n{keys}")
+    with pytest.raises(ZerokitError) as caught:
+        first_look(load_recipe(file))
+    told = [str(error).removeprefix(f"{file}:") for error in (caught.value, *caught.value.others)]
+    assert told[:4] == [
+        "3 (training.lr): 'lr' is not a TrainingArguments key. It is called learning_rate",
+        "3 (training.seq_len): 'seq_len' is not a TrainingArguments key. It is task.seq_len",
+        "3 (training.max_steps): '10k' should be a valid integer, unable to parse string as an integer. "
+        "Write 10000",
+        "3 (training.save_steps): save_steps would have no effect: save_strategy is epoch. "
+        "Remove one of the two, or set save_strategy to steps",
+    ]
+    assert told[4].startswith("1 (model.path): no such model folder: './none'")
+    assert told[5].startswith("2 (data.train): no such file: 'none.jsonl'")
+
+
+def test_every_other_name_is_of_a_key_that_there_is() -> None:
+    from zerokit.recipe.also_called import _ALSO_CALLED, _KEYS
+    from zerokit.recipe.model import DataSection, ModelSection, Recipe, TaskSection
+
+    sections = {"model": ModelSection, "data": DataSection, "task": TaskSection}
+    for key in _ALSO_CALLED:
+        section, _, name = key.rpartition(".")
+        if section not in ("training", "peft"):
+            assert name in sections.get(section, Recipe).model_fields
+    assert len(_KEYS) == sum(len(names) for names in _ALSO_CALLED.values())
+
+
 def test_a_missing_file_and_an_unknown_ending_are_document_errors(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match="no such file"):
         load_recipe(tmp_path / "none.yaml")

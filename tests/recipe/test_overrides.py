@@ -143,8 +143,10 @@ def test_keys_may_be_added_to_a_model_given_by_name() -> None:
         (
             ["--learning_rate", "1"],
             "--learning_rate",
-            "Give the section too, such as --training.learning_rate",
+            "Give the section too, as in --training.learning_rate",
         ),
+        (["--lr", "1"], "--lr", "Give the section too, as in --training.learning_rate"),
+        (["--seq-len", "8"], "--seq-len", "Give the section too, as in --task.seq_len"),
         (
             ["--forc"],
             "--forc",

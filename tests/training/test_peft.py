@@ -77,6 +77,7 @@ def test_gradients_reach_the_adapter_through_checkpointed_blocks(model: PreTrain
         ({"type": "[lora]"}, "--peft.type", "unknown type '['lora']'"),
         ({"lora_alfa": "8"}, "--peft.lora_alfa", "is not a LoraConfig key. Did you mean 'lora_alpha'?"),
         ({"bnb_4bit_quant_type": "nf4"}, "--peft.bnb_4bit_quant_type", "(its type is qlora)"),
+        ({"rank": "8"}, "--peft.rank", "is not a LoraConfig key. It is called r"),
         ({"inference_mode": "true"}, "--peft.inference_mode", "is not a LoraConfig key"),
         (
             {"type": "ia3", "feedforward_module": "[x]"},

@@ -14,6 +14,7 @@ from zerokit.cli import completion
 from zerokit.cli.command import needed_unless
 from zerokit.cli.gpu_options import AS_RENTED, gpu_memory_option, gpu_option, host_memory_option
 from zerokit.errors import ConfigError
+from zerokit.units import in_digits
 
 _ANSWER = "The answer"
 _run = partial(typer.Option, rich_help_panel="The run")
@@ -217,9 +218,9 @@ def sizes(text: str | None, option: str, least: int = 1, most: int | None = None
         try:
             size = int(word)
         except ValueError:
-            raise ConfigError(
-                f"'{word}' is not a whole number", where=option, hint="Write it like 4, or 1,2,4"
-            ) from None
+            meant = in_digits(word, of_tokens=option == SIZES["seq_len"][0])
+            hint = "Write it like 4, or 1,2,4" if meant is None else f"Write {meant}"
+            raise ConfigError(f"'{word}' is not a whole number", where=option, hint=hint) from None
         if size < least:
             raise ConfigError(f"is {size}", where=option, hint=f"Give {least} or more")
         if most is not None and size > most:

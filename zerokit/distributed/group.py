@@ -68,7 +68,8 @@ class RankGroup:
         for rank, first in enumerate(errors):
             if first is not None:
                 if rank and self._hosts is not None and self._hosts.names[rank] != self._hosts.names[0]:
-                    first.message = f"on {self._hosts.names[rank]}: {first.message}"
+                    for each in (first, *first.others):
+                        each.message = f"on {self._hosts.names[rank]}: {each.message}"
                 raise first
         return result  # type: ignore[return-value]  # no error, so the action returned
 

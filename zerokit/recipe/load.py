@@ -19,10 +19,11 @@ from zerokit.documents import (
     value_at,
     with_value,
 )
-from zerokit.errors import RecipeError, did_you_mean, nearest
+from zerokit.errors import RecipeError, did_you_mean, nearest, told_at_once
 from zerokit.open_options import open_options
+from zerokit.recipe.also_called import whole_name
 from zerokit.recipe.model import Recipe
-from zerokit.recipe.streaming import streaming_problem
+from zerokit.recipe.streaming import streaming_problems
 from zerokit.recipe.validation_errors import problems
 
 EMBEDDED = {"default.yaml": "embedded default recipe", "finetune.yaml": "embedded fine-tuning recipe"}
@@ -79,7 +80,7 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
 
     Raises:
         DocumentError: the file cannot be read.
-        RecipeError: a key or a value is not valid.
+        RecipeError: a key or a value is not valid; it has all others of them with it.
     """
     pairs = parse_overrides(overrides)
     if path is None:
@@ -100,11 +101,15 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
     origins = Origins(document, frozenset(overridden))
     try:
         recipe = Recipe.model_validate(data)
-        problem = streaming_problem(recipe)
+        found = streaming_problems(recipe)
     except ValidationError as error:
-        problem = problems(error, Recipe, data)[0]
-    if problem is not None:
-        raise RecipeError(problem.message, where=origins.where(problem.path), hint=problem.hint)
+        found = problems(error, Recipe, data)
+    mistakes = told_at_once(
+        RecipeError(problem.message, where=origins.where(problem.path), hint=problem.hint)
+        for problem in found
+    )
+    if mistakes is not None:
+        raise mistakes
     return LoadedRecipe(recipe, origins)
 
 
@@ -131,7 +136,10 @@ def parse_overrides(words: Sequence[str]) -> list[tuple[KeyPath, Any]]:
             if not inner:
                 close = nearest(name, [*OWN_NAMES, *(f"--{short}" for short in _SHORTHANDS)])
                 meant = f"Did you mean '{close}'? If not, give" if close else "Give"
-                hint = f"{meant} the section too, such as --training.{section}"
+                such = f"such as --training.{section}"
+                if (known := whole_name(section)) is not None:
+                    meant, such = "Give", f"as in --{known}"
+                hint = f"{meant} the section too, {such}"
             raise RecipeError(f"unknown section '{section}'", where=name, hint=hint)
         if not inner and section not in _SHORTHANDS:
             raise RecipeError(

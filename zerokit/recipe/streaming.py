@@ -40,9 +40,9 @@ _WITHOUT: dict[str, tuple[tuple[Any, ...], str, str]] = {
 """Keys of `training`: the values that may stand beside it, why no other, and what to do."""
 
 
-def streaming_problem(recipe: Recipe) -> Finding | None:
-    """The first setting that cannot work with streamed training data, if they are streamed."""
-    return next(_problems(recipe), None) if recipe.data.streaming else None
+def streaming_problems(recipe: Recipe) -> list[Finding]:
+    """The settings that cannot work with streamed training data, if they are streamed."""
+    return list(_problems(recipe)) if recipe.data.streaming else []
 
 
 def _problems(recipe: Recipe) -> Iterator[Finding]:

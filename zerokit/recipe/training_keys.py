@@ -13,8 +13,10 @@ from typing import Any, Literal, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from zerokit.errors import RecipeError, did_you_mean
+from zerokit.errors import RecipeError, told_at_once
+from zerokit.recipe.also_called import meant
 from zerokit.recipe.load import LoadedRecipe
+from zerokit.units import in_digits
 
 
 @dataclass(frozen=True)
@@ -49,19 +51,6 @@ _OWNED = {
     "fp16_full_eval": "Evaluation runs in the precision of training; remove it",
 }
 
-_ALSO_CALLED = {
-    **dict.fromkeys(("lr", "lr_rate"), "learning_rate"),
-    **dict.fromkeys(("epochs", "num_epochs", "n_epochs"), "num_train_epochs"),
-    **dict.fromkeys(("batch_size", "train_batch_size", "micro_batch_size"), "per_device_train_batch_size"),
-    **dict.fromkeys(("accumulation_steps", "grad_accum", "grad_acc_steps"), "gradient_accumulation_steps"),
-    **dict.fromkeys(("scheduler", "lr_scheduler"), "lr_scheduler_type"),
-    **dict.fromkeys(("warmup", "num_warmup_steps"), "warmup_steps"),
-    **dict.fromkeys(("clip_grad_norm", "gradient_clipping", "grad_clip"), "max_grad_norm"),
-    **dict.fromkeys(("steps", "num_steps", "num_train_steps"), "max_steps"),
-    "optimizer": "optim",
-}
-"""What other tools and people call keys."""
-
 # Values below these break the run only after the model is loaded.
 _AT_LEAST = {
     "per_device_train_batch_size": 1,
@@ -87,31 +76,45 @@ def check_training_keys(loaded: LoadedRecipe, types: Mapping[str, Any]) -> dict[
 
     Raises:
         RecipeError: an unknown key (with the nearest one), one that zerokit sets itself, a value of the
-            wrong type, or steps that a strategy beside them passes over.
+            wrong type, or steps that a strategy beside them passes over; all of them at once.
     """
     types = {**types, **_EXTRA}
     checked: dict[str, Any] = {}
+    errors: list[RecipeError] = []
     for name, value in loaded.recipe.training.items():
-        where = loaded.where("training", name)
-        if name in _OWNED:
-            raise RecipeError(f"'{name}' is not set here", where=where, hint=_OWNED[name])
-        if name not in types:
-            known = _ALSO_CALLED.get(name)
-            hint = f"It is called {known}" if known in types else did_you_mean(name, types)
-            raise RecipeError(f"'{name}' is not a TrainingArguments key", where=where, hint=hint)
-        if value is False and name in [f"{kind}_strategy" for kind in _PERIODIC]:
-            value = "no"
         try:
-            # Its type says text alone, but true, for the last checkpoint, is what people write.
-            kind: Any = str | bool | None if name == "resume_from_checkpoint" else types[name]
-            checked[name] = TypeAdapter(kind).validate_python(value)
-        except ValidationError as error:
-            message = error.errors(include_url=False)[0]["msg"].removeprefix("Input ")
-            raise RecipeError(f"{value!r} {message}", where=where, hint="Change the value") from None
-        if name in _AT_LEAST and checked[name] < _AT_LEAST[name]:
-            raise RecipeError(f"{name} is {value}", where=where, hint=f"Make it at least {_AT_LEAST[name]}")
+            checked[name] = _checked(name, value, types)
+        except RecipeError as error:
+            where = loaded.where("training", name)
+            errors.append(RecipeError(error.message, where=where, hint=error.hint))
     for kind in _PERIODIC:
-        _honour_steps(f"{kind}_steps", f"{kind}_strategy", checked, loaded)
+        try:
+            _honour_steps(f"{kind}_steps", f"{kind}_strategy", checked, loaded)
+        except RecipeError as error:
+            errors.append(error)
+    if (mistakes := told_at_once(errors)) is not None:
+        raise mistakes
+    return checked
+
+
+def _checked(name: str, value: Any, types: Mapping[str, Any]) -> Any:
+    if name in _OWNED:
+        raise RecipeError(f"'{name}' is not set here", hint=_OWNED[name])
+    if name not in types:
+        raise RecipeError(f"'{name}' is not a TrainingArguments key", hint=meant("training", name, types))
+    if value is False and name in [f"{kind}_strategy" for kind in _PERIODIC]:
+        value = "no"
+    try:
+        # Its type says text alone, but true, for the last checkpoint, is what people write.
+        kind: Any = str | bool | None if name == "resume_from_checkpoint" else types[name]
+        checked = TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        number = in_digits(str(value)) if first["type"] in ("int_parsing", "float_parsing") else None
+        hint = "Change the value" if number is None else f"Write {number}"
+        raise RecipeError(f"{value!r} {first['msg'].removeprefix('Input ')}", hint=hint) from None
+    if name in _AT_LEAST and checked < _AT_LEAST[name]:
+        raise RecipeError(f"{name} is {value}", hint=f"Make it at least {_AT_LEAST[name]}")
     return checked
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from zerokit.documents import has_value
-from zerokit.errors import did_you_mean
+from zerokit.documents import dotted, has_value
 from zerokit.findings import Finding
+from zerokit.recipe.also_called import meant
 from zerokit.recipe.model import task_hint
+from zerokit.units import in_digits
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -33,6 +34,9 @@ _EXPECTED = {
     "tuple_type": "a list",
 }
 
+_WHOLE = ("int_type", "int_parsing", "int_from_float")
+_OF_TOKENS = ("seq_len", "target_len")
+
 
 def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[Finding]:
     """All that is wrong, unknown keys first, one problem per place.
@@ -56,7 +60,8 @@ def _problem(details: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> Fi
     kind, value = details["type"], details["input"]
     if kind == "extra_forbidden":
         siblings = _keys_at(model, path[:-1])
-        return Finding(path, f"unknown key '{path[-1]}'", did_you_mean(str(path[-1]), siblings))
+        hint = meant(dotted(path[:-1]), str(path[-1]), siblings)
+        return Finding(path, f"unknown key '{path[-1]}'", hint)
     if kind == "invalid_key":
         return Finding(path, f"the key {_describe(value)} is not text", "Put it in quotes")
     if kind == "missing":
@@ -66,7 +71,9 @@ def _problem(details: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> Fi
         hint = task_hint(value) if path == ("task", "type") else f"Write {expected}"
         return Finding(path, f"{value!r} is not a choice here", hint)
     if kind in _EXPECTED:
-        return Finding(path, f"expected {_EXPECTED[kind]}, found {_describe(value)}", "Change the value")
+        number = in_digits(str(value), of_tokens=path[-1] in _OF_TOKENS) if kind in _WHOLE else None
+        hint = "Change the value" if number is None else f"Write {number}"
+        return Finding(path, f"expected {_EXPECTED[kind]}, found {_describe(value)}", hint)
     if kind == "value_error":
         return Finding(path, str(details.get("ctx", {}).get("error", details["msg"])), "Correct it")
     message = details["msg"].removeprefix("Input ")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerokit.checkpoint.source import check_before_launch, read_model_config
 from zerokit.data.files import common_format, given_files
+from zerokit.errors import ZerokitError, told_at_once
 from zerokit.recipe.training_keys import check_without_imports
 from zerokit.training.given import named_sources
 
@@ -21,14 +24,31 @@ def first_look(loaded: LoadedRecipe) -> None:
         loaded: the recipe.
 
     Raises:
-        ZerokitError: a key is not valid, or a file is missing or broken.
+        ZerokitError: keys are not valid, or files are missing or broken; all of them at once.
     """
-    check_without_imports(loaded)
+    looks: list[Callable[[], object]] = [
+        partial(check_without_imports, loaded),
+        partial(_look_for_model, loaded),
+        *(partial(_look_for_data, *named) for named in named_sources(loaded)),
+    ]
+    errors: list[ZerokitError] = []
+    for look in looks:
+        try:
+            look()
+        except ZerokitError as error:
+            errors.append(error)
+    if (first := told_at_once(errors)) is not None:
+        raise first
+
+
+def _look_for_model(loaded: LoadedRecipe) -> None:
     model = loaded.recipe.model
     if model.path is not None:
         check_before_launch(model.path, where=loaded.where("model", "path"), revision=model.revision)
     elif isinstance(model.from_config, str):
         read_model_config(Path(model.from_config).expanduser(), where=loaded.where("model", "from_config"))
-    for source, where, split in named_sources(loaded):
-        if files := given_files(source, where, split):
-            common_format(files, where)
+
+
+def _look_for_data(source: str | list[str], where: str, split: str) -> None:
+    if files := given_files(source, where, split):
+        common_format(files, where)

@@ -6,8 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from zerokit.errors import RecipeError, did_you_mean
+from zerokit.errors import RecipeError, did_you_mean, told_at_once
 from zerokit.extras import require
+from zerokit.recipe.also_called import meant
 from zerokit.recipe.model import PeftType
 
 if TYPE_CHECKING:
@@ -95,14 +96,17 @@ def check_peft_keys(loaded: LoadedRecipe) -> Asked | None:
     names = [field.name for field in dataclasses.fields(config_class(type_)) if field.init]
     names = [name for name in names if name not in _NOT_FOR_TRAINING]
     names += FOUR_BITS if type_ == "qlora" else ()
-    for key in keys:
-        if key not in names:
-            four = " (its type is qlora)" if key in FOUR_BITS else ""
-            raise RecipeError(
-                f"'{key}' is not a {config} key{four}",
-                where=loaded.where("peft", key),
-                hint=did_you_mean(key, names),
-            )
+    error = told_at_once(
+        RecipeError(
+            f"'{key}' is not a {config} key{' (its type is qlora)' * (key in FOUR_BITS)}",
+            where=loaded.where("peft", key),
+            hint=meant("peft", key, names),
+        )
+        for key in keys
+        if key not in names
+    )
+    if error is not None:
+        raise error
     _check_tokens(loaded, METHODS[type_], keys)
     four_bits = {name: keys.pop(name) for name in FOUR_BITS if name in keys}
     return Asked(type_, keys, four_bits)

@@ -1,0 +1,83 @@
+"""What other tools, and people, call the keys of a recipe; and what to say of a key that is none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from zerokit.errors import did_you_mean
+from zerokit.recipe.model import DataSection, ModelSection, Recipe, Section, TaskSection
+
+_ALSO_CALLED: Mapping[str, Collection[str]] = {
+    "model.path": ("model_name_or_path", "model_name", "model_id", "base_model", "pretrained_model"),
+    "model.tokenizer": ("tokenizer_name", "tokenizer_name_or_path", "tokenizer_path"),
+    "model.attn_implementation": ("attention", "attn", "flash_attn", "attention_implementation"),
+    "model.dtype": ("torch_dtype",),
+    "data.train": ("train_file", "train_data", "data_path", "dataset", "dataset_name", "dataset_path"),
+    "data.eval": ("eval_file", "eval_data", "validation_file", "eval_dataset", "validation"),
+    "data.eval_fraction": ("val_size", "test_size", "validation_split", "eval_ratio", "val_set_size"),
+    "data.subset": ("dataset_config_name", "config_name"),
+    "data.max_examples": ("max_samples", "max_train_samples"),
+    "task.seq_len": (
+        *("max_seq_length", "max_seq_len", "max_length", "max_len", "seq_length", "sequence_len"),
+        *("sequence_length", "block_size", "cutoff_len", "model_max_length", "context_length"),
+    ),
+    "task.target_len": ("max_target_length",),
+    "task.mask_probability": ("mlm_probability",),
+    "peft.r": ("rank", "lora_r", "lora_rank"),
+    "peft.lora_alpha": ("alpha",),
+    "peft.lora_dropout": ("dropout",),
+    "peft.target_modules": ("lora_target_modules", "lora_target", "targets", "modules"),
+    "peft.num_virtual_tokens": ("virtual_tokens", "prompt_length", "prefix_length"),
+    "training.learning_rate": ("lr", "lr_rate"),
+    "training.num_train_epochs": ("epoch", "epochs", "num_epochs", "n_epochs"),
+    "training.per_device_train_batch_size": (
+        *("bs", "batch", "batch_size", "train_batch_size", "micro_batch_size"),
+        "per_device_batch_size",
+    ),
+    "training.per_device_eval_batch_size": ("eval_batch_size",),
+    "training.gradient_accumulation_steps": (
+        *("accumulation_steps", "grad_accum", "grad_acc", "grad_acc_steps", "grad_accum_steps"),
+        *("gradient_accumulation", "gas"),
+    ),
+    "training.lr_scheduler_type": ("scheduler", "lr_scheduler", "lr_schedule"),
+    "training.warmup_steps": ("warmup", "num_warmup_steps"),
+    "training.weight_decay": ("wd",),
+    "training.max_grad_norm": ("clip_grad_norm", "gradient_clipping", "grad_clip", "clip"),
+    "training.max_steps": ("steps", "num_steps", "num_train_steps"),
+    "training.optim": ("optimizer",),
+    "training.output_dir": ("output", "out", "out_dir", "save_dir"),
+    "precision": ("mixed_precision",),
+}
+"""The key of a recipe -> its other names."""
+
+_KEYS = {name: key for key, names in _ALSO_CALLED.items() for name in names}
+_SECTIONS: Mapping[str, type[Section]] = {"model": ModelSection, "data": DataSection, "task": TaskSection}
+
+
+def meant(section: str, name: str, choices: Iterable[str]) -> str:
+    """A hint for a key that its section does not have: what it is called here, or where it stands.
+
+    Args:
+        section: of the recipe; empty for its top.
+        name: the key.
+        choices: those that there are.
+    """
+    choices = list(choices)
+    above, _, key = (whole_name(name) or "").rpartition(".")
+    if above == section and key in choices:
+        return f"It is called {key}"
+    if key and "." not in section and f"{above}." != f"{section}.":
+        return f"It is {above}.{key}" if above else f"It is {key}, of no section"
+    return did_you_mean(name, choices)
+
+
+def whole_name(name: str) -> str | None:
+    """The key that a name means by itself, with its section; None for one that is unknown, or of several."""
+    name = name.replace("-", "_")
+    if name in _KEYS:
+        return _KEYS[name]
+    if name in _ALSO_CALLED or name in Recipe.model_fields:
+        return name
+    found = [f"{section}.{name}" for section, model in _SECTIONS.items() if name in model.model_fields]
+    found += [key for key in _ALSO_CALLED if key.rpartition(".")[2] == name and key not in found]
+    return found[0] if len(found) == 1 else None
