@@ -78,6 +78,12 @@ def test_zenflow_works_with_adam(type: str, count: int) -> None:
     assert found("zenflow-optimizer", {**zero(2, **CPU), **optimizer}) == []
 
 
+def test_zenflow_makes_its_optimizer_of_the_section() -> None:
+    assert len(found("zenflow-optimizer", zero(2, zenflow=STEP, **CPU))) == 1
+    assert found("zenflow-optimizer", zero(0, zenflow=STEP, **CPU)) == []
+    assert found("zenflow-optimizer", {**zero(2, zenflow=STEP, **CPU), "optimzer": {"type": "AdamW"}}) == []
+
+
 def test_steps_per_epoch_is_deepspeeds_to_write() -> None:
     config = zero(2, zenflow={**STEP, "steps_per_epoch": 10}, **CPU)
     assert said("zenflow-steps-per-epoch", config) == [(f"{SECTION}.steps_per_epoch", "warning")]

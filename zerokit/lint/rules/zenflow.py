@@ -14,12 +14,15 @@ from zerokit.lint.values_in_force import ZERO, offloads_optimizer
 
 rule = Rules("offload")
 _ZENFLOW = (ZERO, "zenflow")
-_GOOD = zero(
-    2,
-    overlap_comm=True,
-    offload_optimizer={"device": "cpu"},
-    zenflow={"select_strategy": "step", "select_interval": 8, "update_interval": 4},
-)
+_GOOD = {
+    **zero(
+        2,
+        overlap_comm=True,
+        offload_optimizer={"device": "cpu"},
+        zenflow={"select_strategy": "step", "select_interval": 8, "update_interval": 4},
+    ),
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+}
 
 
 def _zero_with(**keys: object) -> dict[str, object]:
@@ -183,18 +186,23 @@ def zenflow_overlap(subject: Subject) -> Iterator[Hit]:
     good={**_GOOD, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}},
 )
 def zenflow_optimizer(subject: Subject) -> Iterator[Hit]:
-    """ZenFlow with an optimizer other than Adam
+    """ZenFlow with an optimizer other than Adam of the section 'optimizer'
 
     ZenFlow calls the optimizer on the CPU with arguments of its own, which only DeepSpeed's Adam for ZenFlow
-    takes; that is what "Adam" and "AdamW" become. Any other optimizer fails in the first step with a
-    TypeError.
+    takes; that is what "Adam" and "AdamW" of the section become. Any other optimizer fails in the first step
+    with a TypeError, one that a script or the Trainer makes among them. Stages 1 and 2 fail without the
+    section as soon as the engine is made: they take its `params` for an optimizer of their own.
 
-    Source: `zenflow_cpu_optimizer_step` in `deepspeed/runtime/zenflow/zenflow_stage_1_and_2.py`.
+    Source: `zenflow_cpu_optimizer_step` and `ZenFlowZeroOptimizer.__init__` in
+    `deepspeed/runtime/zenflow/zenflow_stage_1_and_2.py`.
     """
     optimizer = subject.config.optimizer
-    if _section(subject) is None or optimizer is None or subject.stage not in (1, 2, 3):
+    if _section(subject) is None or subject.stage not in (1, 2, 3) or subject.unsure("optimizer"):
         return
-    if optimizer.type.lower() not in ("adam", "adamw"):
+    if optimizer is None:
+        message = "ZenFlow needs a section 'optimizer' in the ds_config, of AdamW"
+        yield Hit(_ZENFLOW, message, "Add it, or set training.optim to deepspeed_adamw in a recipe")
+    elif optimizer.type.lower() not in ("adam", "adamw"):
         message = f"ZenFlow works with Adam and AdamW only, not with '{optimizer.type}'"
         yield Hit(("optimizer", "type"), message, "Use \"AdamW\", or remove 'zenflow'")
 
