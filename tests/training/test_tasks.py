@@ -13,6 +13,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 from pydantic import ValidationError
 
 from tests.tiny import tiny_tokenizer
+from zerokit.data.sources import load_examples
 from zerokit.errors import DataError, ModelError, ZerokitError
 from zerokit.recipe import load_recipe
 from zerokit.recipe.model import Columns, DataSection, TaskSection, TaskType
@@ -70,6 +71,17 @@ def test_a_key_of_another_task_is_refused() -> None:
 def test_classes_are_those_of_the_training_data(values: list[Any], labels: tuple[str, ...]) -> None:
     rows = [{"text": "t", "label": value} for value in values]
     assert made("sequence_classification", rows).labels == labels
+
+
+def test_texts_and_numbers_of_one_file_are_classes_together(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    lines = ('{"text": "t", "label": "a"}', '{"text": "t", "label": 1}')
+    (tmp_path / "mixed.jsonl").write_text("\n".join(lines) + "\n")
+    rows = load_examples(str(tmp_path / "mixed.jsonl"), where="data.train")
+    task = made("sequence_classification", rows)
+    assert task.labels == ("1", "a")
+    assert [row["labels"] for row in encoded(task, rows, tokenizer)] == [1, 0]
 
 
 def test_classes_keep_the_names_of_the_data_set_and_the_ids_of_the_checkpoint(
@@ -130,7 +142,7 @@ def test_numbers_with_a_fraction_and_one_class_alone_are_no_classes(
             made("sequence_classification", [{"text": "a", "label": "x"}] * 2, known=known)
         with pytest.raises(DataError, match="every 'tags' is 'x'"):
             made("token_classification", [{"tokens": ["a"], "tags": ["x"]}], known=known)
-    with pytest.raises(DataError, match="every 'label' is 'absent'"):
+    with pytest.raises(DataError, match="no 'label' is a text or a whole number"):
         made("sequence_classification", [{"text": "a", "label": 0.5}, {"text": "a", "label": 1.5}])
 
 

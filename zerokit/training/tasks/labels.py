@@ -140,8 +140,9 @@ def classes_of(
         DataError: there is nothing to tell apart, or too much.
     """
     if len(found) < 2:
+        every = f"every '{column}' is {found[0]!r}: there is nothing to tell apart" if found else None
         raise DataError(
-            f"every '{column}' is {found[0] if found else 'absent'!r}: there is nothing to tell apart",
+            every or f"no '{column}' is a text or a whole number, as the name of a class is",
             where=where,
             hint="Give it examples of at least two classes, or name the column of the labels in data.columns",
         )

@@ -35,16 +35,21 @@ class SequenceClassification(LabelledTask):
     def with_labels_of(
         self, examples: Dataset, columns: Columns, known: Sequence[str], where: str
     ) -> SequenceClassification:
+        from pyarrow import BaseExtensionType
         from pyarrow.types import is_nested
 
-        if is_nested(examples.features.arrow_schema.field(columns.label).type):
+        kind = examples.features.arrow_schema.field(columns.label).type
+        if is_nested(kind):
             raise DataError(
                 f"'{columns.label}' is a list or an object: each text has one label here, not several",
                 where=where,
                 hint="Write one text or whole number, or train a model for each label",
             )
         names = names_of(examples.features[columns.label])
-        found = names or found_labels(examples.unique(columns.label), columns.label)
+        # Texts and numbers in one column are JSON to datasets, whose values nothing tells apart for it.
+        is_mixed = isinstance(kind, BaseExtensionType)
+        values = examples[columns.label] if is_mixed else examples.unique(columns.label)
+        found = names or found_labels(values, columns.label)
         most = len(examples) // 2 if names is None else None
         labels = classes_of(found, known, columns.label, where, most=most)
         return replace(self, labels=labels, names=names)
