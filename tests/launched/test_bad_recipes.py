@@ -88,6 +88,11 @@ def test_all_ranks_raise_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch)
         offload = {"device": "nvme", "nvme_path": nvme}
         ds_config = {"zero_optimization": {"stage": 3, "offload_optimizer": offload}}
         files[f"{name}.json"] = json.dumps(ds_config, indent=2)
+    for name, keys in (
+        ("super", {"offload_optimizer": {"device": "cpu", "super_offload": True}}),
+        ("plusplus", {"zero_quantized_weights": True}),
+    ):
+        files[f"{name}.json"] = json.dumps({"zero_optimization": {"stage": 3, **keys}}, indent=2)
     monkeypatch.setenv("LDFLAGS", "-Wl,--no-such-option")  # with which there is no libaio on any machine
     for name, text in files.items():
         (folder / name).write_text(text)
@@ -169,6 +174,14 @@ def test_all_ranks_raise_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch)
             *good,
             "--deepspeed",
             "nvme.json",
+        ],
+        "super.json:6 (zero_optimization.offload_optimizer.super_offload): SuperOffload needs GPUs": [
+            *good,
+            *("--deepspeed", "super.json"),
+        ],
+        "plusplus.json:4 (zero_optimization.zero_quantized_weights): is a CUDA kernel of DeepSpeed's": [
+            *good,
+            *("--deepspeed", "plusplus.json"),
         ],
         "unmounted.json:6 (zero_optimization.offload_optimizer.nvme_path): '/none' is no folder that": [
             *good,

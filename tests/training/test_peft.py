@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import pytest
 
 from tests.memory.runs import run
 from zerokit.checkpoint.pretrained import load_weights, read_config
-from zerokit.errors import RecipeError, ZerokitError
+from zerokit.errors import ConfigError, RecipeError, ZerokitError
 from zerokit.extras import install
 from zerokit.memory import Ia3, Lora
 from zerokit.memory.layout import layout_of
@@ -21,7 +22,7 @@ from zerokit.training.model import PreparedModel
 from zerokit.training.peft.adapter import add_adapter
 from zerokit.training.peft.ids import reads_ids_itself
 from zerokit.training.peft.keys import check_peft_keys
-from zerokit.training.peft.trial import check_adapter
+from zerokit.training.peft.trial import check_trained
 from zerokit.training.tasks import task_of
 from zerokit.training.tasks.sequence_classification import SequenceClassification
 
@@ -167,6 +168,31 @@ TASKS_OF = {
 }
 
 
+@pytest.mark.parametrize(
+    ("stage", "ranks", "more", "refused"),
+    [
+        (2, 2, [], True),
+        (1, 2, ["--peft.target_modules", "[fc1]"], True),
+        (2, 2, ["--peft.target_modules", "[q_proj]"], False),
+        (3, 2, [], False),
+        (2, 1, [], False),
+    ],
+)
+def test_experts_called_one_by_one_are_refused_without_their_weights(
+    stage: int, ranks: int, more: list[str], refused: bool
+) -> None:
+    from transformers import CONFIG_MAPPING
+
+    sizes = dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim"), 16)
+    counts = dict.fromkeys(("encoder_layers", "decoder_layers", "encoder_sparse_step"), 1)
+    config = CONFIG_MAPPING["nllb-moe"](**sizes, **counts, num_experts=2, vocab_size=32)
+    loaded = load_recipe(None, ["--task.type", "seq2seq", "--task.seq_len", "16", *more])
+    resolved: Any = SimpleNamespace(training={}, ds_config={"zero_optimization": {"stage": stage}})
+    model = PreparedModel(config, Path("there"))  # where there is nothing to load
+    with pytest.raises(ConfigError, match="one by one") if refused else nullcontext():
+        check_trained(loaded, resolved, model, task_of(loaded.recipe.task), ranks)
+
+
 def tried(model_type: str, task_type: str, *more: str, stage: int = 2, **training: Any) -> PreTrainedModel:
     """A small model with the adapter of the words `more`, if nothing refuses it."""
     import torch
@@ -177,7 +203,7 @@ def tried(model_type: str, task_type: str, *more: str, stage: int = 2, **trainin
     task = task_of(loaded.recipe.task)
     config = CONFIG_MAPPING[model_type](**CONFIGS[model_type])
     resolved: Any = SimpleNamespace(training=training, ds_config={"zero_optimization": {"stage": stage}})
-    check_adapter(loaded, resolved, PreparedModel(config, Path("there")), task)
+    check_trained(loaded, resolved, PreparedModel(config, Path("there")), task)
     torch.manual_seed(0)
     args: Any = SimpleNamespace(gradient_checkpointing=False)
     return add_adapter(task.model.auto.from_config(config), loaded, args, task.peft_type)

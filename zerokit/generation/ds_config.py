@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.config import load_ds_config, read_ds_config
+from zerokit.distributed.gpus_alone import check_gpus_alone
 from zerokit.distributed.nvme import check_nvme
 from zerokit.documents import Document
 from zerokit.errors import ConfigError
@@ -112,6 +113,7 @@ def _zero_section(zero: Mapping[str, Any], given: Document, model: ModelFiles) -
     for key in ("stage3_gather_16bit_weights_on_model_save", "overlap_comm", "contiguous_gradients"):
         if section.get(key) == "auto":
             del section[key]
+    check_gpus_alone(section, given.where)
     check_nvme(section, given.where)
     return section
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal, read_model_config
 from zerokit.distributed.extensions import compile_extensions
+from zerokit.distributed.gpus_alone import check_gpus_alone
 from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.nvme import check_nvme, uses_nvme
@@ -35,7 +36,7 @@ from zerokit.training.optimizers import check_made, host_optimizer
 from zerokit.training.own_keys import take_own
 from zerokit.training.packing import Padding, may_arrange, padding_of
 from zerokit.training.peft.keys import check_peft_keys
-from zerokit.training.peft.trial import check_adapter
+from zerokit.training.peft.trial import check_trained
 from zerokit.training.precision import check_fp16, check_precision
 from zerokit.training.preview import show
 from zerokit.training.report import git_commit
@@ -134,6 +135,7 @@ def prepare(
     resolved = _resolve(group, loaded)
     group.together(lambda: check_precision(resolved, loaded))
     zero = resolved.ds_config["zero_optimization"]
+    group.together(lambda: check_gpus_alone(zero, lambda path: ds_config_place(path, loaded)))
     if not is_rehearsal():  # in which there is a drive
         group.together(lambda: check_nvme(zero, lambda path: ds_config_place(path, loaded)))
     resume = group.together(lambda: find_resume(resolved, loaded, world_size=group.ranks.world_size))
@@ -164,7 +166,8 @@ def prepare(
     task = group.together(lambda: task.for_model(model.config, loaded))
     group.together(lambda: check_sizes(resolved.ds_config, loaded, model.config))
     group.together(lambda: check_checkpointing(resolved.training, loaded, model.config, task))
-    group.together(lambda: check_adapter(loaded, resolved, model, task))
+    ranks = group.ranks.world_size
+    group.together(lambda: check_trained(loaded, resolved, model, task, ranks))
     generation = group.together(lambda: generation_config(loaded, folder, tokenizer, task, model))
     stream = group.together(lambda: open_stream(examples, tokenizer, loaded, resolved, task, resume))
     if stream is None:

@@ -1,4 +1,4 @@
-"""Whether a method goes with the model and the rest of the recipe: found out before weights are loaded."""
+"""Whether a method, and ZeRO, go with the model and the rest of the recipe: found out without weights."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from zerokit.config.base import ZERO
 from zerokit.errors import RecipeError
 from zerokit.training.apart import CACHE_NAMES
-from zerokit.training.model import positions_of
+from zerokit.training.model import check_experts, positions_of
 from zerokit.training.peft.adapter import adapted_model
 from zerokit.training.peft.four_bits import check_four_bits
 from zerokit.training.peft.ids import reads_ids_itself
 from zerokit.training.peft.keys import Asked, check_peft_keys
 
 if TYPE_CHECKING:
+    from peft import PeftModel
     from transformers import PreTrainedModel
 
     from zerokit.recipe import LoadedRecipe
@@ -26,25 +28,33 @@ if TYPE_CHECKING:
 _OTHERS = "Choose peft.type lora or ia3"
 
 
-def check_adapter(loaded: LoadedRecipe, resolved: Resolved, model: PreparedModel, task: Task) -> None:
-    """Refuse an adapter that the model, the task or another key leaves without effect, or breaks.
+def check_trained(
+    loaded: LoadedRecipe, resolved: Resolved, model: PreparedModel, task: Task, num_ranks: int = 1
+) -> None:
+    """Refuse what the model, the task or another key leaves without effect, or breaks.
 
-    It is added to a model without weights, which is then called where its tokens could be too many, or of
-    other sizes. Code of the model's own that cannot make it without weights leaves that out.
+    An adapter is added to a model without weights, which is then called where its tokens could be too many,
+    or of other sizes. Code of the model's own that cannot make it without weights leaves that out.
 
     Raises:
-        RecipeError: it is so.
+        RecipeError: an adapter is so.
+        ConfigError: several ranks cannot train the model under this stage of ZeRO.
     """
     asked = check_peft_keys(loaded)
-    if asked is None:
+    stage = int(resolved.ds_config[ZERO].get("stage", 0))
+    in_order = num_ranks > 1 and stage in (1, 2)
+    if asked is None and not in_order:
         return
-    if asked.type_ == "qlora":
+    if asked is not None and asked.type_ == "qlora":
         check_four_bits(loaded, resolved, model)
     base = _on_meta(loaded, model, task)
-    if asked.method.tokens is not None:
+    if asked is not None and asked.method.tokens is not None:
         _check_tokens(loaded, asked, resolved.training, model, task, base)
-    if base is not None:
-        _try(loaded, asked, task, base)
+    if base is None:
+        return
+    trained = base if asked is None else _try(loaded, asked, task, base)
+    if in_order:
+        check_experts(trained, stage, loaded.where("deepspeed"))
 
 
 def _check_tokens(
@@ -115,7 +125,8 @@ def _on_meta(loaded: LoadedRecipe, model: PreparedModel, task: Task) -> PreTrain
     return base.eval()
 
 
-def _try(loaded: LoadedRecipe, asked: Asked, task: Task, base: PreTrainedModel) -> None:
+def _try(loaded: LoadedRecipe, asked: Asked, task: Task, base: PreTrainedModel) -> PeftModel:
+    """The model with its adapter, without weights."""
     import torch
 
     keys = {
@@ -131,6 +142,7 @@ def _try(loaded: LoadedRecipe, asked: Asked, task: Task, base: PreTrainedModel) 
             where=loaded.where("peft"),
             hint=f"{_OTHERS}, or give token_dim, num_layers and num_attention_heads as the model has them",
         )
+    return adapted
 
 
 def _problem(model: Any, task: Task) -> str | None:

@@ -1,0 +1,50 @@
+"""What of ZeRO runs on GPUs alone: DeepSpeed stops at it on CPU ranks once the model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zerokit.distributed.group import count_gpus
+from zerokit.documents import KeyPath
+from zerokit.errors import ConfigError
+
+_QUANTIZED = ("zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients")
+
+
+def check_gpus_alone(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> None:
+    """Refuse on CPU ranks what DeepSpeed has for GPUs alone.
+
+    Args:
+        zero: the section `zero_optimization`, as DeepSpeed gets it.
+        where: the place of a key of the ds_config, for an error.
+
+    Raises:
+        ConfigError: SuperOffload, whose optimizer asserts a CUDA device, or ZeRO++'s quantization, of which
+            there are CUDA kernels alone.
+    """
+    if count_gpus() > 0 or zero.get("stage") != 3:
+        return
+    if (zero.get("offload_optimizer") or {}).get("super_offload"):
+        raise ConfigError(
+            "SuperOffload needs GPUs, and this run is on CPU ranks",
+            where=where(("zero_optimization", "offload_optimizer", "super_offload")),
+            hint="Remove it here",
+        )
+    asked = next((key for key in _QUANTIZED if zero.get(key)), None)
+    if asked is not None and not _has_quantizer():
+        raise ConfigError(
+            "is a CUDA kernel of DeepSpeed's, and this run is on CPU ranks",
+            where=where(("zero_optimization", asked)),
+            hint="Remove it here",
+        )
+
+
+def _has_quantizer() -> bool:
+    from deepspeed.ops import op_builder
+
+    try:
+        op_builder.QuantizerBuilder().load()
+    except ValueError:  # "This op had not been implemented on CPU backend."
+        return False
+    return True
