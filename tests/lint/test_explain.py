@@ -82,6 +82,9 @@ def test_every_key_of_every_section_can_be_explained() -> None:
         ("overlap_com", "zero_optimization.overlap_comm"),
         ("zero_optimization.stag", "stage"),
         ("deprecated-kee", "deprecated-key"),
+        ("zero", "'zero_optimization', "),
+        ("zero", " or 'zero_"),
+        ("bucket", "'reduce_bucket_size'"),
         ("qqqqqqqqqq", "lists all rules"),
         ("", "lists all rules"),
     ],
@@ -99,3 +102,22 @@ def test_what_another_program_reads_is_told_from_a_slip(name: str) -> None:
         explain(name)
     foreign = str(caught.value).startswith(f"DeepSpeed has no key '{name}'")
     assert foreign is (name != "enable_triton")
+
+
+@pytest.mark.parametrize(
+    ("key", "rule"),
+    [
+        ("sub_group_size", "stage3-key"),
+        ("stage3_gather_16bit_weights_on_model_save", "stage3-key"),
+        ("round_robin_gradients", "stage12-key"),
+        ("parameter_alignment", "stage12-key"),
+        ("cpu_offload_use_pin_memory", "deprecated-key"),
+    ],
+)
+def test_a_key_names_the_rules_of_all_keys_of_its_kind(key: str, rule: str) -> None:
+    assert f"- {rule}: {all_rules()[rule].title}\n" in explain(key)
+
+
+@pytest.mark.parametrize("key", ["train_batch_size", "zero_optimization.overlap_comm"])
+def test_a_key_that_acts_in_every_stage_of_zero_has_no_rules_of_one(key: str) -> None:
+    assert "- stage" not in explain(key)

@@ -3,6 +3,7 @@ from pathlib import Path
 
 from tests.each import each
 from tools.site import index
+from zerokit.lint.outputs import CheckedFile, text_lines
 from zerokit.lint.rule import NEEDS, Rule
 from zerokit.lint.rule_pages import check_example, page
 from zerokit.lint.run import SAID, all_rules
@@ -68,6 +69,15 @@ def test_a_page_shows_both_examples_and_what_is_said_of_the_bad_one(rule: Rule) 
     assert text.startswith(f"# {rule.id}\n")
     assert text.count("```") == 6
     assert f": {rule.severity}: " in text or "(here: " in text
+
+
+@each_rule
+def test_a_page_shows_what_check_prints(rule: Rule) -> None:
+    name = "default_config.yaml" if rule.check_launch else "ds_config.json"
+    checked = CheckedFile(name, check_example(rule, rule.bad))
+    printed = ["".join(text for text, _ in line) for line in text_lines([checked])]
+    said = re.findall(r"says:\n\n```text\n(.*?)\n```", page(rule), re.DOTALL)
+    assert said[0].splitlines() == [line for line in printed if line.endswith(f"[{rule.id}]")]
 
 
 def test_the_index_has_every_rule_once() -> None:

@@ -7,18 +7,20 @@ from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import ALL_STAGES, AUTO, Section, second_names
 from zerokit.config.descriptions import description, section_description, shown
-from zerokit.config.key_index import canonical, model_of, places_of, section_at, since, stages_of
+from zerokit.config.key_index import all_keys, canonical, model_of, places_of, section_at, since, stages_of
 from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.repairs import choices_at
 from zerokit.config.unknown_keys import meaning_of
-from zerokit.documents import ABSENT, KeyPath, dotted, from_dotted, value_at
+from zerokit.documents import ABSENT, KeyPath, dotted, from_dotted, value_at, with_value
 from zerokit.errors import ConfigError, nearest
 from zerokit.lint.defects import KNOWN_DEFECTS
 from zerokit.lint.rule import Rule
 from zerokit.lint.rule_pages import page
-from zerokit.lint.run import all_rules
+from zerokit.lint.run import all_rules, check_config
 from zerokit.resolving.who_fills import filled_in_words
 
+_MOST_NAMES = 4
+"""That are told for one that there is not."""
 _TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
 
 
@@ -76,12 +78,23 @@ def _unknown(name: str) -> ConfigError:
         if meaning.to is not None:
             hint = meaning.hint if meaning.kind != "misplaced" else f"Did you mean '{dotted(meaning.to)}'?"
             return ConfigError(f"there is no key '{name}'", hint=hint)
+    meant = _that_hold(name) or [close] * (close is not None)
     hint = (
-        f"Did you mean '{close}'?"
-        if close
+        f"Did you mean {' or '.join(filter(None, [', '.join(map(repr, meant[:-1])), repr(meant[-1])]))}?"
+        if meant
         else "'zerokit explain' lists all rules, 'zerokit schema' all keys"
     )
     return ConfigError(f"there is no rule and no key '{name}'", hint=hint)
+
+
+def _that_hold(name: str) -> list[str]:
+    """The first keys and rules that have a part of a name, such as "zero", as one of their words."""
+    if not re.fullmatch("[a-z][a-z0-9]+", name):
+        return []
+    names = [*all_keys(), *all_rules()]
+    starting = [one for one in names if re.split("[-_]", one)[0].startswith(name)]
+    holding = [one for one in names if name in re.split("[-_]", one)]
+    return list(dict.fromkeys([*starting, *holding]))[:_MOST_NAMES]
 
 
 def _of_key(path: KeyPath) -> str:
@@ -99,7 +112,8 @@ def _of_key(path: KeyPath) -> str:
     section = section_at(path)
     if section is not None:
         parts += [section_description(section), _keys(section)]
-    rules = [rule for rule in all_rules().values() if _speaks_of(rule, path)]
+    found = _found_at(path, model)
+    rules = [rule for rule in all_rules().values() if rule.id in found or _speaks_of(rule, path)]
     if rules:
         listed = "\n".join(f"- {rule.id}: {rule.title}" for rule in rules)
         parts.append(f"Rules that speak of it:\n\n{listed}")
@@ -145,3 +159,20 @@ def _speaks_of(rule: Rule, path: KeyPath) -> bool:
         return False
     bad, good = (value_at(config, path, ABSENT) for config in (rule.bad, rule.good))
     return bad != good and not isinstance(bad, Mapping)
+
+
+def _found_at(path: KeyPath, model: type[Section]) -> set[str]:
+    """The rules, such as those of any key of one stage, that find something in the key where it stands alone.
+
+    They run with a value that the key may have, in each stage.
+    """
+    field = model.model_fields[str(path[-1])]
+    default = field.get_default(call_default_factory=True)
+    plain = default if isinstance(default, int | float | str) and default else 1
+    value = next((choice for choice in choices_at(path) if choice != AUTO), plain)
+    value = True if re.search(r"\bbool\b", str(field.annotation)) else value
+    found = set()
+    for stage in ALL_STAGES:
+        config = with_value({"train_batch_size": 1, "zero_optimization": {"stage": stage}}, path, value)
+        found |= {finding.rule for finding in check_config(config).findings if finding.path == path}
+    return {name for name in found if all_rules()[name].check is not None}

@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zerokit.documents import Document, dotted, parse_json
+from zerokit.documents import Document, parse_json
 from zerokit.errors import DocumentError
 from zerokit.findings import Finding
 from zerokit.lint.accelerate_file import check_accelerate_yaml
+from zerokit.lint.outputs import line_of
 from zerokit.lint.rule import Rule
 from zerokit.lint.run import Report, check_document
 from zerokit.resolving.run import Run
@@ -41,7 +42,7 @@ def page(rule: Rule) -> str:
 
 def example_document(rule: Rule, example: Mapping[str, Any] | str) -> Document:
     """One of the two examples of a rule as a file, such as it is printed on the rule's page."""
-    name = "default_config.yaml" if rule.check_launch else "ds_config.json"
+    name = _file(rule)
     text = _example_text(rule, example)
     try:
         read = parse_json(text, name, lenient=True)
@@ -68,7 +69,7 @@ def _parts(rule: Rule) -> Iterator[str]:
     yield rule.text
     language = "yaml" if rule.check_launch else "json"
     yield f"## What it finds\n\n```{language}\n{_example_text(rule, rule.bad)}```"
-    yield f"`{_command(rule)}` says:\n\n```text\n{_lines(found)}```"
+    yield f"`{_command(rule)}` says:\n\n```text\n{_lines(rule, found)}```"
     yield f"## Mended\n\n```{language}\n{_example_text(rule, rule.good)}```"
 
 
@@ -90,19 +91,17 @@ def in_code(need: str) -> str:
     return f"`--{need.replace('_', '-')}`"
 
 
-def _lines(found: list[Finding]) -> str:
-    lines = []
-    for finding in found:
-        place = "".join(f":{number}" for number in (finding.line, finding.column) if number is not None)
-        inside = f" ({dotted(finding.path)})" if len(finding.path) > 1 else ""
-        lines.append(f"ds_config.json{place}: {finding.severity}: {finding.message}{inside}\n")
-        lines.append(f"    {finding.hint}\n")
-    return "".join(lines)
+def _lines(rule: Rule, found: list[Finding]) -> str:
+    return "".join(f"{line_of(_file(rule), finding)}\n" for finding in found)
+
+
+def _file(rule: Rule) -> str:
+    return "default_config.yaml" if rule.check_launch else "ds_config.json"
 
 
 def _command(rule: Rule) -> str:
-    file = "default_config.yaml" if rule.check_launch else "ds_config.json"
-    return " ".join(["zerokit check", *(_option(name, value) for name, value in rule.given.items()), file])
+    options = (_option(name, value) for name, value in rule.given.items())
+    return " ".join(["zerokit check", *options, _file(rule)])
 
 
 def _option(name: str, value: Any) -> str:

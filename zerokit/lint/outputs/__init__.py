@@ -7,6 +7,6 @@ from zerokit.lint.outputs.checked import CheckedFile, counted
 from zerokit.lint.outputs.github import to_github
 from zerokit.lint.outputs.machine import to_data
 from zerokit.lint.outputs.sarif import to_sarif
-from zerokit.lint.outputs.text import text_lines
+from zerokit.lint.outputs.text import line_of, text_lines
 
-__all__ = ["CheckedFile", "counted", "text_lines", "to_data", "to_github", "to_sarif"]
+__all__ = ["CheckedFile", "counted", "line_of", "text_lines", "to_data", "to_github", "to_sarif"]

@@ -37,6 +37,11 @@ def text_lines(files: Sequence[CheckedFile]) -> Iterator[StyledLine]:
         yield [(line, "dim")]
 
 
+def line_of(name: str, finding: Finding) -> str:
+    """The line of a finding in the file of that name."""
+    return "".join(text for text, _ in _line(name, finding.severity, finding))
+
+
 def _line(name: str, kind: str, finding: Finding) -> StyledLine:
     place = "".join(f":{number}" for number in (finding.line, finding.column) if number is not None)
     between = ": " if kind == "fixed" else ". "
