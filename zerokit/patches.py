@@ -8,8 +8,10 @@ are made at the moment a script imports it.
 
 from __future__ import annotations
 
+import ctypes
 import dis
 import functools
+import gc
 import importlib.abc
 import importlib.machinery
 import importlib.metadata
@@ -193,7 +195,18 @@ def replace(holder: Any, name: str, make: Callable[[Any], Any]) -> None:
         replacement = classmethod(replacement)
     elif isinstance(kept, staticmethod):
         replacement = staticmethod(replacement)
-    setattr(holder, name, replacement)
+    try:
+        setattr(holder, name, replacement)
+    except TypeError:  # a class that C made lets nobody set its attributes
+        _set_of_c_class(holder, name, replacement)
+
+
+def _set_of_c_class(holder: type, name: str, replacement: Any) -> None:
+    (attributes,) = gc.get_referents(holder.__dict__)  # behind the proxy that can be read alone
+    attributes[name] = replacement
+    ctypes.pythonapi.PyType_Modified(
+        ctypes.py_object(holder)
+    )  # else it is looked up where it was found before
 
 
 def is_original(value: Any) -> bool:

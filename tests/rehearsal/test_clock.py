@@ -239,13 +239,15 @@ def test_the_clocks_of_a_script_go_by_virtual_time() -> None:
     seen = timelines()["clocks"]
     assert seen["event"] == 3.0
     assert seen["before the host waits"] < 0.1
-    for clock in ("perf_counter", "monotonic_ns", "time"):
+    dates = ("datetime", "datetime in UTC", "utcnow", "a class of dates", "tqdm", "timeit")
+    for clock in ("perf_counter", "monotonic_ns", "time", *dates):
         assert 3.0 <= seen[clock] < 3.1
     assert 0.001 <= seen["sleep"] < 0.0011
     for real in ("a thread", "zerokit.distributed.stuck"):
         assert seen[f"behind in {real}"] > 5000
     for script in ("zerokit.training.progress", "zerokit.generation.main"):  # which print their speed
         assert abs(seen[f"behind in {script}"]) < 0.1
+    assert seen["the date is that of time"] < 0.001
 
 
 Work = tuple[int, int, int, WorkKind, int]

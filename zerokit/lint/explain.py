@@ -78,7 +78,7 @@ def _unknown(name: str) -> ConfigError:
         if meaning.to is not None:
             hint = meaning.hint if meaning.kind != "misplaced" else f"Did you mean '{dotted(meaning.to)}'?"
             return ConfigError(f"there is no key '{name}'", hint=hint)
-    meant = _that_hold(name) or [close] * (close is not None)
+    meant = _that_hold(name) or ([close] if close else [])
     hint = (
         f"Did you mean {' or '.join(filter(None, [', '.join(map(repr, meant[:-1])), repr(meant[-1])]))}?"
         if meant

@@ -1,16 +1,34 @@
 """What a script sees of virtual time; leaves it in `SEEN`, seconds."""
 
 import asyncio
+import datetime
 import threading
 import time
+import timeit
 
 import torch
+import tqdm
 
 SECOND = 1_980_000_000
 """Cycles of the virtual GPU."""
 
 SEEN = {}
 
+
+class Date(datetime.datetime):
+    """As pandas has one."""
+
+
+dates = {
+    "datetime": datetime.datetime.now,
+    "datetime in UTC": lambda: datetime.datetime.now(datetime.UTC),
+    "utcnow": datetime.datetime.utcnow,
+    "a class of dates": Date.now,
+    # torch has imported tqdm before the script does, and with it `time` of the module `time`.
+    "tqdm": lambda: datetime.timedelta(seconds=tqdm.std.time()),
+    "timeit": lambda: datetime.timedelta(seconds=timeit.default_timer()),
+}
+before_of = {name: date() for name, date in dates.items()}
 before = time.perf_counter(), time.monotonic_ns(), time.time()
 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 start.record()
@@ -21,6 +39,8 @@ torch.cuda.synchronize()
 SEEN["perf_counter"] = time.perf_counter() - before[0]
 SEEN["monotonic_ns"] = (time.monotonic_ns() - before[1]) / 1e9
 SEEN["time"] = time.time() - before[2]
+SEEN |= {name: (date() - before_of[name]).total_seconds() for name, date in dates.items()}
+SEEN["the date is that of time"] = abs(datetime.datetime.now().timestamp() - time.time())
 SEEN["event"] = start.elapsed_time(end) / 1000
 
 before_sleep = time.perf_counter()

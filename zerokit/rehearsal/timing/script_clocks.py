@@ -7,16 +7,18 @@ takes its time on both.
 
 from __future__ import annotations
 
+import datetime
 import functools
 import sys
 import threading
 import time
 from collections.abc import Callable
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
 
-from zerokit.patches import Patch, apply, wrap
+from zerokit.patches import Patch, apply, replace, wrap
 from zerokit.rehearsal.native.clock import Clock
 
 _GO_BY_THE_CLOCK = "go by the rank's clock"
@@ -24,22 +26,29 @@ _SECONDS = [Patch("time", name, _GO_BY_THE_CLOCK) for name in ("time", "perf_cou
 _NANOSECONDS = [
     Patch("time", f"{name}_ns", _GO_BY_THE_CLOCK) for name in ("time", "perf_counter", "monotonic")
 ]
+_DATES = [Patch("datetime:datetime", name, _GO_BY_THE_CLOCK) for name in ("now", "utcnow")]
 _SLEEP = Patch("time", "sleep", "let virtual time pass, too")
 _REAL = sys.stdlib_module_names | {"zerokit"}
 _SCRIPTS = ("zerokit.training.", "zerokit.generation.")
 """Of it, what tells its user how long its work took."""
+_TIMED = "timeit"
+"""The module of Python's library in which scripts look for a clock of the module `time`."""
 _TIMER_SLACK_NS = 50_000
 """How much later than it asked for Linux wakes a thread (prctl(2), PR_SET_TIMERSLACK)."""
 _MAIN_THREAD = threading.main_thread().ident
 
 
 def install(clock: Clock) -> None:
-    """Replace the clocks of the module `time`, which start from what they show now."""
+    """Replace the clocks of the modules `time` and `datetime`, which start from what they show now."""
+    real = {getattr(time, patch.name): patch.name for patch in (*_SECONDS, *_NANOSECONDS)}
+    starts = {patch.name: getattr(time, patch.name)() - clock.now for patch in _NANOSECONDS}
+    for patch in _DATES:
+        apply(patch, functools.partial(_date, clock, starts["time_ns"], time.time, patch.name == "utcnow"))
     for seconds, nanoseconds in zip(_SECONDS, _NANOSECONDS, strict=True):
-        real_ns: Callable[[], int] = getattr(time, nanoseconds.name)
-        start = real_ns() - clock.now
+        start = starts[nanoseconds.name]
         apply(nanoseconds, functools.partial(_clock, clock, start, 1))
         apply(seconds, functools.partial(_clock, clock, start, 1e9))
+    _replace_where_imported(real)
 
     def sleep(really_sleep: Any, seconds: float) -> None:
         really_sleep(seconds)
@@ -47,6 +56,27 @@ def install(clock: Clock) -> None:
             clock.advance(round(seconds * 1e9) + (_TIMER_SLACK_NS if seconds > 0 else 0))
 
     wrap(_SLEEP, sleep)
+
+
+def _replace_where_imported(real: dict[Any, str]) -> None:
+    """Have modules that took a clock out of `time` before, such as tqdm's, take the one that is there now."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in _REAL and name != _TIMED:
+            continue
+        for alias, value in list(getattr(module, "__dict__", {}).items()):
+            if type(value) is BuiltinFunctionType and value in real:
+                replace(module, alias, lambda original: getattr(time, real[original]))
+
+
+def _date(clock: Clock, start: int, real_time: Callable[[], float], in_utc: bool, _real: Any) -> Any:
+    """In place of `datetime.now` or `utcnow`, which read the system's clock by themselves."""
+
+    def now(cls: Any, tz: datetime.tzinfo | None = None) -> Any:
+        seconds = real_time() if _is_real_for(1) else (start + clock.read()) / 1e9
+        date = cls.fromtimestamp(seconds, datetime.UTC if in_utc else tz)
+        return date.replace(tzinfo=None) if in_utc else date
+
+    return classmethod(now)
 
 
 def _clock(clock: Clock, start: int, unit: float, real: Callable[[], Any]) -> Callable[[], Any]:
