@@ -34,13 +34,13 @@ from zerokit.training.model import (
     check_sizes,
     count_parameters,
     find_checkpoint,
-    keep_ranks_together,
     prepare_model,
     switch_dropout_off,
 )
 from zerokit.training.tasks.causal_lm import CausalLM
 from zerokit.training.tasks.masked_lm import MaskedLM
 from zerokit.training.tasks.sequence_classification import SequenceClassification
+from zerokit.training.uneven_calls import keep_ranks_together
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

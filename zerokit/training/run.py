@@ -22,7 +22,7 @@ from zerokit.training.announce import announce, count_parameters
 from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss
 from zerokit.training.gathering import decide_anew
 from zerokit.training.measure import PeakMemory
-from zerokit.training.model import build_model, keep_ranks_together, switch_dropout_off
+from zerokit.training.model import build_model, switch_dropout_off
 from zerokit.training.operations import operations_per_token, peak_flops
 from zerokit.training.optimizers import host_optimizer
 from zerokit.training.pace import Pace
@@ -34,6 +34,7 @@ from zerokit.training.report import METRICS_FILE, RunReport
 from zerokit.training.resume import Divided
 from zerokit.training.save import save_model
 from zerokit.training.trackers import CURVE_FILE, trackers
+from zerokit.training.uneven_calls import keep_ranks_together
 from zerokit.units import format_bytes, format_seconds, quantity
 
 if TYPE_CHECKING:

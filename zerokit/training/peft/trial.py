@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from zerokit.config.base import ZERO
 from zerokit.errors import RecipeError
 from zerokit.training.apart import CACHE_NAMES
-from zerokit.training.model import check_experts, positions_of
+from zerokit.training.model import positions_of
 from zerokit.training.peft.adapter import adapted_model
 from zerokit.training.peft.four_bits import check_four_bits
 from zerokit.training.peft.ids import reads_ids_itself
 from zerokit.training.peft.keys import Asked, check_peft_keys
+from zerokit.training.uneven_calls import check_experts
 
 if TYPE_CHECKING:
     from peft import PeftModel
