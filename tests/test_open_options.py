@@ -25,7 +25,9 @@ def test_what_is_written_is_read(options: list[tuple[str, str | None, bool]]) ->
             words.append(f"{option}={text}")
         else:
             words += [option, text]
-    assert list(open_options(words, hint="")) == [OpenOption(option, text) for option, text, _ in options]
+    assert list(open_options(words, hint=lambda _: "")) == [
+        OpenOption(option, text) for option, text, _ in options
+    ]
 
 
 @pytest.mark.parametrize(
@@ -57,6 +59,6 @@ def test_values_are_yaml(text: str, value: Any) -> None:
 )
 def test_mistakes_are_one_line(words: list[str], message: str) -> None:
     with pytest.raises(ZerokitError) as caught:
-        [given.value() for given in open_options(words, hint="Write it")]
+        [given.value() for given in open_options(words, hint=lambda _: "Write it")]
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from zerokit.documents import parse_scalar
@@ -35,13 +35,13 @@ class OpenOption(NamedTuple):
             ) from None
 
 
-def open_options(words: Sequence[str], *, hint: str) -> Iterator[OpenOption]:
+def open_options(words: Sequence[str], *, hint: Callable[[str], str]) -> Iterator[OpenOption]:
     """Read ``--name value``, ``--name=value`` and ``--name``.
 
     Args:
         words: what the command's own options leave of the command line. A value that begins with ``--`` is
             written with ``=``.
-        hint: what to do about a word that belongs to no option.
+        hint: takes a word that belongs to no option, and says what to do about it.
 
     Raises:
         ZerokitError: there is such a word.
@@ -51,7 +51,7 @@ def open_options(words: Sequence[str], *, hint: str) -> Iterator[OpenOption]:
         word = rest.pop(0)
         option, equals, text = word.partition("=")
         if not option.startswith("--") or option == "--":
-            raise ZerokitError(f"'{word}' belongs to no option", where="command line", hint=hint)
+            raise ZerokitError(f"'{word}' belongs to no option", where="command line", hint=hint(word))
         if not equals and rest and not rest[0].startswith("--"):
             equals, text = "=", rest.pop(0)
         yield OpenOption(option, text if equals else None)

@@ -153,6 +153,7 @@ def test_a_recipe_and_its_overrides(trained: Callable[..., tuple[Any, ...]]) -> 
         (["train", "--master-port", "70000"], "--master-port: is 70000. Give 1 to 65535"),
         (["train", "--recipe", "none.yaml"], "none.yaml: no such file. Check the path"),
         (["train", "word"], "command line: 'word' belongs to no option. Write overrides as --section.key"),
+        (["train", "my.yaml"], "command line: 'my.yaml' belongs to no option. Write --recipe my.yaml"),
         (["train", "--num-gpus", "0"], "--num-gpus: is 0. Give 1 or more"),
     ],
 )

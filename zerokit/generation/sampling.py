@@ -37,6 +37,7 @@ _TOKENS = (
 _SAMPLING_ONLY = ("temperature", "top_k", *_FRACTIONS)
 _BEAMS_ONLY = ("length_penalty", "early_stopping")
 
+_HOW = "Quote a prompt that has spaces, and write --prompt before each"
 _SET_BY_ZEROKIT = "The output is text; there is nothing to set"
 _ASSISTED = "Leave it out: assisted decoding takes one prompt at a time"
 _MOVED = "Leave it out: transformers moved this method to the Hub"
@@ -112,7 +113,7 @@ def parse_sampling(words: Sequence[str]) -> Sampling:
     names = known_names()
     values: dict[str, Any] = {}
     written: dict[str, str] = {}
-    for given in open_options(words, hint="Quote a prompt that has spaces, and write --prompt before each"):
+    for given in open_options(words, hint=lambda _: _HOW):
         name = given.option.removeprefix("--").replace("-", "_")
         _check_name(given.option, name, names)
         if name in written:

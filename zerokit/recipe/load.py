@@ -126,7 +126,7 @@ def parse_overrides(words: Sequence[str]) -> list[tuple[KeyPath, Any]]:
     """
     sections = list(Recipe.model_fields)
     result: list[tuple[KeyPath, Any]] = []
-    for given in open_options(words, hint=_HOW):
+    for given in open_options(words, hint=_instead_of):
         name = given.option
         section, *inner = name.removeprefix("--").split(".")
         if not all((section, *inner)):
@@ -147,6 +147,10 @@ def parse_overrides(words: Sequence[str]) -> list[tuple[KeyPath, Any]]:
             )
         result.append(((section, *inner), given.value()))
     return result
+
+
+def _instead_of(word: str) -> str:
+    return f"Write --recipe {word}" if word.endswith((".yaml", ".yml", ".json")) else _HOW
 
 
 def _overridden(data: dict[str, Any], path: KeyPath, value: Any) -> Any:
