@@ -4,6 +4,7 @@ import pytest
 
 from tests.lint.asking import found, said, zero
 from zerokit.choices import Target
+from zerokit.releases.versions import parse_version
 
 CPU = {"offload_optimizer": {"device": "cpu"}}
 STEP = {"select_strategy": "step", "select_interval": 8, "update_interval": 4}
@@ -89,3 +90,12 @@ def test_steps_per_epoch_is_deepspeeds_to_write() -> None:
     assert said("zenflow-steps-per-epoch", config) == [(f"{SECTION}.steps_per_epoch", "warning")]
     config = zero(2, zenflow={"update_interval": 4, "steps_per_epoch": 10}, **CPU)
     assert said("zenflow-steps-per-epoch", config) == []
+
+
+@pytest.mark.parametrize(
+    ("stage", "release", "count"), [(1, None, 1), (2, "0.19.7", 1), (2, "0.19.6", 0), (3, None, 0)]
+)
+def test_releases_that_scramble_weights_are_known(stage: int, release: str | None, count: int) -> None:
+    version = None if release is None else parse_version(release)
+    config = zero(stage, zenflow=STEP, **CPU)
+    assert len(said("zenflow-weights", config, deepspeed_version=version)) == count

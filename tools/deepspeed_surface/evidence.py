@@ -214,6 +214,9 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
         _TORCH_BACKWARD,
         _seen("deepspeed/runtime/zenflow/zenflow_stage_1_and_2.py", "def backward_prologue(", "0.19.2 .."),
     ),
+    "zenflow-scrambled": (
+        _seen(_ZERO12, "p.data = flat_group.narrow(0, offset, meta.numel()).view(meta.shape)", "0.19.7 .."),
+    ),
     "fused-adam-large": (_seen("csrc/adam/multi_tensor_apply.cuh", "    int sizes[", ".. 0.18.1"),),
     "muon-untested": (
         _seen(_UTILITIES, "from deepspeed.runtime.muon_optimizer import MuonWithAuxAdam", "0.17.6 .. 0.18.5"),

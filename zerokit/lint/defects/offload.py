@@ -7,7 +7,18 @@ _PINNED = "zero_optimization.offload_optimizer.pin_memory"
 _SUPER = "zero_optimization.offload_optimizer.super_offload"
 _ZENFLOW = "zero_optimization.zenflow"
 
+ZENFLOW_WEIGHTS = Defect(
+    id="zenflow-scrambled",
+    releases="0.19.7 ..",
+    harm="wrong results",
+    summary="The values of every matrix are put in another order before the first step",
+    rule="zenflow-weights",
+    instead="remove the section",
+    source="deepspeed/runtime/zero/stage_1_and_2.py, _update_model_bit16_weights; measured",
+)
+
 DEFECTS = (
+    ZENFLOW_WEIGHTS,
     Defect(
         id="pin-memory-ignored",
         releases="0.14.1 .. 0.18.3",

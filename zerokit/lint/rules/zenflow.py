@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from zerokit.config.base import AUTO
 from zerokit.config.zenflow import ZenFlow
 from zerokit.findings import Severity
+from zerokit.lint.defects.offload import ZENFLOW_WEIGHTS
 from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
@@ -177,6 +178,27 @@ def zenflow_overlap(subject: Subject) -> Iterator[Hit]:
         yield Hit(
             (*_ZENFLOW, "offload"), message, f"Set \"overlap_comm\" to true in '{ZERO}', or remove the key"
         )
+
+
+@rule("zenflow-weights", bad=_GOOD, good=zero(2, offload_optimizer={"device": "cpu"}))
+def zenflow_weights(subject: Subject) -> Iterator[Hit]:
+    """ZenFlow in stages 1 and 2 of releases that scramble the model's weights
+
+    From 0.19.7 to 0.19.8 at least, the engine lays matrices into its flat buffer column by column, as ZenFlow
+    wants them, and reads them back row by row. Each matrix then has its values in another order, from before
+    the first step on: what is trained and saved is another model than the one that was loaded.
+
+    Use another release, stage 3, or plain offload of the optimizer.
+
+    Source: `_update_model_bit16_weights` in `deepspeed/runtime/zero/stage_1_and_2.py`, against
+    `_flatten_dense_tensors` in `deepspeed/runtime/zenflow/zenflow_utils.py`.
+    """
+    version = subject.run.deepspeed_version
+    if version is not None and not ZENFLOW_WEIGHTS.affects(version):
+        return
+    if _section(subject) is not None and subject.stage in (1, 2):
+        message = f"ZenFlow scrambles all matrices of the model in stage {subject.stage} of this DeepSpeed"
+        yield Hit(_ZENFLOW, message, "Remove 'zenflow', or use DeepSpeed 0.19.6")
 
 
 @rule(
