@@ -61,6 +61,41 @@ def test_a_diverged_run_ends_at_the_step_and_replaces_no_model(steps: str, what:
     assert contents(here.folder / "out").items() >= before.items()
 
 
+def test_a_polynomial_schedule_ends_where_it_is_to(here: OneRank) -> None:
+    words = ("--training.lr_scheduler_type", "polynomial", "--training.lr_scheduler_kwargs", "{lr_end: 0.25}")
+    rate = ("--training.learning_rate", "0.75", "--training.max_steps", "2", "--training.logging_steps", "1")
+    assert here.train(*words, *rate).error is None
+    logged = [json.loads(line) for line in (here.folder / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["learning_rate"] for line in logged if "learning_rate" in line] == [0.75, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (
+            {"metric_for_best_model": "accurcy"},
+            "2 training.metric_for_best_model: there is no metric 'accurcy' of causal_lm. Choose one of: ",
+        ),
+        (
+            {"dataloader_drop_last": "true", "per_device_train_batch_size": "50"},
+            "2 --training.dataloader_drop_last: drops all 38 sequences that there are: one batch of all "
+            "ranks takes 50",
+        ),
+        (
+            {"lr_scheduler_kwargs": "{num_cycles: 2}"},
+            "2 --training.lr_scheduler_kwargs: the schedule linear cannot be made: get_linear_schedule_with_",
+        ),
+    ],
+)
+def test_what_would_end_a_run_in_vain_is_told_before_its_first_step(
+    words: dict[str, str], error: str, here: OneRank
+) -> None:
+    run = here.train(*(word for name, value in words.items() for word in (f"--training.{name}", value)))
+    assert run.error is not None
+    assert run.error.startswith(error)
+    assert not (here.folder / "out" / "run.json").exists()
+
+
 @contextmanager
 def weight_lost() -> Iterator[None]:
     """The last step leaves a weight that is no number, which no loss has seen."""

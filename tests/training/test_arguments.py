@@ -72,6 +72,10 @@ def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
         ("per_device_eval_batch_size: -1", "per_device_eval_batch_size", "Make it at least 1"),
         ("gradient_accumulation_steps: 0", "gradient_accumulation_steps", "Make it at least 1"),
         ("dataloader_num_workers: -1", "dataloader_num_workers", "Make it at least 0"),
+        ("learning_rate: -1", "learning_rate", "learning_rate is -1. Make it at least 0"),
+        ("learning_rate: .nan", "learning_rate", "learning_rate is nan. Make it at least 0"),
+        ("adam_beta1: 1.5", "adam_beta1", "Make it less than 1"),
+        ("seed: -1", "seed", "Make it at least 0"),
     ],
 )
 def test_a_wrong_key_or_value_is_named_with_its_line(

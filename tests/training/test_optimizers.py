@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,13 @@ from zerokit.errors import ConfigError, RecipeError
 from zerokit.recipe import load_recipe
 from zerokit.training import optimizers
 from zerokit.training.arguments import resolve_arguments
-from zerokit.training.optimizers import check_made, host_optimizer, without_toolkit
+from zerokit.training.optimizers import (
+    check_made,
+    check_schedule,
+    check_zenflow,
+    host_optimizer,
+    without_toolkit,
+)
 from zerokit.writing.named_optimizer import OF_DEEPSPEED
 
 RECIPE = """\
@@ -120,3 +127,41 @@ def test_an_optimizer_that_cannot_be_made_is_refused_before_the_model_is(
     check_made(args, {}, 0, "here")
     with pytest.raises(RecipeError, match=r"in stage 3 its first step fails\. Use deepspeed_adagrad"):
         check_made(args, {}, 3, "here")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "keys", "refused"),
+    [
+        ("linear", None, None),
+        ("linear", {"num_cycles": 2}, "unexpected keyword argument 'num_cycles'"),
+        ("cosine_with_min_lr", {"min_lr_rate": 0.5}, None),
+        ("cosine_with_min_lr", None, "min_lr or min_lr_rate should be set"),
+        ("warmup_stable_decay", {"num_decay_steps": 2}, None),
+        ("warmup_stable_decay", None, "missing 1 required positional argument: 'num_decay_steps'"),
+        ("polynomial", {"lr_end": 5.0}, "lr_end"),
+    ],
+)
+def test_a_schedule_that_cannot_be_made_is_refused_before_the_model_is(
+    schedule: str, keys: dict[str, Any] | None, refused: str | None, tmp_path: Path
+) -> None:
+    args: Any = {"output_dir": str(tmp_path), "use_cpu": True, "report_to": []}
+    args = TrainingArguments(**args, lr_scheduler_type=schedule, lr_scheduler_kwargs=keys)
+    with nullcontext() if refused is None else pytest.raises(RecipeError, match=refused):
+        check_schedule(args, {}, "here")
+    check_schedule(args, {"scheduler": {"type": "WarmupLR"}}, "here")
+
+
+@pytest.mark.parametrize(
+    ("stage", "resumes", "refused"),
+    [
+        (2, False, None),
+        (2, True, "no checkpoint has what ZenFlow keeps"),
+        (3, False, "ZenFlow takes matrices of stage 3 for transposed ones"),
+    ],
+)
+def test_zenflow_is_refused_where_it_would_train_something_else(
+    stage: int, resumes: bool, refused: str | None
+) -> None:
+    with nullcontext() if refused is None else pytest.raises(ConfigError, match=refused):
+        check_zenflow({"stage": stage, "zenflow": {"topk_ratio": 0.1}}, resumes=resumes, where="ds.json")
+    check_zenflow({"stage": stage, "zenflow": None}, resumes=resumes, where="ds.json")

@@ -59,7 +59,10 @@ _AT_LEAST = {
     "dataloader_num_workers": 0,
     "num_train_epochs": 0.001,
     "max_skipped_steps": 1,
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "seed", "data_seed"), 0),
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "adam_epsilon"), 0),
 }
+_BELOW = {"adam_beta1": 1, "adam_beta2": 1}
 
 _PERIODIC = ("save", "eval", "logging")
 """What is done by a `..._strategy`, of which "steps" reads `..._steps`; YAML reads a bare ``no`` as false."""
@@ -113,8 +116,12 @@ def _checked(name: str, value: Any, types: Mapping[str, Any]) -> Any:
         number = in_digits(str(value)) if first["type"] in ("int_parsing", "float_parsing") else None
         hint = "Change the value" if number is None else f"Write {number}"
         raise RecipeError(f"{value!r} {first['msg'].removeprefix('Input ')}", hint=hint) from None
-    if name in _AT_LEAST and checked < _AT_LEAST[name]:
+    if checked is None:
+        return None
+    if name in _AT_LEAST and not checked >= _AT_LEAST[name]:  # nor is what is no number at all
         raise RecipeError(f"{name} is {value}", hint=f"Make it at least {_AT_LEAST[name]}")
+    if name in _BELOW and not checked < _BELOW[name]:
+        raise RecipeError(f"{name} is {value}", hint=f"Make it less than {_BELOW[name]}")
     return checked
 
 

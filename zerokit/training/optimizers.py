@@ -57,6 +57,37 @@ def check_replaced(ds_config: Mapping[str, Any], optim: str, *, ds_where: str, w
     )
 
 
+def check_zenflow(zero: Mapping[str, Any], *, resumes: bool, where: str) -> None:
+    """Refuse ZenFlow where it would train something else than was asked, without a word.
+
+    Args:
+        zero: the section `zero_optimization`, as DeepSpeed gets it.
+        resumes: whether the run goes on from a checkpoint.
+        where: the place of ZenFlow's section, for the error.
+
+    Raises:
+        ConfigError: in stage 3, whose hooks transpose each matrix that a forward pass gathers, but whose
+            engine transposes beforehand only those that are not divided yet
+            (`_initialize_zenflow_stage3_prologue` in deepspeed/runtime/zenflow/engine_stage3.py); or of a run
+            that goes on: no checkpoint has the states of its important columns, nor gradients put aside.
+    """
+    if not zero.get("zenflow"):
+        return
+    if zero.get("stage") == 3:
+        raise ConfigError(
+            "ZenFlow takes matrices of stage 3 for transposed ones, which those of a model are not that is "
+            "divided as it is built",
+            where=where,
+            hint="Remove it, or use stage 1 or 2",
+        )
+    if resumes:
+        raise ConfigError(
+            "no checkpoint has what ZenFlow keeps of important gradients: the run would not go on as it was",
+            where=where,
+            hint="Begin another run from the checkpoint's weights, with --model and another output_dir",
+        )
+
+
 def check_made(args: TrainingArguments, ds_config: Mapping[str, Any], stage: int, where: str) -> None:
     """Refuse, before the model is loaded, an optimizer that the Trainer cannot make after that.
 
@@ -90,6 +121,36 @@ def check_made(args: TrainingArguments, ds_config: Mapping[str, Any], stage: int
         reason = " ".join(str(error).split())
         raise RecipeError(f"{name} cannot be made here: {reason}", where=where, hint=works) from error
 
+
+def check_schedule(args: TrainingArguments, ds_config: Mapping[str, Any], where: str) -> None:
+    """Refuse, before the model is loaded, a schedule of the learning rate that the Trainer cannot make then.
+
+    Raises:
+        RecipeError: it lacks arguments, or takes others, or other values.
+    """
+    import torch
+    from transformers import get_scheduler
+
+    if "scheduler" in ds_config:
+        return
+    steps = args.max_steps if args.max_steps > 0 else _MANY_STEPS
+    try:
+        get_scheduler(
+            args.lr_scheduler_type,
+            torch.optim.SGD([torch.zeros(1)], lr=args.learning_rate),
+            num_warmup_steps=args.get_warmup_steps(steps),
+            num_training_steps=steps,
+            scheduler_specific_kwargs=args.lr_scheduler_kwargs,
+        )
+    except (TypeError, ValueError) as error:
+        name = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+        raise RecipeError(
+            f"the schedule {name} cannot be made: {error}", where=where, hint="Correct lr_scheduler_kwargs"
+        ) from error
+
+
+_MANY_STEPS = 10**6
+"""Where a run's epochs say how many; no schedule is wrong for its length."""
 
 _WHOLE_MATRICES = ("galore", "apollo", "lomo")
 

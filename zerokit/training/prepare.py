@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal, read_model_config
+from zerokit.config.base import ZERO
 from zerokit.distributed.extensions import compile_extensions
 from zerokit.distributed.gpus_alone import check_gpus_alone
 from zerokit.distributed.group import count_gpus, device_precision
@@ -32,7 +33,7 @@ from zerokit.training.model import (
 )
 from zerokit.training.nvme import size_buffers
 from zerokit.training.open_stream import open_stream, stream_lines
-from zerokit.training.optimizers import check_made, host_optimizer
+from zerokit.training.optimizers import check_made, check_schedule, check_zenflow, host_optimizer
 from zerokit.training.own_keys import take_own
 from zerokit.training.packing import Padding, may_arrange, padding_of
 from zerokit.training.peft.keys import check_peft_keys
@@ -139,6 +140,8 @@ def prepare(
     if not is_rehearsal():  # in which there is a drive
         group.together(lambda: check_nvme(zero, lambda path: ds_config_place(path, loaded)))
     resume = group.together(lambda: find_resume(resolved, loaded, world_size=group.ranks.world_size))
+    zenflow = ds_config_place((ZERO, "zenflow"), loaded)
+    group.together(lambda: check_zenflow(zero, resumes=resume is not None, where=zenflow))
     if resume is not None:
         check_resumed(group, resume, verify=verify, trusted=trust_checkpoint)
     output_dir = Path(resolved.training["output_dir"])
@@ -189,6 +192,12 @@ def prepare(
     )
     stage = int(zero.get("stage", 0))
     group.together(lambda: check_made(args, resolved.ds_config, stage, loaded.where("training", "optim")))
+    schedule = loaded.where(
+        "training", "lr_scheduler_type" if args.lr_scheduler_kwargs is None else "lr_scheduler_kwargs"
+    )
+    group.together(lambda: check_schedule(args, resolved.ds_config, schedule))
+    if stream is None:
+        group.together(lambda: _check_full_batch(args, len(train), ranks, loaded))
     identity = _identity(group, loaded, resolved, args, model, train, stream, resume)
     layout = task.layout(args.per_device_train_batch_size, identity.examples_per_step)
     padding = None
@@ -204,6 +213,17 @@ def prepare(
         versions=started_with[0],
         git_commit=started_with[1],
     )
+
+
+def _check_full_batch(args: TrainingArguments, count: int, num_ranks: int, loaded: LoadedRecipe) -> None:
+    """Refuse to drop the only batch there is: the run would end well without a step."""
+    one = args.per_device_train_batch_size * num_ranks
+    if args.dataloader_drop_last and count < one:
+        raise RecipeError(
+            f"drops all {quantity(count, 'sequence')} that there are: one batch of all ranks takes {one:,}",
+            where=loaded.where("training", "dataloader_drop_last"),
+            hint="Set it to false, or lower per_device_train_batch_size",
+        )
 
 
 _PREVIEWED = 1000

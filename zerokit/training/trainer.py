@@ -18,7 +18,7 @@ from zerokit.checkpoint.pickles import known_classes_only
 from zerokit.checkpoint.saved import num_groups
 from zerokit.distributed.ranks import read_ranks
 from zerokit.distributed.shared_memory import release_shared_memory
-from zerokit.errors import PreemptedError
+from zerokit.errors import PreemptedError, RecipeError, did_you_mean
 from zerokit.patches import overriding
 from zerokit.training.blanks import BlanksLast, FilledUp
 from zerokit.training.dummy_step import undo_dummy_step
@@ -197,6 +197,16 @@ class ZeroTrainer(WatchfulTrainer):
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
         return SequentialSampler(eval_dataset)
 
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        """The Trainer's; the polynomial one reads its optimizer's defaults, which ZeRO's wrapper has not."""
+        wrapper: Any = getattr(self.optimizer, "optimizer", None)  # in accelerate's
+        inner = getattr(wrapper, "optimizer", None)
+        if inner is not None and not hasattr(wrapper, "defaults"):
+            wrapper.defaults = inner.defaults
+        return super().create_scheduler(num_training_steps, optimizer)  # type: ignore[no-any-return]
+
     def evaluation_loop(
         self,
         dataloader: DataLoader[Any],
@@ -228,6 +238,13 @@ class ZeroTrainer(WatchfulTrainer):
             self._stop(f"the held-out loss is {held_out} after step {self.state.global_step}")
         found = {"loss": held_out, **self._task.metrics(total[2:].tolist())}
         self.metric_names = tuple(found)
+        best = (self.args.metric_for_best_model or "loss").removeprefix(f"{metric_key_prefix}_")
+        if best not in found:  # before the first step, if there is an evaluation then
+            raise RecipeError(
+                f"there is no metric '{best}' of {self._task.section.type}",
+                where="training.metric_for_best_model",
+                hint=did_you_mean(best, found),
+            )
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         return EvalLoopOutput(
             predictions=None,
