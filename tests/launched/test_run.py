@@ -69,6 +69,19 @@ def test_a_polynomial_schedule_ends_where_it_is_to(here: OneRank) -> None:
     assert [line["learning_rate"] for line in logged if "learning_rate" in line] == [0.75, 0.5]
 
 
+def test_what_a_model_says_of_sampling_is_saved_again_and_a_recipe_s_is_checked(here: OneRank) -> None:
+    file = here.folder / "model" / "generation_config.json"
+    file.write_text('{"eos_token_id": 5, "temperature": 0.3}')  # transformers saves no such one of its own
+    assert here.train().error is None
+    saved = here.json("generation_config.json")
+    assert (saved["temperature"], saved.get("do_sample", False)) == (0.3, False)
+    wrong = here.train("--generation.top_p", "0.5", force=True)
+    assert wrong.error is not None
+    assert wrong.error.startswith("2 recipe.yaml (generation): transformers refuses it: Generation")
+    assert here.train("--generation.top_p", "0.5", "--generation.do_sample", "true", force=True).error is None
+    assert here.json("generation_config.json")["top_p"] == 0.5
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [

@@ -200,8 +200,16 @@ def generation_config(
     defaults["decoder_start_token_id"] = getattr(model.config, "decoder_start_token_id", None)
     try:
         if folder is not None and (folder / "generation_config.json").is_file():
-            defaults = GenerationConfig.from_pretrained(folder).to_dict()
-        return GenerationConfig.from_dict({**defaults, **keys})
+            # As it was read: transformers saves what is not valid, such as a temperature without sampling, of
+            # a checkpoint that came with it, and of nobody else.
+            config = GenerationConfig.from_pretrained(folder)
+            for name, value in keys.items():
+                setattr(config, name, value)
+        else:
+            config = GenerationConfig.from_dict({**defaults, **keys})
+        if keys and loaded.recipe.peft is None:  # beside an adapter it is not saved
+            config.validate(strict=True)
+        return config
     except (ValueError, TypeError, OSError) as error:
         raise RecipeError(
             f"transformers refuses it: {error}", where=loaded.where("generation"), hint="Change the value"

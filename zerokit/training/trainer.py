@@ -317,6 +317,11 @@ class ZeroTrainer(WatchfulTrainer):
         total = self.accelerator.reduce(total, reduction="sum")
         if not math.isfinite(total.item()):
             self._stop(f"weights are no longer numbers after step {self.state.global_step}")
+        of_model = getattr(self.model, "generation_config", None)
+        if of_model is not None:
+            # What is not valid in it came with the checkpoint, as the recipe's keys were checked. Such a one
+            # is saved only as it came, and the Trainer has put the tokenizer's tokens into it.
+            of_model._original_object_hash = hash(of_model)
         super().save_model(output_dir, _internal_call)
         if _internal_call and output_dir is not None and self.args.should_save:
             with self.disk_problems.noted():
