@@ -17,7 +17,7 @@ rule = Rules("offload")
 _ZENFLOW = (ZERO, "zenflow")
 _GOOD = {
     **zero(
-        2,
+        3,
         overlap_comm=True,
         offload_optimizer={"device": "cpu"},
         zenflow={"select_strategy": "step", "select_interval": 8, "update_interval": 4},
@@ -180,7 +180,7 @@ def zenflow_overlap(subject: Subject) -> Iterator[Hit]:
         )
 
 
-@rule("zenflow-weights", bad=_GOOD, good=zero(2, offload_optimizer={"device": "cpu"}))
+@rule("zenflow-weights", bad=_zero_with(stage=2), good=_GOOD)
 def zenflow_weights(subject: Subject) -> Iterator[Hit]:
     """ZenFlow in stages 1 and 2 of releases that scramble the model's weights
 
