@@ -14,6 +14,7 @@ import torch
 from transformers import PretrainedConfig
 
 from tests import processes
+from tests.rehearsal.commands import SCRIPTS, rehearse
 from zerokit.errors import LaunchError
 from zerokit.rehearsal.errors import RehearsalGap, met_gaps
 from zerokit.rehearsal.native.backend import Backend
@@ -333,3 +334,13 @@ def test_the_worker_runs_only_while_it_is_waited_for() -> None:
     worker.join(60)
     assert not worker.is_alive()
     tasks.put(3)  # to a worker that has ended: nobody hangs
+
+
+@pytest.mark.rehearsal
+def test_a_profiler_of_the_gpu_sees_the_host_and_prints_nothing_of_its_own(tmp_path: Path) -> None:
+    options = ("--num-gpus", 1, "--scan", 0, "--steps", 0)
+    done = rehearse(*options, SCRIPTS / "profiles.py", cwd=tmp_path, forked=True)
+    assert done.code == 0
+    assert "profiled [True, True]" in done.err
+    assert "Failed to record CUDA event" not in done.err
+    assert len(done.err.splitlines()) < 20

@@ -138,6 +138,7 @@ _MODULES: dict[Patch, Callable[[_Shown], Any]] = {
 }
 """What `torch.cuda` decides in Python when it starts up."""
 _VERSION = Patch("torch.version", "cuda", "show the virtual device")
+_PROFILER = Patch("torch.autograd.profiler:profile", "__init__", "profile the host alone")
 _RESIZE = Patch("torch:UntypedStorage", "resize_", "resize storages of the virtual device")
 _GENERATOR = Patch("torch", "Generator", "make generators of the virtual device", until="2.7")
 _NEW_STORAGE = Patch("torch:UntypedStorage", "__new__", "make storages of the virtual device")
@@ -165,7 +166,17 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
     for patch, answer in _MODULES.items():
         put(patch, answer(shown))
     apply(_VERSION, lambda version: version or "12.8")
+    wrap(_PROFILER, _profile_host)
     _install_storage(backend)
+
+
+def _profile_host(begin: Any, profiler: Any, *arguments: Any, **given: Any) -> None:
+    """A profiler that does without events of CUDA at each operator, which a CPU build prints a trace for."""
+    from torch._C._profiler import ProfilerState
+
+    begin(profiler, *arguments, **given)
+    if getattr(profiler, "profiler_kind", None) == ProfilerState.KINETO_GPU_FALLBACK:
+        profiler.profiler_kind = ProfilerState.KINETO
 
 
 def _c(name: str) -> Any:
