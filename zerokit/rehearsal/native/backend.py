@@ -21,6 +21,7 @@ from zerokit.rehearsal.native.build import NO_DRIVER, TESTED, TORCH, built_libra
 from zerokit.rehearsal.native.clock import Clock
 from zerokit.rehearsal.native.cudnn_release import cudnn_release
 from zerokit.rehearsal.native.notes import Note, NoteKind
+from zerokit.rehearsal.native.parts import parts_of
 from zerokit.rehearsal.native.signatures import FINDER, TOLD, declare
 from zerokit.rehearsal.recording import CATEGORY_CODES, Space
 from zerokit.reporting.categories import Category
@@ -182,7 +183,7 @@ class Backend:
 
     def label(self, tensor: torch.Tensor, category: Category, name: int = -1) -> None:
         """Say what the blocks behind `tensor` are for; `name` is an index into the recording's names."""
-        for part in _parts_of(tensor):
+        for part in parts_of(tensor):
             self._library.zk_label(part.untyped_storage()._cdata, CATEGORY_CODES.index(category), name)
 
     def is_made_up(self, storage: torch.UntypedStorage) -> bool:
@@ -365,20 +366,6 @@ def uncounted() -> contextlib.AbstractContextManager[None]:
 def is_made_up(tensor: torch.Tensor) -> bool:
     """Whether what `tensor` holds depends on values that there are none of."""
     return backend().is_made_up(tensor.untyped_storage())
-
-
-def _parts_of(tensor: Any) -> Iterator[torch.Tensor]:
-    """The tensors that memory lies behind: of a DTensor what this rank holds of it."""
-    import torch
-    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
-    if not is_traceable_wrapper_subclass(tensor):
-        yield tensor
-        return
-    names, _ = tensor.__tensor_flatten__()
-    for part in (getattr(tensor, name) for name in names):
-        if isinstance(part, torch.Tensor):  # a DTensor names its mesh as well
-            yield from _parts_of(part)
 
 
 def _open(library: Path) -> ctypes.CDLL:
