@@ -354,6 +354,15 @@ def test_the_python_api_refuses_what_cannot_be(options: dict[str, Any], message:
     assert str(caught.value) == message
 
 
+def test_time_by_a_file_that_does_not_tell_a_card_s_speed_is_refused_by_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "x1.json"
+    file.write_text('{"gpu": {"name": "X1", "nominal_gb": 64, "tflops": {"bf16": 500}}}', encoding="utf-8")
+    with pytest.raises(ZerokitError) as caught:
+        rehearse(__file__, num_gpus=2, hardware=file, time=True)
+    missing = "there is no time without bandwidth_gb_s of X1"
+    assert str(caught.value) == f"{file} (gpu): {missing}. Give them as in gpus.json"
+
+
 def test_the_launchers_of_the_command_are_those_of_the_job() -> None:
     assert get_type_hints(command)["launcher"] == Launcher
 

@@ -75,6 +75,10 @@ def test_a_card_of_the_catalogue_goes_by_its_name(tmp_path: Path) -> None:
     [
         ([], ": no card is told. Begin with "),
         ({"gpu": CARD, "figure": {}}, ":15 (figure): there is no key 'figure'. Did you mean 'figures'?"),
+        (
+            {"gpu": CARD | {"memory_mib": 1_000_000}},
+            ":14 (gpu.memory_mib): 1e+06 MiB are not the memory of a card of 64 GB. Give what torch reports",
+        ),
         ({"gpu": "voodoo"}, "--gpu: there is no GPU 'voodoo'"),
         ({"gpu": CARD | {"bandwith": 1}}, ":14 (gpu.bandwith): there is no such key"),
         (

@@ -53,6 +53,8 @@ _UNITS = {"bandwidth_gb_s": "10^9 bytes per second", "gb_s": "10^9 bytes per sec
 }
 _LEAST_SHARE, _MOST_WORK = -20, 10_000
 """Of a curve: the logarithm of a share of the peak, and a multiple of the time at the peak."""
+_LEAST_OF_NOMINAL, _MOST_OF_NOMINAL = 0.75, 1.1
+"""What torch reports of a card's memory, as a share of what its vendor prints: of all cards 0.91 to 1."""
 _KEYS = ("gpu", "figures", "kernels")
 _FACTOR = 1000
 """How far from the known figures a file's may be: one beyond was written in another unit. A tenth of that is
@@ -131,7 +133,21 @@ def _gpu(document: Document) -> Gpu:
         raise DocumentError(f"there is no dtype '{dtype}'", where=where, hint=hint)
     if gpu.memory_mib is None and not gpu.nominal_gb:
         raise DocumentError("its memory is missing", where=document.where(("gpu",)), hint='Give "nominal_gb"')
+    _check_memory(gpu, document)
     return gpu
+
+
+def _check_memory(gpu: Gpu, document: Document) -> None:
+    """Refuse two figures of one memory that are not of the same size."""
+    if gpu.memory_mib is None or not gpu.nominal_gb:
+        return
+    share = gpu.memory_mib / (1024 * gpu.nominal_gb)
+    if not _LEAST_OF_NOMINAL <= share <= _MOST_OF_NOMINAL:
+        raise DocumentError(
+            f"{gpu.memory_mib:g} MiB are not the memory of a card of {gpu.nominal_gb:g} GB",
+            where=document.where(("gpu", "memory_mib")),
+            hint="Give what torch reports of it, or leave memory_mib out",
+        )
 
 
 def _kernels(document: Document) -> dict[str, Any]:

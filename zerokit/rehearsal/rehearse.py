@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from zerokit.choices import Launcher
 from zerokit.documents import is_file, is_folder, is_there
-from zerokit.errors import ZerokitError, check_choice
+from zerokit.errors import DocumentError, ZerokitError, check_choice
 from zerokit.files import check_writable, write_file
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
@@ -196,6 +196,13 @@ def _card(
     if gpu is not None:
         raise ZerokitError("the file names the card", where="--hardware", hint="Leave out --gpu")
     found = read_hardware(hardware)
+    missing = [name for name in ("bandwidth_gb_s", "tflops") if timed and not getattr(found.gpu, name)]
+    if missing:
+        raise DocumentError(
+            f"there is no time without {' and '.join(missing)} of {found.gpu.name}",
+            where=f"{hardware} (gpu)",
+            hint="Give them as in gpus.json",
+        )
     return found.gpu if memory_bytes is None else found.gpu.with_memory(memory_bytes), dict(found.figures)
 
 
