@@ -266,6 +266,7 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (MODEL, ["--ds-config", "ds.json"], "ds.json"),
         (MODEL, ["--zero-stage", 2, "--ds-config", "ds.json"], "--ds-config: the ds_config says how"),
         ("config.json", ["--zero-stage", 2], "config.json"),
+        ("7B", ["--recipe", "mine.yaml"], "zerokit rehearse -m zerokit.train --recipe FILE"),
         ("7B", ["--zero-stage", 2, "--lora-rank", 8], "adapters and frozen modules need a model"),
         ("7B", ["--zero-stage", 2, "--trainable-parameters", "8B"], "num_trainable_parameters is 8000000000"),
     ],

@@ -34,8 +34,8 @@ def test_the_figures_are_printed(printed: Any) -> None:
     text = printed(analyse(training(), job()))
     for line in (
         "of 80.00 GiB; at least 76.70 GiB of the GPU to spare; fullest in backward 2",
-        "train.py on 16 GPUs, 8 per node (NVIDIA H100 80GB HBM3): rank 0, 2 optimizer steps rehearsed in "
-        "4.5 s",
+        "train.py on 16 GPUs, 8 per node (H100-SXM, NVIDIA H100 80GB HBM3): rank 0, 2 optimizer steps "
+        "rehearsed in 4.5 s",
         "GPU, allocated 864.00 MiB 352.00 MiB in backward 2",
         "GPU, reserved, ordinary 950.40 MiB 950.40 MiB 86.40 MiB unused",
         "Host, one node 768.00 MiB 768.00 MiB 8 ranks",

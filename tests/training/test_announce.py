@@ -21,7 +21,7 @@ from zerokit.memory import estimate as estimate_run
 from zerokit.recipe.model import TaskSection
 from zerokit.resolving.settle import resolve_for_trainer
 from zerokit.training import preflight
-from zerokit.training.announce import Expected, announce, expected_states, states_line
+from zerokit.training.announce import Expected, announce, expected_states, padding_line, states_line
 from zerokit.training.packing import Padding
 from zerokit.training.preflight import expected_peak
 from zerokit.training.tasks.causal_lm import CausalLM
@@ -256,6 +256,15 @@ def test_how_examples_lie_is_said_with_what_switches_it_off(
 
 
 @pytest.mark.parametrize(
+    ("columns", "word"), [({}, "examples"), ({"position_ids": [[0, 1, 0]]}, "documents")]
+)
+def test_a_step_has_documents_where_sequences_are_packed(columns: dict[str, Any], word: str) -> None:
+    rows = Dataset.from_dict({"input_ids": [[1, 2, 3]], **columns})
+    said = padding_line(Padding(0.02, 0.6, 32), CausalLM(TaskSection()), rows)
+    assert said.endswith(f"; 32 {word} a step")
+
+
+@pytest.mark.parametrize(
     ("optim", "expected"), [("adamw_torch_fused", 4 * 110 + 4 * 110 + 12 * 55), ("rmsprop", None)]
 )
 def test_a_run_says_what_it_keeps(
@@ -278,7 +287,7 @@ def test_a_run_says_what_it_keeps(
     told: Any = (group, prepared, model)
     assert announce(*told, cuda=False) == Expected(expected, None)
     said = capsys.readouterr().err
-    assert "110 parameters, 110 trained, fp32, ZeRO-1 on 2 ranks" in said
+    assert "110 parameters, 110 trained, fp32, ZeRO-1 on 2 ranks; 1 row, 0 held out" in said
     assert "which do not see each other (task.padding_free: false switches it off)" in said
     padded = "2.0% padding, where a row for each would have 60.0%"
     assert f"{padded}, so that as many tokens hold 2.4 times the examples; 32 examples a step" in said

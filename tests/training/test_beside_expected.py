@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from peft import LoraConfig, get_peft_model
@@ -24,7 +25,7 @@ from zerokit.rehearsal.memory_report import DeviceMemory, RankMemory
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.training.operations import operations_per_token, peak_flops
 from zerokit.training.rehearsed import Rehearsed, read_rehearsed
-from zerokit.training.run import beside_expected
+from zerokit.training.run import _print_summary, beside_expected
 from zerokit.units import GIB
 
 H, F, V, LAYERS = 8, 16, 32, 2
@@ -70,6 +71,11 @@ def test_cards_are_known_by_the_names_that_torch_has() -> None:
     single = peak_flops("NVIDIA A100-SXM4-80GB", "fp32", None)
     assert (single, peak_flops("NVIDIA A100-SXM4-80GB", "fp32", "high")) == (19.5e12, 156e12)
     assert peak_flops("Radeon", "bf16", None) is None
+
+
+def test_the_summary_counts_what_was_saved_beside_the_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_summary(REPORT, SimpleNamespace(output_dir="runs/first"), 6)  # type: ignore[arg-type]
+    assert capsys.readouterr().err.endswith("\nsaved 6 files in runs/first, beside metrics.jsonl\n")
 
 
 def test_measured_stands_beside_expected() -> None:

@@ -48,6 +48,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # an error of the user is one line, a bug of zerokit a plain traceback
 )
 
+_ELSEWHERE = {
+    ("zerokit estimate", "--recipe"): "A recipe is rehearsed: zerokit rehearse -m zerokit.train --recipe FILE"
+}
+"""What to do instead of a command with an option that only others have."""
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 
@@ -119,6 +123,8 @@ def _usage_error(error: Any) -> ZerokitError:
     command = context.command_path if context is not None else "zerokit"
     text = error.format_message().replace("Value error, ", "")
     message, meant, suggestion = text.partition(" Did you mean ")
+    if (elsewhere := _ELSEWHERE.get((command, getattr(error, "option_name", "")))) is not None:
+        return ZerokitError(f"there is no {error.option_name}", hint=elsewhere)
     return ZerokitError(
         message, hint=meant.strip() + " " + suggestion if meant else f"Run '{command} --help'"
     )

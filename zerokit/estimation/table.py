@@ -130,7 +130,7 @@ def _phases(answer: Estimate) -> Part:
         (phase_words(phase), held, "peak" if phase == device.peak_phase else "")
         for phase, held in device.by_phase.items()
     ]
-    return table("GPU by phase", ["Phase", "Allocated", ""], rows)
+    return table("GPU memory by phase", ["Phase", "Allocated", ""], rows)
 
 
 def _terms(title: str, terms: Iterable[Term]) -> Part:
@@ -189,11 +189,11 @@ def _sweep_parts(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, 
     yield heading(first, without=varied)
     yield ""
     columns = [SIZES[name] for name in varied]
-    columns += ["States", "Peak", "in", "Up to", "Steady", "Host", "Node"]
+    columns += ["States", "Peak", "Peak in", "Up to", "Between steps", "Host", "Node"]
     has_nvme = any(answer.nvme.per_node_bytes for answer, _ in answers)
     columns += ["NVMe"] * has_nvme + ["Fits"] * (fit is not None)
-    yield table("GiB", columns, [_sweep_row(*one, varied, has_nvme) for one in answers])
-    yield "States: on one GPU, as the ZeRO paper counts. Peak and Steady: on one GPU, as torch allocates"
+    yield table("Memory, GiB", columns, [_sweep_row(*one, varied, has_nvme) for one in answers])
+    yield "States: on one GPU, as the ZeRO paper counts. Peak and Between steps: likewise, as torch allocates"
     yield "Up to: the peak with what is only guessed. Host: one rank. Node: all ranks of one node"
     yield from _verdicts(answers)
     for warning in dict.fromkeys(warning for answer, _ in answers for warning in answer.warnings):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from zerokit.hardware.gpus import gpus
 from zerokit.rehearsal.memory_report import BlockMemory, DeviceMemory
 from zerokit.rehearsal.report import Batches, FileChanges, Fit, RehearsalReport
 from zerokit.rehearsal.time_table import faster, time_parts
@@ -108,16 +109,22 @@ def _moment(device: DeviceMemory) -> str:
     return phase if device.peak_phase in ("init", "evaluation") else f"{phase} {device.peak_step + 1}"
 
 
+def _card(torch_name: str) -> str:
+    """A card by its name in the catalogue, which tells an H100-SXM from an H100-PCIe, and by torch's."""
+    named = next((gpu.name for gpu in gpus() if gpu.torch_name == torch_name), None)
+    return torch_name if named is None else f"{named}, {torch_name}"
+
+
 def _heading(report: RehearsalReport) -> str:
-    gpus = quantity(report.world_size, "GPU")
+    devices = quantity(report.world_size, "GPU")
     if report.world_size > report.gpus_per_node:
-        gpus += f", {report.gpus_per_node} per node"
+        devices += f", {report.gpus_per_node} per node"
     if report.run.gpu is not None:
-        gpus += f" ({report.run.gpu})"
+        devices += f" ({_card(report.run.gpu)})"
     steps = quantity(report.steps, "optimizer step")
     ended = "" if report.run.stopped_after_steps is not None else ", then the script ended by itself"
     return (
-        f"{report.run.script} on {gpus}: {_rehearsed(report)}, {steps} rehearsed in "
+        f"{report.run.script} on {devices}: {_rehearsed(report)}, {steps} rehearsed in "
         f"{format_seconds(report.elapsed_seconds)}{ended}"
     )
 

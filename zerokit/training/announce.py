@@ -71,7 +71,7 @@ def announce(
         console.note(
             f"{format_count(whole)} parameters, {format_count(trained)} trained, {prepared.precision}, "
             f"ZeRO-{prepared.zero_stage} on {quantity(world_size, 'rank')}; "
-            f"{_examples(prepared)}, {len(prepared.held_out or ())} held out"
+            f"{_rows(prepared)}, {len(prepared.held_out or ())} held out"
         )
         console.note(line)
         if prepared.padding is not None:
@@ -92,8 +92,9 @@ def announce(
     return Expected(kept, peak)
 
 
-def _examples(prepared: Prepared) -> str:
-    return "streamed examples" if prepared.stream is not None else quantity(len(prepared.train), "example")
+def _rows(prepared: Prepared) -> str:
+    """What batches are made of: an example, a part of a long text, or several packed into a sequence."""
+    return "streamed rows" if prepared.stream is not None else quantity(len(prepared.train), "row")
 
 
 def _chunk(prepared: Prepared, model: PreTrainedModel) -> int | None:
@@ -140,13 +141,15 @@ def states_line(states: ModelStates, *, cuda: bool) -> str:
 
 def padding_line(padding: Padding, task: Task, train: Dataset) -> str:
     """``padding-free: ...; 3.0% padding, where a row for each would have 61.0%, ...``."""
-    words = task.layout_words(packed="position_ids" in train.column_names)
+    packed = "position_ids" in train.column_names
+    words = task.layout_words(packed=packed)
     of_rows, of_padded = 1 - padding.share, 1 - padding.share_if_padded
     gain = of_rows / of_padded if of_padded > 0 else 1.0
     told = f", so that as many tokens hold {gain:.1f} times the examples" if gain >= _GAIN else ""
     return (
         f"{words}; {padding.share:.1%} padding, where a row for each would have "
-        f"{padding.share_if_padded:.1%}{told}; {padding.examples_per_step:,.4g} examples a step"
+        f"{padding.share_if_padded:.1%}{told}; "
+        f"{padding.examples_per_step:,.4g} {'documents' if packed else 'examples'} a step"
     )
 
 

@@ -319,7 +319,7 @@ def _print_summary(report: RunReport, prepared: Prepared, num_files: int) -> Non
     )
     if beside := beside_expected(report):
         console.note(beside)
-    console.note(f"saved {quantity(num_files, 'file')} in {prepared.output_dir}")
+    console.note(f"saved {quantity(num_files, 'file')} in {prepared.output_dir}, beside {METRICS_FILE}")
 
 
 def beside_expected(report: RunReport) -> str:
