@@ -29,7 +29,11 @@ WRITTEN = REPOSITORY / "docs" / "measured" / "gpu_packed.json"
 WAYS = ("zerokit", "joined")
 MEDIAN, SIGMA = 400, 1.0
 """Of the lengths in tokens, which are log-normal, as those of chats are, and cut to the sequence."""
-DS_CONFIG: dict[str, Any] = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}
+DS_CONFIG: dict[str, Any] = {
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 2},
+    "gradient_clipping": 1.0,
+}
 
 
 class Size(NamedTuple):
@@ -154,7 +158,7 @@ def _joined(folder: Path, output: Path, size: Size) -> None:
     args = TrainingArguments(
         str(output / "out"),
         **training(size),
-        deepspeed={**DS_CONFIG, **dict.fromkeys(("train_micro_batch_size_per_gpu",), "auto")},
+        deepspeed={**DS_CONFIG, "train_micro_batch_size_per_gpu": "auto"},
         include_num_input_tokens_seen="all",
         disable_tqdm=True,
         use_cpu=not torch.cuda.is_available(),

@@ -3,8 +3,8 @@
 ``zerokit calibrate`` measures the machine, with none of these steps. Then each configuration is run for real,
 and rehearsed twice: by the catalogue's figures of the card, and by the calibration. Compared is what the
 script itself prints of its steps. All goes into docs/measured/gpu_time.json, with the calibration.
-``--measure-only`` and ``--rehearse-only`` do one half and keep the other from the file, so that they may be
-done on two machines; the second needs no GPU. Nothing else should run beside the first.
+``--measure-only`` begins the file anew, and ``--rehearse-only`` adds the second half to it, for which no GPU
+is needed, so that they may be done on two machines. Nothing else should run beside the first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -95,7 +94,7 @@ def predicted(configuration: Configuration, hardware: list[str], folder: Path) -
 
 def row_of(configuration: Configuration, before: dict[str, Any]) -> dict[str, Any]:
     """Errors of both predictions, where all that they take is there."""
-    row = {"name": configuration.name, "options": configuration.options, **before}
+    row = {**before, "name": configuration.name, "options": configuration.options}
     measured = row.get("measured")
     for way in (CATALOGUE, CALIBRATED):
         if measured and way in row:
@@ -130,7 +129,8 @@ def main(given: list[str] | None = None) -> None:
     half.add_argument("--rehearse-only", action="store_true")
     args = parser.parse_args(given)
     document = json.loads(args.output.read_text(encoding="utf-8")) if args.output.exists() else {}
-    before = {row["name"]: row for row in document.get("rows", [])}
+    # What a machine measured before goes with its calibration then.
+    before = {row["name"]: row for row in document.get("rows", [])} if args.rehearse_only else {}
     chosen = [one for one in CONFIGURATIONS if args.only in one.name]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -156,7 +156,7 @@ def main(given: list[str] | None = None) -> None:
                 print(f"{one.name}: {json.dumps(before[one.name])}", file=sys.stderr, flush=True)
     rows = [row_of(one, before[one.name]) for one in CONFIGURATIONS if one.name in before]
     document |= {"summary": summary(rows), "rows": rows}
-    args.output.write_text(json.dumps(document, indent=1) + os.linesep, encoding="utf-8")
+    args.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(document["summary"], indent=1))
 
 

@@ -17,20 +17,22 @@ LARGEST_IN_HEAP = 32 * 2**20
 """Bytes: larger blocks go back to the system at once. glibc's own threshold grows up to here, by itself."""
 LARGEST_KEPT = 2**30
 """Bytes that may be free at the end of the heap; twice the other threshold, if glibc decides."""
-_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES")
+_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_")
+"""Variables of the environment by which glibc adjusts neither threshold (mallopt(3))."""
 
 
-def keep_freed_memory() -> bool:
-    """Have this process keep what it frees for what it allocates next; not where somebody has set it up.
+def keep_freed_memory() -> None:
+    """Have this process keep what it frees from now on for what it allocates next.
 
-    Returns:
-        whether it does; another C library than glibc cannot be told.
+    What is free now goes back to the system first. Nothing is done where the environment sets glibc's
+    allocator up, and with another C library.
     """
-    if sys.platform != "linux" or any(name in os.environ for name in _SETTINGS):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    # Either setting alone ends glibc's adjusting of both.
-    return mallopt is not None and all(
-        mallopt(which, size)
-        for which, size in ((_MMAP_THRESHOLD, LARGEST_IN_HEAP), (_TRIM_THRESHOLD, LARGEST_KEPT))
-    )
+    by_user = any(name in os.environ for name in _SETTINGS)
+    if by_user or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "") or sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+        # Either setting alone would end glibc's adjusting of both.
+        libc.mallopt(_MMAP_THRESHOLD, LARGEST_IN_HEAP)
+        libc.mallopt(_TRIM_THRESHOLD, LARGEST_KEPT)

@@ -15,7 +15,6 @@ from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.cores import bind_to_cores, take_all_cores
 from zerokit.distributed.group import count_gpus
-from zerokit.distributed.heap import keep_freed_memory
 from zerokit.errors import ConfigError, RankError, RunError, ZerokitError
 from zerokit.reporting.curves import draw_losses
 from zerokit.training.announce import announce, count_parameters
@@ -93,8 +92,6 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
             take_all_cores()
         else:
             bound = bind_to_cores(group)
-    if not cuda:
-        keep_freed_memory()
     memory = PeakMemory(cuda=cuda)
     memory.start()
     _seed_everything(prepared)

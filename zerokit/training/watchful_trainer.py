@@ -13,6 +13,7 @@ import torch
 
 from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
+from zerokit.distributed.heap import keep_freed_memory
 from zerokit.errors import RunError
 from zerokit.patches import overriding
 from zerokit.training.engine_calls import keep_out_of_graphs, shorten_calls
@@ -62,6 +63,8 @@ class WatchfulTrainer(SavingTrainer):
     def watch_steps(self) -> None:
         """Begin to leave steps out, if that is asked for: the engine is there."""
         shorten_calls(self.deepspeed)
+        if self.args.device.type == "cpu":
+            keep_freed_memory()
         if self.args.torch_compile:
             keep_out_of_graphs(self.deepspeed)
         if self._max_skipped is not None:
