@@ -221,12 +221,11 @@ def zenflow_optimizer(subject: Subject) -> Iterator[Hit]:
     optimizer = subject.config.optimizer
     if _section(subject) is None or subject.stage not in (1, 2, 3) or subject.unsure("optimizer"):
         return
-    if optimizer is None:
-        message = "ZenFlow needs a section 'optimizer' in the ds_config, of AdamW"
-        yield Hit(_ZENFLOW, message, "Add it, or set training.optim to deepspeed_adamw in a recipe")
-    elif optimizer.type.lower() not in ("adam", "adamw"):
-        message = f"ZenFlow works with Adam and AdamW only, not with '{optimizer.type}'"
-        yield Hit(("optimizer", "type"), message, "Use \"AdamW\", or remove 'zenflow'")
+    if optimizer is None or optimizer.type.lower() not in ("adam", "adamw"):
+        message = "ZenFlow works with Adam and AdamW of the section 'optimizer' only"
+        yield Hit(
+            _ZENFLOW, message, "Give it \"AdamW\" (a recipe: optim deepspeed_adamw), or remove 'zenflow'"
+        )
 
 
 @rule(
