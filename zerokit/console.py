@@ -43,6 +43,10 @@ def print_error(error: ZerokitError) -> None:
     sys.stderr.flush()
 
 
+_WIDE = 100
+"""Columns of a terminal that has room for all that a bar can say."""
+
+
 def progress(*, transient: bool = False, is_shown: bool = True) -> Progress:
     """The progress bar, on stderr. It draws nothing when stderr is not a terminal, or others show theirs.
 
@@ -52,19 +56,26 @@ def progress(*, transient: bool = False, is_shown: bool = True) -> Progress:
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        ProgressColumn,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.table import Column
 
-    return Progress(
+    # In a narrow terminal the bar gives way to numbers, of which none is cut.
+    elapsed = [TimeElapsedColumn(table_column=Column(no_wrap=True))] if stderr().width >= _WIDE else []
+    columns: list[ProgressColumn] = [
         TextColumn("{task.description}"),
-        BarColumn(bar_width=min(30, stderr().width // 8)),  # the words come first in a narrow terminal
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        BarColumn(bar_width=min(30, stderr().width // 8)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        *elapsed,
         TextColumn("left"),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[note]}"),
+    ]
+    return Progress(
+        *columns,
         console=stderr(),
         transient=transient,
         disable=not (is_shown and stderr().is_terminal),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from zerokit import console
 from zerokit.quickstart.plan import Devices, make_plan
@@ -119,3 +121,16 @@ def test_reports_break_no_word_and_no_number(
         wide = in_columns(200, act)
         for columns in NARROW:
             assert_whole(wide, in_columns(columns, act), columns)
+
+
+def test_numbers_of_a_bar_are_whole_in_a_usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    note = "loss 6.0533  65,412 tokens/s  peak 44.84 MiB"
+    for width in (80, 99, 100, 140):
+        screen = Console(file=io.StringIO(), force_terminal=True, width=width)
+        monkeypatch.setattr(console, "stderr", lambda screen=screen: screen)
+        with console.progress() as bar:
+            bar.add_task("training", total=2880, completed=1285, note=note)
+        shown = screen.file.getvalue()  # type: ignore[attr-defined]
+        assert "…" not in shown
+        assert "1285/2880" in shown
+        assert note.rpartition("  ")[2] in shown

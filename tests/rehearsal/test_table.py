@@ -119,7 +119,7 @@ def test_advice_and_ranks_are_shown(printed: Any) -> None:
         rank=15,
         device_peak_bytes=2**30,
         device_steady_bytes=2**29,
-        reserved_peak_bytes=2**30,
+        reserved_peak_bytes=2**31,
         peak_phase="init",
         host_peak_bytes=0,
         host_steady_bytes=0,
@@ -129,7 +129,7 @@ def test_advice_and_ranks_are_shown(printed: Any) -> None:
     report = analyse(training(), job()).model_copy(update={"advice": [advice], "ranks": [rank]})
     text = printed(report)
     assert 'ZeRO stage 3 1.00 GiB 2.00 GiB 4.00 GiB fits "stage": 3' in text
-    assert "15 1.00 GiB 512.00 MiB 0 B 0 B" in text
+    assert "15 1.00 GiB 2.00 GiB 512.00 MiB 0 B 0 B" in text
 
 
 @pytest.mark.parametrize(

@@ -159,11 +159,12 @@ def _ranks(report: RehearsalReport) -> Iterator[Part]:
     if report.ranks and not report.roles:
         yield table(
             "Ranks differ",
-            ["Rank", "GPU peak", "GPU steady", "Host peak", "Host pinned"],
+            ["Rank", "GPU peak", "GPU reserved", "GPU steady", "Host peak", "Host pinned"],
             [
                 (
                     str(rank.rank),
                     rank.device_peak_bytes,
+                    rank.reserved_peak_bytes,
                     rank.device_steady_bytes,
                     rank.host_peak_bytes,
                     rank.pinned_bytes,
