@@ -78,6 +78,13 @@ def test_the_summary_counts_what_was_saved_beside_the_metrics(capsys: pytest.Cap
     assert capsys.readouterr().err.endswith("\nsaved 6 files in runs/first, beside metrics.jsonl\n")
 
 
+def test_the_summary_says_when_nothing_was_left_to_train(capsys: pytest.CaptureFixture[str]) -> None:
+    where = SimpleNamespace(output_dir="runs/first")
+    for report, is_said in ((REPORT, False), (replace(REPORT, train_loss=None), True)):
+        _print_summary(report, where, 6)  # type: ignore[arg-type]
+        assert ("nothing was left to train" in capsys.readouterr().err) == is_said
+
+
 def test_measured_stands_beside_expected() -> None:
     assert beside_expected(REPORT) == ""
     on_gpu = replace(REPORT, device="cuda", peak_memory_bytes=3 * GIB, expected_peak_bytes=2 * GIB)

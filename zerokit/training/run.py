@@ -298,20 +298,19 @@ def _named(names: Sequence[str], evaluation: Mapping[str, Any]) -> dict[str, flo
 
 
 def _print_summary(report: RunReport, prepared: Prepared, num_files: int) -> None:
+    results = ["nothing was left to train"] if report.train_loss is None else []
     if report.loss_before is not None and report.loss_after is not None:
-        loss = f"held-out loss {figure(report.loss_before)} -> {figure(report.loss_after)}"
+        results.append(f"held-out loss {figure(report.loss_before)} -> {figure(report.loss_after)}")
     elif report.train_loss is not None:
-        loss = f"train loss {figure(report.train_loss)}"
-    else:
-        loss = "nothing was left to train"
+        results.append(f"train loss {figure(report.train_loss)}")
     for name, after in report.metrics_after.items():
         before = report.metrics_before.get(name)
-        loss += f", {name} {'' if before is None else f'{figure(before)} -> '}{figure(after)}"
+        results.append(f"{name} {'' if before is None else f'{figure(before)} -> '}{figure(after)}")
     since = f" (from step {report.resumed_from_step})" if report.resumed_from_step else ""
     mfu = "" if report.mfu is None else f"MFU {report.mfu:.1%}, "
     console.note(
         f"{report.steps} steps{since} in {format_seconds(report.train_seconds)}, "
-        f"{report.tokens_per_second:,.0f} tokens/s, {mfu}{loss}, "
+        f"{report.tokens_per_second:,.0f} tokens/s, {mfu}{', '.join(results)}, "
         f"peak {format_bytes(report.peak_memory_bytes)} per rank"
     )
     if beside := beside_expected(report):
