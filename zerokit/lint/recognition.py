@@ -128,10 +128,17 @@ def refuse_other_files(document: Document) -> None:
             where=document.where(inside),
             hint=f"Put what stands under '{inside[-1]}' in a file of its own",
         )
-    kind = "a recipe of zerokit" if recipe else _other(data)
-    if kind is not None:
+    if recipe:
         raise DocumentError(
-            f"is {kind}, not a ds_config", where=document.name, hint="Name the file for DeepSpeed's training"
+            "is a recipe of zerokit, not a ds_config",
+            where=document.name,
+            hint=f"'zerokit train --recipe {document.name} --preview 1' checks it",
+        )
+    if (kind := _other(data)) is not None:
+        raise DocumentError(
+            f"is {kind}, not a ds_config",
+            where=document.name,
+            hint="Give the file that DeepSpeed gets as its config",
         )
 
 
