@@ -4,6 +4,7 @@ import pytest
 
 from tests.lint.asking import found, said, zero
 from zerokit.choices import Target
+from zerokit.recipe import Recipe
 from zerokit.releases.versions import parse_version
 
 CPU = {"offload_optimizer": {"device": "cpu"}}
@@ -83,6 +84,23 @@ def test_zenflow_makes_its_optimizer_of_the_section() -> None:
     assert len(found("zenflow-optimizer", zero(2, zenflow=STEP, **CPU))) == 1
     assert found("zenflow-optimizer", zero(0, zenflow=STEP, **CPU)) == []
     assert found("zenflow-optimizer", {**zero(2, zenflow=STEP, **CPU), "optimzer": {"type": "AdamW"}}) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "severity"), [("deepspeed", None), ("accelerate", None), (None, None), ("trainer", "warning")]
+)
+def test_a_script_may_hand_stage_3_an_optimizer_for_zenflow(
+    target: Target | None, severity: str | None
+) -> None:
+    expected = [] if severity is None else [(SECTION, severity)]
+    assert said("zenflow-optimizer", zero(3, zenflow=STEP, **CPU), target=target) == expected
+    assert said("zenflow-optimizer", zero(1, zenflow=STEP, **CPU), target=target) == [(SECTION, "error")]
+
+
+def test_a_recipe_has_the_trainer_make_the_optimizer() -> None:
+    recipe = Recipe.model_validate({"model": "org/name", "data": {"train": "x.jsonl"}})
+    config = zero(3, zenflow=STEP, **CPU)
+    assert said("zenflow-optimizer", config, recipe=recipe) == [(SECTION, "error")]
 
 
 def test_steps_per_epoch_is_deepspeeds_to_write() -> None:

@@ -212,20 +212,25 @@ def zenflow_optimizer(subject: Subject) -> Iterator[Hit]:
 
     ZenFlow calls the optimizer on the CPU with arguments of its own, which only DeepSpeed's Adam for ZenFlow
     takes; that is what "Adam" and "AdamW" of the section become. Any other optimizer fails in the first step
-    with a TypeError, one that a script or the Trainer makes among them. Stages 1 and 2 fail without the
-    section as soon as the engine is made: they take its `params` for an optimizer of their own.
+    with a TypeError, the Trainer's own among them. Stages 1 and 2 fail without the section as soon as the
+    engine is made: they take its `params` for an optimizer of their own. Stage 3 asks for no section, and a
+    script may hand it a `ZenFlowCPUAdam`, to a Trainer as well.
 
     Source: `zenflow_cpu_optimizer_step` and `ZenFlowZeroOptimizer.__init__` in
-    `deepspeed/runtime/zenflow/zenflow_stage_1_and_2.py`.
+    `deepspeed/runtime/zenflow/zenflow_stage_1_and_2.py`, and `zenflow_cpu_optimizer_step` in
+    `deepspeed/runtime/zenflow/engine_stage3.py`.
     """
     optimizer = subject.config.optimizer
     if _section(subject) is None or subject.stage not in (1, 2, 3) or subject.unsure("optimizer"):
         return
+    may_be_given = optimizer is None and subject.stage == 3  # by a script, which is not known to do so
+    if may_be_given and subject.run.target != "trainer":
+        return
     if optimizer is None or optimizer.type.lower() not in ("adam", "adamw"):
         message = "ZenFlow works with Adam and AdamW of the section 'optimizer' only"
-        yield Hit(
-            _ZENFLOW, message, "Give it \"AdamW\" (a recipe: optim deepspeed_adamw), or remove 'zenflow'"
-        )
+        hint = "Give it \"AdamW\" (a recipe: optim deepspeed_adamw), or remove 'zenflow'"
+        severity = "warning" if may_be_given and subject.run.recipe is None else None
+        yield Hit(_ZENFLOW, message, hint, (), severity)
 
 
 @rule(
