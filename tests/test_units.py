@@ -11,6 +11,7 @@ from zerokit.units import (
     format_bytes,
     format_count,
     format_seconds,
+    in_digits,
     parse_bytes,
     parse_count,
     parse_seconds,
@@ -55,6 +56,25 @@ def test_sizes(text: str, expected: int) -> None:
 )
 def test_counts(text: str, expected: int) -> None:
     assert parse_count(text) == expected
+
+
+@pytest.mark.parametrize("text", ["2,5", "0,1", "1,5k", "1,00,000", "1234,567", "1,000,", ",5"])
+def test_commas_stand_between_thousands_alone(text: str) -> None:
+    for parse in (parse_count, parse_bytes):
+        with pytest.raises(ZerokitError):
+            parse(text)
+    assert in_digits(text) is None
+    assert in_digits(text, of_tokens=True) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "tokens"),
+    [("4k", 4000, 4096), ("1.5 K", 1500, 1536), ("4,096", 4096, 4096), ("1,024k", 1_024_000, 1024**2),
+     ("1M", 10**6, 10**6), ("1.3k", 1300, None), ("a", None, None), ("k", None, None)],
+)  # fmt: skip
+def test_what_a_person_means_by_a_number(text: str, number: int | None, tokens: int | None) -> None:
+    assert in_digits(text) == number
+    assert in_digits(text, of_tokens=True) == tokens
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,10 @@ _MOST_DIGITS = 30
 """Beyond any size there is; keeps "1e999999999" from becoming an integer of as many digits."""
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _QUANTITY = re.compile(
-    r"\s*(?P<number>[0-9][0-9_,]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*(?P<unit>[A-Za-z]*)\s*"
+    r"\s*(?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+)"
+    r"\s*(?P<unit>[A-Za-z]*)\s*"
 )
+"""A comma is one of thousands: by one of decimals, "2,5" would be 25."""
 
 
 def parse_bytes(text: str) -> int:
@@ -75,12 +77,11 @@ def in_digits(text: str, *, of_tokens: bool = False) -> int | None:
 
     Of tokens, k is 1024: a context of 4k has 4,096 of them.
     """
+    text = text.strip()
     try:
-        number = parse_count(text)
-        thousands = parse_count(text.lower().replace("k", "")) if of_tokens and "k" in text.lower() else None
+        return parse_bytes(f"{text}iB") if of_tokens and text.lower().endswith("k") else parse_count(text)
     except ZerokitError:
         return None
-    return number if thousands is None else thousands * KIB
 
 
 def format_bytes(num_bytes: int | float) -> str:

@@ -113,7 +113,11 @@ def _checked(name: str, value: Any, types: Mapping[str, Any]) -> Any:
         checked = TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        number = in_digits(str(value)) if first["type"] in ("int_parsing", "float_parsing") else None
+        # The comma of a number that need not be whole may be one of decimals.
+        is_clear = first["type"] == "int_parsing" or (
+            first["type"] == "float_parsing" and "," not in str(value)
+        )
+        number = in_digits(str(value)) if is_clear else None
         hint = "Change the value" if number is None else f"Write {number}"
         raise RecipeError(f"{value!r} {first['msg'].removeprefix('Input ')}", hint=hint) from None
     if checked is None:
