@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from zerokit.errors import DocumentError, RecipeError, ZerokitError
 from zerokit.recipe import PYTHON_REFERENCE, load_recipe
+from zerokit.recipe.also_called import _ALSO_CALLED, _WITHIN, meant, whole_name
 from zerokit.recipe.load import embedded_text
+from zerokit.recipe.model import DataSection, ModelSection, Recipe, TaskSection
+from zerokit.recipe.training_keys import installed_types
 
 MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
 
@@ -169,16 +173,42 @@ def test_all_that_a_first_look_finds_is_told_at_once(tmp_path: Path) -> None:
     assert told[5].startswith("2 (data.train): no such file: 'none.jsonl'")
 
 
-def test_every_other_name_is_of_a_key_that_there_is() -> None:
-    from zerokit.recipe.also_called import _ALSO_CALLED, _KEYS
-    from zerokit.recipe.model import DataSection, ModelSection, Recipe, TaskSection
+@pytest.mark.parametrize("name", ["dropout", "alpha", "rank", "targets", "modules", "prompt_length"])
+def test_names_that_mean_something_else_elsewhere_speak_in_their_section_alone(name: str) -> None:
+    choices = ["r", "lora_alpha", "lora_dropout", "target_modules", "num_virtual_tokens"]
+    assert meant("peft", name, choices).removeprefix("It is called ") in choices
+    for section in ("", "model", "task", "training"):
+        assert "peft" not in meant(section, name, [])
+    assert whole_name(name) is None
+    assert meant("training", "lora_dropout", []) == "It is peft.lora_dropout"
 
-    sections = {"model": ModelSection, "data": DataSection, "task": TaskSection}
-    for key in _ALSO_CALLED:
-        section, _, name = key.rpartition(".")
-        if section not in ("training", "peft"):
-            assert name in sections.get(section, Recipe).model_fields
-    assert len(_KEYS) == sum(len(names) for names in _ALSO_CALLED.values())
+
+def test_the_name_of_a_models_config_is_no_subset_of_data() -> None:
+    assert "subset" not in meant("model", "config_name", [])
+
+
+@pytest.mark.torch
+def test_every_other_name_is_of_a_key_that_there_is() -> None:
+    from zerokit.training.peft.keys import METHODS, config_class
+
+    types = installed_types()
+    assert types is not None
+    keys = {
+        "": Recipe.model_fields,
+        "model": ModelSection.model_fields,
+        "data": DataSection.model_fields,
+        "task": TaskSection.model_fields,
+        "training": types,
+        "peft": {field.name for type_ in METHODS for field in dataclasses.fields(config_class(type_))},
+    }
+    tables = (_ALSO_CALLED, *_WITHIN.values())
+    for table in tables:
+        for key, names in table.items():
+            section, _, name = key.rpartition(".")
+            assert name in keys[section]
+            assert not set(names) & set(keys[section])
+    names = [name for table in tables for of_key in table.values() for name in of_key]
+    assert len(names) == len(set(names))
 
 
 def test_a_missing_file_and_an_unknown_ending_are_document_errors(tmp_path: Path) -> None:

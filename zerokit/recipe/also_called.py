@@ -15,7 +15,7 @@ _ALSO_CALLED: Mapping[str, Collection[str]] = {
     "data.train": ("train_file", "train_data", "data_path", "dataset", "dataset_name", "dataset_path"),
     "data.eval": ("eval_file", "eval_data", "validation_file", "eval_dataset", "validation"),
     "data.eval_fraction": ("val_size", "test_size", "validation_split", "eval_ratio", "val_set_size"),
-    "data.subset": ("dataset_config_name", "config_name"),
+    "data.subset": ("dataset_config_name",),
     "data.max_examples": ("max_samples", "max_train_samples"),
     "task.seq_len": (
         *("max_seq_length", "max_seq_len", "max_length", "max_len", "seq_length", "sequence_len"),
@@ -23,11 +23,11 @@ _ALSO_CALLED: Mapping[str, Collection[str]] = {
     ),
     "task.target_len": ("max_target_length",),
     "task.mask_probability": ("mlm_probability",),
-    "peft.r": ("rank", "lora_r", "lora_rank"),
-    "peft.lora_alpha": ("alpha",),
-    "peft.lora_dropout": ("dropout",),
-    "peft.target_modules": ("lora_target_modules", "lora_target", "targets", "modules"),
-    "peft.num_virtual_tokens": ("virtual_tokens", "prompt_length", "prefix_length"),
+    "peft.r": ("lora_r", "lora_rank"),
+    "peft.lora_alpha": (),
+    "peft.lora_dropout": (),
+    "peft.target_modules": ("lora_target_modules", "lora_target"),
+    "peft.num_virtual_tokens": ("virtual_tokens",),
     "training.learning_rate": ("lr", "lr_rate"),
     "training.num_train_epochs": ("epoch", "epochs", "num_epochs", "n_epochs"),
     "training.per_device_train_batch_size": (
@@ -50,7 +50,24 @@ _ALSO_CALLED: Mapping[str, Collection[str]] = {
 }
 """The key of a recipe -> its other names."""
 
-_KEYS = {name: key for key, names in _ALSO_CALLED.items() for name in names}
+_WITHIN: Mapping[str, Mapping[str, Collection[str]]] = {
+    "peft": {
+        "peft.r": ("rank",),
+        "peft.lora_alpha": ("alpha",),
+        "peft.lora_dropout": ("dropout",),
+        "peft.target_modules": ("targets", "modules"),
+        "peft.num_virtual_tokens": ("prompt_length", "prefix_length"),
+    }
+}
+"""Section -> the names that mean something else outside it: a model has dropout, and no LoRA for that."""
+
+
+def _by_name(names_of: Mapping[str, Collection[str]]) -> dict[str, str]:
+    return {name: key for key, names in names_of.items() for name in names}
+
+
+_KEYS = _by_name(_ALSO_CALLED)
+_KEYS_WITHIN = {section: _by_name(names_of) for section, names_of in _WITHIN.items()}
 _SECTIONS: Mapping[str, type[Section]] = {"model": ModelSection, "data": DataSection, "task": TaskSection}
 
 
@@ -63,10 +80,11 @@ def meant(section: str, name: str, choices: Iterable[str]) -> str:
         choices: those that there are.
     """
     choices = list(choices)
-    above, _, key = (whole_name(name) or "").rpartition(".")
+    whole = _KEYS_WITHIN.get(section, {}).get(name.replace("-", "_")) or whole_name(name) or ""
+    above, _, key = whole.rpartition(".")
     if above == section and key in choices:
         return f"It is called {key}"
-    if key and "." not in section and f"{above}." != f"{section}.":
+    if key and "." not in section and above != section:
         return f"It is {above}.{key}" if above else f"It is {key}, of no section"
     return did_you_mean(name, choices)
 
