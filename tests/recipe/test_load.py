@@ -151,6 +151,30 @@ def test_all_mistakes_of_a_recipe_are_told_at_once(tmp_path: Path) -> None:
     assert all(not error.others for error in caught.value.others)
 
 
+@pytest.mark.parametrize(
+    ("text", "unknown", "missing"),
+    [
+        ("model: a\ndata: {trian: x}\n", "data.trian", None),
+        ("model: a\ndata: {train_file: x}\n", "data.train_file", None),
+        ("model: a\ndata: {}\ntrain: x\n", "train", None),
+        ("modl: a\ndata: {train: x}\n", "modl", None),
+        ("model: a\ndata: {colour: x}\n", "data.colour", "data.train"),
+        ("model: a\ndata: {evel: x}\n", "data.evel", "data.train"),
+    ],
+)
+def test_a_key_that_another_is_to_be_renamed_to_is_not_missing(
+    text: str, unknown: str, missing: str | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(file)
+    assert f"({unknown}): unknown key" in str(caught.value)
+    others = [str(error) for error in caught.value.others]
+    assert len(others) == (missing is not None)
+    assert all(f"({missing}): the key" in other for other in others)
+
+
 @pytest.mark.torch
 def test_all_that_a_first_look_finds_is_told_at_once(tmp_path: Path) -> None:
     from zerokit.training.first_look import first_look

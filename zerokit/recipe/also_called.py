@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from zerokit.errors import did_you_mean
+from zerokit.errors import did_you_mean, nearest
 from zerokit.recipe.model import DataSection, ModelSection, Recipe, Section, TaskSection
 
 _ALSO_CALLED: Mapping[str, Collection[str]] = {
@@ -80,13 +80,29 @@ def meant(section: str, name: str, choices: Iterable[str]) -> str:
         choices: those that there are.
     """
     choices = list(choices)
-    whole = _KEYS_WITHIN.get(section, {}).get(name.replace("-", "_")) or whole_name(name) or ""
-    above, _, key = whole.rpartition(".")
-    if above == section and key in choices:
+    known = _known(section, name, choices)
+    if known is None:
+        return did_you_mean(name, choices)
+    above, _, key = known.rpartition(".")
+    if above == section:
         return f"It is called {key}"
-    if key and "." not in section and above != section:
-        return f"It is {above}.{key}" if above else f"It is {key}, of no section"
-    return did_you_mean(name, choices)
+    return f"It is {known}" if above else f"It is {key}, of no section"
+
+
+def key_meant(section: str, name: str, choices: Iterable[str]) -> str | None:
+    """The key that the hint of :func:`meant` names, with its section; None where it names none."""
+    choices = list(choices)
+    known, close = _known(section, name, choices), nearest(name, choices)
+    return known or (close and ".".join(filter(None, (section, close))))
+
+
+def _known(section: str, name: str, choices: Collection[str]) -> str | None:
+    """The key that goes by another name, or stands in another section."""
+    whole = _KEYS_WITHIN.get(section, {}).get(name.replace("-", "_")) or whole_name(name)
+    if whole is None:
+        return None
+    above, _, key = whole.rpartition(".")
+    return whole if (key in choices if above == section else "." not in section) else None
 
 
 def whole_name(name: str) -> str | None:

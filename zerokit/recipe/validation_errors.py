@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from zerokit.documents import dotted, has_value
 from zerokit.findings import Finding
-from zerokit.recipe.also_called import meant
+from zerokit.recipe.also_called import key_meant, meant
 from zerokit.recipe.model import task_hint
 from zerokit.units import in_digits
 
@@ -41,6 +41,8 @@ _OF_TOKENS = ("seq_len", "target_len")
 def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[Finding]:
     """All that is wrong, unknown keys first, one problem per place.
 
+    A key is not missing where the hint of an unknown one names it: that one is to be renamed.
+
     Args:
         error: what ``model.model_validate(data)`` raised.
         model: the root model.
@@ -48,12 +50,22 @@ def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[
     """
     found: dict[KeyPath, Finding] = {}
     # A union reports each branch: one that had the right type says more than one that had not.
-    for details in sorted(error.errors(include_url=False), key=lambda each: each["type"] in _EXPECTED):
+    renamed: set[str | None] = set()
+    for details in sorted(error.errors(include_url=False), key=_order):
         path = _real_path(details, data)
+        if details["type"] == "extra_forbidden":
+            renamed.add(key_meant(dotted(path[:-1]), str(path[-1]), _keys_at(model, path[:-1])))
+        if details["type"] == "missing" and dotted(path) in renamed:
+            continue
         found.setdefault(path, _problem(details, path, model))
     # A union reports each branch that failed: keep the one that went deepest into the document.
     deepest = [p for path, p in found.items() if not any(_is_below(other, path) for other in found)]
     return sorted(deepest, key=lambda problem: not problem.message.startswith("unknown key"))
+
+
+def _order(details: ErrorDetails) -> tuple[bool, bool]:
+    """Unknown keys tell of those that are missing, and what has the right type of what has not."""
+    return details["type"] in _EXPECTED, details["type"] == "missing"
 
 
 def _problem(details: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> Finding:
