@@ -49,6 +49,7 @@ def test_a_training_config_is_stripped_and_filled(model: ModelFiles, ds_file: Pa
                 "offload_param": {"device": "cpu"},
                 "offload_optimizer": {"device": "cpu"},
                 "reduce_bucket_size": "auto",
+                "zero_quantized_gradients": True,
                 "stage3_prefetch_bucket_size": 1000,
                 "stage3_gather_16bit_weights_on_model_save": True,
             },
@@ -58,7 +59,7 @@ def test_a_training_config_is_stripped_and_filled(model: ModelFiles, ds_file: Pa
     assert {"optimizer", "gradient_clipping", "train_batch_size"}.isdisjoint(engine.ds_config)
     zero = engine.ds_config["zero_optimization"]
     assert zero["offload_param"] == {"device": "cpu"}
-    assert "offload_optimizer" not in zero
+    assert {"offload_optimizer", "zero_quantized_gradients"}.isdisjoint(zero)
     assert zero["stage3_prefetch_bucket_size"] == 1000
     assert zero["reduce_bucket_size"] == 64 * 64
 

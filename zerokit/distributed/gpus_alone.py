@@ -9,15 +9,17 @@ from zerokit.distributed.group import count_gpus
 from zerokit.documents import KeyPath
 from zerokit.errors import ConfigError
 
-_QUANTIZED = ("zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients")
+_WEIGHTS = ("zero_quantized_weights", "zero_quantized_nontrainable_weights")
+_GRADIENTS = "zero_quantized_gradients"
 
 
-def check_gpus_alone(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> None:
+def check_gpus_alone(zero: Mapping[str, Any], where: Callable[[KeyPath], str], *, ranks: int = 1) -> None:
     """Refuse on CPU ranks what DeepSpeed has for GPUs alone.
 
     Args:
         zero: the section `zero_optimization`, as DeepSpeed gets it.
         where: the place of a key of the ds_config, for an error.
+        ranks: that reduce gradients together.
 
     Raises:
         ConfigError: SuperOffload, whose optimizer asserts a CUDA device, or ZeRO++'s quantization, of which
@@ -31,13 +33,22 @@ def check_gpus_alone(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -
             where=where(("zero_optimization", "offload_optimizer", "super_offload")),
             hint="Remove it here",
         )
-    asked = next((key for key in _QUANTIZED if zero.get(key)), None)
-    if asked is not None and not _has_quantizer():
+    asked = [key for key in _WEIGHTS if zero.get(key)]
+    if zero.get(_GRADIENTS) and ranks > _devices_of_a_node():
+        asked.append(_GRADIENTS)
+    if asked and not _has_quantizer():
         raise ConfigError(
             "is a CUDA kernel of DeepSpeed's, and this run is on CPU ranks",
-            where=where(("zero_optimization", asked)),
+            where=where(("zero_optimization", asked[0])),
             hint="Remove it here",
         )
+
+
+def _devices_of_a_node() -> int:
+    """As DeepSpeed counts them, which quantizes gradients only where there are more ranks than that."""
+    from deepspeed.accelerator import get_accelerator
+
+    return int(get_accelerator().device_count())
 
 
 def _has_quantizer() -> bool:
@@ -45,6 +56,7 @@ def _has_quantizer() -> bool:
 
     try:
         op_builder.QuantizerBuilder().load()
-    except ValueError:  # "This op had not been implemented on CPU backend."
+    # A ValueError of the CPU's builder; of CUDA's without a GPU whatever its compiler lacks first.
+    except Exception:
         return False
     return True

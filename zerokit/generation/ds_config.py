@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _KEPT = ("zero_optimization", "aio", "comms_logger", "weight_quantization", "log_level")
 """Sections that reach the engine as they are. The rest is for training, or set here."""
 
+_OF_TRAINING = ("offload_optimizer", "zenflow", "zero_quantized_gradients")
+"""Keys of ZeRO that are left out: by offload of its states DeepSpeed would look for an optimizer, and for
+gradients to quantize for as many ranks as a node has devices."""
+
 _REFUSED = ("tensor_parallel", "expert_parallel", "pipeline")
 """Sections that would divide the model in ways that generation here does not know."""
 
@@ -104,8 +108,7 @@ def _zero_section(zero: Mapping[str, Any], given: Document, model: ModelFiles) -
     stage = zero.get("stage", 0)
     if stage == 0:
         return {"stage": 0}
-    # Offload of optimizer states would make DeepSpeed look for an optimizer.
-    section = {key: value for key, value in zero.items() if key not in ("offload_optimizer", "zenflow")}
+    section = {key: value for key, value in zero.items() if key not in _OF_TRAINING}
     hidden = _hidden_size(model)
     for key, rule in SIZE_RULES.items():
         if section.get(key, "auto") == "auto":

@@ -136,7 +136,8 @@ def prepare(
     resolved = _resolve(group, loaded)
     group.together(lambda: check_precision(resolved, loaded))
     zero = resolved.ds_config["zero_optimization"]
-    group.together(lambda: check_gpus_alone(zero, lambda path: ds_config_place(path, loaded)))
+    ranks = group.ranks.world_size
+    group.together(lambda: check_gpus_alone(zero, lambda path: ds_config_place(path, loaded), ranks=ranks))
     if not is_rehearsal():  # in which there is a drive
         group.together(lambda: check_nvme(zero, lambda path: ds_config_place(path, loaded)))
     resume = group.together(lambda: find_resume(resolved, loaded, world_size=group.ranks.world_size))
@@ -169,7 +170,6 @@ def prepare(
     task = group.together(lambda: task.for_model(model.config, loaded))
     group.together(lambda: check_sizes(resolved.ds_config, loaded, model.config))
     group.together(lambda: check_checkpointing(resolved.training, loaded, model.config, task))
-    ranks = group.ranks.world_size
     group.together(lambda: check_trained(loaded, resolved, model, task, ranks))
     generation = group.together(lambda: generation_config(loaded, folder, tokenizer, task, model))
     stream = group.together(lambda: open_stream(examples, tokenizer, loaded, resolved, task, resume))
