@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from zerokit.documents import parse_scalar
-from zerokit.errors import DocumentError, ZerokitError
+from zerokit.errors import DocumentError, ZerokitError, told_at_once
 
 
 class OpenOption(NamedTuple):
@@ -44,14 +44,20 @@ def open_options(words: Sequence[str], *, hint: Callable[[str], str]) -> Iterato
         hint: takes a word that belongs to no option, and says what to do about it.
 
     Raises:
-        ZerokitError: there is such a word.
+        ZerokitError: there is such a word; after all options, it has all others with it.
     """
     rest = list(words)
+    strays: list[ZerokitError] = []
     while rest:
         word = rest.pop(0)
         option, equals, text = word.partition("=")
         if not option.startswith("--") or option == "--":
-            raise ZerokitError(f"'{word}' belongs to no option", where="command line", hint=hint(word))
+            strays.append(
+                ZerokitError(f"'{word}' belongs to no option", where="command line", hint=hint(word))
+            )
+            continue
         if not equals and rest and not rest[0].startswith("--"):
             equals, text = "=", rest.pop(0)
         yield OpenOption(option, text if equals else None)
+    if (error := told_at_once(strays)) is not None:
+        raise error

@@ -183,3 +183,24 @@ def test_mistakes_name_the_option_and_how_to_mend_them(words: list[str], where: 
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+def test_all_mistakes_of_the_options_are_told_at_once() -> None:
+    with pytest.raises(ZerokitError) as caught:
+        load_recipe(
+            None, ["run.yaml", "--epochs", "2", "--lr", "3", "more", "--task.seq_len", "--model", "[1"]
+        )
+    assert [error.where for error in (caught.value, *caught.value.others)] == [
+        "--epochs",
+        "--lr",
+        "--task.seq_len",
+        "--model",
+        "command line",
+        "command line",
+    ]
+    with pytest.raises(ZerokitError) as caught:
+        load_recipe(None, ["--data.train.x", "1", "--deepspeed", "ds.json", "--deepspeed.bf16", "1"])
+    assert [error.where for error in (caught.value, *caught.value.others)] == [
+        "--data.train.x",
+        "--deepspeed.bf16",
+    ]

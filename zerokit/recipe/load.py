@@ -19,7 +19,7 @@ from zerokit.documents import (
     value_at,
     with_value,
 )
-from zerokit.errors import RecipeError, did_you_mean, nearest, told_at_once
+from zerokit.errors import RecipeError, ZerokitError, did_you_mean, nearest, told_at_once
 from zerokit.open_options import open_options
 from zerokit.recipe.also_called import whole_name
 from zerokit.recipe.model import Recipe
@@ -95,9 +95,15 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
         )
     data = document.data
     overridden = set()
+    errors: list[RecipeError] = []
     for key_path, value in pairs:
-        data = _overridden(data, key_path, value)
+        try:
+            data = _overridden(data, key_path, value)
+        except RecipeError as error:
+            errors.append(error)
         overridden.add(key_path)
+    if (mistakes := told_at_once(errors)) is not None:
+        raise mistakes
     origins = Origins(document, frozenset(overridden))
     try:
         recipe = Recipe.model_validate(data)
@@ -122,31 +128,43 @@ def parse_overrides(words: Sequence[str]) -> list[tuple[KeyPath, Any]]:
     """Read ``--a.b value`` and ``--a.b=value`` pairs; values are YAML.
 
     Raises:
-        ZerokitError: a word that is not an option, an unknown section, or an option without a value.
+        ZerokitError: a word that is not an option, an unknown section, or an option without a value; it has
+            all others of them with it.
     """
-    sections = list(Recipe.model_fields)
     result: list[tuple[KeyPath, Any]] = []
-    for given in open_options(words, hint=_instead_of):
-        name = given.option
-        section, *inner = name.removeprefix("--").split(".")
-        if not all((section, *inner)):
-            raise RecipeError("names no key", where=name, hint=_HOW)
-        if section not in sections:
-            hint = did_you_mean(section, sections)
-            if not inner:
-                close = nearest(name, [*OWN_NAMES, *(f"--{short}" for short in _SHORTHANDS)])
-                meant = f"Did you mean '{close}'? If not, give" if close else "Give"
-                such = f"such as --training.{section}"
-                if (known := whole_name(section)) is not None:
-                    meant, such = "Give", f"as in --{known}"
-                hint = f"{meant} the section too, {such}"
-            raise RecipeError(f"unknown section '{section}'", where=name, hint=hint)
-        if not inner and section not in _SHORTHANDS:
-            raise RecipeError(
-                "names a whole section", where=name, hint=f"Name one key of it: {name}.KEY value"
-            )
-        result.append(((section, *inner), given.value()))
+    errors: list[ZerokitError] = []
+    try:
+        for given in open_options(words, hint=_instead_of):
+            try:
+                result.append((_key_of(given.option), given.value()))
+            except ZerokitError as error:
+                errors.append(error)
+    except ZerokitError as error:
+        errors.append(error)
+    if (mistakes := told_at_once(errors)) is not None:
+        raise mistakes
     return result
+
+
+def _key_of(name: str) -> KeyPath:
+    """The key that an option overrides."""
+    sections = list(Recipe.model_fields)
+    section, *inner = name.removeprefix("--").split(".")
+    if not all((section, *inner)):
+        raise RecipeError("names no key", where=name, hint=_HOW)
+    if section not in sections:
+        hint = did_you_mean(section, sections)
+        if not inner:
+            close = nearest(name, [*OWN_NAMES, *(f"--{short}" for short in _SHORTHANDS)])
+            meant = f"Did you mean '{close}'? If not, give" if close else "Give"
+            such = f"such as --training.{section}"
+            if (known := whole_name(section)) is not None:
+                meant, such = "Give", f"as in --{known}"
+            hint = f"{meant} the section too, {such}"
+        raise RecipeError(f"unknown section '{section}'", where=name, hint=hint)
+    if not inner and section not in _SHORTHANDS:
+        raise RecipeError("names a whole section", where=name, hint=f"Name one key of it: {name}.KEY value")
+    return (section, *inner)
 
 
 def _instead_of(word: str) -> str:
