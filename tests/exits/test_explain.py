@@ -521,6 +521,16 @@ def test_only_a_watchdog_that_ends_a_rank_explains_its_abort() -> None:
     assert "SIGABRT" not in told(ends, code, lost).says
 
 
+def test_all_mistakes_that_zerokit_told_at_once_are_named() -> None:
+    mistakes = [f"a.yaml:{line}: no such key '{line}'" for line in (3, 4, 3, 5, 6, 7)]
+    found = told(*(f"zerokit: error: {mistake}" for mistake in mistakes), ENDED.format(2))
+    assert (found.cause, found.says, found.line) == ("zerokit", mistakes[0], 2)
+    told_lines = ((3, mistakes[1]), (5, mistakes[3]), (6, mistakes[4]), (7, mistakes[5]))
+    assert found.also == tuple(f"line {line}: {mistake}" for line, mistake in told_lines)
+    found = told(*(f"zerokit: error: {number}" for number in range(1000)))
+    assert found.also[49:] == ("line 52: 50", "949 more lines of zerokit's own")
+
+
 def test_a_run_that_ended_well_is_no_riddle() -> None:
     left = "[2026-11-22 10:00:00,1] [INFO] [launch.py:285:main] Process 4711 exits successfully."
     trained = "{'train_runtime': 12.5}"

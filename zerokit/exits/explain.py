@@ -36,6 +36,8 @@ _MOST_EVENTS = 2000
 """That are looked at, of a kind: a thousand ranks may say the same."""
 _MOST_OTHERS = 3
 """Kinds of lines that are told beside the first."""
+_MOST_MISTAKES = 50
+"""Of those that zerokit finds at once: a thousand ranks may have one each."""
 
 _RANK = re.compile(r"\[?\b(?:[Rr]ank|default) ?(\d{1,7})\b")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
@@ -168,6 +170,7 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
         mend = _NOT_HERE
     stands = _stands(log) if any(f"({name})" in first.says for name in _FROM_OUTSIDE) else ""
     also = (
+        *(_told_beside(first, left, log) if first.cause == ZEROKIT else ()),
         *_also(events, first.cause, log, settings),
         *(flight_recorder.dumps(text) if first.cause == NCCL_TIMEOUT else ()),
     )
@@ -301,6 +304,15 @@ def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
         if _OF_VERSIONS.match(raised.text) and (raised.library or is_installed(raised.text)):
             mend += ", which may not suit the version of what it calls: see 'pip check'"
         yield _Event(weight, raised.offset, "exception", says, mend)
+
+
+def _told_beside(first: _Event, events: list[_Event], log: Log) -> Iterator[str]:
+    """What else zerokit itself said, which tells all mistakes that it finds at once, a line each."""
+    own = {event.says: event.offset for event in reversed(events) if event.cause == ZEROKIT}
+    others = sorted((offset, says) for says, offset in own.items() if says != first.says)
+    yield from (f"line {log.line_at(offset)}: {says}" for offset, says in others[:_MOST_MISTAKES])
+    if len(others) > _MOST_MISTAKES:
+        yield f"{len(others) - _MOST_MISTAKES:,} more lines of zerokit's own"
 
 
 def _also(events: list[_Event], told: str | None, log: Log, settings: Settings | None) -> Iterator[str]:
