@@ -1,4 +1,5 @@
 import pickle
+import traceback
 
 import pytest
 
@@ -69,6 +70,8 @@ def test_errors_that_are_told_at_once_are_a_line_each(capsys: pytest.CaptureFixt
     assert told is pair
     assert [str(other) for other in told.others] == ["second", "a.json: third"]
     assert [str(error) for error in pickle.loads(pickle.dumps(told)).others] == ["second", "a.json: third"]
+    shown = "".join(traceback.format_exception(pickle.loads(pickle.dumps(told))))
+    assert shown == "zerokit.errors.ZerokitError: first\nsecond\na.json: third\n"
     print_error(told)
     said = capsys.readouterr().err
     assert said == "".join(f"zerokit: error: {what}\n" for what in ("first", "second", "a.json: third"))

@@ -29,7 +29,8 @@ class ZerokitError(Exception):
         self.where = visible(" ".join(where.split())) if where else None
         self.hint = _one_line(hint) if hint else None
         self.others: Sequence[ZerokitError] = ()
-        """What the same look has found besides, each a line of its own where errors are printed."""
+        """What the same look has found besides: a line each where errors are printed, a note each in a
+        traceback."""
 
     def __str__(self) -> str:
         line = f"{self.where}: {self.message}" if self.where else self.message
@@ -85,10 +86,13 @@ def told_at_once(errors: Iterable[ZerokitError]) -> ZerokitError | None:
     """The first of `errors`, which has the others with it; None where there are none."""
     each = [one for error in errors for one in (error, *error.others)]
     for one in each:
-        one.others = ()
+        if one.others:
+            one.others, one.__notes__ = (), []
     if not each:
         return None
     each[0].others = each[1:]
+    for other in each[1:]:
+        each[0].add_note(str(other))
     return each[0]
 
 
