@@ -242,6 +242,8 @@ def test_the_clocks_of_a_script_go_by_virtual_time() -> None:
     dates = ("datetime", "datetime in UTC", "utcnow", "a class of dates", "tqdm", "timeit")
     for clock in ("perf_counter", "monotonic_ns", "time", *dates):
         assert 3.0 <= seen[clock] < 3.1
+    for timed in ("timeit.timeit", "timeit.repeat", "timeit.Timer"):
+        assert 2.0 <= seen[timed] < 2.1
     assert 0.001 <= seen["sleep"] < 0.0011
     for real in ("a thread", "zerokit.distributed.stuck"):
         assert seen[f"behind in {real}"] > 5000

@@ -43,6 +43,16 @@ SEEN |= {name: (date() - before_of[name]).total_seconds() for name, date in date
 SEEN["the date is that of time"] = abs(datetime.datetime.now().timestamp() - time.time())
 SEEN["event"] = start.elapsed_time(end) / 1000
 
+
+def timed() -> None:
+    torch.cuda._sleep(SECOND)
+    torch.cuda.synchronize()
+
+
+SEEN["timeit.timeit"] = timeit.timeit(timed, number=2)
+SEEN["timeit.repeat"] = sum(timeit.repeat(timed, repeat=2, number=1))
+SEEN["timeit.Timer"] = timeit.Timer(timed).timeit(2)
+
 before_sleep = time.perf_counter()
 time.sleep(0.001)
 SEEN["sleep"] = time.perf_counter() - before_sleep

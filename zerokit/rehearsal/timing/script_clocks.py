@@ -28,11 +28,14 @@ _NANOSECONDS = [
 ]
 _DATES = [Patch("datetime:datetime", name, _GO_BY_THE_CLOCK) for name in ("now", "utcnow")]
 _SLEEP = Patch("time", "sleep", "let virtual time pass, too")
-_REAL = sys.stdlib_module_names | {"zerokit"}
+_TIMED = [
+    Patch(f"timeit:{name}", "__defaults__", "time by the rank's clock")
+    for name in ("Timer.__init__", "timeit", "repeat")
+]
+_REAL = sys.stdlib_module_names - {"timeit"} | {"zerokit"}
+"""Python's library, but for what times code of the script by a clock of the module `time`."""
 _SCRIPTS = ("zerokit.training.", "zerokit.generation.")
 """Of it, what tells its user how long its work took."""
-_TIMED = "timeit"
-"""The module of Python's library in which scripts look for a clock of the module `time`."""
 _TIMER_SLACK_NS = 50_000
 """How much later than it asked for Linux wakes a thread (prctl(2), PR_SET_TIMERSLACK)."""
 _MAIN_THREAD = threading.main_thread().ident
@@ -60,12 +63,24 @@ def install(clock: Clock) -> None:
 
 def _replace_where_imported(real: dict[Any, str]) -> None:
     """Have modules that took a clock out of `time` before, such as tqdm's, take the one that is there now."""
+
+    def is_clock(value: Any) -> bool:
+        return type(value) is BuiltinFunctionType and value in real
+
+    def instead(clock: Any) -> Any:
+        return getattr(time, real[clock])
+
+    def instead_in(defaults: Any) -> Any:
+        return tuple(instead(value) if is_clock(value) else value for value in defaults)
+
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in _REAL and name != _TIMED:
+        if name.partition(".")[0] in _REAL:
             continue
         for alias, value in list(getattr(module, "__dict__", {}).items()):
-            if type(value) is BuiltinFunctionType and value in real:
-                replace(module, alias, lambda original: getattr(time, real[original]))
+            if is_clock(value):
+                replace(module, alias, instead)
+    for patch in _TIMED:
+        apply(patch, instead_in)
 
 
 def _date(clock: Clock, start: int, real_time: Callable[[], float], in_utc: bool, _real: Any) -> Any:
