@@ -245,6 +245,8 @@ def test_the_clocks_of_a_script_go_by_virtual_time() -> None:
     for timed in ("timeit.timeit", "timeit.repeat", "timeit.Timer"):
         assert 2.0 <= seen[timed] < 2.1
     assert 0.001 <= seen["sleep"] < 0.0011
+    assert 0 <= seen["a bar in a thread"] < 0.1
+    assert seen["5,000 looks in a thread"] < 0.01
     for real in ("a thread", "zerokit.distributed.stuck"):
         assert seen[f"behind in {real}"] > 5000
     for script in ("zerokit.training.progress", "zerokit.generation.main"):  # which print their speed

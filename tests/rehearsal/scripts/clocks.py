@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import io
 import threading
 import time
 import timeit
@@ -65,6 +66,14 @@ asyncio.run(asyncio.sleep(0.001))
 torch.cuda._sleep(10_000 * SECOND)
 torch.cuda.synchronize()
 in_thread: list[float] = []
+bar = tqdm.tqdm(total=10, file=io.StringIO())
+shown: list[float] = []
+drawing = threading.Thread(target=lambda: shown.extend(bar.format_dict["elapsed"] for _ in range(5000)))
+before_drawing = time.perf_counter()
+drawing.start()
+drawing.join()
+SEEN["a bar in a thread"] = shown[0]
+SEEN["5,000 looks in a thread"] = time.perf_counter() - before_drawing
 thread = threading.Thread(target=lambda: in_thread.append(time.perf_counter()))
 thread.start()
 thread.join()

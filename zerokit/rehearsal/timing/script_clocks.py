@@ -1,8 +1,8 @@
 """What the script sees of time: the clocks of Python go by the rank's.
 
 Python's own library, zerokit and threads beside the script's own keep the real time, so that what waits with
-a limit waits as long as it says. What zerokit itself trains and generates by is a script like others. A sleep
-takes its time on both.
+a limit waits as long as it says; but a bar tells of the script's work, whichever thread draws it. What
+zerokit itself trains and generates by is a script like others. A sleep takes its time on both.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ _REAL = sys.stdlib_module_names - {"timeit"} | {"zerokit"}
 """Python's library, but for what times code of the script by a clock of the module `time`."""
 _SCRIPTS = ("zerokit.training.", "zerokit.generation.")
 """Of it, what tells its user how long its work took."""
+_BARS = "tqdm"
+"""What shows how long the script's work takes from other threads, too: its monitor refreshes bars of all."""
 _TIMER_SLACK_NS = 50_000
 """How much later than it asked for Linux wakes a thread (prctl(2), PR_SET_TIMERSLACK)."""
 _MAIN_THREAD = threading.main_thread().ident
@@ -55,7 +57,7 @@ def install(clock: Clock) -> None:
 
     def sleep(really_sleep: Any, seconds: float) -> None:
         really_sleep(seconds)
-        if not _is_real_for(2):
+        if _takes_time(2):
             clock.advance(round(seconds * 1e9) + (_TIMER_SLACK_NS if seconds > 0 else 0))
 
     wrap(_SLEEP, sleep)
@@ -87,7 +89,10 @@ def _date(clock: Clock, start: int, real_time: Callable[[], float], in_utc: bool
     """In place of `datetime.now` or `utcnow`, which read the system's clock by themselves."""
 
     def now(cls: Any, tz: datetime.tzinfo | None = None) -> Any:
-        seconds = real_time() if _is_real_for(1) else (start + clock.read()) / 1e9
+        takes_time = _takes_time(1)
+        seconds = (
+            real_time() if takes_time is None else (start + (clock.read() if takes_time else clock.now)) / 1e9
+        )
         date = cls.fromtimestamp(seconds, datetime.UTC if in_utc else tz)
         return date.replace(tzinfo=None) if in_utc else date
 
@@ -98,20 +103,27 @@ def _clock(clock: Clock, start: int, unit: float, real: Callable[[], Any]) -> Ca
     """In place of `real`: nanoseconds from `start` on, in units of so many."""
 
     def now() -> Any:
-        if _is_real_for(1):
+        takes_time = _takes_time(1)
+        if takes_time is None:
             return real()
-        nanoseconds = start + clock.read()
+        nanoseconds = start + (clock.read() if takes_time else clock.now)
         return nanoseconds if unit == 1 else nanoseconds / unit
 
     return now
 
 
-def _is_real_for(frames: int) -> bool:
-    """Whether the caller, so many frames above the one that asks, keeps the real time."""
+def _takes_time(frames: int) -> bool | None:
+    """Whether a look by the caller, so many frames above this one's, takes time; None: it sees the real time.
+
+    It takes none on a thread beside the script's: how often that looks is not the same in two runs.
+    """
     module = sys._getframe(frames + 1).f_globals.get("__name__", "")
-    if module.partition(".")[0] in _REAL and not module.startswith(_SCRIPTS):
+    package = module.partition(".")[0]
+    if package in _REAL and not module.startswith(_SCRIPTS):
+        return None
+    if threading.get_ident() == _MAIN_THREAD or _in_backward():
         return True
-    return threading.get_ident() != _MAIN_THREAD and not _in_backward()
+    return False if package == _BARS else None
 
 
 def _in_backward() -> bool:
