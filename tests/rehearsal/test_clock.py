@@ -244,6 +244,7 @@ def test_the_clocks_of_a_script_go_by_virtual_time() -> None:
         assert 3.0 <= seen[clock] < 3.1
     for timed in ("timeit.timeit", "timeit.repeat", "timeit.Timer"):
         assert 2.0 <= seen[timed] < 2.1
+    assert seen["utcnow of something"] == "refused"
     assert 0.001 <= seen["sleep"] < 0.0011
     assert 0 <= seen["a bar in a thread"] < 0.1
     assert seen["5,000 looks in a thread"] < 0.01

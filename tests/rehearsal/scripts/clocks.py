@@ -53,6 +53,10 @@ def timed() -> None:
 SEEN["timeit.timeit"] = timeit.timeit(timed, number=2)
 SEEN["timeit.repeat"] = sum(timeit.repeat(timed, repeat=2, number=1))
 SEEN["timeit.Timer"] = timeit.Timer(timed).timeit(2)
+try:
+    SEEN["utcnow of something"] = str(datetime.datetime.utcnow(datetime.UTC))  # type: ignore[call-arg]
+except TypeError:
+    SEEN["utcnow of something"] = "refused"
 
 before_sleep = time.perf_counter()
 time.sleep(0.001)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from zerokit.patches import Patch, apply, replace, wrap
+from zerokit.patches import Patch, apply, declare, replace, wrap
 from zerokit.rehearsal.native.clock import Clock
 
 _GO_BY_THE_CLOCK = "go by the rank's clock"
@@ -26,7 +26,7 @@ _SECONDS = [Patch("time", name, _GO_BY_THE_CLOCK) for name in ("time", "perf_cou
 _NANOSECONDS = [
     Patch("time", f"{name}_ns", _GO_BY_THE_CLOCK) for name in ("time", "perf_counter", "monotonic")
 ]
-_DATES = [Patch("datetime:datetime", name, _GO_BY_THE_CLOCK) for name in ("now", "utcnow")]
+_NOW, _UTCNOW = declare("datetime:datetime", "now", "utcnow", purpose=_GO_BY_THE_CLOCK)
 _SLEEP = Patch("time", "sleep", "let virtual time pass, too")
 _TIMED = [
     Patch(f"timeit:{name}", "__defaults__", "time by the rank's clock")
@@ -47,8 +47,9 @@ def install(clock: Clock) -> None:
     """Replace the clocks of the modules `time` and `datetime`, which start from what they show now."""
     real = {getattr(time, patch.name): patch.name for patch in (*_SECONDS, *_NANOSECONDS)}
     starts = {patch.name: getattr(time, patch.name)() - clock.now for patch in _NANOSECONDS}
-    for patch in _DATES:
-        apply(patch, functools.partial(_date, clock, starts["time_ns"], time.time, patch.name == "utcnow"))
+    present = _present(clock, starts["time_ns"])
+    apply(_NOW, functools.partial(_now, present))
+    apply(_UTCNOW, functools.partial(_utcnow, present))
     for seconds, nanoseconds in zip(_SECONDS, _NANOSECONDS, strict=True):
         start = starts[nanoseconds.name]
         apply(nanoseconds, functools.partial(_clock, clock, start, 1))
@@ -85,18 +86,35 @@ def _replace_where_imported(real: dict[Any, str]) -> None:
         apply(patch, instead_in)
 
 
-def _date(clock: Clock, start: int, real_time: Callable[[], float], in_utc: bool, _real: Any) -> Any:
-    """In place of `datetime.now` or `utcnow`, which read the system's clock by themselves."""
+def _present(clock: Clock, start: int) -> Callable[[], float]:
+    """Seconds since 1970 as the caller of a replacement is to see them, which asks for them."""
+    real_time = time.time
+
+    def present() -> float:
+        takes_time = _takes_time(2)
+        if takes_time is None:
+            return real_time()
+        return (start + (clock.read() if takes_time else clock.now)) / 1e9
+
+    return present
+
+
+def _now(present: Callable[[], float], _real: Any) -> Any:
+    """In place of `datetime.now`, which reads the system's clock by itself."""
 
     def now(cls: Any, tz: datetime.tzinfo | None = None) -> Any:
-        takes_time = _takes_time(1)
-        seconds = (
-            real_time() if takes_time is None else (start + (clock.read() if takes_time else clock.now)) / 1e9
-        )
-        date = cls.fromtimestamp(seconds, datetime.UTC if in_utc else tz)
-        return date.replace(tzinfo=None) if in_utc else date
+        return cls.fromtimestamp(present(), tz)
 
     return classmethod(now)
+
+
+def _utcnow(present: Callable[[], float], _real: Any) -> Any:
+    """In place of `datetime.utcnow`, which reads the system's clock by itself."""
+
+    def utcnow(cls: Any) -> Any:
+        return cls.fromtimestamp(present(), datetime.UTC).replace(tzinfo=None)
+
+    return classmethod(utcnow)
 
 
 def _clock(clock: Clock, start: int, unit: float, real: Callable[[], Any]) -> Callable[[], Any]:
