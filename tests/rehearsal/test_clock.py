@@ -253,6 +253,10 @@ def test_the_clocks_of_a_script_go_by_virtual_time() -> None:
     for script in ("zerokit.training.progress", "zerokit.generation.main"):  # which print their speed
         assert abs(seen[f"behind in {script}"]) < 0.1
     assert seen["the date is that of time"] < 0.001
+    for now in ("localtime", "gmtime", "ctime", "asctime", "strftime", "today"):
+        assert 0 <= seen[f"behind by {now}"] < 1.1  # none but the last has fractions of a second
+    assert seen["dates that are given"] == ["1970", "Thu Jan  1 00:00:00 1970"]
+    assert seen["a converter"] == 1970
 
 
 Work = tuple[int, int, int, WorkKind, int]

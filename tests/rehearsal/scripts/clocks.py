@@ -1,6 +1,7 @@
 """What a script sees of virtual time; leaves it in `SEEN`, seconds."""
 
 import asyncio
+import calendar
 import datetime
 import io
 import threading
@@ -91,3 +92,24 @@ def seen_by(module: str) -> float:
 for module in ("zerokit.distributed.stuck", "zerokit.training.progress", "zerokit.generation.main"):
     SEEN[f"behind in {module}"] = time.perf_counter() - seen_by(module)
 SEEN["behind in a thread"] = time.perf_counter() - in_thread[0]
+
+now_by = {
+    "localtime": time.mktime(time.localtime()),
+    "gmtime": calendar.timegm(time.gmtime()),
+    "ctime": time.mktime(time.strptime(time.ctime())),
+    "asctime": time.mktime(time.strptime(time.asctime())),
+    "strftime": time.mktime(time.strptime(time.strftime("%c"))),
+    "today": datetime.datetime.today().timestamp(),
+}
+SEEN |= {f"behind by {name}": time.time() - now for name, now in now_by.items()}
+at_zero = time.gmtime(0)
+SEEN["dates that are given"] = [time.strftime("%Y", at_zero), time.asctime(at_zero)]
+
+
+class Formatter:
+    """As those of logging that write dates in UTC."""
+
+    converter = time.gmtime
+
+
+SEEN["a converter"] = Formatter().converter(0).tm_year

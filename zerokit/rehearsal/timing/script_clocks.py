@@ -27,6 +27,8 @@ _NANOSECONDS = [
     Patch("time", f"{name}_ns", _GO_BY_THE_CLOCK) for name in ("time", "perf_counter", "monotonic")
 ]
 _NOW, _UTCNOW = declare("datetime:datetime", "now", "utcnow", purpose=_GO_BY_THE_CLOCK)
+_OF_SECONDS = declare("time", "localtime", "gmtime", "ctime", purpose=_GO_BY_THE_CLOCK)
+_OF_DATES = declare("time", "strftime", "asctime", purpose=_GO_BY_THE_CLOCK)
 _SLEEP = Patch("time", "sleep", "let virtual time pass, too")
 _TIMED = [
     Patch(f"timeit:{name}", "__defaults__", "time by the rank's clock")
@@ -45,11 +47,16 @@ _MAIN_THREAD = threading.main_thread().ident
 
 def install(clock: Clock) -> None:
     """Replace the clocks of the modules `time` and `datetime`, which start from what they show now."""
-    real = {getattr(time, patch.name): patch.name for patch in (*_SECONDS, *_NANOSECONDS)}
+    patches = (*_SECONDS, *_NANOSECONDS, *_OF_SECONDS, *_OF_DATES)
+    real = {getattr(time, patch.name): patch.name for patch in patches}
     starts = {patch.name: getattr(time, patch.name)() - clock.now for patch in _NANOSECONDS}
     present = _present(clock, starts["time_ns"])
     apply(_NOW, functools.partial(_now, present))
     apply(_UTCNOW, functools.partial(_utcnow, present))
+    for patch in _OF_DATES:
+        apply(patch, functools.partial(_of_date, present, time.localtime, int(patch.name == "strftime")))
+    for patch in _OF_SECONDS:
+        apply(patch, functools.partial(_of_seconds, present))
     for seconds, nanoseconds in zip(_SECONDS, _NANOSECONDS, strict=True):
         start = starts[nanoseconds.name]
         apply(nanoseconds, functools.partial(_clock, clock, start, 1))
@@ -115,6 +122,26 @@ def _utcnow(present: Callable[[], float], _real: Any) -> Any:
         return cls.fromtimestamp(present(), datetime.UTC).replace(tzinfo=None)
 
     return classmethod(utcnow)
+
+
+def _of_seconds(present: Callable[[], float], real: Callable[[float], Any]) -> Any:
+    """In place of a function of `time` that is of now where it is given no seconds."""
+
+    def of(seconds: float | None = None, /) -> Any:
+        return real(present() if seconds is None else seconds)
+
+    return staticmethod(of)  # no method of a class that has it as an attribute, as converters of logging are
+
+
+def _of_date(
+    present: Callable[[], float], local: Callable[[float], Any], others: int, real: Callable[..., Any]
+) -> Any:
+    """In place of a function of `time` that is of now where it is given no more than so many others."""
+
+    def of(*given: Any) -> Any:
+        return real(*given) if len(given) > others else real(*given, local(present()))
+
+    return staticmethod(of)
 
 
 def _clock(clock: Clock, start: int, unit: float, real: Callable[[], Any]) -> Callable[[], Any]:
