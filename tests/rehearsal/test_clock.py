@@ -257,6 +257,7 @@ def test_the_clocks_of_a_script_go_by_virtual_time() -> None:
         assert 0 <= seen[f"behind by {now}"] < 1.1  # none but the last has fractions of a second
     assert seen["dates that are given"] == ["1970", "Thu Jan  1 00:00:00 1970"]
     assert seen["a converter"] == 1970
+    assert abs(seen["behind by an attribute"]) < 0.1
 
 
 Work = tuple[int, int, int, WorkKind, int]

@@ -106,10 +106,14 @@ at_zero = time.gmtime(0)
 SEEN["dates that are given"] = [time.strftime("%Y", at_zero), time.asctime(at_zero)]
 
 
-class Formatter:
-    """As those of logging that write dates in UTC."""
+class Clocks:
+    """Has what nobody calls as a method, as formatters of logging have a converter."""
 
     converter = time.gmtime
+    counter = time.perf_counter
+    wait = time.sleep
 
 
-SEEN["a converter"] = Formatter().converter(0).tm_year
+Clocks().wait(0)
+SEEN["a converter"] = Clocks().converter(0).tm_year
+SEEN["behind by an attribute"] = time.perf_counter() - Clocks().counter()

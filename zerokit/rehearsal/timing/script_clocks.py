@@ -3,6 +3,8 @@
 Python's own library, zerokit and threads beside the script's own keep the real time, so that what waits with
 a limit waits as long as it says; but a bar tells of the script's work, whichever thread draws it. What
 zerokit itself trains and generates by is a script like others. A sleep takes its time on both.
+
+Replacements are static methods, which a class that has one as an attribute calls as it would the original.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 
 import torch
 
-from zerokit.patches import Patch, apply, declare, replace, wrap
+from zerokit.patches import Patch, apply, declare, replace
 from zerokit.rehearsal.native.clock import Clock
 
 _GO_BY_THE_CLOCK = "go by the rank's clock"
@@ -62,13 +64,7 @@ def install(clock: Clock) -> None:
         apply(nanoseconds, functools.partial(_clock, clock, start, 1))
         apply(seconds, functools.partial(_clock, clock, start, 1e9))
     _replace_where_imported(real)
-
-    def sleep(really_sleep: Any, seconds: float) -> None:
-        really_sleep(seconds)
-        if _takes_time(2):
-            clock.advance(round(seconds * 1e9) + (_TIMER_SLACK_NS if seconds > 0 else 0))
-
-    wrap(_SLEEP, sleep)
+    apply(_SLEEP, functools.partial(_sleep, clock))
 
 
 def _replace_where_imported(real: dict[Any, str]) -> None:
@@ -130,7 +126,7 @@ def _of_seconds(present: Callable[[], float], real: Callable[[float], Any]) -> A
     def of(seconds: float | None = None, /) -> Any:
         return real(present() if seconds is None else seconds)
 
-    return staticmethod(of)  # no method of a class that has it as an attribute, as converters of logging are
+    return staticmethod(of)
 
 
 def _of_date(
@@ -144,7 +140,7 @@ def _of_date(
     return staticmethod(of)
 
 
-def _clock(clock: Clock, start: int, unit: float, real: Callable[[], Any]) -> Callable[[], Any]:
+def _clock(clock: Clock, start: int, unit: float, real: Callable[[], Any]) -> Any:
     """In place of `real`: nanoseconds from `start` on, in units of so many."""
 
     def now() -> Any:
@@ -154,7 +150,16 @@ def _clock(clock: Clock, start: int, unit: float, real: Callable[[], Any]) -> Ca
         nanoseconds = start + (clock.read() if takes_time else clock.now)
         return nanoseconds if unit == 1 else nanoseconds / unit
 
-    return now
+    return staticmethod(now)
+
+
+def _sleep(clock: Clock, really_sleep: Callable[[float], None]) -> Any:
+    def sleep(seconds: float, /) -> None:
+        really_sleep(seconds)
+        if _takes_time(1):
+            clock.advance(round(seconds * 1e9) + (_TIMER_SLACK_NS if seconds > 0 else 0))
+
+    return staticmethod(sleep)
 
 
 def _takes_time(frames: int) -> bool | None:
