@@ -229,8 +229,8 @@ def zenflow_optimizer(subject: Subject) -> Iterator[Hit]:
     if optimizer is None or optimizer.type.lower() not in ("adam", "adamw"):
         message = "ZenFlow works with Adam and AdamW of the section 'optimizer' only"
         hint = "Give it \"AdamW\" (a recipe: optim deepspeed_adamw), or remove 'zenflow'"
-        severity = "warning" if may_be_given and subject.run.recipe is None else None
-        yield Hit(_ZENFLOW, message, hint, (), severity)
+        is_certain = not may_be_given or subject.run.recipe is not None
+        yield Hit(_ZENFLOW, message, hint, (), None if is_certain else "warning")
 
 
 @rule(
