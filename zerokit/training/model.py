@@ -203,8 +203,7 @@ def generation_config(
             # As it was read: transformers saves what is not valid, such as a temperature without sampling, of
             # a checkpoint that came with it, and of nobody else.
             config = GenerationConfig.from_pretrained(folder)
-            for name, value in keys.items():
-                setattr(config, name, value)
+            config.update(**keys)
         else:
             config = GenerationConfig.from_dict({**defaults, **keys})
         if keys and loaded.recipe.peft is None:  # beside an adapter it is not saved

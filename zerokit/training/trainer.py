@@ -46,6 +46,7 @@ _BY_ELEMENT = ("adamw_torch", "adamw_torch_fused")
     _prepare_for_training="begin where Adam begins",
     get_decay_parameter_names="step all weights as one where none decays",
     _finalize_training="report the loss of all ranks",
+    create_scheduler="let a schedule read the optimizer's defaults under ZeRO",
     _get_eval_sampler="weigh each held-out token the same",
     evaluation_loop="weigh each held-out token the same, and measure the task",
     compute_loss="train on the task's own loss",
