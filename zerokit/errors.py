@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 
 class ZerokitError(Exception):
@@ -94,6 +95,21 @@ def told_at_once(errors: Iterable[ZerokitError]) -> ZerokitError | None:
     for other in each[1:]:
         each[0].add_note(str(other))
     return each[0]
+
+
+def raise_together(errors: Iterable[ZerokitError]) -> None:
+    """Raise the first of `errors`, with the others, if there are any."""
+    if (first := told_at_once(errors)) is not None:
+        raise first
+
+
+@contextmanager
+def noted(errors: list[ZerokitError]) -> Iterator[None]:
+    """Add the error of one look to `errors`, for :func:`raise_together` when all have been taken."""
+    try:
+        yield
+    except ZerokitError as error:
+        errors.append(error)
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:

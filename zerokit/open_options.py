@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from zerokit.documents import parse_scalar
-from zerokit.errors import DocumentError, ZerokitError, told_at_once
+from zerokit.errors import DocumentError, ZerokitError, raise_together
 
 
 class OpenOption(NamedTuple):
@@ -59,5 +59,4 @@ def open_options(words: Sequence[str], *, hint: Callable[[str], str]) -> Iterato
         if not equals and rest and not rest[0].startswith("--"):
             equals, text = "=", rest.pop(0)
         yield OpenOption(option, text if equals else None)
-    if (error := told_at_once(strays)) is not None:
-        raise error
+    raise_together(strays)

@@ -32,7 +32,7 @@ from zerokit.calibration.matmul_fit import fitted_curve, levelled, of_products_a
 from zerokit.calibration.python import python_seconds
 from zerokit.calibration.ranks import run_ranks
 from zerokit.files import write_file
-from zerokit.hardware.gpus import Gpu, Link, gpus
+from zerokit.hardware.gpus import Gpu, Link, gpu_of_torch
 from zerokit.hardware.hardware_file import BOUNDS
 from zerokit.hardware.prices.attention import AttentionCurve
 from zerokit.hardware.prices.figures import figures
@@ -71,7 +71,7 @@ class Machine(NamedTuple):
         if self.device == "cpu":
             return None
         name = torch.cuda.get_device_name(0)
-        return next((gpu for gpu in gpus() if gpu.torch_name == name), None)
+        return gpu_of_torch(name)
 
     @property
     def half(self) -> str:

@@ -153,6 +153,11 @@ def sources() -> Mapping[str, str]:
     return _read()[1]
 
 
+def gpu_of_torch(torch_name: str) -> Gpu | None:
+    """The card that ``torch.cuda.get_device_name`` has that name for; None for one that is not known."""
+    return next((gpu for gpu in gpus() if gpu.torch_name == torch_name), None)
+
+
 def find_gpu(name: str, *, timed: bool = False) -> Gpu:
     """The card called `name`: "H100", "rtx4090", "4090", "A100-80GB", "NVIDIA A100-SXM4-80GB".
 

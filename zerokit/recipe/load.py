@@ -19,7 +19,7 @@ from zerokit.documents import (
     value_at,
     with_value,
 )
-from zerokit.errors import RecipeError, ZerokitError, did_you_mean, nearest, told_at_once
+from zerokit.errors import RecipeError, ZerokitError, did_you_mean, nearest, noted, raise_together
 from zerokit.open_options import open_options
 from zerokit.recipe.also_called import whole_name
 from zerokit.recipe.model import Recipe
@@ -95,27 +95,22 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
         )
     data = document.data
     overridden = set()
-    errors: list[RecipeError] = []
+    errors: list[ZerokitError] = []
     for key_path, value in pairs:
-        try:
+        with noted(errors):
             data = _overridden(data, key_path, value)
-        except RecipeError as error:
-            errors.append(error)
         overridden.add(key_path)
-    if (mistakes := told_at_once(errors)) is not None:
-        raise mistakes
+    raise_together(errors)
     origins = Origins(document, frozenset(overridden))
     try:
         recipe = Recipe.model_validate(data)
         found = streaming_problems(recipe)
     except ValidationError as error:
         found = problems(error, Recipe, data)
-    mistakes = told_at_once(
+    raise_together(
         RecipeError(problem.message, where=origins.where(problem.path), hint=problem.hint)
         for problem in found
     )
-    if mistakes is not None:
-        raise mistakes
     return LoadedRecipe(recipe, origins)
 
 
@@ -133,16 +128,11 @@ def parse_overrides(words: Sequence[str]) -> list[tuple[KeyPath, Any]]:
     """
     result: list[tuple[KeyPath, Any]] = []
     errors: list[ZerokitError] = []
-    try:
+    with noted(errors):
         for given in open_options(words, hint=_instead_of):
-            try:
+            with noted(errors):
                 result.append((_key_of(given.option), given.value()))
-            except ZerokitError as error:
-                errors.append(error)
-    except ZerokitError as error:
-        errors.append(error)
-    if (mistakes := told_at_once(errors)) is not None:
-        raise mistakes
+    raise_together(errors)
     return result
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from zerokit.errors import RecipeError, told_at_once
+from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
 from zerokit.recipe.also_called import meant
 from zerokit.recipe.load import LoadedRecipe
 from zerokit.units import in_digits
@@ -83,7 +83,7 @@ def check_training_keys(loaded: LoadedRecipe, types: Mapping[str, Any]) -> dict[
     """
     types = {**types, **_EXTRA}
     checked: dict[str, Any] = {}
-    errors: list[RecipeError] = []
+    errors: list[ZerokitError] = []
     for name, value in loaded.recipe.training.items():
         try:
             checked[name] = _checked(name, value, types)
@@ -91,12 +91,9 @@ def check_training_keys(loaded: LoadedRecipe, types: Mapping[str, Any]) -> dict[
             where = loaded.where("training", name)
             errors.append(RecipeError(error.message, where=where, hint=error.hint))
     for kind in _PERIODIC:
-        try:
+        with noted(errors):
             _honour_steps(f"{kind}_steps", f"{kind}_strategy", checked, loaded)
-        except RecipeError as error:
-            errors.append(error)
-    if (mistakes := told_at_once(errors)) is not None:
-        raise mistakes
+    raise_together(errors)
     return checked
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from zerokit.hardware.gpus import gpus
+from zerokit.hardware.gpus import gpu_of_torch
 from zerokit.rehearsal.memory_report import BlockMemory, DeviceMemory
 from zerokit.rehearsal.report import Batches, FileChanges, Fit, RehearsalReport
 from zerokit.rehearsal.time_table import faster, time_parts
@@ -111,8 +111,8 @@ def _moment(device: DeviceMemory) -> str:
 
 def _card(torch_name: str) -> str:
     """A card by its name in the catalogue, which tells an H100-SXM from an H100-PCIe, and by torch's."""
-    named = next((gpu.name for gpu in gpus() if gpu.torch_name == torch_name), None)
-    return torch_name if named is None else f"{named}, {torch_name}"
+    known = gpu_of_torch(torch_name)
+    return torch_name if known is None else f"{known.name}, {torch_name}"
 
 
 def _heading(report: RehearsalReport) -> str:

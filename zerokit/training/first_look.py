@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zerokit.checkpoint.source import check_before_launch, read_model_config
 from zerokit.data.files import common_format, given_files
-from zerokit.errors import ZerokitError, told_at_once
+from zerokit.errors import ZerokitError, noted, raise_together
 from zerokit.recipe.training_keys import check_without_imports
 from zerokit.training.given import named_sources
 
@@ -33,12 +33,9 @@ def first_look(loaded: LoadedRecipe) -> None:
     ]
     errors: list[ZerokitError] = []
     for look in looks:
-        try:
+        with noted(errors):
             look()
-        except ZerokitError as error:
-            errors.append(error)
-    if (first := told_at_once(errors)) is not None:
-        raise first
+    raise_together(errors)
 
 
 def _look_for_model(loaded: LoadedRecipe) -> None:

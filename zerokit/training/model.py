@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from zerokit.checkpoint.pretrained import CAUSAL_LM, ModelKind, check_shapes, load_weights, read_config
 from zerokit.checkpoint.source import check_checkpoint, read_model_config, resolve_checkpoint
 from zerokit.config.base import AUTO, ZERO
-from zerokit.errors import ConfigError, ModelError, RecipeError, did_you_mean, told_at_once
+from zerokit.errors import ConfigError, ModelError, RecipeError, did_you_mean, raise_together
 from zerokit.resolving.who_fills import SIZE_RULES
 from zerokit.training.arguments import ds_config_place
 
@@ -184,7 +184,7 @@ def generation_config(
     from zerokit.generation.sampling import known_names
 
     keys = loaded.recipe.generation
-    unknown = told_at_once(
+    raise_together(
         RecipeError(
             f"'{name}' is not a GenerationConfig key",
             where=loaded.where("generation", name),
@@ -193,8 +193,6 @@ def generation_config(
         for name in keys
         if name not in known_names()
     )
-    if unknown is not None:
-        raise unknown
     tokens = ("bos_token_id", "eos_token_id", "pad_token_id")
     defaults = {name: getattr(tokenizer, name) for name in tokens}
     defaults["decoder_start_token_id"] = getattr(model.config, "decoder_start_token_id", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from zerokit.hardware.gpus import gpus
+from zerokit.hardware.gpus import gpu_of_torch
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +64,7 @@ def peak_flops(card: str, precision: str, matmul_precision: str | None) -> float
         precision: ``bf16``, ``fp16`` or ``fp32``.
         matmul_precision: of products in fp32; None is torch's ``highest``.
     """
-    known = next((gpu for gpu in gpus() if gpu.torch_name == card), None)
+    known = gpu_of_torch(card)
     if precision == "fp32" and matmul_precision in ("high", "medium"):
         precision = "tf32"
     rate = None if known is None else known.tflops.get(precision)

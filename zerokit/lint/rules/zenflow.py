@@ -205,7 +205,7 @@ def zenflow_weights(subject: Subject) -> Iterator[Hit]:
     "zenflow-optimizer",
     stops=True,
     bad={**_GOOD, "optimizer": {"type": "Lion", "params": {"lr": 1e-4}}},
-    good={**_GOOD, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}},
+    good=_GOOD,
 )
 def zenflow_optimizer(subject: Subject) -> Iterator[Hit]:
     """ZenFlow with an optimizer other than Adam of the section 'optimizer'

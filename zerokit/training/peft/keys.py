@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from zerokit.errors import RecipeError, did_you_mean, told_at_once
+from zerokit.errors import RecipeError, did_you_mean, raise_together
 from zerokit.extras import require
 from zerokit.recipe.also_called import meant
 from zerokit.recipe.model import PeftType
@@ -96,7 +96,7 @@ def check_peft_keys(loaded: LoadedRecipe) -> Asked | None:
     names = [field.name for field in dataclasses.fields(config_class(type_)) if field.init]
     names = [name for name in names if name not in _NOT_FOR_TRAINING]
     names += FOUR_BITS if type_ == "qlora" else ()
-    error = told_at_once(
+    raise_together(
         RecipeError(
             f"'{key}' is not a {config} key{' (its type is qlora)' * (key in FOUR_BITS)}",
             where=loaded.where("peft", key),
@@ -105,8 +105,6 @@ def check_peft_keys(loaded: LoadedRecipe) -> Asked | None:
         for key in keys
         if key not in names
     )
-    if error is not None:
-        raise error
     _check_tokens(loaded, METHODS[type_], keys)
     four_bits = {name: keys.pop(name) for name in FOUR_BITS if name in keys}
     return Asked(type_, keys, four_bits)
