@@ -78,7 +78,7 @@ def check_zenflow(zero: Mapping[str, Any], *, resumes: bool, where: str) -> None
             "ZenFlow takes matrices of stage 3 for transposed ones, which those of a model are not that is "
             "divided as it is built",
             where=where,
-            hint="Remove it, or use stage 1 or 2",
+            hint="Remove it: stages 1 and 2 scramble weights in releases since 0.19.7",
         )
     if resumes:
         raise ConfigError(
