@@ -99,6 +99,13 @@ _REASONS: tuple[tuple[str, str, str, str], ...] = (
         "started in stage 2: the optimizer says `cpu_offload = True`, and nothing is made at the NVMe path",
     ),
     (
+        "zenflow-weights",
+        "zero_optimization.zenflow",
+        "stage 2",
+        "started on two ranks: every matrix of the engine's module has its values in another order than "
+        "before `deepspeed.initialize`, vectors are as they were",
+    ),
+    (
         "misplaced-key",
         "offload_optimizer",
         "",
@@ -167,6 +174,7 @@ _WHY: Mapping[str, str] = {
     "stage0-keys": "Without a stage nothing is sharded, and the whole section is decoration",
     "wrong-type": "The config is refused for one number, after the queue has been waited for",
     "misplaced-key": "The name is right and the place is not, so the default applies in silence",
+    "zenflow-weights": "The model that was loaded is another one before its first step, and nothing says so",
     "static-loss-scale": "It cannot adapt: one overflow too many, or gradients that vanish",
 }
 
