@@ -131,7 +131,7 @@ def test_a_build_that_is_interrupted_ends_with_its_compilers(
     finally:
         processes.Work([process.pid]).end()
         os.close(pipe)
-    assert (process.returncode, out) == (code, "")
+    assert (process.returncode, out) == (code, ""), err
     first, last = err.splitlines()
     assert first.startswith("Building the virtual device")
     assert last == "Stopped; the next rehearsal goes on with what is compiled"

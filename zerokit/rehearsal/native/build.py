@@ -266,12 +266,13 @@ def compile_library(library: Path, torch: Path) -> None:
     # Where they lie is not written down: whoever opens this has opened the installed torch before.
     libraries = ["-L", str(torch / "lib"), "-lc10", "-ltorch_cpu"]
     try:
-        with Compilers(parts) as compilers:
+        # The bar first, for it imports much: Python ends by the signal itself, and with no exit code, if
+        # Ctrl-C comes within an exec of a text, which dataclasses and enums of an import are.
+        with console.progress(transient=True) as bar, Compilers(parts) as compilers:
+            task = bar.add_task("Compiling", total=len(UNITS), note="")
             compiled = [compilers.start(compile_unit, name) for name in UNITS]
-            with console.progress(transient=True) as bar:
-                task = bar.add_task("Compiling", total=len(UNITS), note="")
-                for _ in bar.track(as_completed(compiled), task_id=task):
-                    pass
+            for _ in bar.track(as_completed(compiled), task_id=task):
+                pass
             objects = [str(one.result()) for one in compiled]
             compilers.start(run, [*compiler, *LINK, "-o", str(linked), *objects, *libraries]).result()
             without = [*LINK_NO_DRIVER, "-o", str(driver), str(SOURCES / "no_driver.cpp")]
