@@ -21,13 +21,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import as_completed
 from pathlib import Path
 
 from zerokit import console
 from zerokit.errors import LaunchError
 from zerokit.extras import require
-from zerokit.rehearsal.native.compilers import Compilers
+from zerokit.rehearsal.native.compilers import Compilers, as_they_end
 
 SOURCES = Path(__file__).parent
 LIBRARY = "libzerokit_rehearsal.so"
@@ -271,12 +270,12 @@ def compile_library(library: Path, torch: Path) -> None:
         with console.progress(transient=True) as bar, Compilers(parts) as compilers:
             task = bar.add_task("Compiling", total=len(UNITS), note="")
             compiled = [compilers.start(compile_unit, name) for name in UNITS]
-            for _ in bar.track(as_completed(compiled), task_id=task):
+            for _ in bar.track(as_they_end(compiled), task_id=task):
                 pass
             objects = [str(one.result()) for one in compiled]
-            compilers.start(run, [*compiler, *LINK, "-o", str(linked), *objects, *libraries]).result()
+            compilers.call(run, [*compiler, *LINK, "-o", str(linked), *objects, *libraries])
             without = [*LINK_NO_DRIVER, "-o", str(driver), str(SOURCES / "no_driver.cpp")]
-            compilers.start(run, [*compiler, *without]).result()
+            compilers.call(run, [*compiler, *without])
     except (KeyboardInterrupt, SystemExit):
         console.note("Stopped; the next rehearsal goes on with what is compiled")
         raise
@@ -301,7 +300,7 @@ def compile_files_library(library: Path) -> None:
         linked = Path(scratch, FILES)
         command = [*_compiler(), *COMPILE, *LINK_FILES, "-o", str(linked), *sources, "-ldl"]
         with Compilers(Path(scratch)) as compilers:
-            _succeed(compilers.start(compilers.run, command).result())
+            _succeed(compilers.call(compilers.run, command))
         linked.replace(library)
 
 

@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +15,8 @@ from typing import ParamSpec, TypeVar
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
+_WAKES = 0.5
+"""Seconds. A signal that comes just before a thread begins to wait for a lock does not end its waiting."""
 
 
 class Compilers:
@@ -54,9 +56,19 @@ class Compilers:
     ) -> Future[_Result]:
         """Call a function that uses :meth:`run`, once a CPU is free.
 
-        Signals find the main thread waiting, never within a call.
+        Signals find the main thread waiting in :func:`as_they_end`, never within a call.
         """
         return self._pool.submit(function, *args, **kwargs)
+
+    def call(
+        self,
+        function: Callable[_Arguments, _Result],
+        /,
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> _Result:
+        """As :meth:`start`, and wait for what it returns or raises."""
+        return next(as_they_end([self.start(function, *args, **kwargs)]))
 
     def run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Run `command` to its end, or to that of the context.
@@ -81,3 +93,12 @@ class Compilers:
         with self._lock:
             self._running.remove(process)
         return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def as_they_end(calls: Sequence[Future[_Result]]) -> Iterator[_Result]:
+    """What they return, or raise; a signal's handler runs within half a second."""
+    pending = set(calls)
+    while pending:
+        ended, pending = wait(pending, _WAKES, FIRST_COMPLETED)
+        for one in ended:
+            yield one.result()
