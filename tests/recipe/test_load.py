@@ -77,15 +77,19 @@ def test_a_recipe_may_be_json(tmp_path: Path) -> None:
             ":5 (task.seq_len)",
             "expected a whole number, found the text 'a'",
         ),
-        (MINIMAL + "task:\n  seq_len: 4\n", ":5 (task.seq_len)", "greater than or equal to 8"),
+        (MINIMAL + "task:\n  seq_len: 4\n", ":5 (task.seq_len)", "seq_len is 4. Make it at least 8"),
         (MINIMAL + "task:\n  seq_len: true\n", ":5 (task.seq_len)", "expected a whole number, found true"),
         (MINIMAL + "task:\n  packing: 1\n", ":5 (task.packing)", "expected true or false, found 1"),
         (MINIMAL + "task:\n  type: clm\n", ":5 (task.type)", "Write causal_lm"),
         (MINIMAL + "task:\n", ":4 (task)", "expected a mapping, found nothing"),
         (MINIMAL + "task: [1, 2]\n", ":4 (task)", "expected a mapping, found a list"),
         (MINIMAL + "  columns: {txt: a}\n", ":4 (data.columns.txt)", "Did you mean 'text'?"),
-        (MINIMAL + "  eval_fraction: 1\n", ":4 (data.eval_fraction)", "less than 1"),
-        (MINIMAL + "  eval: []\n", ":4 (data.eval)", "at least 1 item"),
+        (
+            MINIMAL + "  eval_fraction: 1\n",
+            ":4 (data.eval_fraction)",
+            "eval_fraction is 1. Make it less than 1",
+        ),
+        (MINIMAL + "  eval: []\n", ":4 (data.eval)", "eval is a list of 0. Give it at least 1 item"),
         ("data: {train: x}\n", " (model)", "the key 'model' is missing"),
         ("model: {}\ndata: {train: x}\n", ":1 (model)", "needs either 'path'"),
         (
@@ -136,19 +140,45 @@ def test_malformed_files_are_named_with_their_line(
     assert message in line
 
 
+def told(file: Path, words: list[str] | None = None) -> list[str]:
+    """All that is said of a recipe, without the file's name."""
+    with pytest.raises(ZerokitError) as caught:
+        load_recipe(file, words or [])
+    assert all(not error.others for error in caught.value.others)
+    return [str(error).removeprefix(str(file)) for error in (caught.value, *caught.value.others)]
+
+
 def test_all_mistakes_of_a_recipe_are_told_at_once(tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
     file.write_text(MINIMAL + "  trian: y\ntask:\n  seq_len: 4k\n  max_length: 8\nlr: 1\n")
-    with pytest.raises(RecipeError) as caught:
-        load_recipe(file)
-    told = [str(error).removeprefix(str(file)) for error in (caught.value, *caught.value.others)]
-    assert sorted(told) == [
+    assert sorted(told(file)) == [
         ":4 (data.trian): unknown key 'trian'. Did you mean 'train'?",
         ":6 (task.seq_len): expected a whole number, found the text '4k'. Write 4096",
         ":7 (task.max_length): unknown key 'max_length'. It is called seq_len",
         ":8 (lr): unknown key 'lr'. It is training.learning_rate",
     ]
-    assert all(not error.others for error in caught.value.others)
+
+
+@pytest.mark.torch  # whose transformers says which keys section `training` has
+def test_mistakes_of_options_and_of_all_sections_are_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(MINIMAL + "  trian: y\ntraining:\n  lr: 1\n  max_steps: 0\n")
+    words = ["--taks.seq_len", "8", "--training.seed", "x", "--data.eval"]
+    assert told(file, words) == [
+        "--taks.seq_len: unknown section 'taks'. Did you mean 'task'?",
+        "--data.eval: has no value. Write --data.eval=VALUE",
+        ":4 (data.trian): unknown key 'trian'. Did you mean 'train'?",
+        ":6 (training.lr): 'lr' is not a TrainingArguments key. It is called learning_rate",
+        ":7 (training.max_steps): max_steps is 0. Make it at least 1, or remove it",
+        "--training.seed: expected a whole number, found the text 'x'. Change the value",
+    ]
+    # What an option was to give is not missing; nor is there more to say of a file that is not there.
+    file.write_text("data: {train: x}\n")
+    assert told(file, ["--model"]) == ["--model: has no value. Write --model=VALUE"]
+    assert told(tmp_path / "none.yaml", ["--model"]) == [
+        "--model: has no value. Write --model=VALUE",
+        ": no such file. Check the path",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -188,8 +218,7 @@ def test_all_that_a_first_look_finds_is_told_at_once(tmp_path: Path) -> None:
     assert told[:4] == [
         "3 (training.lr): 'lr' is not a TrainingArguments key. It is called learning_rate",
         "3 (training.seq_len): 'seq_len' is not a TrainingArguments key. It is task.seq_len",
-        "3 (training.max_steps): '10k' should be a valid integer, unable to parse string as an integer. "
-        "Write 10000",
+        "3 (training.max_steps): expected a whole number, found the text '10k'. Write 10000",
         "3 (training.save_steps): save_steps would have no effect: save_strategy is epoch. "
         "Remove one of the two, or set save_strategy to steps",
     ]

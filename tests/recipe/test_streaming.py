@@ -85,7 +85,11 @@ def test_what_can_be_streamed(text: str, tmp_path: Path) -> None:
             "Name a tokenizer",
         ),
         ("model: a/b\ndata:\n  train: a\n  buffer_size: 5\n", ":2 (data)", "says nothing without"),
-        (STREAMED + "  buffer_size: 0\n" + STEPS, ":5 (data.buffer_size)", "greater than or equal to 1"),
+        (
+            STREAMED + "  buffer_size: 0\n" + STEPS,
+            ":5 (data.buffer_size)",
+            "buffer_size is 0. Make it at least 1",
+        ),
     ],
 )
 def test_what_cannot_work_with_streamed_data_is_refused(

@@ -80,7 +80,7 @@ def resolve(
     written = document
     if loaded is not None:
         document, loaded = write_optimizer(written, loaded)
-    settings = {} if loaded is None else check_without_imports(loaded)
+    settings = {} if loaded is None else check_without_imports(loaded.recipe.training, loaded.origins)
     run = Run(target=target, cluster=Cluster(num_gpus), model=_shape(model, loaded))
     if loaded is None:
         run = replace(run, given=arguments, where="--argument {}".format)

@@ -14,6 +14,7 @@ from zerokit.documents import (
     Document,
     KeyPath,
     dotted,
+    has_value,
     parse_yaml,
     read_document,
     value_at,
@@ -23,7 +24,9 @@ from zerokit.errors import RecipeError, ZerokitError, did_you_mean, nearest, not
 from zerokit.open_options import open_options
 from zerokit.recipe.also_called import whole_name
 from zerokit.recipe.model import Recipe
+from zerokit.recipe.origins import Origins
 from zerokit.recipe.streaming import streaming_problems
+from zerokit.recipe.training_keys import check_without_imports
 from zerokit.recipe.validation_errors import problems
 
 EMBEDDED = {"default.yaml": "embedded default recipe", "finetune.yaml": "embedded fine-tuning recipe"}
@@ -41,21 +44,6 @@ OWN_NAMES = (
 """The options of ``zerokit train`` that override nothing."""
 
 _HOW = "Write overrides as --section.key value, such as --training.learning_rate 1e-5"
-
-
-@dataclass(frozen=True)
-class Origins:
-    """Where each value of a recipe was written."""
-
-    document: Document
-    overrides: frozenset[KeyPath] = frozenset()
-
-    def where(self, path: KeyPath) -> str:
-        """The place of a value, for an error: a file and line, or a command-line option."""
-        for end in range(len(path), 0, -1):
-            if path[:end] in self.overrides:
-                return f"--{'.'.join(str(key) for key in path[:end])}"
-        return self.document.where(path)
 
 
 @dataclass(frozen=True)
@@ -82,36 +70,63 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
         DocumentError: the file cannot be read.
         RecipeError: a key or a value is not valid; it has all others of them with it.
     """
-    pairs = parse_overrides(overrides)
-    if path is None:
-        own_model = any(key_path in (("model",), ("model", "path")) for key_path, _ in pairs)
-        name = "finetune.yaml" if own_model else "default.yaml"
-        document = parse_yaml(embedded_text(name), EMBEDDED[name])
-    else:
-        document = read_document(path)
-    if not isinstance(document.data, dict):
-        raise RecipeError(
-            "a recipe is a mapping of sections", where=document.name, hint="Start with 'model:' and 'data:'"
-        )
+    pairs, errors = _read_overrides(overrides)
+    all_read = not errors
+    try:
+        document = _document(path, pairs)
+    except ZerokitError as error:
+        errors.append(error)
+        raise_together(errors)
+        raise
     data = document.data
     overridden = set()
-    errors: list[ZerokitError] = []
     for key_path, value in pairs:
         with noted(errors):
             data = _overridden(data, key_path, value)
         overridden.add(key_path)
-    raise_together(errors)
     origins = Origins(document, frozenset(overridden))
+    recipe = None
     try:
         recipe = Recipe.model_validate(data)
         found = streaming_problems(recipe)
     except ValidationError as error:
         found = problems(error, Recipe, data)
-    raise_together(
+    errors += [
         RecipeError(problem.message, where=origins.where(problem.path), hint=problem.hint)
         for problem in found
-    )
+        if all_read
+        or has_value(data, problem.path)  # a key that is missing, an option may have meant to give
+    ]
+    if recipe is None or errors:
+        # Whoever gets the recipe looks at this section with all else; here nobody will.
+        with noted(errors):
+            check_without_imports(_of_text(data.get("training")), origins)
+        raise_together(errors)
+    assert recipe is not None
     return LoadedRecipe(recipe, origins)
+
+
+def _of_text(section: Any) -> dict[str, Any]:
+    """The keys of a section that may be none, and have keys that are none."""
+    return {key: section[key] for key in section if isinstance(key, str)} if isinstance(section, dict) else {}
+
+
+def _document(path: str | Path | None, pairs: Sequence[tuple[KeyPath, Any]]) -> Document:
+    """The recipe's file, or the embedded one that the overrides are made for.
+
+    Raises:
+        ZerokitError: it cannot be read, or has no sections.
+    """
+    if path is None:
+        own_model = any(key_path in (("model",), ("model", "path")) for key_path, _ in pairs)
+        name = "finetune.yaml" if own_model else "default.yaml"
+        return parse_yaml(embedded_text(name), EMBEDDED[name])
+    document = read_document(path)
+    if not isinstance(document.data, dict):
+        raise RecipeError(
+            "a recipe is a mapping of sections", where=document.name, hint="Start with 'model:' and 'data:'"
+        )
+    return document
 
 
 def embedded_text(name: str = "default.yaml") -> str:
@@ -126,14 +141,20 @@ def parse_overrides(words: Sequence[str]) -> list[tuple[KeyPath, Any]]:
         ZerokitError: a word that is not an option, an unknown section, or an option without a value; it has
             all others of them with it.
     """
+    result, errors = _read_overrides(words)
+    raise_together(errors)
+    return result
+
+
+def _read_overrides(words: Sequence[str]) -> tuple[list[tuple[KeyPath, Any]], list[ZerokitError]]:
+    """Those of :func:`parse_overrides` that can be read, and what is wrong with the others."""
     result: list[tuple[KeyPath, Any]] = []
     errors: list[ZerokitError] = []
     with noted(errors):
         for given in open_options(words, hint=_instead_of):
             with noted(errors):
                 result.append((_key_of(given.option), given.value()))
-    raise_together(errors)
-    return result
+    return result, errors
 
 
 def _key_of(name: str) -> KeyPath:

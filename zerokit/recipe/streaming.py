@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.findings import Finding
 from zerokit.recipe.model import TokenizerTraining
+from zerokit.recipe.training_keys import NO_LIMIT
 
 if TYPE_CHECKING:
     from zerokit.recipe.model import Recipe, TaskType
@@ -77,7 +78,7 @@ def _problems(recipe: Recipe) -> Iterator[Finding]:
             "the masks of streamed data are drawn by the rank itself, so that it can resume",
             "Remove it",
         )
-    if steps is None or (isinstance(steps, int | float) and steps <= 0):
+    if steps in (None, NO_LIMIT):
         yield Finding(
             ("training", "max_steps") if "max_steps" in training else ("data", "streaming"),
             "streamed data need training.max_steps: nobody knows how many examples there are",

@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
 from zerokit.recipe.also_called import meant
-from zerokit.recipe.load import LoadedRecipe
-from zerokit.units import in_digits
+from zerokit.recipe.origins import Origins
+from zerokit.recipe.validation_errors import wrong_type
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ _AT_LEAST = {
     **dict.fromkeys(("adam_beta1", "adam_beta2", "adam_epsilon"), 0),
 }
 _BELOW = {"adam_beta1": 1, "adam_beta2": 1}
+NO_LIMIT = -1
+"""TrainingArguments' word for a run as long as its epochs say."""
 
 _PERIODIC = ("save", "eval", "logging")
 """What is done by a `..._strategy`, of which "steps" reads `..._steps`; YAML reads a bare ``no`` as false."""
@@ -70,11 +72,14 @@ _PERIODIC = ("save", "eval", "logging")
 _TYPES = {"bool": bool, "int": int, "float": float, "str": str, "dict": dict, "list": list, "None": None}
 
 
-def check_training_keys(loaded: LoadedRecipe, types: Mapping[str, Any]) -> dict[str, Any]:
+def check_training_keys(
+    training: Mapping[str, Any], origins: Origins, types: Mapping[str, Any]
+) -> dict[str, Any]:
     """The section, each key known to TrainingArguments or zerokit, and of its type.
 
     Args:
-        loaded: the recipe.
+        training: the section.
+        origins: where its values were written.
         types: field of TrainingArguments -> its type.
 
     Raises:
@@ -84,15 +89,15 @@ def check_training_keys(loaded: LoadedRecipe, types: Mapping[str, Any]) -> dict[
     types = {**types, **_EXTRA}
     checked: dict[str, Any] = {}
     errors: list[ZerokitError] = []
-    for name, value in loaded.recipe.training.items():
+    for name, value in training.items():
         try:
             checked[name] = _checked(name, value, types)
         except RecipeError as error:
-            where = loaded.where("training", name)
+            where = origins.where(("training", name))
             errors.append(RecipeError(error.message, where=where, hint=error.hint))
     for kind in _PERIODIC:
         with noted(errors):
-            _honour_steps(f"{kind}_steps", f"{kind}_strategy", checked, loaded)
+            _honour_steps(f"{kind}_steps", f"{kind}_strategy", checked, origins)
     raise_together(errors)
     return checked
 
@@ -109,16 +114,14 @@ def _checked(name: str, value: Any, types: Mapping[str, Any]) -> Any:
         kind: Any = str | bool | None if name == "resume_from_checkpoint" else types[name]
         checked = TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        # The comma of a number that need not be whole may be one of decimals.
-        is_clear = first["type"] == "int_parsing" or (
-            first["type"] == "float_parsing" and "," not in str(value)
-        )
-        number = in_digits(str(value)) if is_clear else None
-        hint = "Change the value" if number is None else f"Write {number}"
-        raise RecipeError(f"{value!r} {first['msg'].removeprefix('Input ')}", hint=hint) from None
+        message, hint = wrong_type(error, name)
+        raise RecipeError(message, hint=hint) from None
     if checked is None:
         return None
+    if name == "max_steps" and checked < 1 and checked != NO_LIMIT:
+        raise RecipeError(f"max_steps is {value}", hint="Make it at least 1, or remove it")
+    if name == "learning_rate" and checked == 0:
+        raise RecipeError("learning_rate is 0, which trains nothing", hint="Make it more than 0")
     if name in _AT_LEAST and not checked >= _AT_LEAST[name]:  # nor is what is no number at all
         raise RecipeError(f"{name} is {value}", hint=f"Make it at least {_AT_LEAST[name]}")
     if name in _BELOW and not checked < _BELOW[name]:
@@ -126,7 +129,7 @@ def _checked(name: str, value: Any, types: Mapping[str, Any]) -> Any:
     return checked
 
 
-def _honour_steps(steps: str, strategy: str, checked: dict[str, Any], loaded: LoadedRecipe) -> None:
+def _honour_steps(steps: str, strategy: str, checked: dict[str, Any], origins: Origins) -> None:
     """Have the strategy follow the steps where those are given alone, or later: on the command line.
 
     The Trainer passes over them beside any other strategy, and over those of evaluation without one.
@@ -136,13 +139,13 @@ def _honour_steps(steps: str, strategy: str, checked: dict[str, Any], loaded: Lo
     chosen = checked.get(strategy, "steps" if strategy != "eval_strategy" else None)
     if getattr(chosen, "value", chosen) == "steps":
         return
-    later = {name: ("training", name) in loaded.origins.overrides for name in (steps, strategy)}
+    later = {name: ("training", name) in origins.overrides for name in (steps, strategy)}
     if chosen is None or later[steps] > later[strategy]:
         checked[strategy] = "steps"
     elif later[steps] == later[strategy]:
         raise RecipeError(
             f"{steps} would have no effect: {strategy} is {getattr(chosen, 'value', chosen)}",
-            where=loaded.where("training", steps),
+            where=origins.where(("training", steps)),
             hint=f"Remove one of the two, or set {strategy} to steps",
         )
 
@@ -166,14 +169,14 @@ def installed_types() -> Mapping[str, Any] | None:
     }
 
 
-def check_without_imports(loaded: LoadedRecipe) -> dict[str, Any]:
+def check_without_imports(training: Mapping[str, Any], origins: Origins) -> dict[str, Any]:
     """As :func:`check_training_keys`, by the :func:`installed_types`; the section as it is where none are.
 
     Raises:
         RecipeError: a key or a value is not valid.
     """
     types = installed_types()
-    return loaded.recipe.training if types is None else check_training_keys(loaded, types)
+    return dict(training) if types is None else check_training_keys(training, origins, types)
 
 
 def free_keys() -> list[str]:

@@ -9,7 +9,7 @@ from zerokit.documents import dotted, has_value
 from zerokit.findings import Finding
 from zerokit.recipe.also_called import key_meant, meant
 from zerokit.recipe.model import task_hint
-from zerokit.units import in_digits
+from zerokit.units import in_digits, quantity
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -35,6 +35,14 @@ _EXPECTED = {
 }
 
 _WHOLE = ("int_type", "int_parsing", "int_from_float")
+_FLOATS = ("float_type", "float_parsing")
+_BOUNDS = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "more than"),
+    "less_than_equal": ("le", "at most"),
+    "less_than": ("lt", "less than"),
+}
+"""Kind of error -> what its context calls the bound, and how people say it."""
 _OF_TOKENS = ("seq_len", "target_len")
 
 
@@ -78,18 +86,46 @@ def _problem(details: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> Fi
         return Finding(path, f"the key {_describe(value)} is not text", "Put it in quotes")
     if kind == "missing":
         return Finding(path, f"the key '{path[-1]}' is missing", "Add it")
-    if kind in ("literal_error", "enum"):
-        expected = details.get("ctx", {}).get("expected", "")
-        hint = task_hint(value) if path == ("task", "type") else f"Write {expected}"
-        return Finding(path, f"{value!r} is not a choice here", hint)
-    if kind in _EXPECTED:
-        number = in_digits(str(value), of_tokens=path[-1] in _OF_TOKENS) if kind in _WHOLE else None
-        hint = "Change the value" if number is None else f"Write {number}"
-        return Finding(path, f"expected {_EXPECTED[kind]}, found {_describe(value)}", hint)
+    if path == ("task", "type") and kind == "literal_error":
+        return Finding(path, f"{value!r} is not a choice here", task_hint(value))
     if kind == "value_error":
         return Finding(path, str(details.get("ctx", {}).get("error", details["msg"])), "Correct it")
-    message = details["msg"].removeprefix("Input ")
-    return Finding(path, f"{_describe(value)} {message}", "Change the value")
+    return Finding(path, *_wrong_value([details], str(path[-1]) if path else "the recipe"))
+
+
+def wrong_type(error: ValidationError, name: str) -> tuple[str, str]:
+    """What is wrong with a value that is of none of the types of a library's key, and the hint.
+
+    Args:
+        error: what a TypeAdapter of them raised.
+        name: the key's.
+    """
+    return _wrong_value(error.errors(include_url=False), name)
+
+
+def _wrong_value(branches: list[ErrorDetails], name: str) -> tuple[str, str]:
+    """What is wrong, and the hint, by what each branch of its type says."""
+    # An item of a list says more than that the list is no text.
+    inner = [one for one in branches if any(isinstance(key, int) for key in one["loc"])]
+    details, *others = inner or branches
+    kind, value, context = details["type"], details["input"], details.get("ctx", {})
+    if kind in ("literal_error", "enum"):
+        return f"{value!r} is not a choice here", f"Write {context.get('expected', '')}"
+    if kind in _EXPECTED:
+        kinds = [one["type"] for one in (details, *others)]
+        expected = " or ".join(dict.fromkeys(_EXPECTED[one] for one in kinds if one in _EXPECTED))
+        # The comma of a number that need not be whole may be one of decimals.
+        is_clear = kind in _WHOLE or (kind in _FLOATS and "," not in str(value))
+        number = in_digits(str(value), of_tokens=name in _OF_TOKENS) if is_clear else None
+        hint = "Change the value" if number is None else f"Write {number}"
+        return f"expected {expected}, found {_describe(value)}", hint
+    if kind in _BOUNDS:
+        bound, words = _BOUNDS[kind]
+        return f"{name} is {_describe(value)}", f"Make it {words} {context[bound]}"
+    if kind == "too_short":
+        least = quantity(context["min_length"], "item")
+        return f"{name} is {_describe(value)} of {context['actual_length']}", f"Give it at least {least}"
+    return f"{_describe(value)} {details['msg'].removeprefix('Input ')}", "Change the value"
 
 
 def _real_path(details: ErrorDetails, data: Any) -> KeyPath:

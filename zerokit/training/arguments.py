@@ -206,7 +206,9 @@ def check_training_keys(loaded: LoadedRecipe) -> dict[str, Any]:
 
     hints = typing.get_type_hints(TrainingArguments)
     fields = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
-    checked = training_keys.check_training_keys(loaded, {name: hints[name] for name in fields})
+    checked = training_keys.check_training_keys(
+        loaded.recipe.training, loaded.origins, {name: hints[name] for name in fields}
+    )
     return {name: value for name, value in checked.items() if value is not None or name not in _DEFAULTS}
 
 

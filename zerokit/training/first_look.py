@@ -27,7 +27,7 @@ def first_look(loaded: LoadedRecipe) -> None:
         ZerokitError: keys are not valid, or files are missing or broken; all of them at once.
     """
     looks: list[Callable[[], object]] = [
-        partial(check_without_imports, loaded),
+        partial(check_without_imports, loaded.recipe.training, loaded.origins),
         partial(_look_for_model, loaded),
         *(partial(_look_for_data, *named) for named in named_sources(loaded)),
     ]
