@@ -61,6 +61,17 @@ def test_mistakes_name_the_option(words: str, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ZerokitError) as caught:
+        parse_sampling("--top_p 2 --max_token 4 --max_length 8 --top_k 5 stray".split())
+    assert [error.where for error in (caught.value, *caught.value.others)] == [
+        "--top_p",
+        "--max_token",
+        "--max_length",
+        "command line",
+    ]
+
+
 def test_refused_names_are_real_ones() -> None:
     # A name that GenerationConfig drops is then "unknown"; one that is misspelt here would never be.
     assert len(REFUSED.keys() & set(known_names())) >= 0.9 * len(REFUSED)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerokit.distributed.process_table import descendants, stat_of, variables_of
+from zerokit.distributed.process_table import catches, descendants, stat_of, variables_of
 from zerokit.distributed.ranks import free_port
 from zerokit.errors import PreemptedError
 
@@ -59,8 +59,11 @@ def run_launcher(words: Sequence[str], environment: Mapping[str, str]) -> int:
         asked.append(number)
         ranks = _ranks_of(process.pid) if len(asked) == 1 else []
         for pid in ranks:
+            # One that saves before it ends has handlers for both, and says by which it was asked. Before that
+            # Python alone handles Ctrl-C, and not while a rank waits in a collective.
+            heeds = catches(pid, signal.SIGTERM)
             with suppress(ProcessLookupError):  # it has ended since
-                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, number if heeds else signal.SIGTERM)
         if not ranks:
             process.terminate()  # upon which they end, too
 

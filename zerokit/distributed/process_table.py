@@ -63,6 +63,16 @@ def variables_of(pid: int) -> dict[str, str]:
     return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal; False of one that has ended."""
+    try:
+        text = Path("/proc", str(pid), "status").read_text(errors="replace")
+    except OSError:
+        return False
+    caught = next((line for line in text.splitlines() if line.startswith("SigCgt:")), "SigCgt: 0")
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
 def lists_children() -> bool:
     """Whether this system says which children a process has: not all kernels do."""
     pid = str(os.getpid())

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zerokit.errors import ConfigError, did_you_mean
+from zerokit.errors import ConfigError, ZerokitError, did_you_mean, noted, raise_together
 from zerokit.generation.options import OWN_NAMES
 from zerokit.open_options import OpenOption, open_options
 
@@ -108,20 +108,24 @@ def parse_sampling(words: Sequence[str]) -> Sampling:
 
     Raises:
         ZerokitError: a word that is no option, an unknown name (with the nearest one), one that has no use
-            here, one given twice, or a value of the wrong type.
+            here, one given twice, or a value of the wrong type; it has all others of them with it.
     """
     names = known_names()
     values: dict[str, Any] = {}
     written: dict[str, str] = {}
-    for given in open_options(words, hint=lambda _: _HOW):
-        name = given.option.removeprefix("--").replace("-", "_")
-        _check_name(given.option, name, names)
-        if name in written:
-            raise ConfigError("is given twice", where=given.option, hint="Give it once")
-        written[name] = given.option
-        value = _value(name, given)
-        if value is not None:
-            values[name] = value
+    errors: list[ZerokitError] = []
+    with noted(errors):
+        for given in open_options(words, hint=lambda _: _HOW):
+            with noted(errors):
+                name = given.option.removeprefix("--").replace("-", "_")
+                _check_name(given.option, name, names)
+                if name in written:
+                    raise ConfigError("is given twice", where=given.option, hint="Give it once")
+                written[name] = given.option
+                value = _value(name, given)
+                if value is not None:
+                    values[name] = value
+    raise_together(errors)
     return Sampling(values, written)
 
 

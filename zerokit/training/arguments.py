@@ -26,6 +26,7 @@ from zerokit.resolving.run import Run
 from zerokit.resolving.settle import Resolved, resolve_for_trainer
 from zerokit.training.optimizers import check_replaced, without_toolkit
 from zerokit.training.trackers import BUILT_IN, trackers
+from zerokit.units import quantity
 from zerokit.writing.build import build_ds_config
 from zerokit.writing.named_optimizer import write_optimizer
 
@@ -268,3 +269,24 @@ def _use_new_names(keys: dict[str, Any]) -> None:
         old, new = f"gradient_checkpointing{end}", f"activation_checkpointing{end}"
         if old in keys and new in known:
             keys.setdefault(new, keys.pop(old))
+
+
+def check_full_batch(args: TrainingArguments, count: int, num_ranks: int, loaded: LoadedRecipe) -> None:
+    """Refuse to drop the only batch there is: the run would end well without a step.
+
+    Args:
+        args: as built.
+        count: sequences to train on.
+        num_ranks: that take a batch each.
+        loaded: the recipe, for the place of an error.
+
+    Raises:
+        RecipeError: no batch would be left.
+    """
+    one = args.per_device_train_batch_size * num_ranks
+    if args.dataloader_drop_last and count < one:
+        raise RecipeError(
+            f"drops all {quantity(count, 'sequence')} that there are: one batch of all ranks takes {one:,}",
+            where=loaded.where("training", "dataloader_drop_last"),
+            hint="Set it to false, or lower per_device_train_batch_size",
+        )

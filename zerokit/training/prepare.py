@@ -17,7 +17,12 @@ from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.nvme import check_nvme, uses_nvme
 from zerokit.errors import DataError, RecipeError
 from zerokit.extras import versions
-from zerokit.training.arguments import build_arguments, ds_config_place, resolve_arguments
+from zerokit.training.arguments import (
+    build_arguments,
+    check_full_batch,
+    ds_config_place,
+    resolve_arguments,
+)
 from zerokit.training.checksums import check_resumed
 from zerokit.training.examples import Tokenized, tokenize
 from zerokit.training.folder import OutputFolder
@@ -197,7 +202,7 @@ def prepare(
     )
     group.together(lambda: check_schedule(args, resolved.ds_config, schedule))
     if stream is None:
-        group.together(lambda: _check_full_batch(args, len(train), ranks, loaded))
+        group.together(lambda: check_full_batch(args, len(train), ranks, loaded))
     identity = _identity(group, loaded, resolved, args, model, train, stream, resume)
     layout = task.layout(args.per_device_train_batch_size, identity.examples_per_step)
     padding = None
@@ -213,17 +218,6 @@ def prepare(
         versions=started_with[0],
         git_commit=started_with[1],
     )
-
-
-def _check_full_batch(args: TrainingArguments, count: int, num_ranks: int, loaded: LoadedRecipe) -> None:
-    """Refuse to drop the only batch there is: the run would end well without a step."""
-    one = args.per_device_train_batch_size * num_ranks
-    if args.dataloader_drop_last and count < one:
-        raise RecipeError(
-            f"drops all {quantity(count, 'sequence')} that there are: one batch of all ranks takes {one:,}",
-            where=loaded.where("training", "dataloader_drop_last"),
-            hint="Set it to false, or lower per_device_train_batch_size",
-        )
 
 
 _PREVIEWED = 1000
