@@ -59,7 +59,10 @@ def test_defaults_are_shown_on_demand(zerokit: Run) -> None:
     ("recipe", "message"),
     [
         ("model: FOLDER\ntraining: {learning_rat: 1}", "3 (training.learning_rat): 'learning_rat' is not a"),
-        ("model: FOLDER\ntraining: {max_steps: many}", "3 (training.max_steps): 'many' should be a valid"),
+        (
+            "model: FOLDER\ntraining: {max_steps: many}",
+            "3 (training.max_steps): expected a whole number, found the",
+        ),
         ("model: ./absent\n", "2 (model): no such folder or config.json: './absent'. If it lies"),
     ],
 )
@@ -120,6 +123,9 @@ def test_a_recipe_gives_arguments_ds_config_and_model(zerokit: Run, tmp_path: Pa
         *("resolve", FOLDER / "zero3.json", "--recipe", recipe, "--num-gpus", 2, "--format", "json")
     )
     assert (code, values(out)["zero_optimization.stage"]["value"]) == (0, 3)
+    code, out, err = zerokit("resolve", "--recipe", recipe, "--format", "json")
+    assert (code, json.loads(out)["num_gpus"], values(out)["train_batch_size"]["value"]) == (0, 1, 4)
+    assert err == "for 1 GPU, as --num-gpus does not say how many\n"
 
 
 def test_what_is_lost_and_refused_is_said_and_gives_1(zerokit: Run, tmp_path: Path) -> None:

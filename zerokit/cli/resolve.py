@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zerokit import choices
+from zerokit import choices, console
 from zerokit.cli import completion
 from zerokit.cli.command import needed_unless
 from zerokit.cli.output import OutputFormat, print_json
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def resolve(
-    num_gpus: Annotated[int, typer.Option(min=1, help="GPUs of the run.")] = 1,
+    num_gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of the run.", show_default="1")] = None,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -81,7 +81,8 @@ def resolve(
     if loaded is not None:
         document, loaded = write_optimizer(written, loaded)
     settings = {} if loaded is None else check_without_imports(loaded.recipe.training, loaded.origins)
-    run = Run(target=target, cluster=Cluster(num_gpus), model=_shape(model, loaded))
+    count = num_gpus or 1
+    run = Run(target=target, cluster=Cluster(count), model=_shape(model, loaded))
     if loaded is None:
         run = replace(run, given=arguments, where="--argument {}".format)
         resolution = resolve(document, run)
@@ -90,9 +91,11 @@ def resolve(
         resolution = resolve_settled(document, run, written=written)
     resolution = with_refusals(resolution, document, run)
     if output_format == "json":
-        print_json(_as_data(document.name, target, num_gpus, resolution, show_all))
+        print_json(_as_data(document.name, target, count, resolution, show_all))
     else:
         _print_text(resolution, show_all)
+    if num_gpus is None:
+        console.note("for 1 GPU, as --num-gpus does not say how many")
     if resolution.refused:
         raise typer.Exit(1)
 

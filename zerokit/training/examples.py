@@ -31,6 +31,8 @@ class Tokenized:
     """Examples of which no token would be trained on."""
     num_cut: int
     """Examples cut to the longest sequence."""
+    nothing_taught: str | None = None
+    """How many are left out though they have such tokens, why, and where the first is, for people."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Encoded:
     is_cut: bool = False
     has_targets: bool = True
     """Whether anything of it would be trained on."""
+    teaches_nothing: bool = False
+    """Whether that is so although it has tokens to train on: :attr:`Encoder.nothing_taught` says why."""
 
 
 class UnusableError(DataError):
@@ -57,6 +61,8 @@ class Encoder(ABC):
     """Tokens of the sequences into which all are packed; None leaves each by itself."""
     apart = False
     """Whether packed documents are kept apart and whole, or joined to one text, which is cut."""
+    nothing_taught: str = ""
+    """What is so of an example that teaches nothing, each of which is one sequence; empty: none is like that."""
 
     @abstractmethod
     def sequences(self, example: dict[str, Any]) -> Iterable[Encoded]:
@@ -77,12 +83,12 @@ class Encoder(ABC):
                 raise
             for sequence in sequences:
                 row = {**sequence.features, _IS_CUT: sequence.is_cut, _HAS_TARGETS: sequence.has_targets}
-                for name, value in row.items():
+                for name, value in (row | {_TEACHES_NOTHING: sequence.teaches_nothing}).items():
                     rows.setdefault(name, []).append(value)
         return rows
 
 
-_IS_CUT, _HAS_TARGETS = "is_cut", "has_targets"
+_IS_CUT, _HAS_TARGETS, _TEACHES_NOTHING = "is_cut", "has_targets", "teaches_nothing"
 
 
 def tokenize(
@@ -106,29 +112,37 @@ def tokenize(
         DataError: a value of the wrong type, a chat that the tokenizer's template cannot render, or no
             token left to train on.
     """
+
+    def at(index: int) -> str:
+        return place(index) if place is not None else f"{where}, example {index + 1}"
+
     try:
         tokenized = examples.map(
             encoder, batched=True, with_indices=True, remove_columns=examples.column_names, desc="Tokenizing"
         )
     except UnusableError as error:
-        there = place(error.index) if place is not None else f"{where}, example {error.index + 1}"
-        raise DataError(error.message, where=there, hint=error.hint) from error
+        raise DataError(error.message, where=at(error.index), hint=error.hint) from error
+    idle = [index for index, is_idle in enumerate(tokenized[_TEACHES_NOTHING]) if is_idle]
+    nothing_taught = None
+    if idle:
+        nothing_taught = f"in {len(idle):,} {encoder.nothing_taught} (the first: {at(idle[0])})"
     num_cut, num_left_out = sum(tokenized[_IS_CUT]), 0
     joined = encoder.packed_len is not None and not encoder.apart and _enough_to_pack(tokenized)
     if not joined:
         num_left_out = len(tokenized)
         tokenized = tokenized.filter(bool, input_columns=_HAS_TARGETS, desc="Filtering")
-        num_left_out -= len(tokenized)
-    tokenized = tokenized.remove_columns([_IS_CUT, _HAS_TARGETS])
+        num_left_out -= len(tokenized) + len(idle)
+    tokenized = tokenized.remove_columns([_IS_CUT, _HAS_TARGETS, _TEACHES_NOTHING])
     if encoder.packed_len is not None and (joined or encoder.apart) and len(tokenized):
         tokenized = _pack(tokenized, joined_texts if joined else packed_rows, encoder.packed_len)
     if len(tokenized) == 0:
+        why = f": {nothing_taught}" if nothing_taught else ""
         raise DataError(
-            f"none of its {len(examples)} examples has a token to train on within {seq_len} tokens",
+            f"none of its {len(examples)} examples has a token to train on within {seq_len} tokens{why}",
             where=where,
             hint="Raise task.seq_len, or check the data",
         )
-    return Tokenized(tokenized, num_left_out, num_cut)
+    return Tokenized(tokenized, num_left_out, num_cut, nothing_taught)
 
 
 def text_or_none(example: dict[str, Any], column: str) -> str | None:

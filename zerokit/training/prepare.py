@@ -389,9 +389,10 @@ def _tokenize(
         joined = "" if encoder.packed_len is None or encoder.apart else "; joined and cut into full sequences"
         labels = described_labels(task.labels)
         console.note(f"data: {quantity(len(dataset), 'example')} of {what}{labels}{joined}")
-    if group.ranks.is_main and (tokenized.num_cut or tokenized.num_left_out):
+    if group.ranks.is_main and (tokenized.num_cut or tokenized.num_left_out or tokenized.nothing_taught):
+        more = f"; left out, too: {tokenized.nothing_taught}" if tokenized.nothing_taught else ""
         console.note(
             f"{which} data: of {quantity(len(dataset), 'example')}, {tokenized.num_cut:,} cut to "
-            f"{seq_len} tokens, {tokenized.num_left_out:,} left out (no token to train on)"
+            f"{seq_len} tokens, {tokenized.num_left_out:,} left out (no token to train on){more}"
         )
     return tokenized.dataset
