@@ -1,4 +1,4 @@
-"""What is wrong with a command line of ``zerokit generate`` and the files that it names, before any is read."""
+"""What is wrong with a command line of ``zerokit generate`` and its files, before any is read."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_mistakes_name_the_option(words: str, message: str) -> None:
 
 def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(ZerokitError) as caught:
-        parse_sampling("--top_p 2 --max_token 4 --max_length 8 --top_k 5 stray".split())
+        parse_sampling(["--top_p", "2", "--max_token", "4", "--max_length", "8", "--top_k", "5", "stray"])
     assert [error.where for error in (caught.value, *caught.value.others)] == [
         "--top_p",
         "--max_token",

@@ -104,12 +104,70 @@ def test_wrong_keys_are_named_with_the_nearest(keys: dict[str, str], where: str,
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("keys", [{"r": "0"}, {"target_modules": "[nothing]"}, {"bias": "some"}, {"r": "a"}])
-def test_what_peft_refuses_is_a_recipe_error(keys: dict[str, str], model: PreTrainedModel) -> None:
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"r": "0"}, ["--peft.r: r is 0. Make it at least 1"]),
+        ({"r": "a"}, ["--peft.r: expected a whole number, found the text 'a'. Change the value"]),
+        ({"lora_alpha": "0"}, ["--peft.lora_alpha: lora_alpha is 0. Make it more than 0"]),
+        (
+            {"bias": "some", "use_rslora": "5"},
+            [
+                "--peft.bias: 'some' is not a choice here. Write 'none', 'all' or 'lora_only'",
+                "--peft.use_rslora: expected true or false, found 5. Change the value",
+            ],
+        ),
+        (
+            {"target_modules": "[q_proj, q_porj]", "modules_to_save": "[lm_haed]"},
+            [
+                "--peft.target_modules: the model has no module 'q_porj'. Did you mean 'q_proj'?",
+                "--peft.modules_to_save: the model has no module 'lm_haed'. Did you mean 'lm_head'?",
+            ],
+        ),
+        (
+            {"target_modules": "[nothing]", "rank_pattern": "{zzz: 4}"},
+            [
+                f"--peft.{key}: the model has no module '{name}'. Its layers are down_proj, embed_tokens, "
+                "gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj"
+                for key, name in (("target_modules", "nothing"), ("rank_pattern", "zzz"))
+            ],
+        ),
+        (
+            {"target_modules": "q_proj"},
+            [
+                "--peft.target_modules: no module's whole name is as the pattern 'q_proj' says. "
+                "Write [q_proj], a list of ends of names"
+            ],
+        ),
+        (
+            {"target_modules": "[q_proj]", "exclude_modules": "[q_proj]"},
+            [
+                "--peft.target_modules: LoRA: no module is left to adapt. See which ones exclude_modules, "
+                "modules_to_save or layers_to_transform leave out"
+            ],
+        ),
+        (
+            {"lora_dropout": "2"},
+            ["embedded default recipe (peft): LoRA: dropout probability has to be between 0 and 1"],
+        ),
+    ],
+)
+def test_what_peft_refuses_or_passes_over_is_a_recipe_error(
+    keys: dict[str, str], told: list[str], model: PreTrainedModel
+) -> None:
     with pytest.raises(RecipeError) as caught:
         add(model, **keys)
-    assert "LoRA: " in caught.value.message
-    assert "\n" not in str(caught.value)
+    for error, line in zip((caught.value, *caught.value.others), told, strict=True):
+        assert str(error).startswith(line)
+        assert "\n" not in str(error)
+
+
+def test_names_as_peft_takes_them_are_no_mistakes(model: PreTrainedModel) -> None:
+    layer = "model.layers.0.self_attn.q_proj"
+    for targets in ("[q_proj, self_attn.k_proj]", f"[{layer}]", ".*_proj", "all-linear"):
+        pattern = "{q_proj: 2, '.*up_proj': 3}"
+        keys = {"target_modules": targets, "rank_pattern": pattern, "modules_to_save": "[embed_tokens]"}
+        assert any(p.requires_grad for p in add(model, r="4", **keys).parameters())
 
 
 def test_without_peft_installed_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,8 +340,18 @@ def test_a_method_tells_examples_apart_by_what_they_say_or_is_refused(
             "1010 tokens and 20 learned ones before them, but the model has 1024 positions. "
             "Set task.seq_len to at most 1004",
         ),
-        ("llama", ["--peft.type=lora", "--peft.target_modules=[nothing]"], {}, "LoRA: Target modules"),
-        ("llama", ["--peft.type=p_tuning", "--peft.encoder_hidden_size=a"], {}, "P-tuning: "),
+        (
+            "llama",
+            ["--peft.type=lora", "--peft.target_modules=[nothing]"],
+            {},
+            "the model has no module 'nothing'",
+        ),
+        (
+            "llama",
+            ["--peft.type=p_tuning", "--peft.encoder_hidden_size=a"],
+            {},
+            "expected a whole number, found the text",
+        ),
         ("llama", ["--peft.type=qlora", "--peft.bnb_4bit_quant_type=[]"], {}, "transformers refuses it: "),
     ],
 )
@@ -348,7 +416,7 @@ def test_what_a_recipe_excludes_is_left_out_beside_them(
         CONFIGS, "mamba2", {**CONFIGS["mamba"], "num_heads": 4, "head_dim": 16, "n_groups": 1}
     )
     words_ = ("--peft.type=lora", "--peft.target_modules=all-linear", f"--peft.exclude_modules={excluded}")
-    with pytest.raises(RecipeError, match="No modules were targeted for adaptation"):
+    with pytest.raises(RecipeError, match="no module is left to adapt"):
         tried("mamba2", "causal_lm", *words_)
 
 

@@ -62,7 +62,7 @@ class Encoder(ABC):
     apart = False
     """Whether packed documents are kept apart and whole, or joined to one text, which is cut."""
     nothing_taught: str = ""
-    """What is so of an example that teaches nothing, each of which is one sequence; empty: none is like that."""
+    """What is so of an example, one sequence, that teaches nothing; empty where none can be like that."""
 
     @abstractmethod
     def sequences(self, example: dict[str, Any]) -> Iterable[Encoded]:

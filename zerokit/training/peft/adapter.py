@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from zerokit.errors import RecipeError
 from zerokit.training.peft.keys import VIRTUAL_TOKENS, Asked, check_peft_keys, config_class
 from zerokit.training.peft.prompts import without_learned_tokens
+from zerokit.training.peft.targets import check_targets
 from zerokit.training.peft.unfit import pattern_of, unfit_layers
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from zerokit.recipe import LoadedRecipe
 
+_NO_MODULE = "NoMatchingPeftModuleError"
+"""peft's error where all modules that are named are left out; older releases have none of that name."""
 _SAVED_ANYWAY = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier", "score")}
 """Modules that peft adds to `modules_to_save` by itself, by the type of the task (peft_model.py)."""
 
@@ -50,6 +53,7 @@ def adapted_model(
     """
     from peft import get_peft_model
 
+    check_targets(model, asked.keys, loaded)
     keys = {"task_type": task_type, **_defaults(asked, loaded, model), **asked.keys}
     # What was made anew is trained whole and saved with the adapter: no checkpoint has it.
     whole = [*(keys.get("modules_to_save") or ()), *getattr(model, "new_modules", ())]
@@ -61,6 +65,12 @@ def adapted_model(
     try:
         return get_peft_model(model, config_class(asked.type_)(**keys))
     except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+        if type(error).__name__ == _NO_MODULE:
+            raise RecipeError(
+                f"{asked.method.noun}: no module is left to adapt",
+                where=loaded.where("peft", "target_modules"),
+                hint="See which ones exclude_modules, modules_to_save or layers_to_transform leave out",
+            ) from error
         reason = " ".join(str(error).split())
         raise RecipeError(
             f"{asked.method.noun}: {reason}", where=loaded.where("peft"), hint="Correct the keys"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from zerokit.errors import RecipeError, did_you_mean, raise_together
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+
+from zerokit.errors import RecipeError, ZerokitError, did_you_mean, raise_together
 from zerokit.extras import require
 from zerokit.recipe.also_called import meant
 from zerokit.recipe.model import PeftType
+from zerokit.recipe.validation_errors import wrong_type
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -106,8 +111,50 @@ def check_peft_keys(loaded: LoadedRecipe) -> Asked | None:
         if key not in names
     )
     _check_tokens(loaded, METHODS[type_], keys)
+    keys |= _checked(loaded, type_, keys)
     four_bits = {name: keys.pop(name) for name in FOUR_BITS if name in keys}
     return Asked(type_, keys, four_bits)
+
+
+_AT_LEAST = {"r": 1, "num_virtual_tokens": 1}
+_MORE_THAN = {"lora_alpha": 0}
+"""An adapter that is multiplied by this learns nothing."""
+
+
+def _checked(loaded: LoadedRecipe, type_: PeftType, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of peft's config, each of a type that it declares.
+
+    Raises:
+        RecipeError: values of others, or too small ones; all of them at once.
+    """
+    types = typing.get_type_hints(config_class(type_))
+    checked: dict[str, Any] = {}
+    errors: list[ZerokitError] = []
+    for name, value in keys.items():
+        where = loaded.where("peft", name)
+        try:
+            # Of an object of its own peft takes a mapping, too.
+            result = TypeAdapter(types.get(name, Any), config=_ANY_CLASS).validate_python(value)
+        except PydanticUserError:  # of a type that has a config of its own
+            continue
+        except ValidationError as error:
+            message, hint = wrong_type(error, name)
+            errors.append(RecipeError(message, where=where, hint=hint))
+            continue
+        if isinstance(value, str):  # which may have been read as a number
+            checked[name] = result
+        if name in _AT_LEAST and result < _AT_LEAST[name]:
+            least = f"Make it at least {_AT_LEAST[name]}"
+            errors.append(RecipeError(f"{name} is {value}", where=where, hint=least))
+        if name in _MORE_THAN and result <= _MORE_THAN[name]:
+            errors.append(
+                RecipeError(f"{name} is {value}", where=where, hint=f"Make it more than {_MORE_THAN[name]}")
+            )
+    raise_together(errors)
+    return checked
+
+
+_ANY_CLASS = ConfigDict(arbitrary_types_allowed=True)
 
 
 def _check_tokens(loaded: LoadedRecipe, method: Method, keys: dict[str, Any]) -> None:
