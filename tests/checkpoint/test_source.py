@@ -56,6 +56,14 @@ def test_a_file_that_is_cut_short_is_named(keep: int, folder: Path) -> None:
     assert f"{file} is damaged or cut short" in error_of(folder)
 
 
+def test_a_file_that_may_not_be_read_is_not_called_damaged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = weight_files(folder, where="w")[-1]
+    monkeypatch.setattr("os.access", lambda path, mode: path != file)  # root may read all
+    assert error_of(folder) == f"model.path: you may not read {file}. Ask its owner for read permission"
+
+
 def test_bytes_that_are_no_safetensors_are_named(folder: Path) -> None:
     file = weight_files(folder, where="w")[0]
     file.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n" * 3)

@@ -12,7 +12,7 @@ from zerokit.recipe import PYTHON_REFERENCE, load_recipe
 from zerokit.recipe.also_called import _ALSO_CALLED, _WITHIN, meant, whole_name
 from zerokit.recipe.load import embedded_text
 from zerokit.recipe.model import DataSection, ModelSection, Recipe, TaskSection
-from zerokit.recipe.training_keys import installed_types
+from zerokit.recipe.trainer_keys import installed_types
 
 MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
 
@@ -236,6 +236,21 @@ def test_names_that_mean_something_else_elsewhere_speak_in_their_section_alone(n
     assert meant("training", "lora_dropout", []) == "It is peft.lora_dropout"
 
 
+@pytest.mark.torch  # whose transformers has the names
+def test_keys_without_their_section_as_other_tools_have_them_are_told_where_they_stand(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "recipe.yaml"
+    keys = {
+        **{"sample_packing": "task.packing", "train_on_inputs": "task.loss_on", "adapter": "peft.type"},
+        **{"warmup_ratio": "training.warmup_steps", "group_by_length": "training.train_sampling_strategy"},
+        **{name: f"training.{name}" for name in ("save_steps", "bf16", "seed", "report_to")},
+    }
+    file.write_text(MINIMAL + "".join(f"{key}: 1\n" for key in keys))
+    assert [line.rpartition(". ")[2] for line in told(file)] == [f"It is {key}" for key in keys.values()]
+    assert whole_name("push_to_hub") is None  # which is no key of that section, either
+
+
 def test_the_name_of_a_models_config_is_no_subset_of_data() -> None:
     assert "subset" not in meant("model", "config_name", [])
 
@@ -252,7 +267,7 @@ def test_every_other_name_is_of_a_key_that_there_is() -> None:
         "data": DataSection.model_fields,
         "task": TaskSection.model_fields,
         "training": types,
-        "peft": {field.name for type_ in METHODS for field in dataclasses.fields(config_class(type_))},
+        "peft": {"type"} | {f.name for type_ in METHODS for f in dataclasses.fields(config_class(type_))},
     }
     tables = (_ALSO_CALLED, *_WITHIN.values())
     for table in tables:

@@ -20,7 +20,7 @@ from transformers import TrainingArguments
 from zerokit.cli.main import main
 from zerokit.errors import ConfigError, RecipeError, ZerokitError
 from zerokit.recipe import LoadedRecipe, load_recipe
-from zerokit.recipe.training_keys import installed_types
+from zerokit.recipe.trainer_keys import installed_types
 from zerokit.training.arguments import build_arguments, check_training_keys, resolve_arguments
 from zerokit.training.precision import check_fp16, check_precision
 from zerokit.training.trackers import trackers
@@ -57,7 +57,7 @@ def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
     [
         ("learning_rat: 1", "learning_rat", "is not a TrainingArguments key. Did you mean 'learning_rate'?"),
         ("lr: 1", "lr", "is not a TrainingArguments key. It is called learning_rate"),
-        ("warmup_ratio: 0.1", "warmup_ratio", "Did you mean 'warmup_steps'?"),
+        ("warmup_ratio: 0.1", "warmup_ratio", "It is called warmup_steps"),
         ("learning_rate: abc", "learning_rate", "expected a number, found the text 'abc'. Change the value"),
         ("weight_decay: '0,1'", "weight_decay", "expected a number, found the text '0,1'. Change the value"),
         (

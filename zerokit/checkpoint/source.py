@@ -218,6 +218,8 @@ def weights_digest(folder: Path, *, where: str) -> str:
 def _empty_tensors(file: Path, where: str) -> list[str]:
     from safetensors import SafetensorError, safe_open
 
+    if not os.access(file, os.R_OK):  # of which safetensors says that there is none
+        raise ModelError(f"you may not read {file}", where=where, hint="Ask its owner for read permission")
     try:
         # Opening reads the header only, and compares the file's length with it.
         with safe_open(file, framework="np") as tensors:

@@ -23,6 +23,7 @@ from zerokit.data.files import (
     is_builtin,
     opened,
 )
+from zerokit.data.full_disk import full_disk_told
 from zerokit.documents import parse_json
 from zerokit.errors import DataError, DocumentError, did_you_mean
 from zerokit.hub import not_given
@@ -34,6 +35,7 @@ _HELD_OUT = ("held_out", "validation", "test")
 """What the other split of built-in data may be called."""
 
 
+@full_disk_told()
 def load_examples(
     source: str | Sequence[str],
     *,

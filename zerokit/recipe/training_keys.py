@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-import functools
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
 from zerokit.recipe.also_called import meant
 from zerokit.recipe.origins import Origins
+from zerokit.recipe.trainer_keys import OWNED, installed_types
 from zerokit.recipe.validation_errors import wrong_type
 
 
@@ -36,21 +32,6 @@ class OwnKeys:
 _EXTRA = get_type_hints(OwnKeys)
 
 
-# Arguments with a section of their own, or that contradict what zerokit runs.
-_OWNED = {
-    "deepspeed": "Put it in the section 'deepspeed' of the recipe",
-    "fsdp": "zerokit runs DeepSpeed ZeRO; remove it",
-    "fsdp_config": "zerokit runs DeepSpeed ZeRO; remove it",
-    "local_rank": "The launcher sets it; remove it",
-    "ddp_timeout": "Remove it: ranks wait 30 minutes for each other in a step, and days for downloads",
-    "use_cpu": "Train on CPU with DS_ACCELERATOR=cpu deepspeed launch/train.py ...",
-    "push_to_hub": "Upload the finished model with --push-to-hub OWNER/NAME; remove it",
-    "save_on_each_node": "Save to a folder that all nodes see; remove it",
-    "accelerator_config": "It would change how examples are shared among ranks; remove it",
-    "bf16_full_eval": "Evaluation runs in the precision of training; remove it",
-    "fp16_full_eval": "Evaluation runs in the precision of training; remove it",
-}
-
 # Values below these break the run only after the model is loaded.
 _AT_LEAST = {
     "per_device_train_batch_size": 1,
@@ -68,8 +49,6 @@ NO_LIMIT = -1
 
 _PERIODIC = ("save", "eval", "logging")
 """What is done by a `..._strategy`, of which "steps" reads `..._steps`; YAML reads a bare ``no`` as false."""
-
-_TYPES = {"bool": bool, "int": int, "float": float, "str": str, "dict": dict, "list": list, "None": None}
 
 
 def check_training_keys(
@@ -103,8 +82,8 @@ def check_training_keys(
 
 
 def _checked(name: str, value: Any, types: Mapping[str, Any]) -> Any:
-    if name in _OWNED:
-        raise RecipeError(f"'{name}' is not set here", hint=_OWNED[name])
+    if name in OWNED:
+        raise RecipeError(f"'{name}' is not set here", hint=OWNED[name])
     if name not in types:
         raise RecipeError(f"'{name}' is not a TrainingArguments key", hint=meant("training", name, types))
     if value is False and name in [f"{kind}_strategy" for kind in _PERIODIC]:
@@ -150,25 +129,6 @@ def _honour_steps(steps: str, strategy: str, checked: dict[str, Any], origins: O
         )
 
 
-def installed_types() -> Mapping[str, Any] | None:
-    """The fields of the installed TrainingArguments from their source, which imports nothing.
-
-    Returns:
-        None where transformers is not installed. Names of classes that a text chooses from are ``str``.
-    """
-    found = find_spec("transformers")
-    if found is None or found.origin is None:
-        return None
-    source = Path(found.origin).with_name("training_args.py").read_text(encoding="utf-8")
-    classes = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
-    arguments = next(node for node in classes if node.name == "TrainingArguments")
-    return {
-        field.target.id: _type(field.annotation)
-        for field in arguments.body
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-    }
-
-
 def check_without_imports(training: Mapping[str, Any], origins: Origins) -> dict[str, Any]:
     """As :func:`check_training_keys`, by the :func:`installed_types`; the section as it is where none are.
 
@@ -181,15 +141,4 @@ def check_without_imports(training: Mapping[str, Any], origins: Origins) -> dict
 
 def free_keys() -> list[str]:
     """The keys of the section that a recipe may set; of zerokit's own alone where transformers is missing."""
-    return [name for name in {**(installed_types() or {}), **_EXTRA} if name not in _OWNED]
-
-
-def _type(annotation: ast.expr) -> Any:
-    match annotation:
-        case ast.BinOp(left, ast.BitOr(), right):
-            return functools.reduce(operator.or_, (_type(left), _type(right)))
-        case ast.Subscript(ast.Name("Literal"), ast.Constant(value)):
-            return Literal[value]
-        case ast.Subscript(ast.Name(name)) | ast.Name(name):
-            return _TYPES.get(name, str)
-    return None
+    return [name for name in {**(installed_types() or {}), **_EXTRA} if name not in OWNED]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from zerokit.data.full_disk import full_disk_told
 from zerokit.errors import DataError
 from zerokit.training.packing import best_fit, lengths_of
 
@@ -32,7 +33,7 @@ class Tokenized:
     num_cut: int
     """Examples cut to the longest sequence."""
     nothing_taught: str | None = None
-    """How many are left out though they have such tokens, why, and where the first is, for people."""
+    """How many are left out though they have such tokens, why, and where one is, for people."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class Encoder(ABC):
 _IS_CUT, _HAS_TARGETS, _TEACHES_NOTHING = "is_cut", "has_targets", "teaches_nothing"
 
 
+@full_disk_told()
 def tokenize(
     examples: Dataset,
     encoder: Encoder,
@@ -125,7 +127,7 @@ def tokenize(
     idle = [index for index, is_idle in enumerate(tokenized[_TEACHES_NOTHING]) if is_idle]
     nothing_taught = None
     if idle:
-        nothing_taught = f"in {len(idle):,} {encoder.nothing_taught} (the first: {at(idle[0])})"
+        nothing_taught = f"in {len(idle):,} {encoder.nothing_taught} (such as {at(idle[0])})"
     num_cut, num_left_out = sum(tokenized[_IS_CUT]), 0
     joined = encoder.packed_len is not None and not encoder.apart and _enough_to_pack(tokenized)
     if not joined:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.data.files import given_files, is_builtin, left_out
+from zerokit.data.full_disk import full_disk_told
 from zerokit.data.sources import load_examples, place_of
 from zerokit.data.streams import ExampleStream
 from zerokit.errors import DataError
@@ -99,6 +100,7 @@ def named_sources(loaded: LoadedRecipe) -> Iterator[tuple[str | list[str], str, 
         yield data.train, loaded.where("data", "train"), "held_out"
 
 
+@full_disk_told()
 def given_examples(loaded: LoadedRecipe, seed: int) -> tuple[Examples, Examples | None]:
     """Training and held-out examples.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import ModelKind
 from zerokit.data.encoding import encode_whole, pieces
+from zerokit.data.full_disk import full_disk_told
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of
 from zerokit.training.preview import marked
 from zerokit.training.tasks.task import Task
@@ -50,6 +51,7 @@ class MaskedLM(Task):
     def blank(self) -> dict[str, Any]:
         return {"input_ids": [], "words": []} if self.section.whole_words else {"input_ids": []}
 
+    @full_disk_told()
     def with_fixed_targets(self, held_out: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
         masking = _Masking(tokenizer, self)
         return held_out.map(masking.fixed, remove_columns=held_out.column_names, desc="Masking")
