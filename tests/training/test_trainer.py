@@ -23,7 +23,7 @@ from zerokit.training.engine_calls import keep_out_of_graphs, shorten_calls
 from zerokit.training.examples import IGNORED
 from zerokit.training.spikes import UsualLoss, looked_up
 from zerokit.training.tasks import task_of
-from zerokit.training.trainer import ZeroTrainer
+from zerokit.training.trainer import ZeroTrainer, _own_weights
 from zerokit.training.watchful_trainer import MOST_SKIPPED_STEPS
 
 if TYPE_CHECKING:
@@ -420,3 +420,16 @@ def test_every_example_gets_its_reference_whatever_loads_the_batches(
     assert len({rejected for _, rejected in reference[:3]}) == 3
     assert all("reference" in batch for batch in train_batches)
     assert trainer.get_eval_dataloader().dataset is trainer.eval_dataset
+
+
+def test_what_fills_up_the_parts_of_zero3_is_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five elements on four ranks each has two, and the memory of the last three is any."""
+    parts = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, NAN], [INFINITE, NAN]])
+    seen = []
+    for rank, part in enumerate(parts):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda group, rank=rank: rank)
+        part.ds_numel = len(part)  # type: ignore[attr-defined]
+        parameter = SimpleNamespace(data=torch.empty(0), ds_tensor=part, ds_numel=5, ds_process_group=None)
+        model: Any = SimpleNamespace(parameters=lambda parameter=parameter: [parameter])
+        seen += [number for held in _own_weights(model) for number in held.tolist()]
+    assert seen == [1, 2, 3, 4, 5]

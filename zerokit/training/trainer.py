@@ -330,8 +330,16 @@ class ZeroTrainer(WatchfulTrainer):
 
 
 def _own_weights(model: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """The weights that this rank holds: whole ones, or under ZeRO-3 its part of each that is in memory."""
+    """The weights that this rank holds: whole ones, or under ZeRO-3 its part of each that is in memory.
+
+    Parts are of one length, and what fills up the last ones is whatever the memory had (``torch.empty`` in
+    DeepSpeed's partition_parameters.py).
+    """
     for parameter in model.parameters():
-        part = getattr(parameter, "ds_tensor", parameter.data)
+        part = parameter.data
+        if hasattr(parameter, "ds_tensor"):
+            length = parameter.ds_tensor.ds_numel
+            before = length * torch.distributed.get_rank(group=parameter.ds_process_group)
+            part = parameter.ds_tensor[: min(length, max(0, parameter.ds_numel - before))]
         if part.is_floating_point() and part.numel():
             yield part
