@@ -20,6 +20,7 @@ from zerokit.training.optimizers import (
     check_schedule,
     check_zenflow,
     host_optimizer,
+    warm_up_line,
     without_toolkit,
 )
 from zerokit.writing.named_optimizer import OF_DEEPSPEED
@@ -165,3 +166,25 @@ def test_zenflow_is_refused_where_it_would_train_something_else(
     with nullcontext() if refused is None else pytest.raises(ConfigError, match=refused):
         check_zenflow({"stage": stage, "zenflow": {"topk_ratio": 0.1}}, resumes=resumes, where="ds.json")
     check_zenflow({"stage": stage, "zenflow": None}, resumes=resumes, where="ds.json")
+
+
+@pytest.mark.parametrize(
+    ("keys", "ds_config", "steps", "is_told"),
+    [
+        ({"warmup_steps": 50}, {}, 50, True),
+        ({"warmup_steps": 50}, {}, 51, False),
+        ({"warmup_steps": 0.5}, {}, 1, False),  # a share of the run
+        ({"warmup_steps": 50, "lr_scheduler_type": "constant"}, {}, 3, False),
+        ({"warmup_steps": 50}, {"scheduler": {"type": "WarmupLR"}}, 3, False),
+    ],
+)
+def test_a_warm_up_that_the_run_does_not_outlast_is_told(
+    keys: dict[str, Any], ds_config: dict[str, Any], steps: int, is_told: bool, tmp_path: Path
+) -> None:
+    line = warm_up_line(TrainingArguments(str(tmp_path), use_cpu=True, **keys), ds_config, steps)
+    assert (line is not None) == is_told
+    if line is not None:
+        assert line == (
+            "warning: training.warmup_steps is 50 and the run has 50 steps: "
+            "it ends before the learning rate is training.learning_rate"
+        )

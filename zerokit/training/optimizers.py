@@ -12,6 +12,7 @@ from zerokit.config.base import ZERO
 from zerokit.distributed.group import count_gpus
 from zerokit.errors import ConfigError, RecipeError
 from zerokit.recipe.zero import offload_device
+from zerokit.units import quantity
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -148,6 +149,26 @@ def check_schedule(args: TrainingArguments, ds_config: Mapping[str, Any], where:
             f"the schedule {name} cannot be made: {error}", where=where, hint="Correct lr_scheduler_kwargs"
         ) from error
 
+
+def warm_up_line(args: TrainingArguments, ds_config: Mapping[str, Any], steps: int) -> str | None:
+    """What to say of a run that ends while its learning rate still rises; None of others.
+
+    Args:
+        args: as built.
+        ds_config: the run's, whose own schedule has another warm-up.
+        steps: of the whole run.
+    """
+    schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+    if "scheduler" in ds_config or schedule in _AT_ONCE or args.warmup_steps < max(1, steps):
+        return None
+    return (
+        f"warning: training.warmup_steps is {args.warmup_steps:g} and the run has {quantity(steps, 'step')}: "
+        "it ends before the learning rate is training.learning_rate"
+    )
+
+
+_AT_ONCE = ("constant", "reduce_lr_on_plateau", "greedy")
+"""Schedules of the Trainer's without a warm-up."""
 
 _MANY_STEPS = 10**6
 """Where a run's epochs say how many; no schedule is wrong for its length."""

@@ -335,6 +335,7 @@ def _own_weights(model: torch.nn.Module) -> Iterator[torch.Tensor]:
     Parts are of one length, and what fills up the last ones is whatever the memory had (``torch.empty`` in
     DeepSpeed's partition_parameters.py).
     """
+    parameter: Any  # with what DeepSpeed adds to one
     for parameter in model.parameters():
         part = parameter.data
         if hasattr(parameter, "ds_tensor"):
