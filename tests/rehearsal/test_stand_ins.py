@@ -236,6 +236,57 @@ def test_deepspeed_uses_the_stand_ins_and_starts_no_compiler(tmp_path: Path) -> 
     assert lines["met"] == "1"
 
 
+def test_muon_imports_inductor_where_its_update_is_computed(tmp_path: Path) -> None:
+    """Engines import Muon whatever their optimizer is."""
+    printed = _run(
+        """
+        import sys
+        from zerokit.rehearsal.stand_ins import deepspeed_bookkeeping
+        deepspeed_bookkeeping.install()
+        import deepspeed, torch
+        from deepspeed.runtime.compiler import compile
+        from deepspeed.runtime.zero.muon import original_muon
+
+        inductor = "torch._inductor.compile_fx"
+        print("imported", inductor in sys.modules)
+        whole = compile()(torch.nn.Linear(2, 2))
+        print("module", type(whole).__name__)
+        """,
+        tmp_path,
+    )
+    lines = dict(line.split(" ", 1) for line in printed.splitlines() if " " in line)
+    assert (lines["imported"], lines["module"]) == ("False", "OptimizedModule")
+    printed = _run(
+        """
+        import functools
+        import torch
+        from zerokit.rehearsal.stand_ins import deepspeed_bookkeeping
+        deepspeed_bookkeeping.install()
+        from deepspeed.runtime.compiler import compile
+
+        def double(x):
+            return 2 * x
+
+        graphs = []
+
+        def keep(graph, inputs):
+            graphs.append(graph)
+            return graph
+
+        # What is taken of torch.compile is the decorator as it is when DeepSpeed asks for it.
+        torch.compile = functools.partial(torch.compile, backend=keep)
+        later = compile()(double)
+        torch.compile = None
+        before = len(graphs)
+        print("compiled", later(torch.ones(2)).tolist(), later.__name__, before, len(graphs))
+        later(torch.ones(2))
+        print("again", len(graphs))
+        """,
+        tmp_path,
+    )
+    assert "compiled [2.0, 2.0] double 0 1\nagain 1\n" in printed
+
+
 def test_superoffload_runs_its_worker_here(tmp_path: Path) -> None:
     printed = _run(
         """
