@@ -66,31 +66,38 @@ def advise(
     with progress(transient=True) as bar, ThreadPoolExecutor(_AT_ONCE) as pool:
         task = bar.add_task("Trying changes", total=len(chosen), note="")
 
-        def tried(number: int, candidate: Candidate) -> RehearsalReport:
+        def tried(number: int, candidate: Candidate) -> tuple[Candidate, RehearsalReport]:
             bar.update(task, note=candidate.change, refresh=True)
             if bar.disable:
                 note(f"Trying change {number} of {len(chosen)}: {candidate.change}")
-            return rehearse(candidate.applied_to(job, folder, number))
+            try:
+                return candidate, rehearse(candidate.applied_to(job, folder, number))
+            except ZerokitError:
+                if candidate.otherwise is None:
+                    raise
+            return candidate.otherwise, rehearse(
+                candidate.otherwise.applied_to(job, folder, number + len(chosen))
+            )
 
-        running: dict[Future[RehearsalReport], Candidate] = {}
+        running: dict[Future[tuple[Candidate, RehearsalReport]], Candidate] = {}
         try:
             for number, candidate in enumerate(chosen, 1):
                 running[pool.submit(tried, number, candidate)] = candidate
             for future in as_completed(running):
                 bar.update(task, advance=1)
                 try:
-                    changed = future.result()
+                    candidate, changed = future.result()
                 except ZerokitError as error:
                     failed.append(NotRehearsed(change=running[future].change, why=error.message))
                     continue
-                if running[future].changes_micro_batch and _as_large(report, changed):
+                if candidate.changes_micro_batch and _as_large(report, changed):
                     why = (
                         "the first batch is as large as before: of one example, or not of a size "
                         "that the script gives a DataLoader"
                     )
-                    failed.append(NotRehearsed(change=running[future].change, why=why))
+                    failed.append(NotRehearsed(change=candidate.change, why=why))
                 elif _host_holds(changed):
-                    found.append(_advice(running[future], report, changed))
+                    found.append(_advice(candidate, report, changed))
         except BaseException:  # Ctrl-C, and a scheduler's signal
             pool.shutdown(wait=False, cancel_futures=True)
             while not all(one.done() for one in running):

@@ -30,6 +30,8 @@ class Candidate:
     micro_batch_divisor: int = 1
     micro_batch_multiplier: int = 1
     num_gpus_factor: int = 1
+    otherwise: Candidate | None = None
+    """What is tried where this is refused."""
 
     @property
     def changes_micro_batch(self) -> bool:
@@ -112,15 +114,18 @@ def _partition_more(report: RehearsalReport, stage: int) -> Iterator[Candidate]:
 
 def _offload(report: RehearsalReport, zero: dict[str, Any], stage: int) -> Iterator[Candidate]:
     if stage >= 1 and not offloads(zero, "offload_optimizer"):
+        how = '"zero_optimization": {"offload_optimizer": {"device": "cpu"}}'
+        offload = {"zero_optimization.offload_optimizer.device": "cpu"}
         yield Candidate(
             change="optimizer on the host",
-            how='"zero_optimization": {"offload_optimizer": {"device": "cpu"}}; and '
-            '"zero_force_ds_cpu_optimizer": false if the script makes its own optimizer',
-            ds_config={
-                "zero_optimization.offload_optimizer.device": "cpu",
-                # An optimizer that the script made itself then runs on the host as it is.
-                "zero_force_ds_cpu_optimizer": False,
-            },
+            how=how,
+            ds_config=offload,
+            # DeepSpeed refuses an optimizer that the script makes itself; so it runs on the host as it is.
+            otherwise=Candidate(
+                change="optimizer on the host, as the script makes it",
+                how=f'{how}, "zero_force_ds_cpu_optimizer": false',
+                ds_config={**offload, "zero_force_ds_cpu_optimizer": False},
+            ),
         )
     if stage == 3 and not offloads(zero, "offload_param") and _share(report, "parameters") > 0.02:
         yield Candidate(

@@ -43,10 +43,12 @@ def _partition_less(report: RehearsalReport, stage: int) -> Iterator[Candidate]:
     if report.world_size == 1 or stage < 2:
         return
     lower = stage - 1
+    how = f'"zero_optimization": {{"stage": {lower}}}'
+    if offloads(zero_section(report), "offload_param"):
+        how += ' without "offload_param"'  # which is of stage 3 alone
     yield Candidate(
         change=f"ZeRO stage {lower}",
-        how=f'"zero_optimization": {{"stage": {lower}}}',
-        # Of stage 3 alone.
+        how=how,
         ds_config={"zero_optimization.stage": lower, "zero_optimization.offload_param": None},
     )
 
