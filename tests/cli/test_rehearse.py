@@ -85,6 +85,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "absent/s.pickle: cannot be written: its folder",
         ),
         (["--num-gpus", 4, "-o", "/"], "/: is a folder"),
+        (["--num-gpus", 4, "--trace", "-"], "--trace -: is no file. Name one: the report is on stdout"),
+        (["--num-gpus", 4, "--memory-snapshot", "-"], "--memory-snapshot -: is no file. Name one"),
         (["--num-gpus", 4, "--format", "xml"], "--format"),
         (["--num-gpus", 4, "--absent"], "--absent"),
     ],
@@ -360,7 +362,20 @@ def test_time_by_a_file_that_does_not_tell_a_card_s_speed_is_refused_by_the_file
     with pytest.raises(ZerokitError) as caught:
         rehearse(__file__, num_gpus=2, hardware=file, time=True)
     missing = "there is no time without bandwidth_gb_s of X1"
-    assert str(caught.value) == f"{file} (gpu): {missing}. Give them as in gpus.json"
+    assert str(caught.value) == f"{file}:1 (gpu): {missing}. Give them as in gpus.json"
+
+
+def test_nodes_larger_than_a_file_has_them_are_refused_by_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "x1.json"
+    card = {"name": "X1", "nominal_gb": 64, "node": {"gpus": 4}}
+    file.write_text(json.dumps({"gpu": card}, indent=1), encoding="utf-8")
+    with pytest.raises(ZerokitError) as caught:
+        rehearse(__file__, num_gpus=8, hardware=file)
+    told = "a node has 4 GPUs, and the run 8 on each. Say --gpus-per-node 4, or correct the file"
+    assert str(caught.value) == f"{file}:6 (gpu.node.gpus): {told}"
+    for run in ({"num_gpus": 8, "gpus_per_node": 4}, {"num_gpus": 2}):
+        with pytest.raises(ZerokitError, match="there is no rank 9"):  # the node's shape is none of them
+            rehearse(__file__, hardware=file, rank=9, **run)
 
 
 def test_the_launchers_of_the_command_are_those_of_the_job() -> None:

@@ -17,7 +17,7 @@ from zerokit.cli.gpu_options import (
     host_memory_option,
     memory_size,
 )
-from zerokit.cli.output import Force, OutputFormat, json_on_stdout, not_stdout, print_json, to_json
+from zerokit.cli.output import STDOUT, Force, OutputFormat, json_on_stdout, not_stdout, print_json, to_json
 from zerokit.errors import ZerokitError
 from zerokit.extras import require
 from zerokit.files import check_writable, write_file
@@ -190,7 +190,11 @@ def rehearse(
     _check_words(script)
     as_json = json_on_stdout(output, output_format)
     output = not_stdout(output)
-    for file in (output, trace, plot, timeline, memory_snapshot):
+    drawn = {"--trace": trace, "--plot": plot, "--timeline": timeline, "--memory-snapshot": memory_snapshot}
+    for option, file in drawn.items():
+        if file == STDOUT:
+            raise ZerokitError("is no file", where=f"{option} -", hint="Name one: the report is on stdout")
+    for file in (output, *drawn.values()):
         if file is not None:
             check_writable(file, force=force)
     try:

@@ -24,6 +24,7 @@ from zerokit.hardware.gpus import Gpu, find_gpu
 from zerokit.hardware.prices.attention import AttentionCurve
 from zerokit.hardware.prices.figures import figures
 from zerokit.hardware.prices.matmul import KNOTS, LAYOUTS, MatmulCurve
+from zerokit.units import quantity
 
 BOUNDS = {
     "bandwidth_gb_s": (5, 100_000),
@@ -83,14 +84,36 @@ class OwnKernels:
     attention: Mapping[_Dtype, AttentionCurve] = field(default_factory=dict)
 
 
-def read_hardware(path: str | Path) -> Hardware:
+def read_hardware(path: str | Path, *, timed: bool = False, gpus_of_node: int = 1) -> Hardware:
     """Read a file of hardware, JSON or YAML.
 
+    Args:
+        path: of the file.
+        timed: whether times are asked of it, which take the card's speed.
+        gpus_of_node: how many GPUs of a node a run takes.
+
     Raises:
-        DocumentError: it cannot be read, has a key that there is not, or a figure in another unit.
+        DocumentError: it cannot be read, has a key that there is not, or a figure in another unit; it has not
+            the card's speed and is to; or its node has fewer GPUs.
         ZerokitError: there is no such card.
     """
-    return hardware_of(read_document(path))
+    document = read_document(path)
+    hardware = hardware_of(document)
+    missing = [name for name in ("bandwidth_gb_s", "tflops") if timed and not getattr(hardware.gpu, name)]
+    if missing:
+        raise DocumentError(
+            f"there is no time without {' and '.join(missing)} of {hardware.gpu.name}",
+            where=document.where(("gpu",)),
+            hint="Give them as in gpus.json",
+        )
+    node = hardware.gpu.node if isinstance(document.data["gpu"], dict) else None
+    if node is not None and node.gpus < gpus_of_node:
+        raise DocumentError(
+            f"a node has {quantity(node.gpus, 'GPU')}, and the run {gpus_of_node} on each",
+            where=document.where(("gpu", "node", "gpus")),
+            hint=f"Say --gpus-per-node {node.gpus}, or correct the file",
+        )
+    return hardware
 
 
 def hardware_of(document: Document) -> Hardware:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from zerokit.choices import Launcher
 from zerokit.documents import is_file, is_folder, is_there
-from zerokit.errors import DocumentError, ZerokitError, check_choice
+from zerokit.errors import ZerokitError, check_choice
 from zerokit.files import check_writable, write_file
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
@@ -141,12 +141,12 @@ def rehearse(
     for option, asked in only_timed.items():
         if asked and not time:
             raise ZerokitError("there is no virtual time", where=option, hint="Add --time")
-    card, figures = _card(gpu, hardware, gpu_memory_bytes, timed=time)
-    cluster = Cluster(num_gpus, gpus_per_node, card, host_memory_bytes)
+    cluster = Cluster(num_gpus, gpus_per_node, host_bytes=host_memory_bytes)
     cluster.check_nodes()
+    card, figures = _card(gpu, hardware, gpu_memory_bytes, cluster, timed=time)
+    cluster = replace(cluster, gpu=card)
     if rank is not None:
         cluster.check_rank(rank)
-    assert cluster.gpu is not None
     overrides = Overrides(ds_config=dict(ds_config_overrides)) if ds_config_overrides else Overrides()
     outputs = {
         **{"trace_file": trace, "plot_file": plot, "timeline_file": timeline},
@@ -165,8 +165,8 @@ def rehearse(
             rank=rank or 0,
             steps=steps,
             scan_seconds=scan_seconds,
-            device=virtual_device(cluster.gpu),
-            timed_on=cluster.gpu if time else None,
+            device=virtual_device(card),
+            timed_on=card if time else None,
             figures=figures,
             clocks=Clocks(script=not real_time, data=with_data_time),
             overrides=overrides,
@@ -178,11 +178,11 @@ def rehearse(
         _ = job.prices  # or one line says that the card's speed is not known
         output = Output.SHOWN_ON_STDERR if script_prints_on == "stderr" else Output.SHOWN
         report = _rehearse(job, cluster, advise, timeout, output)
-    return report.model_copy(update={"warnings": [*report.warnings, *caveats(cluster.gpu)]})
+    return report.model_copy(update={"warnings": [*report.warnings, *caveats(card)]})
 
 
 def _card(
-    gpu: str | None, hardware: str | Path | None, memory_bytes: int | None, *, timed: bool
+    gpu: str | None, hardware: str | Path | None, memory_bytes: int | None, run: Cluster, *, timed: bool
 ) -> tuple[Gpu, dict[str, Any] | None]:
     """The card to rehearse, and the figures of a file.
 
@@ -195,14 +195,7 @@ def _card(
         return card, None
     if gpu is not None:
         raise ZerokitError("the file names the card", where="--hardware", hint="Leave out --gpu")
-    found = read_hardware(hardware)
-    missing = [name for name in ("bandwidth_gb_s", "tflops") if timed and not getattr(found.gpu, name)]
-    if missing:
-        raise DocumentError(
-            f"there is no time without {' and '.join(missing)} of {found.gpu.name}",
-            where=f"{hardware} (gpu)",
-            hint="Give them as in gpus.json",
-        )
+    found = read_hardware(hardware, timed=timed, gpus_of_node=run.local_ranks)
     return found.gpu if memory_bytes is None else found.gpu.with_memory(memory_bytes), dict(found.figures)
 
 
