@@ -9,6 +9,7 @@ import time
 import timeit
 
 import torch
+import torch.utils.benchmark
 import tqdm
 
 SECOND = 1_980_000_000
@@ -54,6 +55,12 @@ def timed() -> None:
 SEEN["timeit.timeit"] = timeit.timeit(timed, number=2)
 SEEN["timeit.repeat"] = sum(timeit.repeat(timed, repeat=2, number=1))
 SEEN["timeit.Timer"] = timeit.Timer(timed).timeit(2)
+# A statement that calls nothing takes its time, too, or these would never end.
+statement, setup = "x + y", "import torch; x, y = 1, 2; torch.cuda._sleep(10**9); torch.cuda.synchronize()"
+SEEN["autorange"] = timeit.Timer(statement, setup).autorange()
+SEEN["a short statement"] = timeit.timeit(statement, setup, number=1000)
+ranged = torch.utils.benchmark.Timer(statement, setup).blocked_autorange(min_run_time=0.01)
+SEEN["torch's autorange"] = ranged.mean
 try:
     SEEN["utcnow of something"] = str(datetime.datetime.utcnow(datetime.UTC))  # type: ignore[call-arg]
 except TypeError:

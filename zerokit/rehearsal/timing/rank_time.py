@@ -100,6 +100,10 @@ class RankTime:
         self._local_ranks = cluster.local_ranks
         self._operators = Operators(prices, cluster.local_ranks, lambda: self.host_threads)
         self._communicators = 0
+        self._places: dict[int, tuple[int, int]] = {}
+        """GPUs of a node and nodes of each communicator: of thousands of ranks they take long to count."""
+        self._of_collectives: dict[tuple[Collective, int, int, int], int] = {}
+        """What was priced already."""
         self._meetings = Meetings()
         self._marks: list[list[int]] = []
         self.clock: Clock = backend.start_clock(prices.beside_collective)
@@ -133,6 +137,11 @@ class RankTime:
         )
         if not counts:
             self.unpriced["calls of Python functions"] = "this Python does not tell of them"
+
+    @property
+    def of_call(self) -> int:
+        """Nanoseconds of a call of a Python function that is not DeepSpeed's."""
+        return to_ns(self.prices.python_call())
 
     def _price_of_call(self, code: CodeType) -> int | None:
         if code.co_filename.startswith(PACKAGE):
@@ -234,9 +243,7 @@ class RankTime:
             the event of its end; None if it runs on the current stream.
         """
         self.clock.advance(to_ns(self.prices.collective_launch()))
-        nodes = len({rank // self._gpus_per_node for rank in ranks})
-        in_node = -(-len(ranks) // nodes)
-        duration = to_ns(self.prices.collective(_KINDS.get(name, "all_reduce"), num_bytes, in_node, nodes))
+        duration = self._price_of_collective(name, num_bytes, ranks, communicator)
         current = self._backend.current_stream
         kind = WorkKind.COLLECTIVE if len(ranks) > 1 else WorkKind.KERNEL
         number = self._meetings.come(meeting)
@@ -246,6 +253,15 @@ class RankTime:
         self.clock.wait(communicator, self.clock.record(current))
         self.clock.submit(communicator, kind, name, duration, meeting=number)
         return self.clock.record(communicator)
+
+    def _price_of_collective(self, name: str, num_bytes: int, ranks: Sequence[int], communicator: int) -> int:
+        if communicator not in self._places:
+            nodes = len({rank // self._gpus_per_node for rank in ranks})
+            self._places[communicator] = -(-len(ranks) // nodes), nodes
+        key = (_KINDS.get(name, "all_reduce"), num_bytes, *self._places[communicator])
+        if key not in self._of_collectives:
+            self._of_collectives[key] = to_ns(self.prices.collective(*key))
+        return self._of_collectives[key]
 
     # ---- steps
     def moment(self) -> list[int]:

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import datetime
 import functools
+import itertools
+import operator
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from types import BuiltinFunctionType
 from typing import Any
 
 import torch
 
-from zerokit.patches import Patch, apply, declare, replace
+from zerokit.patches import Patch, apply, declare, replace, wrap
 from zerokit.rehearsal.native.clock import Clock
 
 _GO_BY_THE_CLOCK = "go by the rank's clock"
@@ -36,6 +38,7 @@ _TIMED = [
     Patch(f"timeit:{name}", "__defaults__", "time by the rank's clock")
     for name in ("Timer.__init__", "timeit", "repeat")
 ]
+_REPEAT = Patch("timeit:Timer", "timeit", "let each repetition take time")
 _REAL = sys.stdlib_module_names - {"timeit"} | {"zerokit"}
 """Python's library, but for what times code of the script by a clock of the module `time`."""
 _SCRIPTS = ("zerokit.training.", "zerokit.generation.")
@@ -47,8 +50,14 @@ _TIMER_SLACK_NS = 50_000
 _MAIN_THREAD = threading.main_thread().ident
 
 
-def install(clock: Clock) -> None:
-    """Replace the clocks of the modules `time` and `datetime`, which start from what they show now."""
+def install(clock: Clock, *, least_of_statement: int) -> None:
+    """Replace the clocks of the modules `time` and `datetime`, which start from what they show now.
+
+    Args:
+        clock: of the rank.
+        least_of_statement: nanoseconds that each repetition of what `timeit` times takes at least: one that
+            calls nothing would take none, and who repeats it until a time is over would never end.
+    """
     patches = (*_SECONDS, *_NANOSECONDS, *_OF_SECONDS, *_OF_DATES)
     real = {getattr(time, patch.name): patch.name for patch in patches}
     starts = {patch.name: getattr(time, patch.name)() - clock.now for patch in _NANOSECONDS}
@@ -65,6 +74,7 @@ def install(clock: Clock) -> None:
         apply(seconds, functools.partial(_clock, clock, start, 1e9))
     _replace_where_imported(real)
     apply(_SLEEP, functools.partial(_sleep, clock))
+    wrap(_REPEAT, functools.partial(_repeat, clock, least_of_statement))
 
 
 def _replace_where_imported(real: dict[Any, str]) -> None:
@@ -160,6 +170,35 @@ def _sleep(clock: Clock, really_sleep: Callable[[float], None]) -> Any:
             clock.advance(round(seconds * 1e9) + (_TIMER_SLACK_NS if seconds > 0 else 0))
 
     return staticmethod(sleep)
+
+
+def _repeat(clock: Clock, least: int, repeat: Any, timer: Any, *given: Any, **named: Any) -> Any:
+    """As `timeit.Timer.timeit`, whose statement takes at least so many nanoseconds each time."""
+    if threading.get_ident() != _MAIN_THREAD:
+        return repeat(timer, *given, **named)
+    run = timer.inner
+
+    def inner(repetitions: Iterable[None], look: Callable[[], float]) -> float:
+        begun = 0
+
+        def begin() -> Iterator[None]:  # once what is set up before is over
+            nonlocal begun
+            begun = clock.now
+            yield from ()
+
+        def end() -> Iterator[None]:
+            clock.advance(begun + least * number - clock.now)
+            yield from ()
+
+        number = operator.length_hint(repetitions)
+        taken: float = run(itertools.chain(begin(), repetitions, end()), look)
+        return taken
+
+    timer.inner = inner
+    try:
+        return repeat(timer, *given, **named)
+    finally:
+        timer.inner = run
 
 
 def _takes_time(frames: int) -> bool | None:
