@@ -139,7 +139,7 @@ def virtual_cluster(
             from zerokit.rehearsal.timing import script_clocks
 
             if clocks.script:
-                script_clocks.install(time.clock, least_of_statement=time.of_call)
+                script_clocks.install(time.clock)
             time.count_host_work()
         # The end of the steps that were asked for is the end of the block.
         with contextlib.suppress(RehearsalComplete):

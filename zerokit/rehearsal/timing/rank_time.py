@@ -138,11 +138,6 @@ class RankTime:
         if not counts:
             self.unpriced["calls of Python functions"] = "this Python does not tell of them"
 
-    @property
-    def of_call(self) -> int:
-        """Nanoseconds of a call of a Python function that is not DeepSpeed's."""
-        return to_ns(self.prices.python_call())
-
     def _price_of_call(self, code: CodeType) -> int | None:
         if code.co_filename.startswith(PACKAGE):
             return None

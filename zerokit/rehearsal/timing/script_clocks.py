@@ -47,17 +47,14 @@ _BARS = "tqdm"
 """What shows how long the script's work takes from other threads, too: its monitor refreshes bars of all."""
 _TIMER_SLACK_NS = 50_000
 """How much later than it asked for Linux wakes a thread (prctl(2), PR_SET_TIMERSLACK)."""
+_STATEMENT_NS = 100
+"""What `timeit` times takes at least: what calls nothing would take no time, and who repeats it until a time
+is over would never end. As much as a look at the clock."""
 _MAIN_THREAD = threading.main_thread().ident
 
 
-def install(clock: Clock, *, least_of_statement: int) -> None:
-    """Replace the clocks of the modules `time` and `datetime`, which start from what they show now.
-
-    Args:
-        clock: of the rank.
-        least_of_statement: nanoseconds that each repetition of what `timeit` times takes at least: one that
-            calls nothing would take none, and who repeats it until a time is over would never end.
-    """
+def install(clock: Clock) -> None:
+    """Replace the clocks of the modules `time` and `datetime`, which start from what they show now."""
     patches = (*_SECONDS, *_NANOSECONDS, *_OF_SECONDS, *_OF_DATES)
     real = {getattr(time, patch.name): patch.name for patch in patches}
     starts = {patch.name: getattr(time, patch.name)() - clock.now for patch in _NANOSECONDS}
@@ -74,7 +71,7 @@ def install(clock: Clock, *, least_of_statement: int) -> None:
         apply(seconds, functools.partial(_clock, clock, start, 1e9))
     _replace_where_imported(real)
     apply(_SLEEP, functools.partial(_sleep, clock))
-    wrap(_REPEAT, functools.partial(_repeat, clock, least_of_statement))
+    wrap(_REPEAT, functools.partial(_repeat, clock))
 
 
 def _replace_where_imported(real: dict[Any, str]) -> None:
@@ -172,8 +169,8 @@ def _sleep(clock: Clock, really_sleep: Callable[[float], None]) -> Any:
     return staticmethod(sleep)
 
 
-def _repeat(clock: Clock, least: int, repeat: Any, timer: Any, *given: Any, **named: Any) -> Any:
-    """As `timeit.Timer.timeit`, whose statement takes at least so many nanoseconds each time."""
+def _repeat(clock: Clock, repeat: Any, timer: Any, *given: Any, **named: Any) -> Any:
+    """As `timeit.Timer.timeit`, whose statement takes some nanoseconds each time, whatever it does."""
     if threading.get_ident() != _MAIN_THREAD:
         return repeat(timer, *given, **named)
     run = timer.inner
@@ -187,7 +184,7 @@ def _repeat(clock: Clock, least: int, repeat: Any, timer: Any, *given: Any, **na
             yield from ()
 
         def end() -> Iterator[None]:
-            clock.advance(begun + least * number - clock.now)
+            clock.advance(begun + _STATEMENT_NS * number - clock.now)
             yield from ()
 
         number = operator.length_hint(repetitions)
