@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.rehearsal.recordings import MIB, Recorder, device_with, job, training
+from zerokit import console
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.hardware.prices.prices import Prices
@@ -14,8 +15,9 @@ from zerokit.rehearsal.batch_size import BatchSize, Unit
 from zerokit.rehearsal.combined import combine
 from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.recording import BLOCK, EVENT, SPAN, Recording, Space
-from zerokit.rehearsal.report import Batches, RehearsalReport
+from zerokit.rehearsal.report import Batches, DataTime, RehearsalReport
 from zerokit.rehearsal.roles import Roles, data_parallel
+from zerokit.rehearsal.table import print_report
 from zerokit.rehearsal.time_table import time_parts
 from zerokit.rehearsal.timing.breakdown import _range, doubts
 from zerokit.reporting.phases import RUN_PHASES
@@ -137,6 +139,28 @@ def test_the_speed_of_a_pipeline_is_that_of_all_its_stages(stage: str, told: boo
         assert "step 1 of rank 0 takes" in str(of_several)
         assert both.time.tokens_per_second == first.time.tokens_per_second
         assert both.time.mfu == pytest.approx((1 + 3 * 0.995) / 2 * (first.time.mfu or 0))
+
+
+def test_a_report_of_time_ends_with_its_verdict_and_sets_its_tables_apart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = _timed("all_reduce", launching=0)
+    assert report.time is not None
+    data = DataTime(
+        batch_seconds=0.001, is_in_step=False, batches=4, workers=0, batches_of_step=1, workers_needed=1
+    )
+    time = report.time.model_copy(update={"tokens_per_second": 1234.0, "data": data})
+    console.stdout.cache_clear()
+    print_report(report.model_copy(update={"time": time}))
+    lines = capsys.readouterr().out.splitlines()
+    assert any("; 1,234 tokens/s on all GPUs with this step's batch" in line for line in lines)
+    titles = ("Where a step's time goes", "What takes most of it", "What a step waits for", "Memory")
+    for title in titles:
+        (at,) = (number for number, line in enumerate(lines) if line.startswith(title))
+        assert lines[at - 1] == ""
+    verdict = lines[0].partition("; ")[0]
+    assert lines[-1].startswith(f"{verdict}; a step takes ")
+    assert lines[-2] == ""
 
 
 def test_the_speed_of_ranks_with_uneven_batches_is_their_mean() -> None:

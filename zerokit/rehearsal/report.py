@@ -125,7 +125,7 @@ class TimeBreakdown(Part):
     host_optimizer: float
     """The host updates parameters, and no kernel runs beside it."""
     host_operators: float
-    """The host computes on its own tensors, as where it unscales gradients, beside neither."""
+    """The host computes on its own tensors, as where it unscales gradients, and none of these goes on."""
     communication: float
     """A collective runs, and none of these beside it."""
     copies: float

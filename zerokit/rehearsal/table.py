@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from zerokit.hardware.gpus import gpu_of_torch
 from zerokit.rehearsal.memory_report import BlockMemory, DeviceMemory
-from zerokit.rehearsal.report import Batches, FileChanges, Fit, RehearsalReport
-from zerokit.rehearsal.time_table import faster, time_parts
+from zerokit.rehearsal.report import Batches, FileChanges, Fit, RehearsalReport, TimeReport
+from zerokit.rehearsal.time_table import faster, last_line, time_parts
 from zerokit.reporting.categories import category_words
 from zerokit.reporting.phases import phase_words
 from zerokit.reporting.tables import table
@@ -66,6 +66,16 @@ def _parts(report: RehearsalReport) -> Iterator[Part]:
     if report.files is not None:
         yield ""
         yield from _files(report.files)
+    if report.time is not None:
+        yield ""
+        yield _in_the_end(report, report.time)
+
+
+def _in_the_end(report: RehearsalReport, time: TimeReport) -> Text:
+    """The answer once more: its first line is out of sight by now."""
+    fit = report.fit
+    line = verdict_line(fit.verdict, fit.low_bytes, fit.high_bytes, fit.gpu_memory_bytes)
+    return line.append(f"; {last_line(time)}")
 
 
 def _verdict(report: RehearsalReport) -> Text:

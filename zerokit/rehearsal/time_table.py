@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 _MOST_LINKS = 5
 _PARTS = {
-    "compute": "Compute",
-    "host_optimizer": "Optimizer on the host, beside no kernel",
-    "host_operators": "Operators on tensors of the host, beside neither",
-    "communication": "Communication, beside none of these",
-    "copies": "Copies from and to host and drives, beside none of these",
+    "compute": "Kernels",
+    "host_optimizer": "Optimizer on the host",
+    "host_operators": "Operators on tensors of the host",
+    "communication": "Communication",
+    "copies": "Copies from and to host and drives",
     "data": "Waiting for data",
     "other_ranks": "Waiting for other ranks",
     "launch": "Waiting for the host to launch",
@@ -32,15 +32,18 @@ def time_parts(time: TimeReport, *, of_several: bool) -> Iterator[Part]:
         time: to be told.
         of_several: whether other ranks were rehearsed, too.
     """
-    spread = f"{_milliseconds(time.low_seconds)} to {_milliseconds(time.high_seconds)}"
     whose = f" of rank {time.rank}" if of_several else ""
-    facts = [f"step {time.step}{whose} takes {_milliseconds(time.step_seconds)} ({spread})"]
+    facts = [f"step {time.step}{whose} {_takes(time)}"]
     if time.tokens_per_second is not None:
-        facts.append(f"{time.tokens_per_second:,.0f} tokens/s on all GPUs")
+        facts.append(f"{time.tokens_per_second:,.0f} tokens/s on all GPUs with this step's batch")
     if time.mfu is not None and time.hfu is not None:
         facts.append(f"MFU {time.mfu:.1%}, HFU {time.hfu:.1%}")
     yield f"Time: {'; '.join(facts)}"
-    yield table("Where a step's time goes", ["", "Time", "Share"], breakdown_rows(time))
+    if time.tokens_per_second is not None:
+        yield "  Batches of other lengths have other tokens/s: a run's are those of its data's mix of lengths"
+    yield ""
+    title = "Where a step's time goes: each moment counts for the first of these that goes on then"
+    yield table(title, ["", "Time", "Share"], breakdown_rows(time))
     yield from _data(time)
     yield table(
         "What takes most of it, whatever goes on beside",
@@ -55,6 +58,16 @@ def time_parts(time: TimeReport, *, of_several: bool) -> Iterator[Part]:
             for one in time.critical_path[:_MOST_LINKS]
         ],
     )
+
+
+def last_line(time: TimeReport) -> str:
+    """What follows the verdict where it is said again, below a long report."""
+    return f"a step {_takes(time)}"
+
+
+def _takes(time: TimeReport) -> str:
+    low, high = _milliseconds(time.low_seconds), _milliseconds(time.high_seconds)
+    return f"takes {_milliseconds(time.step_seconds)} ({low} to {high})"
 
 
 def breakdown_rows(time: TimeReport) -> list[tuple[str, ...]]:
@@ -81,6 +94,7 @@ def _data(time: TimeReport) -> Iterator[str]:
         f"Reading a batch takes {_milliseconds(data.batch_seconds)} on this machine, {where}: "
         f"{quantity(data.workers_needed, 'worker')} would hide it behind a step, and the loader has {own}"
     )
+    yield ""
 
 
 def _milliseconds(seconds: float) -> str:
