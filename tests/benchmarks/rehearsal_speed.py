@@ -1,4 +1,4 @@
-"""Rehearsing two optimizer steps of large models, next to importing torch and transformers: ``make bench``.
+"""Rehearsing two or three steps of large models, next to importing torch and transformers: ``make bench``.
 
 Each run is one rank's worker, as `zerokit rehearse` starts it, on `rehearsal_scripts/train_config.py`. The
 time is the process's own, from start to report, with all that it imports.
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks.cost import Cost, cost_of, print_ratios
+from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
 
@@ -36,10 +37,16 @@ class Case:
     name: str
     num_gpus: int
     arguments: tuple[str, ...]
+    steps: int = STEPS
+    timed: bool = False
+    """Whether time is rehearsed, too."""
 
 
+_THREE = ("llama-3.1-8b", "--stage", "3", "--steps", "3")
 CASES = (
     Case("Llama-3.1-8B on 8, ZeRO-2", 8, ("llama-3.1-8b", "--stage", "2")),
+    Case("Llama-3.1-8B on 8, ZeRO-3, 3 steps", 8, _THREE, steps=3),
+    Case("the same with --time", 8, _THREE, steps=3, timed=True),
     Case("Llama-3.1-70B on 64, ZeRO-3", 64, ("llama-3.1-70b", "--stage", "3")),
     Case("Llama-3.1-405B on 512, ZeRO-3, offload", 512, ("llama-3.1-405b", "--stage", "3", "--offload")),
     Case("DeepSeek-V3 on 256, ZeRO-3", 256, ("deepseek-v3", "--stage", "3")),
@@ -60,7 +67,8 @@ def rehearse(case: Case, folder: Path) -> Cost:
         num_gpus=case.num_gpus,
         gpus_per_node=8,
         rank=0,
-        steps=STEPS,
+        steps=case.steps,
+        timed_on=find_gpu("H100") if case.timed else None,
         cwd=str(folder),
         report_file=str(folder / "report.json"),
     )
@@ -68,8 +76,8 @@ def rehearse(case: Case, folder: Path) -> Cost:
     job_file.write_text(job.model_dump_json(), encoding="utf-8")
     cost = cost_of([sys.executable, "-m", "zerokit.rehearsal.worker", str(job_file)])
     report = json.loads(Path(job.report_file).read_text(encoding="utf-8"))
-    if report["steps"] != STEPS:
-        sys.exit(f"{case.name}: {report['steps']} steps were rehearsed instead of {STEPS}")
+    if report["steps"] != case.steps:
+        sys.exit(f"{case.name}: {report['steps']} steps were rehearsed instead of {case.steps}")
     return cost
 
 
