@@ -241,7 +241,7 @@ def test_num_gpus_runs_deepspeeds_launcher(
     code, _, err = zerokit("train", *words, "--force", "--training.report_to", "[csv, trackio]")
     assert (code, len(started)) == (2, 4)
     assert "--training.report_to: trackio is not installed. Run pip install trackio" in err
-    for value, said in {"5": "5 should be a valid string", "a" * 300: "cannot read 'aaa"}.items():
+    for value, said in {"5": "expected text, found 5", "a" * 300: "cannot read 'aaa"}.items():
         code, _, err = zerokit("train", "--num-gpus", "2", "--training.output_dir", value)
         assert (code, len(started)) == (2, 4)
         assert f"--training.output_dir: {said}" in err
