@@ -95,6 +95,13 @@ def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
         ("dataloader_num_workers: -1", "dataloader_num_workers", "Make it at least 0"),
         ("learning_rate: -1", "learning_rate", "learning_rate is -1. Make it at least 0"),
         ("learning_rate: .nan", "learning_rate", "learning_rate is nan. Make it at least 0"),
+        (
+            "hub_token: hf_x",
+            "hub_token",
+            "'hub_token' is not set here. Log in with 'hf auth login'; remove it",
+        ),
+        ("label_smoothing_factor: 1.5", "label_smoothing_factor", "Make it less than 1"),
+        ("label_smoothing_factor: -1", "label_smoothing_factor", "Make it at least 0"),
         ("adam_beta1: 1.5", "adam_beta1", "Make it less than 1"),
         ("seed: -1", "seed", "Make it at least 0"),
     ],
@@ -300,13 +307,18 @@ def build(loaded: LoadedRecipe, *, evaluate: bool = True) -> TrainingArguments:
         ("lr_scheduler_type: foo", "foo is not a valid SchedulerType"),
         ("optim: foo", "foo is not a valid OptimizerNames"),
         ("eval_strategy: foo", "foo is not a valid IntervalStrategy"),
+        ("warmup_steps: -3", "Expected value warmup_steps >= 0"),
+        ("logging_steps: 0", "requires non-zero --logging_steps"),
         ("accelerator_config: {foo: 1}", "'foo'"),
     ],
 )
 def test_what_training_arguments_refuse_is_a_recipe_error(text: str, message: str, recipe_file: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         build(with_training(recipe_file, text))
-    assert caught.value.where == f"{recipe_file}:4 (training)"
+    # By the key where the words of transformers name it, or its value.
+    key = text.partition(":")[0]
+    named = key != "accelerator_config"
+    assert caught.value.where == f"{recipe_file}:{f'5 (training.{key})' if named else '4 (training)'}"
     assert message in caught.value.message
     assert "\n" not in str(caught.value)
 

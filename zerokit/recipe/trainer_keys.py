@@ -18,6 +18,7 @@ OWNED = {
     "ddp_timeout": "Remove it: ranks wait 30 minutes for each other in a step, and days for downloads",
     "use_cpu": "Train on CPU with DS_ACCELERATOR=cpu deepspeed launch/train.py ...",
     "push_to_hub": "Upload the finished model with --push-to-hub OWNER/NAME; remove it",
+    "hub_token": "Log in with 'hf auth login'; remove it: run.json and checkpoints keep the recipe",
     "save_on_each_node": "Save to a folder that all nodes see; remove it",
     "accelerator_config": "It would change how examples are shared among ranks; remove it",
     "bf16_full_eval": "Evaluation runs in the precision of training; remove it",

@@ -41,9 +41,9 @@ _AT_LEAST = {
     "num_train_epochs": 0.001,
     "max_skipped_steps": 1,
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "seed", "data_seed"), 0),
-    **dict.fromkeys(("adam_beta1", "adam_beta2", "adam_epsilon"), 0),
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "adam_epsilon", "label_smoothing_factor"), 0),
 }
-_BELOW = {"adam_beta1": 1, "adam_beta2": 1}
+_BELOW = {"adam_beta1": 1, "adam_beta2": 1, "label_smoothing_factor": 1}
 NO_LIMIT = -1
 """TrainingArguments' word for a run as long as its epochs say."""
 

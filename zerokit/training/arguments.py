@@ -7,7 +7,9 @@ that is partitioned as it is built (``zero.Init``). So these come first, the mod
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -255,9 +257,17 @@ def build_arguments(
         get_reporting_integration_callbacks(args.report_to)  # refuses names that the Trainer will refuse
         return args
     except (ValueError, TypeError, ImportError, NotImplementedError) as error:
+        path = _named_by(str(error), loaded.recipe.training)
         raise RecipeError(
-            f"TrainingArguments: {error}", where=loaded.where("training"), hint="Change that key"
+            f"TrainingArguments: {error}", where=loaded.where("training", *path), hint="Change that key"
         ) from error
+
+
+def _named_by(said: str, training: Mapping[str, Any]) -> list[str]:
+    """The key that an error speaks of, by its name or a value that is no choice; empty where by neither."""
+    named = [name for name in training if re.search(rf"\b{name}\b", said)]
+    valued = [name for name, value in training.items() if said.startswith(f"{value} is not a valid")]
+    return [*valued, *named][:1]
 
 
 def _use_new_names(keys: dict[str, Any]) -> None:
