@@ -80,6 +80,11 @@ def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
             "learning_rate",
             "learning_rate is 0, which trains nothing. Make it more than 0",
         ),
+        (
+            "save_steps: 0",
+            "save_steps",
+            "save_steps is 0, by which nothing is saved before the end. Make it more than 0",
+        ),
         ("num_train_epochs: [1]", "num_train_epochs", "expected a number, found a list"),
         ("rescue_dir: 5", "rescue_dir", "expected text, found 5"),
         ("bf16: maybe", "bf16", "expected true or false, found the text 'maybe'"),

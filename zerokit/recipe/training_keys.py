@@ -41,9 +41,14 @@ _AT_LEAST = {
     "num_train_epochs": 0.001,
     "max_skipped_steps": 1,
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "seed", "data_seed"), 0),
+    "save_steps": 0,
     **dict.fromkeys(("adam_beta1", "adam_beta2", "adam_epsilon", "label_smoothing_factor"), 0),
 }
 _BELOW = {"adam_beta1": 1, "adam_beta2": 1, "label_smoothing_factor": 1}
+_NOTHING_AT_0 = {
+    "learning_rate": "which trains nothing",
+    "save_steps": "by which nothing is saved before the end",
+}
 NO_LIMIT = -1
 """TrainingArguments' word for a run as long as its epochs say."""
 
@@ -99,8 +104,8 @@ def _checked(name: str, value: Any, types: Mapping[str, Any]) -> Any:
         return None
     if name == "max_steps" and checked < 1 and checked != NO_LIMIT:
         raise RecipeError(f"max_steps is {value}", hint="Make it at least 1, or remove it")
-    if name == "learning_rate" and checked == 0:
-        raise RecipeError("learning_rate is 0, which trains nothing", hint="Make it more than 0")
+    if name in _NOTHING_AT_0 and checked == 0:
+        raise RecipeError(f"{name} is 0, {_NOTHING_AT_0[name]}", hint="Make it more than 0")
     if name in _AT_LEAST and not checked >= _AT_LEAST[name]:  # nor is what is no number at all
         raise RecipeError(f"{name} is {value}", hint=f"Make it at least {_AT_LEAST[name]}")
     if name in _BELOW and not checked < _BELOW[name]:
