@@ -339,8 +339,10 @@ def _own_weights(model: torch.nn.Module) -> Iterator[torch.Tensor]:
     for parameter in model.parameters():
         part = parameter.data
         if hasattr(parameter, "ds_tensor"):
-            length = parameter.ds_tensor.ds_numel
-            before = length * torch.distributed.get_rank(group=parameter.ds_process_group)
-            part = parameter.ds_tensor[: min(length, max(0, parameter.ds_numel - before))]
+            part = parameter.ds_tensor
+            if part.dim() == 0:  # it is on NVMe, and this one number stands for it
+                continue
+            before = len(part) * torch.distributed.get_rank(group=parameter.ds_process_group)
+            part = part[: max(0, parameter.ds_numel - before)]
         if part.is_floating_point() and part.numel():
             yield part
