@@ -225,14 +225,13 @@ def test_a_run_without_zero_goes_on(precision: str, here: OneRank) -> None:
 def test_a_run_goes_on_with_its_optimizer_on_nvme(param: str, decay: str, here: OneRank) -> None:
     """One group is swapped, and with decay one, of what does not decay, is too small to be."""
     here.run("from tests.launched import cpu_ops; cpu_ops.stand_in_for_async_io()")
-    # Of parameters, DeepSpeed leaves those in memory that are smaller than 1 MiB, and others up to max_in_cpu.
+    # Of parameters, DeepSpeed keeps those in memory that are below 1 MiB, and others up to max_in_cpu.
     hidden_size = 512 if param == "nvme" else 128
     make_folder(here.folder, hidden_size=hidden_size, intermediate_size=4 * hidden_size)
     on_drive = {"device": "nvme", "nvme_path": str(here.folder)}
     zero = {"stage": 3, "offload_optimizer": on_drive}
     if param == "nvme":
-        # DeepSpeed fetches ahead from the drive what it fetches ahead from other ranks, once more if a forward and a
-        # backward pass want it, and fails at the second time.
+        # As it fetches ahead, DeepSpeed reads a parameter twice that both passes want soon, and fails.
         zero |= {"offload_param": {**on_drive, "max_in_cpu": 0}, "stage3_prefetch_bucket_size": 0}
     words = ("--deepspeed", json.dumps({"zero_optimization": zero}), "--training.weight_decay", decay)
     words += ("--training.logging_steps", "1", "--training.learning_rate", "1e-2", "--training.max_steps")
