@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import read_ranks
 from zerokit.errors import ZerokitError
-from zerokit.generation.main import prepare
+from zerokit.generation.first_look import first_look, look_before_launch
 from zerokit.generation.options import Options
 
 
-@pytest.mark.torch
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("look", [lambda options: first_look(options, read_ranks()), look_before_launch])
+def test_all_mistakes_are_told_at_once(look: Callable[[Options], object], tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"zero_optimisation": {"stage": 3}}')
     options = Options(
         model=f"{tmp_path}/none",
@@ -24,7 +24,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         sampling_words=("--max_new_token", "4"),
     )
     with pytest.raises(ZerokitError) as caught:
-        prepare(RankGroup(read_ranks()), options)
+        look(options)
     told = [str(error) for error in (caught.value, *caught.value.others)]
     assert [line.removeprefix(f"{tmp_path}/").partition(":")[0] for line in told] == [
         "--max_new_token",

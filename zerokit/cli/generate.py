@@ -127,9 +127,9 @@ def generate(
         sampling_words=tuple(context.args),
     )
     if num_gpus is not None:
-        from zerokit.checkpoint.source import check_before_launch
+        from zerokit.generation.first_look import look_before_launch
 
-        check_before_launch(model, where="--model", revision=revision)
+        look_before_launch(options)
     start_ranks(num_gpus, master_port, "generate", context.obj)
     from zerokit.distributed.group import leave
     from zerokit.generation.main import main

@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from zerokit import console
-from zerokit.checkpoint.source import check_before_launch
-from zerokit.config import load_ds_config
-from zerokit.data.files import given_files
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.documents import dotted
-from zerokit.errors import ZerokitError, noted, raise_together
 from zerokit.extras import require
 from zerokit.generation.batches import deal
+from zerokit.generation.first_look import first_look
 from zerokit.generation.options import Options
-from zerokit.generation.output import Results, check_output, claim_stdout, record
+from zerokit.generation.output import Results, claim_stdout, record
 from zerokit.units import quantity
 
 if TYPE_CHECKING:
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from zerokit.generation.engine import Generator
     from zerokit.generation.model import ModelFiles
     from zerokit.generation.prompts import Prompt
-    from zerokit.generation.sampling import Sampling
 
 
 def main(options: Options, *, stuck_after: float) -> int:
@@ -111,7 +107,7 @@ def prepare(group: RankGroup, options: Options) -> Job:
     from zerokit.generation.prompts import load_prompts, tokenize
     from zerokit.generation.sampling import settle_sampling, try_sampling
 
-    given = group.together(lambda: _first_look(group, options))
+    given = group.together(lambda: first_look(options, group.ranks))
     folder = group.node_main_first(lambda: find_model(options))
     model = group.together(lambda: read_model(folder, options))
     engine = group.together(
@@ -131,34 +127,6 @@ def prepare(group: RankGroup, options: Options) -> Job:
         )
     )
     return Job(options, model, engine, sampling, prompts, tokens)
-
-
-def _first_look(group: RankGroup, options: Options) -> Sampling:
-    """What is seen at once: the options of sampling, and whether the files that others name are there.
-
-    Raises:
-        ZerokitError: they are not, or not valid; all of it together.
-    """
-    from zerokit.generation.sampling import parse_sampling
-
-    errors: list[ZerokitError] = []
-    given = None
-    with noted(errors):
-        given = parse_sampling(options.sampling_words)
-    if group.ranks.is_main:
-        with noted(errors):
-            check_output(options.output, force=options.force)
-    if group.ranks.is_node_main:
-        with noted(errors):
-            check_before_launch(options.model, where="--model", revision=options.revision)
-        with noted(errors):
-            given_files(options.prompts or (), "--prompts", options.split)
-        if options.ds_config is not None:
-            with noted(errors):
-                load_ds_config(options.ds_config)
-    raise_together(errors)
-    assert given is not None
-    return given
 
 
 def run_rounds(group: RankGroup, job: Job, generator: Generator, results: Results) -> int:
