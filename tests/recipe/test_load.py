@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from pathlib import Path
 
 import pytest
 
 from zerokit.errors import DocumentError, RecipeError, ZerokitError
-from zerokit.recipe import PYTHON_REFERENCE, load_recipe
+from zerokit.recipe import PYTHON_REFERENCE, load_recipe, trainer_keys
 from zerokit.recipe.also_called import _ALSO_CALLED, _WITHIN, meant, whole_name
 from zerokit.recipe.load import embedded_text
 from zerokit.recipe.model import DataSection, ModelSection, Recipe, TaskSection
@@ -181,6 +182,13 @@ def test_mistakes_of_options_and_of_all_sections_are_told_at_once(tmp_path: Path
     ]
 
 
+def test_what_is_no_section_is_told_once(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text("model: 5\ndata: {train: x}\n")
+    (line,) = told(file, ["--model.dtype=bf16"])
+    assert line.startswith("--model.dtype: 'model' is 5 in the recipe, which has no keys to override")
+
+
 @pytest.mark.parametrize(
     ("text", "unknown", "missing"),
     [
@@ -249,6 +257,29 @@ def test_keys_without_their_section_as_other_tools_have_them_are_told_where_they
     file.write_text(MINIMAL + "".join(f"{key}: 1\n" for key in keys))
     assert [line.rpartition(". ")[2] for line in told(file)] == [f"It is {key}" for key in keys.values()]
     assert whole_name("push_to_hub") is None  # which is no key of that section, either
+
+
+def test_releases_of_transformers_that_have_a_name_mean_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "transformers" / "training_args.py"
+    source.parent.mkdir()
+    source.with_name("__init__.py").touch()
+    kinds = {"warmup_ratio": "float", "save_total_limit": "Optional[int]", "eval_steps": "Union[int, float]"}
+    fields = "".join(f"    {name}: {kind} = None\n" for name, kind in kinds.items())
+    source.write_text(f"class TrainingArguments:\n{fields}")
+    spec = importlib.util.spec_from_file_location("transformers", source.with_name("__init__.py"))
+    monkeypatch.setattr(trainer_keys, "find_spec", lambda _: spec)
+    installed_types.cache_clear()
+    try:
+        assert installed_types() == {
+            "warmup_ratio": float,
+            "save_total_limit": int | None,
+            "eval_steps": int | float,
+        }
+        assert whole_name("warmup_ratio") == "training.warmup_ratio"
+    finally:
+        installed_types.cache_clear()
 
 
 def test_the_name_of_a_models_config_is_no_subset_of_data() -> None:

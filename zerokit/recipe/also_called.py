@@ -132,12 +132,13 @@ def _known(section: str, name: str, choices: Collection[str]) -> str | None:
 def whole_name(name: str) -> str | None:
     """The key that a name means by itself, with its section; None for one that is unknown, or of several."""
     name = name.replace("-", "_")
-    if name in _KEYS:
-        return _KEYS[name]
+    of_the_trainer = (installed_types() or {}).keys() - OWNED.keys()
+    if name in _KEYS:  # older releases of transformers have some of them themselves
+        return f"training.{name}" if name in of_the_trainer else _KEYS[name]
     if name in _ALSO_CALLED or name in Recipe.model_fields:
         return name
     found = [f"{section}.{name}" for section, model in _SECTIONS.items() if name in model.model_fields]
     found += [key for key in _ALSO_CALLED if key.rpartition(".")[2] == name and key not in found]
-    if not found and name in (installed_types() or {}).keys() - OWNED.keys():
+    if not found and name in of_the_trainer:
         return f"training.{name}"
     return found[0] if len(found) == 1 else None

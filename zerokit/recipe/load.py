@@ -79,10 +79,14 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
         raise_together(errors)
         raise
     data = document.data
-    overridden = set()
+    overridden: set[KeyPath] = set()
+    without_a_place: list[KeyPath] = []
     for key_path, value in pairs:
+        told = len(errors)
         with noted(errors):
             data = _overridden(data, key_path, value)
+        if len(errors) > told:
+            without_a_place.append(key_path)
         overridden.add(key_path)
     origins = Origins(document, frozenset(overridden))
     recipe = None
@@ -94,8 +98,10 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
     errors += [
         RecipeError(problem.message, where=origins.where(problem.path), hint=problem.hint)
         for problem in found
-        if all_read
-        or has_value(data, problem.path)  # a key that is missing, an option may have meant to give
+        # A key that is missing, an option that cannot be read may have meant to give.
+        if (all_read or has_value(data, problem.path))
+        # What is no section is told by the option that wants a key of it.
+        and not any(path[: len(problem.path)] == problem.path for path in without_a_place)
     ]
     if recipe is None or errors:
         # Whoever gets the recipe looks at this section with all else; here nobody will.

@@ -53,6 +53,11 @@ def _type(annotation: ast.expr) -> Any:
     match annotation:
         case ast.BinOp(left, ast.BitOr(), right):
             return functools.reduce(operator.or_, (_type(left), _type(right)))
+        # As older releases write them.
+        case ast.Subscript(ast.Name("Optional"), kind):
+            return _type(kind) | None
+        case ast.Subscript(ast.Name("Union"), ast.Tuple(kinds)):
+            return functools.reduce(operator.or_, map(_type, kinds))
         case ast.Subscript(ast.Name("Literal"), ast.Constant(value)):
             return Literal[value]
         case ast.Subscript(ast.Name(name)) | ast.Name(name):
