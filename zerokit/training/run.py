@@ -20,7 +20,7 @@ from zerokit.errors import ConfigError, RankError, RunError, ZerokitError
 from zerokit.reporting.curves import draw_losses
 from zerokit.training.announce import announce, count_parameters
 from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss
-from zerokit.training.gathering import decide_anew
+from zerokit.training.gathering import decide_anew, read_once
 from zerokit.training.measure import PeakMemory
 from zerokit.training.model import build_model, switch_dropout_off
 from zerokit.training.operations import operations_per_token, peak_flops
@@ -98,6 +98,7 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
     _seed_everything(prepared)
     if prepared.zero_stage == 3:
         decide_anew()
+        read_once()
     if prepared.loaded.recipe.matmul_precision is not None:
         torch.set_float32_matmul_precision(prepared.loaded.recipe.matmul_precision)
     more = loading_options(prepared.loaded, prepared.precision)
