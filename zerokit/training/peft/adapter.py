@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import RecipeError
 from zerokit.training.peft.keys import VIRTUAL_TOKENS, Asked, check_peft_keys, config_class
 from zerokit.training.peft.prompts import without_learned_tokens
-from zerokit.training.peft.targets import check_targets
+from zerokit.training.peft.targets import check_targets, is_all_linear
 from zerokit.training.peft.unfit import pattern_of, unfit_layers
 
 if TYPE_CHECKING:
@@ -53,18 +54,18 @@ def adapted_model(
     """
     from peft import get_peft_model
 
-    check_targets(model, asked.keys, loaded)
+    check_targets(model, asked, loaded)
     keys = {"task_type": task_type, **_defaults(asked, loaded, model), **asked.keys}
     # What was made anew is trained whole and saved with the adapter: no checkpoint has it.
     whole = [*(keys.get("modules_to_save") or ()), *getattr(model, "new_modules", ())]
     anyway = _SAVED_ANYWAY.get(keys["task_type"] or "", ())
     if outermost := [name for name in whole if not _is_below(name, (*whole, *anyway))]:
         keys["modules_to_save"] = outermost
-    if keys.get("target_modules") == "all-linear" and (unfit := unfit_layers(model)):
+    if is_all_linear(keys.get("target_modules")) and (unfit := unfit_layers(model)):
         keys["exclude_modules"] = _and_those(keys.get("exclude_modules"), unfit)
     try:
         return get_peft_model(model, config_class(asked.type_)(**keys))
-    except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+    except (ValueError, TypeError, NotImplementedError, RuntimeError, re.error) as error:
         if type(error).__name__ == _NO_MODULE:
             raise RecipeError(
                 f"{asked.method.noun}: no module is left to adapt",
