@@ -30,11 +30,13 @@ _EXPECTED = {
     "dict_type": "a mapping",
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
+    "dataclass_type": "a mapping",
     "list_type": "a list",
     "tuple_type": "a list",
 }
 
 _WHOLE = ("int_type", "int_parsing", "int_from_float")
+_CHOICES = ("literal_error", "enum")
 _FLOATS = ("float_type", "float_parsing")
 _BOUNDS = {
     "greater_than_equal": ("ge", "at least"),
@@ -56,8 +58,7 @@ def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[
         model: the root model.
         data: the document that was validated.
     """
-    found: dict[KeyPath, Finding] = {}
-    # A union reports each branch: one that had the right type says more than one that had not.
+    found: dict[KeyPath, list[ErrorDetails]] = {}  # a union reports each branch
     renamed: set[str | None] = set()
     for details in sorted(error.errors(include_url=False), key=_order):
         path = _real_path(details, data)
@@ -65,9 +66,13 @@ def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[
             renamed.add(key_meant(dotted(path[:-1]), str(path[-1]), _keys_at(model, path[:-1])))
         if details["type"] == "missing" and dotted(path) in renamed:
             continue
-        found.setdefault(path, _problem(details, path, model))
-    # A union reports each branch that failed: keep the one that went deepest into the document.
-    deepest = [p for path, p in found.items() if not any(_is_below(other, path) for other in found)]
+        found.setdefault(path, []).append(details)
+    # Of a union keep the branch that went deepest into the document.
+    deepest = [
+        _problem(branches, path, model)
+        for path, branches in found.items()
+        if not any(_is_below(other, path) for other in found)
+    ]
     return sorted(deepest, key=lambda problem: not problem.message.startswith("unknown key"))
 
 
@@ -76,7 +81,8 @@ def _order(details: ErrorDetails) -> tuple[bool, bool]:
     return details["type"] in _EXPECTED, details["type"] == "missing"
 
 
-def _problem(details: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> Finding:
+def _problem(branches: list[ErrorDetails], path: KeyPath, model: type[BaseModel]) -> Finding:
+    details = branches[0]
     kind, value = details["type"], details["input"]
     if kind == "extra_forbidden":
         siblings = _keys_at(model, path[:-1])
@@ -90,7 +96,7 @@ def _problem(details: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> Fi
         return Finding(path, f"{value!r} is not a choice here", task_hint(value))
     if kind == "value_error":
         return Finding(path, str(details.get("ctx", {}).get("error", details["msg"])), "Correct it")
-    return Finding(path, *_wrong_value([details], str(path[-1]) if path else "the recipe"))
+    return Finding(path, *_wrong_value(branches, str(path[-1]) if path else "the recipe"))
 
 
 def wrong_type(error: ValidationError, name: str) -> tuple[str, str]:
@@ -100,25 +106,29 @@ def wrong_type(error: ValidationError, name: str) -> tuple[str, str]:
         error: what a TypeAdapter of them raised.
         name: the key's.
     """
-    return _wrong_value(error.errors(include_url=False), name)
+    branches = error.errors(include_url=False)
+    # What is in a list, or a mapping, says more than that it is no text.
+    depth = max(len(one["loc"]) for one in branches)
+    return _wrong_value(sorted((one for one in branches if len(one["loc"]) == depth), key=_order), name)
 
 
 def _wrong_value(branches: list[ErrorDetails], name: str) -> tuple[str, str]:
-    """What is wrong, and the hint, by what each branch of its type says."""
-    # An item of a list says more than that the list is no text.
-    inner = [one for one in branches if any(isinstance(key, int) for key in one["loc"])]
-    details, *others = inner or branches
+    """What is wrong, and the hint, by what each branch of its type says; those of the right type first."""
+    details = branches[0]
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
-    if kind in ("literal_error", "enum"):
-        return f"{value!r} is not a choice here", f"Write {context.get('expected', '')}"
+    expected = dict.fromkeys(_EXPECTED[one["type"]] for one in branches if one["type"] in _EXPECTED)
+    if "a number" in expected:
+        expected.pop("a whole number", None)
+    words = " or ".join(expected)
+    if kind in _CHOICES:
+        choices = ", ".join(one["ctx"]["expected"] for one in branches if one["type"] in _CHOICES)
+        return f"{value!r} is not a choice here", f"Write {words + ', or ' if words else ''}{choices}"
     if kind in _EXPECTED:
-        kinds = [one["type"] for one in (details, *others)]
-        expected = " or ".join(dict.fromkeys(_EXPECTED[one] for one in kinds if one in _EXPECTED))
         # The comma of a number that need not be whole may be one of decimals.
         is_clear = kind in _WHOLE or (kind in _FLOATS and "," not in str(value))
         number = in_digits(str(value), of_tokens=name in _OF_TOKENS) if is_clear else None
         hint = "Change the value" if number is None else f"Write {number}"
-        return f"expected {expected}, found {_describe(value)}", hint
+        return f"expected {words}, found {_describe(value)}", hint
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
         return f"{name} is {_describe(value)}", f"Make it {words} {context[bound]}"
