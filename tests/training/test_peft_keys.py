@@ -45,11 +45,6 @@ def ranks(adapted: PreTrainedModel) -> dict[str, int]:
             "--peft.num_virtual_token",
             "is not a PromptEncoderConfig key. Did you mean 'num_virtual_tokens'?",
         ),
-        (
-            {"type": "prompt_tuning", "num_virtual_tokens": "0"},
-            "--peft.num_virtual_tokens",
-            "is 0, and prompt",
-        ),
     ],
 )
 def test_wrong_keys_are_named_with_the_nearest(keys: dict[str, str], where: str, message: str) -> None:
@@ -64,7 +59,34 @@ def test_wrong_keys_are_named_with_the_nearest(keys: dict[str, str], where: str,
     [
         ({"r": "0"}, ["--peft.r: r is 0. Make it at least 1"]),
         ({"r": "a"}, ["--peft.r: expected a whole number, found the text 'a'. Change the value"]),
-        ({"lora_alpha": "0"}, ["--peft.lora_alpha: lora_alpha is 0. Make it more than 0"]),
+        ({"lora_alpha": "0"}, ["--peft.lora_alpha: lora_alpha is 0. Write another number"]),
+        ({"lora_alpha": "a"}, ["--peft.lora_alpha: expected a number, found the text 'a'"]),
+        ({"r": "true"}, ["--peft.r: expected a number, found true. Change the value"]),
+        (
+            {"init_lora_weights": "pisa"},
+            ["--peft.init_lora_weights: 'pisa' is not a choice here. Did you mean 'pissa'?"],
+        ),
+        (
+            {"init_lora_weights": "5"},
+            ["--peft.init_lora_weights: 5 is not a choice here. Write true or false, or 'gaussian', 'eva', "],
+        ),
+        ({"init_lora_weights": "xyz"}, ["embedded default recipe (peft): LoRA: Unknown initialization"]),
+        (
+            {"trainable_token_indices": "{a: x}"},
+            ["--peft.trainable_token_indices: expected a list, found the text 'x'. Change the value"],
+        ),
+        (
+            {"trainable_token_indices": "5"},
+            ["--peft.trainable_token_indices: expected a list or a mapping, found 5. Change the value"],
+        ),
+        ({"eva_config": "5"}, ["--peft.eva_config: expected a mapping, found 5. Change the value"]),
+        (
+            {"type": "prompt_tuning", "num_virtual_tokens": "0", "token_dim": "a"},
+            [
+                "--peft.num_virtual_tokens: num_virtual_tokens is 0. Make it at least 1",
+                "--peft.token_dim: expected a whole number, found the text 'a'. Change the value",
+            ],
+        ),
         (
             {"bias": "some", "use_rslora": "5"},
             [
@@ -126,6 +148,31 @@ def test_what_peft_refuses_or_passes_over_is_a_recipe_error(
     for error, line in zip((caught.value, *caught.value.others), told, strict=True):
         assert str(error).startswith(line)
         assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("type_", "key", "written", "taken"),
+    [
+        ("lora", "r", "8.0", 8),
+        ("lora", "r", "'8'", 8),
+        ("lora", "lora_alpha", "22.6", 22.6),
+        ("lora", "lora_alpha", "-16", -16),
+        ("lora", "use_rslora", "'yes'", True),
+        ("lora", "layers_to_transform", "['0']", [0]),
+        ("lora", "init_lora_weights", "pissa_niter_16", "pissa_niter_16"),
+        ("lora", "init_lora_weights", "lora_ga", "lora_ga"),
+        ("lora", "init_lora_weights", "Gaussian", "Gaussian"),
+        ("lora", "init_lora_weights", "false", False),
+        ("lora", "loftq_config", "{loftq_bits: 4}", {"loftq_bits": 4}),
+        ("p_tuning", "num_virtual_tokens", "'5'", 5),
+    ],
+)
+def test_values_are_read_as_peft_computes_with_them(
+    type_: str, key: str, written: str, taken: object
+) -> None:
+    asked = check_peft_keys(load_recipe(None, words(type=type_, **{key: written})))
+    assert asked is not None
+    assert (asked.keys[key], type(asked.keys[key])) == (taken, type(taken))
 
 
 ALL = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, FiniteFloat, PydanticUserError, TypeAdapter, ValidationError
 
 from zerokit.errors import RecipeError, ZerokitError, did_you_mean, raise_together
 from zerokit.extras import require
 from zerokit.recipe.also_called import meant
 from zerokit.recipe.model import PeftType
 from zerokit.recipe.validation_errors import wrong_type
+from zerokit.training.peft.alike import mistyped
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -110,15 +111,16 @@ def check_peft_keys(loaded: LoadedRecipe) -> Asked | None:
         for key in keys
         if key not in names
     )
-    _check_tokens(loaded, METHODS[type_], keys)
     keys |= _checked(loaded, type_, keys)
     four_bits = {name: keys.pop(name) for name in FOUR_BITS if name in keys}
     return Asked(type_, keys, four_bits)
 
 
 _AT_LEAST = {"r": 1, "num_virtual_tokens": 1}
-_MORE_THAN = {"lora_alpha": 0}
-"""An adapter that is multiplied by this learns nothing."""
+_NOT_0 = ("lora_alpha",)
+"""An adapter that is multiplied by it learns nothing."""
+_TYPES: Mapping[str, Any] = {"lora_alpha": int | FiniteFloat}
+"""Of keys for which peft takes more than it declares."""
 
 
 def _checked(loaded: LoadedRecipe, type_: PeftType, keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,44 +129,58 @@ def _checked(loaded: LoadedRecipe, type_: PeftType, keys: Mapping[str, Any]) -> 
     Raises:
         RecipeError: values of others, or too small ones; all of them at once.
     """
-    types = typing.get_type_hints(config_class(type_))
+    types = {**typing.get_type_hints(config_class(type_)), **_TYPES}
     checked: dict[str, Any] = {}
     errors: list[ZerokitError] = []
     for name, value in keys.items():
-        where = loaded.where("peft", name)
         try:
-            # Of an object of its own peft takes a mapping, too.
-            result = TypeAdapter(types.get(name, Any), config=_ANY_CLASS).validate_python(value)
-        except PydanticUserError:  # of a type that has a config of its own
-            continue
-        except ValidationError as error:
-            message, hint = wrong_type(error, name)
-            errors.append(RecipeError(message, where=where, hint=hint))
-            continue
-        if isinstance(value, str):  # which may have been read as a number
-            checked[name] = result
-        if name in _AT_LEAST and result < _AT_LEAST[name]:
-            least = f"Make it at least {_AT_LEAST[name]}"
-            errors.append(RecipeError(f"{name} is {value}", where=where, hint=least))
-        if name in _MORE_THAN and result <= _MORE_THAN[name]:
-            errors.append(
-                RecipeError(f"{name} is {value}", where=where, hint=f"Make it more than {_MORE_THAN[name]}")
-            )
+            checked[name] = _checked_value(name, value, types.get(name, Any))
+        except RecipeError as error:
+            errors.append(RecipeError(error.message, where=loaded.where("peft", name), hint=error.hint))
     raise_together(errors)
     return checked
 
 
+def _checked_value(name: str, value: Any, kind: Any) -> Any:
+    """The value, read as its type where it is written as another, as in ``'8'`` or ``8.0``."""
+    try:
+        result = TypeAdapter(kind, config=_ANY_CLASS).validate_python(value)
+    except PydanticUserError:  # of a type that has a config of its own
+        return value
+    except ValidationError as error:
+        if isinstance(value, str) and _is_for_people(kind):
+            close = mistyped(value, _choices(kind))
+            if close is None:
+                return value
+            raise RecipeError(f"{value!r} is not a choice here", hint=f"Did you mean '{close}'?") from None
+        message, hint = wrong_type(error, name)
+        raise RecipeError(message, hint=hint) from None
+    if isinstance(value, bool) and type(result) in (int, float):  # which Python counts as 1
+        raise RecipeError(f"expected a number, found {str(value).lower()}", hint="Change the value")
+    if name in _AT_LEAST and result < _AT_LEAST[name]:
+        raise RecipeError(f"{name} is {value}", hint=f"Make it at least {_AT_LEAST[name]}")
+    if name in _NOT_0 and result == 0:
+        raise RecipeError(f"{name} is 0", hint="Write another number")
+    # Of an object of its own peft takes a mapping, too, and knows better what may be in it.
+    return value if dataclasses.is_dataclass(result) else result
+
+
+def _is_for_people(kind: Any) -> bool:
+    """Whether a type lists choices such as ``pissa_niter_[number of iters]``: peft takes more than it lists.
+
+    It refuses others itself, once it has the weights.
+    """
+    return any("[" in choice for choice in _choices(kind))
+
+
+def _choices(kind: Any) -> list[str]:
+    """The texts that a type lists."""
+    if typing.get_origin(kind) is Literal:
+        return [choice for choice in get_args(kind) if isinstance(choice, str)]
+    return [choice for inner in get_args(kind) for choice in _choices(inner)]
+
+
 _ANY_CLASS = ConfigDict(arbitrary_types_allowed=True)
-
-
-def _check_tokens(loaded: LoadedRecipe, method: Method, keys: dict[str, Any]) -> None:
-    count = keys.get("num_virtual_tokens", VIRTUAL_TOKENS)
-    if method.tokens and (type(count) is not int or count < 1):
-        raise RecipeError(
-            f"is {count!r}, and {method.noun} learns one token or more",
-            where=loaded.where("peft", "num_virtual_tokens"),
-            hint=f"Write a whole number, such as {VIRTUAL_TOKENS}",
-        )
 
 
 def config_class(type_: PeftType) -> type[PeftConfig]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import RecipeError, nearest, raise_together
+from zerokit.training.peft.alike import mistyped
 from zerokit.training.peft.keys import config_class
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ _ENDS = {"target_modules": r"(.*\.)?", "feedforward_modules": r"(.*\.)?", "modul
 """
 _PATTERNS = ("rank_pattern", "alpha_pattern")
 """Keys that are a mapping, by patterns of the ends of names, of parameters, too."""
-_ALIKE = 0.8
-"""From here on a name is another one with a typing error; names of other models' layers are less alike."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,9 @@ def _unknown(key: str, value: Any, names: _Names) -> Iterator[tuple[str, str]]:
         return
     unknown = [name for name in map(str, value) if not _is_known(key, name, names)]
     for name in unknown:
-        if len(unknown) == len(value) or _is_typing_error(name, value, names):
+        meant = mistyped(name.rpartition(".")[2], names.layers)
+        # Two names of one list are hardly the same one: o_proj, beside q_proj, is of other models.
+        if len(unknown) == len(value) or (meant is not None and meant not in value):
             yield f"the model has no module '{name}'", _instead(name, names)
 
 
@@ -116,17 +116,6 @@ def _is_known(key: str, name: str, names: _Names) -> bool:
     if key in _PATTERNS:
         return _matches(rf"(.*\.)?({name})", (*names.modules, *names.parameters))
     return name in names.earlier or _matches(_ENDS[key] + re.escape(name), names.modules)
-
-
-def _is_typing_error(name: str, others: Collection[Any], names: _Names) -> bool:
-    """Whether it is nearly the name of a layer that is not named beside it."""
-    last = name.rpartition(".")[2]
-    close = nearest(last, names.layers)
-    return (
-        close is not None
-        and close not in others
-        and SequenceMatcher(None, last.lower(), close.lower()).ratio() >= _ALIKE
-    )
 
 
 def _matches(pattern: str, known: Collection[str]) -> bool:
