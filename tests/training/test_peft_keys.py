@@ -119,8 +119,8 @@ def test_wrong_keys_are_named_with_the_nearest(keys: dict[str, str], where: str,
         (
             {"target_modules": "[norm.weight]"},
             [
-                "--peft.target_modules: the model has no module 'norm.weight'. It is a parameter: name it in "
-                "target_parameters"
+                "--peft.target_modules: the model has no module 'norm.weight'. It is a parameter, which LoRA "
+                "takes in target_parameters"
             ],
         ),
         (

@@ -128,7 +128,7 @@ def _matches(pattern: str, known: Collection[str]) -> bool:
 def _instead(name: str, names: _Names) -> str:
     """A hint that names a layer of the model, or those that there are."""
     if any(f".{parameter}".endswith(f".{name}") for parameter in names.parameters):
-        return "It is a parameter: name it in target_parameters"
+        return "It is a parameter, which LoRA takes in target_parameters"
     close = nearest(name.rpartition(".")[2], names.layers)
     return f"Did you mean '{close}'?" if close else f"Its layers are {', '.join(names.layers[:16])}"
 
