@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 
 from zerokit.hardware.gpus import find_gpu
+from zerokit.rehearsal.analysis import analyse
 from zerokit.rehearsal.devices import VirtualDevice, virtual_device
 from zerokit.rehearsal.job import RehearsalJob
-from zerokit.rehearsal.recording import BLOCK, CATEGORY_CODES, DTYPES, EVENT, Recording, Space
+from zerokit.rehearsal.native.clock import WorkKind
+from zerokit.rehearsal.recording import BLOCK, CATEGORY_CODES, DTYPES, EVENT, SPAN, Recording, Space
+from zerokit.rehearsal.report import RehearsalReport
 from zerokit.reporting.phases import RUN_PHASES
 
 MIB = 2**20
@@ -199,6 +202,18 @@ def _train_one_step(run: Recorder, layers: int, moments: list[int]) -> None:
     copy = run.allocate(16 * MIB, site="stage_1_and_2.py:3117 in step")
     run.release(copy, *gradients)
     run.communicate("all_gather", layers * 64 * MIB)
+
+
+def timed(collective: str, *, launching: int) -> RehearsalReport:
+    """Of a step of 100 ns, so many of which the host launches, with a collective."""
+    run = Recorder()
+    run.phase = "forward"
+    run.communicate(collective, 7)
+    run.end_step(1)
+    work = [(0, 100 - launching, 0, 0, 0, WorkKind.KERNEL, RUN_PHASES.index("forward"))]
+    meta = {"ends_of_steps": [100], "model_flops": [1], "tokens_of_steps": [11]}
+    recording = run.recording(spans=np.array(work, SPAN), ops=("aten::mm",), meta=meta)
+    return analyse(recording, job(timed_on=find_gpu("H100")))
 
 
 def allocator_figures(run: Recorder, factor: float) -> dict[str, int]:

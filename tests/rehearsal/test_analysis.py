@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.rehearsal.recordings import MIB, Recorder, device_with, job, training
-from zerokit import console
+from tests.rehearsal.recordings import MIB, Recorder, device_with, job, timed, training
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.hardware.prices.prices import Prices
@@ -15,12 +14,10 @@ from zerokit.rehearsal.batch_size import BatchSize, Unit
 from zerokit.rehearsal.combined import combine
 from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.recording import BLOCK, EVENT, SPAN, Recording, Space
-from zerokit.rehearsal.report import Batches, DataTime, RehearsalReport
+from zerokit.rehearsal.report import Batches, RehearsalReport
 from zerokit.rehearsal.roles import Roles, data_parallel
-from zerokit.rehearsal.table import print_report
 from zerokit.rehearsal.time_table import time_parts
 from zerokit.rehearsal.timing.breakdown import _range, doubts
-from zerokit.reporting.phases import RUN_PHASES
 
 GIB = 2**30
 PRICES = Prices(Cluster(2, gpu=find_gpu("A100-80")))
@@ -69,23 +66,9 @@ def test_times_of_steps_stand_in_the_report_only_if_time_was_rehearsed() -> None
     assert again.time is None
 
 
-def _timed(collective: str, *, launching: int) -> RehearsalReport:
-    """Of a step of 100 ns, so many of which the host launches, with a collective."""
-    run = Recorder()
-    run.phase = "forward"
-    run.communicate(collective, 7)
-    run.end_step(1)
-    work = [(0, 100 - launching, 0, 0, 0, WorkKind.KERNEL, RUN_PHASES.index("forward"))]
-    meta = {"ends_of_steps": [100], "model_flops": [1], "tokens_of_steps": [11]}
-    recording = run.recording(spans=np.array(work, SPAN), ops=("aten::mm",), meta=meta)
-    return analyse(recording, job(timed_on=find_gpu("H100")))
-
-
 @pytest.mark.parametrize(("launching", "warned"), [(10, False), (40, True)])
 def test_a_step_of_launches_is_not_told_without_a_warning(launching: int, warned: bool) -> None:
-    said = [
-        line for line in _timed("all_reduce", launching=launching).warnings if "launching kernels" in line
-    ]
+    said = [line for line in timed("all_reduce", launching=launching).warnings if "launching kernels" in line]
     assert bool(said) == warned
 
 
@@ -100,7 +83,7 @@ def test_steps_of_few_tokens_are_doubted_whatever_the_host_takes(
         rehearsed_tokens=tokens, longest_tokens=tokens, first=size, largest=size, rehearsed=[], scanned=0,
         of=None, is_whole=False, seconds=0.0, problem=None,
     )  # fmt: skip
-    time = _timed("all_reduce", launching=0).time
+    time = timed("all_reduce", launching=0).time
     assert time is not None
     assert ["twice as long" in line for line in doubts(time, batches, PRICES)] == [True] * warned
 
@@ -109,7 +92,7 @@ def test_steps_of_few_tokens_are_doubted_whatever_the_host_takes(
     ("threads", "share", "told"), [(1, 0.3, True), (None, 0.3, False), (16, 0.3, False), (1, 0.1, False)]
 )
 def test_few_threads_for_much_work_of_the_host_are_told(threads: int, share: float, told: bool) -> None:
-    time = _timed("all_reduce", launching=0).time
+    time = timed("all_reduce", launching=0).time
     assert time is not None
     parts = time.breakdown.model_copy(update={"host_operators": share * time.step_seconds})
     time = time.model_copy(update={"host_threads": threads, "breakdown": parts})
@@ -121,7 +104,7 @@ def test_few_threads_for_much_work_of_the_host_are_told(threads: int, share: flo
     ("stage", "told"), [("pipeline stage 1 of 2", True), ("pipeline stages 1 to 8", False)]
 )
 def test_the_speed_of_a_pipeline_is_that_of_all_its_stages(stage: str, told: bool) -> None:
-    first = _timed("send", launching=0)
+    first = timed("send", launching=0)
     assert first.time is not None
     # The other stage does three times as much, and needs a moment less for its step.
     waits = first.time.breakdown.model_copy(update={"other_ranks": 1e-9})
@@ -141,30 +124,8 @@ def test_the_speed_of_a_pipeline_is_that_of_all_its_stages(stage: str, told: boo
         assert both.time.mfu == pytest.approx((1 + 3 * 0.995) / 2 * (first.time.mfu or 0))
 
 
-def test_a_report_of_time_ends_with_its_verdict_and_sets_its_tables_apart(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    report = _timed("all_reduce", launching=0)
-    assert report.time is not None
-    data = DataTime(
-        batch_seconds=0.001, is_in_step=False, batches=4, workers=0, batches_of_step=1, workers_needed=1
-    )
-    time = report.time.model_copy(update={"tokens_per_second": 1234.0, "data": data})
-    console.stdout.cache_clear()
-    print_report(report.model_copy(update={"time": time}))
-    lines = capsys.readouterr().out.splitlines()
-    assert any("; 1,234 tokens/s on all GPUs with this step's batch" in line for line in lines)
-    titles = ("Where a step's time goes", "What takes most of it", "What a step waits for", "Memory")
-    for title in titles:
-        (at,) = (number for number, line in enumerate(lines) if line.startswith(title))
-        assert lines[at - 1] == ""
-    verdict = lines[0].partition("; ")[0]
-    assert lines[-1].startswith(f"{verdict}; a step takes ")
-    assert lines[-2] == ""
-
-
 def test_the_speed_of_ranks_with_uneven_batches_is_their_mean() -> None:
-    first = _timed("all_reduce", launching=0)
+    first = timed("all_reduce", launching=0)
     assert first.time is not None
     tokens = 1000 / first.time.step_seconds
     few = first.time.model_copy(update={"tokens_per_second": tokens, "mfu": 0.2})

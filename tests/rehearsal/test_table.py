@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.rehearsal.recordings import device_with, job, training
+from tests.rehearsal.recordings import device_with, job, timed, training
 from zerokit import console
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
@@ -12,8 +12,10 @@ from zerokit.rehearsal.analysis import analyse
 from zerokit.rehearsal.batch_size import BatchSize
 from zerokit.rehearsal.config_findings import config_findings
 from zerokit.rehearsal.memory_report import RankMemory
-from zerokit.rehearsal.report import Advice, Batches, RehearsalReport
+from zerokit.rehearsal.report import Advice, Batches, DataTime, RehearsalReport
 from zerokit.rehearsal.table import print_report
+from zerokit.reporting.verdicts import HostFit, Verdict
+from zerokit.units import GIB
 
 
 @pytest.fixture
@@ -160,3 +162,36 @@ def test_how_far_the_data_was_looked_through_is_said(
     assert "Batches: up to 2 x 8 tokens in the first steps" in text
     assert ("looked through" in text) == bool(said)
     assert said in text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "host", "of_host"),
+    [
+        ("does not fit", HostFit(900 * GIB, 950 * GIB, 512 * GIB, False, 0, False), "each host's 512.00 GiB"),
+        ("fits", HostFit(900 * GIB, 950 * GIB, None, False, 0, True), "if each host has"),
+    ],
+)
+def test_a_report_of_time_ends_with_its_verdict_and_sets_its_tables_apart(
+    verdict: Verdict, host: HostFit, of_host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = timed("all_reduce", launching=0)
+    report = report.model_copy(
+        update={"fit": report.fit.model_copy(update={"verdict": verdict, "host": host})}
+    )
+    assert report.time is not None
+    data = DataTime(
+        batch_seconds=0.001, is_in_step=False, batches=4, workers=0, batches_of_step=1, workers_needed=1
+    )
+    time = report.time.model_copy(update={"tokens_per_second": 1234.0, "data": data})
+    console.stdout.cache_clear()
+    print_report(report.model_copy(update={"time": time}))
+    lines = capsys.readouterr().out.splitlines()
+    assert any("; 1,234 tokens/s on all GPUs with this step's batch" in line for line in lines)
+    titles = ("Where a step's time goes", "What takes most of it", "What a step waits for", "Memory")
+    for title in titles:
+        (at,) = (number for number, line in enumerate(lines) if line.startswith(title))
+        assert lines[at - 1] == ""
+    first = lines[0].partition("; ")[0]
+    assert of_host in first
+    assert lines[-1].startswith(f"{first}; a step takes ")
+    assert lines[-2] == ""

@@ -74,7 +74,7 @@ def _parts(report: RehearsalReport) -> Iterator[Part]:
 def _in_the_end(report: RehearsalReport, time: TimeReport) -> Text:
     """The answer once more: its first line is out of sight by now."""
     fit = report.fit
-    line = verdict_line(fit.verdict, fit.low_bytes, fit.high_bytes, fit.gpu_memory_bytes)
+    line = verdict_line(fit.verdict, fit.low_bytes, fit.high_bytes, fit.gpu_memory_bytes, fit.host)
     return line.append(f"; {last_line(time)}")
 
 
