@@ -1,4 +1,4 @@
-"""A disk that is full beneath the cache of ``datasets``: one line says which, and nothing blames the data."""
+"""A disk that is full beneath a cache of Hugging Face's: one line says which, and nothing blames the data."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import datasets
+import huggingface_hub
 import pytest
 
 from zerokit.data.full_disk import full_disk_told
@@ -28,10 +29,48 @@ def test_a_full_disk_is_no_fault_of_the_data(monkeypatch: pytest.MonkeyPatch, tm
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(DataError) as caught:
         load_examples(str(tmp_path / "a.jsonl"), where="data.train")
-    assert str(caught.value) == (
-        "/cache: no room is left on the disk of the cache of datasets. "
-        "Make room there, or set HF_DATASETS_CACHE to a folder on another disk"
+    assert str(caught.value) == _room_line("/cache", "datasets", "HF_DATASETS_CACHE")
+
+
+def _room_line(folder: str, cache: str, variable: str) -> str:
+    return (
+        f"{folder}: no room is left on the disk of the cache of {cache}. "
+        f"Make room there, or set {variable} to a folder on another disk"
     )
+
+
+def test_what_datasets_finds_too_little_room_for_is_no_fault_of_the_data(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(datasets.builder, "has_sufficient_disk_space", lambda *_, **__: False)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(DataError) as caught:
+        load_examples(str(tmp_path / "a.jsonl"), where="data.train")
+    assert str(caught.value) == _room_line(f"{tmp_path}/cache", "datasets", "HF_DATASETS_CACHE")
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("/hub/datasets--a--b/blobs/c.incomplete", _room_line("/hub", "the Hub", "HF_HUB_CACHE")),
+        ("/cache/json/d.lock", _room_line("/cache", "datasets", "HF_DATASETS_CACHE")),
+        ("/tmp/e", "/tmp: no room is left on its disk. Make room there"),
+        (None, _room_line("/cache", "datasets", "HF_DATASETS_CACHE")),
+    ],
+)
+def test_the_disk_is_that_of_the_file_that_has_no_room(
+    file: str | None, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*args: object, **options: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device", file)
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", Path("/cache"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", "/hub")
+    with pytest.raises(DataError) as caught:
+        load_examples("owner/name", where="data.train")
+    assert str(caught.value) == line
 
 
 def test_other_errors_stay_as_they_are() -> None:

@@ -1,21 +1,25 @@
-"""A full disk beneath the cache of ``datasets``, which lies elsewhere than the data and what a run writes."""
+"""A full disk beneath a cache of Hugging Face's, which lies elsewhere than the data and what a run writes."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from zerokit.errors import DataError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_TOO_LITTLE = "Not enough disk space"
+"""What `datasets` says of its own, without a number, where its cache lacks room for what it is to write
+(`download_and_prepare` in datasets/builder.py)."""
 
 
 @contextmanager
 def full_disk_told() -> Iterator[None]:
-    """Raise DataError where `datasets` finds no room to load or tokenize; also as a decorator.
+    """Raise DataError where there is no room to download, load or tokenize data; also as a decorator.
 
-    What it had begun to write is `datasets`' to remove, and is made anew the next time.
+    What was begun is its library's to remove, and is made anew the next time.
 
     Raises:
         DataError: there is none. Other errors of the block are its own.
@@ -23,21 +27,35 @@ def full_disk_told() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _is_of_full_disk(error):
+        full = _of_full_disk(error)
+        if full is None:
             raise
-        from datasets import config
-
-        raise DataError(
-            "no room is left on the disk of the cache of datasets",
-            where=str(config.HF_DATASETS_CACHE),
-            hint="Make room there, or set HF_DATASETS_CACHE to a folder on another disk",
-        ) from error
+        raise _no_room(full) from error
 
 
-def _is_of_full_disk(error: BaseException | None) -> bool:
-    """Whether an error, or one that it came of, is that: `datasets` raises others of its own."""
+def _of_full_disk(error: BaseException | None) -> OSError | None:
+    """The error that says so: one, or one that it came of, as `datasets` raises others of its own."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            return True
+        if isinstance(error, OSError) and (error.errno in _NO_ROOM or str(error).startswith(_TOO_LITTLE)):
+            return error
         error = error.__cause__ or error.__context__
-    return False
+    return None
+
+
+def _no_room(full: OSError) -> DataError:
+    """What to say of it. Few such errors name a file; it is the cache of datasets that most is written to."""
+    from datasets import config
+    from huggingface_hub import constants
+
+    what, variable, folder = "the cache of datasets", "HF_DATASETS_CACHE", Path(config.HF_DATASETS_CACHE)
+    if isinstance(full.filename, str):
+        file, of_hub = Path(full.filename).absolute(), Path(constants.HF_HUB_CACHE)
+        if file.is_relative_to(of_hub.absolute()):
+            what, variable, folder = "the cache of the Hub", "HF_HUB_CACHE", of_hub
+        elif not file.is_relative_to(folder.absolute()):
+            return DataError("no room is left on its disk", where=str(file.parent), hint="Make room there")
+    return DataError(
+        f"no room is left on the disk of {what}",
+        where=str(folder),
+        hint=f"Make room there, or set {variable} to a folder on another disk",
+    )
