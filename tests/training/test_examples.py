@@ -310,12 +310,17 @@ def test_pairs_of_the_same_answer_are_told_and_left_out(tokenizer: PreTrainedTok
     ]
     result = tokenize(Dataset.from_list(rows), encoder, seq_len=8, where="here", place=lambda n: f"d:{n + 1}")
     assert (len(result.dataset), result.num_left_out) == (1, 1)
-    assert result.nothing_taught == "in 2 'chosen' and 'rejected' are the same (such as d:2)"
+    assert result.nothing_taught == (
+        "in 1 'chosen' and 'rejected' are the same (such as d:2); in 1 'chosen' and 'rejected' are the same "
+        "within 8 tokens (such as d:4), which a larger task.seq_len may mend"
+    )
     with pytest.raises(DataError) as caught:
         tokenize(Dataset.from_list(rows[1:]), encoder, seq_len=8, where="here")
     assert str(caught.value) == (
-        "here: none of its 3 examples has a token to train on within 8 tokens: in 2 'chosen' and 'rejected' "
-        "are the same (such as here, example 1). Raise task.seq_len, or check the data"
+        "here: none of its 3 examples has a token to train on within 8 tokens: in 1 'chosen' and 'rejected' "
+        "are the same (such as here, example 1); in 1 'chosen' and 'rejected' are the same within 8 tokens "
+        "(such as here, example 3), which a larger task.seq_len may mend. "
+        "Raise task.seq_len, or check the data"
     )
 
 

@@ -124,16 +124,13 @@ def tokenize(
         )
     except UnusableError as error:
         raise DataError(error.message, where=at(error.index), hint=error.hint) from error
-    idle = [index for index, is_idle in enumerate(tokenized[_TEACHES_NOTHING]) if is_idle]
-    nothing_taught = None
-    if idle:
-        nothing_taught = f"in {len(idle):,} {encoder.nothing_taught} (such as {at(idle[0])})"
-    num_cut, num_left_out = sum(tokenized[_IS_CUT]), 0
+    nothing_taught = _nothing_taught(tokenized, encoder, seq_len, at)
+    num_idle, num_cut, num_left_out = sum(tokenized[_TEACHES_NOTHING]), sum(tokenized[_IS_CUT]), 0
     joined = encoder.packed_len is not None and not encoder.apart and _enough_to_pack(tokenized)
     if not joined:
         num_left_out = len(tokenized)
         tokenized = tokenized.filter(bool, input_columns=_HAS_TARGETS, desc="Filtering")
-        num_left_out -= len(tokenized) + len(idle)
+        num_left_out -= len(tokenized) + num_idle
     tokenized = tokenized.remove_columns([_IS_CUT, _HAS_TARGETS, _TEACHES_NOTHING])
     if encoder.packed_len is not None and (joined or encoder.apart) and len(tokenized):
         tokenized = _pack(tokenized, joined_texts if joined else packed_rows, encoder.packed_len)
@@ -145,6 +142,25 @@ def tokenize(
             hint="Raise task.seq_len, or check the data",
         )
     return Tokenized(tokenized, num_left_out, num_cut, nothing_taught)
+
+
+def _nothing_taught(
+    tokenized: Dataset, encoder: Encoder, seq_len: int, at: Callable[[int], str]
+) -> str | None:
+    """In how many examples that is so, and where one is; those of which it is so once cut are told apart."""
+    marks = list(zip(tokenized[_TEACHES_NOTHING], tokenized[_IS_CUT], strict=True))
+    whole, cut = (
+        [index for index, mark in enumerate(marks) if mark == (True, is_cut)] for is_cut in (False, True)
+    )
+    told = []
+    if whole:
+        told.append(f"in {len(whole):,} {encoder.nothing_taught} (such as {at(whole[0])})")
+    if cut:
+        told.append(
+            f"in {len(cut):,} {encoder.nothing_taught} within {seq_len} tokens (such as {at(cut[0])}), which "
+            "a larger task.seq_len may mend"
+        )
+    return "; ".join(told) or None
 
 
 def text_or_none(example: dict[str, Any], column: str) -> str | None:
