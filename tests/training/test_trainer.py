@@ -14,6 +14,7 @@ from datasets import Dataset
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
+from zerokit import console
 from zerokit.distributed.stuck import Work
 from zerokit.errors import RunError
 from zerokit.recipe.model import TaskSection
@@ -420,6 +421,58 @@ def test_every_example_gets_its_reference_whatever_loads_the_batches(
     assert len({rejected for _, rejected in reference[:3]}) == 3
     assert all("reference" in batch for batch in train_batches)
     assert trainer.get_eval_dataloader().dataset is trainer.eval_dataset
+
+
+@pytest.mark.parametrize(("drops", "steps"), [(True, 3), (False, 6)])
+def test_a_warm_up_is_held_against_the_steps_that_the_trainer_makes(
+    drops: bool,
+    steps: int,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Begun(Exception):  # noqa: N818 - no error
+        pass
+
+    def begin(*_: object) -> None:
+        raise Begun
+
+    monkeypatch.setattr(Trainer, "_prepare_for_training", begin)
+    console.stderr.cache_clear()
+    task = task_of(TaskSection(seq_len=16))
+    args = TrainingArguments(
+        str(tmp_path),
+        remove_unused_columns=False,
+        report_to="none",
+        use_cpu=True,
+        per_device_train_batch_size=8,
+        num_train_epochs=3,
+        warmup_steps=3,
+        dataloader_drop_last=drops,
+    )
+    any_: Any = None
+    group: Any = SimpleNamespace(ranks=SimpleNamespace(is_main=True))
+    trainer: Any = ZeroTrainer(
+        task=task,
+        identity=any_,
+        group=group,
+        trust_checkpoint=False,
+        operations_per_token=None,
+        on_spike="note",
+        max_skipped_steps=5,
+        places=any_,
+        model=copy.deepcopy(model),
+        args=args,
+        train_dataset=Dataset.from_list([{"input_ids": [5, 6], "labels": [5, 6]}] * 15),
+        data_collator=task.collator(tokenizer, model),
+    )
+    args.hf_deepspeed_config = SimpleNamespace(config={})
+    with pytest.raises(Begun):
+        trainer.train()
+    told = f"training.warmup_steps is 3 and the run has {steps} steps" in capsys.readouterr().err
+    assert told == (steps <= 3)
 
 
 def test_what_fills_up_the_parts_of_zero3_is_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
-from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
@@ -24,7 +23,7 @@ from zerokit.training.gathering import decide_anew, read_once
 from zerokit.training.measure import PeakMemory
 from zerokit.training.model import build_model, switch_dropout_off
 from zerokit.training.operations import operations_per_token, peak_flops
-from zerokit.training.optimizers import host_optimizer, warm_up_line
+from zerokit.training.optimizers import host_optimizer
 from zerokit.training.pace import Pace
 from zerokit.training.peft.adapter import add_adapter
 from zerokit.training.peft.four_bits import loading_options
@@ -122,10 +121,6 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
             f"each rank keeps to {quantity(bound, 'core')} of its own, on which it steps the optimizer; "
             "training.bind_cores false lets all ranks have all"
         )
-    if note is not None and (
-        line := warm_up_line(prepared.args, prepared.resolved.ds_config, _steps(prepared))
-    ):
-        note(line)
     told = trackers(prepared.loaded)
     operations = operations_per_token(model)
     pace = Pace(operations, _flops(prepared, group) if cuda else None)
@@ -181,13 +176,6 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
             _draw(prepared.output_dir)
         _print_summary(report, prepared, len(files))
     return report
-
-
-def _steps(prepared: Prepared) -> int:
-    """Of the whole run."""
-    args = prepared.args
-    of_epoch = ceil(len(prepared.train) / prepared.identity.examples_per_step)
-    return int(args.max_steps) if args.max_steps > 0 else ceil(args.num_train_epochs * of_epoch)
 
 
 def _flops(prepared: Prepared, group: RankGroup) -> float | None:

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import SequentialSampler
 from transformers.trainer_utils import EvalLoopOutput
 
+from zerokit import console
 from zerokit.checkpoint.pickles import known_classes_only
 from zerokit.checkpoint.saved import num_groups
 from zerokit.distributed.ranks import read_ranks
@@ -23,6 +24,7 @@ from zerokit.patches import overriding
 from zerokit.training.blanks import BlanksLast, FilledUp
 from zerokit.training.dummy_step import undo_dummy_step
 from zerokit.training.folder import checkpoints
+from zerokit.training.optimizers import warm_up_line
 from zerokit.training.packing import may_arrange
 from zerokit.training.swapped import load_swapped_states
 from zerokit.training.watchful_trainer import WatchfulTrainer
@@ -95,6 +97,11 @@ class ZeroTrainer(WatchfulTrainer):
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: DataLoader[Any], resume_from_checkpoint: str | None
     ) -> tuple[Any, Any]:
+        # Only the Trainer knows how many steps its epochs have.
+        if self._group.ranks.is_main and (
+            line := warm_up_line(self.args, self.args.hf_deepspeed_config.config, max_steps)
+        ):
+            console.note(line)
         is_restricted = resume_from_checkpoint is not None and not self._trust_checkpoint
         self._in_one_group = self._may_be_one_group(resume_from_checkpoint)
         if self._task.needs_reference:
