@@ -254,33 +254,6 @@ def test_what_helps_most_comes_first_and_what_does_not_is_left_out(tmp_path: Pat
     assert all(one.how and one.verdict == "fits" for one in advice)
 
 
-@pytest.mark.parametrize("own_optimizer", [False, True])
-def test_what_is_told_is_of_what_is_set(own_optimizer: bool, tmp_path: Path) -> None:
-    """DeepSpeed refuses to offload a script's own optimizer, unless a second key says that it may."""
-
-    def rehearse(changed: RehearsalJob) -> RehearsalReport:
-        made = changed.overrides.get("ds_config", {})
-        seconds = 1.0
-        if made.get("zero_optimization.offload_optimizer.device"):
-            forced = made.get("zero_force_ds_cpu_optimizer", True)
-            if forced and own_optimizer:
-                raise ZerokitError("a client provided optimizer")
-            seconds = 0.5 if forced else 0.6
-        return REPORT.model_copy(update={"time": _timed(seconds)})
-
-    report = REPORT.model_copy(update={"time": _timed(1.0)})
-    advice, failed = advise(report, job(), tmp_path, rehearse)
-    (offload,) = [one for one in advice if "optimizer on the host" in one.change]
-    how = '"zero_optimization": {"offload_optimizer": {"device": "cpu"}}'
-    keys = {"zero_optimization.offload_optimizer.device": "cpu"}
-    if own_optimizer:
-        how += ', "zero_force_ds_cpu_optimizer": false'
-        keys |= {"zero_force_ds_cpu_optimizer": False}
-    assert (offload.how, offload.ds_config) == (how, keys)
-    assert offload.step_seconds == (0.6 if own_optimizer else 0.5)
-    assert not failed
-
-
 def test_a_lower_stage_says_what_it_leaves_out() -> None:
     def how(**offload: Any) -> str:
         report = _report(_stage(3, **offload)).model_copy(update={"time": _timed(1.0)})

@@ -22,6 +22,8 @@ _MOMENT = 0.05
 _MOST = 5
 _WORTH_SAYING = 0.01
 """Of the peak, or of a token's time of a GPU."""
+_Outcome = tuple[Candidate, RehearsalReport | ZerokitError]
+"""What was rehearsed in the end, and what came of it."""
 _FOR_MEMORY = 2
 """At least so many changes that save memory are told besides those that make steps faster."""
 
@@ -66,31 +68,30 @@ def advise(
     with progress(transient=True) as bar, ThreadPoolExecutor(_AT_ONCE) as pool:
         task = bar.add_task("Trying changes", total=len(chosen), note="")
 
-        def tried(number: int, candidate: Candidate) -> tuple[Candidate, RehearsalReport]:
+        def outcome(number: int, candidate: Candidate) -> _Outcome:
+            try:
+                return candidate, rehearse(candidate.applied_to(job, folder, number))
+            except ZerokitError as error:
+                if candidate.otherwise is None or candidate.refusal not in error.message:
+                    return candidate, error
+            return outcome(number + len(chosen), candidate.otherwise)
+
+        def tried(number: int, candidate: Candidate) -> _Outcome:
             bar.update(task, note=candidate.change, refresh=True)
             if bar.disable:
                 note(f"Trying change {number} of {len(chosen)}: {candidate.change}")
-            try:
-                return candidate, rehearse(candidate.applied_to(job, folder, number))
-            except ZerokitError:
-                if candidate.otherwise is None:
-                    raise
-            return candidate.otherwise, rehearse(
-                candidate.otherwise.applied_to(job, folder, number + len(chosen))
-            )
+            return outcome(number, candidate)
 
-        running: dict[Future[tuple[Candidate, RehearsalReport]], Candidate] = {}
+        running: list[Future[_Outcome]] = []
         try:
             for number, candidate in enumerate(chosen, 1):
-                running[pool.submit(tried, number, candidate)] = candidate
+                running.append(pool.submit(tried, number, candidate))
             for future in as_completed(running):
                 bar.update(task, advance=1)
-                try:
-                    candidate, changed = future.result()
-                except ZerokitError as error:
-                    failed.append(NotRehearsed(change=running[future].change, why=error.message))
-                    continue
-                if candidate.changes_micro_batch and _as_large(report, changed):
+                candidate, changed = future.result()
+                if isinstance(changed, ZerokitError):
+                    failed.append(NotRehearsed(change=candidate.change, why=changed.message))
+                elif candidate.changes_micro_batch and _as_large(report, changed):
                     why = (
                         "the first batch is as large as before: of one example, or not of a size "
                         "that the script gives a DataLoader"

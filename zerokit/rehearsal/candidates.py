@@ -30,8 +30,10 @@ class Candidate:
     micro_batch_divisor: int = 1
     micro_batch_multiplier: int = 1
     num_gpus_factor: int = 1
+    refusal: str = ""
+    """Words of the error by which the run refuses this."""
     otherwise: Candidate | None = None
-    """What is tried where this is refused."""
+    """What is tried where it does; not after another error, which says nothing against this."""
 
     @property
     def changes_micro_batch(self) -> bool:
@@ -120,7 +122,9 @@ def _offload(report: RehearsalReport, zero: dict[str, Any], stage: int) -> Itera
             change="optimizer on the host",
             how=how,
             ds_config=offload,
-            # DeepSpeed refuses an optimizer that the script makes itself; so it runs on the host as it is.
+            # DeepSpeed refuses an optimizer that the script makes itself (_configure_optimizer in
+            # deepspeed/runtime/engine.py); with the second key it runs on the host as it is.
+            refusal="ZeRO-Offload with a client provided optimizer",
             otherwise=Candidate(
                 change="optimizer on the host, as the script makes it",
                 how=f'{how}, "zero_force_ds_cpu_optimizer": false',

@@ -11,6 +11,7 @@ import os
 import runpy
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -79,7 +80,11 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
     """As :func:`rehearse`, as a rank that is set up already."""
     failure: BaseException | None = None
     try:
-        _run_script(job)
+        try:
+            _run_script(job)
+        finally:
+            with suppress(AttributeError, OSError, ValueError):  # the script may have closed or replaced it
+                sys.stdout.flush()  # so that nothing follows its error, which is the last line of a log
     except RehearsalComplete:
         pass
     except SystemExit as stop:
