@@ -365,13 +365,16 @@ def test_time_by_a_file_that_does_not_tell_a_card_s_speed_is_refused_by_the_file
     assert str(caught.value) == f"{file}:1 (gpu): {missing}. Give them as in gpus.json"
 
 
-def test_nodes_larger_than_a_file_has_them_are_refused_by_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("gpus", "more"), [(8, ""), (6, " with a --num-gpus that is a multiple of 4")])
+def test_nodes_larger_than_a_file_has_them_are_refused_by_the_file(
+    gpus: int, more: str, tmp_path: Path
+) -> None:
     file = tmp_path / "x1.json"
     card = {"name": "X1", "nominal_gb": 64, "node": {"gpus": 4}}
     file.write_text(json.dumps({"gpu": card}, indent=1), encoding="utf-8")
     with pytest.raises(ZerokitError) as caught:
-        rehearse(__file__, num_gpus=8, hardware=file)
-    told = "a node has 4 GPUs, and the run 8 on each. Say --gpus-per-node 4, or correct the file"
+        rehearse(__file__, num_gpus=gpus, hardware=file)
+    told = f"a node has 4 GPUs, and the run {gpus} on each. Say --gpus-per-node 4{more}, or correct the file"
     assert str(caught.value) == f"{file}:6 (gpu.node.gpus): {told}"
     for run in ({"num_gpus": 8, "gpus_per_node": 4}, {"num_gpus": 2}):
         with pytest.raises(ZerokitError, match="there is no rank 9"):  # the node's shape is none of them

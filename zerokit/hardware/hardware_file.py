@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal
 
 from zerokit.documents import Document, KeyPath, read_document
 from zerokit.errors import DocumentError, did_you_mean
+from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import Gpu, find_gpu
 from zerokit.hardware.prices.attention import AttentionCurve
 from zerokit.hardware.prices.figures import figures
@@ -84,13 +85,13 @@ class OwnKernels:
     attention: Mapping[_Dtype, AttentionCurve] = field(default_factory=dict)
 
 
-def read_hardware(path: str | Path, *, timed: bool = False, gpus_of_node: int = 1) -> Hardware:
+def read_hardware(path: str | Path, *, timed: bool = False, run: Cluster | None = None) -> Hardware:
     """Read a file of hardware, JSON or YAML.
 
     Args:
         path: of the file.
         timed: whether times are asked of it, which take the card's speed.
-        gpus_of_node: how many GPUs of a node a run takes.
+        run: how many GPUs it takes, and of a node.
 
     Raises:
         DocumentError: it cannot be read, has a key that there is not, or a figure in another unit; it has not
@@ -107,11 +108,13 @@ def read_hardware(path: str | Path, *, timed: bool = False, gpus_of_node: int = 
             hint="Give them as in gpus.json",
         )
     node = hardware.gpu.node if isinstance(document.data["gpu"], dict) else None
-    if node is not None and node.gpus < gpus_of_node:
+    if node is not None and run is not None and node.gpus < run.local_ranks:
+        fills_nodes = run.world_size % node.gpus == 0
+        more = "" if fills_nodes else f" with a --num-gpus that is a multiple of {node.gpus}"
         raise DocumentError(
-            f"a node has {quantity(node.gpus, 'GPU')}, and the run {gpus_of_node} on each",
+            f"a node has {quantity(node.gpus, 'GPU')}, and the run {run.local_ranks} on each",
             where=document.where(("gpu", "node", "gpus")),
-            hint=f"Say --gpus-per-node {node.gpus}, or correct the file",
+            hint=f"Say --gpus-per-node {node.gpus}{more}, or correct the file",
         )
     return hardware
 

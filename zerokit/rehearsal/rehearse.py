@@ -195,7 +195,7 @@ def _card(
         return card, None
     if gpu is not None:
         raise ZerokitError("the file names the card", where="--hardware", hint="Leave out --gpu")
-    found = read_hardware(hardware, timed=timed, gpus_of_node=run.local_ranks)
+    found = read_hardware(hardware, timed=timed, run=run)
     return found.gpu if memory_bytes is None else found.gpu.with_memory(memory_bytes), dict(found.figures)
 
 
