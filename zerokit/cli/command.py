@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +16,10 @@ from zerokit.reporting.tables import fold
 UsageError: Any
 ClickException: Any
 UsageError, ClickException = typer.BadParameter.__mro__[1:3]
+
+
+_DEFAULT_IN_WORDS = re.compile(r"\[default: \((.*)\)(?=(;[^;]*)?\]$)")
+"""A default that a command names itself, and typer therefore puts in parentheses, with a range after it."""
 
 
 class _Missing(typer.BadParameter):
@@ -55,6 +60,8 @@ class Command(TyperCommand):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
+                name, text = record
+                record = name, _DEFAULT_IN_WORDS.sub(r"[default: \1", text)
                 kind = "Arguments" if param.param_type_name == "argument" else "Options"
                 under.setdefault(getattr(param, "rich_help_panel", None) or kind, []).append(record)
         for heading, records in under.items():
