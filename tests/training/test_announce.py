@@ -18,6 +18,7 @@ from zerokit.estimation import estimate
 from zerokit.hardware.host_memory import host_memory_bytes
 from zerokit.memory import Ia3, Lora, TrainingRun
 from zerokit.memory import estimate as estimate_run
+from zerokit.recipe import load_recipe
 from zerokit.recipe.model import TaskSection
 from zerokit.resolving.settle import resolve_for_trainer
 from zerokit.training import preflight
@@ -281,12 +282,18 @@ def test_a_run_says_what_it_keeps(
         held_out=None,
         task=CausalLM(TaskSection(chunked_loss=False)),
         padding=Padding(0.02, 0.6, 32),
+        loaded=load_recipe(None, ["--training.output_dir", "out"]),
+        output=SimpleNamespace(resume=None if expected else Path("out/checkpoint-7")),
+        output_dir=Path("out"),
     )
     group = SimpleNamespace(ranks=SimpleNamespace(world_size=2, is_main=True))
     model: Any = torch.nn.Linear(10, 10)
     told: Any = (group, prepared, model)
     assert announce(*told, cuda=False) == Expected(expected, None)
     said = capsys.readouterr().err
+    since = "" if expected else ", resumed from out/checkpoint-7"
+    recipe = "a model from scratch by the embedded default recipe, as there is no --recipe"
+    assert f"trains {recipe}{since}; saved in out\n" in said
     assert "110 parameters, 110 trained, fp32, ZeRO-1 on 2 ranks; 1 row, 0 held out" in said
     assert "which do not see each other (task.padding_free: false switches it off)" in said
     padded = "2.0% padding, where a row for each would have 60.0%"

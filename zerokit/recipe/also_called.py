@@ -44,7 +44,7 @@ _ALSO_CALLED: Mapping[str, Collection[str]] = {
     "task.loss_on": ("train_on_inputs", "completion_only_loss", "assistant_only_loss"),
     "task.beta": ("pref_beta",),
     "task.mask_probability": ("mlm_probability",),
-    "peft.type": ("adapter", "finetuning_type", "load_in_4bit"),
+    "peft.type": ("adapter", "finetuning_type", "load_in_4bit", "use_peft", "use_lora"),
     "peft.r": ("lora_r", "lora_rank"),
     "peft.lora_alpha": (),
     "peft.lora_dropout": (),

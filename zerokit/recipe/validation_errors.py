@@ -59,12 +59,12 @@ def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[
         data: the document that was validated.
     """
     found: dict[KeyPath, list[ErrorDetails]] = {}  # a union reports each branch
-    renamed: set[str | None] = set()
+    renamed: set[str] = set()
     for details in sorted(error.errors(include_url=False), key=_order):
         path = _real_path(details, data)
         if details["type"] == "extra_forbidden":
-            renamed.add(key_meant(dotted(path[:-1]), str(path[-1]), _keys_at(model, path[:-1])))
-        if details["type"] == "missing" and dotted(path) in renamed:
+            renamed.add(f"{key_meant(dotted(path[:-1]), str(path[-1]), _keys_at(model, path[:-1]))}.")
+        if details["type"] == "missing" and any(one.startswith(f"{dotted(path)}.") for one in renamed):
             continue
         found.setdefault(path, []).append(details)
     # Of a union keep the branch that went deepest into the document.

@@ -13,6 +13,7 @@ from zerokit.memory import ModelStates, TrainingRun
 from zerokit.memory.four_bits import packed_bytes
 from zerokit.memory.loss_chunks import chunk_tokens, saves_memory
 from zerokit.memory.settings import settings_of
+from zerokit.recipe.load import EMBEDDED
 from zerokit.training.preflight import expected_peak, own_optimizer, plain_config
 from zerokit.units import format_bytes, format_count, quantity
 
@@ -68,6 +69,7 @@ def announce(
         kept, line = states.total_bytes, states_line(states, cuda=cuda)
     peak = None
     if group.ranks.is_main:
+        console.note(_begins(prepared))
         console.note(
             f"{format_count(whole)} parameters, {format_count(trained)} trained, {prepared.precision}, "
             f"ZeRO-{prepared.zero_stage} on {quantity(world_size, 'rank')}; "
@@ -90,6 +92,15 @@ def announce(
             for line in told.lines:
                 console.note(line)
     return Expected(kept, peak)
+
+
+def _begins(prepared: Prepared) -> str:
+    """What is run, from where on, and where it is saved."""
+    recipe, resume = prepared.loaded.origins.document.name, prepared.output.resume
+    what = prepared.loaded.recipe.model.path or "a model from scratch"
+    what = f"{what} by the {recipe}, as there is no --recipe" if recipe in EMBEDDED.values() else what
+    since = "" if resume is None else f", resumed from {resume}"
+    return f"trains {what}{since}; saved in {prepared.output_dir}"
 
 
 def _rows(prepared: Prepared) -> str:

@@ -307,10 +307,11 @@ def _print_summary(report: RunReport, prepared: Prepared, num_files: int) -> Non
     for name, after in report.metrics_after.items():
         before = report.metrics_before.get(name)
         results.append(f"{name} {'' if before is None else f'{figure(before)} -> '}{figure(after)}")
-    since = f" (from step {report.resumed_from_step})" if report.resumed_from_step else ""
+    steps = quantity(report.steps - report.resumed_from_step, "step")
+    since = f" after step {report.resumed_from_step}" if report.resumed_from_step else ""
     mfu = "" if report.mfu is None else f"MFU {report.mfu:.1%}, "
     console.note(
-        f"{report.steps} steps{since} in {format_seconds(report.train_seconds)}, "
+        f"{steps}{since} in {format_seconds(report.train_seconds)}, "
         f"{report.tokens_per_second:,.0f} tokens/s, {mfu}{', '.join(results)}, "
         f"peak {format_bytes(report.peak_memory_bytes)} per rank"
     )
