@@ -327,7 +327,14 @@ def test_an_empty_folder_is_named_with_the_endings_it_could_have(tmp_path: Path)
     [
         ("a.jsonl", JSONL + '{"text": x}\n', ":3:10", "'x' is not a value of JSON"),
         ("a.jsonl", JSONL + "\n" + '{"text": "x\n', ":4:10", "a string that is not closed"),
-        ("a.jsonl", '{"text": "a"}\n{"text": \n', ":2:10", "the '{' of line 2, column 1 is not closed"),
+        (
+            "a.jsonl",
+            '{"text": "a"}\n{"text": \n',
+            ":2:10",
+            "the line ends, but the '{' of line 2, column 1 is not closed",
+        ),
+        ("a.jsonl", '{"text": \n{"text": "a"}\n', ":1", "the line ends, but the '{' of line 1, column 1"),
+        ("a.json", '[\n{"text": "a"}', ":2:14", "the file ends, but the '[' of line 1, column 1"),
         ("a.jsonl", '{"text": "a"}\n[1]\n', ":2", "not a JSON object"),
         ("a.jsonl", '"a"\n"b"\n', ":1", "not a JSON object"),
         ("a.jsonl", '{"text": "a", "text": "b"}\n', ":1", "the key 'text' stands twice"),

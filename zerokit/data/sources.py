@@ -230,20 +230,21 @@ def _decoded(text: bytes, where: str, encoding: str = "utf-8-sig") -> str:
         raise DataError(str(error), where=where, hint="Save it as UTF-8") from None
 
 
-def _parse_example(text: str, file: str, line: int | None = None) -> None:
+def _parse_example(text: str, file: str, line: int | None = None, *, is_line: bool = False) -> None:
     """Raise DataError, with its place, where `text` is not JSON of an object, or of a list of them.
 
     Args:
         text: all of a file, or a line of it.
         file: its name.
         line: the number of the line, from 1; None: it is all.
+        is_line: whether it is a line, though with blank ones above it for those of the file.
     """
     name = file if line is None else f"{file}:{line}"
     try:
-        data = parse_json(text, name).data
+        data = parse_json(text, name, is_line=is_line or line is not None).data
     except DocumentError as error:
         if line is not None and line > 1:  # once more, with its lines counted in the file
-            _parse_example("\n" * (line - 1) + text, file)
+            _parse_example("\n" * (line - 1) + text, file, is_line=True)
         raise DataError(error.message, where=error.where if line is None else name, hint=error.hint) from None
     examples = data if isinstance(data, list) else [data]
     for example in examples:

@@ -29,7 +29,12 @@ _DECODER = json.JSONDecoder()
 
 
 def parse_json(
-    text: str, name: str = "<json>", *, lenient: bool = False, most_entries: int | None = None
+    text: str,
+    name: str = "<json>",
+    *,
+    lenient: bool = False,
+    most_entries: int | None = None,
+    is_line: bool = False,
 ) -> Document:
     """Parse JSON.
 
@@ -43,20 +48,23 @@ def parse_json(
             the text must be strict JSON (RFC 8259), which every loader in the field reads alike; only a
             byte-order mark is passed over.
         most_entries: refuse a text with more keys and items.
+        is_line: whether it is a line of a file that may go on below, as those of JSON Lines do.
 
     Raises:
         DocumentError: a syntax error, a duplicate key or too many entries, with line, column and usual cause.
     """
-    return _JsonParser(text, name, lenient, most_entries).parse()
+    return _JsonParser(text, name, lenient, most_entries, "line" if is_line else "file").parse()
 
 
 class _JsonParser:
     """A recursive-descent parser that records positions, which the standard library's does not."""
 
-    def __init__(self, text: str, name: str, lenient: bool, most_entries: int | None) -> None:
+    def __init__(self, text: str, name: str, lenient: bool, most_entries: int | None, whole: str) -> None:
         self.text = text
         self.name = name
         self.lenient = lenient
+        self.whole = whole
+        """What ends with the text."""
         self.most_entries = len(text) if most_entries is None else most_entries
         self.at = 0
         self.spans: dict[KeyPath, Span] = {}
@@ -308,11 +316,11 @@ class _JsonParser:
         if bare is not None:  # hjson took the rest of that line for its text
             self._fail(bare.message, bare.hint, bare.start)
         if not self.open:
-            self._fail("the file ends where a value should be", "Complete it")
+            self._fail(f"the {self.whole} ends where a value should be", "Complete it")
         line, column = self._position(self.open[-1])
         bracket = self.text[self.open[-1]]
         self._fail(
-            f"the file ends, but the '{bracket}' of line {line}, column {column} is not closed",
+            f"the {self.whole} ends, but the '{bracket}' of line {line}, column {column} is not closed",
             f"Add '{causes.CLOSER[bracket]}'",
         )
 
