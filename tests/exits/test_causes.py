@@ -94,6 +94,8 @@ ENDED = (
         ("RuntimeError: mat2 must be a matrix, got 1-D tensor", "partitioned-parameter"),
         ("Exception: Current loss scale already at minimum - cannot decrease scale anymore.", "loss-scale"),
         ("AssertionError: Check batch related parameters. train_batch_size is not equal to", "batch-sizes"),
+        ("AssertionError: zero stage 2 requires an optimizer", "no-optimizer"),
+        ("ValueError: ZeRO inference only makes sense with ZeRO Stage 3 - please adjust", "evaluate-only"),
         ("AssertionError: More elements 524709888 than buffer size 100,000,000", "nvme-buffer"),
         (
             "AssertionError: The parameter 12 has already been reduced. Gradient computed twice",

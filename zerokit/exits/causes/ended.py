@@ -6,6 +6,14 @@ from zerokit.exits.causes.entry import EXIT_CODE, ZEROKIT, Cause, Weight, cause
 
 ENDED: tuple[Cause, ...] = (
     cause(
+        "rehearsal",
+        "the script that zerokit rehearsed failed",
+        "Read what it printed above",  # its error, of which this line only says that it came
+        r"zerokit: error: [^\n]{1,400}?: the script fails (?:before its first|after [\d,]{1,12}) "
+        r"optimizer step",
+        weight=Weight.EXIT,
+    ),
+    cause(
         ZEROKIT,
         "{what}",
         "",

@@ -122,10 +122,16 @@ TRAINING: tuple[Cause, ...] = (
         r"no_?sync context manager is incompatible",
     ),
     cause(
+        "no-optimizer",
+        "the engine was made without an optimizer, which ZeRO-1 and ZeRO-2 need",
+        'Give the ds_config an "optimizer" section, or pass one to deepspeed.initialize; to evaluate only: '
+        "stage 3",
+        r"zero stage \d requires an optimizer",
+    ),
+    cause(
         "evaluate-only",
         "the engine was made without an optimizer, which ZeRO-1 and ZeRO-2 need",
         "Evaluate after training, at stage 3, or without DeepSpeed",
-        r"zero stage \d requires an optimizer",
         r"only makes sense with ZeRO Stage 3",
     ),
     cause(
