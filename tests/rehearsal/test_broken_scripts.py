@@ -97,6 +97,24 @@ def test_a_ds_config_that_deepspeed_refuses_makes_no_engine(
     assert ("ds_config (" in outcome.err) == (not caught), outcome.err
 
 
+NO_OPTIMIZER = """
+import deepspeed, torch
+deepspeed.initialize(
+    model=torch.nn.Linear(1, 1),
+    config={"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}},
+)
+"""
+
+
+def test_a_failure_whose_words_are_known_is_told_with_what_to_do(rehearse: Rehearse, tmp_path: Path) -> None:
+    script = tmp_path / "no_optimizer.py"
+    script.write_text(NO_OPTIMIZER, encoding="utf-8")
+    outcome = rehearse(f"{script}", both=True)
+    assert "zero stage 2 requires an optimizer" in outcome.err
+    assert 'would show. Give the ds_config an "optimizer" section, or pass one to' in last_line(outcome)
+    assert last_line(rehearse("broken_undefined_kernel.py")).endswith("the cluster would show")
+
+
 def test_says_how_far_a_script_came(rehearse: Rehearse) -> None:
     assert "after 1 optimizer step" in last_line(rehearse("broken_raises.py", both=True))
     assert "before its first optimizer step" in last_line(rehearse("broken_undefined_kernel.py"))

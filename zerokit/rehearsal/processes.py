@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from zerokit.errors import ZerokitError
 from zerokit.files import write_file
 from zerokit.rehearsal import stacks
+from zerokit.rehearsal.error_hints import left_hint
 from zerokit.rehearsal.file_overlay import FileOverlay
 from zerokit.rehearsal.guard import GuardedProcess
 from zerokit.rehearsal.job import RehearsalJob
@@ -169,7 +170,8 @@ class Worker:
         if code == _EXPLAINED:
             raise ExplainedError(self._last_words().removeprefix("zerokit: error: "))
         if code in _SCRIPT_FAILED:
-            self._fail(f"the script fails {_moment(report)}", _SCRIPT_FAILED[code], ScriptError)
+            hint = ". ".join((_SCRIPT_FAILED[code], *left_hint(self.job)))
+            self._fail(f"the script fails {_moment(report)}", hint, ScriptError)
         if code == -signal.SIGKILL:
             self._fail("the rehearsal was killed", "This machine may be out of memory")
         if code in (-signal.SIGABRT, -signal.SIGSEGV):

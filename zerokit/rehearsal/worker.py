@@ -21,6 +21,7 @@ from zerokit.files import write_file
 from zerokit.rehearsal import launchers, stacks
 from zerokit.rehearsal.call_order import FAILED, SCRIPT_ENDED, STEPS_DONE
 from zerokit.rehearsal.call_sites import OWN
+from zerokit.rehearsal.error_hints import hint_file, hint_for
 from zerokit.rehearsal.errors import RehearsalGap, met_gaps
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.limits import limit_of
@@ -104,6 +105,8 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
             print(failure.code, file=sys.stderr)  # as Python does
     elif failure is not None and not isinstance(limit, RehearsalGap):
         _print_traceback(failure)
+        if hint := hint_for(failure):
+            write_file(hint_file(job), hint)
     if limit is None:
         _write_results(job, rank)
     if failure is None:
