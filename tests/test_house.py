@@ -65,7 +65,7 @@ ALLOWED = {
     | {"data", "distributed", "checkpoint", "generation"},
     # What this machine takes, measured.
     "calibration": BASE | {"hardware"},
-    "rehearsal": BASE | {"config", "resolving", "lint", "hardware", "reporting"},
+    "rehearsal": BASE | {"config", "resolving", "lint", "hardware", "reporting", "exits"},
     "quickstart": BASE
     | {"config", "resolving", "writing", "recipe", "models", "hardware", "memory", "estimation", "lint"}
     | {"reporting"}
