@@ -24,6 +24,7 @@ from zerokit.training.preview import marked
 from zerokit.training.shapes import described, detect_format
 from zerokit.training.tasks import task_of
 from zerokit.training.tasks.causal_lm import CausalLM
+from zerokit.training.tokenizer import train_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -329,7 +330,18 @@ def test_pairs_of_the_same_answer_are_told_and_left_out(tokenizer: PreTrainedTok
     [
         (None, "example 2: the conversation has no messages"),
         ([], "example 2: the conversation has no messages"),
-        ([{"role": "user", "content": "u"}], "example 2: the conversation has no assistant message"),
+        (
+            [{"role": "user", "content": "u"}],
+            "example 2: the conversation has no assistant message: the roles in it are 'user'. "
+            "Add what the assistant answers, or remove that example",
+        ),
+        (
+            [{"role": "user", "content": "u"}, {"role": "asistant", "content": "a"}],
+            "has no assistant message: the roles in it are 'user', 'asistant'. "
+            "Did you mean 'assistant' by 'asistant'?",
+        ),
+        ([{"role": "user", "content": "u"}, {"role": "gpt", "content": "a"}], "'assistant' by 'gpt'?"),
+        ([{"content": "u"}], "has no assistant message: there are no roles in it. Add what"),
         ([{"role": "assistant", "content": "a"}], "example 2: the conversation begins with the assistant"),
     ],
 )
@@ -374,6 +386,28 @@ def test_a_template_that_cannot_be_used_is_a_data_error(
     other.chat_template = template
     rows = [chat(("user", "u"), ("assistant", "a"))]
     assert f"example 1: the conversation {message}" in error_of(rows, other, "messages")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "hint"),
+    [
+        ("<|assistant|>: ", "yes", "Remove the space at its end"),
+        ("<|assistant|>:", ":yes", "End it with a special token"),
+        ("<|assistant|>:\n", "\n\nyes", "Remove the white space with which the answer begins"),
+    ],
+)
+def test_a_generation_prompt_that_is_joined_with_the_answer_is_told_apart(
+    prompt: str, answer: str, hint: str
+) -> None:
+    # What joins them: a word takes the space before it, and signs and line breaks each other.
+    joining = train_tokenizer(["a yes::yes\n\n\nyes"] * 9, 400, mask=False)
+    joining.chat_template = (
+        "{% for m in messages %}{{ '" + prompt + "' if m.role == 'assistant' else 'user: ' }}"
+        "{{ m.content }}<|end|>{% endfor %}{{ '" + prompt + "' if add_generation_prompt }}"
+    ).replace("\n", "\\n")
+    said = error_of([chat(("user", "u"), ("assistant", answer))], joining, "messages")
+    joins = "the tokenizer joins the end of the chat template's generation prompt with the answer, message 2"
+    assert said.endswith(f"example 1: the conversation cannot be masked: {joins}. {hint}")
 
 
 @pytest.mark.parametrize(

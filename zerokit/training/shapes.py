@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from zerokit.recipe.model import Columns, DataSection, Format
 
-_ROLES = {
+ROLES = {
     **{"human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant"},
     **{"function_call": "assistant", "observation": "tool"},
     **{name: name for name in ("user", "assistant", "system", "tool")},
@@ -147,13 +147,13 @@ def messages_of(conversation: Any) -> Any:
         speaker = turn.get("from")
         if speaker is None:
             messages.append(turn)
-        elif not isinstance(speaker, str) or speaker not in _ROLES:
+        elif not isinstance(speaker, str) or speaker not in ROLES:
             raise DataError(
                 f"the conversation has a message from '{speaker}'",
-                hint=did_you_mean(str(speaker), list(_ROLES)),
+                hint=did_you_mean(str(speaker), list(ROLES)),
             )
         else:
-            messages.append({"role": _ROLES[speaker], "content": turn.get("value")})
+            messages.append({"role": ROLES[speaker], "content": turn.get("value")})
     roles = [message.get("role") for message in messages]
     # Files of shared links often begin in the middle, with an answer whose question is elsewhere.
     while roles and roles[0] == "assistant":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from zerokit.data.encoding import encode, render_chat
-from zerokit.errors import DataError
+from zerokit.errors import DataError, nearest
 from zerokit.training.examples import (
     IGNORED,
     Encoded,
@@ -16,12 +16,17 @@ from zerokit.training.examples import (
     text_of,
     text_or_none,
 )
-from zerokit.training.shapes import messages_of
+from zerokit.training.shapes import ROLES, messages_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from zerokit.recipe.model import Columns, Format, TaskSection
+
+_OTHER_TEMPLATE = "Mend it, or use a tokenizer with another chat template"
+_MOST_ROLES = 4
+_LONGEST_ROLE = 40
+"""Characters of one that are shown; a file may have its texts there."""
 
 
 class AnswerEncoder(Encoder):
@@ -185,10 +190,12 @@ class AnswerEncoder(Encoder):
                 continue
             if end == 1:
                 self._fail_chat("begins with the assistant, which has nothing to answer")
-            prompt = self._render(turns[: end - 1], add_generation_prompt=True)
-            whole = self._render(turns[:end])
+            texts = self._render(turns[: end - 1], add_generation_prompt=True), self._render(turns[:end])
+            prompt, whole = (
+                encode(self.tokenizer, text, most=self.most, special_tokens=False) for text in texts
+            )
             if whole[: len(prompt)] != prompt:
-                self._fail_chat(f"cannot be masked: message {end} does not begin with the generation prompt")
+                self._fail_chat(*_why_not_masked(*texts, end))
             before: list[bool] = []
             if sequences and prompt[: len(sequences[-1][0])] == sequences[-1][0]:
                 before = sequences.pop()[1]
@@ -197,22 +204,53 @@ class AnswerEncoder(Encoder):
             )
             sequences.append((whole, trained))
         if not sequences:
-            self._fail_chat("has no assistant message")
+            self._fail_chat(*_no_answer(turns))
         if given:  # an answer among them may have a sequence of its own
             return [one for one in sequences if any(one[1])] or sequences[-1:]
         return sequences
 
-    def _render(self, turns: list[dict[str, Any]], **options: Any) -> list[int]:
+    def _render(self, turns: list[dict[str, Any]], **options: Any) -> str:
         try:
-            rendered = render_chat(self.tokenizer, turns, **options)
+            return render_chat(self.tokenizer, turns, **options)
         except DataError as error:
-            self._fail_chat(f"cannot be rendered by the tokenizer's chat template: {error.message}")
-        return encode(self.tokenizer, rendered, most=self.most, special_tokens=False)
+            what = f"cannot be rendered by the tokenizer's chat template: {error.message}"
+            self._fail_chat(what, _OTHER_TEMPLATE)
 
-    def _fail_chat(self, what: str) -> NoReturn:
-        raise UnusableError(
-            f"the conversation {what}", hint="Mend it, or use a tokenizer with another chat template"
-        )
+    def _fail_chat(self, what: str, hint: str = "Mend or remove that example") -> NoReturn:
+        raise UnusableError(f"the conversation {what}", hint=hint)
+
+
+def _why_not_masked(prompt: str, whole: str, number: int) -> tuple[str, str]:
+    """What keeps an answer's tokens from being told apart from those before it, and what helps.
+
+    Args:
+        prompt: the chat before the answer, with the generation prompt.
+        whole: the chat with the answer.
+        number: of the answer's message, from 1.
+    """
+    if not whole.startswith(prompt):
+        what = f"cannot be masked: message {number} does not begin with the generation prompt"
+        return what, _OTHER_TEMPLATE
+    hint = "End it with a special token"
+    if prompt.endswith(" "):  # which most tokenizers join with the word after it
+        hint = "Remove the space at its end"
+    elif whole[len(prompt) :][:1].isspace():
+        hint = "Remove the white space with which the answer begins"
+    what = "the tokenizer joins the end of the chat template's generation prompt with the answer"
+    return f"cannot be masked: {what}, message {number}", hint
+
+
+def _no_answer(turns: list[dict[str, Any]]) -> tuple[str, str]:
+    """The roles that a chat has instead of an assistant's, and what helps."""
+    roles = list(dict.fromkeys(str(turn["role"])[:_LONGEST_ROLE] for turn in turns if "role" in turn))
+    shown = ", ".join(f"'{role}'" for role in roles[:_MOST_ROLES])
+    more = ", ..." if roles[_MOST_ROLES:] else ""
+    told = f"the roles in it are {shown}{more}" if roles else "there are no roles in it"
+    what = f"has no assistant message: {told}"
+    for role in roles:
+        if ROLES.get(role) == "assistant" or nearest(role, ["assistant"]):
+            return what, f"Did you mean 'assistant' by '{role}'?"
+    return what, "Add what the assistant answers, or remove that example"
 
 
 def joined(prompt: Any, answer: list[Any], name: str) -> tuple[list[Any], int]:
