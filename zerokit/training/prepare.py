@@ -52,6 +52,7 @@ from zerokit.training.spikes import Places, looked_up, numbered
 from zerokit.training.tasks import task_of, tasks_for
 from zerokit.training.tasks.labels import described_labels, known_labels
 from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
+from zerokit.training.twins import tell_twins
 from zerokit.units import quantity
 
 if TYPE_CHECKING:
@@ -164,6 +165,7 @@ def prepare(
             if line:
                 console.note(line)
     task = group.together(lambda: _task(loaded, folder, examples))
+    tell_twins(group, examples, held_out, loaded, task)
     tokenizer = _get_tokenizer(group, loaded, folder, examples, task)
     group.together(lambda: check_fp16(resolved, loaded, folder))
     model = group.together(lambda: prepare_model(loaded, folder, tokenizer, task))
@@ -239,8 +241,9 @@ def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
     model = loaded.recipe.model
     folder = group.node_main_first(lambda: find_checkpoint(model, loaded.where("model", "path")))
     resolved = _resolve(group, loaded)
-    examples, _ = group.node_main_first(lambda: given_examples(loaded, _seed(resolved)))
+    examples, held_out = group.node_main_first(lambda: given_examples(loaded, _seed(resolved)))
     task = group.together(lambda: _task(loaded, folder, examples))
+    tell_twins(group, examples, held_out, loaded, task)
     tokenizer = _get_tokenizer(group, loaded, folder, examples, task)
     prepared = group.together(lambda: prepare_model(loaded, folder, tokenizer, task))
     task = group.together(lambda: task.for_model(prepared.config, loaded))
@@ -301,9 +304,8 @@ def _task(loaded: LoadedRecipe, folder: Path | None, examples: Examples) -> Task
         raise DataError(error.message, where=error.where, hint=hint) from None
     known: tuple[str, ...] = ()
     if folder is not None:
-        known = known_labels(
-            read_model_config(folder / "config.json", where=loaded.where("model", "path")).data
-        )
+        config = read_model_config(folder / "config.json", where=loaded.where("model", "path"))
+        known = known_labels(config.data)
     return (
         task if data.streaming else task.with_labels_of(examples.loaded, data.columns, known, examples.where)
     )

@@ -1,0 +1,90 @@
+"""Held-out examples that are trained on, too, are told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from zerokit.recipe.load import load_recipe
+from zerokit.training import twins
+from zerokit.training.given import given_examples
+from zerokit.training.tasks import task_of
+from zerokit.training.twins import twins_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def told(
+    tmp_path: Path, rows: Sequence[Any], held_out: Sequence[Any] | None = None, **data: Any
+) -> str | None:
+    files = {"train": rows, "eval": held_out}
+    for name, examples in files.items():
+        if examples is not None:
+            file = tmp_path / f"{name}.jsonl"
+            file.write_text("".join(json.dumps(one) + "\n" for one in examples))
+            data[name] = str(file)
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"model": "org/name", "data": data, "training": {"max_steps": 1}}))
+    loaded = load_recipe(recipe)
+    train, held = given_examples(loaded, seed=0)
+    return twins_line(train, held, loaded, task_of(loaded.recipe.task))
+
+
+def pairs(*names: str, **more: str) -> list[dict[str, str]]:
+    return [{"prompt": name, "completion": "x", **more} for name in names]
+
+
+def chats(*names: str, **more: str) -> list[dict[str, Any]]:
+    turns = [[{"role": "user", "content": name}, {"role": "assistant", "content": "x"}] for name in names]
+    return [{"messages": [*each, {"role": "user", "content": "and?", **more}]} for each in turns]
+
+
+@pytest.mark.parametrize(
+    ("rows", "held_out", "expected"),
+    [
+        (
+            pairs("a", "b", "c"),
+            pairs("d", "b", "a"),
+            "2 of 3 held-out examples are also trained on (such as {}:2)",
+        ),
+        (pairs("a", "b"), pairs("d", "b"), "1 of 2 held-out examples is also trained on ({}:2)"),
+        (pairs("a", "b"), pairs("b"), "1 of 1 held-out example is also trained on ({}:1)"),
+        (pairs("a", "b"), pairs("b", "b"), "2 of 2 held-out examples are also"),
+        # Columns that nobody uses make no other example, and neither do keys that are only filled in.
+        (pairs("a", id="1"), pairs("a", id="2"), "1 of 1 held-out"),
+        ([*chats("a"), *chats("b", name="me")], chats("a"), "1 of 1 held-out"),
+        (pairs("a", "a", "b"), pairs("c"), None),
+        (pairs("ab"), [{"prompt": "a", "completion": "bx"}], None),
+    ],
+)
+def test_held_out_examples_that_are_trained_on_are_told(
+    rows: list[Any], held_out: list[Any], expected: str | None, tmp_path: Path
+) -> None:
+    said = told(tmp_path, rows, held_out)
+    if expected is None:
+        assert said is None
+    else:
+        assert (said or "").startswith(f"warning: {expected.format(tmp_path / 'eval.jsonl')}")
+        assert (said or "").endswith(", so the held-out loss flatters")
+
+
+def test_a_share_that_is_held_out_of_repeated_data_is_looked_at(tmp_path: Path) -> None:
+    rows = pairs(*map(str, range(20)))
+    said = told(tmp_path, rows + rows, eval_fraction=0.1)
+    assert said is not None
+    assert f" of 4 held-out examples are also trained on (such as {tmp_path / 'train.jsonl'}:" in said
+    assert told(tmp_path, rows, eval_fraction=0.1) is None
+
+
+def test_nobody_looks_where_it_is_known_streamed_or_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pairs("a", "b")
+    assert told(tmp_path, rows, rows[:1], streaming=True) is None
+    assert told(tmp_path, rows, eval=str(tmp_path / "train.jsonl")) is None
+    monkeypatch.setattr(twins, "_MOST_EXAMPLES", 2)
+    assert told(tmp_path, rows, rows[:1]) is None
