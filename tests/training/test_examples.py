@@ -389,15 +389,20 @@ def test_a_template_that_cannot_be_used_is_a_data_error(
 
 
 @pytest.mark.parametrize(
-    ("prompt", "answer", "hint"),
+    ("prompt", "answer", "hint", "cured"),
     [
-        ("<|assistant|>: ", "yes", "Remove the space at its end"),
-        ("<|assistant|>:", ":yes", "End it with a special token"),
-        ("<|assistant|>:\n", "\n\nyes", "Remove the white space with which the answer begins"),
+        ("<|assistant|>: ", "yes", "Remove the space at its end", ("<|assistant|>:", "yes")),
+        ("<|assistant|>:", ":yes", "End it with a special token", ("<|assistant|>:<|end|>", ":yes")),
+        (
+            "<|assistant|>:\n",
+            "\n\nyes",
+            "Remove the white space with which the answer begins",
+            ("<|assistant|>:\n", "yes"),
+        ),
     ],
 )
 def test_a_generation_prompt_that_is_joined_with_the_answer_is_told_apart(
-    prompt: str, answer: str, hint: str
+    prompt: str, answer: str, hint: str, cured: tuple[str, str]
 ) -> None:
     # What joins them: a word takes the space before it, and signs and line breaks each other.
     joining = train_tokenizer(["a yes::yes\n\n\nyes"] * 9, 400, mask=False)
@@ -408,6 +413,10 @@ def test_a_generation_prompt_that_is_joined_with_the_answer_is_told_apart(
     said = error_of([chat(("user", "u"), ("assistant", answer))], joining, "messages")
     joins = "the tokenizer joins the end of the chat template's generation prompt with the answer, message 2"
     assert said.endswith(f"example 1: the conversation cannot be masked: {joins}. {hint}")
+    joining.chat_template = joining.chat_template.replace(
+        *(each.replace("\n", "\\n") for each in (prompt, cured[0]))
+    )
+    run([chat(("user", "u"), ("assistant", cured[1]))], joining, "messages")
 
 
 @pytest.mark.parametrize(

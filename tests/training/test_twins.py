@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.tiny import tiny_llama, tiny_tokenizer
+from zerokit.distributed.group import RankGroup
+from zerokit.distributed.ranks import Ranks
 from zerokit.recipe.load import load_recipe
-from zerokit.training import twins
+from zerokit.training import prepare, twins
 from zerokit.training.given import given_examples
 from zerokit.training.tasks import task_of
 from zerokit.training.twins import twins_line
@@ -88,3 +91,32 @@ def test_nobody_looks_where_it_is_known_streamed_or_much(
     assert told(tmp_path, rows, eval=str(tmp_path / "train.jsonl")) is None
     monkeypatch.setattr(twins, "_MOST_EXAMPLES", 2)
     assert told(tmp_path, rows, rows[:1]) is None
+
+
+@pytest.mark.parametrize(("begin", "rank", "times"), [("run", 0, 1), ("preview", 0, 1), ("preview", 1, 0)])
+def test_a_run_and_a_preview_tell_it_once(
+    begin: str,
+    rank: int,
+    times: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("set_up_libraries", "compile_extensions"):  # which are for a process of its own
+        monkeypatch.setattr(prepare, name, lambda *_, **__: None)
+    tiny_tokenizer(tmp_path / "model")
+    tiny_llama(tmp_path / "model")
+    file = tmp_path / "train.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in pairs("a", "b", "c", "a", "b", "c")))
+    recipe = tmp_path / "recipe.json"
+    model, data = str(tmp_path / "model"), {"train": str(file), "eval_fraction": 0.2}
+    training = {"output_dir": str(tmp_path / "out")}
+    recipe.write_text(
+        json.dumps({"model": model, "data": data, "task": {"seq_len": 16}, "training": training})
+    )
+    group = RankGroup(Ranks(rank=rank))
+    if begin == "run":
+        prepare.prepare(group, load_recipe(recipe))
+    else:
+        prepare.preview(group, load_recipe(recipe), 1)
+    assert capsys.readouterr().err.count("held-out example is also trained on") == times
