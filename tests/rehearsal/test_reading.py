@@ -122,7 +122,7 @@ def told(*, data: float, is_in_step: bool) -> str:
     facts = DataTime(
         batch_seconds=0.01, is_in_step=is_in_step, batches=3, workers=2, batches_of_step=1, workers_needed=1
     )
-    (line,) = time_table._data(SimpleNamespace(data=facts, breakdown=TimeBreakdown(**parts)))  # type: ignore[arg-type]
+    line, _ = time_table._data(SimpleNamespace(data=facts, breakdown=TimeBreakdown(**parts)))  # type: ignore[arg-type]
     return line
 
 
