@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from zerokit.training.tasks.task import Task
+
 INFINITE, NAN = float("inf"), float("nan")
 
 
@@ -375,6 +377,30 @@ def test_the_output_folder_itself_is_never_removed(monkeypatch: pytest.MonkeyPat
         assert list(tmp_path.rglob("*")) == [tmp_path / "out"]
 
 
+def zero_trainer(
+    task: Task,
+    model: PreTrainedModel,
+    args: TrainingArguments,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: list[dict[str, Any]],
+    **more: Any,
+) -> Any:
+    """A trainer of a copy of the model, with as little of a run beside it as it gets."""
+    given: dict[str, Any] = {
+        **dict.fromkeys(("identity", "group", "places", "operations_per_token")),
+        **{"trust_checkpoint": False, "on_spike": "note", "max_skipped_steps": 5},
+        **more,
+    }
+    return ZeroTrainer(
+        task=task,
+        model=copy.deepcopy(model),
+        args=args,
+        train_dataset=Dataset.from_list(rows),
+        data_collator=task.collator(tokenizer, model),
+        **given,
+    )
+
+
 @pytest.mark.parametrize(
     "keys",
     [
@@ -397,22 +423,7 @@ def test_every_example_gets_its_reference_whatever_loads_the_batches(
     args = TrainingArguments(
         str(tmp_path), remove_unused_columns=False, report_to="none", **{**options, **keys}
     )
-    any_: Any = None
-    trainer: Any = ZeroTrainer(
-        task=task,
-        identity=any_,
-        group=any_,
-        trust_checkpoint=False,
-        operations_per_token=None,
-        on_spike="note",
-        max_skipped_steps=5,
-        places=any_,
-        model=copy.deepcopy(model),
-        args=args,
-        train_dataset=Dataset.from_list(rows),
-        eval_dataset=Dataset.from_list(rows[:1]),
-        data_collator=task.collator(tokenizer, model),
-    )
+    trainer = zero_trainer(task, model, args, tokenizer, rows, eval_dataset=Dataset.from_list(rows[:1]))
     train_batches = trainer.get_train_dataloader()
     trainer._note_reference(trainer.train_dataset)
     reference = trainer.train_dataset.more["reference"]
@@ -452,22 +463,9 @@ def test_a_warm_up_is_held_against_the_steps_that_the_trainer_makes(
         warmup_steps=3,
         dataloader_drop_last=drops,
     )
-    any_: Any = None
-    group: Any = SimpleNamespace(ranks=SimpleNamespace(is_main=True))
-    trainer: Any = ZeroTrainer(
-        task=task,
-        identity=any_,
-        group=group,
-        trust_checkpoint=False,
-        operations_per_token=None,
-        on_spike="note",
-        max_skipped_steps=5,
-        places=any_,
-        model=copy.deepcopy(model),
-        args=args,
-        train_dataset=Dataset.from_list([{"input_ids": [5, 6], "labels": [5, 6]}] * 15),
-        data_collator=task.collator(tokenizer, model),
-    )
+    group = SimpleNamespace(ranks=SimpleNamespace(is_main=True))
+    rows = [{"input_ids": [5, 6], "labels": [5, 6]}] * 15
+    trainer = zero_trainer(task, model, args, tokenizer, rows, group=group)
     args.hf_deepspeed_config = SimpleNamespace(config={})
     with pytest.raises(Begun):
         trainer.train()

@@ -30,10 +30,7 @@ def first_look(options: Options, ranks: Ranks) -> Sampling:
     given = None
     with noted(errors):
         given = parse_sampling(options.sampling_words)
-    if ranks.is_main:
-        errors += _wrong_with_output(options)
-    if ranks.is_node_main:
-        errors += _wrong_with_input(options)
+    _look_at_files(options, errors, output=ranks.is_main, inputs=ranks.is_node_main)
     raise_together(errors)
     assert given is not None
     return given
@@ -47,7 +44,8 @@ def look_before_launch(options: Options) -> None:
     Raises:
         ZerokitError: as there.
     """
-    errors = [*_wrong_with_output(options), *_wrong_with_input(options)]
+    errors: list[ZerokitError] = []
+    _look_at_files(options, errors, output=True, inputs=True)
     if errors:
         of_sampling: list[ZerokitError] = []
         with noted(of_sampling):
@@ -55,20 +53,16 @@ def look_before_launch(options: Options) -> None:
         raise_together(of_sampling + errors)
 
 
-def _wrong_with_output(options: Options) -> list[ZerokitError]:
-    errors: list[ZerokitError] = []
-    with noted(errors):
-        check_output(options.output, force=options.force)
-    return errors
-
-
-def _wrong_with_input(options: Options) -> list[ZerokitError]:
-    errors: list[ZerokitError] = []
-    with noted(errors):
-        check_before_launch(options.model, where="--model", revision=options.revision)
-    with noted(errors):
-        given_files(options.prompts or (), "--prompts", options.split)
-    if options.ds_config is not None:
+def _look_at_files(options: Options, errors: list[ZerokitError], *, output: bool, inputs: bool) -> None:
+    """Add to `errors` what is wrong with the file that is to be written, and those that are to be read."""
+    if output:
         with noted(errors):
-            load_ds_config(options.ds_config)
-    return errors
+            check_output(options.output, force=options.force)
+    if inputs:
+        with noted(errors):
+            check_before_launch(options.model, where="--model", revision=options.revision)
+        with noted(errors):
+            given_files(options.prompts or (), "--prompts", options.split)
+        if options.ds_config is not None:
+            with noted(errors):
+                load_ds_config(options.ds_config)

@@ -82,10 +82,10 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
     overridden: set[KeyPath] = set()
     without_a_place: list[KeyPath] = []
     for key_path, value in pairs:
-        told = len(errors)
-        with noted(errors):
+        try:
             data = _overridden(data, key_path, value)
-        if len(errors) > told:
+        except ZerokitError as error:
+            errors.append(error)
             without_a_place.append(key_path)
         overridden.add(key_path)
     origins = Origins(document, frozenset(overridden))

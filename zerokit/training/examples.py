@@ -83,8 +83,12 @@ class Encoder(ABC):
                 error.index = index
                 raise
             for sequence in sequences:
-                row = {**sequence.features, _IS_CUT: sequence.is_cut, _HAS_TARGETS: sequence.has_targets}
-                for name, value in (row | {_TEACHES_NOTHING: sequence.teaches_nothing}).items():
+                marks = {
+                    _IS_CUT: sequence.is_cut,
+                    _HAS_TARGETS: sequence.has_targets,
+                    _TEACHES_NOTHING: sequence.teaches_nothing,
+                }
+                for name, value in {**sequence.features, **marks}.items():
                     rows.setdefault(name, []).append(value)
         return rows
 
