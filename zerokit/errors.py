@@ -27,7 +27,7 @@ class ZerokitError(Exception):
     def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = _one_line(message)
-        self.where = visible(" ".join(where.split())) if where else None
+        self.where = _one_place(where) if where else None
         self.hint = _one_line(hint) if hint else None
         self.others: Sequence[ZerokitError] = ()
         """What the same look has found besides: a line each where errors are printed, a note each in a
@@ -103,12 +103,23 @@ def raise_together(errors: Iterable[ZerokitError]) -> None:
         raise first
 
 
+def _one_place(where: str) -> str:
+    return visible(" ".join(where.split()))
+
+
 @contextmanager
-def noted(errors: list[ZerokitError]) -> Iterator[None]:
-    """Add the error of one look to `errors`, for :func:`raise_together` when all have been taken."""
+def noted(errors: list[ZerokitError], *, where: str | None = None) -> Iterator[None]:
+    """Add the error of one look to `errors`, for :func:`raise_together` when all have been taken.
+
+    Args:
+        errors: of all looks so far.
+        where: the place of an error that has none of its own.
+    """
     try:
         yield
     except ZerokitError as error:
+        if where is not None and error.where is None:
+            error.where = _one_place(where)
         errors.append(error)
 
 

@@ -74,11 +74,8 @@ def check_training_keys(
     checked: dict[str, Any] = {}
     errors: list[ZerokitError] = []
     for name, value in training.items():
-        try:
+        with noted(errors, where=origins.where(("training", name))):
             checked[name] = _checked(name, value, types)
-        except RecipeError as error:
-            where = origins.where(("training", name))
-            errors.append(RecipeError(error.message, where=where, hint=error.hint))
     for kind in _PERIODIC:
         with noted(errors):
             _honour_steps(f"{kind}_steps", f"{kind}_strategy", checked, origins)
