@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -635,3 +636,19 @@ def test_the_loss_of_pairs_is_trls(
 )
 def test_columns_tell_the_tasks_that_they_are_for(columns: str, types: list[str]) -> None:
     assert tasks_for(columns.split(), Columns()) == types
+
+
+@pytest.mark.parametrize(
+    ("type_", "rows", "count"),
+    [
+        ("sequence_classification", [{"text": "a", "label": label} for label in "ab"], 6),
+        ("token_classification", TAGGED, 5),
+        ("masked_lm", [{"text": "a"}], 2),
+        ("seq2seq", [{"prompt": "a", "completion": "b"}], 3),
+        ("dpo", [{"prompt": "a", "chosen": "b", "rejected": "c"}], 4),
+    ],
+)
+def test_metrics_of_no_examples_are_nan(type_: str, rows: list[dict[str, Any]], count: int) -> None:
+    metrics = made(type_, rows).metrics([0.0] * count)
+    assert metrics
+    assert all(math.isnan(value) or value == 0 for value in metrics.values())

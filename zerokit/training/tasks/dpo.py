@@ -14,7 +14,7 @@ from zerokit.reporting.tables import STRONG
 from zerokit.training.examples import IGNORED, Encoded, Encoder, UnusableError, text_of
 from zerokit.training.preview import marked
 from zerokit.training.tasks.answers import AnswerEncoder, joined
-from zerokit.training.tasks.task import Task
+from zerokit.training.tasks.task import Task, ratio
 
 if TYPE_CHECKING:
     import torch
@@ -94,10 +94,10 @@ class DPO(Task):
         """How often the chosen answer has more reward, by how much on average, and the mean rewards."""
         pairs, wins, chosen, rejected = scores
         return {
-            "reward_accuracy": wins / pairs,
-            "reward_margin": (chosen - rejected) / pairs,
-            "reward_chosen": chosen / pairs,
-            "reward_rejected": rejected / pairs,
+            "reward_accuracy": ratio(wins, pairs),
+            "reward_margin": ratio(chosen - rejected, pairs),
+            "reward_chosen": ratio(chosen, pairs),
+            "reward_rejected": ratio(rejected, pairs),
         }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from zerokit.data.encoding import encode_whole, pieces
 from zerokit.data.full_disk import full_disk_told
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of
 from zerokit.training.preview import marked
-from zerokit.training.tasks.task import Task
+from zerokit.training.tasks.task import Task, ratio
 from zerokit.training.tokenizer import FAST, check_tells_words
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class MaskedLM(Task):
 
     def metrics(self, scores: Sequence[float]) -> dict[str, float]:
         """The share of masked tokens that were told right."""
-        return {"accuracy": scores[1] / scores[0] if scores[0] else math.nan}
+        return {"accuracy": ratio(scores[1], scores[0])}
 
 
 class _Encoder(Encoder):

@@ -12,7 +12,7 @@ from zerokit.data.encoding import encode_whole
 from zerokit.errors import ModelError, RecipeError, visible
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of, text_or_none
 from zerokit.training.preview import marked
-from zerokit.training.tasks.task import Task
+from zerokit.training.tasks.task import Task, ratio
 
 if TYPE_CHECKING:
     import torch
@@ -103,7 +103,7 @@ class Seq2Seq(Task):
         if not scores:
             return {}
         answers, right, rouge = scores
-        return {"exact_match": right / answers, "rouge_l": rouge / answers}
+        return {"exact_match": ratio(right, answers), "rouge_l": ratio(rouge, answers)}
 
 
 def rouge_l(said: str, wanted: str) -> float:

@@ -13,6 +13,7 @@ from zerokit.reporting.tables import STRONG
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of
 from zerokit.training.shapes import pair_of
 from zerokit.training.tasks.labels import LabelEncoder, LabelledTask, classes_of, found_labels, names_of
+from zerokit.training.tasks.task import ratio
 
 if TYPE_CHECKING:
     import torch
@@ -95,7 +96,7 @@ class SequenceClassification(LabelledTask):
         right, there, said = (scores[start : start + size] for start in range(0, 3 * size, size))
         counts = zip(right, there, said, strict=True)
         f1 = [2 * hits / (truth + guesses) for hits, truth, guesses in counts if truth + guesses]
-        return {"accuracy": sum(right) / sum(there), "f1": sum(f1) / len(f1)}
+        return {"accuracy": ratio(sum(right), sum(there)), "f1": ratio(sum(f1), len(f1))}
 
 
 class _Encoder(LabelEncoder):

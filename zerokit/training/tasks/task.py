@@ -5,6 +5,7 @@ A task is one file with one subclass of :class:`Task`, listed in :mod:`zerokit.t
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -197,5 +198,10 @@ class Task(ABC):
         return ()
 
     def metrics(self, scores: Sequence[float]) -> dict[str, float]:
-        """The metrics, by name, of the sums of :meth:`scores`."""
+        """Return the metrics by name, made of the sums of :meth:`scores`; nan where nothing was counted."""
         return {}
+
+
+def ratio(part: float, whole: float) -> float:
+    """Return `part` / `whole`, or nan if `whole` is 0: a virtual rank may see no held-out example."""
+    return part / whole if whole else math.nan

@@ -13,6 +13,7 @@ from zerokit.errors import visible
 from zerokit.reporting.tables import STRONG
 from zerokit.training.examples import IGNORED, Encoded, Encoder, UnusableError, described_value
 from zerokit.training.tasks.labels import LabelEncoder, LabelledTask, classes_of, found_labels, names_of
+from zerokit.training.tasks.task import ratio
 from zerokit.training.tokenizer import FAST, check_tells_words
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class TokenClassification(LabelledTask):
     def metrics(self, scores: Sequence[float]) -> dict[str, float]:
         """Accuracy over words, and of whole entities precision, recall and F1 (0 where there are none)."""
         words, right, said, there, both = scores
-        accuracy = {"accuracy": right / words}
+        accuracy = {"accuracy": ratio(right, words)}
         if not self._has_entities:
             return accuracy
         precision, recall = both / said if said else 0.0, both / there if there else 0.0
