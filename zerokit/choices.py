@@ -56,6 +56,10 @@ LaunchTarget = Literal["deepspeed", "torchrun", "accelerate", "slurm", "kubernet
 DEFAULT_PORT = 29500
 """At which ranks meet: torch's and DeepSpeed's own."""
 
+SAFE_PATH = "PYTHONSAFEPATH"
+"""The variable by which Python imports no module of the current folder, which may be anybody's: with 1 it is
+set for all that zerokit starts."""
+
 OUTPUT_DIR = "runs/train"
 """Of a recipe that names none."""
 

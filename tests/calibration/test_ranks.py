@@ -29,6 +29,10 @@ def test_each_is_told_its_rank(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["0", "1", "2"]
 
 
+def test_no_rank_imports_from_the_current_folder() -> None:
+    run_ranks([python("import sys; sys.exit('' in sys.path)")], LONG)
+
+
 @pytest.mark.parametrize(
     ("code", "says"),
     [

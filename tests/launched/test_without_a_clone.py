@@ -17,6 +17,7 @@ from tests.tiny import REPOSITORY, tiny_llama, tiny_tokenizer
 
 ZEROKIT = [
     sys.executable,
+    "-P",
     "-c",
     "import zerokit; assert 'unpacked' in zerokit.__file__\nfrom zerokit.cli.main import main; main()",
 ]
@@ -45,7 +46,17 @@ def zerokit(unpacked: Path, folder: Path, *words: str) -> Any:
     return processes.run([*ZEROKIT, *words], cwd=folder, env=environment)
 
 
+LIBRARIES = ("accelerate", "datasets", "deepspeed", "numpy", "torch", "transformers", "yaml", "zerokit")
+
+
+def plant_modules(folder: Path) -> None:
+    """Put modules into a folder that end whoever imports them in the place of a library's."""
+    for name in (*sys.stdlib_module_names, *LIBRARIES, "sitecustomize", "usercustomize"):
+        (folder / f"{name}.py").write_text(f"raise SystemExit('{name}.py of the current folder runs')\n")
+
+
 def test_train_and_generate_on_two_ranks(unpacked: Path, tmp_path: Path) -> None:
+    plant_modules(tmp_path)
     tiny_tokenizer(tmp_path / "model")
     tiny_llama(tmp_path / "model")
     (tmp_path / "data.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 8)

@@ -104,16 +104,20 @@ def test_slurm_starts_every_rank_by_the_real_torchrun(
         "while [[ $1 == -* ]]; do shift; done\n"
         '(SLURM_NODEID=0 "$@") & (SLURM_NODEID=1 "$@") & wait -n && wait -n',
     )
-    (folder / "zerokit").mkdir()
-    (folder / "zerokit" / "__init__.py").touch()
+    installed = tmp_path / "installed"
+    (installed / "zerokit").mkdir(parents=True)
+    (installed / "zerokit" / "__init__.py").touch()
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
-    (folder / "zerokit" / "train.py").write_text(
+    (installed / "zerokit" / "train.py").write_text(
         "import json, os, sys\n"
         f"said = [*map(os.environ.get, {names!r}), *sys.argv[1:]]\n"
         "open('rank' + os.environ['RANK'], 'w').write(json.dumps(said))\n"
     )
     job = job_with_a_free_port()
     env = with_stubs(bin_, SLURM_JOB_NODELIST="n[1-2]", SLURM_JOB_ID=job, SLURM_NNODES="2")
+    env["PYTHONPATH"] = str(installed)
+    for name in ("torch", "zerokit", "random", "site", "sitecustomize"):
+        (folder / f"{name}.py").write_text("raise SystemExit('code of the current folder runs')")
     processes.checked(["bash", "made"], cwd=folder, env=env)
     said = [json.loads((folder / f"rank{rank}").read_text()) for rank in range(4)]
     recipe = str(folder / f"{ODD}.yaml")
@@ -267,7 +271,10 @@ def test_deepspeed_hands_them_to_any_shell_as_they_are() -> None:
 
 def test_accelerate_is_started_with_variables(report: Path, written: Callable[..., str]) -> None:
     first = written("accelerate", "--doctor", "doctor.json").splitlines()[0]
-    assert "number: GLOO_SOCKET_IFNAME='eth7' NCCL_SOCKET_IFNAME='=eth7' accelerate launch " in first
+    assert (
+        "number: GLOO_SOCKET_IFNAME='eth7' NCCL_SOCKET_IFNAME='=eth7' PYTHONSAFEPATH=1 accelerate launch "
+        in first
+    )
     assert "_SOCKET_IFNAME" not in written("accelerate")
 
 

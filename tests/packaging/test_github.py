@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def test_no_file_of_the_checkout_is_imported(tmp_path: Path) -> None:
 
 FAKE_PYTHON = """#!/bin/sh
 echo "$0 $*" >> "$LOG"
-if [ "$2" = venv ]; then mkdir -p "$3/$MADE" && cp "$0" "$3/$MADE/python"; fi
+if [ "$3" = venv ]; then mkdir -p "$4/$MADE" && cp "$0" "$4/$MADE/python"; fi
 """
 
 
@@ -101,10 +102,92 @@ def test_the_action_installs_into_an_environment_of_its_own(made: str, tmp_path:
     done = run_step(INSTALL, tmp_path, **variables, GITHUB_OUTPUT=str(tmp_path / "output"))
     assert done.returncode == 0, done.stderr
     bin = tmp_path / "temp" / "zerokit" / made
-    made_it, installed = (tmp_path / "log").read_text().splitlines()
-    assert made_it == f"{tmp_path / 'given'} -m venv {bin.parent}"
-    assert re.fullmatch(rf"{bin}/python -I -m pip install .*\bsource", installed)
+    made_it, builder, installed = (tmp_path / "log").read_text().splitlines()
+    assert made_it == f"{tmp_path / 'given'} -I -m venv {bin.parent}"
+    for line, package in ((builder, "hatchling"), (installed, "--no-build-isolation source")):
+        pinned = r".* --constraint source/constraints\.txt"
+        assert re.fullmatch(rf"{bin}/python -I -m pip install {pinned} {package}", line)
     assert (tmp_path / "output").read_text() == f"bin={bin}\n"
+
+
+def test_no_file_of_the_checkout_runs_while_the_action_installs(tmp_path: Path) -> None:
+    for name in ("venv.py", "runpy.py", "ensurepip.py", "pip.py", "sitecustomize.py"):
+        (tmp_path / name).write_text("raise SystemExit(7)")
+    make, *_ = (line for line in INSTALL["run"].splitlines() if " venv " in line)
+    done = run_step(
+        {"run": f"{make} --without-pip"}, tmp_path, PYTHON=sys.executable, RUNNER_TEMP=str(tmp_path)
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def jobs(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from yaml.safe_load(file.read_text())["jobs"].items()
+
+
+def steps(file: Path) -> list[dict[str, Any]]:
+    if file == ROOT / "action.yml":
+        return list(ACTION["runs"]["steps"])
+    return [step for _, job in jobs(file) for step in job["steps"]]
+
+
+@pytest.mark.parametrize("file", [ROOT / "action.yml", *WORKFLOWS], ids=lambda file: file.stem)
+def test_actions_are_pinned_to_commits(file: Path) -> None:
+    """With the tag behind it, and one commit of each action; an own one is that of the commit itself."""
+    used = {step["uses"] for step in steps(file) if "uses" in step} - {"./"}
+    assert used
+    for name in used:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", name), name
+        assert re.search(rf"uses: {re.escape(name)} # v\d+\.\d+\.\d+$", file.read_text(), re.MULTILINE), name
+    images = [job["container"] for _, job in jobs(file) if "container" in job] if file in WORKFLOWS else []
+    assert all(re.search(r"@sha256:[0-9a-f]{64}$", image) for image in images)
+
+
+def test_an_action_is_pinned_to_one_commit() -> None:
+    used = {
+        step["uses"] for file in (ROOT / "action.yml", *WORKFLOWS) for step in steps(file) if "uses" in step
+    }
+    names = [name.partition("@")[0] for name in used]
+    assert len(names) == len(set(names))
+
+
+PYTHON_CALL = re.compile(r"""(?:^|[\s;&|(])["']?[\w${}/.]*(?:python3?|PYTHON|pip3?)["']?(?=\s)[^\n]*""")
+
+
+def test_each_python_of_the_action_is_isolated() -> None:
+    called = [call for step in ACTION["runs"]["steps"] for call in PYTHON_CALL.findall(step.get("run", ""))]
+    assert len(called) == 4
+    assert all(re.search(r"""(?:python|PYTHON)" -I """, call) for call in called), called
+
+
+INSTALLS = re.compile(r"pip (?:install|download)\b[^\n&]*")
+NEWEST = "newest"
+"""The job that looks for what new releases change. It has nothing that others use."""
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
+def test_what_pip_installs_is_pinned(file: Path) -> None:
+    for name, job in jobs(file):
+        if name == NEWEST:
+            assert "permissions" not in job
+            assert all(NEWEST not in other.get("needs", []) for _, other in jobs(file))
+            continue
+        for step in job["steps"]:
+            for install in INSTALLS.findall(step.get("run", "")):
+                assert "--constraint constraints.txt" in install or "--no-deps" in install, install
+            for build in re.findall(r"-m build\b[^\n&]*", step.get("run", "")):
+                assert "--no-isolation" in build, build
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
+def test_a_job_may_do_no_more_than_it_must(file: Path) -> None:
+    assert yaml.safe_load(file.read_text())["permissions"] == {"contents": "read"}
+    for name, job in jobs(file):
+        allowed = {"id-token": "write"} if (file.stem, name) == ("release", "publish") else None
+        assert job.get("permissions") == allowed
+        # The token would lie in .git/config, where what the job runs could read it.
+        checkouts = [step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")]
+        assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+        assert allowed is None or not any("run" in step for step in job["steps"])
 
 
 def test_inputs_of_the_action_are_never_code(tmp_path: Path) -> None:
@@ -119,7 +202,6 @@ def test_inputs_of_the_action_are_never_code(tmp_path: Path) -> None:
 def test_workflows_run_targets_that_there_are(file: Path) -> None:
     makefile = (ROOT / "Makefile").read_text()
     workflow: dict[str, Any] = yaml.safe_load(file.read_text())
-    assert workflow["permissions"] == {"contents": "read"}
     for job in workflow["jobs"].values():
         for step in job["steps"]:
             for target in re.findall(r"\bmake (\w+)", step.get("run", "")):

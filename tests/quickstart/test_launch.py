@@ -23,6 +23,12 @@ def test_it_says_once_that_deepspeed_compiles(
     assert "loading" not in said
 
 
+def test_nothing_is_imported_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-c", "import sys; sys.exit('' in sys.path)"]
+    monkeypatch.setattr(launch, "deepspeed_words", lambda ranks, *words: command)
+    launch.run(2, ["train.py"], tmp_path / "log", None, what="corpus")
+
+
 def test_what_another_run_writes_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when two quickstarts meet in one folder: the first goes on, the second ends with its run's error."""
     metrics = tmp_path / "metrics.jsonl"

@@ -5,10 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import sqlite3
 import sys
 import sysconfig
+import tempfile
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -116,6 +120,67 @@ def test_calls_past_the_c_library_are_seen(tmp_path: Path) -> None:
     assert changes is not None
     assert (changes.first_deleted, changes.guarded) == ([str(work / "precious")], True)
     assert (work / "precious").exists()
+
+
+def _ways() -> list[str]:
+    text = (SCRIPTS / "other_names.py").read_text()
+    return re.findall(r'^@way\ndef (\w+)|^    "(\w+)": f?"/', text, re.MULTILINE)
+
+
+def test_files_are_the_same_by_whatever_name_they_are_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, temporary = tmp_path / "work", tmp_path / "temporary"
+    for folder in (work, temporary):
+        folder.mkdir()
+    names = [one or other for one, other in _ways()]
+    for name in names:
+        (work / name).write_text("precious")
+    for name in ("linked_before", "attributes_linked_before"):
+        os.link(work / name, temporary / name)
+    before, folder_time = _state(work), work.stat().st_mtime_ns
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    began = time.time() + 1  # later than the files
+    monkeypatch.setattr("zerokit.rehearsal.file_overlay.time", SimpleNamespace(time=lambda: began))
+    words = (SCRIPTS / "other_names.py", work, temporary)
+    with FileOverlay(tmp_path / "overlay", working=[work], written=[]) as overlay:
+        said = dict(line.split(" ", 1) for line in _python(overlay, work, *words).splitlines())
+    assert _state(work) == before
+    assert work.stat().st_mtime_ns == folder_time
+    assert (temporary / "linked_before").read_text() == "cha", "which is the script's own"
+    unlike = {
+        **dict.fromkeys(("removed", "renamed"), "ENOENT"),
+        **dict.fromkeys(("call_of_openat2", "call_by_x32"), "ENOSYS"),
+        **dict.fromkeys(("changed_root", "mounted"), "EPERM"),
+        "flags_of_inode": "ENOTSUP",
+        "truncated": "pre",
+        "reopened_and_mapped": "changeds",
+        **dict.fromkeys(
+            ("new_entries", "attributes", "attributes_without_a_path", "without_a_name"), "precious"
+        ),
+        **dict.fromkeys(("linked_before", "attributes_linked_before"), "precious"),
+    }
+    copied = {"linked_into_temporary", "linked_by_descriptor", "linked_without_a_path", "linked_beside"}
+    for name in names:
+        # A hard link is to a copy: a file of the disk has no second name that could be written into.
+        wanted = "precious" if name in copied else unlike.get(name, "changed")
+        assert said[name] == wanted, name
+
+
+def test_hard_links_of_the_script_s_own_in_a_temporary_folder_are_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, temporary = tmp_path / "work", tmp_path / "temporary"
+    for folder in (work, temporary):
+        folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    link = "import os, sys; from pathlib import Path; one, other = map(Path, ('one', 'other'));"
+    link += "os.chdir(sys.argv[1]); one.touch(); os.link(one, other); other.write_text('x');"
+    link += "print(one.read_text())"
+    with FileOverlay(tmp_path / "overlay", working=[work], written=[]) as overlay:
+        assert _python(overlay, work, "-c", link, temporary).strip() == "x"
 
 
 def test_python_keeps_what_it_compiles_of_installed_packages(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests import processes
 from zerokit.documents import finite, parse_json
 from zerokit.reporting.curves import draw_losses
 from zerokit.training.pace import Pace
@@ -143,15 +145,108 @@ def test_the_commit_is_that_of_the_folder_with_what_differs(
     assert len(commit) == 40
     (tmp_path / "file").write_text("changed")
     assert git_commit() == f"{commit}-dirty"
-    ran = tmp_path.with_suffix(".ran")
-    hook = tmp_path / ".git" / "hooks" / "post-index-change"
-    hook.parent.mkdir(exist_ok=True)
-    hook.write_text(f"#!/bin/sh\ntouch {ran}\n")
-    hook.chmod(0o755)
-    subprocess.run(["git", "config", "core.fsmonitor", f"touch {ran}; false"], check=True)
+    os.utime(tmp_path / "file", (0, 0))
     (tmp_path / "file").write_text("")
+    assert git_commit() == commit, "the same content at another time is no change"
+    (tmp_path / "file").chmod(0o755)
+    assert git_commit() == f"{commit}-dirty"
+    subprocess.run(["git", "config", "core.fileMode", "false"], check=True)
+    assert git_commit() == commit, "as on a file system without modes"
+
+
+def _git(folder: Path, *words: str) -> str:
+    own = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "protocol.file.allow=always")
+    return processes.checked(["git", *own, *words], cwd=folder)
+
+
+_HOSTILE_CONFIG = {
+    **dict.fromkeys(
+        ("core.fsmonitor", "core.editor", "core.pager", "core.sshCommand", "core.askPass", "core.gitProxy"),
+        "",
+    ),
+    **dict.fromkeys(("core.alternateRefsCommand", "diff.external", "credential.helper", "gpg.program"), ""),
+    **{f"filter.x.{kind}": "" for kind in ("clean", "smudge", "process")},
+    **{
+        f"{kind}.x.{key}": ""
+        for kind, key in (("diff", "command"), ("diff", "textconv"), ("merge", "driver"))
+    },
+    **{f"pager.{command}": "" for command in ("rev-parse", "config", "diff-index", "update-index")},
+    **{
+        f"alias.{command}": "!"
+        for command in ("rev-parse", "config", "diff-index", "update-index", "describe")
+    },
+    **{"remote.origin.url": "ext::", "remote.origin.uploadpack": ""},
+}
+"""Keys of git's config that name a program, and what is written before it."""
+
+
+def _let_run(git_folder: Path, program: Path) -> None:
+    """Have the config and the hooks of a repository name a program wherever they can."""
+    settings = {key: f"{before}{program}" for key, before in _HOSTILE_CONFIG.items()}
+    settings |= {
+        "core.eol": f"lf\nfilter.x.clean={program}",
+        "filter.x.required": "true",
+        "remote.origin.promisor": "true",
+    }
+    settings |= {"extensions.partialClone": "origin", "core.repositoryFormatVersion": "1"}
+    for key, value in settings.items():
+        _git(git_folder.parent, "config", "--file", str(git_folder / "config"), key, value)
+    for hook in ("post-index-change", "reference-transaction", "fsmonitor-watchman", "post-checkout"):
+        (git_folder / "hooks").mkdir(exist_ok=True)
+        (git_folder / "hooks" / hook).unlink(missing_ok=True)
+        (git_folder / "hooks" / hook).symlink_to(program)
+
+
+@pytest.mark.parametrize("kind", ["folder", "worktree", "file", "incomplete", "included"])
+def test_no_program_runs_that_a_repository_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    program, ran = tmp_path / "program", tmp_path / "ran"
+    program.write_text(f'#!/bin/sh\necho "$0 $*" >> {ran}\ncat\n')
+    program.chmod(0o755)
+    inner, folder = tmp_path / "inner", tmp_path / "folder"
+    for made in (inner, folder):
+        made.mkdir()
+        _git(made, "init", "-q")
+        (made / "file").write_text("text")
+        (made / ".gitattributes").write_text("* filter=x diff=x merge=x\n")
+        _git(made, "add", ".")
+        _git(made, "commit", "-qm", "one")
+    _git(folder, "submodule", "--quiet", "add", str(inner), "sub")
+    _git(folder, "commit", "-qm", "two")
+    git_folder = folder / ".git"
+    if kind == "worktree":
+        _git(folder, "worktree", "add", "-q", str(tmp_path / "other"))
+        folder = tmp_path / "other"
+    if kind == "file":
+        git_folder = git_folder.rename(tmp_path / "elsewhere")
+        (folder / ".git").write_text(f"gitdir: {git_folder}\n")
+        (folder / "sub" / ".git").write_text(f"gitdir: {git_folder / 'modules' / 'sub'}\n")
+        sub_config = str(git_folder / "modules" / "sub" / "config")
+        _git(tmp_path, "config", "--file", sub_config, "core.worktree", str(folder / "sub"))
+    commit = _git(folder, "rev-parse", "HEAD").strip()
+    if kind == "incomplete":
+        _git(folder, "gc", "-q", "--prune=now")
+        for pack in (git_folder / "objects" / "pack").iterdir():
+            pack.unlink()
+    _let_run(git_folder, program)
+    if kind == "included":
+        (git_folder / "config").rename(git_folder / "more")
+        (git_folder / "config").write_text(f'[includeIf "gitdir:{git_folder}"]\n\tpath = {git_folder}/more\n')
+    if (folder / "sub" / "file").exists():
+        _let_run(git_folder / "modules" / "sub", program)
+        (folder / "sub" / "file").write_text("changed")
+    os.utime(folder / "file", (0, 0))
+    subprocess.run(["git", "describe", "--always", "--dirty"], cwd=folder, capture_output=True)
+    assert ran.exists(), "git itself runs none of them"
+    ran.unlink()
+    monkeypatch.chdir(folder)
     assert git_commit() == commit
-    assert not ran.exists(), "the folder that it asks about has named a program, and it ran"
+    if kind != "incomplete":
+        (folder / "file").write_text("changed")
+        assert git_commit() == f"{commit}-dirty"
+    assert not ran.exists(), ran.read_text()
 
 
 def test_a_loss_that_is_no_number_is_still_json(tmp_path: Path) -> None:

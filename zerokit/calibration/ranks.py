@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 
+from zerokit.choices import SAFE_PATH
 from zerokit.errors import LaunchError
 from zerokit.signals import unwound_by_signals
 from zerokit.units import quantity
@@ -26,7 +27,7 @@ def run_ranks(commands: Sequence[Sequence[str]], limit_seconds: float) -> None:
     with unwound_by_signals(), ThreadPoolExecutor(len(commands)) as pool, ExitStack() as started:
         ends = {}
         for rank, words in enumerate(commands):
-            process = subprocess.Popen(words, env=os.environ | {"LOCAL_RANK": str(rank)})
+            process = subprocess.Popen(words, env=os.environ | {SAFE_PATH: "1", "LOCAL_RANK": str(rank)})
             started.callback(_end, process)
             ends[pool.submit(_checked, process)] = rank
         ended, running = wait(ends, limit_seconds, FIRST_EXCEPTION)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zerokit.choices import SAFE_PATH
 from zerokit.distributed.process_table import catches, descendants, stat_of, variables_of
 from zerokit.distributed.ranks import free_port
 from zerokit.errors import PreemptedError
@@ -46,13 +47,13 @@ def run_launcher(words: Sequence[str], environment: Mapping[str, str]) -> int:
 
     Args:
         words: its command line.
-        environment: all variables of it.
+        environment: all variables of it, but those that zerokit sets.
 
     Returns:
         its exit code; where a signal ended it, that of a shell for the signal, and so where this process was
         asked to leave and the run neither reached its end nor says that it left (:class:`PreemptedError`).
     """
-    process = subprocess.Popen(words, env=dict(environment), start_new_session=True)
+    process = subprocess.Popen(words, env={**environment, SAFE_PATH: "1"}, start_new_session=True)
     asked: list[int] = []
 
     def hand_on(number: int, frame: FrameType | None) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import warnings
 
+from zerokit.choices import SAFE_PATH
 from zerokit.distributed.extensions import choose_extensions_folder
 from zerokit.distributed.group import count_gpus
 from zerokit.distributed.ranks import Ranks
@@ -26,6 +27,7 @@ def set_up_libraries(ranks: Ranks) -> None:
         # `accelerate launch --cpu` sets it, upon which accelerate wraps the model in DDP, not DeepSpeed.
         os.environ.pop("ACCELERATE_USE_CPU", None)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # before the data loader forks
+    os.environ[SAFE_PATH] = "1"  # for processes that libraries start, such as multiprocessing's
     # torch renames its collectives; that is for DeepSpeed's authors to act on.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     # And transformers its checkpointing: for peft's.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from zerokit.choices import DEFAULT_PORT, LaunchTarget
+from zerokit.choices import DEFAULT_PORT, SAFE_PATH, LaunchTarget
 from zerokit.documents import shown
 from zerokit.errors import LaunchError, visible
 from zerokit.units import quantity
@@ -116,6 +116,9 @@ def _check_hosts(job: Job, hosts: Mapping[str, int]) -> None:
 
 
 _PYTHON = Path(sys.executable)
+_ENV = f"env {SAFE_PATH}=1 "
+"""What is written before a program that is started in the job's folder. DeepSpeed hands the variable on to
+all machines, as any that begins with PYTHON (deepspeed/launcher/runner.py, `EXPORT_ENVS`)."""
 
 
 _REASON = "# 'zerokit doctor' found a reason for what follows."
@@ -146,7 +149,8 @@ def _shell(job: Job, *lines: str, header: tuple[str, ...] = ()) -> str:
 def _torchrun(job: Job, python: str | Path, *, node: str, address: str, port: str) -> str:
     """torchrun's words in bash, but for what it starts."""
     return (
-        f"{shlex.quote(str(python))} -m torch.distributed.run --nnodes {job.num_nodes} --node-rank {node} "
+        f"{_ENV}{shlex.quote(str(python))} -m torch.distributed.run "
+        f"--nnodes {job.num_nodes} --node-rank {node} "
         f"--nproc-per-node {job.gpus_per_node} --master-addr {address} --master-port {port}"
     )
 
@@ -157,7 +161,7 @@ def _deepspeed(job: Job) -> str:
             "needs the names of the machines", where="--for deepspeed", hint="Give --hostfile FILE"
         )
     words = ["--module", *job.words[1:]]
-    launcher = shlex.quote(str(_PYTHON.parent / "deepspeed"))
+    launcher = _ENV + shlex.quote(str(_PYTHON.parent / "deepspeed"))
     if job.hosts is None:
         return _shell(job, f"exec {launcher} --num_gpus {job.gpus_per_node} {shlex.join(words)}")
     lines = [f"{host} slots={slots}" for host, slots in job.hosts.items()]
@@ -232,7 +236,9 @@ def _accelerate(job: Job) -> str:
     address = "" if first or job.num_nodes == 1 else " --main_process_ip ADDRESS_OF_THE_FIRST"
     # In quotes: zsh takes =eth0 for the path of a program.
     settings = "".join(f"{name}='{value}' " for name, value in (job.variables or {}).items())
-    start = f"{settings}accelerate launch --config_file FILE{rank}{address} {shlex.join(job.words)}"
+    start = (
+        f"{settings}{SAFE_PATH}=1 accelerate launch --config_file FILE{rank}{address} {shlex.join(job.words)}"
+    )
     on = " on every machine, with its number" if job.num_nodes > 1 else ""
     lines = [
         f"# Start it{on}: {visible(start)}",

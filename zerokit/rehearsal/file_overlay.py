@@ -10,9 +10,11 @@ import ctypes
 import os
 import shutil
 import stat
+import struct
 import sysconfig
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +25,8 @@ from zerokit.rehearsal.report import FileChanges
 
 _ORIGIN = ".zerokit-origin"
 _SHARED_BYTES = 4096
+_SHARED = struct.Struct("16xq")
+"""`Shared` in native/files/view.cpp: when the rehearsal began."""
 _GUARDED = 4  # where native/files/view.cpp says in them that the guard is in place
 _SHOWN = 10
 _BETWEEN_LOOKS = 0.2
@@ -51,7 +55,7 @@ class FileOverlay:
         self._root.mkdir(parents=True)
         (self._root / _ORIGIN).symlink_to("/")
         self._state = self._root.with_name("files.shared")
-        write_file(self._state, bytes(_SHARED_BYTES))
+        write_file(self._state, _SHARED.pack(int(time.time())).ljust(_SHARED_BYTES, b"\0"))
         temporary = {Path(tempfile.gettempdir()).resolve(), Path("/dev/shm")}  # noqa: S108  shared memory
         real = {*temporary, self._root.parent, *(path.resolve() for path in written)}
         kept = {path.resolve() for path in working} - temporary

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,19 +22,83 @@ CSV_FILE = "metrics.csv"
 
 
 def git_commit() -> str | None:
-    """The commit of the current folder, as ``git describe`` writes it; None outside of a repository.
+    """Return the commit of the current folder, with ``-dirty`` if tracked files differ from it.
 
-    The folder's own config may name programs, and it may be an unpacked archive: its hooks and its monitor
-    of files do not run. A filter that it asks for, as git-lfs does, is needed to see what differs.
+    Returns None outside of a repository. The folder may be an unpacked archive, and its git config can name
+    programs: git runs none of them here.
     """
-    quiet = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
-    words = ["git", *quiet, "describe", "--always", "--abbrev=40", "--dirty", "--exclude", "*"]
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    commit = _git("rev-parse", "--verify", "--quiet", "HEAD")
+    return f"{commit}-dirty" if commit and _has_changes(commit) else commit or None
+
+
+def _has_changes(commit: str) -> bool:
+    """Whether tracked files differ from `commit`, as far as git can tell.
+
+    The commands that compare files run filters, file monitors and a status of each submodule, as the config
+    says. They run in a scratch repository with a config of its own, which borrows the objects and the index.
+    """
+    top = _git("rev-parse", "--show-toplevel")
+    objects, index = (_git("rev-parse", "--git-path", name) for name in ("objects", "index"))
+    if not top or not objects or not index or not _is_index(Path(index)):
+        return False
+    # -z: a value may have a line break, and what follows it would be read as another key.
+    settings = _git("config", "-z", "--get-regexp", rf"^core\.({'|'.join(_COMPARISON_SETTINGS)})$") or ""
+    entries = [entry.replace("\n", "=", 1) for entry in settings.split("\0") if entry]
+    options = [option for entry in entries for option in ("-c", entry)]
+    with suppress(OSError), tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        for name in ("refs", "objects"):
+            (scratch / name).mkdir()
+        (scratch / "HEAD").write_text(f"{commit}\n", encoding="ascii")
+        (scratch / "config").write_text(_SCRATCH_CONFIG[len(commit)], encoding="ascii")
+        shutil.copyfile(index, scratch / "index")
+        for shared in Path(index).absolute().parent.glob("sharedindex.*"):  # of a split index
+            (scratch / shared.name).symlink_to(shared)
+        environment = {name: value for name, value in os.environ.items() if name not in _GIT_VARIABLES}
+        environment |= {"GIT_DIR": folder, "GIT_WORK_TREE": top}
+        environment |= {"GIT_OBJECT_DIRECTORY": str(Path(objects).absolute())}
+        refresh = ("update-index", "-q", "--refresh", "--ignore-submodules")
+        _git(*options, *refresh, cwd=top, environment=environment)
+        compare = ("diff-index", "--name-only", "--no-ext-diff", "--ignore-submodules=dirty", commit, "--")
+        return bool(_git(*options, *compare, cwd=top, environment=environment))
+    return False  # the disk is full
+
+
+def _is_index(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size <= _MOST_INDEX_BYTES
+
+
+_MOST_INDEX_BYTES = 1 << 30
+"""That of a repository with five million files."""
+_COMPARISON_SETTINGS = ("filemode", "symlinks", "ignorecase", "autocrlf", "eol", "trustctime", "checkstat")
+"""The keys of git's section ``core`` that say how files are compared. None of them names a program."""
+_SCRATCH_CONFIG = {
+    40: "[core]\nrepositoryformatversion = 0\n",
+    64: "[core]\nrepositoryformatversion = 1\n[extensions]\nobjectformat = sha256\n",
+}
+"""The config of a repository by the length of its commits' names."""
+_GIT_VARIABLES = frozenset(
+    ("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_NAMESPACE", "GIT_PREFIX")
+)
+"""Variables by which a caller, such as a git hook, points git to its own repository."""
+
+
+def _git(*words: str, cwd: str | None = None, environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return what a git command prints, without the line end; None if it fails or there is no git."""
+    quiet = ("--no-pager", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+    command = ["git", *quiet, *words]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=30, env=environment)
-    except (OSError, subprocess.SubprocessError):  # no git, or one that waits for a disk
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            check=True,
+            timeout=30,  # a disk may hang
+            cwd=cwd,
+            env={**environment, "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None
+    return os.fsdecode(done.stdout).removesuffix("\n")
 
 
 @dataclass(frozen=True)

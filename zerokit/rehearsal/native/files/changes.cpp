@@ -63,7 +63,9 @@ long described(const Change& change, const long* words, int folder, const char* 
   Path name;
   if (!find(folder, path, follow, place) || !name_of(place, Use::kLookAtLink, name)) return -1;
   if (place.mode == 0) return fails(ENOENT);
-  if (place.below.size != 0 && !is_real(place.path.text, place.path.size)) return 0;
+  const bool real = is_real(place.path.text, place.path.size);
+  if (place.foreign || (place.below.size != 0 && !real)) return 0;
+  if (real && !own_links(place.path, true)) return -1;
   long changed[6];
   memcpy(changed, words, sizeof changed);
   changed[change.path] = reinterpret_cast<long>(name.text);
@@ -97,6 +99,7 @@ long linked(int from_folder, const char* from, int to_folder, const char* to, in
   Path old_name, new_name;
   if (!find(from_folder, from, (flags & AT_SYMLINK_FOLLOW) != 0, old_place)) return -1;
   if (old_place.mode == 0) return fails(ENOENT);
+  if (old_place.foreign) return fails(EACCES);
   if (!find(to_folder, to, false, new_place) || !name_of(new_place, Use::kCreate, new_name)) return -1;
   const bool disks_own =
       old_place.below.size != 0 && S_ISREG(old_place.mode) && !is_real(old_place.path.text, old_place.path.size);
@@ -114,14 +117,25 @@ long changed_as(const Change& change, const long* words) {
   const char* path = path_at(change.path);
   const bool at = change.folder >= 0;  // then so has its second path
   const char* second = change.use == Use::kMove || change.use == Use::kLook ? path_at(at ? 3 : 1) : "-";
-  // A null pointer, no name, and no path at all: the kernel knows what to say.
-  if (path == nullptr && change.number == SYS_utimensat) return described_open(change, words);
+  const int flags_at = change.use == Use::kLook && at ? 4 : change.flags;
+  long flags = flags_at > 0 ? words[flags_at] : 0;
+  const bool is_open_file = path != nullptr && path[0] == 0 && (flags & AT_EMPTY_PATH) != 0;
+  Path name_of_open;
+  if (is_open_file && folder == AT_FDCWD) path = ".";
+  if (is_open_file && folder != AT_FDCWD && change.use == Use::kLook) {
+    name_of_open = link_of(folder);
+    path = name_of_open.text;
+    flags |= AT_SYMLINK_FOLLOW;
+  }
+  const bool without_path = path == nullptr && change.number == SYS_utimensat;
+  if (without_path || (is_open_file && path[0] == 0)) return described_open(change, words);
+  // A null pointer and no name: the kernel knows what to say.
   if (path == nullptr || path[0] == 0 || second == nullptr || second[0] == 0) return enter(change.number, words);
   const int second_folder = at ? static_cast<int>(words[2]) : AT_FDCWD;
   if (change.use == Use::kMove) {
     return moved(folder, path, second_folder, second, change.number == SYS_renameat2 ? words[4] : 0);
   }
-  if (change.use == Use::kLook) return linked(folder, path, second_folder, second, at ? words[4] : 0);
+  if (change.use == Use::kLook) return linked(folder, path, second_folder, second, flags);
   if (change.use == Use::kDescribe) return described(change, words, folder, path);
   Place place;
   Path name;
@@ -146,6 +160,7 @@ long opened(int folder, const char* path, int flags, mode_t mode) {
   Path name;
   if (!find(folder, path, follow, place)) return -1;
   if ((flags & O_TMPFILE) == O_TMPFILE) {
+    if (place.foreign) return fails(EACCES);
     const bool real = is_real(place.path.text, place.path.size);
     return kernel(SYS_openat, AT_FDCWD, real ? place.path.text : overlay(), flags, mode);
   }

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
+#include <linux/fs.h>
 #include <linux/seccomp.h>
 #include <signal.h>
 #include <stddef.h>
@@ -28,7 +29,14 @@ namespace {
 constexpr unsigned long kGate = 0x6b0000000;  // the same in all processes, where nothing else is put
 constexpr unsigned long kPage = 4096;
 constexpr int kWrites = O_ACCMODE | O_CREAT | O_TRUNC;
-constexpr long kOpen2 = 437, kRing = 425;  // openat2 and io_uring_setup: they say what they do where no filter looks
+constexpr long kUnknown[] = {
+    437, 425,       // openat2 and io_uring_setup: they say what they do where no filter looks
+    463, 466, 469,  // setxattrat, removexattrat and file_setattr: newer than what they replace, which is caught
+};
+// What makes a path lead to another file than the overlay takes it for, or needs no path.
+constexpr long kRefused[] = {SYS_mount,  SYS_umount2, SYS_pivot_root,        SYS_chroot, 428 /* open_tree */,
+                             429 /* move_mount */,    SYS_open_by_handle_at};
+constexpr unsigned kX32 = 0x40000000;  // __X32_SYSCALL_BIT: the same calls by other numbers
 
 using Gate = long (*)(long, long, long, long, long, long, long);
 Gate gate = nullptr;
@@ -108,6 +116,8 @@ bool install_filter() {
   add(equal, static_cast<unsigned>(kGate), 0, 1);
   answer(SECCOMP_RET_ALLOW);
   load(offsetof(seccomp_data, nr));
+  add(BPF_JMP | BPF_JGE | BPF_K, kX32, 0, 1);
+  answer(SECCOMP_RET_ERRNO | ENOSYS);
   auto opens = [&](unsigned number, int flags) {
     add(equal, number, 0, 5);
     load(offsetof(seccomp_data, args) + flags * sizeof(uint64_t));
@@ -122,10 +132,19 @@ bool install_filter() {
   add(equal, SYS_creat, 0, 1);
   answer(SECCOMP_RET_TRAP);
 #endif
-  constexpr long opaque[] = {kOpen2, kRing};
-  for (long number : opaque) {
+  add(equal, SYS_ioctl, 0, 5);  // what sets attributes of a file that is open for reading
+  load(offsetof(seccomp_data, args) + sizeof(uint64_t));
+  add(equal, static_cast<unsigned>(FS_IOC_SETFLAGS), 1, 0);
+  add(equal, static_cast<unsigned>(FS_IOC_FSSETXATTR), 0, 1);
+  answer(SECCOMP_RET_ERRNO | EOPNOTSUPP);
+  answer(SECCOMP_RET_ALLOW);
+  for (long number : kUnknown) {
     add(equal, number, 0, 1);
     answer(SECCOMP_RET_ERRNO | ENOSYS);
+  }
+  for (long number : kRefused) {
+    add(equal, number, 0, 1);
+    answer(SECCOMP_RET_ERRNO | EPERM);
   }
   for (int index = 0; index < change_count; ++index) {
     add(equal, changes[index].number, 0, 1);

@@ -37,6 +37,7 @@ struct Shared {
   std::atomic<int> changed;
   std::atomic<int> guarded;
   std::atomic<int> whole_root;
+  alignas(8) int64_t began;  // in seconds since 1970 (file_overlay.py)
 };
 Shared* shared = nullptr;
 
@@ -357,6 +358,15 @@ bool write_into(Place& place, Use use, Path& on_disk) {
   return !stands_for || own_file(place, use == Use::kChange || use == Use::kWrite, on_disk);
 }
 
+// Whether the text of a link of procfs is a path to what it leads to, as in /proc/self/cwd and /proc/self/fd/3 of a
+// file. Of a pipe, say, it is `pipe:[7]`; of a file that has been removed, or of another mount namespace, a path to
+// something else.
+bool leads_by_name(const Path& text, const struct stat& found) {
+  if (text.text[0] != '/') return strchr(text.text, ':') == nullptr;  // as /proc/self and /proc/mounts
+  struct stat named;
+  return stat_of(text.text, &named) == 0 && named.st_dev == found.st_dev && named.st_ino == found.st_ino;
+}
+
 }  // namespace
 
 void Path::add(const char* more) { add(more, strlen(more)); }
@@ -397,21 +407,21 @@ bool set_up(const char* settings) {
   return true;
 }
 
-bool is_of_the_kernel(const char* path) {
-  return starts_with(path, "/proc", 5) || starts_with(path, "/sys", 4) || starts_with(path, "/dev", 4);
+bool is_of_the_kernel(const char* path) { return starts_with(path, "/proc", 5) || starts_with(path, "/sys", 4); }
+
+Path link_of(int descriptor) {
+  Path name("/proc/self/fd/");
+  char digits[12];
+  char* digit = digits + sizeof digits;
+  *--digit = 0;
+  do *--digit = static_cast<char>('0' + descriptor % 10);
+  while ((descriptor /= 10) > 0);
+  name.add(digit);
+  return name;
 }
 
 bool path_of(int descriptor, Path& path) {
-  char name[32] = "/proc/self/fd/";
-  char digits[12];
-  int count = 0;
-  if (descriptor < 0) return fails(EBADF);
-  for (int left = descriptor; left > 0 || count == 0; left /= 10) digits[count++] = static_cast<char>('0' + left % 10);
-  for (size_t place = strlen(name); count > 0; ++place) {
-    name[place] = digits[--count];
-    name[place + 1] = 0;
-  }
-  return link_text(name, path);
+  return descriptor < 0 ? fails(EBADF) : link_text(link_of(descriptor).text, path);
 }
 
 void say_guarded() { shared->guarded = 1; }
@@ -441,12 +451,38 @@ bool is_real(const char* path, size_t size) {
   return nearest->kind == '+' || memmem(path, size, compiled, sizeof compiled - 1) != nullptr;
 }
 
+bool own_links(const Path& path, bool with_content) {
+  struct statx found;
+  constexpr unsigned wanted = STATX_BASIC_STATS | STATX_BTIME;
+  if (kernel(SYS_statx, AT_FDCWD, path.text, AT_SYMLINK_NOFOLLOW, wanted, &found) != 0) return true;
+  const bool is_new = (found.stx_mask & STATX_BTIME) != 0 && found.stx_btime.tv_sec >= shared->began;
+  if (!S_ISREG(found.stx_mode) || found.stx_nlink < 2 || is_new || starts_with(path.text, "/dev/shm", 8)) return true;
+  const Lock lock;
+  Path fresh;
+  fresh.add(path.text, path.folder());
+  fresh.add("/");
+  fresh.add(scratch().text + overlay_size);
+  if (fresh.too_long) return fails(ENAMETOOLONG);
+  const int from = open_file(path.text, O_RDONLY);
+  const int to = from < 0 ? -1 : open_file(fresh.text, O_WRONLY | O_CREAT | O_EXCL, 0600);
+  bool done = to >= 0 && (!with_content || copy_into(to, from, found.stx_size));
+  if (done) kernel(SYS_fchown, to, found.stx_uid, found.stx_gid);
+  done = done && kernel(SYS_fchmod, to, found.stx_mode & 07777) == 0 &&
+         kernel(SYS_renameat2, AT_FDCWD, fresh.text, AT_FDCWD, path.text, 0) == 0;
+  const int error = errno;
+  if (!done && to >= 0) kernel(SYS_unlinkat, AT_FDCWD, fresh.text, 0);
+  if (to >= 0) kernel(SYS_close, to);
+  if (from >= 0) kernel(SYS_close, from);
+  return done || fails(error);
+}
+
 bool find(int folder, const char* path, bool follow, Place& place) {
   Path rest;
   if (path[0] != '/') {
     if (folder == AT_FDCWD) {
       if (kernel(SYS_getcwd, rest.text, PATH_MAX) < 0) return false;
       rest.cut(strlen(rest.text));
+      if (rest.text[0] != '/') return fails(ENOENT);  // it has been removed, or lies in no folder of this process
     } else {
       if (!path_of(folder, rest)) return fails(EBADF);
       if (rest.text[0] != '/') return fails(ENOTDIR);
@@ -461,6 +497,7 @@ bool find(int folder, const char* path, bool follow, Place& place) {
     place.mode = S_IFDIR;
     place.shadowed = true;
     place.open = shared->whole_root == 0;
+    place.foreign = false;
     if (!place.open) place.below.cut(0);
     bool again = false;
     for (size_t start = 0; !again;) {
@@ -469,12 +506,6 @@ bool find(int folder, const char* path, bool follow, Place& place) {
       while (rest.text[end] != 0 && rest.text[end] != '/') ++end;
       if (rest.too_long || place.path.too_long || place.below.too_long) return fails(ENAMETOOLONG);
       if (start == end) return true;
-      if (place.path.size == 0 && is_of_the_kernel(rest.text + start - 1)) {
-        place.path = Path(rest.text + start - 1);
-        place.below.cut(0);
-        place.mode = S_IFREG;
-        return true;
-      }
       const char* name = rest.text + start;
       const size_t size = end - start;
       if (!S_ISDIR(place.mode)) return fails(place.mode == 0 ? ENOENT : ENOTDIR);
@@ -492,6 +523,19 @@ bool find(int folder, const char* path, bool follow, Place& place) {
         const Path link = place.below.size != 0 ? place.below : in_overlay(place.path.text);
         Path text;
         if (!link_text(link.text, text)) return false;
+        if (is_of_the_kernel(link.text)) {
+          struct stat found;
+          if (kernel(SYS_newfstatat, AT_FDCWD, link.text, &found, 0) != 0) return false;
+          if (!leads_by_name(text, found)) {
+            const bool is_file = S_ISREG(found.st_mode) || S_ISDIR(found.st_mode);
+            place.foreign = is_file && found.st_nlink != 0;
+            place.mode = found.st_mode;
+            place.path.add(rest.text + end);
+            place.below.cut(0);
+            return true;
+          }
+          without_overlay(text);
+        }
         if (text.text[0] != '/') {
           target.add(place.path.text, folder_size);
           target.add("/");
@@ -509,9 +553,12 @@ bool find(int folder, const char* path, bool follow, Place& place) {
 
 bool name_of(Place& place, Use use, Path& on_disk) {
   const Path& path = place.path;
+  const bool writes = use == Use::kChange || use == Use::kWrite || use == Use::kReplace || use == Use::kReplaceOld;
+  const bool looks = use == Use::kLook || use == Use::kLookAtLink;
+  if ((place.foreign && !looks) || (S_ISBLK(place.mode) && writes)) return fails(EACCES);
   if (is_of_the_kernel(path.text) || is_real(path.text, path.size)) {
     on_disk = path;
-    return true;
+    return !writes || is_of_the_kernel(path.text) || own_links(path, use == Use::kChange || use == Use::kWrite);
   }
   switch (use) {
     case Use::kLook:

@@ -34,6 +34,7 @@ struct Place {
   mode_t mode;    // its type; 0 if there is nothing
   bool shadowed;  // the overlay has an entry for it
   bool open;      // a folder, and `below` shows through
+  bool foreign;   // a link of procfs leads to it, and no path: it may be a file of anybody's
 };
 
 enum class Use {
@@ -57,13 +58,17 @@ void say_guarded();
 bool active();
 bool changed();  // whether the overlay differs from the disk
 bool is_real(const char* path, size_t size);  // is in a temporary folder, and so written for real
+// See that what is written into a file of a temporary folder has no name elsewhere, by a copy of it there: it may have
+// been a person's file before the rehearsal began. In shared memory no file of the disk has a name.
+bool own_links(const Path& path, bool with_content);
 bool find(int folder, const char* path, bool follow, Place& place);
 bool name_of(Place& place, Use use, Path& on_disk);
 bool stand_for(const Place& place, const Path& new_name);  // a file in U that stands for one on disk
 void note(const char* what, const char* path);
 void without_overlay(Path& path);
+Path link_of(int descriptor);  // in procfs
 bool path_of(int descriptor, Path& path);
-bool is_of_the_kernel(const char* path);  // in /proc, /sys or /dev, which are never anything else
+bool is_of_the_kernel(const char* path);  // in /proc or /sys, which are never anything else
 const char* overlay();
 
 // A call as a script makes it, carried out on what it sees (changes.cpp). -1 with errno if it fails.
