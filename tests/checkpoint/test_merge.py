@@ -16,6 +16,8 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from tests.cli import conftest
 from tests.tiny import tiny_llama, tiny_tokenizer
+from zerokit.checkpoint.checksums import check_checksums, read_checksums
+from zerokit.checkpoint.compare import compare
 from zerokit.checkpoint.merge import merge
 from zerokit.errors import CheckpointError, ZerokitError
 
@@ -93,6 +95,93 @@ def test_the_weights_are_those_of_peft(
     files = {file.name for file in (tmp_path / "ours").iterdir()}
     assert {"config.json", "SHA256SUMS", "tokenizer.json"} <= files
     assert not {"adapter_config.json", ".lock"} & files
+
+
+def in_folders(model: Path) -> None:
+    """Have each shard lie in a folder of its own, all with one name."""
+    index = model / "model.safetensors.index.json"
+    found = json.loads(index.read_text())
+    shards = sorted(set(found["weight_map"].values()))
+    assert len(shards) > 2
+    moved = {shard: f"part/{number}/model.safetensors" for number, shard in enumerate(shards)}
+    for shard, new in moved.items():
+        (model / new).parent.mkdir(parents=True)
+        (model / shard).rename(model / new)
+    found["weight_map"] = {name: moved[shard] for name, shard in found["weight_map"].items()}
+    index.write_text(json.dumps(found))
+
+
+def test_shards_of_one_name_in_several_folders_are_all_merged(tmp_path: Path, zerokit: conftest.Run) -> None:
+    adapter = adapt(tmp_path, target_modules=["q_proj"])
+    merge(adapter, tmp_path / "expected")
+    in_folders(tmp_path / "model")
+    merge(adapter, tmp_path / "ours")
+    expected, ours = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in ("expected", "ours")
+    )
+    assert all(torch.equal(ours[name], tensor) for name, tensor in expected.items())
+    check_checksums(tmp_path / "ours", read_checksums(tmp_path / "ours") or {})
+    assert zerokit("checkpoint", "diff", tmp_path / "expected", tmp_path / "ours")[0] == 0
+    assert zerokit("checkpoint", "diff", tmp_path / "model", tmp_path / "ours")[0] == 1
+
+
+def test_a_shard_outside_of_the_model_is_refused(once: Path, tmp_path: Path) -> None:
+    shutil.copytree(once, tmp_path / "once")
+    index = tmp_path / "once/model/model.safetensors.index.json"
+    found = json.loads(index.read_text())
+    name, shard = found["weight_map"].popitem()
+    shutil.copy(tmp_path / "once/model" / shard, tmp_path / "once/stray.safetensors")
+    found["weight_map"][name] = "../stray.safetensors"
+    index.write_text(json.dumps(found))
+    with pytest.raises(ZerokitError, match=r"names '\.\./stray\.safetensors', which is not in its folder"):
+        merge(tmp_path / "once/adapter", tmp_path / "ours", base=tmp_path / "once/model")
+    assert [path.name for path in tmp_path.iterdir()] == ["once"]
+
+
+@pytest.fixture
+def hub(once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the Hub, with two revisions of org/model; an adapter of the older one, in `tmp_path`."""
+    repository = tmp_path / "cache/models--org--model"
+    for branch, commit in (("main", "1" * 40), ("v1", "2" * 40)):
+        (repository / "refs").mkdir(parents=True, exist_ok=True)
+        (repository / "refs" / branch).write_text(commit)
+        shutil.copytree(once / "model", repository / "snapshots" / commit)
+    tiny_llama(tmp_path / "newer", seed=1).save_pretrained(
+        repository / "snapshots" / ("1" * 40), max_shard_size="100KB"
+    )
+    shutil.copytree(once / "adapter", tmp_path / "adapter")
+    config = tmp_path / "adapter/adapter_config.json"
+    settings = {**json.loads(config.read_text()), "base_model_name_or_path": "org/model", "revision": "v1"}
+    config.write_text(json.dumps(settings))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("base", [None, Path("org/model")])
+def test_an_adapter_is_merged_into_the_revision_that_it_names(
+    base: Path | None, hub: Path, once: Path
+) -> None:
+    merge(once / "adapter", hub / "expected", base=once / "model")
+    done = merge(hub / "adapter", hub / "ours", base=base)
+    assert done.base.name == "2" * 40
+    assert list(compare(hub / "expected", hub / "ours")) == []
+
+
+@pytest.mark.parametrize(
+    ("revision", "said"),
+    [
+        ("v9", "'org/model' is no folder here, and the Hub did not give its revision 'v9': "),
+        (5, "has revision: 5, which is no text. Save it again"),
+    ],
+)
+def test_a_revision_that_is_not_there_is_named(revision: Any, said: str, hub: Path) -> None:
+    config = hub / "adapter/adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "revision": revision}))
+    with pytest.raises(ZerokitError) as caught:
+        merge(hub / "adapter", hub / "ours")
+    assert said in str(caught.value)
+    assert not (hub / "ours").exists()
 
 
 @pytest.mark.parametrize(

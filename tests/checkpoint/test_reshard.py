@@ -20,6 +20,13 @@ from tests.launched.damage import rewrite
 from zerokit.checkpoint import new_folder
 from zerokit.checkpoint.archive import read_archive
 from zerokit.checkpoint.archive_writer import pickled, write_archive
+from zerokit.checkpoint.checksums import (
+    check_checksums,
+    checksums,
+    complete_checksums,
+    files_of,
+    write_checksums,
+)
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.elements import ElementReader
 from zerokit.checkpoint.reshard import reshard
@@ -229,19 +236,22 @@ def test_the_space_is_stated_and_asked_for_before(
 def test_the_rest_of_a_checkpoint_of_the_trainer_goes_with_it(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint-1"
     with_moments(checkpoint / "global_step1")
-    for name in ("trainer_state.json", "latest", "SHA256SUMS", "rng_state_0.pth", "rng_state_1.pth"):
+    for name in ("trainer_state.json", "latest", "rng_state_0.pth", "rng_state_1.pth"):
         (checkpoint / name).write_text("global_step1" if name == "latest" else "")
     (checkpoint / "additional_chat_templates").mkdir()
     (checkpoint / "additional_chat_templates/tool.jinja").write_text("")
     (tmp_path / "checkpoint-2").mkdir()
     for file in checkpoint.glob("rng_state*"):
         torch.save({}, file)
+    (checkpoint / "zerokit_run.json").write_text('{"num_files": 9}')
+    write_checksums(checkpoint, checksums(checkpoint, files_of(checkpoint)))
     reshard(checkpoint, tmp_path / "new", num_ranks=1)
     files = {file.relative_to(tmp_path / "new").as_posix() for file in (tmp_path / "new").rglob("*")}
     assert files - {"global_step1"} == {
         "trainer_state.json",
         "latest",
         "SHA256SUMS",
+        "zerokit_run.json",
         "rng_state.pth",
         "additional_chat_templates",
         "additional_chat_templates/tool.jinja",
@@ -250,6 +260,8 @@ def test_the_rest_of_a_checkpoint_of_the_trainer_goes_with_it(tmp_path: Path) ->
     }
     named = (tmp_path / "new/SHA256SUMS").read_text().splitlines()
     assert len(named) == len(files) - 3  # itself and two folders
+    check_checksums(tmp_path / "new", complete_checksums(tmp_path / "new") or {"SHA256SUMS": ""})
+    assert json.loads((tmp_path / "new/zerokit_run.json").read_text()) == {"num_files": len(named)}
     checkpoint_of_one = read_checkpoint(tmp_path / "new")
     assert checkpoint_of_one.facts.num_ranks == 1
     states = torch.load(tmp_path / "new/global_step1" / OPTIMIZER.format(0), weights_only=False)

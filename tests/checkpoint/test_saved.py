@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,15 @@ from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
 from deepspeed.utils.tensor_fragment import fragment_address
 
-from zerokit.checkpoint.checksums import check_checksums, checksums, files_of, read_checksums, write_checksums
+from zerokit.checkpoint.checksums import (
+    check_checksums,
+    checksums,
+    complete_checksums,
+    files_of,
+    read_checksums,
+    record_num_files,
+    write_checksums,
+)
 from zerokit.checkpoint.pickles import check_pickles, known_classes_only
 from zerokit.errors import CheckpointError
 
@@ -112,3 +120,78 @@ def test_a_device_is_not_read(folder: Path) -> None:
 
 def test_a_checkpoint_without_checksums_has_none(tmp_path: Path) -> None:
     assert read_checksums(tmp_path) is None
+    assert complete_checksums(tmp_path) is None
+    (tmp_path / "zerokit_run.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"has no SHA256SUMS, with which it was saved.*--no-verify"):
+        complete_checksums(tmp_path)
+
+
+def test_lines_that_sha256sum_writes_are_read(folder: Path) -> None:
+    expected = read_checksums(folder)
+    for words in (["sha256sum"], ["sha256sum", "--binary"]):
+        names = [f"./{name}" for name in files_of(folder)]
+        written = subprocess.run([*words, *names], cwd=folder, check=True, capture_output=True, text=True)
+        (folder / "SHA256SUMS").write_text(written.stdout.replace("\n", "\r\n") + "\n")
+        assert complete_checksums(folder) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("x", "is malformed"),
+        ("0" * 64, "is malformed"),
+        (f"{'0' * 63}  a", "is malformed"),
+        (f"{'0' * 64}  ", "is malformed"),
+        (f"{'0' * 64}  ../a", "names '../a', which is not in the checkpoint's folder"),
+        (f"{'0' * 64}  b/../../a", "names 'b/../../a', which is not in the checkpoint's folder"),
+        (f"{'0' * 64}  /a", "names '/a', which is not in the checkpoint's folder"),
+        (f"{'0' * 64}  ./rng_state_0.pth", "names 'rng_state_0.pth' a second time"),
+    ],
+)
+def test_a_line_that_is_no_checksum_is_named(line: str, said: str, folder: Path) -> None:
+    with (folder / "SHA256SUMS").open("a") as file:
+        file.write(f"\n{line}\n")
+    with pytest.raises(CheckpointError) as caught:
+        read_checksums(folder)
+    assert str(caught.value).startswith(f"{folder / 'SHA256SUMS'}:5: {said}")
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_file_without_a_line_is_named(recorded: bool, folder: Path) -> None:
+    """Also of earlier versions, which did not record how many files were saved."""
+    names = [name for name in files_of(folder) if name != STATES]
+    if recorded:
+        (folder / "zerokit_run.json").write_text("{}")
+        assert record_num_files(folder, 4).keys() == {"zerokit_run.json"}
+        names.append("zerokit_run.json")
+    write_checksums(folder, checksums(folder, names))
+    said = f"has lines for {len(names)} of {len(names) + 1} files, and none for '{STATES}'"
+    with pytest.raises(CheckpointError, match=said):
+        complete_checksums(folder)
+    if recorded:
+        (folder / STATES).unlink()
+        with pytest.raises(CheckpointError, match=r"SHA256SUMS: has lines for 3 of 4 files\. "):
+            complete_checksums(folder)
+
+
+def test_a_file_that_was_added_needs_no_line(folder: Path) -> None:
+    (folder / "zerokit_run.json").write_text("{}")
+    record_num_files(folder, 4)
+    write_checksums(folder, checksums(folder, files_of(folder)))
+    (folder / "notes.txt").touch()
+    assert "notes.txt" not in (complete_checksums(folder) or {})
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "zeros", "not UTF-8"])
+def test_checksums_that_cannot_be_read_are_named(kind: str, folder: Path) -> None:
+    file = folder / "SHA256SUMS"
+    file.unlink()
+    makes: dict[str, Callable[[], object]] = {
+        "folder": file.mkdir,
+        "pipe": lambda: os.mkfifo(file),
+        "zeros": lambda: file.write_bytes(bytes(1000)),
+        "not UTF-8": lambda: file.write_bytes(b"\xff"),
+    }
+    makes[kind]()
+    with pytest.raises(CheckpointError, match=r"SHA256SUMS(:1)?: is .*--no-verify"):
+        complete_checksums(folder)

@@ -112,6 +112,9 @@ def test_a_shard_that_the_index_names_must_be_there(models: dict[str, Path], tmp
         ('{"weight_map": {"a": 5, "b": "c"}}', "is malformed"),
         ('{"weight_map": {"a": [1]}}', "is malformed"),
         ('{"weight_map": {}}', "names no weights"),
+        ('{"weight_map": {"a": "../model.safetensors"}}', "names '../model.safetensors', which is not in"),
+        ('{"weight_map": {"a": "b/../../c.safetensors"}}', "names 'b/../../c.safetensors', which is not in"),
+        ('{"weight_map": {"a": "/tmp/model.safetensors"}}', "names '/tmp/model.safetensors', which is not"),
     ],
 )
 def test_an_index_that_cannot_be_used_is_named(index: str, message: str, folder: Path) -> None:
@@ -214,3 +217,21 @@ def test_code_and_pickles_are_not_downloaded_unasked(
     assert ("*.py" in asked["allow_patterns"]) == remote_code
     assert not any(pattern.endswith((".bin", ".pt", ".pth")) for pattern in asked["allow_patterns"])
     assert json.dumps(asked["allow_patterns"])
+
+
+def test_shards_in_folders_of_a_hub_model_are_downloaded_by_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = {"weight_map": {"a": "a/model.safetensors", "b": "b/model.safetensors", "c": "model.safetensors"}}
+    asked: list[dict[str, Any]] = []
+
+    def download(name: str, **options: Any) -> str:
+        asked.append(options)
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+        (tmp_path / "model.safetensors").touch()
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert resolve_checkpoint("org/name", where="w", revision="r") == tmp_path
+    assert [options["revision"] for options in asked] == ["r", "r"]
+    assert asked[1]["allow_patterns"] == ["a/model.safetensors", "b/model.safetensors"]

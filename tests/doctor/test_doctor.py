@@ -223,6 +223,7 @@ def test_names_that_no_file_system_takes_are_not_there() -> None:
         (["config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors"], "error"),
         (["config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"], "ok"),
         (["config.json", "pytorch_model.bin"], "ok"),
+        (["config.json", "pytorch_model.bin.index.json", "model.safetensors"], "ok"),
     ],
 )
 def test_a_model_of_the_hub_is_in_the_cache_or_cannot_be_had(
@@ -236,6 +237,22 @@ def test_a_model_of_the_hub_is_in_the_cache_or_cannot_be_had(
     look = examine._on_hub("owner/name", "v1")
     assert (look.verdict, look.what) == (verdict, "model")
     assert look.says.startswith("'owner/name' is not on this machine, and ") is (verdict == "error")
+
+
+def test_shards_in_folders_are_looked_for_where_the_index_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    folder = tmp_path / "models--owner--name" / "snapshots" / "v1"
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "model.safetensors").touch()
+    index = {"weight_map": {"x": "a/model.safetensors", "y": "b/model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "config.json").write_text("{}")
+    assert examine._on_hub("owner/name", "v1").verdict == "ok"
+    (folder / "b" / "model.safetensors").unlink()
+    assert examine._on_hub("owner/name", "v1").verdict == "error"
 
 
 @pytest.mark.torch  # with huggingface_hub beside it

@@ -70,6 +70,15 @@ def random(file: Path) -> None:
     file.write_bytes(os.urandom(10_000))
 
 
+def line_lost(file: Path) -> None:
+    file.write_bytes(file.read_bytes().partition(b"\n")[2])
+
+
+def line_doubled(file: Path) -> None:
+    first, end, rest = file.read_bytes().partition(b"\n")
+    file.write_bytes(first + end + first + end + rest)
+
+
 def zeros(file: Path) -> None:
     """Without end."""
     file.unlink()
@@ -251,11 +260,12 @@ DAMAGED_CHECKPOINT = [
     *(("trainer_state.json", damage) for damage in (cut, empty, flipped, a_list)),
     *((name, damage) for name in ("rng_state.pth", "scheduler.pt") for damage in (cut, payload)),
     *(("zerokit_run.json", damage) for damage in (cut, a_list)),
-    ("SHA256SUMS", random),
     ("latest", gone),
     ("latest", content("../../model")),
 ]  # fmt: skip
 """Which file of a checkpoint, how; a run must refuse to go on from it."""
+DAMAGED_CHECKSUMS = (random, cut, empty, gone, line_lost, line_doubled)
+"""How; a run must refuse to go on, and go on with --no-verify."""
 UNVERIFIED = [(name, damage) for name, damage in DAMAGED_CHECKPOINT if damage in (cut, gone, payload)]
 """Of these, what it must refuse with --no-verify, too."""
 
@@ -343,6 +353,13 @@ def _of_files() -> Iterator[Trial]:
     for file, damage in DAMAGED_CHECKPOINT:
         arrange = options(*RESUME, then=to(f"out/checkpoint-*/{file}", damage))
         yield Trial(f"resume, {_name(file)} {_word(damage)}", arrange, "refuse", resumes=True)
+    for damage in DAMAGED_CHECKSUMS:
+        for words, must in (((), "refuse"), (("--no-verify",), "do")):
+            arrange = options(*RESUME, *words, then=to("out/checkpoint-*/SHA256SUMS", damage))
+            name = f"{' '.join(('resume', *words))}, SHA256SUMS {_word(damage)}"
+            yield Trial(name, arrange, must, resumes=True)
+    base = options(*RESUME, then=to("model/model.safetensors", flipped))
+    yield Trial("resume, the model to start from flipped", base, "refuse", resumes=True)
     for file, damage in UNVERIFIED:
         arrange = options(*RESUME, "--no-verify", then=to(f"out/checkpoint-*/{file}", damage))
         yield Trial(f"resume --no-verify, {_name(file)} {_word(damage)}", arrange, "refuse", resumes=True)

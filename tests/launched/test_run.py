@@ -19,11 +19,21 @@ from unittest.mock import patch
 
 import pytest
 
+from tests.cli import conftest
 from tests.launched.one_rank import OneRank, make_folder, one_process
 from tests.tiny import REPOSITORY, tiny_llama, tiny_tokenizer
-from zerokit.checkpoint.checksums import checksums, files_of, read_checksums, write_checksums
+from zerokit.checkpoint.checksums import (
+    checksums,
+    files_of,
+    read_checksums,
+    record_num_files,
+    write_checksums,
+)
 from zerokit.checkpoint.reshard import reshard
 from zerokit.checkpoint.saved import num_groups
+from zerokit.errors import CheckpointError
+
+zerokit = conftest.zerokit
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +142,13 @@ def test_weights_that_are_no_numbers_are_not_saved(here: OneRank) -> None:
 
 
 RESUME = ("--training.resume_from_checkpoint", "true")
+
+
+def write_anew(checkpoint: Path) -> None:
+    """Write the checksums of a checkpoint that was changed on purpose."""
+    names = files_of(checkpoint)
+    record_num_files(checkpoint, len(names))
+    write_checksums(checkpoint, checksums(checkpoint, names))
 
 
 def steps(number: int) -> tuple[str, ...]:
@@ -245,8 +262,7 @@ def test_a_run_goes_on_with_its_optimizer_on_nvme(param: str, decay: str, here: 
     moments = [*(here.folder / "out").glob("checkpoint-4/*/offloaded_tensors/*/exp_avg-*")]
     assert len(moments) == 1, "what an earlier run has left on the drive is no part of a checkpoint"
     moments[0].unlink()
-    last = here.folder / "out" / "checkpoint-4"
-    write_checksums(last, checksums(last, files_of(last)))
+    write_anew(here.folder / "out" / "checkpoint-4")
     other = here.train(*words, "5", *RESUME)
     assert other.error is not None
     assert other.error.startswith("2 out/checkpoint-4/global_step4: has no file 'exp_avg-")
@@ -348,9 +364,9 @@ def test_a_run_goes_on_from_a_checkpoint_of_another_number_of_ranks(here: OneRan
         (out / later).rename(here.folder / later)
     one.rename(here.folder / "of-one")
     reshard(here.folder / "of-one", one, num_ranks=2)
-    (one / "SHA256SUMS").unlink()
     identity = json.loads((one / "zerokit_run.json").read_text()) | {"world_size": 2}
     (one / "zerokit_run.json").write_text(json.dumps(identity))
+    write_anew(one)
 
     other = here.train(*recipe, *RESUME, "--training.gradient_accumulation_steps", "2")
     assert other.error is not None
@@ -429,6 +445,46 @@ def test_a_checkpoint_that_lacks_a_part_is_named_without_checksums(
     error = here.train(*steps(2), *RESUME).error
     assert error is not None
     assert error.startswith(f"2 out/checkpoint-1: {said}")
+
+
+def test_checksums_that_were_lost_or_changed_are_noticed(here: OneRank, zerokit: conftest.Run) -> None:
+    """A run refuses to go on from such a checkpoint; 'checkpoint verify' says no."""
+    assert here.train(*steps(1)).error is None
+    folder = here.folder / "out" / "checkpoint-1"
+    sums = folder / "SHA256SUMS"
+    text = sums.read_text()
+    num_files = len(text.splitlines())
+    _, rest = text.split("\n", 1)
+    cases = [
+        ("", f"/SHA256SUMS: has lines for 0 of {num_files} files, and none for 'chat_template.jinja'. "),
+        (rest, f"/SHA256SUMS: has lines for {num_files - 1} of {num_files} files, and none for 'chat_te"),
+        (text.replace("  ", " ", 1), "/SHA256SUMS:1: is malformed: "),
+        (text * 2, f"/SHA256SUMS:{num_files + 1}: names 'chat_template.jinja' a second time. "),
+        (f"{'0' * 64}  ../../a\n{text}", "/SHA256SUMS:1: names '../../a', which is not in the checkpoint"),
+        (None, ": has no SHA256SUMS, with which it was saved: it cannot be verified. "),
+    ]
+    for changed, said in cases:
+        sums.unlink()
+        if changed is not None:
+            sums.write_text(changed)
+        code, out, err = zerokit("checkpoint", "verify", folder)
+        assert (code, f"not verified by SHA256SUMS: {folder}{said}" in out, err) == (1, True, "")
+        error = here.train(*steps(2), *RESUME).error
+        assert error is not None
+        assert error.startswith(f"2 out/checkpoint-1{said}")
+        assert error.endswith("--no-verify")
+        sums.touch()
+    with pytest.raises(CheckpointError, match="SHA256SUMS: has lines for 0 of"):
+        reshard(folder, here.folder / "resharded", num_ranks=2)
+
+
+def test_files_that_were_added_to_a_checkpoint_are_noted(here: OneRank) -> None:
+    """Such as the weights that DeepSpeed's zero_to_fp32.py leaves beside it."""
+    assert here.train(*steps(1)).error is None
+    (here.folder / "out" / "checkpoint-1" / "pytorch_model.bin").write_bytes(b"weights")
+    resumed = here.train(*steps(2), *RESUME)
+    assert resumed.error is None
+    assert "out/checkpoint-1 was saved without 1 file, such as 'pytorch_model.bin': not ver" in resumed.said
 
 
 @contextmanager

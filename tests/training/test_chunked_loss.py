@@ -96,6 +96,16 @@ def test_loss_and_gradients_are_those_of_all_logits(name: str) -> None:
         torch.testing.assert_close(chunked(batch()["input_ids"]).logits, usual(batch()["input_ids"]).logits)
 
 
+@pytest.mark.usefixtures("small_chunks")
+def test_a_batch_without_labels_leaves_gradients_as_they_are() -> None:
+    model = made("llama")
+    chunk_the_loss(model)
+    given = batch()
+    given["labels"][:] = IGNORED
+    model(**given).loss.backward()
+    assert all(one.grad is None or not one.grad.any() for one in model.parameters())
+
+
 def answers() -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """What a model is called with, and labels of four rows: one has a single one, and one none."""
     given = {"input_ids": batch()["input_ids"]}

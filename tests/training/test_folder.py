@@ -14,7 +14,7 @@ from zerokit.errors import CheckpointError
 from zerokit.training.checksums import publish, seal
 from zerokit.training.disks import lacks_room
 from zerokit.training.folder import OutputFolder, checkpoints, remove_old
-from zerokit.training.resume import find_resume
+from zerokit.training.resume import find_resume, saved_by
 
 
 @pytest.mark.parametrize(
@@ -167,3 +167,16 @@ def test_a_disk_that_does_not_tell_its_size_is_not_full(monkeypatch: pytest.Monk
     assert lacks_room(Path(), 1) is None
     told["total"] = 1
     assert lacks_room(Path(), 1) is not None
+
+
+def test_the_parts_of_another_step_in_a_checkpoint_are_not_counted(tmp_path: Path) -> None:
+    """Files of two steps have the same names: those count that are in the folder that latest names."""
+    checkpoint = of_a_run(tmp_path, 30)
+    earlier = checkpoint / "global_step20"
+    earlier.mkdir()
+    for rank in range(2):
+        (earlier / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
+    assert saved_by(checkpoint) == 1
+    (checkpoint / "global_step30/zero_pp_rank_0_mp_rank_00_optim_states.pt").unlink()
+    with pytest.raises(CheckpointError, match="lacks the states of the optimizer of each rank"):
+        last_of(tmp_path)

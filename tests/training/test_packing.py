@@ -99,7 +99,7 @@ def _sums(
         for batch in batches:
             inputs = collator(batch)
             total += float(task.loss(model, inputs)[0])
-            count += task.num_targets(inputs)
+            count += int(task.num_targets(inputs))
     return total, count
 
 

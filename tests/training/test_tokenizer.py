@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 
 from tests.tiny import tiny_tokenizer
 from zerokit.errors import ModelError
+from zerokit.recipe import load_recipe
+from zerokit.training.prepare import _get_tokenizer
+from zerokit.training.tasks import task_of
 from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
@@ -89,3 +93,14 @@ def test_a_folder_without_a_usable_tokenizer_is_a_model_error(content: str | Non
     assert caught.value.where == "model.tokenizer"
     assert str(tmp_path) in caught.value.message
     assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_of_the_model_s_own_name_is_of_its_revision(tmp_path: Path) -> None:
+    """The folder is the snapshot of that revision; looking for the name would find another one, or none."""
+    tiny_tokenizer(tmp_path)
+    words = ["--model.path", "org/model", "--model.tokenizer", "org/model", "--model.revision", "v1"]
+    loaded = load_recipe(None, [*words, "--data.train", "x"])
+    group: Any = SimpleNamespace(node_main_first=lambda load: load())
+    examples: Any = None
+    found = _get_tokenizer(group, loaded, tmp_path, examples, task_of(loaded.recipe.task))
+    assert found.name_or_path == str(tmp_path)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from datasets import Dataset
-from transformers import Trainer, TrainingArguments
+from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
 from zerokit import console
 from zerokit.distributed.stuck import Work
 from zerokit.errors import RunError
+from zerokit.recipe import load_recipe
 from zerokit.recipe.model import TaskSection
 from zerokit.training.blanks import BlanksLast, FilledUp
 from zerokit.training.disks import DiskProblems
@@ -150,9 +151,7 @@ def test_a_step_waits_for_its_device_once(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_task_s_own_loss_waits_for_no_device() -> None:
     """On the meta device there is nothing to wait for: whoever asks for a number fails."""
     trainer: Any = ZeroTrainer.__new__(ZeroTrainer)
-    trainer._task = SimpleNamespace(
-        has_own_loss=True, loss=lambda *_: (torch.tensor(6.0, device=device), None)
-    )
+    trainer._task = SimpleNamespace(loss=lambda *_: (torch.tensor(6.0, device=device), None))
     trainer.args = SimpleNamespace(label_smoothing_factor=0.0, average_tokens_across_devices=True)
     trainer.accelerator = SimpleNamespace(num_processes=2)
     device = "meta"
@@ -432,6 +431,24 @@ def test_every_example_gets_its_reference_whatever_loads_the_batches(
     assert len({rejected for _, rejected in reference[:3]}) == 3
     assert all("reference" in batch for batch in train_batches)
     assert trainer.get_eval_dataloader().dataset is trainer.eval_dataset
+
+
+def test_a_step_has_the_losses_that_its_task_counts(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    """The Trainer thinks that a class without "ForCausalLM" in its name does not shift labels."""
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model("openai-gpt", vocab_size=320, n_embd=16, n_layer=1, n_head=2, n_positions=64)
+    )
+    task = task_of(TaskSection(seq_len=16)).for_model(
+        model.config, load_recipe(None, ["--model", "x", "--data.train", "x"])
+    )
+    rows = [{"input_ids": [5] * length, "labels": [5] * length} for length in (3, 4, 7, 9)]
+    args = TrainingArguments(str(tmp_path), remove_unused_columns=False, report_to="none", use_cpu=True)
+    trainer = zero_trainer(task, model, args, tokenizer, rows, group=SimpleNamespace(work=Work()))
+    batches = [dict(task.collator(tokenizer, model)(rows[start : start + 2])) for start in (0, 2)]
+    _, count = trainer.get_batch_samples(iter(batches), 2, "cpu")
+    assert count == 2 + 3 + 6 + 8
 
 
 @pytest.mark.parametrize(("drops", "steps"), [(True, 3), (False, 6)])

@@ -1,16 +1,29 @@
-"""The SHA-256 of each file of a checkpoint, in ``SHA256SUMS`` beside them: ``sha256sum -c`` reads it too."""
+"""The SHA-256 of each file of a checkpoint, in ``SHA256SUMS`` beside them: ``sha256sum -c`` reads it too.
+
+In a checkpoint of `zerokit train`, ``zerokit_run.json`` has the number of files that were saved. So zerokit
+notices if ``SHA256SUMS`` is missing or has lost lines.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import NoReturn
 
-from zerokit.documents import shown
-from zerokit.errors import CheckpointError
+from zerokit.checkpoint.step_folder import IDENTITY_FILE
+from zerokit.documents import MAX_TABLE_BYTES, read_bytes, read_document, shown
+from zerokit.errors import CheckpointError, DocumentError
 from zerokit.files import write_file
 
 SUMS_FILE = "SHA256SUMS"
+_NUM_FILES = "num_files"
+"""The key of ``zerokit_run.json``."""
+_LINE = re.compile(r"(?P<digest>[0-9a-fA-F]{64}) [ *](?P<name>.+)")
 
 
 def files_of(folder: Path) -> list[str]:
@@ -33,20 +46,90 @@ def write_checksums(folder: Path, sums: Mapping[str, str]) -> None:
     write_file(folder / SUMS_FILE, "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))
 
 
-def read_checksums(folder: Path) -> dict[str, str] | None:
-    """What ``SHA256SUMS`` of `folder` says; None if there is none.
+def record_num_files(folder: Path, number: int) -> dict[str, str]:
+    """Write the number of files that have checksums into ``zerokit_run.json``, and return its new checksum.
+
+    Returns nothing for a checkpoint without that file.
 
     Raises:
-        CheckpointError: it cannot be read.
+        ZerokitError: it cannot be read or written.
+    """
+    file = folder / IDENTITY_FILE
+    if not file.is_file():
+        return {}
+    identity = {**read_document(file).data, _NUM_FILES: number}
+    write_file(file, json.dumps(identity, indent=2) + "\n")
+    return checksums(folder, [IDENTITY_FILE])
+
+
+def has_checksums(folder: Path) -> bool:
+    """Whether a checkpoint has ``SHA256SUMS``, or was saved with it: `zerokit train` saves none without."""
+    return any(os.path.lexists(folder / name) for name in (SUMS_FILE, IDENTITY_FILE))
+
+
+def read_checksums(folder: Path) -> dict[str, str] | None:
+    """The lines of ``SHA256SUMS`` of `folder`, which may not be for all files; None if there is none.
+
+    Raises:
+        CheckpointError: it cannot be read, or a line is malformed, or names a file twice or one elsewhere.
     """
     file = folder / SUMS_FILE
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
+    if not os.path.lexists(file):
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"cannot be read: {error}", where=shown(file), hint=_HINT) from None
-    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    try:
+        lines = read_bytes(file, max_bytes=MAX_TABLE_BYTES).decode().split("\n")
+    except DocumentError as error:
+        raise CheckpointError(error.message, where=error.where, hint=_HINT) from None
+    except UnicodeDecodeError:
+        raise CheckpointError("is not UTF-8", where=shown(file), hint=_HINT) from None
+    sums: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        where = f"{shown(file)}:{number}"
+        match = _LINE.fullmatch(line.rstrip("\r"))
+        if match is None:
+            if line.strip():
+                _refuse("is malformed: a line has a SHA-256, two spaces and the name of a file", where)
+            continue
+        path = PurePosixPath(match["name"])
+        if path.is_absolute() or ".." in path.parts:
+            _refuse(f"names '{path}', which is not in the checkpoint's folder", where)
+        if str(path) in sums:
+            _refuse(f"names '{path}' a second time", where)
+        sums[str(path)] = match["digest"].lower()
+    return sums
+
+
+def complete_checksums(folder: Path) -> dict[str, str] | None:
+    """The SHA-256 of all files that a checkpoint was saved with; None if it was saved without checksums.
+
+    Files that were added later need no line. Earlier versions of zerokit did not record how many files there
+    were; in their checkpoints every file needs one.
+
+    Raises:
+        CheckpointError: as :func:`read_checksums`, or ``SHA256SUMS`` is missing, or lacks a file.
+    """
+    sums = read_checksums(folder)
+    if sums is None:
+        if not has_checksums(folder):
+            return None
+        _refuse(f"has no {SUMS_FILE}, with which it was saved: it cannot be verified", shown(folder))
+    saved = _num_saved(folder)
+    if saved is not None and len(sums) >= saved:
+        return sums
+    files = files_of(folder)
+    without = next((name for name in files if name not in sums), None)
+    if without is not None or saved is not None:
+        example = "" if without is None else f", and none for '{without}'"
+        problem = f"has lines for {len(sums)} of {saved or len(files)} files{example}"
+        _refuse(problem, shown(folder / SUMS_FILE))
+    return sums
+
+
+def _num_saved(folder: Path) -> int | None:
+    with suppress(DocumentError, KeyError, TypeError):
+        number = read_document(folder / IDENTITY_FILE).data[_NUM_FILES]
+        return number if isinstance(number, int) else None
+    return None
 
 
 def check_checksums(folder: Path, sums: Mapping[str, str]) -> None:
@@ -62,6 +145,10 @@ def check_checksums(folder: Path, sums: Mapping[str, str]) -> None:
                 where=shown(folder / name),
                 hint=_HINT,
             )
+
+
+def _refuse(problem: str, where: str) -> NoReturn:
+    raise CheckpointError(problem, where=where, hint=_HINT)
 
 
 _HINT = "Take another checkpoint; 'zerokit train' goes on from this one as it is with --no-verify"

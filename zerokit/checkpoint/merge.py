@@ -18,7 +18,7 @@ from zerokit.checkpoint.elements import CONVERTIBLE, ElementReader, converter
 from zerokit.checkpoint.model_files import CONFIG, copy_files, model_files, read_config
 from zerokit.checkpoint.new_folder import check_output, check_space, clear, new_folder
 from zerokit.checkpoint.safetensors_file import read_safetensors, write_safetensors
-from zerokit.checkpoint.source import check_checkpoint, resolve_checkpoint, weight_files
+from zerokit.checkpoint.source import WEIGHTS_INDEX, check_checkpoint, resolve_checkpoint, weight_files
 from zerokit.documents import is_folder, shown
 from zerokit.errors import CheckpointError
 from zerokit.files import write_file
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from zerokit.checkpoint.tensors import NamedTensor
 
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
-_INDEX = "model.safetensors.index.json"
 _PART = re.compile(
     r"(?P<module>.+)\.(?:lora_(?P<embedding>embedding_)?)?(?P<part>(?<=lora_|ding_)[AB]|magnitude_vector|ia3_l)"
     r"(?:\.weight)?"
@@ -91,30 +90,39 @@ def merge(adapter: Path, output: Path, *, base: Path | None = None) -> Merged:
     settings = _read_settings(adapter)
     check_output(output)
     where = shown(adapter / ADAPTER_CONFIG)
-    name = str(base or settings.get("base_model_name_or_path") or "")
+    own = _text(adapter, settings, "base_model_name_or_path")
+    name = str(base or own)
     if not name:
         _refuse(adapter, "does not say of which model it is", "Name its folder with --base")
-    model = resolve_checkpoint(name, where="--base" if base else where)
+    # The adapter's revision is one of the model that it names.
+    revision = _text(adapter, settings, "revision") if name == own else ""
+    model = resolve_checkpoint(name, where="--base" if base else where, revision=revision or None)
     config = check_checkpoint(model, where="--base" if base else where).data
     plan = _plan(adapter, settings, model, config)
     tensors = [tensor for of in plan.files.values() for tensor in of.values()]
     needed = sum(tensor.nbytes for tensor in tensors)
     copied = model_files(model, code="auto_map" in config)
-    own = model_files(adapter, code=False)
+    copied_from_adapter = model_files(adapter, code=False)
     check_space(output, needed)
     with new_folder(output) as staging, ElementReader() as reader, console.progress() as bar:
         clear(staging)
         task = bar.add_task("merging", total=len(plan.files), note="")
         sums = {}
         for file, found in plan.files.items():
-            sums[file.name] = write_safetensors(
-                staging / file.name, list(found.values()), lambda tensor: _blocks(reader, plan, tensor)
+            shard = file.relative_to(model)
+            (staging / shard).parent.mkdir(parents=True, exist_ok=True)
+            sums[shard.as_posix()] = write_safetensors(
+                staging / shard, list(found.values()), lambda tensor: _blocks(reader, plan, tensor)
             )
             bar.advance(task)
-        names = [*copy_files(copied, model, staging), *copy_files(own, adapter, staging), CONFIG]
+        names = [
+            *copy_files(copied, model, staging),
+            *copy_files(copied_from_adapter, adapter, staging),
+            CONFIG,
+        ]
         write_file(staging / CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
-        if (model / _INDEX).is_file():
-            names += copy_files([model / _INDEX], model, staging)
+        if (model / WEIGHTS_INDEX).is_file():
+            names += copy_files([model / WEIGHTS_INDEX], model, staging)
         write_checksums(staging, sums | checksums(staging, dict.fromkeys(names)))
     return Merged(output, model, len(plan.changed), len(plan.replaced), needed)
 
@@ -145,6 +153,14 @@ def _read_settings(adapter: Path) -> dict[str, Any]:
             "Merge it with peft: merge_and_unload()",
         )
     return settings
+
+
+def _text(adapter: Path, settings: Mapping[str, Any], key: str) -> str:
+    """A text of adapter_config.json; empty where it is absent or null."""
+    value = settings.get(key)
+    if value is not None and not isinstance(value, str):
+        _refuse(adapter, f"has {key}: {json.dumps(value)[:40]}, which is no text", "Save it again")
+    return value or ""
 
 
 def _plan(adapter: Path, settings: Mapping[str, Any], model: Path, config: Mapping[str, Any]) -> _Plan:

@@ -20,7 +20,14 @@ from typing import Any, NoReturn
 from zerokit import console
 from zerokit.checkpoint.archive import Size, StoredTensor, record
 from zerokit.checkpoint.archive_writer import Assembled, pickled, write_archive
-from zerokit.checkpoint.checksums import SUMS_FILE, checksums, files_of, write_checksums
+from zerokit.checkpoint.checksums import (
+    SUMS_FILE,
+    checksums,
+    files_of,
+    has_checksums,
+    record_num_files,
+    write_checksums,
+)
 from zerokit.checkpoint.elements import ElementReader
 from zerokit.checkpoint.new_folder import check_output, check_space, clear, new_folder
 from zerokit.checkpoint.optimizer_groups import read_groups, zero_section, zero_settings
@@ -139,8 +146,8 @@ def reshard(
             f"has a model that is divided among {len(parts):,} ranks, of which {num_ranks:,} is no multiple",
             f"Name a number such as --num-gpus {len(parts) * 2}",
         )
-    if verify:
-        verify_all(step)
+    if verify and (problem := verify_all(step).checksum_problem) is not None:
+        raise problem
     with as_deepspeed_saves(step):
         plans = [_plan(saved, num_ranks // len(parts), stage or saved.facts.stage) for saved in parts]
         needed = sum(plan.nbytes for plan in plans)
@@ -175,8 +182,9 @@ def _write(staging: Path, plans: Sequence[_Plan], others: Mapping[str, Path], *,
         (staging / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, staging / name)
     write_file(staging / LATEST, step.name)
-    if sums and is_of_checkpoint(step) and (step.parent / SUMS_FILE).is_file():
-        write_checksums(staging, checksums(staging, [n for n in files_of(staging) if not n.startswith(".")]))
+    if sums and is_of_checkpoint(step) and has_checksums(step.parent):
+        written = checksums(staging, [n for n in files_of(staging) if not n.startswith(".")])
+        write_checksums(staging, written | record_num_files(staging, len(written)))
 
 
 def _check_kind(saved: Saved, stage: int | None) -> None:

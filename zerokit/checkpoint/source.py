@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, LEARNED_TOKENS, WITH_PEFT
 from zerokit.checkpoint.safetensors_file import read_header
 from zerokit.checkpoint.step_folder import TRAINER_STATE
-from zerokit.documents import MAX_BYTES, Document, read_document, shown
+from zerokit.documents import MAX_BYTES, MAX_TABLE_BYTES, Document, read_document, shown
 from zerokit.errors import DocumentError, ModelError
 from zerokit.hub import is_hub_id, not_given
 
@@ -22,9 +22,9 @@ _HUB_COPIES = ["original/*", "*.fp16*.safetensors"]
 """The same weights again, in other formats."""
 _SAMPLE_BYTES = 4096
 """Of each tensor, for a digest of the weights."""
-_MOST_OF_TABLES = 256 << 20
-"""Bytes of a file that has an entry for each token or tensor; the largest seen have 40 MiB."""
-_TABLES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "model.safetensors.index.json")
+WEIGHTS_INDEX = "model.safetensors.index.json"
+"""Names the file of each weight, relative to its folder."""
+_TABLES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", WEIGHTS_INDEX)
 
 
 def is_rehearsal() -> bool:
@@ -50,7 +50,13 @@ def resolve_checkpoint(
     files = [*_HUB_FILES, "*.py"] if remote_code else _HUB_FILES
     if is_rehearsal():
         files = [pattern for pattern in files if not pattern.endswith(".safetensors")]
-    return _download(name, where=where, revision=revision, files=files)
+    folder = _download(name, where=where, revision=revision, files=files)
+    index = folder / WEIGHTS_INDEX
+    if index.is_file() and not is_rehearsal():
+        elsewhere = [one for one in _shard_names(index, where=where) if not (folder / one).is_file()]
+        if elsewhere:  # in folders, or under names of their own
+            _download(name, where=where, revision=revision, files=elsewhere)
+    return folder
 
 
 def check_before_launch(name: str, *, where: str, revision: str | None = None) -> None:
@@ -98,7 +104,7 @@ def check_files(folder: Path, *, where: str) -> None:
 def check_file(file: Path, *, where: str) -> None:
     """As :func:`check_files`, of one file."""
     is_settings = file.suffix in (".json", ".jinja") and file.name not in _TABLES
-    most = MAX_BYTES if is_settings else _MOST_OF_TABLES
+    most = MAX_BYTES if is_settings else MAX_TABLE_BYTES
     if file.is_file() and file.stat().st_size > most:
         problem = f"is larger than {most >> 20} MiB"
     elif file.exists() and not file.is_file() and not file.is_dir():
@@ -165,15 +171,9 @@ def weight_files(folder: Path, *, where: str) -> list[Path]:
     Raises:
         ModelError: there are none, or one that the index names is missing.
     """
-    index = folder / "model.safetensors.index.json"
+    index = folder / WEIGHTS_INDEX
     if index.is_file():
-        try:
-            names = set(read_document(index, max_bytes=_MOST_OF_TABLES).data["weight_map"].values())
-            files = [folder / name for name in sorted(names)]
-        except (DocumentError, KeyError, TypeError, AttributeError):
-            raise ModelError(f"{index} is malformed", where=where, hint="Copy it again") from None
-        if not files:
-            raise ModelError(f"{index} names no weights", where=where, hint="Copy the whole checkpoint")
+        files = [folder / name for name in _shard_names(index, where=where)]
         for file in files:
             if not file.is_file():
                 raise ModelError(f"{file} is missing", where=where, hint="Copy the whole checkpoint")
@@ -190,6 +190,29 @@ def weight_files(folder: Path, *, where: str) -> list[Path]:
     raise ModelError(
         f"'{folder}' has no weights (model.safetensors)", where=where, hint="Copy the whole checkpoint"
     )
+
+
+def _shard_names(index: Path, *, where: str) -> list[str]:
+    """The files that an index of weights names, relative to its folder: ``a/model.safetensors``, ...
+
+    Raises:
+        ModelError: it is malformed, or names no file, or one outside of its folder.
+    """
+    try:
+        values = read_document(index, max_bytes=MAX_TABLE_BYTES).data["weight_map"].values()
+        paths = {PurePosixPath(name) for name in values}
+    except (DocumentError, KeyError, TypeError, AttributeError):
+        raise ModelError(f"{index} is malformed", where=where, hint="Copy it again") from None
+    if not paths:
+        raise ModelError(f"{index} names no weights", where=where, hint="Copy the whole checkpoint")
+    for path in paths:
+        if path.is_absolute() or ".." in path.parts:
+            raise ModelError(
+                f"{index} names '{path}', which is not in its folder",
+                where=where,
+                hint="Copy the weights into the folder, and name them there",
+            )
+    return sorted(map(str, paths))
 
 
 def weights_digest(folder: Path, *, where: str) -> str:
@@ -242,8 +265,9 @@ def _download(name: str, *, where: str, revision: str | None, files: list[str]) 
 
         meant = hub_id(name)
         first = f"Did you mean '{meant}'? If so, name it; check" if meant else "Check the name,"
+        what = "it" if revision is None else f"its revision '{revision}'"
         raise ModelError(
-            f"'{name}' is no folder here, and {not_given(error)}",
+            f"'{name}' is no folder here, and {not_given(error, what)}",
             where=where,
             hint=f"{first} the network, and `hf auth login` for a gated model",
         ) from error

@@ -39,6 +39,8 @@ _LONGEST_NAME = 255
 """Of a file, in bytes."""
 TRAINER_STATE = "trainer_state.json"
 """The Trainer's own part of a checkpoint, beside the folder of DeepSpeed's."""
+IDENTITY_FILE = "zerokit_run.json"
+"""In a checkpoint that `zerokit train` saved: which run it is of."""
 
 
 @dataclass(frozen=True)

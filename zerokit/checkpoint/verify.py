@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerokit.checkpoint.archive import read_archive
-from zerokit.checkpoint.checksums import SUMS_FILE, check_checksums, read_checksums
+from zerokit.checkpoint.checksums import SUMS_FILE, check_checksums, complete_checksums, has_checksums
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.elements import ElementReader
 from zerokit.checkpoint.safetensors_file import read_safetensors
 from zerokit.checkpoint.soundness import Remarks, sound_blocks
 from zerokit.checkpoint.step_folder import is_of_checkpoint, names_in
+from zerokit.errors import CheckpointError
 
 if TYPE_CHECKING:
     from zerokit.checkpoint.saved import Facts
@@ -28,6 +29,8 @@ class Verified:
     nbytes: int
     hashes: bool
     """Whether the files had checksums to compare, beside those in each."""
+    checksum_problem: CheckpointError | None
+    """Why ``SHA256SUMS`` cannot be used: it is malformed or incomplete, or missing though it was saved."""
     without_checksums: Sequence[Path]
     """Of those that were looked at: nothing tells whether their tensors are as they were saved."""
     not_read: Sequence[Path]
@@ -60,12 +63,16 @@ def verify(path: Path) -> Verified:
         elif file in safetensors:
             read_safetensors(file)
             read.add(file)
-    hashed = next((folder for folder in (step, step.parent) if (folder / SUMS_FILE).is_file()), None)
-    sums = (read_checksums(hashed) if hashed is not None else None) or {}
-    compared = {hashed / name for name in sums} if hashed is not None else set()
+    hashed = next((folder for folder in (step, step.parent) if has_checksums(folder)), None)
+    compared, problem = set(), None
     if hashed is not None:
-        check_checksums(hashed, sums)
-        compared.add(hashed / SUMS_FILE)
+        try:
+            sums = complete_checksums(hashed) or {}
+        except CheckpointError as error:
+            problem = error
+        else:
+            check_checksums(hashed, sums)
+            compared = {hashed / name for name in (*sums, SUMS_FILE)}
     remarks = Remarks()
     with ElementReader() as reader:
         for storage in storages:
@@ -79,7 +86,8 @@ def verify(path: Path) -> Verified:
         checkpoint.facts,
         len(read),
         sum(file.stat().st_size for file in read),
-        hashed is not None,
+        bool(compared),
+        problem,
         sorted(without - compared),
         sorted(others - read - compared),
         remarks,

@@ -163,7 +163,7 @@ def verify(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
     """Read all weights of a checkpoint, and say whether it is complete, as it was saved, and of one step.
 
     Files that it does not look at are named. Exits with 2 if it is not, and with 1 if it is but has weights
-    that are infinite or NaN.
+    that are infinite or NaN, or a SHA256SUMS that is missing, incomplete or malformed.
     """
     from zerokit.checkpoint.verify import verify as verify_all
     from zerokit.reporting.terminal import show as print_parts
@@ -177,6 +177,7 @@ def verify(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
                 "num_files": found.num_files,
                 "bytes": found.nbytes,
                 "checksums": found.hashes,
+                "checksum_problem": str(found.checksum_problem) if found.checksum_problem else None,
                 "without_checksums": [str(file) for file in found.without_checksums],
                 "not_looked_at": [str(file) for file in found.not_read],
                 "not_finite": found.remarks.not_finite,
@@ -193,9 +194,11 @@ def verify(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
         ):
             if files:
                 print_parts([f"{what}: {', '.join(file.name for file in files)}"])
+        if found.checksum_problem is not None:
+            print_parts([f"not verified by SHA256SUMS: {found.checksum_problem}"])
         print_parts(f"not finite: {name}" for name in found.remarks.not_finite)
         print_parts(f"not the same on all ranks: {name}" for name in found.remarks.differing)
-    if found.remarks.not_finite:
+    if found.remarks.not_finite or found.checksum_problem is not None:
         raise typer.Exit(1)
 
 

@@ -21,6 +21,7 @@ from zerokit.documents.paths import (
 )
 from zerokit.documents.reading import (
     MAX_BYTES,
+    MAX_TABLE_BYTES,
     is_file,
     is_folder,
     is_there,
@@ -35,6 +36,7 @@ from zerokit.documents.yaml_reader import parse_scalar, parse_yaml
 __all__ = [
     "ABSENT",
     "MAX_BYTES",
+    "MAX_TABLE_BYTES",
     "Departure",
     "Document",
     "Key",

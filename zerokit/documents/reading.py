@@ -20,6 +20,8 @@ _YAML = (".yaml", ".yml")
 MAX_BYTES = 4 << 20
 """The largest file of settings that is read: a hundred times the largest ds_config seen, four times
 the largest config.json (its labels are the 22,000 of ImageNet)."""
+MAX_TABLE_BYTES = 256 << 20
+"""Of a file that has an entry for each token or weight of a model; the largest seen have 40 MiB."""
 _PIPE_PATIENCE = 5.0
 """Seconds in which somebody must write to a pipe, or have it open for that."""
 _BYTES_PER_ENTRY = 80

@@ -7,10 +7,10 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from zerokit.documents import read_bytes
+from zerokit.documents import MAX_TABLE_BYTES, read_bytes, read_document
 from zerokit.errors import DocumentError, ModelError
 from zerokit.hub import not_given
 
@@ -39,10 +39,16 @@ def cached_config(name: str, revision: str | None = None) -> Path | None:
 
 
 def has_cached_weights(name: str, revision: str | None = None) -> bool:
-    """Whether all files of a model's weights are in that cache, as their names tell."""
+    """Whether all files of a model's weights are in that cache, by its index of weights or by their names."""
     config = cached_config(name, revision)
     if config is None:
         return False
+    for weights in ("model.safetensors", "pytorch_model.bin"):
+        index = config.with_name(f"{weights}.index.json")
+        with suppress(DocumentError, KeyError, TypeError, AttributeError):
+            shards = set(read_document(index, max_bytes=MAX_TABLE_BYTES).data["weight_map"].values())
+            if shards and all((config.parent / shard).is_file() for shard in shards):
+                return True
     files = [_WEIGHTS.fullmatch(file.name) for file in config.parent.iterdir() if file.is_file()]
     found = Counter((match["kind"], int(match["parts"] or 1)) for match in files if match)
     return any(count >= parts for (_, parts), count in found.items())

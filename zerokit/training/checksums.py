@@ -13,12 +13,14 @@ from zerokit.checkpoint.checksums import (
     SUMS_FILE,
     check_checksums,
     checksums,
+    complete_checksums,
     files_of,
-    read_checksums,
+    record_num_files,
     write_checksums,
 )
 from zerokit.checkpoint.pickles import check_pickles
 from zerokit.errors import ZerokitError
+from zerokit.units import quantity
 
 if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
@@ -81,6 +83,7 @@ def _unseen(group: RankGroup, folder: Path, names: list[str]) -> str | None:
 def _write(folder: Path, sums: dict[str, str]) -> str | None:
     """Write ``SHA256SUMS`` when all that it names is there for good; returns why it cannot be."""
     try:
+        sums |= record_num_files(folder, len(sums))
         _sync_folders([*(path for path in folder.rglob("*") if path.is_dir()), folder, folder.parent])
         write_checksums(folder, sums)
         _sync_folders([folder])
@@ -124,15 +127,20 @@ def check_resumed(group: RankGroup, folder: Path, *, verify: bool, trusted: bool
         trusted: its pickles may load whatever they name.
 
     Raises:
-        CheckpointError: it is damaged, or would load what is unknown; the same on every rank.
+        CheckpointError: it is damaged, its checksums are not complete, or it would load what is unknown; the
+            same on every rank.
     """
 
     def check() -> None:
-        sums = read_checksums(folder) if verify else None
+        sums = complete_checksums(folder) if verify else None
         if sums is None and verify and group.ranks.is_main:
             console.note(f"{folder} has no {SUMS_FILE}: it is not verified")
         if sums is not None:
             check_checksums(folder, {name: sums[name] for name in _share(sorted(sums), group)})
+            added = [name for name in files_of(folder) if name not in sums]
+            if added and group.ranks.is_main:
+                some = f"{quantity(len(added), 'file')}, such as '{added[0]}'"
+                console.note(f"{folder} was saved without {some}: not verified")
         if not trusted:
             check_pickles(folder, _share(files_of(folder), group))
 

@@ -344,7 +344,8 @@ class _Pending(Tensor):
 
         self.call.is_chunked = True
         loss = self.call.output.loss(self.rows, labels, of_logits, Sum)
-        return loss if reduction == "sum" else loss / (labels != ignored).sum()
+        # Without labels the mean is 0, not NaN: its gradient is added to those of other micro batches.
+        return loss if reduction == "sum" else loss / (labels != ignored).sum().clamp(min=1)
 
 
 _DESCRIBE = (

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.source import is_rehearsal, weights_digest
+from zerokit.checkpoint.step_folder import IDENTITY_FILE
 from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.key_index import canonical, section_at
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
     from zerokit.recipe import LoadedRecipe
     from zerokit.training.model import PreparedModel
-
-IDENTITY_FILE = "zerokit_run.json"
 
 _LEARNING = (
     *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay"),

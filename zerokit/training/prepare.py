@@ -316,7 +316,8 @@ def _get_tokenizer(
 ) -> PreTrainedTokenizerBase:
     section = loaded.recipe.model
     if section.tokenizer is None or isinstance(section.tokenizer, str):
-        source = section.tokenizer or folder
+        # One of the model's own name is of the model's revision.
+        source = folder if section.tokenizer in (None, section.path) else section.tokenizer
         assert source is not None  # the recipe names a tokenizer when there is no checkpoint
         where = loaded.where("model", "tokenizer" if section.tokenizer else "path")
 

@@ -72,6 +72,9 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
             where=where,
             hint="Name a checkpoint-N folder, or true for the last one",
         )
+    problem = lacks(folder)
+    if problem is not None:
+        raise CheckpointError(problem, where=str(folder), hint=_ANOTHER)
     num_parts = saved_by(folder)
     if is_rehearsal() and num_parts not in (0, world_size):  # which reads none of its tensors
         saved = quantity(num_parts, "rank")
@@ -80,9 +83,6 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
             where=where,
             hint=f"Rehearse {saved}, or a run that begins: one that goes on needs as much",
         )
-    problem = lacks(folder)
-    if problem is not None:
-        raise CheckpointError(problem, where=str(folder), hint=_ANOTHER)
     return folder
 
 
@@ -99,14 +99,10 @@ def lacks(folder: Path) -> str | None:
 
 
 def _lacks_part(folder: Path) -> str | None:
-    tag = folder / LATEST
-    states = tag
-    if tag.is_file():
-        with tag.open("rb") as file:
-            states = folder / file.read(_LONGEST_TAG).decode(errors="replace").strip()
-    ranks = _parts(folder)
+    states = _states_folder(folder)
+    ranks = _saving_ranks(states)
     parts = {
-        "latest, which names DeepSpeed's part": tag.is_file(),
+        "latest, which names DeepSpeed's part": (folder / LATEST).is_file(),
         "DeepSpeed's part, which latest names": states.is_dir()
         and states.resolve().parent == folder.resolve(),
         "the states of the model": any(states.glob("*model_states.pt")),
@@ -125,15 +121,23 @@ def _has_optimizer(model: Path) -> bool:
     return isinstance(content, Mapping) and content.get("optimizer") is not None
 
 
-def _parts(folder: Path) -> set[int]:
-    """The ranks that have left their part of the optimizer in a checkpoint-N."""
-    names = (file.name for file in folder.glob("global_step*/*"))
-    return {int(found[1]) for name in names if (found := _PART.search(name))}
+def _states_folder(folder: Path) -> Path:
+    """DeepSpeed's part of a checkpoint-N, which ``latest`` names; no folder if either is missing."""
+    tag = folder / LATEST
+    if not tag.is_file():
+        return tag
+    with tag.open("rb") as file:
+        return folder / file.read(_LONGEST_TAG).decode(errors="replace").strip()
+
+
+def _saving_ranks(states: Path) -> set[int]:
+    """The ranks that have left their part of the optimizer in DeepSpeed's part of a checkpoint."""
+    return {int(found[1]) for file in states.glob("*") if (found := _PART.search(file.name))}
 
 
 def saved_by(folder: Path) -> int:
     """How many ranks have saved a checkpoint-N; 0 if none has a part of the optimizer, as without ZeRO."""
-    return max(_parts(folder), default=-1) + 1
+    return max(_saving_ranks(_states_folder(folder)), default=-1) + 1
 
 
 class Divided:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
-from zerokit.errors import RecipeError, ZerokitError
+from zerokit.errors import ZerokitError
 from zerokit.patches import overriding
 from zerokit.training.open_stream import write_position
 from zerokit.training.spikes import named, worst
@@ -32,7 +32,6 @@ class StreamingTrainer(ZeroTrainer):
     """Goes through a stream as through one epoch, which is as long as the run."""
 
     def __init__(self, *, stream: Stream, task: Task, args: Any, **kwargs: Any) -> None:
-        """Raises RecipeError where the model's loss would count blanks."""
         args.ignore_data_skip = True  # a stream begins where the checkpoint was
         batch, accumulation = args.per_device_train_batch_size, args.gradient_accumulation_steps
         dataset = StreamOfRank(
@@ -46,13 +45,6 @@ class StreamingTrainer(ZeroTrainer):
             collator=kwargs["data_collator"],
         )
         super().__init__(task=task, args=args, train_dataset=dataset, **kwargs)
-        if not self._can_fill_up():
-            raise RecipeError(
-                f"{type(self.model).__name__} computes its loss by micro batch, and would count the blanks "
-                "that fill up the last step of streamed data",
-                where="data.streaming",
-                hint="Remove it",
-            )
         self._end = stream.begin
         """Where the step after this one begins."""
         self._numbers: list[list[int]] = []

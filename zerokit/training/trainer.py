@@ -53,6 +53,7 @@ _BY_ELEMENT = ("adamw_torch", "adamw_torch_fused")
     evaluation_loop="weigh each held-out token the same, and measure the task",
     compute_loss="train on the task's own loss",
     get_batch_samples="know a batch that never comes",
+    _get_num_items_in_batch="count the losses of a step as the task does",
     floating_point_ops="count parameters once a run, not once a micro batch",
     _maybe_log_save_evaluate="save and leave where a rank was asked to",
     save_model="keep weights that are no numbers from replacing any",
@@ -71,9 +72,7 @@ class ZeroTrainer(WatchfulTrainer):
     ) -> None:
         super().__init__(**kwargs)
         self._task = task
-        if task.has_own_loss:
-            # That there is one has the Trainer count what it is divided by.
-            self.compute_loss_func = task.loss
+        self.compute_loss_func = task.loss  # that there is one has the Trainer count what it is divided by
         self._identity = identity
         self._trust_checkpoint = trust_checkpoint
         self._operations_per_token = operations_per_token
@@ -83,9 +82,9 @@ class ZeroTrainer(WatchfulTrainer):
         """Of the last evaluation, its loss included."""
         self.train_dataset: Any
         self.eval_dataset: Any
-        if hasattr(self.train_dataset, "__len__") and (self._can_fill_up() or task.needs_reference):
+        if hasattr(self.train_dataset, "__len__") and (may_arrange(self.args) or task.needs_reference):
             batch = self.args.per_device_train_batch_size * self.args.world_size
-            multiple = batch if self._can_fill_up() else 1
+            multiple = batch if may_arrange(self.args) else 1
             self.train_dataset = FilledUp(self.train_dataset, multiple, task.blank())
         if self.eval_dataset is not None:
             self.eval_dataset = FilledUp(
@@ -166,13 +165,9 @@ class ZeroTrainer(WatchfulTrainer):
                 found[-1] = self.accelerator.gather(found[-1]).cpu()
         dataset.more["reference"] = torch.cat(found)[: len(dataset)].tolist()
 
-    def _can_fill_up(self) -> bool:
-        """Whether losses are normalised by the tokens of all ranks, and the order is ours to choose."""
-        return (self._task.has_own_loss or self.model_accepts_loss_kwargs) and may_arrange(self.args)
-
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
-        if not isinstance(dataset, FilledUp) or not self._can_fill_up():
+        if not isinstance(dataset, FilledUp) or not may_arrange(self.args):
             return super()._get_train_sampler(train_dataset)  # type: ignore[no-any-return]
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         strategy, batch = self.args.train_sampling_strategy, self.args.per_device_train_batch_size
@@ -237,7 +232,9 @@ class ZeroTrainer(WatchfulTrainer):
             with torch.no_grad(), self.compute_loss_context_manager():
                 loss, output = self._task.loss(model, inputs)
                 scores = self._task.scores(output, inputs, self.model, self.processing_class)
-            sums = torch.tensor([float(loss), self._task.num_targets(inputs), *scores], dtype=torch.float64)
+            sums = torch.tensor(
+                [float(loss), int(self._task.num_targets(inputs)), *scores], dtype=torch.float64
+            )
             total = sums if num_batches == 1 else total + sums
             del output  # the logits, which would lie beside those of the next batch
         total = self.accelerator.reduce(total.to(self.args.device), reduction="sum").cpu()
@@ -269,15 +266,19 @@ class ZeroTrainer(WatchfulTrainer):
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
         """The task's loss, as the mean over what all ranks and micro batches of a step have of it."""
-        if not self._task.has_own_loss:
-            inputs = self._task.model_inputs(inputs)
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         loss, output = self._task.loss(model, inputs, self.args.label_smoothing_factor)
         count = self._task.num_targets(inputs) if num_items_in_batch is None else num_items_in_batch
         loss = loss / torch.as_tensor(count).clamp(min=1)  # on its device, for which nobody waits
         if self.args.average_tokens_across_devices:  # DeepSpeed takes the mean over the ranks
             loss = loss * self.accelerator.num_processes
         return (loss, output) if return_outputs else loss
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
+        """The number of losses of a step. The Trainer guesses from the model's class which labels count."""
+        counted = [
+            {"labels": batch["labels"], "shift_labels": self._task.targets(batch)} for batch in batch_samples
+        ]
+        return super()._get_num_items_in_batch(counted, device)
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], *args: Any, **kwargs: Any) -> Any:
         """The Trainer's; it also counts tokens over all ranks, which is no part of getting a batch."""

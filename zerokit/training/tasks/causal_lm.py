@@ -17,7 +17,7 @@ from zerokit.training.peft.keys import method_of
 from zerokit.training.preview import marked
 from zerokit.training.rows import InRows
 from zerokit.training.tasks.answers import AnswerEncoder
-from zerokit.training.tasks.task import Task
+from zerokit.training.tasks.task import Task, sum_from_mean
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,6 @@ class CausalLM(Task):
     formats = ("messages", "sharegpt", "prompt_completion", "alpaca", "text")
     peft_type = "CAUSAL_LM"
     generates = True
-    has_own_loss = False
 
     def for_model(self, config: PretrainedConfig, loaded: LoadedRecipe) -> CausalLM:
         model = class_of(config, loaded.recipe.model, self.model)
@@ -61,7 +60,14 @@ class CausalLM(Task):
         section = self.section
         if learned is not None and section.packing is None:  # a text each, with the learned tokens before it
             section = section.model_copy(update={"packing": False})
-        return replace(self, section=section, mixed=mixed, one_row=one_row)
+        text = config.get_text_config(decoder=True)
+        return replace(
+            self,
+            section=section,
+            mixed=mixed,
+            one_row=one_row,
+            has_router_loss=getattr(text, "output_router_logits", False),
+        )
 
     def layout(self, batch_size: int, step_size: int) -> Layout | None:
         if self.section.padding_free is False:
@@ -103,8 +109,11 @@ class CausalLM(Task):
                 yield [(f"Document {number} of the sequence:", STRONG)]
             yield from marked(input_ids[start:end], labels[start:end], tokenizer)
 
-    def num_targets(self, inputs: Mapping[str, torch.Tensor]) -> int:
-        return int((inputs["labels"][..., 1:] != IGNORED).sum())
+    def targets(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return inputs["labels"][..., 1:]
+
+    def at_targets(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return super().at_targets(logits[:, -labels.shape[1] : -1], labels[:, 1:])  # after learned tokens
 
     def model_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if "position_ids" not in inputs:
@@ -118,10 +127,15 @@ class CausalLM(Task):
     def loss(
         self, model: Any, inputs: Mapping[str, torch.Tensor], smoothing: float = 0.0
     ) -> tuple[torch.Tensor, Any]:
+        """The model's own loss, counted once for each token that is trained on, and the model's output.
+
+        The model is not given `num_items_in_batch`. It would divide only the token loss by it, and add its
+        router loss (or z-loss) in full for each micro batch of each rank.
+        """
+        if smoothing:
+            return super().loss(model, inputs, smoothing)
         output = model(**self.model_inputs(inputs))
-        targets = self.num_targets(inputs)
-        # The mean over the tokens of a batch of blanks is not a number.
-        return (output.loss.double() * targets if targets else output.loss.new_zeros(())), output
+        return sum_from_mean(output.loss, self.num_targets(inputs)), output
 
 
 def _mixed_by_adapter(loaded: LoadedRecipe) -> str | None:

@@ -50,8 +50,8 @@ class DPO(Task):
             yield [(f"{name}:", STRONG)]
             yield from marked(sequence[f"{prefix}input_ids"], sequence[f"{prefix}labels"], tokenizer)
 
-    def num_targets(self, inputs: Mapping[str, torch.Tensor]) -> int:
-        return int((inputs["shift_labels"] != IGNORED).sum())
+    def targets(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return inputs["shift_labels"]
 
     def log_probabilities(self, model: Any, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Of each answer, the sum over its tokens: (pairs, 2), the chosen one first.

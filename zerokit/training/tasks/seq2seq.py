@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import ModelKind
@@ -59,7 +60,7 @@ class Seq2Seq(Task):
                 where=loaded.where("task", "predict_with_generate"),
                 hint="Set task.predict_with_generate to false",
             )
-        return self
+        return replace(self, has_router_loss=getattr(config, "output_router_logits", False))
 
     def complete(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
         if getattr(config, "decoder_start_token_id", None) is None:
@@ -158,8 +159,9 @@ class _Encoder(Encoder):
 class _Batch:
     """Sources and answers, each padded to one length, and what the decoder is given of the answers.
 
-    A model is not given labels, of which it would compute a loss of its own. So the decoder's tokens are made
-    of them here, as the model does it where it says how, and else as all others do in their forward().
+    Only a model with a router loss is given labels: any other would compute a loss of its own for nothing. So
+    the decoder's tokens are made of them here, as the model does it where it says how, and else as all others
+    do in their forward().
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, model: Any, multiple: int | None) -> None:

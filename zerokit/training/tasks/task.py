@@ -36,6 +36,8 @@ class Task(ABC):
     """The classes that it tells apart, by their ids; empty where there are none."""
     names: tuple[str, ...] | None = None
     """What the data set calls the numbers that stand for classes, where it has numbers and says so."""
+    has_router_loss: bool = False
+    """Whether the model adds a router loss to the loss of the labels that it is given."""
 
     model: ClassVar[ModelKind] = CAUSAL_LM
     """The class of its models."""
@@ -53,8 +55,6 @@ class Task(ABC):
     """What a loss is the mean over."""
     needs_reference: ClassVar[bool] = False
     """Whether its loss compares with what the untrained model says."""
-    has_own_loss: ClassVar[bool] = True
-    """Whether :meth:`loss` is its loss, or what the model's ``forward`` returns."""
 
     @abstractmethod
     def encoder(self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns) -> Encoder:
@@ -155,9 +155,18 @@ class Task(ABC):
         """What of a batch the model is given, labels included."""
         return dict(inputs)
 
-    def num_targets(self, inputs: Mapping[str, torch.Tensor]) -> int:
-        """How many losses a batch has."""
-        return int((inputs["labels"] != IGNORED).sum())
+    def targets(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The labels of a batch that have a loss each, if they are not -100."""
+        return inputs["labels"]
+
+    def num_targets(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """How many losses a batch has, as a tensor on its device: reading it would wait for the device."""
+        return (self.targets(inputs) != IGNORED).sum()
+
+    def at_targets(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The logits that have a label, and these labels: (targets, classes) and (targets,)."""
+        is_target = labels != IGNORED
+        return logits[is_target], labels[is_target]
 
     def loss(
         self, model: Any, inputs: Mapping[str, torch.Tensor], smoothing: float = 0.0
@@ -165,7 +174,8 @@ class Task(ABC):
         """The sum of the losses of a batch, and the model's output.
 
         Cross-entropy of the logits at each label that is not -100: (examples, classes) against (examples) or
-        (examples, tokens, classes) against (examples, tokens).
+        (examples, tokens, classes) against (examples, tokens). A router loss, which is a mean over the tokens
+        of the batch, counts once for each label: its weight in a step is the batch's share of the labels.
 
         Args:
             model: the model, or the engine around it.
@@ -174,11 +184,17 @@ class Task(ABC):
         """
         from torch.nn.functional import cross_entropy
 
-        labels = inputs["labels"]
-        output = model(**{name: values for name, values in inputs.items() if name != "labels"})
-        is_target = labels != IGNORED  # selected first: what is left out needs no copy in float32
-        logits = output.logits[is_target].float()
-        return cross_entropy(logits, labels[is_target], reduction="sum", label_smoothing=smoothing), output
+        given = self.model_inputs(inputs)
+        labels = given["labels"] if self.has_router_loss else given.pop("labels")
+        output = model(**given)
+        # Selected first: what is left out needs no copy in float32.
+        logits, labels = self.at_targets(output.logits, labels)
+        logits = logits.float()
+        loss = cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+        if self.has_router_loss:
+            router_loss = output.loss - cross_entropy(logits, labels)
+            loss = loss + sum_from_mean(router_loss, self.num_targets(inputs))
+        return loss, output
 
     def log_probabilities(self, model: Any, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """What a task that needs a reference compares with it: a row for each example."""
@@ -205,3 +221,10 @@ class Task(ABC):
 def ratio(part: float, whole: float) -> float:
     """Return `part` / `whole`, or nan if `whole` is 0: a virtual rank may see no held-out example."""
     return part / whole if whole else math.nan
+
+
+def sum_from_mean(mean: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The sum of losses, from their mean and their number; 0 if there are none and the mean is NaN."""
+    import torch
+
+    return torch.where(targets > 0, mean, 0.0) * targets
