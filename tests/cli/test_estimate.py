@@ -74,8 +74,20 @@ def test_a_sweep_is_one_table(zerokit: Run) -> None:
     assert "8 of 8 surely fit a GPU of 39.49 GiB" in out
 
 
-def test_the_text_names_states_phase_and_doubt(zerokit: Run) -> None:
-    code, out, _ = zerokit(*ONE)
+def test_the_text_begins_with_the_verdict_and_is_short(zerokit: Run) -> None:
+    code, out, _ = zerokit(*ONE, "--gpu", "h100")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].startswith("Fits: needs ")
+    assert len(lines) <= 25
+    assert f"{data_of(zerokit, *ONE)['device']['peak_bytes'] / 2**30:.2f} GiB" in out
+    for formula in ("2Φ", "2Φ/N", "12Φ/N"):
+        assert formula in out
+    assert zerokit(*ONE)[1].startswith("No verdict: ")
+
+
+def test_details_name_states_phase_and_certainty(zerokit: Run) -> None:
+    code, out, _ = zerokit(*ONE, "--details")
     assert code == 0
     data = data_of(zerokit, *ONE)
     assert "Model states, 2Φ + 2Φ/N + 12Φ/N bytes" in out
@@ -214,7 +226,7 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (
             MODEL,
             [],
-            "Missing option '--zero-stage'. Give it, or a file with --ds-config. Run 'zerokit estimate",
+            "Missing option '--zero-stage'. Pass it, or a file with --ds-config. Run 'zerokit estimate",
         ),
         ("no-such-model", ["--zero-stage", 2], "zerokit models lists"),
         ("no such model", ["--zero-stage", 2], "or what zerokit models lists"),
@@ -388,7 +400,7 @@ def test_a_loss_in_chunks_makes_no_logits(zerokit: Run) -> None:
 def test_activations_need_a_length(zerokit: Run) -> None:
     code, _, err = zerokit("estimate", MODEL, "--num-gpus", 4, "--zero-stage", 2)
     assert code == 2
-    assert "Missing option '--seq-len'. Activations depend on it; a bare number of parameters" in err
+    assert "Missing option '--seq-len'. Activations depend on it. A bare number of parameters" in err
     assert zerokit("estimate", "7B", "--num-gpus", 4, "--zero-stage", 2)[0] == 0
 
 

@@ -57,15 +57,16 @@ def estimate(
     gpu_memory: options.GpuMemory = None,
     host_memory: options.HostMemory = None,
     fit: options.FitInto = None,
+    details: options.Details = False,
     explain: options.Explain = False,
     plot: options.Plot = None,
     output_format: options.OutputFormat = "text",
     output: options.Output = None,
     force: options.Force = False,
 ) -> None:
-    """Print what a training run holds in memory, term by term. Exits with 1 if it does not fit.
+    """Estimate the memory of a training run from formulas. Exits with 1 if it does not fit.
 
-    Sizes may be lists, such as --zero-stage 0,1,2,3: then there is one line for each combination.
+    Sizes may be lists, such as --zero-stage 0,1,2,3: then zerokit prints one line per combination.
     """
     from zerokit.estimation import Question
     from zerokit.estimation.ask import as_model
@@ -99,7 +100,7 @@ def estimate(
         chunked_loss="liger" if liger else "zerokit" if chunked_loss else None,
         packing=packing,
     )
-    _answer(question, axes, fit is not None, explain, plot, as_json, output)
+    _answer(question, axes, fit is not None, details, explain, plot, as_json, output)
 
 
 def _axes(**given: str | None) -> Axes:
@@ -121,6 +122,7 @@ def _answer(
     question: Question,
     axes: Axes,
     find: bool,
+    details: bool,
     explain: bool,
     plot: Path | None,
     as_json: bool,
@@ -153,12 +155,16 @@ def _answer(
     if as_json:
         print_json(data)
     else:
-        _print_text(answers, axes, limits, explain)
+        _print_text(answers, axes, limits, details, explain)
     raise typer.Exit(exit_code(fit.verdict for _, fit in answers if fit is not None))
 
 
 def _print_text(
-    answers: list[tuple[Estimate, Fit | None]], axes: Axes, limits: Limits | None, explain: bool
+    answers: list[tuple[Estimate, Fit | None]],
+    axes: Axes,
+    limits: Limits | None,
+    details: bool,
+    explain: bool,
 ) -> None:
     from zerokit.estimation.explain import print_explanation
     from zerokit.estimation.table import print_estimate, print_sweep
@@ -168,7 +174,7 @@ def _print_text(
     elif axes.varied:
         print_sweep(answers, axes.varied)
     else:
-        print_estimate(*answers[0], limits)
+        print_estimate(*answers[0], limits, details=details)
 
 
 def _adapter(

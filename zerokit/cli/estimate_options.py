@@ -1,4 +1,4 @@
-"""The options of ``zerokit estimate``, by the heading under which its help lists them."""
+"""The options of ``zerokit estimate``, by the heading of the help that lists them."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ Model = Annotated[
     ),
 ]
 
-NumGpus = Annotated[str, _run(metavar="N[,N...]", help="GPUs in all.", show_default=False)]
+NumGpus = Annotated[str, _run(metavar="N[,N...]", help="Number of GPUs.", show_default=False)]
 
-GpusPerNode = Annotated[int, _run(min=1, help="GPUs of one node.")]
+GpusPerNode = Annotated[int, _run(min=1, help="GPUs per node.")]
 
 MicroBatchSize = Annotated[
     str | None,
@@ -67,7 +67,7 @@ SeqLen = Annotated[
         callback=needed_unless(
             _is_a_number,
             "option '--seq-len'",
-            "Activations depend on it; a bare number of parameters such as 7.5B needs none",
+            "Activations depend on it. A bare number of parameters such as 7.5B needs none",
         ),
     ),
 ]
@@ -76,31 +76,31 @@ GradientAccumulationSteps = Annotated[
     int | None, _run(min=1, help="Forward passes per optimizer step.", show_default="the ds_config's, else 1")
 ]
 
-DsConfig = Annotated[Path | None, _zero(metavar="FILE", help="Read how ZeRO works from a ds_config.")]
+DsConfig = Annotated[Path | None, _zero(metavar="FILE", help="Read the ZeRO settings from a ds_config.")]
 
 Target = Annotated[
     choices.Target,
-    _zero(help='Who hands the config to DeepSpeed, and so fills "auto".'),
+    _zero(help='The program that passes the config to DeepSpeed and fills "auto".'),
 ]
 
 ZeroStage = Annotated[
     str | None,
     _zero(
         metavar="S[,S...]",
-        help="In place of a file: what ZeRO divides, 0 to 3.",
+        help="ZeRO stage, 0 to 3, if there is no --ds-config.",
         callback=needed_unless(
             lambda given: given.get("ds_config"),
             "option '--zero-stage'",
-            "Give it, or a file with --ds-config",
+            "Pass it, or a file with --ds-config",
         ),
     ),
 ]
 
 OffloadOptimizer = Annotated[
-    choices.OffloadDevice | None, _zero(help="Keep optimizer states there. Stages 1 to 3; nvme: 3.")
+    choices.OffloadDevice | None, _zero(help="Offload optimizer states. Stages 1 to 3; nvme: 3.")
 ]  # fmt: skip
 
-OffloadParam = Annotated[choices.OffloadDevice | None, _zero(help="Keep parameters there. Stage 3.")]
+OffloadParam = Annotated[choices.OffloadDevice | None, _zero(help="Offload parameters. Stage 3.")]
 
 Precision = Annotated[
     choices.Precision | None,
@@ -108,49 +108,49 @@ Precision = Annotated[
 ]
 
 GradientCheckpointing = Annotated[
-    bool, _model("--gradient-checkpointing", help="Compute activations again in backward.")
+    bool, _model("--gradient-checkpointing", help="Recompute activations in the backward pass.")
 ]
 
 Attention = Annotated[
     choices.Attention | None,
-    _model(help="As transformers' attn_implementation.", show_default="what transformers chooses"),
+    _model(help="transformers' attn_implementation.", show_default="transformers' choice"),
 ]
 
 Optimizer = Annotated[
     choices.OptimizerKind | None,
     _model(
         metavar="NAME",
-        help=f"What the script makes: {', '.join(get_args(choices.OptimizerKind))}.",
+        help=f"Optimizer of the script: {', '.join(get_args(choices.OptimizerKind))}.",
         show_default="the ds_config's, else the target's",
     ),
 ]
 
-LoraRank = Annotated[int | None, _model(min=1, help="Train LoRA adapters of this rank only.")]
+LoraRank = Annotated[int | None, _model(min=1, help="Train only LoRA adapters of this rank.")]
 
 Dora = Annotated[bool, _model("--dora", help="With --lora-rank: DoRA.")]
 
-LoraDropout = Annotated[bool, _model("--lora-dropout", help="With --lora-rank: inputs go through dropout.")]
+LoraDropout = Annotated[bool, _model("--lora-dropout", help="With --lora-rank: lora_dropout is above 0.")]
 
 LoraTargets = Annotated[
     str | None,
     _model(
         metavar="NAME[,NAME...]",
-        help="Modules that get an adapter; all-linear: every one.",
-        show_default="peft's of the model's type, else every one",
+        help="Modules that get an adapter; all-linear: every linear layer.",
+        show_default="peft's default for the model type, else every linear layer",
     ),
 ]
 
 Peft = Annotated[
     choices.PeftMethod | None,
-    _model("--peft", help="Train IA3's factors, or tokens before each sequence, only."),
+    _model("--peft", help="Train only IA3 factors, or tokens before each sequence."),
 ]
 
 VirtualTokens = Annotated[
-    int | None, _model(min=1, help="With --peft: how many tokens are learned.", show_default="20")
+    int | None, _model(min=1, help="With --peft: number of learned tokens.", show_default="20")
 ]
 
 LoadIn4Bit = Annotated[
-    bool, _model("--load-in-4bit", help="bitsandbytes keeps linear layers in 4 bits (nf4); with --lora-rank.")
+    bool, _model("--load-in-4bit", help="Keep linear layers in 4 bits (bitsandbytes nf4); with --lora-rank.")
 ]
 
 DoubleQuant = Annotated[
@@ -159,23 +159,24 @@ DoubleQuant = Annotated[
 
 TrainableParameters = Annotated[
     str | None,
-    _model(metavar="COUNT", help="Of a bare number of parameters, so many are trained.", show_default="all"),
+    _model(metavar="COUNT", help="Trained parameters, if MODEL is a bare number.", show_default="all"),
 ]
 
 Freeze = Annotated[
-    list[str] | None, _model(metavar="PREFIX", help="Do not train parameters of this name. May be repeated.")
+    list[str] | None,
+    _model(metavar="PREFIX", help="Freeze parameters with this prefix. May be repeated."),
 ]
 
 ChunkedLoss = Annotated[
-    bool, _model("--chunked-loss", help="The loss never makes all logits at once, as in 'zerokit train'.")
+    bool, _model("--chunked-loss", help="Compute the loss in chunks of tokens, as 'zerokit train' does.")
 ]
 
-Liger = Annotated[bool, _model("--liger", help="The loss is Liger's fused one.")]
+Liger = Annotated[bool, _model("--liger", help="Use Liger's fused loss.")]
 
 Packing = Annotated[
     bool,
     _model(
-        "--packing", help="Sequences have several documents, kept apart by a mask but for flash attention."
+        "--packing", help="Sequences hold several documents; without flash attention a mask separates them."
     ),
 ]
 
@@ -194,21 +195,24 @@ FitInto = Annotated[
     ),
 ]
 
-Explain = Annotated[bool, _answer("--explain", help="Every formula with its numbers and where it is from.")]
+Details = Annotated[bool, _answer("--details", help="Print every term, phase and table.")]
 
-Plot = Annotated[Path | None, _answer(metavar="FILE", help="Draw it: .png, .svg or .html.")]
+Explain = Annotated[bool, _answer("--explain", help="Print each formula with its numbers and its source.")]
 
-OutputFormat = Annotated[choices.OutputFormat, _answer("--format", help="Form of the answer.")]
+Plot = Annotated[Path | None, _answer(metavar="FILE", help="Draw a chart: .png, .svg or .html.")]
+
+OutputFormat = Annotated[choices.OutputFormat, _answer("--format", help="Output format.")]
 
 Output = Annotated[
-    Path | None, _answer("--output", "-o", metavar="FILE", help="Write the JSON, too; - prints it alone.")
+    Path | None,
+    _answer("--output", "-o", metavar="FILE", help="Also write JSON; - prints only JSON."),
 ]
 
 Force = Annotated[bool, _answer("--force", help="Overwrite existing files.")]
 
 
 def sizes(text: str | None, option: str, least: int = 1, most: int | None = None) -> tuple[int, ...]:
-    """``"1,2,4"`` as numbers, each once.
+    """Parse ``"1,2,4"`` into distinct numbers.
 
     Raises:
         ConfigError: not whole numbers, or one below `least` or above `most`.
@@ -235,4 +239,4 @@ SIZES: Mapping[str, tuple[str, int, int | None]] = {
     "micro_batch_size": ("--micro-batch-size", 1, None),
     "seq_len": ("--seq-len", 1, None),
 }
-"""Of each parameter that may be a list: its option, the least and the most."""
+"""Option, minimum and maximum of each parameter that may be a list."""

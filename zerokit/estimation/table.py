@@ -22,21 +22,41 @@ _MOST_LINES = 14
 _LONGEST_FORMULA = 40
 """Longer ones are for --explain."""
 REHEARSE = "zerokit rehearse runs the real script where an estimate is not enough"
+NO_VERDICT = "No verdict: name a card with --gpu, or its memory with --gpu-memory"
 
 
-def print_estimate(answer: Estimate, fit: Fit | None = None, limits: Limits | None = None) -> None:
-    """Print one estimate on stdout."""
-    show(_parts(answer, fit, limits))
+def print_estimate(
+    answer: Estimate, fit: Fit | None = None, limits: Limits | None = None, *, details: bool = False
+) -> None:
+    """Print one estimate on stdout: the verdict and one table, with `details` every term."""
+    show(_parts(answer, fit, limits, details))
 
 
 def print_sweep(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, ...]) -> None:
-    """Print several on stdout: one line each, the sizes that differ first."""
+    """Print several estimates on stdout: the verdict, then one line each with the sizes that differ first."""
     show(_sweep_parts(answers, varied))
 
 
-def _parts(answer: Estimate, fit: Fit | None, limits: Limits | None) -> Iterator[Part]:
+def _parts(answer: Estimate, fit: Fit | None, limits: Limits | None, details: bool) -> Iterator[Part]:
+    if fit is None:
+        yield NO_VERDICT
+    else:
+        yield verdict_line(
+            fit.verdict, fit.needed_low_bytes, fit.needed_high_bytes, fit.gpu_memory_bytes, fit.host
+        )
     yield heading(answer)
     yield ""
+    if details:
+        yield from _all_tables(answer)
+    else:
+        yield _summary(answer)
+    yield from _limit_lines(answer, fit, limits)
+    yield from _notes(answer)
+    if not details:
+        yield "--details prints every term, --explain their formulas"
+
+
+def _all_tables(answer: Estimate) -> Iterator[Part]:
     yield _states(answer)
     yield _memory(answer)
     yield _phases(answer)
@@ -49,12 +69,25 @@ def _parts(answer: Estimate, fit: Fit | None, limits: Limits | None) -> Iterator
     if answer.nvme.per_rank_bytes:
         yield _terms("On NVMe, one rank", answer.terms_of("nvme"))
     yield from _overheads(answer)
-    if fit is not None:
-        yield verdict_line(
-            fit.verdict, fit.needed_low_bytes, fit.needed_high_bytes, fit.gpu_memory_bytes, fit.host
-        )
-    yield from _limit_lines(answer, fit, limits)
-    yield from _notes(answer)
+
+
+def _summary(answer: Estimate) -> Part:
+    """Return one table: model states as the ZeRO paper counts them, then what torch allocates."""
+    device, host = answer.device, answer.host
+    states: list[Cells] = [
+        (line.name, line.bytes, line.symbols, line.where) for line in answer.model_states.each
+    ]
+    outside = format_span(answer.device_low_bytes, answer.device_high_bytes)
+    memory: list[Cells] = [
+        ("GPU, peak", device.peak_bytes, "", f"in {phase_words(device.peak_phase)}"),
+        ("  with CUDA context, NCCL and fragmentation", outside, "", "guess"),
+        ("GPU, between steps", device.steady_bytes, "", ""),
+        ("host, one rank", host.peak_bytes, "", f"in {phase_words(host.peak_phase)}"),
+        ("host, one node", host.per_node_bytes, "", _ranks(answer)),
+    ]
+    if answer.nvme.per_node_bytes:
+        memory.append(("NVMe, one node", answer.nvme.per_node_bytes, "", _ranks(answer)))
+    return table("Memory", ["", "Bytes", "Formula", ""], [*states, *memory])
 
 
 def heading(answer: Estimate, without: tuple[str, ...] = ()) -> str:
@@ -186,6 +219,7 @@ def _notes(answer: Estimate) -> Iterator[str]:
 
 def _sweep_parts(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, ...]) -> Iterator[Part]:
     first, fit = answers[0]
+    yield from _verdicts(answers)
     yield heading(first, without=varied)
     yield ""
     columns = [SIZES[name] for name in varied]
@@ -193,9 +227,8 @@ def _sweep_parts(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, 
     has_nvme = any(answer.nvme.per_node_bytes for answer, _ in answers)
     columns += ["NVMe"] * has_nvme + ["Fits"] * (fit is not None)
     yield table("Memory, GiB", columns, [_sweep_row(*one, varied, has_nvme) for one in answers])
-    yield "States: on one GPU, as the ZeRO paper counts. Peak and Between steps: likewise, as torch allocates"
-    yield "Up to: the peak with what is only guessed. Host: one rank. Node: all ranks of one node"
-    yield from _verdicts(answers)
+    yield "States: model states of one GPU, as the ZeRO paper counts. Peak, Between steps: as torch allocates"
+    yield "Up to: the peak with CUDA context, NCCL and fragmentation. Host: one rank. Node: all its ranks"
     for warning in dict.fromkeys(warning for answer, _ in answers for warning in answer.warnings):
         yield f"Note: {warning}"
 
@@ -238,7 +271,7 @@ def _verdicts(answers: list[tuple[Estimate, Fit | None]]) -> Iterator[str]:
             rented = " (as rented)" * fits[0].host.as_rented
             hosts = f" and hosts of {format_span(min(memory), max(memory))}{rented}"
         elif any(fit.host.is_condition for fit in fits):
-            hosts = ", if each host has what stands under Node, and some GiB (--host-memory)"
+            hosts = ", if each host has the memory in column Node and some GiB more (--host-memory)"
         yield f"{number} of {len(fits)} surely fit a GPU of {format_bytes(fits[0].gpu_memory_bytes)}{hosts}"
 
 
