@@ -5,17 +5,26 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import time
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.faults.bad_inputs import MOST_SECONDS
+from tests.faults.checkpoints import Tensor
+from tests.faults.checkpoints import archive as written
 from zerokit.checkpoint import archive
-from zerokit.checkpoint.archive import read_archive
-from zerokit.checkpoint.pickle_memo import check_memo
+from zerokit.checkpoint.archive import Size, read_archive
+from zerokit.checkpoint.archive_writer import pickled
+from zerokit.checkpoint.pickle_limits import guarded
+from zerokit.checkpoint.pickles import check_pickles
+from zerokit.checkpoint.saved import shapes_of
 from zerokit.errors import CheckpointError
 
 HUGE_MEMO = b"\x80\x02Nr" + (100_000_000).to_bytes(4, "little") + b"."
@@ -65,6 +74,119 @@ def test_a_plain_pickle_is_no_bomb_either(file: Path) -> None:
         read_archive(file)
 
 
+MODULUS = 2**61 - 1
+"""Integers that differ by a multiple of it have the same hash."""
+OF_ONE_HASH = [number * MODULUS for number in range(1, 30_000)]
+
+
+def nested() -> Any:
+    """A tuple that holds another twice, which holds another twice, and so on."""
+    inner: Any = (1, 2)
+    for _ in range(60):
+        inner = (inner, inner)
+    return inner
+
+
+KEYS = [pickle.dumps(number, 2)[2:-1] for number in OF_ONE_HASH]
+"""Pickled; Python itself would take long to make a dict of them."""
+
+
+RESET = b"N}U\x08_numbers}s\x86b"
+"""Sets an attribute of a dict: (None, {"_numbers": {}})."""
+ORDERED = b"ccollections\nOrderedDict\n"
+HARMFUL = {
+    "integers": b"\x80\x02}" + b"".join(key + b"Ns" for key in KEYS) + b".",
+    "integers at once": b"\x80\x02}(" + b"".join(key + b"N" for key in KEYS) + b"u.",
+    "integers in lines": b"(d" + b"".join(b"L%dL\nNs" % number for number in OF_ONE_HASH) + b".",
+    "integers in tuples": b"\x80\x02}" + b"".join(key + b"\x85Ns" for key in KEYS) + b".",
+    "integers in a shape": b"\x80\x02}"
+    + b"".join(b"ctorch\nSize\n" + key + b"\x85\x85RNs" for key in KEYS)
+    + b".",
+    "integers of an OrderedDict": b"\x80\x02"
+    + ORDERED
+    + b")R"
+    + b"".join(key + b"Ns" for key in KEYS)
+    + b".",
+    "integers of a call": b"\x80\x02" + ORDERED + b"((" + b"".join(key + b"N\x86" for key in KEYS) + b"ttR.",
+    "integers of a checked dict": b"\x80\x02czerokit\ndict\n(("
+    + b"".join(key + b"N\x86" for key in KEYS)
+    + b"ttR.",
+    "counters that are reset": b"\x80\x02}" + b"".join(key + b"Ns" + RESET for key in KEYS) + b".",
+    "counters of an OrderedDict that are reset": b"\x80\x02"
+    + ORDERED
+    + b")R"
+    + b"".join(key + b"Ns" + RESET for key in KEYS)
+    + b".",
+    "integers of a set": b"\x80\x02c__builtin__\nset\n](" + b"".join(KEYS) + b"e\x85R.",
+    "integers of a Counter": b"\x80\x02ccollections\nCounter\n)R("
+    + b"".join(key + b"N" for key in KEYS)
+    + b"u.",
+    "a dict at once": b"(" + b"".join(key + b"N" for key in KEYS) + b"d.",
+    "tuples in a key": b"\x80\x02}" + pickle.dumps(nested(), 2)[2:-1] + b"Ns.",
+    "a tuple in a tuple of a key": pickle.dumps({((1, 2), 3): None}, 2),
+    "a long integer": pickle.dumps(1 << 100_000, 2),
+}
+
+
+ONLY_RECORDS = ("integers of a set",)
+"""Which zerokit's own reader does not hash."""
+
+
+@pytest.mark.parametrize("kind", HARMFUL)
+def test_no_small_pickle_takes_hours(kind: str, file: Path) -> None:
+    check_pickles(file.parent, [file.name])  # imports DeepSpeed
+    put(file, "data.pkl", HARMFUL[kind])
+    before = time.process_time()
+    with nullcontext() if kind in ONLY_RECORDS else pytest.raises(CheckpointError):
+        read_archive(file)
+    with pytest.raises(CheckpointError) as refused:
+        check_pickles(file.parent, [file.name])
+    assert len(str(refused.value)) < 500
+    assert time.process_time() - before < MOST_SECONDS, "of CPU"
+
+
+def test_a_set_of_integers_is_not_hashed(file: Path) -> None:
+    keys = b"".join(KEYS)
+    put(file, "data.pkl", b"\x80\x04\x8f(" + keys + b"\x90(" + keys + b"\x91\x86.")
+    before = time.process_time()
+    (one, other) = read_archive(file).content
+    assert one.name == "builtins.set"
+    assert sorted(one.arguments[0]) == sorted(other) == OF_ONE_HASH
+    assert time.process_time() - before < MOST_SECONDS, "of CPU"
+
+
+def test_a_tensor_of_too_many_dimensions_is_refused(file: Path) -> None:
+    file.write_bytes(written("states.pt", {"weight": Tensor((1,) * 65)}))
+    with pytest.raises(CheckpointError, match="a tensor of 65 dimensions"):
+        read_archive(file)
+    with pytest.raises(ValueError, match="a tensor of 100000 dimensions"):
+        shapes_of({"param_shapes": [{"weight": Size((2**62,) * 100_000)}]})
+
+
+def test_a_compressed_file_is_not_loaded(file: Path) -> None:
+    put(file, "data.pkl", pickle.dumps({}, 2), zipfile.ZIP_DEFLATED)
+    with pytest.raises(CheckpointError, match="it is compressed"):
+        check_pickles(file.parent, [file.name])
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_dicts_and_sets_are_as_they_were(protocol: int, file: Path) -> None:
+    shared = {"a": 1, 2: (3, "4"), None: [0.5], (1, "x"): True, -1: "}\x8f(d", -2: {}}
+    ordered = OrderedDict([("z", shared), ("a", OrderedDict())])
+    ordered.extra = {"version": 1}  # type: ignore[attr-defined]
+    put(file, "data.pkl", pickle.dumps([shared, ordered, shared, {5}], protocol))
+    one, two, three, four = read_archive(file).content
+    assert one == three == two["z"] == shared
+    assert one is three is two["z"]
+    assert [*two] == ["z", "a"]
+    assert isinstance(two, OrderedDict)
+    assert vars(two) == {"extra": {"version": 1}}
+    assert (four.name, four.called, four.arguments) == ("builtins.set", True, ([5],))
+    again = pickle.loads(pickled([one, two]).content)
+    assert again == [shared, ordered]
+    assert vars(again[1]) == vars(two)
+
+
 def test_an_archive_without_checksums_is_read(file: Path) -> None:
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
@@ -91,7 +213,7 @@ def test_what_is_no_file_is_not_waited_for(make: Callable[[Path], Any], file: Pa
 def test_a_pickle_is_followed_to_its_end_in_all_protocols_and_not_without_one(protocol: int) -> None:
     data = [None, True, 7, 300, -1, 1 << 70, 1 << 3000, 0.5, b"a" * 300, bytearray(b"r"), "\u00e9r" * 200]
     content = pickle.dumps([data, {"r": (1, 2), "x": [str(n) for n in range(400)]}, {3}, Path("a")], protocol)
-    check_memo(io.BytesIO(content))
+    guarded(io.BytesIO(content))
     for end in range(0, len(content), 7):
         with pytest.raises(ValueError, match=r"its pickle has (no end|an unknown operation)"):
-            check_memo(io.BytesIO(content[:end]))
+            guarded(io.BytesIO(content[:end]))

@@ -201,7 +201,25 @@ def _deep(name: str) -> bytes:
     return zipped(name, {"data.pkl": b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b"."})
 
 
+def _same_hash(name: str) -> bytes:
+    """A dict whose keys, integers that differ by 2**61 - 1, have one hash."""
+    keys = (pickle.dumps(number * (2**61 - 1), 2)[2:-1] for number in range(1, 30_000))
+    return zipped(name, {"data.pkl": b"\x80\x02}(" + b"".join(key + b"N" for key in keys) + b"u."})
+
+
+def _shared() -> Any:
+    """A tuple that holds another one twice, which holds another one twice, and so on."""
+    inner: Any = (1, 2)
+    for _ in range(60):
+        inner = (inner, inner)
+    return inner
+
+
 _HOSTILE: list[Callable[[str], bytes]] = [
+    _same_hash,
+    lambda name: archive(name, {"module": {}, "buffer_names": _shared(), "global_steps": _shared()}),
+    lambda name: archive(name, {"module": {}, "param_shapes": [{"w": _shared()}]}),
+    lambda name: archive(name, {"module": {"w\x1b[31m\n\u202eb\x07": Tensor((1,))}}),
     lambda name: archive(name, {"module": Call(Global("os", "mkdir"), ("it_ran",))}),
     lambda name: archive(name, {"module": Call(Global("builtins", "eval"), ("open('it_ran', 'w')",))}),
     lambda name: archive(name, Call(Global("torch._utils", "_rebuild_tensor_v2"), (ODD, ODD, ODD, ODD))),

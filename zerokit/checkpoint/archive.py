@@ -16,7 +16,6 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +23,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from zerokit.checkpoint.pickle_memo import check_memo
+from zerokit.checkpoint.pickle_limits import (
+    CHECKED_DICT,
+    CHECKED_SET,
+    CheckedDict,
+    CheckedOrderedDict,
+    PickleLimitError,
+    guarded,
+)
 from zerokit.documents import shown, without_waiting
 from zerokit.errors import CheckpointError
 
@@ -186,9 +192,6 @@ class Record:
         """Take several."""
         self.elements.extend(values)
 
-    def __hash__(self) -> int:
-        return id(self)
-
     def __repr__(self) -> str:
         return f"<{self.name}>"
 
@@ -204,6 +207,23 @@ def record(name: str, *arguments: Any, state: Any = None) -> Record:
 def record_class(name: str) -> type[Record]:
     """What stands for a class or a function, by its name with its module."""
     return type(name.rpartition(".")[2], (Record,), {"name": name})
+
+
+class _Set(Record):
+    """What stands for a set whose elements come one by one: the same as for one that is called with all."""
+
+    name = "builtins.set"
+    called = True
+
+    def __new__(cls) -> _Set:
+        """Make it empty."""
+        made = super().__new__(cls, [])
+        assert isinstance(made, _Set)
+        return made
+
+    def add(self, value: Any) -> None:
+        """Take an element."""
+        self.arguments[0].append(value)
 
 
 class Size(tuple[int, ...]):
@@ -256,22 +276,52 @@ _HINT = "Take it from another checkpoint, or copy it again"
 _MOST_OF_PICKLE = 64 << 20
 """Bytes; with a hundred thousand tensors it has some 20 MB."""
 _MOST_OF_BYTEORDER = 16
+_PLAIN_PICKLES = 5
+"""Of torch before 1.6: a magic number, the protocol, the machine, what was saved, keys of storages."""
 
 
 def _refuse_plain_pickle(file: Path, opened: io.BufferedReader) -> NoReturn:
     """Say what a file of torch before 1.6, or of `pickle`, is: its pickles lie one after the other."""
     opened.seek(0)
     content = io.BytesIO(opened.read(_MOST_OF_PICKLE))
-    unpickler = _Unpickler(content)
-    unpickler.file = file
-    unpickler.persistent_load = lambda _: None  # type: ignore[method-assign]
     with suppress(EOFError, pickle.UnpicklingError):
-        for _ in range(5):  # a magic number, the protocol, the machine, what was saved, keys of storages
-            begin = content.tell()
-            check_memo(content)
-            content.seek(begin)
+        for _ in range(_PLAIN_PICKLES):
+            unpickler = _Unpickler(guarded(content))
+            unpickler.file = file
+            unpickler.persistent_load = lambda _: None  # type: ignore[method-assign]
             unpickler.load()
     raise ValueError("it is a pickle")
+
+
+def check_pickles_of(file: Path) -> None:
+    """See that any unpickler can load what `torch.save` or `pickle` wrote, in time and memory of its size.
+
+    Which names it has is not looked at.
+
+    Raises:
+        PickleLimitError: it cannot.
+        Exception: of zipfile or pickle, or whatever else a damaged file leads to.
+    """
+    with file.open("rb") as opened:
+        pickled = _pickled(opened)
+    for _ in range(_PLAIN_PICKLES):
+        unpickler = _AnyUnpickler(guarded(pickled))
+        unpickler.persistent_load = lambda _: None  # type: ignore[method-assign]
+        unpickler.load()
+        if pickled.tell() == len(pickled.getbuffer()):
+            return
+
+
+def _pickled(opened: io.BufferedReader) -> io.BytesIO:
+    """The pickle of an archive, or the beginning of a file that is none, where its pickles are."""
+    if not zipfile.is_zipfile(opened):
+        opened.seek(0)
+        return io.BytesIO(opened.read(_MOST_OF_PICKLE))
+    with zipfile.ZipFile(opened) as archive:
+        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+            raise PickleLimitError("it is compressed, so that it may unpack to any size")
+        (name,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+        return io.BytesIO(archive.read(name))
 
 
 class _Reader:
@@ -292,9 +342,7 @@ class _Reader:
         if order in self._names and self._read(order, _MOST_OF_BYTEORDER) != b"little":
             raise CheckpointError("was written on a big-endian machine", where=shown(self._file), hint=_HINT)
         pickled = io.BytesIO(self._read(f"{self._folder}data.pkl", _MOST_OF_PICKLE))
-        check_memo(pickled)
-        pickled.seek(0)
-        unpickler = _Unpickler(pickled)
+        unpickler = _Unpickler(guarded(pickled))
         unpickler.file = self._file
         unpickler.persistent_load = self._typed_storage  # type: ignore[method-assign]
         content = unpickler.load()
@@ -304,9 +352,11 @@ class _Reader:
         """What ``("storage", type, key, location, numel)`` stands for, and the type of its elements."""
         _, kind, key, _, numel = saved
         dtype = STORAGES[kind.name.rpartition(".")[2]]
-        if str(key) not in self._storages:
-            self._storages[str(key)] = self._find(f"{self._folder}data/{key}")
-        storage = self._storages[str(key)]
+        if not isinstance(key, str):
+            raise ValueError(f"a storage with a {type(key).__name__} for its key")
+        if key not in self._storages:
+            self._storages[key] = self._find(f"{self._folder}data/{key}")
+        storage = self._storages[key]
         if storage.nbytes < numel * ITEMSIZES[dtype]:
             raise ValueError(f"storage {key} has {storage.nbytes:,} bytes for {numel:,} elements")
         return storage, dtype
@@ -342,12 +392,10 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """What stands for a name of the pickle. Nothing is imported."""
-        full = f"{module.replace('__builtin__', 'builtins')}.{name}"  # as protocol 2 calls it
-        if full == "collections.OrderedDict":
-            return OrderedDict
+        full = _full_name(module, name)
         if full in _STANDING_IN:
             return _STANDING_IN[full]
-        of_torch = full.startswith("torch.") and (name in STORAGES or name in ITEMSIZES)
+        of_torch = module in _OF_TORCH and (name in STORAGES or name in ITEMSIZES)
         if of_torch or full in _INERT:
             return record_class(full)
         raise CheckpointError(
@@ -357,12 +405,28 @@ class _Unpickler(pickle.Unpickler):
         )
 
 
+class _AnyUnpickler(_Unpickler):
+    """Takes every name, for a look at what it costs to load."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What stands for a name of the pickle. Nothing is imported."""
+        full = _full_name(module, name)
+        hashes = {**_CHECKED, "collections.Counter": CheckedOrderedDict, "builtins.set": CheckedDict.fromkeys}
+        return hashes.get(full) or type(name, (Record,), {"name": full})
+
+
+def _full_name(module: str, name: str) -> str:
+    """That of a class or function, which protocol 2 calls by the modules of Python 2."""
+    return f"{module.replace('__builtin__', 'builtins')}.{name}"
+
+
 def _tensor(
     typed: tuple[Storage, str], offset: int, shape: tuple[int, ...], stride: tuple[int, ...], *_: Any
 ) -> StoredTensor:
     storage, dtype = typed
     if {*map(type, (offset, *shape, *stride))} != {int}:
         raise ValueError("a tensor's shape is not of integers")
+    check_shape(shape)
     last = offset + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
     within = offset >= 0 and min((*stride, *shape, 0)) >= 0
     if math.prod(shape) and not (within and (last + 1) * ITEMSIZES[dtype] <= storage.nbytes):
@@ -381,7 +445,29 @@ def _of_type(function: Any, _: Any, arguments: tuple[Any, ...], __: Any) -> Any:
     return _tensor(*arguments)
 
 
+_MOST_DIMENSIONS, _MOST_OF_SIZE = 64, 2**63
+
+
+def check_shape(shape: Sequence[int]) -> None:
+    """Refuse what no tensor has, of which the number of elements would take long to compute.
+
+    Raises:
+        ValueError: there are too many dimensions, or one is too large.
+    """
+    if len(shape) > _MOST_DIMENSIONS or any(size >= _MOST_OF_SIZE for size in shape):
+        raise ValueError(f"a tensor of {len(shape)} dimensions, or a size beyond 64 bits")
+
+
+_OF_TORCH = ("torch", "torch.storage", "torch.cuda")
+"""Modules of storages and types."""
+_CHECKED: dict[str, Any] = {
+    "collections.OrderedDict": CheckedOrderedDict,
+    CHECKED_DICT: CheckedDict,
+    CHECKED_SET: _Set,
+}
+"""What takes the place of a class that hashes what it holds."""
 _STANDING_IN = {
+    **_CHECKED,
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_parameter": _first,

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from zerokit.checkpoint.archive import check_pickles_of
+from zerokit.checkpoint.pickle_limits import PickleLimitError
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 
@@ -56,8 +58,13 @@ def check_pickles(folder: Path, names: list[str]) -> None:
 
     for file in (folder / name for name in names if name.endswith(_ENDINGS)):
         try:
+            check_pickles_of(file)
             with known_classes_only():
                 torch.load(file, map_location="cpu", weights_only=True, mmap=_is_zip(file))
+        except PickleLimitError as error:
+            raise CheckpointError(
+                str(error), where=shown(file), hint="Resume from another checkpoint"
+            ) from None
         except Exception as error:
             # pickle's errors, those of torch's reader of archives, and whatever a damaged pickle leads to.
             unknown = re.search(r"GLOBAL ([\w.]+)", str(error))

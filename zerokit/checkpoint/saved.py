@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerokit.checkpoint.archive import Archive, StoredTensor, read_archive
+from zerokit.checkpoint.archive import Archive, StoredTensor, check_shape, read_archive
 from zerokit.checkpoint.masters import Shapes
 from zerokit.checkpoint.step_folder import AGAIN, StepFolder, find_step_folder, read_step_folders
 from zerokit.documents import shown
@@ -188,9 +188,24 @@ def shapes_of(model: States) -> Shapes:
     """
     shapes: Shapes = model.get("param_shapes") or []
     for name, shape in (item for group in shapes for item in group.items()):
-        if "/" in name or not all(isinstance(size, int) and size >= 0 for size in shape):
+        # What it has in the place of a number may be too large to be written.
+        if not all(isinstance(size, int) for size in shape):
+            raise ValueError(f"a parameter '{name}' whose shape is not of integers")
+        check_shape(shape)
+        if "/" in name or min(shape, default=0) < 0:
             raise ValueError(f"a parameter '{name}' of shape {shape}")
     return shapes
+
+
+def _check_names(model: States) -> None:
+    """See that names of tensors are texts, before they are hashed.
+
+    Raises:
+        ValueError: they are not.
+    """
+    tied = model.get("shared_params") or {}
+    if not all(isinstance(name, str) for name in (*(model.get("buffer_names") or ()), *tied, *tied.values())):
+        raise ValueError("a name of a tensor that is no text")
 
 
 def _model_states(archive: Archive, files: StepFolder) -> States:
@@ -206,6 +221,8 @@ def _model_states(archive: Archive, files: StepFolder) -> States:
             where=shown(archive.file),
             hint="Convert it with DeepSpeed's ds_to_universal.py",
         )
+    with as_deepspeed_saves(archive.file):
+        _check_names(content)
     return content
 
 
@@ -234,7 +251,7 @@ def _facts(files: StepFolder, model: States, optimizer: States) -> Facts:
         files.folder,
         stage,
         num_ranks if isinstance(num_ranks, int) and num_ranks > 0 else 1,
-        step if isinstance(step, int) else None,
+        _whole_number(step),
         version if isinstance(version, str) else None,
         next(floats, None),
         files.universal is not None,
@@ -308,7 +325,7 @@ def _check_ranks(facts: Facts, files: StepFolder, model: States) -> None:
 def _check_steps(files: StepFolder, models: Sequence[States], optimizers: Sequence[States]) -> None:
     """See that all ranks are at one step."""
     for of, steps in (
-        (files.models, [states.get("global_steps") for states in models]),
+        (files.models, [_whole_number(states.get("global_steps")) for states in models]),
         (files.optimizers, [_optimizer_step(states) for states in optimizers]),
     ):
         for file, step in zip(of.values(), steps, strict=True):
@@ -325,6 +342,10 @@ def _check_steps(files: StepFolder, models: Sequence[States], optimizers: Sequen
             where=shown(files.optimizers[0]),
             hint="Take another one",
         )
+
+
+def _whole_number(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def _optimizer_step(states: States) -> int | None:
