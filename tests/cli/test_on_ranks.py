@@ -208,7 +208,7 @@ def test_num_gpus_runs_deepspeeds_launcher(
     Path("data.jsonl").touch()
     started: list[list[str]] = []
 
-    def run_launcher(words: list[str], environment: dict[str, str]) -> int:
+    def run_launcher(words: list[str], ranks: int, environment: dict[str, str], **options: Any) -> int:
         assert Path(words[0]) == Path(sys.executable).with_name("deepspeed")
         assert environment["PATH"].startswith(f"{Path(words[0]).parent}{os.pathsep}")
         started.append(words[1:])
@@ -222,7 +222,8 @@ def test_num_gpus_runs_deepspeeds_launcher(
     assert zerokit("generate", *LEAST, "--num-gpus=3")[0] == 0
     assert asked == [("model",), ("m",)]
     launch, generate = ([word for word in words if not word.isdigit() or len(word) < 4] for words in started)
-    assert launch == ["--num_gpus", "2", "--master_port", "--module", "zerokit.train", *words]
+    alone = ("--num_gpus", "2", "--master_port", "--hostfile", os.devnull)
+    assert launch == [*alone, "--module", "zerokit.train", *words]
     assert generate[-6:] == ["zerokit.generate", *LEAST, "--num-gpus=3"]
     with socket.socket() as other:
         other.bind(("", 0))
@@ -304,7 +305,7 @@ def test_a_model_folder_is_looked_at_before_the_launcher(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started: list[object] = []
-    monkeypatch.setattr(launcher, "run_launcher", lambda *words: started.append(words) or 0)
+    monkeypatch.setattr(launcher, "run_launcher", lambda *words, **_: started.append(words) or 0)
     monkeypatch.setattr("zerokit.extras.require", lambda *_, **__: None)
     folder = tmp_path / "model"
     folder.mkdir()
@@ -385,7 +386,7 @@ def test_a_model_that_the_hub_does_not_give_is_told_before_the_launcher(
     def refuses(*_: object, **__: object) -> None:
         raise ConnectionError(101, "Network is unreachable")
 
-    monkeypatch.setattr(launcher, "run_launcher", lambda *_: pytest.fail("ranks were started"))
+    monkeypatch.setattr(launcher, "run_launcher", lambda *_, **__: pytest.fail("ranks were started"))
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuses)
     code, out, err = zerokit(*words, "--num-gpus", "2")
     assert (code, out) == (2, "")

@@ -87,20 +87,26 @@ def test_what_does_not_come_is_not_waited_for(save_within: str, code: int, said:
 
 LAUNCHER = """
 import os, subprocess, sys
-rank = subprocess.Popen([sys.executable, "-c", sys.argv[1]], env={**os.environ, "LOCAL_RANK": "0"})
+variables = {"RANK": "0", "LOCAL_RANK": "0"}
+rank = subprocess.Popen([sys.executable, "-c", sys.argv[1]], env={**os.environ, **variables})
 sys.exit(rank.wait() % 256)
 """
 SAVES = """
-import signal, sys
+import signal
+from zerokit.distributed.exit_reports import exit_now
 
 def asked(number, frame):
     print(signal.Signals(number).name, flush=True)
-    sys.exit(75)
+    exit_now(75)
 
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, asked)
 """
-RUN = "import os, sys\nfrom zerokit.distributed.launcher import run_launcher\n"
+RUN = """
+import os, sys
+from zerokit.distributed.launcher import run_launcher
+sys.exit(run_launcher(sys.argv[1:], 1, os.environ, again="Start it again"))
+"""
 
 
 @pytest.mark.parametrize(
@@ -120,11 +126,11 @@ def test_a_launcher_asks_its_ranks_and_tells_what_they_did(
     rank += "import threading\nprint('ready', flush=True)\nthreading.Event().wait()"
     words = [sys.executable, str(tmp_path / "launcher"), rank]
     with subprocess.Popen(
-        [sys.executable, "-c", f"{RUN}sys.exit(run_launcher({words}, os.environ))"],
+        [sys.executable, "-c", RUN, *words],
         stdout=subprocess.PIPE,
         text=True,
         # A test before may have made this process a rank, and what it starts would be none of its own.
-        env={name: value for name, value in os.environ.items() if name != "LOCAL_RANK"},
+        env={name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK")},
     ) as started:
         assert started.stdout is not None
         assert started.stdout.readline() == "ready\n"
@@ -134,41 +140,19 @@ def test_a_launcher_asks_its_ranks_and_tells_what_they_did(
         assert started.wait() == code
 
 
-GONE = """import subprocess
-from zerokit.distributed import launcher
-gone = subprocess.Popen("true")
-gone.wait()
-launcher._ranks_of = lambda _: [gone.pid]
-"""
-
-
-def test_a_rank_that_ends_as_it_is_asked_and_a_run_that_goes_on_to_its_end() -> None:
-    words = [sys.executable, "-c", "print('ready', flush=True)\ninput()"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [sys.executable, "-c", f"{GONE}{RUN}sys.exit(run_launcher({words}, os.environ))"],
-        stdin=pipe,
-        stdout=pipe,
-        text=True,
-    ) as started:
-        assert started.stdout is not None
-        assert started.stdout.readline() == "ready\n"
-        started.send_signal(signal.SIGTERM)
-        started.communicate("\n")
-        assert started.returncode == 0
-
-
 def test_what_is_asked_at_the_terminal_can_be_answered() -> None:
     asks = (
         "import os, signal, sys\n"
         "signal.signal(signal.SIGTTIN, lambda *_: os._exit(9))\n"  # which would stop it for ever
         "sys.exit(int(input()))"
     )
-    own = f"import fcntl, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{RUN}"
-    run = f"{own}sys.exit(run_launcher({[sys.executable, '-c', asks]}, os.environ))"
+    run = f"import fcntl, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{RUN}"
     person, terminal = pty.openpty()
     os.write(person, b"7\n")
-    done = subprocess.run([sys.executable, "-c", run], stdin=terminal, start_new_session=True, check=False)
+    words = [sys.executable, "-c", asks]
+    done = subprocess.run(
+        [sys.executable, "-c", run, *words], stdin=terminal, start_new_session=True, check=False
+    )
     os.close(person)
     os.close(terminal)
     assert done.returncode == 7

@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
         assert code == 1
         raise EndedError
 
-    monkeypatch.setattr(stuck, "os", SimpleNamespace(**{**vars(os), "_exit": end}))
+    monkeypatch.setattr(stuck, "exit_now", end)
     return Work()
 
 

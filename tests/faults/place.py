@@ -17,14 +17,14 @@ from pathlib import Path
 
 from tests.processes import exits
 from tests.tiny import ONE_STEP_RECIPE, REPOSITORY, tiny_llama, tiny_tokenizer
-from zerokit.distributed.process_table import children_of, stat_of
+from zerokit.distributed.launcher_watch import is_launcher
+from zerokit.distributed.process_table import children_of, stat_of, variables_of
 from zerokit.distributed.ranks import free_port
 
 USERS = ("model", "data.jsonl", "recipe.yaml", "prompts.jsonl")
 PROMPTS = 4
 _CLONE_NEWNS = 0x20000
 _PR_SET_CHILD_SUBREAPER = 36
-_SPEAKS_FOR_DEEPSPEED = "deepspeed.launcher"
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -60,6 +60,8 @@ class Place:
     """Options of the run."""
     command: str = "train"
     ranks: int = 1
+    num_gpus: bool = False
+    """Whether two ranks are started by ``zerokit``, not by DeepSpeed's launcher itself."""
     shell: str = ""
     """What a shell does before, in a namespace with mounts of its own."""
     port: int = field(default_factory=free_port)
@@ -84,6 +86,9 @@ class Place:
         script = str(REPOSITORY / "launch" / f"{self.command}.py")
         launcher = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", str(self.ranks)]
         command = [*launcher, "--master_port", str(self.port), script, *words]
+        if self.num_gpus:
+            starter = [sys.executable, "-m", "zerokit", self.command, "--num-gpus", str(self.ranks)]
+            command = [*starter, "--master-port", str(self.port), *words]
         if self.shell:
             command = ["unshare", "--mount", "sh", "-c", f'{self.shell} && exec "$@"', "sh", *command]
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -183,24 +188,15 @@ def _living(pid: int) -> Iterator[int]:
 
 
 def rank_processes() -> list[int]:
-    """Those that are ranks, not launchers, in order of birth."""
-    found = []
-    for pid in processes():
-        with suppress(OSError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if b"/launch/" in words and _SPEAKS_FOR_DEEPSPEED.encode() not in words:
-                found.append(pid)
-    return found
+    """Those that are ranks, not launchers nor what ranks have started, in order of birth."""
+    found = [pid for pid in processes() if "LOCAL_RANK" in variables_of(pid)]
+    stats = {pid: stat_of(pid) for pid in found}
+    return [pid for pid, stat in stats.items() if stat is not None and stat.parent not in found]
 
 
 def launcher_processes() -> list[int]:
-    """DeepSpeed's launchers, in order of birth."""
-    found = []
-    for pid in processes():
-        with suppress(OSError):
-            if _SPEAKS_FOR_DEEPSPEED.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
+    """``zerokit``, if it started them, and DeepSpeed's two launchers, in order of birth."""
+    return [pid for pid in processes() if is_launcher(pid) and "LOCAL_RANK" not in variables_of(pid)]
 
 
 def end_all() -> None:

@@ -12,13 +12,33 @@ from collections.abc import Iterator
 from typing import IO
 
 from tests.faults.place import Place
-from tests.faults.trials import EVERY, LONG, MORE, RESUME, Arrange, Trial, kill, options, saves, steps
+from tests.faults.trials import (
+    EVERY,
+    LONG,
+    MORE,
+    RESUME,
+    Arrange,
+    Trial,
+    kill,
+    options,
+    prepares,
+    saves,
+    steps,
+)
 
 _AT_CHANCE = 12
 """Kills of a run of one process that saves after each step."""
 _LONGEST_DELAY = 1.5
 """Seconds; in which it makes and saves a few steps."""
 _HELD: list[IO[str]] = []
+_WHICH = ("zerokit", "first launcher", "second launcher")
+_NUMBERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGHUP)
+STARTED_BY_ZEROKIT = [
+    *((which, number, steps, "train") for which in _WHICH for number in _NUMBERS),
+    *((which, signal.SIGKILL, prepares, command) for which in _WHICH for command in ("train", "generate")),
+    ("rank 1", signal.SIGKILL, prepares, "generate"),
+]
+"""What one process of a run with --num-gpus gets, when."""
 
 
 def later(strike: Arrange, seed: int, longest: float) -> Arrange:
@@ -78,6 +98,15 @@ def run_trials() -> Iterator[Trial]:
     yield Trial(
         "resume, by two ranks with twice the batch", options(*RESUME, ranks=2), "refuse", resumes=True
     )
+    for which, number, moment, command in STARTED_BY_ZEROKIT:
+        words = LONG if command == "train" else ("--min_new_tokens", "200", "--max_new_tokens", "200")
+        # Before the first step a launcher's end ends the run, and `zerokit` killed itself cannot say so.
+        must = "leave" if moment is steps and which != "zerokit" else "end"
+        must = "stop" if which == "zerokit" and number in (signal.SIGKILL, signal.SIGSEGV) else must
+        yield Trial(
+            f"zerokit {command} --num-gpus 2, {which} {number.name} as it {moment.__name__}",
+            options(*words, ranks=2, num_gpus=True, command=command), must, kill(number, which), moment,
+        )  # fmt: skip
     for which, number, moment, stage in (
         ("launcher", signal.SIGKILL, saves, 2),
         ("second launcher", signal.SIGKILL, steps, 3),

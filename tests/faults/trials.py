@@ -196,15 +196,14 @@ def ends(place: Place) -> bool:
 
 
 def kill(number: signal.Signals, which: str) -> Arrange:
-    """Send a signal to `rank 0`, `rank 1`, the `launcher` (the first process) or the `second launcher`."""
+    """Send a signal to `rank 0`, `rank 1`, the `launcher` (the first process), `zerokit`, or one of the two
+    launchers of DeepSpeed below it."""
 
     def strike(place: Place) -> None:
-        if which == "launcher":
+        if which in ("launcher", "zerokit"):
             pid = processes()[0]
-        elif (
-            which == "second launcher"
-        ):  # which the first has started on this machine, and which starts ranks
-            pid = launcher_processes()[-1]
+        elif which.endswith("launcher"):  # the second starts the ranks
+            pid = launcher_processes()[-2 if which == "first launcher" else -1]
         else:
             pid = rank_processes()[int(which[-1])]
         os.kill(pid, number)

@@ -11,11 +11,18 @@ from zerokit.distributed.extensions import COMPILING
 from zerokit.quickstart import launch
 
 
+def finishes(code: str) -> list[str]:
+    """A launcher whose two ranks run `code`, one after the other, and finish."""
+    reports = "from zerokit.distributed.exit_reports import exit_now; exit_now(0)"
+    start = f"RANK=$RANK {sys.executable} -c '{reports}'"
+    return ["sh", "-c", f'{sys.executable} -c "$0"; for RANK in 0 1; do {start}; done', code]
+
+
 def test_it_says_once_that_deepspeed_compiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = f"{COMPILING}shm_comm, once per environment"
-    command = [sys.executable, "-c", f"print('loading', flush=True); print({line!r}, flush=True)"]
+    command = finishes(f"print('loading', flush=True); print({line!r}, flush=True)")
     monkeypatch.setattr(launch, "deepspeed_words", lambda ranks, *words: command)
     launch.run(2, ["train.py"], tmp_path / "log", tmp_path / "metrics.jsonl", what="corpus")
     said = capsys.readouterr().err
@@ -48,6 +55,6 @@ def test_it_says_how_long_is_left(
     first = '{"max_steps": 40, "step": 0, "elapsed_seconds": 0.0}'
     logged = '{"step": 10, "loss": 2.5, "elapsed_seconds": 30.0}'
     write = f"open({str(metrics)!r}, 'w').write({first + chr(10) + logged + chr(10)!r})"
-    monkeypatch.setattr(launch, "deepspeed_words", lambda ranks, *words: [sys.executable, "-c", write])
+    monkeypatch.setattr(launch, "deepspeed_words", lambda ranks, *words: finishes(write))
     launch.run(2, ["train.py"], tmp_path / "log", metrics, what="corpus")
     assert "      step 10/40  loss 2.500  1 min 30 s left\n" in capsys.readouterr().err

@@ -130,7 +130,7 @@ def generate(
         from zerokit.generation.first_look import look_before_launch
 
         look_before_launch(options)
-    start_ranks(num_gpus, master_port, "generate", context.obj)
+    start_ranks(num_gpus, master_port, "generate", context.obj, again="Start it again")
     from zerokit.distributed.group import leave
     from zerokit.generation.main import main
 

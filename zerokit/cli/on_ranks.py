@@ -109,7 +109,15 @@ def is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def start_ranks(num_gpus: int | None, master_port: int | None, command: str, words: Sequence[str]) -> None:
+def start_ranks(
+    num_gpus: int | None,
+    master_port: int | None,
+    command: str,
+    words: Sequence[str],
+    *,
+    again: str,
+    save_within: float = 0.0,
+) -> None:
     """Run DeepSpeed's launcher of `num_gpus` ranks, and exit; nothing if none are asked for, or it has.
 
     Args:
@@ -117,6 +125,8 @@ def start_ranks(num_gpus: int | None, master_port: int | None, command: str, wor
         master_port: the option.
         command: one of :data:`COMMANDS`.
         words: the whole command line behind it, which every rank reads again.
+        again: how to continue a run that was killed, as an instruction.
+        save_within: seconds in which ranks may save when they are asked to stop.
 
     Raises:
         LaunchError: a launcher has started another number of ranks, or the port is taken.
@@ -146,7 +156,7 @@ def start_ranks(num_gpus: int | None, master_port: int | None, command: str, wor
     quiet = ["--quiet"] if command == "generate" else []
     module = [*quiet, "--module", f"zerokit.{command}"]
     launcher = deepspeed_words(num_gpus, *module, *words, port=master_port or 0)
-    raise typer.Exit(run_launcher(launcher, os.environ))
+    raise typer.Exit(run_launcher(launcher, num_gpus, os.environ, again=again, save_within=save_within))
 
 
 def fail(error: ZerokitError) -> NoReturn:

@@ -117,7 +117,8 @@ def train(
         if preview is None:
             trackers(loaded)
             check_earlier(loaded, force=force)
-    start_ranks(num_gpus, master_port, "train", context.obj)
+    again = "Resume with --training.resume_from_checkpoint true if there is a checkpoint, else start it again"
+    start_ranks(num_gpus, master_port, "train", context.obj, again=again, save_within=save_within)
     from zerokit.distributed.group import leave
     from zerokit.training.main import main
 

@@ -21,6 +21,7 @@ from typing import Any, NoReturn, TypeVar
 
 from zerokit import __version__, console
 from zerokit.choices import Precision
+from zerokit.distributed.exit_reports import exit_now
 from zerokit.distributed.launcher_watch import watch
 from zerokit.distributed.other_hosts import OtherHosts
 from zerokit.distributed.preemption import SAVE_WITHIN, SIGNALS, LeaveRequest
@@ -292,7 +293,7 @@ def leave(exit_code: int) -> NoReturn:
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(exit_code)
+    exit_now(exit_code)
 
 
 def check_launch(ranks: Ranks) -> None:

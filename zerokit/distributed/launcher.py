@@ -1,26 +1,36 @@
-"""DeepSpeed's launcher, as this environment has it, and what it leaves to be done."""
+"""Ranks on this machine, started by DeepSpeed's launcher."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from zerokit import console
 from zerokit.choices import SAFE_PATH
+from zerokit.distributed.exit_reports import ExitReports
+from zerokit.distributed.launcher_watch import is_launcher
 from zerokit.distributed.process_table import catches, descendants, stat_of, variables_of
 from zerokit.distributed.ranks import free_port
-from zerokit.errors import PreemptedError
+from zerokit.errors import RunError
+from zerokit.exits.codes import signal_of
 
 if TYPE_CHECKING:
     from types import FrameType
 
 _BIN = Path(sys.executable).parent
 """Where deepspeed lies: beside the Python that runs this, whether or not that is on the PATH."""
+_PR_SET_CHILD_SUBREAPER = 36
+_GRACE_SECONDS = 10.0
+"""How long ranks may outlive their launcher, besides the time in which they save."""
+_POLL_SECONDS = 0.1
 
 
 def deepspeed_words(num_ranks: int, *words: str, port: int = 0) -> list[str]:
@@ -35,65 +45,185 @@ def deepspeed_words(num_ranks: int, *words: str, port: int = 0) -> list[str]:
         LaunchError: the port is taken.
     """
     launcher = [str(_BIN / "deepspeed"), "--num_gpus", str(num_ranks), "--master_port", str(free_port(port))]
-    return [*launcher, *words]
+    # DeepSpeed would read /job/hostfile by itself, and start ranks on other machines.
+    return [*launcher, "--hostfile", os.devnull, *words]
 
 
-def run_launcher(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a launcher to its end; what asks this process to leave asks its ranks.
-
-    DeepSpeed's own ends at once by Ctrl-C or SIGTERM, whatever its ranks do then. In a session of its own it
-    gets neither from a terminal, and ends when its ranks have, which save first. The second Ctrl-C or SIGTERM
-    ends it. And there it may read the terminal, which stops a background group of the same session.
+class LaunchedRanks:
+    """A launcher and the ranks that it has started, which all end before :meth:`exit_code` returns.
 
     Args:
-        words: its command line.
-        environment: all variables of it, but those that zerokit sets.
+        command: the command line of the launcher.
+        num_ranks: how many ranks it starts.
+        environment: all variables of it.
+        save_within: seconds in which ranks may save when their launcher has ended.
+        options: of :class:`subprocess.Popen`.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        num_ranks: int,
+        environment: Mapping[str, str],
+        *,
+        save_within: float = 0.0,
+        **options: Any,
+    ) -> None:
+        self._num_ranks = num_ranks
+        self._patience = save_within + _GRACE_SECONDS
+        self._requests: list[signal.Signals] = []
+        self._reports = ExitReports()
+        _become_subreaper()  # so that ranks of a launcher that was killed become children of this process
+        self.process = subprocess.Popen(
+            command,
+            env={**environment, **self._reports.variables, SAFE_PATH: "1"},
+            start_new_session=True,
+            **options,
+        )
+
+    def exit_code(self, again: str) -> int:
+        """Wait until the launcher and all ranks have ended.
+
+        An error line says what happened if no rank can have printed one.
+
+        Args:
+            again: how to continue, as an instruction, for that line.
+
+        Returns:
+            the code that all ranks have reported. If they do not agree, the code of a shell for the signal
+            that this process got, and else that of the launcher: never 0.
+        """
+        code = self.process.wait()
+        self._end_ranks()
+        reported = self._reports.read()
+        codes = {*reported.values()}
+        if sys.platform != "linux":  # no rank finds the pipe
+            return code if code >= 0 else 128 - code
+        if len(reported) == self._num_ranks and len(codes) == 1:
+            return codes.pop()
+        if not any(codes):
+            console.print_error(RunError(self._what_ended_it(code), hint=again))
+        if self._requests:
+            return 128 + self._requests[0]
+        return code if code > 0 else 128 - code if code < 0 else 1
+
+    def stop(self) -> None:
+        """Ask the ranks to save and end, and wait until they have."""
+        self.hand_on(signal.SIGTERM)
+        self.process.wait()
+        self._end_ranks()
+
+    def hand_on(self, number: int, frame: FrameType | None = None) -> None:
+        """Ask the ranks to save and end, as a handler of a signal. The second Ctrl-C kills them."""
+        self._requests.append(signal.Signals(number))
+        ranks = self._ranks()
+        if self._requests.count(signal.SIGINT) > 1:
+            _send(signal.SIGKILL, ranks)
+        elif not ranks:
+            self.send_to_all(signal.SIGTERM)
+        elif len(self._requests) == 1:
+            # A rank that saves before it ends has handlers for SIGTERM and Ctrl-C, and says by which it was
+            # asked. Before that Python alone handles Ctrl-C, and not while a rank waits in a collective.
+            saves = [pid for pid in ranks if catches(pid, number) and catches(pid, signal.SIGTERM)]
+            _send(number, saves)
+            _send(signal.SIGTERM, set(ranks) - set(saves))
+
+    def send_to_all(self, number: int) -> None:
+        """Send a signal to the launcher and all that it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def _end_ranks(self) -> None:
+        """Wait for ranks that have outlived their launcher; they notice its end and save."""
+        asked: set[int] = set()
+        deadline = time.monotonic() + self._patience
+        while left := {*self._ranks(), *filter(is_launcher, self._members())}:
+            late = time.monotonic() - deadline
+            if late > 0:
+                _send(signal.SIGKILL, left)
+            if late > _GRACE_SECONDS:
+                return  # the kernel does not let go of them
+            # One that has no handler has nothing to save, and may not look for its launcher yet.
+            new = {pid for pid in left - asked if not catches(pid, signal.SIGTERM)}
+            _send(signal.SIGTERM, new)
+            asked |= new
+            time.sleep(_POLL_SECONDS)
+
+    def _what_ended_it(self, code: int) -> str:
+        if self._requests:
+            return f"the run was stopped by {self._requests[0].name} before it finished"
+        if code < 0:
+            launcher = f"DeepSpeed's launcher (process {self.process.pid})"
+            return f"{launcher} was killed by {signal_of(code)} before the run finished"
+        if code == 0:
+            return "DeepSpeed's process deepspeed.launcher.launch was killed before the run finished"
+        if (name := signal_of(code)) is not None:
+            return f"a rank was killed by {name} before the run finished"
+        return f"DeepSpeed's launcher ended with exit code {code} before the run finished"
+
+    def _members(self) -> list[int]:
+        """The processes of the launcher's session that live."""
+        return [pid for pid in descendants(os.getpid()) if _is_in_session(pid, self.process.pid)]
+
+    def _ranks(self) -> list[int]:
+        """The ranks among them, without the processes that ranks have started."""
+
+        def is_rank(pid: int) -> bool:
+            return "LOCAL_RANK" in variables_of(pid)
+
+        found = {pid: stat for pid in self._members() if (stat := stat_of(pid)) is not None and stat.runs}
+        return [pid for pid, stat in found.items() if is_rank(pid) and not is_rank(stat.parent)]
+
+
+def run_launcher(
+    command: Sequence[str],
+    num_ranks: int,
+    environment: Mapping[str, str],
+    *,
+    again: str,
+    save_within: float = 0.0,
+) -> int:
+    """Run a launcher and its ranks to their end, and hand on signals; arguments as of :class:`LaunchedRanks`.
+
+    DeepSpeed's own ends at once by Ctrl-C or SIGTERM, whatever its ranks do then. In a session of its own it
+    gets neither from a terminal, and ends when its ranks have, which save first. And there it may read the
+    terminal, which stops a background group of the same session.
 
     Returns:
-        its exit code; where a signal ended it, that of a shell for the signal, and so where this process was
-        asked to leave and the run neither reached its end nor says that it left (:class:`PreemptedError`).
+        as :meth:`LaunchedRanks.exit_code`.
     """
-    process = subprocess.Popen(words, env={**environment, SAFE_PATH: "1"}, start_new_session=True)
-    asked: list[int] = []
-
-    def hand_on(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-        ranks = _ranks_of(process.pid) if len(asked) == 1 else []
-        for pid in ranks:
-            # One that saves before it ends has handlers for both, and says by which it was asked. Before that
-            # Python alone handles Ctrl-C, and not while a rank waits in a collective.
-            heeds = catches(pid, signal.SIGTERM)
-            with suppress(ProcessLookupError):  # it has ended since
-                os.kill(pid, number if heeds else signal.SIGTERM)
-        if not ranks:
-            process.terminate()  # upon which they end, too
+    launched = LaunchedRanks(command, num_ranks, environment, save_within=save_within)
 
     def pause(number: int, frame: FrameType | None) -> None:
-        send_to_all(signal.SIGSTOP)
+        launched.send_to_all(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
-        send_to_all(signal.SIGCONT)
+        launched.send_to_all(signal.SIGCONT)
 
-    def send_to_all(number: int) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-
-    for number, handler in ((signal.SIGTERM, hand_on), (signal.SIGINT, hand_on), (signal.SIGTSTP, pause)):
-        signal.signal(number, handler)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, launched.hand_on)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, launched.hand_on)
+    signal.signal(signal.SIGTSTP, pause)
     try:
-        code = process.wait()
+        return launched.exit_code(again)
     finally:
-        if process.returncode is None:  # no Ctrl-C would reach it any more
-            send_to_all(signal.SIGTERM)
-    if asked and code not in (0, PreemptedError.exit_code):
-        return 128 + asked[0]
-    return code if code >= 0 else 128 - code
+        if launched.process.returncode is None:  # no Ctrl-C would reach it any more
+            launched.send_to_all(signal.SIGTERM)
 
 
-def _ranks_of(launcher: int) -> list[int]:
-    """The processes that it started as ranks, without those that ranks have started."""
+def _become_subreaper() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
-    def is_rank(pid: int) -> bool:
-        return "LOCAL_RANK" in variables_of(pid)
 
-    found = {pid: stat for pid in descendants(launcher) if (stat := stat_of(pid)) is not None}
-    return [pid for pid, stat in found.items() if is_rank(pid) and not is_rank(stat.parent)]
+def _send(number: int, pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it has ended since
+            os.kill(pid, number)
+
+
+def _is_in_session(pid: int, session: int) -> bool:
+    try:
+        return os.getsid(pid) == session
+    except ProcessLookupError:
+        return False

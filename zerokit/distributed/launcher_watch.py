@@ -9,18 +9,21 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple, NoReturn, get_args
 
 from zerokit import console
 from zerokit.choices import LAUNCHER_MODULES, Launcher
 from zerokit.distributed import stuck
+from zerokit.distributed.exit_reports import exit_now, has_lost_receiver
 from zerokit.distributed.preemption import LeaveRequest
-from zerokit.distributed.process_table import stat_of
+from zerokit.distributed.process_table import stat_of, variables_of
 
 _PROGRAMS = (*get_args(Launcher), "zerokit")
 """The last starts the first, as in the quickstart."""
 _MODULES = (*LAUNCHER_MODULES, "zerokit")
 _STARTED_BY_ANOTHER = "deepspeed.launcher.launch"
+_LAUNCH_VARIABLE = "CROSS_RANK"
+"""Set for each rank by that launcher alone."""
 
 
 class LauncherProcess(NamedTuple):
@@ -41,7 +44,7 @@ def launchers() -> list[LauncherProcess]:
     """The launchers that started this process, the nearest first: torchrun's, or DeepSpeed's two."""
     found = []
     pid = os.getppid()
-    while (stat := stat_of(pid)) is not None and _is_launcher(pid):
+    while (stat := stat_of(pid)) is not None and is_launcher(pid):
         found.append(LauncherProcess(pid, stat.started))
         pid = stat.parent
     if found and _STARTED_BY_ANOTHER in _words(found[-1].pid):
@@ -60,6 +63,8 @@ def watch(rank: int, for_stuck: stuck.StuckWatch | None, leave: LeaveRequest) ->
         for_stuck: what looks for them; None: nobody does.
         leave: what lets it save before it ends.
     """
+    if _is_orphan():
+        _end(rank, "its launcher has ended")
     watched = launchers()
     if watched or for_stuck is not None:
         threading.Thread(target=_watch, args=(watched, rank, for_stuck, leave), daemon=True).start()
@@ -76,11 +81,33 @@ def _watch(
         never.wait(stuck.POLL_SECONDS)
         if for_stuck is not None:
             for_stuck.look()
-    console.note(f"zerokit: rank {rank} ends, because its launcher (process {gone.pid}) has ended")
-    os._exit(1)  # whatever the main thread waits for
+    _end(rank, f"its launcher (process {gone.pid}) has ended")
 
 
-def _is_launcher(pid: int) -> bool:
+def _end(rank: int, reason: str) -> NoReturn:
+    """End this process, whatever its main thread waits for. One rank of each machine says why."""
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        threading.Event().wait(2 * stuck.POLL_SECONDS)  # a launcher ends the others when one has ended
+        os._exit(1)
+    console.note(
+        f"zerokit: rank {rank} ends, because {reason}. Start the run again; training can resume from a "
+        "checkpoint"
+    )
+    exit_now(1)
+
+
+def _is_orphan() -> bool:
+    """Whether a process that started this rank ended before the rank could look for it."""
+    if has_lost_receiver():
+        return True
+    parent = os.getppid()
+    # A script between the two, as with --no_python, has the variable, too.
+    if _LAUNCH_VARIABLE not in os.environ or _LAUNCH_VARIABLE in variables_of(parent):
+        return False
+    return os.getsid(parent) != os.getsid(0) or (parent == 1 and not is_launcher(parent))
+
+
+def is_launcher(pid: int) -> bool:
     """Whether a process is Python that runs a launcher: a shell that was told to start one is none."""
     words = _words(pid)
     if not Path(words[0]).name.startswith("python"):

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from zerokit import console
+from zerokit.distributed.exit_reports import exit_now
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import RankError
 
@@ -130,7 +131,7 @@ class OtherHosts:
             return
         console.print_error(RankError(what, where=where, hint=hint))
         sys.stderr.flush()
-        os._exit(RankError.exit_code)
+        exit_now(RankError.exit_code)
 
 
 def _server() -> socket.socket:

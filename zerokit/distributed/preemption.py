@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from zerokit import console
+from zerokit.distributed.exit_reports import exit_now
 from zerokit.distributed.process_table import stat_of
 from zerokit.errors import PreemptedError
 
@@ -131,7 +132,7 @@ class LeaveRequest:
 
     def _end(self, reason: str, code: int) -> None:
         console.note(f"zerokit: rank {self._rank} ends without a checkpoint ({self.why}): {reason}")
-        os._exit(code)
+        exit_now(code)
 
 
 def _runs(pid: int) -> bool:

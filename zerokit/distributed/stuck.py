@@ -30,6 +30,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from zerokit import console
+from zerokit.distributed.exit_reports import exit_now
 from zerokit.distributed.process_table import (
     bytes_moved,
     children_of,
@@ -140,7 +141,7 @@ class StuckWatch:
             os.kill(pid, signal.SIGCONT)
             threading.Event().wait(POLL_SECONDS)
             os.kill(pid, signal.SIGKILL)
-        os._exit(1)
+        exit_now(1)
 
     def _look_at_this(self) -> None:
         work = self._work
@@ -196,7 +197,7 @@ class StuckWatch:
         _say(str(self._ranks.rank), f"{what} for {looks * POLL_SECONDS:.0f} s, in {call}")
         sys.stderr.writelines(traceback.format_stack(frame))
         sys.stderr.flush()
-        os._exit(1)
+        exit_now(1)
 
 
 def _show_stack() -> int:

@@ -7,8 +7,7 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ import zerokit
 from zerokit import console
 from zerokit.choices import SAFE_PATH
 from zerokit.distributed.extensions import COMPILING
-from zerokit.distributed.launcher import deepspeed_words
+from zerokit.distributed.launcher import LaunchedRanks, deepspeed_words
+from zerokit.distributed.preemption import SAVE_WITHIN
 from zerokit.errors import ZerokitError
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import read_log
@@ -57,24 +57,28 @@ def run(num_ranks: int, words: list[str], log: Path, metrics: Path | None, *, wh
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_ranks)))
     # On CPU glibc would keep freed activations in its heap, in pieces: more memory, and no faster.
     environment.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**20))
-    with (
-        log.open("w", encoding="utf-8") as output,
-        subprocess.Popen(
+    with log.open("w", encoding="utf-8") as output:
+        launched = LaunchedRanks(
             deepspeed_words(num_ranks, *words),
+            num_ranks,
+            environment,
+            save_within=SAVE_WITHIN,
             cwd=home(),
-            env=environment,
             stdout=output,
             stderr=subprocess.STDOUT,
-        ) as process,
-        _ended_with_us(process),
-    ):
-        _follow(process, metrics, before, log, what)
-    if process.returncode != 0:
+        )
+        try:
+            _follow(launched.process, metrics, before, log, what)
+            code = launched.exit_code("Run the quickstart again")
+        except BaseException:
+            launched.stop()
+            raise
+    if code != 0:
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL:]:
             console.note(f"      | {line}")
         why = explain_log(read_log(str(log)))
         raise RunFailedError(
-            f"'{what}' ended with exit code {process.returncode}: {why.says}",
+            f"'{what}' ended with exit code {code}: {why.says}",
             where=f"{log}:{why.line}" if why.line else str(log),
             hint=why.mend or "See the log",
         )
@@ -137,14 +141,3 @@ def _read(metrics: Path) -> list[dict[str, Any]]:
         lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]  # the last may still be written
     return []
-
-
-@contextmanager
-def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """No rank outlives the quickstart, also when it is interrupted."""
-    try:
-        yield
-    except BaseException:
-        process.terminate()  # the launcher passes it on to its ranks
-        process.wait()
-        raise

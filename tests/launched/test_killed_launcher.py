@@ -1,0 +1,82 @@
+"""``--num-gpus`` with DeepSpeed's real launcher, a process of which is killed while the ranks work."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.processes import PATIENCE
+from tests.tiny import ONE_STEP_RECIPE, tiny_llama, tiny_tokenizer
+from zerokit.distributed.process_table import children_of, stat_of
+
+ZEROKIT = Path(sys.executable).with_name("zerokit")
+TRAIN = (
+    *("train", "--recipe", "recipe.yaml", "--training.max_steps", "100000", "--training.logging_steps", "1"),
+    *("--training.save_strategy", "'no'"),
+)
+GENERATE = (
+    *("generate", "--model", "model", "--prompts", "prompts.txt", "-o", "out.jsonl", "--batch-size", "1"),
+    *("--max_new_tokens", "200", "--min_new_tokens", "200"),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "begun", "killed", "code", "said"),
+    [
+        (
+            TRAIN,
+            ("out/metrics.jsonl", '"loss"'),
+            "launch",
+            75,
+            "Resume with --training.resume_from",
+        ),
+        (
+            GENERATE,
+            ("out.jsonl.partial", "{"),
+            "runner",
+            137,
+            "was killed by SIGKILL before the run",
+        ),
+    ],
+    ids=["train, the process that started the ranks", "generate, the launcher's first process"],
+)
+def test_a_run_fails_and_leaves_no_rank_when_its_launcher_is_killed(
+    words: tuple[str, ...], begun: tuple[str, str], killed: str, code: int, said: str, tmp_path: Path
+) -> None:
+    tiny_tokenizer(tmp_path / "model")
+    tiny_llama(tmp_path / "model")
+    (tmp_path / "data.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
+    (tmp_path / "prompts.txt").write_text("Count\n" * 1000)
+    (tmp_path / "recipe.yaml").write_text(ONE_STEP_RECIPE)
+    variables = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    with (tmp_path / "log").open("wb") as log:
+        run = subprocess.Popen(
+            [ZEROKIT, words[0], "--num-gpus", "2", *words[1:]],
+            cwd=tmp_path, env={**os.environ, **variables}, stdout=log, stderr=log,
+        )  # fmt: skip
+    wait_for_text(tmp_path / begun[0], begun[1], run)
+    (runner,) = children_of(run.pid)
+    (launch,) = children_of(runner)
+    ranks = children_of(launch)
+    assert len(ranks) == 2
+    os.kill({"runner": runner, "launch": launch}[killed], signal.SIGKILL)
+    assert run.wait() == code, (tmp_path / "log").read_text()
+    assert said in (tmp_path / "log").read_text()
+    assert not [stat for stat in map(stat_of, ranks) if stat is not None and stat.runs]
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def wait_for_text(file: Path, text: str, run: subprocess.Popen[bytes]) -> None:
+    """Wait until `run` has written it."""
+    deadline = time.monotonic() + PATIENCE
+    while not (file.exists() and text in file.read_text()):
+        assert run.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,46 @@
+"""Exit codes that ranks report to the process that started their launcher.
+
+A launcher's own exit code is not enough: DeepSpeed's ends with 0 when its second process was killed.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+_VARIABLE = "ZEROKIT_EXIT_REPORTS"
+
+_pipe = os.environ.pop(_VARIABLE, None)
+"""Where this rank reports. Not in its environment, so that the processes it starts do not report for it."""
+
+
+class ExitReports:
+    """Receives the exit codes of ranks on this machine."""
+
+    def __init__(self) -> None:
+        self._reading_end, self._writing_end = os.pipe()
+        os.set_blocking(self._reading_end, False)
+        self.variables = {_VARIABLE: f"/proc/{os.getpid()}/fd/{self._writing_end}"}
+        """What the ranks need in their environment. DeepSpeed's launcher passes on no open files."""
+
+    def read(self) -> dict[int, int]:
+        """The exit code of each rank that has reported one since the last call."""
+        with suppress(BlockingIOError):
+            lines = os.read(self._reading_end, 2**16).decode().splitlines()
+            return {int(rank): int(code) for rank, code in map(str.split, lines)}
+        return {}
+
+
+def has_lost_receiver() -> bool:
+    """Whether the process that this rank would report to has ended."""
+    return _pipe is not None and not Path(_pipe).exists()
+
+
+def exit_now(code: int) -> NoReturn:
+    """Report the exit code of this rank, and end this process without Python's exit handlers."""
+    if _pipe is not None:
+        with suppress(OSError):  # the process that started the launcher has ended
+            os.write(os.open(_pipe, os.O_WRONLY | os.O_NONBLOCK), f"{os.environ['RANK']} {code}\n".encode())
+    os._exit(code)
