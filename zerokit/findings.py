@@ -12,6 +12,8 @@ Severity = Literal["error", "warning", "info"]
 probably not meant. info: it could be better."""
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """The worst first."""
+DEFAULT_SEVERITY: Severity = "warning"
+"""The least severity that is reported unless a person asks for another."""
 
 
 @dataclass(frozen=True, slots=True)

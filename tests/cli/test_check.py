@@ -60,6 +60,14 @@ def test_warnings_alone_give_0(zerokit: Run, doubtful: Path) -> None:
     assert "warning" in out
 
 
+def test_infos_are_for_those_who_ask(zerokit: Run, tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 3, "overlap_comm": false}}')
+    assert "overlap-off" not in zerokit("check", file)[1]
+    assert "overlap-off" in zerokit("check", file, "--severity", "info")[1]
+    assert "overlap-off" in zerokit("check", file, "--only", "overlap-off")[1]
+
+
 def test_a_file_that_cannot_be_read_gives_2_and_the_others_are_still_checked(zerokit: Run, bad: Path) -> None:
     code, out, err = zerokit("check", "absent.json", bad, "gone.json")
     assert code == 2

@@ -53,8 +53,6 @@ SPEAKS: list[tuple[str, Mapping[str, Any], list[tuple[str, str]]]] = [
         [("fp16.loss_scale", "error")],
     ),
     ("lamb-static-loss-scale", {**optimizer("Adam"), "fp16": {"loss_scale": 128}}, []),
-    ("mup-optimizer", optimizer("MuSGD", lr=0.1), [(TYPE, "info")]),
-    ("mup-optimizer", optimizer("Muon", lr=1e-3), []),
     ("learning-rate", optimizer("AdamW", lr=1.5), [(params("lr"), "warning")]),
     ("learning-rate", optimizer("AdamW", lr=1.0), []),
     ("learning-rate", optimizer("SGD", lr=5.0), []),

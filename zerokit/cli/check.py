@@ -23,7 +23,7 @@ from zerokit.cli.gpu_options import (
 from zerokit.cli.output import print_json
 from zerokit.errors import DocumentError, ModelError, ZerokitError
 from zerokit.files import write_file
-from zerokit.findings import Severity
+from zerokit.findings import DEFAULT_SEVERITY, Severity
 from zerokit.hardware import GPUS_PER_NODE
 
 if TYPE_CHECKING:
@@ -70,7 +70,14 @@ DeepSpeedVersion = Annotated[
 _rule = partial(typer.Option, metavar="RULE", autocompletion=completion.rule)
 Only = Annotated[list[str] | None, _rule("--only", help="Report this rule only.")]
 Disable = Annotated[list[str] | None, _rule(help="Do not report this rule.")]
-Least = Annotated[Severity, typer.Option("--severity", help="The least severity to report.")]
+Least = Annotated[
+    Severity | None,
+    typer.Option(
+        "--severity",
+        help="The least severity to report.",
+        show_default=f"{DEFAULT_SEVERITY}; info with --only",
+    ),
+]
 Form = Annotated[
     Literal["text", "json", "github", "sarif"], typer.Option("--format", help="Form of the result.")
 ]
@@ -93,7 +100,7 @@ def check(
     deepspeed_version: DeepSpeedVersion = None,
     only: Only = None,
     disable: Disable = None,
-    severity: Least = "info",
+    severity: Least = None,
     output_format: Form = "text",
     fix: Fix = False,
     dry_run: DryRun = False,
@@ -115,7 +122,8 @@ def check(
         cluster=Cluster(num_gpus, gpus_per_node, card, host_bytes),
         **_read_facts(model, loaded, deepspeed_version),
     )
-    checker = _Checker(run, loaded, Selection(only or (), disable or (), severity), fix, dry_run)
+    least = severity or ("info" if only else DEFAULT_SEVERITY)
+    checker = _Checker(run, loaded, Selection(only or (), disable or (), least), fix, dry_run)
     checked = [checker.check(file) for file in files_in(files)]
     _print(checked, output_format, checker.diffs)
     if model is not None and card is not None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from zerokit.documents import MAX_BYTES, Document, is_folder, parse_document, read_bytes, shown
+from zerokit.documents import MAX_BYTES, Document, is_folder, opens_json, parse_document, read_bytes, shown
 from zerokit.documents.causes import has_tags
 from zerokit.errors import DocumentError
 from zerokit.lint.accelerate_file import check_accelerate_yaml, is_accelerate_config
@@ -48,10 +48,8 @@ def read_file(path: Path) -> Document:
         content, name = sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>"
     else:
         content, name = read_bytes(path), shown(path)
-    ending, opens_json = path.suffix.lower(), content.lstrip()[:1] in (b"{", b"[", b"")
-    yaml = (
-        not (opens_json and _is_json(content)) if ending in _YAML else ending not in _JSON and not opens_json
-    )
+    ending, json_opened = path.suffix.lower(), opens_json(content)
+    yaml = ending not in _JSON and not (json_opened and (ending not in _YAML or _is_json(content)))
     try:
         document = parse_document(content, name, yaml=yaml, lenient=True)
     except DocumentError as error:

@@ -191,23 +191,3 @@ def debug_output(subject: Subject) -> Iterator[Hit]:
         yield Hit(
             ("steps_per_print",), "'steps_per_print' 1 prints a line for every step", "Write 10 or more"
         )
-
-
-@rule(
-    "vocabulary-size",
-    severity="info",
-    bad={**zero(2), "vocabulary_size": 1001},
-    good={**zero(2), "vocabulary_size": 1008},
-)
-def vocabulary_size(subject: Subject) -> Iterator[Hit]:
-    """A vocabulary that tensor cores do not like
-
-    DeepSpeed reads `vocabulary_size` for one thing: to warn if it is no multiple of 8. Matrices whose sides
-    are multiples of 8 run faster in 16 bits. What counts is the model's embedding, not this number.
-
-    Source: `_do_warning_check` in `deepspeed/runtime/config.py`.
-    """
-    size = in_force(subject, "vocabulary_size")
-    if isinstance(size, int) and size % 8:
-        message = f"'vocabulary_size' {size} is no multiple of 8, which slows matrix products down"
-        yield Hit(("vocabulary_size",), message, f"Pad the model's embedding to {size + -size % 8}")

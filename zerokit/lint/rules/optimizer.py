@@ -184,28 +184,6 @@ def lamb_static_loss_scale(subject: Subject) -> Iterator[Hit]:
 
 
 @rule(
-    "mup-optimizer",
-    severity="info",
-    bad=with_optimizer("MuAdam", lr=1e-3),
-    good=with_optimizer("AdamW", lr=1e-3),
-)
-def mup_optimizer(subject: Subject) -> Iterator[Hit]:
-    """An optimizer of the library mup
-
-    `MuAdam`, `MuAdamW` and `MuSGD` come from the package `mup`, which DeepSpeed does not install, and work
-    on models that were built with it. Where it is missing, DeepSpeed stops with "cannot access local
-    variable", which says nothing of that.
-
-    They are not Muon, whose name is `Muon`.
-
-    Source: `_configure_basic_optimizer` in `deepspeed/runtime/engine.py`.
-    """
-    if optimizer_name(subject) in ("muadam", "muadamw", "musgd"):
-        message = f"'{optimizer_type(subject)}' needs the package 'mup', and a model that was built with it"
-        yield Hit(("optimizer", "type"), message, "Install mup; or write Muon, if that is meant")
-
-
-@rule(
     "legacy-fusion",
     severity="warning",
     bad={**with_optimizer("AdamW", 2), "optimizer": {"type": "AdamW", "legacy_fusion": True}},

@@ -102,22 +102,6 @@ def parallel_write(subject: Subject) -> Iterator[Hit]:
     yield from idle_at(subject, ("checkpoint", "parallel_write", "pipeline_stage"), removable=False)
 
 
-@rule(
-    "datastates",
-    severity="warning",
-    bad={**zero(2), "datastates_ckpt": {"host_cache_size": 16}, "checkpoint": {"writer": {"type": "fast"}}},
-    good={**zero(2), "datastates_ckpt": {"host_cache_size": 16}},
-)
-def datastates(subject: Subject) -> Iterator[Hit]:
-    """Two ways of writing checkpoints
-
-    Beside `checkpoint.writer`, DeepSpeed does not look at `datastates_ckpt`: the writer writes all files.
-
-    Source: `create_checkpoint_engine` in `deepspeed/runtime/checkpoint_engine/utils.py`.
-    """
-    yield from idle_at(subject, ("datastates_ckpt",), "Remove one of the two", removable=False)
-
-
 @rule("masters-from-16bit", severity="info", bad=zero(2, load_from_fp32_weights=False), good=zero(2))
 def masters_from_16_bit(subject: Subject) -> Iterator[Hit]:
     """Master weights taken from the 16-bit copy

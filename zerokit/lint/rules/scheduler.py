@@ -255,29 +255,6 @@ def warmup_of_one(subject: Subject) -> Iterator[Hit]:
 
 
 @rule(
-    "log-warmup",
-    severity="info",
-    bad=with_schedule("WarmupLR", warmup_num_steps=100),
-    good=with_schedule("WarmupLR", **_LINEAR),
-)
-def log_warmup(subject: Subject) -> Iterator[Hit]:
-    """A warmup that is not a straight line
-
-    DeepSpeed's warmup rises with the logarithm of the step unless `warmup_type` is "linear": after a tenth
-    of 1000 steps it has two thirds of its peak. Everyone else's, that of transformers too, is a straight
-    line, and a tenth then.
-
-    Source: `WarmupLR._get_gamma` in `deepspeed/runtime/lr_schedules.py`; `get_linear_schedule_with_warmup`
-    in transformers.
-    """
-    if schedule_name(subject) in _WARMUPS and subject.lacks(*SCHEDULER, "warmup_type"):
-        steps = schedule_argument(subject, "warmup_num_steps")
-        if steps is None or steps > 2:
-            message = "'warmup_type' is absent, so the rate rises with the logarithm of the step"
-            yield Hit(SCHEDULER, message, 'Add "warmup_type": "linear", or "log" if that is meant')
-
-
-@rule(
     "range-test-left-on",
     severity="warning",
     bad=with_schedule("LRRangeTest", lr_range_test_min_lr=1e-5),
