@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import is_comment
-from zerokit.config.conditions import DEVICE, NOT_READ, SWITCH_OF_OLD
+from zerokit.config.conditions import DEVICE, NO_WRITER, NOT_READ, SWITCH_OF_OLD
 from zerokit.config.no_effect import Idle
 from zerokit.findings import Remove, Severity
 from zerokit.lint.examples import zero
@@ -175,7 +175,7 @@ def idle_key(subject: Subject) -> Iterator[Hit]:
     """
     for path, idle in subject.idle.items():
         of_others = path[0] in (ZERO, "bf16", "fp16", "optimizer", "compile", "pipeline")
-        if (idle.by_stage and not of_others) or (idle.acts.when is DEVICE and not idle.by_stage):
+        if (idle.by_stage and not of_others) or (idle.acts.when in (DEVICE, NO_WRITER) and not idle.by_stage):
             yield Hit(path, f"'{path[-1]}' {idle.reason}", "Remove the key", (Remove(path),))
 
 
