@@ -208,7 +208,7 @@ def test_no_circle_of_files() -> None:
     [
         "import zerokit",
         "import zerokit.config, zerokit.recipe, zerokit.memory",
-        "import zerokit.cli.main",
+        "from zerokit.cli.main import command_line; command_line()",
         "import zerokit.training.main, zerokit.generation.main",
         "from zerokit.checkpoint import compare, export, merge, prune, reshard, summary, verify",
     ],
@@ -219,7 +219,8 @@ def test_importing_does_not_load_torch(code: str) -> None:
 
 
 def test_a_command_does_not_pay_for_the_models_of_recipes() -> None:
-    code = "import zerokit.cli.main, sys; assert 'zerokit.recipe.model' not in sys.modules"
+    code = "import sys; from zerokit.cli.main import command_line; command_line()"
+    code += "; assert 'zerokit.recipe.model' not in sys.modules"
     processes.checked([sys.executable, "-c", code])
 
 

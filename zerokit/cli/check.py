@@ -227,7 +227,6 @@ class _Checker:
     def _report(self, document: Document) -> Report:
         from zerokit.lint.accelerate_file import is_accelerate_config
         from zerokit.lint.files import check_file
-        from zerokit.writing.named_optimizer import write_optimizer
 
         def on_bug(rule: Rule, error: Exception) -> None:
             from zerokit.console import note
@@ -240,6 +239,8 @@ class _Checker:
 
         run = self.run
         if self.loaded is not None and not is_accelerate_config(document.data):
+            from zerokit.writing.named_optimizer import write_optimizer
+
             document, loaded = write_optimizer(document, self.loaded)
             run = replace(run, recipe=loaded.recipe)
         return check_file(document, run, on_bug=on_bug, select=self.selection.of)
