@@ -12,7 +12,8 @@ from tests.config.strategies import configs
 from tests.each import each
 from tests.examples import examples
 from zerokit.config import DeepSpeedConfig, load_ds_config
-from zerokit.config.base import Acts, second_names
+from zerokit.config.base import second_names
+from zerokit.config.conditions import Acts
 from zerokit.config.descriptions import docstring
 from zerokit.config.key_index import all_sections, canonical, section_at, sections, since, stages_of
 from zerokit.config.load import load_valid_part

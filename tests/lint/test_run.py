@@ -91,10 +91,10 @@ def test_rules_see_the_valid_part_with_what_is_known_of_the_run(only: dict[str, 
     assert subject.stage == 3
     assert subject.written == {"zero_optimization": {"stage": 3}}
     assert (subject.run.target, subject.run.cluster) == ("trainer", Cluster(4))
-    assert subject.unsure("zero_optimization", "sub_group_size")
-    assert subject.unsure("steps_per_print")
-    assert subject.lacks("zero_optimization", "overlap_comm")
-    assert subject.lacks("train_batch_size")
+    assert subject.is_uncertain("zero_optimization", "sub_group_size")
+    assert subject.is_uncertain("steps_per_print")
+    assert subject.is_absent("zero_optimization", "overlap_comm")
+    assert subject.is_absent("train_batch_size")
     assert len(report.findings) == 2
 
 

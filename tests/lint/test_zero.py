@@ -5,7 +5,7 @@ import pytest
 from tests.each import each
 from tests.lint.asking import MICRO, RULES, found, said, zero
 from zerokit.config import ZeroOptimization
-from zerokit.config.base import Acts
+from zerokit.config.conditions import Acts
 from zerokit.findings import Remove
 from zerokit.lint import check_config
 from zerokit.lint.examples import llama_8b, mixture_of_experts, quantised

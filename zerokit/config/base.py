@@ -7,8 +7,7 @@ The models describe what DeepSpeed 0.19.8 reads. They are stricter than DeepSpee
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -34,8 +33,6 @@ from pydantic_core.core_schema import (
     no_info_plain_validator_function,
 )
 
-from zerokit.documents import KeyPath
-
 T = TypeVar("T")
 
 AUTO = "auto"
@@ -60,36 +57,6 @@ def whole(value: object) -> object:
 
 def _auto_or_value(value: object) -> str:
     return "(auto)" if value == AUTO else "(value)"
-
-
-@dataclass(frozen=True)
-class When:
-    """A condition under which DeepSpeed looks at a key; all of them stand in `defect_conditions.py`."""
-
-    words: str | None
-    """As in "acts in stage 3 with `nvme`"; "" where the docstring says enough, None: it is never read."""
-    idle: Callable[[Any, KeyPath], str | None]
-    """Why the key at a path does nothing in a config (`conditions.Known`), or None if it acts or may act."""
-    silent_at_default: bool = False
-    """Whether a value that is DeepSpeed's default is worth no word where it does nothing."""
-
-
-class Acts:
-    """Where and since when a key acts: ``Annotated[bool, Acts(3)]``. `descriptions.py` puts it in words,
-    `no_effect.py` judges by it.
-
-    Args:
-        stages: the ZeRO stages in which DeepSpeed looks at the key; none given means all.
-        when: what must be so besides.
-        since: the first release of DeepSpeed that knows the key, if that is after 0.14.0.
-    """
-
-    __slots__ = ("since", "stages", "when")
-
-    def __init__(self, *stages: int, when: When | None = None, since: str | None = None) -> None:
-        self.stages = stages or ALL_STAGES
-        self.when = when
-        self.since = since
 
 
 def in_stages(stages: Sequence[int]) -> str:

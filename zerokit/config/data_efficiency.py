@@ -11,8 +11,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
-from zerokit.config.base import NOT_NULL, Acts, Int, NonNegative, Positive, PositiveFloat, Section, Sub
-from zerokit.config.conditions import OWN_LOADER
+from zerokit.config.base import NOT_NULL, Int, NonNegative, Positive, PositiveFloat, Section, Sub
+from zerokit.config.conditions import OWN_LOADER, Acts
 
 
 def _require(section: Section, *keys: str, inside: str | None = None) -> None:

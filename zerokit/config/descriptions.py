@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from zerokit.config.base import ALL_STAGES, Acts, Section, in_stages
+from zerokit.config.base import ALL_STAGES, Section, in_stages
+from zerokit.config.conditions import Acts
 
 
 @cache

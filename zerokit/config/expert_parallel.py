@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from zerokit.config.base import Acts, ExactBool, ExactInt, ExactPositive, OrAuto, Section, Tested
+from zerokit.config.base import ExactBool, ExactInt, ExactPositive, OrAuto, Section, Tested
+from zerokit.config.conditions import Acts
 
 Attribute = Annotated[str, Field(pattern=r"^[^.]+$")]
 """The name of an attribute, without dots."""

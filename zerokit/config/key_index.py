@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_origin
 
-from zerokit.config.base import Acts, Section, second_names
+from zerokit.config.base import Section, second_names
+from zerokit.config.conditions import Acts
 from zerokit.config.optimizer import Optimizer, params_of_optimizer
 from zerokit.config.optimizer_params import DEEPSPEED_PARAMS, TorchAdamParams, TorchAdamWParams
 from zerokit.config.root import DeepSpeedConfig

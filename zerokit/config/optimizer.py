@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, SerializeAsAny, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from zerokit.config.base import Acts, Section
-from zerokit.config.conditions import LEGACY_FUSION
+from zerokit.config.base import Section
+from zerokit.config.conditions import LEGACY_FUSION, Acts
 from zerokit.config.optimizer_params import (
     DEEPSPEED_PARAMS,
     OptimizerParams,
@@ -25,7 +25,7 @@ TORCH_OPTIMIZERS = tuple(TORCH_PARAMS)
 """Classes of `torch.optim` beyond those, as of PyTorch 2.13; DeepSpeed finds them by their exact name."""
 
 REMOVED_OPTIMIZERS = {"onebitadam": "Adam", "zerooneadam": "Adam", "onebitlamb": "Lamb"}
-"""In lower case, with what comes nearest. Known to older versions; DeepSpeed 0.19.8 refuses them,
+"""In lower case, with what comes nearest. ConfigView to older versions; DeepSpeed 0.19.8 refuses them,
 although its pages still describe them."""
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zerokit.config.base import SECTION_NAME, Acts, Section, any_case, second_names
+from zerokit.config.base import SECTION_NAME, Section, any_case, second_names
+from zerokit.config.conditions import Acts
 from zerokit.config.data_efficiency import Switched
 from zerokit.config.descriptions import description, section_description
 from zerokit.config.key_index import all_sections

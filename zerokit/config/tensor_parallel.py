@@ -8,7 +8,6 @@ from pydantic import Field
 
 from zerokit.config.base import (
     LOWER,
-    Acts,
     NonNegative,
     Positive,
     Reader,
@@ -17,7 +16,7 @@ from zerokit.config.base import (
     SwitchedOnByContent,
     two_names,
 )
-from zerokit.config.conditions import TENSOR_PARALLEL
+from zerokit.config.conditions import TENSOR_PARALLEL, Acts
 
 Preset = Literal["llama", "bloom", "chatglm", "mixtral", "deepseek_v2", "qwen2", "phi3"]
 """The names that `AutoTPPresets.get_preset` knows (`deepspeed/module_inject/autotp_config.py`)."""

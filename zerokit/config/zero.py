@@ -9,7 +9,6 @@ from pydantic_core import PydanticCustomError
 
 from zerokit.config.base import (
     DEPRECATED,
-    Acts,
     Int,
     NonNegative,
     OrAuto,
@@ -20,7 +19,15 @@ from zerokit.config.base import (
     two_names,
     whole,
 )
-from zerokit.config.conditions import CONTIGUOUS, MUON, NOT_BY_DEFAULT, NOT_READ, OPTIMIZER_OFFLOADED, ZENFLOW
+from zerokit.config.conditions import (
+    CONTIGUOUS,
+    MUON,
+    NOT_BY_DEFAULT,
+    NOT_READ,
+    OPTIMIZER_OFFLOADED,
+    ZENFLOW,
+    Acts,
+)
 from zerokit.config.leaf_module import LeafModule
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.config.zenflow import ZenFlow

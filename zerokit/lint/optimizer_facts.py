@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zerokit.config.base import AUTO, Section
-from zerokit.config.conditions import Known, bf16_optimizer
+from zerokit.config.conditions import bf16_optimizer
 from zerokit.config.optimizer import is_deepspeed_optimizer, params_of_optimizer
 from zerokit.config.optimizer_params import OptimizerParams
 from zerokit.config.scheduler_params import SchedulerParams
@@ -21,7 +21,7 @@ def optimizer_name(subject: Subject) -> str | None:
     Source: `DeepSpeedConfig._initialize_params` in `deepspeed/runtime/config.py`.
     """
     section = subject.config.optimizer
-    if section is None or subject.unsure("optimizer", "type"):
+    if section is None or subject.is_uncertain("optimizer", "type"):
         return None
     return section.type.lower() if is_deepspeed_optimizer(section.type) else section.type
 
@@ -44,7 +44,7 @@ def optimizer_params(subject: Subject) -> OptimizerParams | None:
 def optimizer_argument(subject: Subject, name: str) -> Any:
     """The value that the optimizer's constructor gets; None if it is "auto", not certain, or not known."""
     params = optimizer_params(subject)
-    if params is None or subject.unsure(*OPTIMIZER, name):
+    if params is None or subject.is_uncertain(*OPTIMIZER, name):
         return None
     value = params.get(name)
     return None if value == AUTO else value
@@ -58,7 +58,7 @@ def torch_adam(subject: Subject) -> bool:
 def schedule_name(subject: Subject) -> str | None:
     """The schedule's `type`; None if there is none for sure."""
     section = subject.config.scheduler
-    return None if section is None or subject.unsure("scheduler", "type") else section.type
+    return None if section is None or subject.is_uncertain("scheduler", "type") else section.type
 
 
 def schedule_params(subject: Subject) -> SchedulerParams | None:
@@ -70,7 +70,7 @@ def schedule_params(subject: Subject) -> SchedulerParams | None:
 def schedule_argument(subject: Subject, name: str) -> Any:
     """The value that the schedule's constructor gets; None if it is "auto", not certain, or not known."""
     params = schedule_params(subject)
-    if params is None or subject.unsure(*SCHEDULER, name):
+    if params is None or subject.is_uncertain(*SCHEDULER, name):
         return None
     value = params.get(name)
     return None if value == AUTO else value
@@ -105,7 +105,7 @@ def wraps_in_bf16_optimizer(subject: Subject) -> bool:
 
     Source: `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`.
     """
-    return bf16_optimizer(Known(subject.config, subject.unsure)) is True
+    return bf16_optimizer(subject) is True
 
 
 def default_clipping(subject: Subject) -> float:

@@ -54,11 +54,11 @@ def with_refusals(resolution: Resolution, document: Document, run: Run) -> Resol
     valid = load_valid_part(document)
     found = [Refused(dotted(one.path), one.message) for one in _of_single_keys(valid.findings, document, run)]
     if valid.config is not None:
-        written = Subject(valid.config, valid.written, valid.doubtful, valid.misread, run)
+        written = Subject.of(valid, run)
         found += [one for topic, one in refusals(written) if topic in _OF_THE_FILE]
     if resolution.loaded is not None:
         handed_over = replace(run, target="deepspeed", recipe=None)
-        final = Subject(resolution.loaded, resolution.loaded.dump(), run=handed_over)
+        final = Subject(config=resolution.loaded, written=resolution.loaded.dump(), run=handed_over)
         found += [one for topic, one in refusals(final) if topic not in _OF_THE_FILE]
     known = {one.name for one in resolution.refused}
     refused = (*resolution.refused, *dict.fromkeys(one for one in found if one.name not in known))

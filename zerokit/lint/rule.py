@@ -64,9 +64,17 @@ def idle_at(
         removable: whether removing the key is a fix.
         whatever_stage: keys that another stage would make act are passed over; other rules name them.
     """
-    if path in subject.idle and not (whatever_stage and subject.idle[path].by_stage):
-        message = f"'{path[-1]}' {subject.idle[path].reason}"
+    if path in subject.unused and not (whatever_stage and subject.unused[path].by_stage):
+        message = f"'{path[-1]}' {subject.unused[path].reason}"
         yield Hit(path, message, hint, (Remove(path),) if removable else (), severity)
+
+
+def may_have_defect(subject: Subject, id: str) -> bool:
+    """Whether the release of DeepSpeed has a known defect, or is not known."""
+    from zerokit.lint.defects import KNOWN_DEFECTS
+
+    version = subject.run.deepspeed_version
+    return version is None or KNOWN_DEFECTS[id].affects(version)
 
 
 Check = Callable[[Subject], Iterator[Hit]]

@@ -85,7 +85,7 @@ def check_document(
     disables, of_disables = read_disables(document)
     not_run: dict[str, tuple[str, ...]] = {}
     if valid.config is not None:
-        subject = Subject(valid.config, valid.written, valid.doubtful, valid.misread, run)
+        subject = Subject.of(valid, run)
         for rule in rules.values():
             missing = lacking(rule, subject)
             if missing:

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from zerokit.choices import OptimizerKind
 from zerokit.config import DeepSpeedConfig
-from zerokit.config.conditions import Known
+from zerokit.config.conditions import ConfigView
 from zerokit.errors import ZerokitError
 from zerokit.memory.term import Certainty, TermKind
 
@@ -155,7 +155,7 @@ def optimizer_kind(config: DeepSpeedConfig) -> OptimizerKind:
     """
     if config.optimizer is None:
         return "adamw"
-    offloaded = Known(config).device("offload_optimizer") != "none"
+    offloaded = ConfigView(config).device("offload_optimizer") != "none"
     params = config.optimizer.params
     settings = {} if params is None else params.model_dump(exclude_unset=True)
     name = config.optimizer.type.lower()
@@ -205,7 +205,7 @@ def optimizer_made(config: DeepSpeedConfig, optim: str) -> OptimizerKind:
     Raises:
         ZerokitError: an optimizer whose memory is not known here.
     """
-    if Known(config).device("offload_optimizer") != "none":
+    if ConfigView(config).device("offload_optimizer") != "none":
         return "cpu_adam"
     if optim not in _OF_TRAINER:
         raise ZerokitError(f"the memory of the optimizer '{optim}' is not known", where="optim")

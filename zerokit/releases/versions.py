@@ -4,7 +4,7 @@ So that a config can be checked for the DeepSpeed of a cluster from a machine th
 The facts about keys stand in ``keys.json``; they are read from the sources of the releases by
 ``tools/deepspeed_surface/extract.py``, which says how to add a release. The file is opened when a fact is
 first asked for and read in a few milliseconds. What no key shows, changes of meaning and defects, stands in
-``zerokit/lint/changes.py`` and ``zerokit/lint/defects``.
+``zerokit/lint/defects.json``.
 
 Keys are named by their path, such as ``("zero_optimization", "stage")``, under either name where DeepSpeed
 knows two.

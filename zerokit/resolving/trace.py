@@ -21,12 +21,12 @@ from typing import Any
 
 from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN, computed_batch_sizes
-from zerokit.config.conditions import Known
+from zerokit.config.conditions import ConfigView
 from zerokit.config.key_index import canonical
 from zerokit.config.load import check_ds_config, is_passed_over, load_ds_config
-from zerokit.config.no_effect import without_effect
 from zerokit.config.normal_form import RENAMED, normal_form, refused_together, without_comments
 from zerokit.config.root import DeepSpeedConfig
+from zerokit.config.unused_keys import unused_keys
 from zerokit.documents import Document, KeyPath, dotted, leaves
 from zerokit.errors import ConfigError
 from zerokit.resolving.filling import Filling, Lost, Origin, Refused
@@ -174,7 +174,7 @@ def _finish(filling: Filling) -> Resolution:
         return Resolution(values, tuple(filling.lost), tuple(filling.refused), config, None)
     for path, message in refused_together(loaded):
         filling.refuse(dotted(path), message)
-    for idle in without_effect(Known(loaded, target=filling.arguments.target)):
+    for idle in unused_keys(ConfigView(loaded, target=filling.arguments.target)):
         name = dotted(idle.path)
         if not idle.harmless and name not in {lost.name for lost in filling.lost}:
             filling.lose(name, f"it {idle.reason}")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.findings import Remove
 from zerokit.lint.examples import Given, model_with_text_config, recipe
 from zerokit.lint.optimizer_facts import default_clipping, optimizer_name
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, is_set_to, offloads_optimizer
 from zerokit.resolving.who_fills import SIZE_RULES
 
 rule = Rules("accelerate")
@@ -54,7 +53,7 @@ def accelerate_without_zero(subject: Subject) -> Iterator[Hit]:
 
     Source: `DeepSpeedPlugin.__post_init__` in accelerate `utils/dataclasses.py` (1.15).
     """
-    if _through_accelerate(subject) and subject.lacks(ZERO):
+    if _through_accelerate(subject) and subject.is_absent(ZERO):
         message = f"'{ZERO}' is absent, and accelerate refuses a config without it"
         yield Hit((), message, f'Add "{ZERO}": {{"stage": 0}}, or 2 to divide gradients and optimizer')
 
@@ -80,10 +79,10 @@ def null_section(subject: Subject) -> Iterator[Hit]:
     if not _through_accelerate(subject):
         return
     path: tuple[str, ...] = (ZERO, "offload_optimizer")
-    if subject.sets(*path) and subject.written_at(*path) is None and subject.lacks("optimizer"):
+    if subject.is_set(*path) and subject.written_value(*path) is None and subject.is_absent("optimizer"):
         yield Hit(path, "accelerate fails on 'offload_optimizer' null", "Remove the key", (Remove(path),))
     path = ("bf16",)
-    if subject.sets(*path) and subject.written_at(*path) is None:
+    if subject.is_set(*path) and subject.written_value(*path) is None:
         message = "with 'bf16' null accelerate switches no precision on, whatever the script asks for"
         yield Hit(path, message, "Remove the key", (Remove(path),), "warning")
 
@@ -108,10 +107,10 @@ def accelerate_lost_argument(subject: Subject) -> Iterator[Hit]:
     """
     if subject.run.target != "accelerate":
         return
-    if subject.lacks("gradient_accumulation_steps"):
+    if subject.is_absent("gradient_accumulation_steps"):
         message = "'gradient_accumulation_steps' is absent, so accelerate uses 1 whatever the script says"
         yield Hit((), message, 'Add "gradient_accumulation_steps": "auto"')
-    if subject.lacks("gradient_clipping"):
+    if subject.is_absent("gradient_clipping"):
         does = "clips at 1.0" if default_clipping(subject) else "does not clip"
         message = f"'gradient_clipping' is absent, so DeepSpeed {does} whatever clip_grad_norm_ is given"
         yield Hit((), message, 'Add "gradient_clipping" with the norm that is meant, or 0 for none')
@@ -134,7 +133,7 @@ def accelerate_auto_clipping(subject: Subject) -> Iterator[Hit]:
     Source: `_prepare_deepspeed` in accelerate `accelerator.py` (1.15).
     """
     path = ("gradient_clipping",)
-    if subject.run.target == "accelerate" and is_set_to(subject, AUTO, *path):
+    if subject.run.target == "accelerate" and subject.is_set(*path, to=AUTO):
         message = '"auto" becomes 1.0, whatever the script\'s clip_grad_norm_ is given'
         yield Hit(path, message, "Write the norm that is meant, or 0 for none")
 
@@ -159,7 +158,7 @@ def accelerate_dummies(subject: Subject) -> Iterator[Hit]:
     if subject.run.target != "accelerate" or optimizer_name(subject) is None:
         return
     schedule = "a DummyScheduler"
-    if subject.lacks("scheduler"):
+    if subject.is_absent("scheduler"):
         schedule += " with lr_scheduler_callable, if any"
     message = f"with 'optimizer' in the file the script must pass a DummyOptim, and {schedule}"
     yield Hit(("optimizer",), message, "See that it does, or leave 'optimizer' to the script")
@@ -185,11 +184,11 @@ def accelerate_optimizer_swap(subject: Subject) -> Iterator[Hit]:
     Source: `map_pytorch_optim_to_deepspeed` in accelerate `utils/deepspeed.py`, `_prepare_deepspeed` in
     `accelerator.py` (1.15).
     """
-    if not _through_accelerate(subject) or not subject.lacks("optimizer"):
+    if not _through_accelerate(subject) or not subject.is_absent("optimizer"):
         return
-    if not offloads_optimizer(subject) or in_force(subject, "zero_force_ds_cpu_optimizer") is not True:
+    if not subject.offloads_optimizer or subject.value("zero_force_ds_cpu_optimizer") is not True:
         return
-    place = (ZERO, "offload_optimizer") if subject.sets(ZERO, "offload_optimizer") else (ZERO,)
+    place = (ZERO, "offload_optimizer") if subject.is_set(ZERO, "offload_optimizer") else (ZERO,)
     hint = "Use AdamW, or put the optimizer into the file"
     optim = subject.run.recipe.training.get("optim") if subject.run.recipe is not None else None
     if isinstance(optim, str):
@@ -229,7 +228,7 @@ def no_hidden_size(subject: Subject) -> Iterator[Hit]:
     if hidden is not None:
         return
     for key in SIZE_RULES:
-        if is_set_to(subject, AUTO, ZERO, key):
+        if subject.is_set(ZERO, key, to=AUTO):
             who = "the Trainer" if by_trainer else "accelerate"
             message = f"{who} finds no hidden size in '{model.name}', from which it fills in '{key}'"
             yield Hit((ZERO, key), message, "Write a number, such as 5e7")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.key_index import canonical, section_at
 from zerokit.documents import KeyPath, dotted
@@ -13,7 +13,6 @@ from zerokit.findings import Edit, Move, Remove, SetValue
 from zerokit.lint.examples import ONE_SAMPLE, Given, model_with_text_config, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO
 from zerokit.resolving.auto_word import FREE_TEXT, TARGETS, autos
 from zerokit.resolving.who_fills import FILLED, FILLED_BY, SIZE_RULES
 
@@ -79,7 +78,7 @@ def auto_beside_numbers(subject: Subject) -> Iterator[Hit]:
     """
     if subject.run.target is not None or not subject.may_be_plain:
         return
-    if subject.lacks(TRAIN) and subject.lacks(MICRO):
+    if subject.is_absent(TRAIN) and subject.is_absent(MICRO):
         return
     alone = replace(subject, run=replace(subject.run, target="deepspeed"))
     for path in autos(subject.written):
@@ -114,7 +113,7 @@ def _dropped(path: KeyPath, subject: Subject) -> str:
         return "the device is none, and nothing is offloaded"
     if path in (("bf16", "enabled"), ("fp16", "enabled")):
         other = "fp16" if path[0] == "bf16" else "bf16"
-        in_fp32 = subject.written_at(other, "enabled") is not True
+        in_fp32 = subject.written_value(other, "enabled") is not True
         return f"{path[0]} is off" + (", and training runs in fp32" if in_fp32 else "")
     section = section_at(path[:-1])
     field = section.model_fields.get(str(path[-1])) if section is not None else None
@@ -181,7 +180,7 @@ def auto_left_to_accelerate(subject: Subject) -> Iterator[Hit]:
         return  # no-hidden-size speaks of the former
     for key, size in SIZE_RULES.items():
         path = (ZERO, key)
-        if size.stage_3_only and subject.written_at(*path) == AUTO:
+        if size.stage_3_only and subject.written_value(*path) == AUTO:
             message = f"the Trainer fills '{key}' in stage 3 only, and accelerate finds no hidden size"
             yield Hit(path, message, "Remove the key: it acts in stage 3 only", (Remove(path),))
 
@@ -205,14 +204,14 @@ def auto_without_argument(subject: Subject) -> Iterator[Hit]:
             if filled.trainer is not None or source is None or path[-1] in ("nvme_path", "steps_per_print"):
                 continue
             acts = not path[-1].startswith("stage3_") or subject.stage == 3
-            if subject.written_at(*path) == AUTO and acts:
+            if subject.written_value(*path) == AUTO and acts:
                 outcome = f"it becomes {str(source.makes).lower()}"
                 yield Hit(path, f"no argument of the Trainer fills '{path[-1]}': {outcome}", "Write a value")
     if subject.run.target not in ("trainer", "accelerate"):
         return
     for key in ("offload_optimizer", "offload_param"):
         path = (ZERO, key, "nvme_path")
-        if subject.written_at(*path) == AUTO and subject.written_at(ZERO, key, "device") == "nvme":
+        if subject.written_value(*path) == AUTO and subject.written_value(ZERO, key, "device") == "nvme":
             message = "'nvme_path' is \"auto\", which becomes a folder called none in the working directory"
             yield Hit(path, message, "Write the folder on the NVMe device")
 
@@ -235,7 +234,11 @@ def auto_train_batch_size(subject: Subject) -> Iterator[Hit]:
     Source: `_prepare_deepspeed` in accelerate `accelerator.py` (`batch_size_per_device`);
     `trainer_config_process` in transformers `integrations/deepspeed.py`.
     """
-    if subject.written_at(TRAIN) == AUTO and subject.lacks(MICRO) and subject.run.target == "accelerate":
+    if (
+        subject.written_value(TRAIN) == AUTO
+        and subject.is_absent(MICRO)
+        and subject.run.target == "accelerate"
+    ):
         message = f"'{TRAIN}' is \"auto\", which accelerate computes from the absent '{MICRO}'"
         fix = (SetValue((MICRO,), AUTO),)
         yield Hit((TRAIN,), message, f'Add "{MICRO}": "auto"', fix)

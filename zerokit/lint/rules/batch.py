@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.findings import SetValue, Severity
 from zerokit.lint.rule import Hit, Rules
-from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, autotp_size, in_force
+from zerokit.lint.subject import Subject, autotp_size
 
 rule = Rules("batch")
 _RANKS = "data-parallel ranks"
@@ -139,7 +138,7 @@ def computed_micro_batch(subject: Subject) -> Iterator[Hit]:
     Source: `_set_batch_related_parameters` in `deepspeed/runtime/config.py`.
     """
     train, steps = _number(subject, TRAIN), _number(subject, STEPS) or 1
-    if train is None or not _absent(subject, MICRO) or subject.written_at(STEPS) == AUTO:
+    if train is None or not _absent(subject, MICRO) or subject.written_value(STEPS) == AUTO:
         return
     ranks = data_parallel_ranks(subject)
     over = f"{_RANKS}" + (f" / {steps}" if steps > 1 else "")
@@ -173,11 +172,11 @@ def fractional_batch_size(subject: Subject) -> Iterator[Hit]:
     Source: `DeepSpeedConfig.__init__` in `deepspeed/runtime/config.py`.
     """
     for name in (TRAIN, MICRO, STEPS):
-        value = subject.written_at(name)
+        value = subject.written_value(name)
         if isinstance(value, float):
             message = f"'{name}' is {value:.1f}, a floating-point number, which data loaders refuse"
             yield Hit((name,), message, f"Write {value:.0f}", (SetValue((name,), int(value)),))
-    if not subject.sets("sequence_parallel_size") or not subject.lacks("data_parallel_size"):
+    if not subject.is_set("sequence_parallel_size") or not subject.is_absent("data_parallel_size"):
         return
     if subject.config.sequence_parallel_size is None or _number(subject, TRAIN) is None:
         return
@@ -211,7 +210,7 @@ def unmanaged_accumulation(subject: Subject) -> Iterator[Hit]:
     Source: `backward` and `is_gradient_accumulation_boundary` in `deepspeed/runtime/engine.py`.
     """
     steps = _number(subject, STEPS)
-    if steps is not None and steps > 1 and in_force(subject, "managed_gradient_accumulation") is False:
+    if steps is not None and steps > 1 and subject.value("managed_gradient_accumulation") is False:
         message = f"'step()' updates at each call, while 'backward()' divides the loss by {steps}"
         yield Hit((STEPS,), message, "Write 1, unless the script steps after as many backward passes")
 
@@ -228,20 +227,20 @@ def _accelerate_writes_the_steps(subject: Subject) -> bool:
     """Whether the accumulation steps are 1 because they are absent."""
     # zerokit train, which runs recipes, adds "auto" in place of that 1.
     through_accelerate = subject.run.target in ("trainer", "accelerate") and subject.run.recipe is None
-    return through_accelerate and subject.lacks(STEPS)
+    return through_accelerate and subject.is_absent(STEPS)
 
 
 def _splits_the_model(subject: Subject) -> bool:
     # The groups of tensor and pipeline parallelism come from the script, not only from the file.
-    pipeline = subject.written_at("pipeline")
+    pipeline = subject.written_value("pipeline")
     return (isinstance(pipeline, Mapping) and bool(pipeline)) or autotp_size(subject) > 1
 
 
 def _number(subject: Subject, name: str) -> int | None:
     value = getattr(subject.config, name)
-    return value if isinstance(value, int) and not subject.unsure(name) else None
+    return value if isinstance(value, int) and not subject.is_uncertain(name) else None
 
 
 def _absent(subject: Subject, name: str) -> bool:
     """Whether DeepSpeed finds no value; null counts as none."""
-    return subject.lacks(name) or (subject.sets(name) and subject.written_at(name) is None)
+    return subject.is_absent(name) or (subject.is_set(name) and subject.written_value(name) is None)

@@ -8,8 +8,7 @@ from typing import Any
 from zerokit.config.compile import Compile
 from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules
-from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import autotp_size, offloads_optimizer
+from zerokit.lint.subject import Subject, autotp_size
 
 rule = Rules("parallelism")
 _SECTION = ("compile",)
@@ -21,7 +20,7 @@ def _with(stage: int, **keys: Any) -> dict[str, Any]:
 
 def _section(subject: Subject) -> Compile | None:
     """The section as far as the file has one."""
-    return subject.config.compile if isinstance(subject.written_at(*_SECTION), Mapping) else None
+    return subject.config.compile if isinstance(subject.written_value(*_SECTION), Mapping) else None
 
 
 @rule(
@@ -39,9 +38,9 @@ def compile_off(subject: Subject) -> Iterator[Hit]:
     Source: `DeepSpeedEngine.compile` in `deepspeed/runtime/engine.py`.
     """
     section = _section(subject)
-    paths = [path for path in subject.idle if path[0] == "compile"]
+    paths = [path for path in subject.unused if path[0] == "compile"]
     if section is not None and not section.deepcompile and paths:
-        first, reason = paths[0], subject.idle[paths[0]].reason
+        first, reason = paths[0], subject.unused[paths[0]].reason
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         message = f"'{first[-1]}'{more} {reason if not more else reason.replace('acts', 'act')}"
         yield Hit(first, message, 'Add "deepcompile": true, or remove what does nothing')
@@ -75,7 +74,7 @@ def compile_stage(subject: Subject) -> Iterator[Hit]:
             )
             yield Hit(path, message, "Use stage 1, or remove the pass")
     elif "autotp" in passes:
-        if autotp_size(subject) == 1 and not subject.unsure("tensor_parallel", "autotp_size"):
+        if autotp_size(subject) == 1 and not subject.is_uncertain("tensor_parallel", "autotp_size"):
             message = "the pass \"autotp\" needs 'tensor_parallel.autotp_size' above 1"
             yield Hit(path, message, "Set it, or remove the pass")
     elif stage == 0:
@@ -101,7 +100,7 @@ def compile_stage_3_key(subject: Subject) -> Iterator[Hit]:
     section = _section(subject)
     if section is None or not section.deepcompile:
         return
-    for path, idle in subject.idle.items():
+    for path, idle in subject.unused.items():
         if path[0] == "compile" and idle.by_stage:
             yield Hit(path, f"'{path[-1]}' {idle.reason}", "Use stage 3, or remove the key")
 
@@ -156,7 +155,7 @@ def _two_offloads(subject: Subject, section: Compile) -> Iterator[Hit]:
     cpu = [side is not None and side.device == "cpu" for side in (optimizer, param)]
     parameters = section.offload_parameters or all(cpu)
     named = "'offload_parameters'" if section.offload_parameters else "offload of everything to the CPU"
-    if section.offload_opt_states and offloads_optimizer(subject):
+    if section.offload_opt_states and subject.offloads_optimizer:
         path = (*_SECTION, "offload_opt_states")
         yield Hit(path, "'offload_opt_states' does not go with 'offload_optimizer'", "Remove one of the two")
     elif section.offload_activation and section.offload_opt_states:
@@ -185,8 +184,8 @@ def compile_activation_threshold(subject: Subject) -> Iterator[Hit]:
     Source: `deepspeed/compile/backend.py` and `deepspeed/ops/csrc/compile/deepcompile.cpp`.
     """
     section, path = _section(subject), (*_SECTION, "free_activation_threshold")
-    if section is None or not section.deepcompile or not subject.sets(*path):
+    if section is None or not section.deepcompile or not subject.is_set(*path):
         return
-    if path in subject.idle and not subject.idle[path].by_stage:
-        message = f"'free_activation_threshold' {subject.idle[path].reason}"
+    if path in subject.unused and not subject.unused[path].by_stage:
+        message = f"'free_activation_threshold' {subject.unused[path].reason}"
         yield Hit(path, message, "Remove the key, or switch 'free_activation' on")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.base import ZERO
 from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, is_set_to
 
 rule = Rules("performance")
 _SWITCH_OFF = "Set it to false once you know what you wanted to know"
@@ -30,7 +30,7 @@ def wall_clock_breakdown(subject: Subject) -> Iterator[Hit]:
     `deepspeed/utils/timer.py`.
     """
     path = ("wall_clock_breakdown",)
-    if is_set_to(subject, True, *path):
+    if subject.is_set(*path, to=True):
         message = "'wall_clock_breakdown' makes the host wait for the GPU in every micro batch"
         yield Hit(path, message, _SWITCH_OFF)
 
@@ -51,8 +51,8 @@ def flops_profiler(subject: Subject) -> Iterator[Hit]:
     Source: `DeepSpeedConfig._initialize_params` in `deepspeed/runtime/config.py`.
     """
     path = ("flops_profiler", "enabled")
-    if is_set_to(subject, True, *path):
-        step = in_force(subject, "flops_profiler", "profile_step")
+    if subject.is_set(*path, to=True):
+        step = subject.value("flops_profiler", "profile_step")
         profiled = "one step" if step is None else f"step {step}"  # None: what the file has is no step
         message = f"the profile is of {profiled}, but 'flops_profiler' times and slows every step"
         yield Hit(path, message, _SWITCH_OFF)
@@ -75,7 +75,7 @@ def memory_breakdown(subject: Subject) -> Iterator[Hit]:
     Source: `see_memory_usage` in `deepspeed/runtime/utils.py`.
     """
     path = ("memory_breakdown",)
-    if is_set_to(subject, True, *path):
+    if subject.is_set(*path, to=True):
         message = "'memory_breakdown' collects garbage around every pass and resets PyTorch's memory peak"
         yield Hit(path, message, _SWITCH_OFF)
 
@@ -95,7 +95,7 @@ def comms_logger(subject: Subject) -> Iterator[Hit]:
     Source: `timed_op` in `deepspeed/comm/comm.py`.
     """
     path = ("comms_logger", "enabled")
-    if is_set_to(subject, True, *path):
+    if subject.is_set(*path, to=True):
         message = "'comms_logger' makes the host wait after every collective, so that nothing overlaps"
         yield Hit(path, message, _SWITCH_OFF)
 
@@ -116,7 +116,7 @@ def sanity_checks(subject: Subject) -> Iterator[Hit]:
     Source: `__reduce_and_partition_ipg_grads` in `deepspeed/runtime/zero/stage3.py`.
     """
     path = (ZERO, "enable_sanity_checks")
-    if subject.stage == 3 and is_set_to(subject, True, *path):
+    if subject.stage == 3 and subject.is_set(*path, to=True):
         message = "'enable_sanity_checks' adds a collective to each bucket of gradients"
         yield Hit(path, message, _SWITCH_OFF)
 
@@ -140,7 +140,7 @@ def checkpoint_profiling(subject: Subject) -> Iterator[Hit]:
         ("profile", "times each checkpoint of activations"),
     ):
         path = ("activation_checkpointing", key)
-        if is_set_to(subject, True, *path):
+        if subject.is_set(*path, to=True):
             yield Hit(path, f"'{key}' {what}", _SWITCH_OFF)
 
 
@@ -162,7 +162,7 @@ def hybrid_engine_left_on(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/hybrid_engine.py`.
     """
     path = ("hybrid_engine", "enabled")
-    if subject.run.target == "trainer" and is_set_to(subject, True, *path):
+    if subject.run.target == "trainer" and subject.is_set(*path, to=True):
         message = "'hybrid_engine' is for generation in reinforcement learning; the Trainer does not use it"
         yield Hit(path, message, "Set it to false")
 
@@ -183,11 +183,11 @@ def debug_output(subject: Subject) -> Iterator[Hit]:
     Source: `DeepSpeedEngine.__init__` and `_report_progress` in `deepspeed/runtime/engine.py`;
     `DeepSpeedPlugin.__post_init__` in accelerate `utils/dataclasses.py`.
     """
-    if is_set_to(subject, True, "dump_state"):
+    if subject.is_set("dump_state", to=True):
         yield Hit(("dump_state",), "'dump_state' prints the whole engine when it is built", "Set it to false")
-    if is_set_to(subject, "debug", "log_level"):
+    if subject.is_set("log_level", to="debug"):
         yield Hit(("log_level",), "'log_level' debug prints more than anyone reads", 'Write "info"')
-    if subject.run.target == "deepspeed" and is_set_to(subject, 1, "steps_per_print"):
+    if subject.run.target == "deepspeed" and subject.is_set("steps_per_print", to=1):
         yield Hit(
             ("steps_per_print",), "'steps_per_print' 1 prints a line for every step", "Write 10 or more"
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from zerokit.config.base import ZERO
 from zerokit.config.expert_parallel import ExpertParallel
 from zerokit.lint.examples import Given, mixture_of_experts, zero
 from zerokit.lint.rule import Hit, Rules
-from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, autotp_size, in_force
+from zerokit.lint.subject import Subject, autotp_size
 from zerokit.units import quantity
 
 rule = Rules("parallelism")
@@ -106,7 +106,7 @@ def expert_parallel_combination(subject: Subject) -> Iterator[Hit]:
         yield Hit((*_SECTION, "expert_tensor_parallel_size"), message, "Remove the key")
     if autotp_size(subject) > 1:
         yield from _beside_tensor_parallelism(subject, section)
-    other = in_force(subject, "tensor_parallel", "preset_model")
+    other = subject.value("tensor_parallel", "preset_model")
     if section.preset_model is not None and other is not None and other != section.preset_model:
         message = f"the presets of expert and tensor parallelism differ: '{section.preset_model}', '{other}'"
         yield Hit((*_SECTION, "preset_model"), message, "Use the same for both, or remove one")
@@ -125,12 +125,12 @@ def _beside_tensor_parallelism(subject: Subject, section: ExpertParallel) -> Ite
     beside = "beside tensor parallelism"
     size = (*_SECTION, "autoep_size")
     if section.autoep_size == 1:
-        place = size if subject.sets(*size) else _SECTION
+        place = size if subject.is_set(*size) else _SECTION
         yield Hit(place, f"'autoep_size' has to be above 1 {beside}", "Raise it, or disable the section")
     for key in ("offload_optimizer", "offload_param"):
         if getattr(subject.zero, key) is not None:
             yield Hit((ZERO, key), f"expert parallelism does not offload {beside}", f"Remove '{key}'")
-    if in_force(subject, "compile", "deepcompile") is True:
+    if subject.value("compile", "deepcompile") is True:
         path: tuple[str, ...] = ("compile", "deepcompile")
         yield Hit(path, f"expert parallelism does not go with DeepCompile {beside}", "Remove the key")
     if subject.config.use_data_before_expert_parallelism:

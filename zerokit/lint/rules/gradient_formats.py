@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.base import ZERO
 from zerokit.findings import Remove
-from zerokit.lint.changes import CHANGES
 from zerokit.lint.examples import ONE_SAMPLE
 from zerokit.lint.number_formats import format_at, precision, switch
 from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 from zerokit.releases.versions import known_at
 
 rule = Rules("precision")
@@ -43,9 +42,8 @@ def accumulation_dtype(subject: Subject) -> Iterator[Hit]:
     wanted, model = format_at(subject, *path), precision(subject)
     if wanted in (None, "int8") or model is None or wanted == model:
         return
-    release, change = subject.run.deepspeed_version, CHANGES["bf16-without-zero"]
-    if release is not None and release < change.since and change.when.holds(subject):
-        return  # it had an optimizer of its own for this
+    if _sums_in_fp32_without_zero(subject):
+        return
     if subject.stage == 0:
         message = f"stage 0 cannot sum the gradients of a model in {model} in {wanted}"
         yield Hit(path, message, "Remove the key, or raise the stage")
@@ -53,6 +51,17 @@ def accumulation_dtype(subject: Subject) -> Iterator[Hit]:
         why = "overflows beyond 65,504" if wanted == "fp16" else "rounds what fp32 computed"
         message = f"gradients of a model in {model} are summed in {wanted}, which {why}"
         yield Hit(path, message, 'Remove the key, or write "fp32"', severity="warning")
+
+
+def _sums_in_fp32_without_zero(subject: Subject) -> bool:
+    """Whether the release is so old that it has an optimizer of its own for bf16 in stage 0."""
+    release = subject.run.deepspeed_version
+    if release is None:
+        return False
+    from zerokit.lint.defects import CHANGES
+
+    change = CHANGES["bf16-without-zero"]
+    return release < change.since and change.when.holds(subject)
 
 
 @rule(
@@ -132,8 +141,8 @@ def communication_dtype(subject: Subject) -> Iterator[Hit]:
     wanted, model = format_at(subject, *path), precision(subject)
     if wanted is None:
         return
-    if path in subject.idle:
-        message = f"'communication_data_type' {subject.idle[path].reason}"
+    if path in subject.unused:
+        message = f"'communication_data_type' {subject.unused[path].reason}"
         yield Hit(path, message, "Remove the key", (Remove(path),))
     elif wanted == "fp16" and model in ("bf16", "fp32"):
         message = f"gradients of a model in {model} are sent in fp16, which ends at 65,504"
@@ -184,10 +193,10 @@ def overflow_check(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/bf16_optimizer.py` and in `deepspeed/runtime/fp16/fused_optimizer.py`.
     """
     path = ("bf16", "check_grad_overflow")
-    if path in subject.idle:
-        message = f"'check_grad_overflow' {subject.idle[path].reason}"
+    if path in subject.unused:
+        message = f"'check_grad_overflow' {subject.unused[path].reason}"
         yield Hit(path, message, "Remove the key", (Remove(path),))
-    elif subject.written_at(*path) is False and switch(subject, "bf16") and subject.stage in (1, 2):
+    elif subject.written_value(*path) is False and switch(subject, "bf16") and subject.stage in (1, 2):
         message = "gradients that are infinite or NaN are applied to the weights"
         yield Hit(path, message, "Remove the key, unless something else guards the weights", severity="info")
 
@@ -209,11 +218,11 @@ def bf16_accumulation(subject: Subject) -> Iterator[Hit]:
 
     Source: `gradient_accumulation_dtype` in `deepspeed/runtime/zero/stage_1_and_2.py` and `stage3.py`.
     """
-    steps = in_force(subject, "gradient_accumulation_steps")
+    steps = subject.value("gradient_accumulation_steps")
     many = isinstance(steps, int) and steps >= 16
     if not many or switch(subject, "bf16") is not True or subject.stage not in (1, 2, 3):
         return
-    if subject.lacks(_TYPES, "grad_accum_dtype") and offloads_optimizer(subject) is False:
+    if subject.is_absent(_TYPES, "grad_accum_dtype") and subject.offloads_optimizer is False:
         message = f"the gradients of {steps} micro-batches are summed in bf16, which has 8 significant bits"
         hint = 'Add "data_types": {"grad_accum_dtype": "fp32"}'
         yield Hit(("gradient_accumulation_steps",), message, hint)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from zerokit.config.base import ZERO
 from zerokit.lint.examples import Given, llama_8b, recipe, zero
 from zerokit.lint.rule import Hit, Rules
-from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, model_dtype_bytes, offload_param_at_the_run, share
+from zerokit.lint.subject import Subject, model_dtype_bytes, offload_param_at_the_run, share
 from zerokit.units import GIB, format_bytes
 
 rule = Rules("offload")
@@ -179,7 +179,7 @@ def _place(subject: Subject) -> tuple[str, ...]:
         (
             key
             for key in ("offload_optimizer", "cpu_offload", "offload_param", "cpu_offload_param")
-            if subject.sets(ZERO, key)
+            if subject.is_set(ZERO, key)
         ),
         None,
     )

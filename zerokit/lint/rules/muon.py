@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from zerokit.config.base import ZERO
 from zerokit.findings import Remove, SetValue
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
@@ -15,7 +16,6 @@ from zerokit.lint.optimizer_facts import (
 )
 from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force
 
 rule = Rules("optimizer")
 _LARGE_FOR_ADAM = 5e-3
@@ -47,13 +47,13 @@ def muon_reduce_scatter(subject: Subject) -> Iterator[Hit]:
     if optimizer_name(subject) != "muon" or subject.stage != 3:
         return
     path = (ZERO, "reduce_scatter")
-    if in_force(subject, *path) is True:
-        by_default = "" if subject.sets(*path) else ", as it is by default"
+    if subject.value(*path) is True:
+        by_default = "" if subject.is_set(*path) else ", as it is by default"
         message = f"ZeRO stage 3 refuses Muon while 'reduce_scatter' is true{by_default}"
-        place = path if subject.sets(*path) else (ZERO,)
+        place = path if subject.is_set(*path) else (ZERO,)
         yield Hit(place, message, 'Set "reduce_scatter" to false', (SetValue(path, False),))
     quantized = (ZERO, "zero_quantized_gradients")
-    if in_force(subject, *quantized) is True:
+    if subject.value(*quantized) is True:
         message = "ZeRO stage 3 refuses Muon with 'zero_quantized_gradients'"
         yield Hit(quantized, message, "Remove the key", (Remove(quantized),))
 
@@ -74,10 +74,10 @@ def muon_clipping(subject: Subject) -> Iterator[Hit]:
     Source: `get_flat_partition` and `step` in `deepspeed/runtime/zero/stage_1_and_2.py`,
     `_apply_muon_to_accumulated_grads` in `deepspeed/runtime/zero/stage3.py`; measured with DeepSpeed 0.19.8.
     """
-    clipping = in_force(subject, "gradient_clipping")
+    clipping = subject.value("gradient_clipping")
     if optimizer_name(subject) != "muon" or subject.stage not in (1, 2, 3) or not clipping:
         return
-    set_ = subject.sets("gradient_clipping")
+    set_ = subject.is_set("gradient_clipping")
     if wraps_in_bf16_optimizer(subject) or not (set_ or default_clipping(subject)):
         return
     by_default = "" if set_ else ", its default,"
@@ -103,7 +103,7 @@ def muon_learning_rate(subject: Subject) -> Iterator[Hit]:
     Source: `_muon_half_defaults` in `deepspeed/runtime/engine.py`, `MuonWithAuxAdam` in
     `deepspeed/runtime/zero/muon/original_muon.py`.
     """
-    if optimizer_name(subject) != "muon" or not subject.lacks(*OPTIMIZER, "adam_lr"):
+    if optimizer_name(subject) != "muon" or not subject.is_absent(*OPTIMIZER, "adam_lr"):
         return
     rate, path = optimizer_argument(subject, "lr"), (*OPTIMIZER, "lr")
     if isinstance(rate, int | float) and rate >= _LARGE_FOR_ADAM:

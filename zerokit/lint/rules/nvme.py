@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.base import ZERO
 from zerokit.config.conditions import FAST_INIT, NVME
 from zerokit.findings import Remove, SetValue, Severity
 from zerokit.lint.examples import Given, llama_8b, zero
 from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.rules.offload import in_use
-from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, nvme_buffers, offload_param_at_the_run
+from zerokit.lint.subject import Subject, nvme_buffers, offload_param_at_the_run
 from zerokit.resolving.nvme_buffers import NvmeBuffers
 from zerokit.units import format_count
 
@@ -77,7 +77,7 @@ def nvme_path(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/zero/stage3.py`.
     """
     for key, section in in_use(subject):
-        if section.device == "nvme" and subject.lacks(ZERO, key, "nvme_path"):
+        if section.device == "nvme" and subject.is_absent(ZERO, key, "nvme_path"):
             message = f"'{key}' goes to NVMe, but 'nvme_path' is not given"
             severity: Severity | None = "warning" if subject.stage in (0, 1, 2) else None
             hint = 'Add "nvme_path": the folder to write to'
@@ -104,7 +104,7 @@ def nvme_relative_path(subject: Subject) -> Iterator[Hit]:
     """
     for key, section in in_use(subject):
         path = section.nvme_path
-        acts = (ZERO, key, "nvme_path") not in subject.idle
+        acts = (ZERO, key, "nvme_path") not in subject.unused
         if section.device == "nvme" and acts and path and path != "auto" and not path.startswith("/"):
             message = f"'nvme_path' \"{path}\" is relative to the folder in which each process was started"
             yield Hit((ZERO, key, "nvme_path"), message, "Write the whole path of a folder on a local drive")
@@ -127,8 +127,8 @@ def nvme_key(subject: Subject) -> Iterator[Hit]:
     `_create_param_groups_fp16_flat_cpu_memory`) and
     `deepspeed/runtime/swap_tensor/partitioned_param_swapper.py`.
     """
-    for path, idle in subject.idle.items():
-        nowhere = idle.acts.when is FAST_INIT and in_force(subject, *map(str, path[:-1]), "device") != "nvme"
+    for path, idle in subject.unused.items():
+        nowhere = idle.acts.when is FAST_INIT and subject.value(*map(str, path[:-1]), "device") != "nvme"
         if idle.acts.when is NVME or nowhere:
             yield Hit(path, f"'{path[-1]}' {idle.reason}", "Remove the key", fix=(Remove(path),))
 
@@ -148,8 +148,8 @@ def aio_unused(subject: Subject) -> Iterator[Hit]:
     Source: the uses of `aio_config` in `deepspeed/runtime/swap_tensor/` and
     `deepspeed/runtime/model_checkpointing/writer_factory.py`.
     """
-    if ("aio",) in subject.idle:
-        yield Hit(("aio",), f"'aio' {subject.idle['aio',].reason}", "Remove the section")
+    if ("aio",) in subject.unused:
+        yield Hit(("aio",), f"'aio' {subject.unused['aio',].reason}", "Remove the section")
 
 
 @rule(
@@ -195,14 +195,14 @@ def nvme_buffer_size(subject: Subject) -> Iterator[Hit]:
     """
     section, buffers = offload_param_at_the_run(subject), _buffers(subject)
     path = (ZERO, "offload_param", "buffer_size")
-    if section is None or buffers is None or subject.unsure(*path):
+    if section is None or buffers is None or subject.is_uncertain(*path):
         return
     if section.buffer_size < buffers.least_size:
         message = (
             f"'buffer_size' {section.buffer_size:,} is less than a rank's share of '{buffers.largest.name}', "
             f"{buffers.size:,} elements"
         )
-        place = path if subject.sets(*path) else path[:2]
+        place = path if subject.is_set(*path) else path[:2]
         yield Hit(place, message, f'Set "buffer_size" to {buffers.size}', (SetValue(path, buffers.size),))
 
 
@@ -231,7 +231,7 @@ def nvme_buffer_count(subject: Subject) -> Iterator[Hit]:
     """
     section, buffers = offload_param_at_the_run(subject), _buffers(subject)
     path = (ZERO, "offload_param", "buffer_count")
-    if section is None or buffers is None or subject.unsure(*path):
+    if section is None or buffers is None or subject.is_uncertain(*path):
         return
     if buffers.of_layer <= section.buffer_count:
         return
@@ -242,7 +242,7 @@ def nvme_buffer_count(subject: Subject) -> Iterator[Hit]:
     )
     hint = f'Set "buffer_count" to {buffers.count}'
     fix = (SetValue(path, buffers.count),) if stops else ()
-    place = path if subject.sets(*path) else path[:2]
+    place = path if subject.is_set(*path) else path[:2]
     yield Hit(place, message, hint, fix, "error" if stops else None)
 
 
@@ -275,12 +275,12 @@ def nvme_optimizer_buffers(subject: Subject) -> Iterator[Hit]:
     if subject.stage != 3 or section is None or section.device != "nvme":
         return
     path = (ZERO, "offload_optimizer", "buffer_count")
-    if subject.unsure(*path):
+    if subject.is_uncertain(*path):
         return
     count = section.buffer_count
     one = _TENSORS.get(optimizer.type.lower(), 2) if optimizer is not None else 2
     all_of_them = one * (1 + section.pipeline_read + section.pipeline_write)
-    place = path if subject.sets(*path) else path[:2]
+    place = path if subject.is_set(*path) else path[:2]
     if count < one:
         message = f"the optimizer's step reads {one} tensors from NVMe, and 'buffer_count' is {count}"
         yield Hit(place, message, f'Set "buffer_count" to {all_of_them}', (SetValue(path, all_of_them),))
@@ -311,7 +311,7 @@ def nvme_unused(subject: Subject) -> Iterator[Hit]:
     """
     section, buffers = subject.offload_param, _buffers(subject)
     path = (ZERO, "offload_param", "max_in_cpu")
-    if section is None or buffers is None or subject.unsure(*path):
+    if section is None or buffers is None or subject.is_uncertain(*path):
         return
     held = sum(buffers.share(tensor) * tensor.count for tensor in buffers.model.tensors)
     if held <= section.max_in_cpu:
@@ -320,5 +320,7 @@ def nvme_unused(subject: Subject) -> Iterator[Hit]:
             f"{format_count(section.max_in_cpu)}, so all of it stays in the host's memory"
         )
         yield Hit(
-            path if subject.sets(*path) else path[:2], message, 'Lower "max_in_cpu", or use the device "cpu"'
+            path if subject.is_set(*path) else path[:2],
+            message,
+            'Lower "max_in_cpu", or use the device "cpu"',
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from zerokit.config.base import ZERO
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force
 
 rule = Rules("offload")
 _SECTIONS = ("offload_optimizer", "offload_param")
@@ -21,10 +21,10 @@ def in_use(subject: Subject) -> Iterator[tuple[str, OffloadOptimizer | OffloadPa
     The deprecated `cpu_offload` and `cpu_offload_param` are such keys.
     """
     if subject.offload_optimizer is not None:
-        written = subject.sets(ZERO, "offload_optimizer")
+        written = subject.is_set(ZERO, "offload_optimizer")
         yield "offload_optimizer" if written else "cpu_offload", subject.offload_optimizer
     if subject.offload_param is not None:
-        written = subject.sets(ZERO, "offload_param")
+        written = subject.is_set(ZERO, "offload_param")
         yield "offload_param" if written else "cpu_offload_param", subject.offload_param
 
 
@@ -46,7 +46,7 @@ def offload_without_zero(subject: Subject) -> Iterator[Hit]:
     Source: `zero_use_cpu_optimizer` in `deepspeed/runtime/engine.py`; `DeepSpeedCPUAdam.step` in
     `deepspeed/ops/adam/cpu_adam.py`.
     """
-    if subject.stage != 0 or not subject.sets(ZERO, "stage"):
+    if subject.stage != 0 or not subject.is_set(ZERO, "stage"):
         return
     for key, _ in in_use(subject):
         message = f"'{key}' has no ZeRO stage to act in: the stage is 0"
@@ -96,7 +96,7 @@ def offload_empty(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/zero/offload_config.py`.
     """
     for key in _SECTIONS:
-        if isinstance(subject.written_at(ZERO, key), Mapping) and subject.lacks(ZERO, key, "device"):
+        if isinstance(subject.written_value(ZERO, key), Mapping) and subject.is_absent(ZERO, key, "device"):
             message = f"'{key}' names no 'device', so nothing is offloaded"
             yield Hit((ZERO, key), message, f'Add "device": "cpu", or remove \'{key}\'')
 
@@ -124,9 +124,9 @@ def super_offload(subject: Subject) -> Iterator[Hit]:
     if section is None:
         return
     path = (ZERO, "offload_optimizer", "super_offload")
-    if path in subject.idle:
-        yield Hit(path, f"'super_offload' {subject.idle[path].reason}", "Use stage 3, or remove the key")
-    elif subject.stage == 3 and section.super_offload and in_force(subject, *path[:2], "device") == "none":
+    if path in subject.unused:
+        yield Hit(path, f"'super_offload' {subject.unused[path].reason}", "Use stage 3, or remove the key")
+    elif subject.stage == 3 and section.super_offload and subject.value(*path[:2], "device") == "none":
         message = "'super_offload' fails unless the optimizer is offloaded, and the device is \"none\""
         yield Hit(path, message, 'Set "device" to "cpu", or remove the key', (), "error")
     yield from idle_at(subject, (ZERO, "offload_optimizer", "cpuadam_cores_perc"))

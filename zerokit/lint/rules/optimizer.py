@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.optimizer import TORCH_OPTIMIZERS
 from zerokit.findings import Edit, SetValue
 from zerokit.lint.examples import ONE_SAMPLE, zero
 from zerokit.lint.optimizer_facts import OPTIMIZER, optimizer_name, optimizer_type
 from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 rule = Rules("optimizer")
 _UNTESTED = "zero_allow_untested_optimizer"
@@ -56,8 +55,8 @@ def adam_is_adamw(subject: Subject) -> Iterator[Hit]:
     Source: `_configure_basic_optimizer` and `ADAM_W_MODE_DEFAULT` in `deepspeed/runtime/engine.py` and
     `deepspeed/runtime/config.py`.
     """
-    decay = subject.written_at(*OPTIMIZER, "weight_decay")
-    silent = subject.lacks(*OPTIMIZER, "adam_w_mode")
+    decay = subject.written_value(*OPTIMIZER, "weight_decay")
+    silent = subject.is_absent(*OPTIMIZER, "adam_w_mode")
     if optimizer_name(subject) == "adam" and decay and silent:
         amount = "" if decay == AUTO else f" {decay:g}"
         message = f"'Adam' applies 'weight_decay'{amount} as AdamW does, for 'adam_w_mode' is true by default"
@@ -81,8 +80,8 @@ def adamw_mode(subject: Subject) -> Iterator[Hit]:
     Source: `_configure_basic_optimizer` in `deepspeed/runtime/engine.py`.
     """
     path = (*OPTIMIZER, "adam_w_mode")
-    if path in subject.idle:
-        message = f"'adam_w_mode' false {subject.idle[path].reason}"
+    if path in subject.unused:
+        message = f"'adam_w_mode' false {subject.unused[path].reason}"
         yield Hit(path, message, 'Write the type "Adam", or remove the key')
 
 
@@ -108,7 +107,7 @@ def untested_optimizer(subject: Subject) -> Iterator[Hit]:
     untested = name in ("lamb", "musgd") or name in TORCH_OPTIMIZERS
     if not untested or name in _STEP_FAILS or subject.stage not in (1, 2, 3):
         return
-    if subject.config.zero_allow_untested_optimizer or subject.unsure(_UNTESTED):
+    if subject.config.zero_allow_untested_optimizer or subject.is_uncertain(_UNTESTED):
         return
     message = f"ZeRO refuses '{optimizer_type(subject)}' unless '{_UNTESTED}' is true"
     fix: tuple[Edit, ...] = ()
@@ -177,7 +176,7 @@ def lamb_static_loss_scale(subject: Subject) -> Iterator[Hit]:
     Source: `_do_sanity_check` in `deepspeed/runtime/engine.py`.
     """
     path = ("fp16", "loss_scale")
-    scale = in_force(subject, *path)
+    scale = subject.value(*path)
     if optimizer_name(subject) == "lamb" and scale:
         message = f"'Lamb' needs a loss scale that adapts, and 'loss_scale' is fixed at {scale:g}"
         yield Hit(path, message, "Set it to 0, or remove it", (SetValue(path, 0),))
@@ -216,8 +215,8 @@ def script_optimizer(subject: Subject) -> Iterator[Hit]:
     Source: `_configure_zero_optimizer` in `deepspeed/runtime/engine.py`, `get_grads_for_norm` in
     `deepspeed/runtime/bf16_optimizer.py`.
     """
-    asked = subject.may_be_plain and subject.lacks("optimizer")
-    offloaded = subject.run.target == "deepspeed" and offloads_optimizer(subject)
+    asked = subject.may_be_plain and subject.is_absent("optimizer")
+    offloaded = subject.run.target == "deepspeed" and subject.offloads_optimizer
     if asked and not offloaded and subject.stage in (0, 1, 2):
         message = "no 'optimizer' is given, so the script must pass one to deepspeed.initialize"
         yield Hit((), message, 'Add "optimizer", unless the script makes one')
@@ -242,7 +241,7 @@ def decay_everything(subject: Subject) -> Iterator[Hit]:
     Source: `deepspeed_init` and `deepspeed_optim_sched` in transformers `integrations/deepspeed.py`,
     `get_decay_parameter_names` in its `trainer.py`.
     """
-    decay = subject.written_at(*OPTIMIZER, "weight_decay")
+    decay = subject.written_value(*OPTIMIZER, "weight_decay")
     if subject.run.target == "trainer" and optimizer_name(subject) is not None and decay:
         message = "with an optimizer in the file, 'weight_decay' acts on biases and norms too"
         hint = "Leave 'optimizer' to the Trainer, which spares them"
@@ -262,9 +261,9 @@ def clipping_default(subject: Subject) -> Iterator[Hit]:
     """
     if not subject.may_be_plain or subject.run.deepspeed_version is not None:
         return
-    if subject.stage == 3 and subject.lacks("optimizer"):
+    if subject.stage == 3 and subject.is_absent("optimizer"):
         return  # perhaps a run without training
-    norm = in_force(subject, ZERO, "compute_grad_norm")
-    if subject.lacks("gradient_clipping") and norm is not False:
+    norm = subject.value(ZERO, "compute_grad_norm")
+    if subject.is_absent("gradient_clipping") and norm is not False:
         message = "'gradient_clipping' is absent: DeepSpeed clips at 1.0 since 0.19.3, and did not before"
         yield Hit((), message, 'Add "gradient_clipping": 1.0, or 0 for none')

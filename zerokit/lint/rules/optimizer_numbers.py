@@ -42,7 +42,7 @@ def learning_rate(subject: Subject) -> Iterator[Hit]:
     if name is None:
         return
     for key in ("lr", "muon_lr", "adam_lr"):
-        if not subject.sets(*OPTIMIZER, key):
+        if not subject.is_set(*OPTIMIZER, key):
             continue
         rate, path = optimizer_argument(subject, key), (*OPTIMIZER, key)
         if not isinstance(rate, int | float):
@@ -50,7 +50,7 @@ def learning_rate(subject: Subject) -> Iterator[Hit]:
         if rate > _LARGE_RATE.get(name, _LARGE_ADAPTIVE_RATE):
             message = f"'{key}' is {rate:g}, far beyond what '{optimizer_type(subject)}' can use"
             yield Hit(path, message, "Write a rate such as 1e-4")
-        elif rate == 0 and rate_of_schedule(subject) is None and not subject.unsure("scheduler"):
+        elif rate == 0 and rate_of_schedule(subject) is None and not subject.is_uncertain("scheduler"):
             message = f"'{key}' is 0 and no schedule sets another rate, so that nothing is learned"
             yield Hit(path, message, "Write a rate such as 1e-4")
 
@@ -72,10 +72,10 @@ def default_learning_rate(subject: Subject) -> Iterator[Hit]:
     `fill_match` in transformers `integrations/deepspeed.py`.
     """
     name, params = optimizer_name(subject), optimizer_params(subject)
-    if name is None or params is None or name in _NO_STEP or subject.unsure("scheduler"):
+    if name is None or params is None or name in _NO_STEP or subject.is_uncertain("scheduler"):
         return
     keys = ("muon_lr", "adam_lr", "lr") if name == "muon" else ("lr",)
-    if not all(subject.lacks(*OPTIMIZER, key) for key in keys) or rate_of_schedule(subject) is not None:
+    if not all(subject.is_absent(*OPTIMIZER, key) for key in keys) or rate_of_schedule(subject) is not None:
         return
     default = params.get("lr")
     if default is None and name != "muon":
@@ -86,7 +86,7 @@ def default_learning_rate(subject: Subject) -> Iterator[Hit]:
     if subject.run.target == "trainer":
         message += ", whatever the Trainer's learning_rate says"
         hint = 'Add "lr": "auto" to "params"'
-    place = OPTIMIZER if subject.sets(*OPTIMIZER) else ("optimizer",)
+    place = OPTIMIZER if subject.is_set(*OPTIMIZER) else ("optimizer",)
     yield Hit(place, message, hint)
 
 

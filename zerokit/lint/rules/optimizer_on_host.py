@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from zerokit.config.base import ZERO
 from zerokit.config.optimizer_params import offload_only
 from zerokit.findings import Edit, Remove
 from zerokit.lint.examples import ONE_SAMPLE
@@ -17,7 +18,6 @@ from zerokit.lint.optimizer_facts import (
 )
 from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 rule = Rules("optimizer")
 _CPU: Mapping[str, Any] = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
@@ -54,15 +54,15 @@ def optimizer_argument_place(subject: Subject) -> Iterator[Hit]:
     Source: `_configure_basic_optimizer` and `get_optimizer_configuration` in `deepspeed/runtime/engine.py`;
     the constructors in `deepspeed/ops/adam/`, `deepspeed/ops/lion/` and `deepspeed/ops/adagrad/`.
     """
-    params, offloaded, name = optimizer_params(subject), offloads_optimizer(subject), optimizer_name(subject)
+    params, offloaded, name = optimizer_params(subject), subject.offloads_optimizer, optimizer_name(subject)
     if params is None or offloaded is None or name is None:
         return
     for key in sorted(params.model_fields_set & offload_only(type(params), offloaded=not offloaded)):
         path = (*OPTIMIZER, key)
         fix: tuple[Edit, ...] = () if key in _CHANGES_RESULTS else (Remove(path),)
         where = "offloaded" if offloaded else "not offloaded"
-        if path in subject.idle:
-            yield Hit(path, f"'{key}' {subject.idle[path].reason}", "Remove the key", fix, "warning")
+        if path in subject.unused:
+            yield Hit(path, f"'{key}' {subject.unused[path].reason}", "Remove the key", fix, "warning")
         elif key != "fp32_optimizer_states" or name not in ("adam", "adamw", "muon"):
             message = f"'{optimizer_type(subject)}' does not take '{key}' where it is {where}"
             hint = "Remove the key" if fix else "Remove the key, or do not offload the optimizer"
@@ -86,7 +86,7 @@ def slow_host_optimizer(subject: Subject) -> Iterator[Hit]:
     `DeepSpeedCPUAdam`, which speaks of a factor of 5 to 7.
     """
     name = optimizer_name(subject)
-    if name is None or name == "lamb" or not offloads_optimizer(subject) or subject.stage not in (1, 2, 3):
+    if name is None or name == "lamb" or not subject.offloads_optimizer or subject.stage not in (1, 2, 3):
         return
     if torch_adam(subject):
         message = "'torch_adam' steps the offloaded optimizer with PyTorch's code for the host, which is slow"
@@ -112,7 +112,7 @@ def lamb_offload(subject: Subject) -> Iterator[Hit]:
     Source: `FusedLamb.step` in `deepspeed/ops/lamb/fused_lamb.py`, which calls
     `csrc/lamb/fused_lamb_cuda.cpp`: "must be a CUDA tensor".
     """
-    if optimizer_name(subject) == "lamb" and offloads_optimizer(subject) and subject.stage in (1, 2, 3):
+    if optimizer_name(subject) == "lamb" and subject.offloads_optimizer and subject.stage in (1, 2, 3):
         message = "'Lamb' has no code for the host, to which its states are offloaded"
         yield Hit(("optimizer", "type"), message, "Use AdamW, or do not offload the optimizer")
 
@@ -135,11 +135,11 @@ def masters_optimizer(subject: Subject) -> Iterator[Hit]:
     """
     name = optimizer_name(subject)
     suits = name in ("adam", "adamw") and not torch_adam(subject)
-    if name is None or suits or not offloads_optimizer(subject) or subject.stage not in (1, 2, 3):
+    if name is None or suits or not subject.offloads_optimizer or subject.stage not in (1, 2, 3):
         return
     for section in ("bf16", "fp16"):
         path = (section, f"{section}_master_weights_and_grads")
-        if in_force(subject, *path) is True:
+        if subject.value(*path) is True:
             kind = "PyTorch's AdamW" if torch_adam(subject) else f"'{optimizer_type(subject)}'"
             message = f"'{path[1]}' with offload needs DeepSpeed's Adam or AdamW, not {kind}"
             yield Hit(path, message, "Use AdamW without 'torch_adam', or remove the key")
@@ -159,7 +159,7 @@ def optimizer_states_dtype(subject: Subject) -> Iterator[Hit]:
 
     Source: `get_optimizer_configuration` in `deepspeed/runtime/engine.py`.
     """
-    if offloads_optimizer(subject):
+    if subject.offloads_optimizer:
         path = (*OPTIMIZER, "fp32_optimizer_states")
         yield from idle_at(subject, path, "Remove one of the two", removable=False)
 
@@ -182,10 +182,14 @@ def script_optimizer_offload(subject: Subject) -> Iterator[Hit]:
 
     Source: `_configure_optimizer` in `deepspeed/runtime/engine.py`.
     """
-    if subject.run.target != "deepspeed" or not subject.lacks("optimizer") or subject.stage not in (1, 2, 3):
+    if (
+        subject.run.target != "deepspeed"
+        or not subject.is_absent("optimizer")
+        or subject.stage not in (1, 2, 3)
+    ):
         return
-    if offloads_optimizer(subject) and in_force(subject, _FORCE) is True:
+    if subject.offloads_optimizer and subject.value(_FORCE) is True:
         message = "offload without 'optimizer' refuses a script's own, unless it is DeepSpeed's for the CPU"
-        place = (ZERO, "offload_optimizer") if subject.sets(ZERO, "offload_optimizer") else (ZERO,)
+        place = (ZERO, "offload_optimizer") if subject.is_set(ZERO, "offload_optimizer") else (ZERO,)
         hint = 'Add "optimizer", or use deepspeed.ops.adam.DeepSpeedCPUAdam in the script'
         yield Hit(place, message, hint)

@@ -8,7 +8,6 @@ from zerokit.findings import Remove
 from zerokit.lint.examples import Given, llama_8b, zero
 from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import in_force
 from zerokit.units import quantity
 
 rule = Rules("parallelism")
@@ -82,7 +81,7 @@ def tensor_parallel_size(subject: Subject) -> Iterator[Hit]:
 
     Source: `_init_tp_mesh_device` in `deepspeed/utils/groups.py`.
     """
-    size, gpus = in_force(subject, "tensor_parallel", "autotp_size"), subject.cluster.num_gpus
+    size, gpus = subject.value("tensor_parallel", "autotp_size"), subject.cluster.num_gpus
     if isinstance(size, int) and size > 1 and gpus is not None and gpus % size:
         message = f"'autotp_size' {size} does not divide {quantity(gpus, 'GPU')}"
         hint = f"Choose a divisor of {gpus}, or another number of GPUs"
@@ -103,8 +102,8 @@ def tensor_parallel_sizes(subject: Subject) -> Iterator[Hit]:
 
     Source: `_apply_autotp_partitioning` in `deepspeed/runtime/engine.py`.
     """
-    size = in_force(subject, "tensor_parallel", "autotp_size")
-    other = in_force(subject, "tensor_parallel", "tp", "tp_size")
+    size = subject.value("tensor_parallel", "autotp_size")
+    other = subject.value("tensor_parallel", "tp", "tp_size")
     path = ("tensor_parallel", "tp", "tp_size")
     if not isinstance(size, int) or not isinstance(other, int) or other in (1, size):
         return
@@ -112,7 +111,7 @@ def tensor_parallel_sizes(subject: Subject) -> Iterator[Hit]:
         message = f"'tp.tp_size' {other} differs from 'autotp_size' {size}"
         yield Hit(path, message, "Remove the key", fix=(Remove(path),))
     else:
-        message = f"'tp.tp_size' {other} {subject.idle[path].reason}"
+        message = f"'tp.tp_size' {other} {subject.unused[path].reason}"
         yield Hit(path, message, f'Write "autotp_size": {other} in its place', (), "warning")
 
 
@@ -132,7 +131,7 @@ def tensor_parallel_heads(subject: Subject) -> Iterator[Hit]:
 
     Source: `_apply_autotp_partitioning` in `deepspeed/runtime/engine.py`.
     """
-    size, model = in_force(subject, "tensor_parallel", "autotp_size"), subject.run.model
+    size, model = subject.value("tensor_parallel", "autotp_size"), subject.run.model
     heads = model.num_key_value_heads if model is not None else None
     if isinstance(size, int) and heads is not None and size > heads:
         message = f"'autotp_size' {size} exceeds the model's {heads} key-value heads: the other ranks wait"
@@ -154,7 +153,7 @@ def pipeline_section(subject: Subject) -> Iterator[Hit]:
 
     Source: `PipelineEngine.__init__` in `deepspeed/runtime/pipe/engine.py`.
     """
-    idle = subject.idle.get(("pipeline",))
+    idle = subject.unused.get(("pipeline",))
     if idle is not None:
         hint = "Use stage 1, or remove the section" if idle.by_stage else "Remove the section"
         yield Hit(("pipeline",), f"'pipeline' {idle.reason}", hint)
@@ -175,8 +174,8 @@ def hybrid_engine_size(subject: Subject) -> Iterator[Hit]:
 
     Source: `create_inference_module` in `deepspeed/runtime/hybrid_engine.py`.
     """
-    size, gpus = in_force(subject, "hybrid_engine", "inference_tp_size"), subject.cluster.num_gpus
-    if in_force(subject, "hybrid_engine", "enabled") is not True or not isinstance(size, int):
+    size, gpus = subject.value("hybrid_engine", "inference_tp_size"), subject.cluster.num_gpus
+    if subject.value("hybrid_engine", "enabled") is not True or not isinstance(size, int):
         return
     if gpus is not None and size > 1 and gpus % size:
         message = f"'inference_tp_size' {size} does not divide {quantity(gpus, 'GPU')}"
@@ -197,6 +196,6 @@ def hybrid_engine_off(subject: Subject) -> Iterator[Hit]:
 
     Source: `HybridEngineConfig` in `deepspeed/runtime/config.py`; `initialize` in `deepspeed/__init__.py`.
     """
-    if any(path[0] == "hybrid_engine" for path in subject.idle):
+    if any(path[0] == "hybrid_engine" for path in subject.unused):
         message = "'hybrid_engine' is off without \"enabled\": true, and its other keys do nothing"
         yield Hit(("hybrid_engine",), message, 'Add "enabled": true, or remove the section')

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from zerokit.config.base import AUTO, is_comment
+from zerokit.config.base import AUTO, ZERO, is_comment
 from zerokit.config.normal_form import refused_together
 from zerokit.config.scheduler import TORCH_SCHEDULERS
 from zerokit.findings import SetValue
@@ -13,7 +13,6 @@ from zerokit.lint.examples import ONE_SAMPLE, Given, llama_8b
 from zerokit.lint.number_formats import switch
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 rule = Rules("precision")
 _BF16 = {**ONE_SAMPLE, "bf16": {"enabled": True}}
@@ -66,10 +65,10 @@ def precision_off(subject: Subject) -> Iterator[Hit]:
     """
     others = {"bf16": "fp16", "fp16": "bf16"}
     for name in (*_SWITCHES, "torch_autocast"):
-        section = subject.written_at(name)
-        if not isinstance(section, Mapping) or not subject.lacks(name, "enabled"):
+        section = subject.written_value(name)
+        if not isinstance(section, Mapping) or not subject.is_absent(name, "enabled"):
             continue
-        if name in others and subject.written_at(others[name], "enabled") is True:
+        if name in others and subject.written_value(others[name], "enabled") is True:
             continue
         filled = name in others and subject.run.target in ("trainer", "accelerate")
         if any(not is_comment(key) for key in section) or filled:
@@ -99,11 +98,11 @@ def fp32_training(subject: Subject) -> Iterator[Hit]:
     Source: `get_data_types` in `deepspeed/runtime/engine.py`.
     """
     if subject.run.target == "deepspeed" and all(
-        subject.lacks(name) for name in ("bf16", "bfloat16", "fp16", "torch_autocast")
+        subject.is_absent(name) for name in ("bf16", "bfloat16", "fp16", "torch_autocast")
     ):
         message = "neither 'bf16' nor 'fp16' is given, so DeepSpeed trains in fp32"
         hint = 'Add "bf16": {"enabled": true}, or false if fp32 is meant'
-        if subject.written_at("scheduler", "type") in TORCH_SCHEDULERS:  # torch-scheduler says why
+        if subject.written_value("scheduler", "type") in TORCH_SCHEDULERS:  # torch-scheduler says why
             hint = 'Add "bf16": {"enabled": false}, or use bf16 and a schedule of DeepSpeed\'s'
         yield Hit((), message, hint)
 
@@ -131,13 +130,13 @@ def precision_option(subject: Subject) -> Iterator[Hit]:
     Source: `_do_error_check` in `deepspeed/runtime/config.py`; `_configure_master_weights` in
     `deepspeed/runtime/base_optimizer.py`.
     """
-    given = [path for path in _MASTERS if in_force(subject, *path) is True]
+    given = [path for path in _MASTERS if subject.value(*path) is True]
     for path in given:
         if subject.stage == 0:
             message = f"'{path[-1]}' needs ZeRO stage 1, 2 or 3, not 0"
             yield Hit(path, message, "Raise the stage or remove the key")
     states, masters = _MASTERS[1], _MASTERS[0]
-    if states in given and in_force(subject, *masters) is False:
+    if states in given and subject.value(*masters) is False:
         yield Hit(states, f"'{states[-1]}' needs '{masters[-1]}'", "Enable both or none")
     if masters in given and _MASTERS[2] in given and subject.stage != 0:
         message = "master weights are asked for in bf16 and in fp16"
@@ -169,12 +168,12 @@ def masters_without_offload(subject: Subject) -> Iterator[Hit]:
     Source: `_configure_master_weights` in `deepspeed/runtime/base_optimizer.py`, and `_enforce_cpu_offload`
     in `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
-    if subject.stage not in (1, 2, 3) or offloads_optimizer(subject) is not False:
+    if subject.stage not in (1, 2, 3) or subject.offloads_optimizer is not False:
         return
     for section, path in (("bf16", _MASTERS[0]), ("fp16", _MASTERS[2])):
-        if in_force(subject, *path) is not True:
+        if subject.value(*path) is not True:
             continue
-        if section == "bf16" and in_force(subject, *_MASTERS[1]) is not False:
+        if section == "bf16" and subject.value(*_MASTERS[1]) is not False:
             continue
         hint = f'Add "offload_optimizer": {{"device": "cpu"}} to \'{ZERO}\''
         if section == "bf16":

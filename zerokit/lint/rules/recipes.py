@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.findings import SetValue
 from zerokit.lint.examples import Given, recipe
@@ -14,7 +14,6 @@ from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.rules.batch import data_parallel_ranks
 from zerokit.lint.rules.trainer import LEFT_TO_TRAINER, for_trainer
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO
 from zerokit.resolving.who_fills import FILLED, REPLACED_ARGUMENTS
 
 rule = Rules("trainer")
@@ -53,14 +52,14 @@ def recipe_mismatch(subject: Subject) -> Iterator[Hit]:
     """
     training = _training(subject)
     for filled in FILLED.values():
-        written = subject.written_at(*filled.path)
+        written = subject.written_value(*filled.path)
         if not filled.adopted or written in (None, AUTO):
             continue
         for name, value in filled.contradicted(written, training):
             message = f"'{filled.name}' is {_shown(value)}, but the recipe's {name} is "
             yield Hit(filled.path, message + _shown(training[name]), 'Write "auto", or make them equal')
     path = (*SCHEDULER, "total_num_steps")
-    total, steps = subject.written_at(*path), training.get("max_steps", -1)
+    total, steps = subject.written_value(*path), training.get("max_steps", -1)
     if subject.run.recipe is not None and isinstance(total, int) and total != steps and for_trainer(subject):
         reason = f"the recipe's max_steps is {steps}"
         if not isinstance(steps, int) or steps <= 0:
@@ -70,7 +69,7 @@ def recipe_mismatch(subject: Subject) -> Iterator[Hit]:
 
 
 def _train_batch_size(subject: Subject, training: Mapping[str, Any]) -> Iterator[Hit]:
-    train, ranks = subject.written_at(TRAIN), data_parallel_ranks(subject)
+    train, ranks = subject.written_value(TRAIN), data_parallel_ranks(subject)
     micro = _either(subject, MICRO, training, "per_device_train_batch_size")
     steps = _either(subject, STEPS, training, "gradient_accumulation_steps")
     from_recipe = {"per_device_train_batch_size", "gradient_accumulation_steps"} & training.keys()
@@ -82,7 +81,7 @@ def _train_batch_size(subject: Subject, training: Mapping[str, Any]) -> Iterator
 
 
 def _either(subject: Subject, key: str, training: Mapping[str, Any], argument: str) -> int | None:
-    for value in (training.get(argument), subject.written_at(key)):
+    for value in (training.get(argument), subject.written_value(key)):
         if isinstance(value, int):
             return value
     return None
@@ -118,7 +117,7 @@ def replaced_recipe_argument(subject: Subject) -> Iterator[Hit]:
     """
     training = _training(subject)
     for section, argument in REPLACED_ARGUMENTS.items():
-        if argument in training and subject.sets(section):
+        if argument in training and subject.is_set(section):
             message = f"'{section}' replaces the recipe's {argument} '{training[argument]}'"
             hint = f"Remove '{section}', or {argument} from the recipe"
             yield Hit((section,), message, hint)
@@ -148,7 +147,7 @@ def lost_recipe_argument(subject: Subject) -> Iterator[Hit]:
         section, key = filled.path[0], filled.path[-1]
         values = params.get(section)
         default = values.get(key) if values is not None else None
-        if not filled.adopted or default is None or not subject.lacks(*filled.path):
+        if not filled.adopted or default is None or not subject.is_absent(*filled.path):
             continue
         for name, value in filled.contradicted(default, training):
             message = f"the recipe's {name} {_shown(training[name])} is lost: '{key}' is absent, so it is "
@@ -213,6 +212,6 @@ def auto_find_batch_size(subject: Subject) -> Iterator[Hit]:
     if _training(subject).get("auto_find_batch_size") is not True:
         return
     for key in (MICRO, TRAIN):
-        if isinstance(subject.written_at(key), int):
+        if isinstance(subject.written_value(key), int):
             message = f"'{key}' is fixed, and the recipe's auto_find_batch_size changes the batch"
             yield Hit((key,), message, 'Write "auto"', (SetValue((key,), AUTO),))

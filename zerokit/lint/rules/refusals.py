@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.base import ZERO
 from zerokit.config.conditions import TORCH_FP32
 from zerokit.findings import Remove
 from zerokit.lint.examples import ONE_SAMPLE, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 rule = Rules("zero")
 
@@ -45,7 +45,7 @@ def zero_option(subject: Subject) -> Iterator[Hit]:
         others = {
             "ZeRO stage 3": stage == 3,
             "ZenFlow": zero.zenflow is not None,
-            "DeepCompile": in_force(subject, "compile", "deepcompile") is True,
+            "DeepCompile": subject.value("compile", "deepcompile") is True,
         }
         other = next((name for name, present in others.items() if present), None)
         if other is not None:
@@ -75,16 +75,16 @@ def grad_norm_off(subject: Subject) -> Iterator[Hit]:
     stage, zero = subject.stage, subject.zero
     if zero.compute_grad_norm or stage not in (1, 2):
         return
-    clipping = in_force(subject, "gradient_clipping")
-    sums_in_fp32 = in_force(subject, "data_types", "grad_accum_dtype") in TORCH_FP32
-    in_bf16 = in_force(subject, "bf16", "enabled") is True
+    clipping = subject.value("gradient_clipping")
+    sums_in_fp32 = subject.value("data_types", "grad_accum_dtype") in TORCH_FP32
+    in_bf16 = subject.value("bf16", "enabled") is True
     if isinstance(clipping, (int, float)) and clipping > 0:
-        by_default = "" if subject.sets("gradient_clipping") else ", its default,"
+        by_default = "" if subject.is_set("gradient_clipping") else ", its default,"
         reason = f"'gradient_clipping' {clipping:g}{by_default} needs the norm"
         hint = 'Set "gradient_clipping" to 0, or remove the key'
     elif zero.zenflow is not None:
         reason, hint = "ZenFlow needs the norm", "Remove the key"
-    elif offloads_optimizer(subject):
+    elif subject.offloads_optimizer:
         reason, hint = "optimizer offload needs the norm", "Remove the key"
     elif stage == 1 and in_bf16 and sums_in_fp32:
         reason, hint = "stage 1 needs the norm for bf16 parameters with fp32 gradients", "Remove the key"
@@ -108,7 +108,7 @@ def prescaled_gradients(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/zero/stage3.py`; `average_tensor` in the former.
     """
     stage, config = subject.stage, subject.config
-    if stage not in (1, 2, 3) or in_force(subject, ZERO, "reduce_scatter") is not True:
+    if stage not in (1, 2, 3) or subject.value(ZERO, "reduce_scatter") is not True:
         return
     for key, given in (
         ("prescale_gradients", config.prescale_gradients),
@@ -116,8 +116,8 @@ def prescaled_gradients(subject: Subject) -> Iterator[Hit]:
     ):
         if not given:
             continue
-        if (key,) in subject.idle:
-            message = f"'{key}' {subject.idle[key,].reason}"
+        if (key,) in subject.unused:
+            message = f"'{key}' {subject.unused[key,].reason}"
             yield Hit((key,), message, "Remove the key", (Remove((key,)),), "warning")
         else:
             message = f"ZeRO stage {stage} refuses '{key}' as long as 'reduce_scatter' is on"
@@ -155,12 +155,12 @@ def accumulation_overlap(subject: Subject) -> Iterator[Hit]:
 
     Source: `_do_sanity_check` in `deepspeed/runtime/engine.py`.
     """
-    if in_force(subject, "managed_gradient_accumulation") is not False:
+    if subject.value("managed_gradient_accumulation") is not False:
         return
     if subject.stage in (0, 1) and subject.zero.overlap_comm:
         message = f"'overlap_comm' in stage {subject.stage} needs 'managed_gradient_accumulation'"
         yield Hit((ZERO, "overlap_comm"), message, "Remove one of the two, or use stage 2")
-    if in_force(subject, "compile", "deepcompile") is True:
+    if subject.value("compile", "deepcompile") is True:
         message = "DeepCompile needs 'managed_gradient_accumulation'"
         yield Hit(("managed_gradient_accumulation",), message, "Remove the key")
 

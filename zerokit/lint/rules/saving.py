@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from zerokit.config.base import ZERO
 from zerokit.findings import SetValue, Severity
 from zerokit.lint.examples import ONE_SAMPLE, zero
 from zerokit.lint.rule import Hit, Rules, idle_at
-from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, autotp_size, in_force
+from zerokit.lint.subject import Subject, autotp_size
 
 rule = Rules("saving")
 _GATHER = "stage3_gather_16bit_weights_on_model_save"
@@ -46,8 +46,8 @@ def unsaved_weights(subject: Subject) -> Iterator[Hit]:
     if subject.stage != 3 and not (divided and subject.stage is not None):
         return
     path = (ZERO, _GATHER)
-    given = next((key for key in (_GATHER, _OLD) if subject.sets(ZERO, key)), None)
-    if getattr(subject.zero, _OLD) or in_force(subject, *path) is not False:
+    given = next((key for key in (_GATHER, _OLD) if subject.is_set(ZERO, key)), None)
+    if getattr(subject.zero, _OLD) or subject.value(*path) is not False:
         return
     if subject.run.recipe is not None and subject.run.recipe.peft and subject.run.target in ("trainer", None):
         return
@@ -78,7 +78,7 @@ def universal_left_on(subject: Subject) -> Iterator[Hit]:
     Source: `load_checkpoint` in `deepspeed/runtime/engine.py`.
     """
     path = ("checkpoint", "load_universal")
-    if in_force(subject, *path) is True or subject.written_at(*path) is True:
+    if subject.value(*path) is True or subject.written_value(*path) is True:
         message = "with 'load_universal' no checkpoint that this run saves can be resumed from"
         yield Hit(path, message, "Keep it for the run that loads a converted checkpoint only")
 
@@ -113,6 +113,6 @@ def masters_from_16_bit(subject: Subject) -> Iterator[Hit]:
     Source: `_load_legacy_checkpoint` in `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
     path = (ZERO, "load_from_fp32_weights")
-    if subject.stage in (1, 2, 3) and in_force(subject, *path) is False:
+    if subject.stage in (1, 2, 3) and subject.value(*path) is False:
         message = "each resume rounds the fp32 master weights to 16 bits"
         yield Hit(path, message, "Remove the key, unless the checkpoint has no optimizer states")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.scheduler import TORCH_SCHEDULERS
 from zerokit.findings import SetValue
 from zerokit.lint.optimizer_facts import (
@@ -19,7 +19,6 @@ from zerokit.lint.optimizer_facts import (
 )
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, is_set_to
 
 rule = Rules("scheduler")
 _WARMUPS = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
@@ -65,7 +64,7 @@ def torch_scheduler(subject: Subject) -> Iterator[Hit]:
 
 def _is_wrapped(subject: Subject) -> bool:
     return subject.stage in (1, 2, 3) or any(
-        in_force(subject, precision, "enabled") is True for precision in ("fp16", "bf16")
+        subject.value(precision, "enabled") is True for precision in ("fp16", "bf16")
     )
 
 
@@ -110,9 +109,9 @@ def decay_default_rate(subject: Subject) -> Iterator[Hit]:
 
     Source: the constructors in `deepspeed/runtime/lr_schedules.py`.
     """
-    if schedule_name(subject) != "WarmupDecayLR" or not subject.lacks(*SCHEDULER, "warmup_max_lr"):
+    if schedule_name(subject) != "WarmupDecayLR" or not subject.is_absent(*SCHEDULER, "warmup_max_lr"):
         return
-    path, rate = (*SCHEDULER, "warmup_max_lr"), subject.written_at(*OPTIMIZER, "lr")
+    path, rate = (*SCHEDULER, "warmup_max_lr"), subject.written_value(*OPTIMIZER, "lr")
     default = schedule_argument(subject, "warmup_max_lr")
     message = f"'warmup_max_lr' is absent, so the rate rises to {default:g}"
     if isinstance(rate, int | float):
@@ -148,7 +147,7 @@ def overridden_rate(subject: Subject) -> Iterator[Hit]:
     transformers `integrations/deepspeed.py`.
     """
     if subject.run.target == "trainer" and subject.run.recipe is None:  # a recipe is compared
-        rates = {key: subject.written_at(*path, key) for path, key in _RATES_OF_TRAINER}
+        rates = {key: subject.written_value(*path, key) for path, key in _RATES_OF_TRAINER}
         if all(isinstance(rate, int | float) for rate in rates.values()) and len(set(rates.values())) > 1:
             shown = " and ".join(f"'{key}' {rate:g}" for key, rate in rates.items())
             message = f"the Trainer stops: {shown} cannot both equal its learning_rate"
@@ -160,13 +159,17 @@ def overridden_rate(subject: Subject) -> Iterator[Hit]:
             )
             return
     key = rate_of_schedule(subject)
-    if key is None or key == "lr_range_test_min_lr" or not subject.sets(*SCHEDULER, key):
+    if key is None or key == "lr_range_test_min_lr" or not subject.is_set(*SCHEDULER, key):
         return
     peak, name = schedule_argument(subject, key), schedule_name(subject)
     for argument in ("lr", "muon_lr", "adam_lr"):
         path = (*OPTIMIZER, argument)
         rate = optimizer_argument(subject, argument)
-        if not subject.sets(*path) or not isinstance(rate, int | float) or not isinstance(peak, int | float):
+        if (
+            not subject.is_set(*path)
+            or not isinstance(rate, int | float)
+            or not isinstance(peak, int | float)
+        ):
             continue
         if rate != peak and optimizer_name(subject) is not None:
             message = f"'{argument}' {rate:g} is never used: '{name}' sets the rate by '{key}' {peak:g}"
@@ -193,12 +196,12 @@ def falling_warmup(subject: Subject) -> Iterator[Hit]:
         ("cycle_min_mom", "cycle_max_mom"),
     ):
         least, greatest = schedule_argument(subject, low), schedule_argument(subject, high)
-        of_optimizer = high == "warmup_max_lr" and subject.lacks(*SCHEDULER, high)
+        of_optimizer = high == "warmup_max_lr" and subject.is_absent(*SCHEDULER, high)
         if of_optimizer and schedule_name(subject) == "WarmupLR":
             greatest, high = optimizer_argument(subject, "lr"), "lr"
         if isinstance(least, int | float) and isinstance(greatest, int | float) and least > greatest:
             path = (*SCHEDULER, low)
-            place = path if subject.sets(*path) else (*SCHEDULER, high)
+            place = path if subject.is_set(*path) else (*SCHEDULER, high)
             message = f"'{low}' {least:g} is above '{high}' {greatest:g}"
             yield Hit(place, message, "Swap the values, or lower the first")
 
@@ -225,9 +228,9 @@ def warmup_exceeds_total(subject: Subject) -> Iterator[Hit]:
     if not isinstance(total, int) or not isinstance(warmup, int) or total >= max(2, warmup):
         return
     path = (*SCHEDULER, "warmup_num_steps")
-    by_default = "" if subject.sets(*path) else ", its default,"
+    by_default = "" if subject.is_set(*path) else ", its default,"
     message = f"'warmup_num_steps' {warmup}{by_default} is more than 'total_num_steps' {total}"
-    place = path if subject.sets(*path) else (*SCHEDULER, "total_num_steps")
+    place = path if subject.is_set(*path) else (*SCHEDULER, "total_num_steps")
     yield Hit(place, message, 'Lower "warmup_num_steps", or raise "total_num_steps"')
 
 
@@ -248,7 +251,7 @@ def warmup_of_one(subject: Subject) -> Iterator[Hit]:
     Source: the constructors in `deepspeed/runtime/lr_schedules.py`.
     """
     path = (*SCHEDULER, "warmup_num_steps")
-    if schedule_name(subject) in _WARMUPS and is_set_to(subject, 1, *path):
+    if schedule_name(subject) in _WARMUPS and subject.is_set(*path, to=1):
         full = "warmup_min_ratio" if schedule_name(subject) == "WarmupCosineLR" else "warmup_min_lr"
         message = "'warmup_num_steps' 1 is taken as 2, and the first step has the least rate"
         yield Hit(path, message, f'Write 2, or set "{full}" for no warmup')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.documents import value_at
 from zerokit.findings import Move, Remove, SetValue, Severity
@@ -20,7 +20,6 @@ from zerokit.lint.optimizer_facts import (
 )
 from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, is_set_to
 from zerokit.resolving.who_fills import FILLED
 
 rule = Rules("trainer")
@@ -64,24 +63,24 @@ def lost_argument(subject: Subject) -> Iterator[Hit]:
     """
     if subject.run.target != "trainer" or subject.run.recipe is not None:
         return
-    if subject.lacks("gradient_clipping"):
+    if subject.is_absent("gradient_clipping"):
         outcome = "clips at 1.0" if default_clipping(subject) else "does not clip"
         message = f"'gradient_clipping' is absent, so DeepSpeed {outcome} whatever max_grad_norm says"
         yield _absent("gradient_clipping", message)
-    if subject.lacks(STEPS):
+    if subject.is_absent(STEPS):
         message = f"'{STEPS}' is absent, so DeepSpeed counts with 1 whatever the Trainer's argument says"
-        stops = subject.sets(TRAIN) and subject.sets(MICRO)
+        stops = subject.is_set(TRAIN) and subject.is_set(MICRO)
         if stops:
             message += f", and stops where that is more: it does not go with '{TRAIN}'"
         yield _absent(STEPS, message, None if stops else "info")
     params = optimizer_params(subject)
     decay = params.get("weight_decay") if params is not None else None
-    if decay is not None and subject.lacks(*OPTIMIZER, "weight_decay"):
+    if decay is not None and subject.is_absent(*OPTIMIZER, "weight_decay"):
         message = f"'weight_decay' is absent, so it is {decay:g} whatever the Trainer's argument says"
         yield _absent(("optimizer", "params", "weight_decay"), message, "info")
     schedule = schedule_params(subject)
     warmup = schedule.get("warmup_num_steps") if schedule is not None else None
-    if warmup is not None and subject.lacks(*SCHEDULER, "warmup_num_steps"):
+    if warmup is not None and subject.is_absent(*SCHEDULER, "warmup_num_steps"):
         message = f"'warmup_num_steps' is absent, so it is {warmup} whatever the Trainer's warmup_steps says"
         yield _absent(("scheduler", "params", "warmup_num_steps"), message)
 
@@ -121,7 +120,9 @@ def fixed_value(subject: Subject) -> Iterator[Hit]:
         for filled in FILLED.values()
         if filled.other == "refused" and value_at(subject.written, filled.path) not in (None, AUTO)
     ]
-    fixed = [one for one in fixed if one.path[-1] != "enabled" or subject.written_at(*one.path) is not False]
+    fixed = [
+        one for one in fixed if one.path[-1] != "enabled" or subject.written_value(*one.path) is not False
+    ]
     if len(fixed) == 1 and fixed[0].trainer is not None:
         path, words = fixed[0].path, fixed[0].trainer.words
         yield Hit(path, f"the Trainer insists that '{path[-1]}' equals {words}", 'Write "auto"')
@@ -255,11 +256,11 @@ def overwritten_key(subject: Subject) -> Iterator[Hit]:
     if subject.run.target not in ("trainer", "accelerate"):
         return
     path: tuple[str, ...] = ("steps_per_print",)
-    if subject.written_at(*path) not in (None, AUTO):
+    if subject.written_value(*path) not in (None, AUTO):
         message = "accelerate overwrites 'steps_per_print', and DeepSpeed prints nothing"
         yield Hit(path, message, "Remove the key")  # for a person: other programs read it
     path = ("zero_allow_untested_optimizer",)
-    if is_set_to(subject, False, *path) and subject.lacks("optimizer"):
+    if subject.is_set(*path, to=False) and subject.is_absent("optimizer"):
         message = "accelerate overwrites 'zero_allow_untested_optimizer' with true"
         yield Hit(path, message, "Remove the key", (Remove(path),), "warning")
 

@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zerokit.config.base import is_comment
+from zerokit.config.base import ZERO, is_comment
 from zerokit.config.key_index import canonical
 from zerokit.documents import KeyPath, dotted, from_dotted
 from zerokit.lint.examples import ONE_SAMPLE, zero
 from zerokit.lint.optimizer_facts import optimizer_name, optimizer_type
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 from zerokit.releases.versions import (
     NEWEST,
     NO_DEFAULT,
@@ -127,7 +126,7 @@ def default_of_version(subject: Subject) -> Iterator[Hit]:
     if version is None:
         return
     for path in _telling_keys(subject):
-        if not subject.lacks(*path):
+        if not subject.is_absent(*path):
             continue
         then, now = default_at(path, version), default_at(path, NEWEST)
         if NO_DEFAULT in (then, now) or then == now:
@@ -135,7 +134,7 @@ def default_of_version(subject: Subject) -> Iterator[Hit]:
         message = (
             f"'{dotted(path)}' is absent: DeepSpeed {version} takes {_shown(then)}, {NEWEST} {_shown(now)}"
         )
-        place = path[:-1] if len(path) == 1 or subject.sets(*path[:-1]) else ()
+        place = path[:-1] if len(path) == 1 or subject.is_set(*path[:-1]) else ()
         yield Hit(place, message, f'Add "{path[-1]}" with the value that is meant')
 
 
@@ -143,12 +142,12 @@ def _telling_keys(subject: Subject) -> Iterator[tuple[str, ...]]:
     """Keys whose defaults change what happens, where they act."""
     if subject.run.target != "trainer":  # for which the absence has a rule of its own
         yield ("gradient_clipping",)
-    if in_force(subject, "bf16", "enabled") is True:
+    if subject.value("bf16", "enabled") is True:
         yield "bf16", "check_grad_overflow"
         yield "bf16", "immediate_grad_update"
-    if offloads_optimizer(subject) and subject.sets(ZERO, "offload_optimizer"):
+    if subject.offloads_optimizer and subject.is_set(ZERO, "offload_optimizer"):
         yield ZERO, "offload_optimizer", "pin_memory"
-    if subject.offload_param is not None and subject.stage == 3 and subject.sets(ZERO, "offload_param"):
+    if subject.offload_param is not None and subject.stage == 3 and subject.is_set(ZERO, "offload_param"):
         yield ZERO, "offload_param", "pin_memory"
 
 
@@ -177,7 +176,7 @@ def changed_meaning(subject: Subject) -> Iterator[Hit]:
     version = subject.run.deepspeed_version
     if version is None:
         return
-    from zerokit.lint.changes import CHANGES
+    from zerokit.lint.defects import CHANGES
 
     for change in CHANGES.values():
         if version < change.since and change.when.holds(subject):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.zenflow import ZenFlow
 from zerokit.findings import Severity
-from zerokit.lint.defects.offload import ZENFLOW_WEIGHTS
 from zerokit.lint.examples import zero
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.rule import Hit, Rules, idle_at, may_have_defect
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, offloads_optimizer
 
 rule = Rules("offload")
 _ZENFLOW = (ZERO, "zenflow")
@@ -50,11 +48,11 @@ def zenflow_offload(subject: Subject) -> Iterator[Hit]:
     """
     if _section(subject) is None:
         return
-    if subject.stage == 0 and subject.sets(ZERO, "stage"):
+    if subject.stage == 0 and subject.is_set(ZERO, "stage"):
         yield Hit(
             _ZENFLOW, "'zenflow' needs ZeRO stage 1, 2 or 3; the stage is 0", "Use stage 2, or remove it"
         )
-    elif subject.stage in (1, 2) and offloads_optimizer(subject) is False:
+    elif subject.stage in (1, 2) and subject.offloads_optimizer is False:
         message = (
             f"'zenflow' in stage {subject.stage} needs the optimizer on the CPU, and it is not offloaded"
         )
@@ -113,13 +111,18 @@ def zenflow_auto_update(subject: Subject) -> Iterator[Hit]:
     """
     section = _section(subject)
     path = (*_ZENFLOW, "update_interval")
-    if section is None or subject.stage == 0 or subject.run.target == "trainer" or subject.unsure(*path):
+    if (
+        section is None
+        or subject.stage == 0
+        or subject.run.target == "trainer"
+        or subject.is_uncertain(*path)
+    ):
         return
     if section.update_interval == AUTO:
         message = "without a number for 'update_interval', DeepSpeed divides the loss by 0 accumulation steps"
         severity: Severity = "warning" if subject.run.target is None else "error"
         yield Hit(
-            path if subject.sets(*path) else _ZENFLOW, message, 'Set "update_interval" to 4', (), severity
+            path if subject.is_set(*path) else _ZENFLOW, message, 'Set "update_interval" to 4', (), severity
         )
 
 
@@ -169,7 +172,7 @@ def zenflow_overlap(subject: Subject) -> Iterator[Hit]:
         section is None
         or not section.offload
         or stage not in (1, 2, 3)
-        or subject.unsure(ZERO, "overlap_comm")
+        or subject.is_uncertain(ZERO, "overlap_comm")
     ):
         return
     overlap = subject.zero.overlap_comm
@@ -193,10 +196,9 @@ def zenflow_weights(subject: Subject) -> Iterator[Hit]:
     Source: `_update_model_bit16_weights` in `deepspeed/runtime/zero/stage_1_and_2.py`, against
     `_flatten_dense_tensors` in `deepspeed/runtime/zenflow/zenflow_utils.py`.
     """
-    version = subject.run.deepspeed_version
-    if version is not None and not ZENFLOW_WEIGHTS.affects(version):
+    if _section(subject) is None or subject.stage not in (1, 2):
         return
-    if _section(subject) is not None and subject.stage in (1, 2):
+    if may_have_defect(subject, "zenflow-scrambled"):
         message = f"ZenFlow scrambles all matrices of the model in stage {subject.stage} of this DeepSpeed"
         yield Hit(_ZENFLOW, message, "Remove 'zenflow', or use DeepSpeed 0.19.6")
 
@@ -221,7 +223,7 @@ def zenflow_optimizer(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/zenflow/engine_stage3.py`.
     """
     optimizer = subject.config.optimizer
-    if _section(subject) is None or subject.stage not in (1, 2, 3) or subject.unsure("optimizer"):
+    if _section(subject) is None or subject.stage not in (1, 2, 3) or subject.is_uncertain("optimizer"):
         return
     may_be_given = optimizer is None and subject.stage == 3  # by a script, which is not known to do so
     if may_be_given and subject.run.target != "trainer":

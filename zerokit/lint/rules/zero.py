@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from zerokit.config.base import is_comment
-from zerokit.config.conditions import DEVICE, NO_WRITER, NOT_READ, SWITCH_OF_OLD
-from zerokit.config.no_effect import Idle
+from zerokit.config.base import ZERO, is_comment
+from zerokit.config.conditions import DEVICE, NO_WRITER, NOT_READ, OLD_SWITCH
+from zerokit.config.unused_keys import UnusedKey
 from zerokit.findings import Remove, Severity
 from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 rule = Rules("zero")
 _HAVE_RULES_OF_THEIR_OWN = frozenset(
@@ -30,13 +29,13 @@ _HAVE_RULES_OF_THEIR_OWN = frozenset(
 )
 
 
-def _idle_keys(subject: Subject) -> dict[str, Idle]:
+def _idle_keys(subject: Subject) -> dict[str, UnusedKey]:
     """Keys of the file that DeepSpeed does not look at in this stage."""
-    if not subject.sets(ZERO, "stage"):
+    if not subject.is_set(ZERO, "stage"):
         return {}
     return {
         str(path[1]): idle
-        for path, idle in subject.idle.items()
+        for path, idle in subject.unused.items()
         if path[0] == ZERO and len(path) == 2 and idle.by_stage and path[1] not in _HAVE_RULES_OF_THEIR_OWN
     }
 
@@ -58,8 +57,8 @@ def no_stage(subject: Subject) -> Iterator[Hit]:
     Source: `DeepSpeedZeroConfig.stage` in `deepspeed/runtime/zero/config.py`, and `zero_enabled` in
     `deepspeed/runtime/config.py`.
     """
-    section = subject.written_at(ZERO)
-    if not isinstance(section, Mapping) or not subject.lacks(ZERO, "stage"):
+    section = subject.written_value(ZERO)
+    if not isinstance(section, Mapping) or not subject.is_absent(ZERO, "stage"):
         return
     keys = [key for key in section if not is_comment(key)]
     if keys:
@@ -152,8 +151,8 @@ def dead_key(subject: Subject) -> Iterator[Hit]:
     Source: `zero_allgather_partitions` in `deepspeed/runtime/engine.py`, which nobody calls;
     `get_disable_allgather` and `get_pipeline_config` in `deepspeed/runtime/config.py`.
     """
-    for path, idle in subject.idle.items():
-        if idle.acts.when in (NOT_READ.when, SWITCH_OF_OLD) and path[-1] != "cpu_offload_use_pin_memory":
+    for path, idle in subject.unused.items():
+        if idle.acts.when in (NOT_READ.when, OLD_SWITCH) and path[-1] != "cpu_offload_use_pin_memory":
             # What the dead key says is nonetheless what happens.
             agrees = path[-1] == "allgather_partitions" and subject.zero.allgather_partitions
             message = f"'{path[-1]}' {idle.reason}"
@@ -173,7 +172,7 @@ def idle_key(subject: Subject) -> Iterator[Hit]:
     Source: `_configure_zero_optimizer` and `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`;
     `deepspeed/runtime/zero/offload_config.py`.
     """
-    for path, idle in subject.idle.items():
+    for path, idle in subject.unused.items():
         of_others = path[0] in (ZERO, "bf16", "fp16", "optimizer", "compile", "pipeline")
         if (idle.by_stage and not of_others) or (idle.acts.when in (DEVICE, NO_WRITER) and not idle.by_stage):
             yield Hit(path, f"'{path[-1]}' {idle.reason}", "Remove the key", (Remove(path),))
@@ -235,8 +234,8 @@ def round_robin_gradients(subject: Subject) -> Iterator[Hit]:
     Source: `_round_robin_reorder` in `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
     path = (ZERO, "round_robin_gradients")
-    idle = subject.stage in (1, 2) and offloads_optimizer(subject) is False
-    if idle and in_force(subject, *path):
+    idle = subject.stage in (1, 2) and subject.offloads_optimizer is False
+    if idle and subject.value(*path):
         message = "'round_robin_gradients' speeds up copies to the host, and nothing is offloaded"
         yield Hit(path, message, "Remove the key, or offload the optimizer")
 

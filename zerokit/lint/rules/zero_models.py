@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.base import ZERO
 from zerokit.lint.examples import Given, llama_8b, mixture_of_experts, quantised, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO
 from zerokit.resolving.who_fills import SIZE_RULES
 
 rule = Rules("zero")
@@ -41,7 +41,7 @@ def moe_leaf_module(subject: Subject) -> Iterator[Hit]:
     model = subject.run.model
     if subject.stage != 3 or model is None or not model.is_moe or model.model_type in _LEAVES:
         return
-    if subject.lacks(ZERO, "leaf_module"):
+    if subject.is_absent(ZERO, "leaf_module"):
         message = f"DeepSpeed has no leaf module for the experts of '{model.model_type}'"
         hint = "Name the class of its expert block in 'leaf_module.classes' if training gets stuck"
         yield Hit((ZERO,), message, hint)
@@ -94,7 +94,12 @@ def nothing_divided(subject: Subject) -> Iterator[Hit]:
     """
     model, key = subject.run.model, "stage3_param_persistence_threshold"
     threshold = subject.zero.stage3_param_persistence_threshold
-    if subject.stage != 3 or model is None or not isinstance(threshold, int) or subject.unsure(ZERO, key):
+    if (
+        subject.stage != 3
+        or model is None
+        or not isinstance(threshold, int)
+        or subject.is_uncertain(ZERO, key)
+    ):
         return
     kept = sum(tensor.total_elements for tensor in model.tensors if tensor.elements <= threshold)
     kept = min(kept, subject.zero.stage3_model_persistence_threshold)
@@ -103,6 +108,6 @@ def nothing_divided(subject: Subject) -> Iterator[Hit]:
             f"parameters of up to {threshold:,} elements stay whole on every GPU: "
             f"{kept / model.num_parameters:.0%} of the model"
         )
-        place = (ZERO, key) if subject.sets(ZERO, key) else (ZERO,)
+        place = (ZERO, key) if subject.is_set(ZERO, key) else (ZERO,)
         wanted = SIZE_RULES[key].elements(model.hidden_size) if model.hidden_size else 100_000
         yield Hit(place, message, f'Set "{key}" to {wanted}')

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.base import ZERO
 from zerokit.findings import Remove
 from zerokit.lint.examples import Given, recipe, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force
 from zerokit.units import quantity
 
 rule = Rules("parallelism")
@@ -104,7 +104,7 @@ def quantized_gradients_scatter(subject: Subject) -> Iterator[Hit]:
     optimizer = subject.config.optimizer
     if optimizer is not None and optimizer.type.lower() == "muon":
         yield Hit(_QGZ, "Muon does not go with 'zero_quantized_gradients'", "Remove the key")
-    elif in_force(subject, ZERO, "reduce_scatter") is False:
+    elif subject.value(ZERO, "reduce_scatter") is False:
         message = "'zero_quantized_gradients' needs 'reduce_scatter', which is off"
         yield Hit(
             (ZERO, "reduce_scatter"), message, "Remove the key", fix=(Remove((ZERO, "reduce_scatter")),)
