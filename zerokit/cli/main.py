@@ -127,25 +127,27 @@ def _usage_error(error: Any) -> ZerokitError:
 
 
 def _number_error(error: Any) -> ZerokitError | None:
-    """What is wrong with a number, which newer releases of typer tell in pydantic's words."""
+    """What is wrong with a number, which newer releases of typer leave to pydantic."""
     from pydantic import ValidationError
 
-    if not isinstance(error.__cause__, ValidationError):
+    from zerokit.validation import EXPECTED, bound
+
+    param: Any = getattr(error, "param", None)
+    if not isinstance(error.__cause__, ValidationError) or not hasattr(param, "min"):
         return None
     what = error.__cause__.errors()[0]
-    kind = what["type"].partition("_")[0]
-    if kind in ("int", "float"):
-        message = f"'{what['input']}' is not a {'whole ' * (kind == 'int')}number"
-    elif kind in ("less", "greater"):
+    if what["type"] in EXPECTED:
+        message = f"'{what['input']}' is not {EXPECTED[what['type']]}"
+    elif bound(what["type"], what.get("ctx", {})) is not None:
         message = f"is {what['input']}"
     else:
         return None
-    least, most = error.param.min, error.param.max
+    least, most = param.min, param.max
     if least is None:
         hint = f"Run '{error.ctx.command_path} --help'" if most is None else f"Give {most} or less"
     else:
         hint = f"Give {least} or more" if most is None else f"Give {least} to {most}"
-    return ZerokitError(message, where=error.param.opts[0], hint=hint)
+    return ZerokitError(message, where=param.opts[0], hint=hint)
 
 
 def _preset_meant(error: ZerokitError) -> ZerokitError:

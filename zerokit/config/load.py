@@ -11,11 +11,10 @@ from pydantic import ValidationError
 
 from zerokit.config.base import second_names
 from zerokit.config.key_index import canonical, section_at, sections
-from zerokit.config.mistakes import Mistake
+from zerokit.config.mistakes import Mistake, mistakes
 from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.repairs import edited
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.config.validation_errors import mistakes
 from zerokit.documents import Document, KeyPath, read_document
 from zerokit.errors import ConfigError, in_turn
 from zerokit.findings import Finding, Move, SetValue

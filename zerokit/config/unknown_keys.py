@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from functools import cache
 from itertools import islice
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from zerokit.config.key_index import all_keys, as_written, canonical, keys_of, p
 from zerokit.config.optimizer import DEEPSPEED_OPTIMIZERS, params_of_optimizer
 from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, params_of_scheduler
 from zerokit.documents import ABSENT, KeyPath, dotted, from_dotted, has_value, value_at
+from zerokit.spelling import NEAR, VERY_NEAR, is_slip, near
 
 _MEANT: Mapping[str, str] = {
     "per_device_train_batch_size": "train_micro_batch_size_per_gpu",
@@ -78,11 +78,6 @@ INFERENCE_KEYS = frozenset(
 `DeepSpeedInferenceConfig` in `deepspeed/inference/config.py`."""
 
 _FP16_SCALING = ("loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis", "min_loss_scale")
-
-_NEAR = 0.7
-"""Likeness of two names, by `difflib`, from which on one may be the other misspelled."""
-_VERY_NEAR = 0.8
-"""And from which on it very probably is: the likeness of `thruput` and `throughput`."""
 
 _TRIED = 20
 """Keys of a section of which one must be known."""
@@ -208,12 +203,12 @@ def _misspelled(section: KeyPath, name: str, path: KeyPath, data: Any) -> Meanin
     if model is None:
         return None
     keys = keys_of(model)
-    near = _near(name, keys, _VERY_NEAR if model.read_by == "lookup" else _NEAR)
-    close = next((key for key in near if _may_be(path, (*section, key), data)), None)
+    found = near(name, keys, VERY_NEAR if model.read_by == "lookup" else NEAR)
+    close = next((key for key in found if _may_be(path, (*section, key), data)), None)
     if close is None:
         return None
     to = canonical((*section, close))
-    slip = _is_misspelled(name, close, keys)
+    slip = is_slip(name, close, keys)
     if has_value(data, as_written(to, data)):  # What the file says well it need not mean a second time.
         return Meaning("misspelled", there_as_well(close), to) if slip else None
     return Meaning("misspelled", f"Did you mean '{close}'?", to, sure=slip)
@@ -226,8 +221,8 @@ def there_as_well(key: int | str) -> str:
 
 def _misspelled_and_misplaced(section: KeyPath, name: str, path: KeyPath, data: Any) -> Meaning | None:
     places = _well_known_places()
-    near = _near(name, places, _VERY_NEAR) if len(name) >= 5 else []
-    to = next((places[key] for key in near if places[key][:-1] != section), None)
+    found = near(name, places, VERY_NEAR) if len(name) >= 5 else []
+    to = next((places[key] for key in found if places[key][:-1] != section), None)
     if to is None or not _may_be(path, to, data):
         return None
     to = canonical(to)
@@ -259,7 +254,7 @@ def _may_be(path: KeyPath, other: KeyPath, data: Any) -> bool:
     keys = keys_of(inside) if inside else ()
     if not value or not keys:
         return True
-    return any(key in keys or _near(str(key), keys, _NEAR) for key in islice(value, _TRIED))
+    return any(key in keys or near(str(key), keys, NEAR) for key in islice(value, _TRIED))
 
 
 def _is_read(place: KeyPath, name: str, data: Any) -> bool:
@@ -274,54 +269,3 @@ def _is_read(place: KeyPath, name: str, data: Any) -> bool:
 
 def _in_words(place: KeyPath) -> str:
     return f"in '{dotted(place)}'" if place else "at the top of the file"
-
-
-def _folded(name: str) -> str:
-    return name.lower().replace("-", "_").replace(" ", "_")
-
-
-def _near(name: str, choices: Iterable[str], least: float) -> list[str]:
-    """The choices that the name may be, misspelled, the most like it first; `least` likeness at least."""
-    words = _folded(name)
-    matcher = SequenceMatcher(b=words, autojunk=False)
-    found: dict[str, float] = {}
-    for choice in choices:
-        matcher.set_seq1(_folded(choice))
-        if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least or matcher.ratio() < least:
-            continue
-        if _same_words(words.split("_"), _folded(choice).split("_")):
-            found[choice] = matcher.ratio()
-    return sorted(found, key=lambda choice: -found[choice])
-
-
-def _same_words(words: list[str], others: list[str]) -> bool:
-    """Whether no word stands where the other name has one that is nothing like it: `model` for `data`."""
-    changes = SequenceMatcher(a=words, b=others, autojunk=False).get_opcodes()
-    return all(
-        SequenceMatcher(a="".join(words[start:end]), b="".join(others[from_:to]), autojunk=False).ratio()
-        >= 0.5
-        for change, start, end, from_, to in changes
-        if change == "replace"
-    )
-
-
-def _is_misspelled(name: str, choice: str, choices: Iterable[str]) -> bool:
-    """Whether the name can only be that choice with one or two slips of the pen."""
-    slips = distance(_folded(name), _folded(choice))
-    if slips > (2 if len(name) >= 8 else 1) or len(name) < 5:
-        return slips == 0
-    return all(distance(_folded(name), other) > slips for other in choices if other != choice)
-
-
-def distance(left: str, right: str) -> int:
-    """Letters to insert, delete, change, or swap with their neighbour to make one of the other."""
-    before: list[int] = []
-    last = list(range(len(right) + 1))
-    for row, letter in enumerate(left, 1):
-        now = [row]
-        for column, other in enumerate(right, 1):
-            cost = min(last[column] + 1, now[-1] + 1, last[column - 1] + (letter != other))
-            swapped = row > 1 and column > 1 and (letter, left[row - 2]) == (right[column - 2], other)
-            now.append(min(cost, before[column - 2] + 1) if swapped else cost)
-        before, last = last, now
-    return last[-1]

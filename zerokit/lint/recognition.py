@@ -10,10 +10,11 @@ from zerokit.config.base import is_comment
 from zerokit.config.key_index import keys_of
 from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.config.unknown_keys import INFERENCE_KEYS, distance, meaning_of
+from zerokit.config.unknown_keys import INFERENCE_KEYS, meaning_of
 from zerokit.documents import Document, KeyPath, dotted
 from zerokit.errors import DocumentError
 from zerokit.lint.accelerate_file import is_accelerate_config
+from zerokit.spelling import distance
 
 _TELLING = frozenset(
     {

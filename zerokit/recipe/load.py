@@ -23,11 +23,11 @@ from zerokit.documents import (
 from zerokit.errors import RecipeError, ZerokitError, did_you_mean, nearest, noted, raise_together
 from zerokit.open_options import open_options
 from zerokit.recipe.also_called import whole_name
+from zerokit.recipe.mistakes import problems
 from zerokit.recipe.model import Recipe
 from zerokit.recipe.origins import Origins
 from zerokit.recipe.streaming import streaming_problems
 from zerokit.recipe.training_keys import check_without_imports
-from zerokit.recipe.validation_errors import problems
 
 EMBEDDED = {"default.yaml": "embedded default recipe", "finetune.yaml": "embedded fine-tuning recipe"}
 """Recipes that come with zerokit, and what errors call them."""

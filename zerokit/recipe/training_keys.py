@@ -12,7 +12,7 @@ from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
 from zerokit.recipe.also_called import meant
 from zerokit.recipe.origins import Origins
 from zerokit.recipe.trainer_keys import OWNED, installed_types
-from zerokit.recipe.validation_errors import wrong_type
+from zerokit.validation import wrong_value
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _checked(name: str, value: Any, types: Mapping[str, Any]) -> Any:
         kind: Any = str | bool | None if name == "resume_from_checkpoint" else types[name]
         checked = TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
-        message, hint = wrong_type(error, name)
+        message, hint = wrong_value(error, name)
         raise RecipeError(message, hint=hint) from None
     if checked is None:
         return None
