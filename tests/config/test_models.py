@@ -1,7 +1,7 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from tests.config.strategies import configs
 from tests.each import each
 from tests.examples import examples
+from zerokit.choices import OptimizerName
 from zerokit.config import DeepSpeedConfig, load_ds_config
 from zerokit.config.base import second_names
 from zerokit.config.conditions import Acts
@@ -19,6 +20,9 @@ from zerokit.config.key_index import all_sections, canonical, section_at, sectio
 from zerokit.config.load import load_valid_part
 from zerokit.config.optimizer import params_of_optimizer
 from zerokit.config.optimizer_params import offload_only
+from zerokit.config.optimizers import OPTIMIZERS
+from zerokit.config.scheduler import TORCH_SCHEDULERS
+from zerokit.config.torch_schedulers import TORCH_SCHEDULE_PARAMS
 from zerokit.config.zero import STAGE_3_KEYS, ZeroOptimization
 from zerokit.documents import Document, read_document
 from zerokit.errors import DocumentError
@@ -253,3 +257,9 @@ def assert_round_trip(document: Document) -> None:
         return
     for text in (json.dumps(config.dump()), json.dumps(config.dump(all=True)), json.dumps(written)):
         assert load_ds_config(json.loads(text)) == config
+
+
+def test_the_table_of_optimizers_is_complete() -> None:
+    assert {spec.name for spec in OPTIMIZERS if spec.starting_point} == set(get_args(OptimizerName))
+    assert all(spec.params_model() is not None for spec in OPTIMIZERS)
+    assert set(TORCH_SCHEDULERS) == set(TORCH_SCHEDULE_PARAMS)

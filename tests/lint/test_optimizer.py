@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
-from zerokit.config.optimizer import TORCH_OPTIMIZERS
+from zerokit.config.optimizers import TORCH_OPTIMIZERS
 from zerokit.findings import Remove, SetValue
 from zerokit.releases.versions import Version
 

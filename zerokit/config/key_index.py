@@ -14,8 +14,6 @@ from zerokit.config.optimizer_params import DEEPSPEED_PARAMS, TorchAdamParams, T
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.scheduler import Scheduler, params_of_scheduler
 from zerokit.config.scheduler_params import DEEPSPEED_SCHEDULE_PARAMS
-from zerokit.config.torch_optimizers import TORCH_PARAMS
-from zerokit.config.torch_schedulers import TORCH_SCHEDULE_PARAMS
 from zerokit.documents import KeyPath
 
 
@@ -101,6 +99,9 @@ def all_sections() -> Iterator[type[Section]]:
             seen[model] = None
             for inner in inner_sections(model).values():
                 walk(inner.model)
+
+    from zerokit.config.torch_optimizers import TORCH_PARAMS
+    from zerokit.config.torch_schedulers import TORCH_SCHEDULE_PARAMS
 
     walk(DeepSpeedConfig)
     for table in (DEEPSPEED_PARAMS, TORCH_PARAMS, DEEPSPEED_SCHEDULE_PARAMS, TORCH_SCHEDULE_PARAMS):

@@ -10,8 +10,9 @@ from zerokit.config.conditions import Acts
 from zerokit.config.data_efficiency import Switched
 from zerokit.config.descriptions import description, section_description
 from zerokit.config.key_index import all_sections
-from zerokit.config.optimizer import DEEPSPEED_OPTIMIZERS, TORCH_OPTIMIZERS, params_of_optimizer
+from zerokit.config.optimizer import params_of_optimizer
 from zerokit.config.optimizer_params import TorchAdamParams, TorchAdamWParams
+from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS, TORCH_OPTIMIZERS
 from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, TORCH_SCHEDULERS, params_of_scheduler
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from zerokit.config.base import Section
 from zerokit.config.key_index import all_keys, as_written, canonical, keys_of, places_of, section_at
-from zerokit.config.optimizer import DEEPSPEED_OPTIMIZERS, params_of_optimizer
+from zerokit.config.optimizer import params_of_optimizer
+from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS
 from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, params_of_scheduler
 from zerokit.documents import ABSENT, KeyPath, dotted, from_dotted, has_value, value_at
 from zerokit.spelling import NEAR, VERY_NEAR, is_slip, near

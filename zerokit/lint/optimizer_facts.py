@@ -6,8 +6,9 @@ from typing import Any
 
 from zerokit.config.base import AUTO, Section
 from zerokit.config.conditions import bf16_optimizer
-from zerokit.config.optimizer import is_deepspeed_optimizer, params_of_optimizer
+from zerokit.config.optimizer import params_of_optimizer
 from zerokit.config.optimizer_params import OptimizerParams
+from zerokit.config.optimizers import OptimizerSpec, optimizer_spec
 from zerokit.config.scheduler_params import SchedulerParams
 from zerokit.lint.subject import Subject
 
@@ -15,15 +16,23 @@ OPTIMIZER = ("optimizer", "params")
 SCHEDULER = ("scheduler", "params")
 
 
-def optimizer_name(subject: Subject) -> str | None:
-    """The optimizer's `type`, in lower case if it is one of DeepSpeed's own; None if there is none for sure.
-
-    Source: `DeepSpeedConfig._initialize_params` in `deepspeed/runtime/config.py`.
-    """
+def spec(subject: Subject) -> OptimizerSpec | None:
+    """The optimizer that the file certainly names."""
     section = subject.config.optimizer
     if section is None or subject.is_uncertain("optimizer", "type"):
         return None
-    return section.type.lower() if is_deepspeed_optimizer(section.type) else section.type
+    return optimizer_spec(section.type)
+
+
+def optimizer_name(subject: Subject) -> str | None:
+    """The optimizer's `type`, in lower case if it is one of DeepSpeed's own; None if none is certain.
+
+    Source: `DeepSpeedConfig._initialize_params` in `deepspeed/runtime/config.py`.
+    """
+    named = spec(subject)
+    if named is None:
+        return None
+    return named.name if named.library == "torch" else named.name.lower()
 
 
 def optimizer_type(subject: Subject) -> str:

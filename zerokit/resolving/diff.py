@@ -10,7 +10,7 @@ from zerokit.config.base import ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN, computed_batch_sizes
 from zerokit.config.conditions import ConfigView
 from zerokit.config.normal_form import RENAMED, normal_form, without_comments
-from zerokit.config.optimizer import DEEPSPEED_OPTIMIZERS
+from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.unused_keys import unused_keys
 from zerokit.documents import KeyPath, leaves

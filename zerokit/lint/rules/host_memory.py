@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerokit.config.base import ZERO
+from zerokit.config.optimizers import optimizer_spec
 from zerokit.lint.examples import Given, llama_8b, recipe, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject, model_dtype_bytes, offload_param_at_the_run, share
 from zerokit.units import GIB, format_bytes
 
 rule = Rules("offload")
-_STATE_BYTES = {"adam": 8, "adamw": 8, "adagrad": 4, "lion": 4}
-"""Bytes of fp32 states per parameter."""
-
 _PINNED_SHARE = 0.8
 """Of the host's memory, beyond which too little is left that can be swapped out."""
 
@@ -73,20 +71,23 @@ def _optimizer_bytes(subject: Subject, stage: int, element: int) -> tuple[int, i
         subject.config.bf16 is not None and subject.config.bf16.bf16_master_weights_and_grads
     )
     master = 2 if low else 4
-    states = 0 if low else _STATE_BYTES.get(_optimizer_name(subject), 0)
+    states = 0 if low else _state_bytes(subject)
     if stage == 3:
         return master + states, master + element
     return states, 2 * master + element
 
 
-def _optimizer_name(subject: Subject) -> str:
-    """Of the file, or of a recipe for the Trainer, whose AdamW accelerate turns into DeepSpeed's."""
-    if subject.config.optimizer is not None:
-        return subject.config.optimizer.type.lower()
-    if subject.run.recipe is None or subject.run.target != "trainer":
-        return ""
-    named = str(subject.run.recipe.training.get("optim", "adamw_torch"))
-    return "adamw" if named.startswith("adamw_torch") else ""
+def _state_bytes(subject: Subject) -> int:
+    """Bytes of fp32 states per parameter, for the file's optimizer.
+
+    For a recipe and the Trainer, whose AdamW accelerate turns into DeepSpeed's, those of AdamW.
+    """
+    name = None if subject.config.optimizer is None else subject.config.optimizer.type
+    if name is None and subject.run.recipe is not None and subject.run.target == "trainer":
+        named = str(subject.run.recipe.training.get("optim", "adamw_torch"))
+        name = "AdamW" if named.startswith("adamw_torch") else None
+    optimizer = optimizer_spec(name)
+    return 4 * optimizer.host_states if optimizer is not None else 0
 
 
 @rule(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from zerokit.config.base import ZERO
 from zerokit.config.conditions import FAST_INIT, NVME
+from zerokit.config.optimizers import optimizer_spec
 from zerokit.findings import Remove, SetValue, Severity
 from zerokit.lint.examples import Given, llama_8b, zero
 from zerokit.lint.rule import Hit, Rules, idle_at
@@ -17,9 +18,6 @@ from zerokit.units import format_count
 rule = Rules("offload")
 _NVME = {"device": "nvme", "nvme_path": "/local_nvme"}
 _LLAMA = Given(model=llama_8b, num_gpus=8)
-
-_TENSORS = {"adam": 4, "adamw": 4, "adagrad": 3, "lion": 3}
-"""Of an optimizer's step: the parameter, its gradient and the states."""
 
 
 def _buffers(subject: Subject) -> NvmeBuffers | None:
@@ -271,14 +269,15 @@ def nvme_optimizer_buffers(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/swap_tensor/partitioned_optimizer_swapper.py` and
     `deepspeed/runtime/swap_tensor/pipelined_optimizer_swapper.py`.
     """
-    section, optimizer = subject.offload_optimizer, subject.config.optimizer
+    section = subject.offload_optimizer
     if subject.stage != 3 or section is None or section.device != "nvme":
         return
     path = (ZERO, "offload_optimizer", "buffer_count")
     if subject.is_uncertain(*path):
         return
     count = section.buffer_count
-    one = _TENSORS.get(optimizer.type.lower(), 2) if optimizer is not None else 2
+    optimizer = None if subject.config.optimizer is None else optimizer_spec(subject.config.optimizer.type)
+    one = 2 + (optimizer.host_states if optimizer is not None else 0)  # the parameter and its gradient
     all_of_them = one * (1 + section.pipeline_read + section.pipeline_write)
     place = path if subject.is_set(*path) else path[:2]
     if count < one:

@@ -6,26 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerokit.config.base import AUTO, ZERO
-from zerokit.config.optimizer import TORCH_OPTIMIZERS
 from zerokit.findings import Edit, SetValue
 from zerokit.lint.examples import ONE_SAMPLE, zero
-from zerokit.lint.optimizer_facts import OPTIMIZER, optimizer_name, optimizer_type
+from zerokit.lint.optimizer_facts import OPTIMIZER, optimizer_name, optimizer_type, spec
 from zerokit.lint.rule import Hit, Rules, idle_at
 from zerokit.lint.subject import Subject
 
 rule = Rules("optimizer")
 _UNTESTED = "zero_allow_untested_optimizer"
-
-_NEEDS_WHOLE_TENSORS = {
-    "lamb": "computes one trust ratio per layer",
-    "Adafactor": "saves memory by rows and columns of a matrix",
-}
-"""What ZeRO's flat partitions take from an optimizer."""
-
-_STEP_FAILS = {
-    "LBFGS": "its step needs a function that computes the loss again, and DeepSpeed passes none",
-    "SparseAdam": "it refuses dense gradients, and DeepSpeed hands it no other",
-}
 
 
 def with_optimizer(kind: str, stage: int = 0, /, **params: Any) -> dict[str, Any]:
@@ -103,15 +91,14 @@ def untested_optimizer(subject: Subject) -> Iterator[Hit]:
     Source: `ZERO_SUPPORTED_OPTIMIZERS` in `deepspeed/runtime/zero/utils.py`, `_do_optimizer_sanity_check` in
     `deepspeed/runtime/engine.py`.
     """
-    name = optimizer_name(subject)
-    untested = name in ("lamb", "musgd") or name in TORCH_OPTIMIZERS
-    if not untested or name in _STEP_FAILS or subject.stage not in (1, 2, 3):
+    optimizer = spec(subject)
+    if optimizer is None or optimizer.zero_supports or optimizer.step_fails or subject.stage not in (1, 2, 3):
         return
     if subject.config.zero_allow_untested_optimizer or subject.is_uncertain(_UNTESTED):
         return
     message = f"ZeRO refuses '{optimizer_type(subject)}' unless '{_UNTESTED}' is true"
     fix: tuple[Edit, ...] = ()
-    if name in _NEEDS_WHOLE_TENSORS:
+    if optimizer.needs_whole_tensors:
         hint = "Use AdamW, or ZeRO stage 0"
     else:
         hint, fix = f'Add "{_UNTESTED}": true', (SetValue((_UNTESTED,), True),)
@@ -136,9 +123,9 @@ def whole_tensor_optimizer(subject: Subject) -> Iterator[Hit]:
     of two dimensions only; `single_partition_of_fp32_groups` in
     `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
-    name = optimizer_name(subject)
-    if name in _NEEDS_WHOLE_TENSORS and subject.stage in (1, 2, 3):
-        reason = _NEEDS_WHOLE_TENSORS[name]
+    optimizer = spec(subject)
+    if optimizer is not None and optimizer.needs_whole_tensors and subject.stage in (1, 2, 3):
+        reason = optimizer.needs_whole_tensors
         message = f"'{optimizer_type(subject)}' {reason}, and ZeRO hands it one flat piece of all layers"
         yield Hit(("optimizer", "type"), message, "Use AdamW, or ZeRO stage 0")
 
@@ -155,9 +142,9 @@ def optimizer_step(subject: Subject) -> Iterator[Hit]:
 
     Source: `_take_model_step` in `deepspeed/runtime/engine.py`; the `step` of the two classes in PyTorch.
     """
-    name = optimizer_name(subject)
-    if name in _STEP_FAILS:
-        message = f"'{name}' fails at the first step: {_STEP_FAILS[name]}"
+    optimizer = spec(subject)
+    if optimizer is not None and optimizer.step_fails:
+        message = f"'{optimizer.name}' fails at the first step: {optimizer.step_fails}"
         yield Hit(("optimizer", "type"), message, "Use another optimizer, such as AdamW")
 
 

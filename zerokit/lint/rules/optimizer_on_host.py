@@ -14,6 +14,7 @@ from zerokit.lint.optimizer_facts import (
     optimizer_name,
     optimizer_params,
     optimizer_type,
+    spec,
     torch_adam,
 )
 from zerokit.lint.rule import Hit, Rules, idle_at
@@ -24,9 +25,6 @@ _CPU: Mapping[str, Any] = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
 _MASTERS = {"enabled": True, "bf16_master_weights_and_grads": True}
 _STATES_TOO = {**_MASTERS, "bf16_optimizer_states": True}
 _FORCE = "zero_force_ds_cpu_optimizer"
-
-_ON_HOST = ("adam", "adamw", "adagrad", "lion", "muon")
-"""Optimizers for which DeepSpeed has code for the CPU."""
 
 _CHANGES_RESULTS = frozenset({"lr_decay", "initial_accumulator_value", "maximize"})
 
@@ -85,13 +83,13 @@ def slow_host_optimizer(subject: Subject) -> Iterator[Hit]:
     Source: `_configure_basic_optimizer` in `deepspeed/runtime/engine.py`; the docstring of
     `DeepSpeedCPUAdam`, which speaks of a factor of 5 to 7.
     """
-    name = optimizer_name(subject)
-    if name is None or name == "lamb" or not subject.offloads_optimizer or subject.stage not in (1, 2, 3):
+    optimizer, is_offloaded = spec(subject), subject.offloads_optimizer and subject.stage in (1, 2, 3)
+    if optimizer is None or optimizer.name == "Lamb" or not is_offloaded:
         return
     if torch_adam(subject):
         message = "'torch_adam' steps the offloaded optimizer with PyTorch's code for the host, which is slow"
         yield Hit((*OPTIMIZER, "torch_adam"), message, "Remove the key, for DeepSpeedCPUAdam")
-    elif name not in _ON_HOST:
+    elif not optimizer.has_cpu_code:
         kind = optimizer_type(subject)
         message = f"DeepSpeed has no code for '{kind}' on the host, so PyTorch steps it there, slowly"
         yield Hit(("optimizer", "type"), message, "Use AdamW, or do not offload the optimizer")
