@@ -1,4 +1,4 @@
-"""What is wrong with a file, where, and how to mend it: one form for config, recipe and lint."""
+"""What is wrong with a file, where, and how to fix it: one form for config, recipe and lint."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Finding:
     message: str
     """What is wrong, without a full stop."""
     hint: str | None = None
-    """How to mend it, as an instruction."""
+    """How to fix it, as an instruction."""
     line: int | None = None
     """From 1; None if the data did not come from a file."""
     column: int | None = None
@@ -73,7 +73,7 @@ class Finding:
     rule: str = "bad-value"
     """The stable id of the rule that found it."""
     fix: tuple[Edit, ...] = ()
-    """The edits that mend it, if there is one right answer; otherwise empty."""
+    """The edits that fix it, if there is one right answer; otherwise empty."""
     unfixed: str | None = None
     """Why ``--fix`` leaves it to a person, where that is not plain."""
     also: tuple[KeyPath, ...] = ()

@@ -51,7 +51,7 @@ def test_errors_are_named_with_their_place_and_give_1(zerokit: Run, bad: Path) -
     assert first == (
         f"{bad}:3:3: error: unknown key 'gradient_cliping'. Did you mean 'gradient_clipping'? [unknown-key]"
     )
-    assert summary == "1 error in 1 file (1 can be mended by --fix)"
+    assert summary == "1 error in 1 file (1 can be fixed by --fix)"
 
 
 def test_warnings_alone_give_0(zerokit: Run, doubtful: Path) -> None:
@@ -240,7 +240,7 @@ def test_options_that_cannot_be_used_give_2_and_one_line(
     assert err.count("\n") == 1
 
 
-def test_fix_mends_the_file_and_says_what_it_did(zerokit: Run, bad: Path) -> None:
+def test_fix_fixes_the_file_and_says_what_it_did(zerokit: Run, bad: Path) -> None:
     bad.chmod(0o640)
     before = bad.read_text()
     code, out, _ = zerokit("check", bad, "--fix", "--severity", "warning")
@@ -299,7 +299,7 @@ def test_a_file_that_cannot_be_written_is_said(
     assert list(bad.parent.iterdir()) == [bad]
 
 
-def test_a_read_only_file_is_left_alone_and_the_others_are_mended(
+def test_a_read_only_file_is_left_alone_and_the_others_are_fixed(
     zerokit: Run, bad: Path, tmp_path: Path
 ) -> None:
     kept = tmp_path / "kept.json"

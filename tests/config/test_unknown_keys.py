@@ -143,7 +143,7 @@ def test_a_misplaced_key_that_says_what_deepspeed_does_anyway_is_no_error(
         ({"fp32_allreduce": False}, Remove(("fp32_allreduce",))),
     ],
 )
-def test_keys_are_mended_where_there_is_one_right_answer(data: dict[str, Any], fix: Edit | None) -> None:
+def test_keys_are_fixed_where_there_is_one_right_answer(data: dict[str, Any], fix: Edit | None) -> None:
     findings = check_ds_config(Document(data, "ds.json"))
     assert [edit for finding in findings[:1] for edit in finding.fix] == ([fix] if fix else [])
 

@@ -372,11 +372,11 @@ def test_no_fix_and_no_hint_of_an_example_stops_what_started(accelerate: Any, tm
         for finding in before:
             for edits in [*([edit] for edit in edits_of(finding, rule.bad)), *filter(None, [finding.fix])]:
                 tried += 1
-                mended = edited(rule.bad, edits)
-                after = findings(mended)
+                fixed = edited(rule.bad, edits)
+                after = findings(fixed)
                 assert (finding.path, finding.message) not in {(one.path, one.message) for one in after}
                 assert {one.rule for one in after if one.severity == "error"} <= known
-                assert starts(mended, tmp_path, accelerate) or not did
+                assert starts(fixed, tmp_path, accelerate) or not did
     assert tried > 5
 
 

@@ -263,10 +263,10 @@ def test_a_config_that_meets_a_defect(name: str) -> None:
     assert [".".join(map(str, finding.path)) for finding in met] == [path]
     assert str(version) in met[0].message
     assert met[0].severity in ("error", "warning")
-    mended = defect.span.until
-    assert mended is not None
-    assert str(mended) in str(met[0].hint)
-    assert of(name, found("known-defect", config, deepspeed_version=mended, **run)) == []
+    fixed = defect.span.until
+    assert fixed is not None
+    assert str(fixed) in str(met[0].hint)
+    assert of(name, found("known-defect", config, deepspeed_version=fixed, **run)) == []
 
 
 @pytest.mark.parametrize(("name", "config", "run"), MISSES)

@@ -208,7 +208,7 @@ def test_an_older_release_does_not_clip_by_default() -> None:
     assert said("clipping-default", config, deepspeed_version=Version(0, 18, 0)) == []
 
 
-def test_what_is_mended() -> None:
+def test_what_is_fixed() -> None:
     (sgd,) = found("untested-optimizer", {**zero(2), **optimizer("SGD")})
     assert sgd.fix == (SetValue(("zero_allow_untested_optimizer",), True),)
     (lamb,) = found("untested-optimizer", {**zero(2), **optimizer("Lamb")})

@@ -1,4 +1,4 @@
-"""Whatever a file holds, it is checked and mended without a crash."""
+"""Whatever a file holds, it is checked and fixed without a crash."""
 
 import json
 from contextlib import suppress
@@ -102,7 +102,7 @@ def test_any_config_is_checked(data: dict[str, Any], run: dict[str, Any]) -> Non
 
 @examples(100)
 @given(configs(), RUNS)
-def test_any_config_is_mended_once_and_for_all(data: dict[str, Any], run: dict[str, Any]) -> None:
+def test_any_config_is_fixed_once_and_for_all(data: dict[str, Any], run: dict[str, Any]) -> None:
     assume(_is_json(data))
     text = json.dumps(data, indent=2)
     fixed = fix_document(parse_json(text), lambda document: check_document(document, Run.of(**run)))

@@ -234,7 +234,7 @@ def test_of_a_section_that_does_nothing_no_key_is_to_be_removed(
 
 
 @pytest.mark.parametrize("config", [{"bfloat16": {"enabled": "auto"}}, {"zero_optimization": False}])
-def test_two_rules_that_mend_a_key_in_one_way_are_one_line(config: dict[str, Any]) -> None:
+def test_two_rules_that_fix_a_key_in_one_way_are_one_line(config: dict[str, Any]) -> None:
     (path,) = ((key,) for key in config)
     report = check_config({**ONE, **config}, Run.of(target="trainer"))
     hints = [finding.hint for finding in report.findings if finding.path == path]

@@ -36,7 +36,7 @@ OURS = [
 
 
 @each(OURS, by=lambda id: RULES[id].topic)
-def test_fixes_mend_what_they_are_for(id: str) -> None:
+def test_fixes_fix_what_they_are_for(id: str) -> None:
     rule = RULES[id]
     config: Any = rule.bad
     for finding in found(id, config, **rule.given):

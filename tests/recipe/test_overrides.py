@@ -176,7 +176,7 @@ def test_keys_may_be_added_to_a_model_given_by_name() -> None:
         (["--model.dtype", "fp16"], "--model.dtype", "Write 'float32', 'bfloat16' or 'float16'"),
     ],
 )
-def test_mistakes_name_the_option_and_how_to_mend_them(words: list[str], where: str, message: str) -> None:
+def test_mistakes_name_the_option_and_how_to_fix_them(words: list[str], where: str, message: str) -> None:
     with pytest.raises(ZerokitError) as caught:
         load_recipe(None, words)
     assert caught.value.where == where

@@ -1,4 +1,4 @@
-"""``zerokit check``: name every mistake in ds_config files, and mend them."""
+"""``zerokit check``: name every mistake in ds_config files, and fix them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ Least = Annotated[
 Form = Annotated[
     Literal["text", "json", "github", "sarif"], typer.Option("--format", help="Form of the result.")
 ]
-Fix = Annotated[bool, typer.Option("--fix", help="Mend what has one right answer, in the files.")]
+Fix = Annotated[bool, typer.Option("--fix", help="Fix what has one right answer, in the files.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", "--diff", help="With --fix: print the change and write nothing.")
 ]
@@ -176,7 +176,7 @@ def _model_of(recipe: Recipe) -> ModelShape | None:
 
 
 class _Checker:
-    """Reads, mends and checks one file after the other."""
+    """Reads, fixes and checks one file after the other."""
 
     def __init__(
         self, run: Run, loaded: LoadedRecipe | None, selection: Selection, fix: bool, dry_run: bool
@@ -203,16 +203,16 @@ class _Checker:
             return CheckedFile(shown(file), Report((), {}), error=error)
         if not self.fix:
             return CheckedFile(document.name, self._report(document))
-        return self._mended(file, document)
+        return self._fixed(file, document)
 
-    def _mended(self, file: Path, document: Document) -> CheckedFile:
+    def _fixed(self, file: Path, document: Document) -> CheckedFile:
         from zerokit.lint import Report
         from zerokit.lint.files import STDIN
         from zerokit.lint.fix import fix_document, unified_diff
         from zerokit.lint.outputs import CheckedFile
 
         if file == STDIN and not self.dry_run:
-            raise ZerokitError("standard input cannot be mended", where="--fix", hint="Add --dry-run")
+            raise ZerokitError("standard input cannot be fixed", where="--fix", hint="Add --dry-run")
         fixed = fix_document(document, self._report)
         if self.dry_run:
             self.diffs.append(unified_diff(document, fixed.document))

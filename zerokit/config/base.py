@@ -1,7 +1,7 @@
 """What every section of a ds_config shares: strictness, comment keys, dumping, and the number types.
 
 The models describe what DeepSpeed 0.19.8 reads. They are stricter than DeepSpeed on purpose: it takes
-``"false"`` for true in some sections and for false in others, and passes over most unknown keys.
+``"false"`` for true in some sections and for false in others, and ignores most unknown keys.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ Reader = Literal["model", "lookup", "call"]
 
 - ``model``: by a pydantic model of its own, which refuses unknown keys (comments too), and takes ``"8"``
   for 8, ``"false"`` for false and 1 for true.
-- ``lookup``: key by key (``dict.get``), so that unknown keys are passed over, values are taken as they
+- ``lookup``: key by key (``dict.get``), so that unknown keys are ignored, values are taken as they
   stand, and ``"false"``, as any text, counts as true.
 - ``call``: as the keyword arguments of a constructor, which refuses unknown ones; values as they stand.
 """

@@ -112,7 +112,7 @@ class Acts:
     `unused_keys.py` decides by it.
 
     Args:
-        stages: the ZeRO stages in which DeepSpeed looks at the key; none given means all.
+        stages: the ZeRO stages in which DeepSpeed reads the key; none given means all.
         when: what must hold too .
         since: the first release of DeepSpeed that knows the key, if that is after 0.14.0.
     """
@@ -222,7 +222,7 @@ def _muon(view: ConfigView, path: KeyPath) -> Answer:
 
 
 def _on_host(view: ConfigView, path: KeyPath) -> Answer:
-    """Of the arguments that one of two classes takes, only this one is passed over by the other."""
+    """Of the arguments that one of two classes takes, only this one is ignored by the other."""
     name, is_torch = _optimizer(view)
     if path[-1] != "fp32_optimizer_states" or name not in ("adam", "adamw", "muon"):
         return None

@@ -172,7 +172,7 @@ def _index() -> dict[str, list[KeyPath]]:
 
 
 def stages_of(path: KeyPath) -> tuple[int, ...]:
-    """The ZeRO stages in which DeepSpeed looks at the key at `path`, those of the sections above included.
+    """The ZeRO stages in which DeepSpeed reads the key at `path`, those of the sections above included.
 
     Raises:
         KeyError: there is no such key.

@@ -59,7 +59,7 @@ def load_ds_config(
 
     Args:
         source: the file, or what it holds.
-        past_ignored: leave out, too, what DeepSpeed passes over; see :func:`is_passed_over`.
+        past_ignored: also leave out what DeepSpeed ignores; see :func:`is_passed_over`.
 
     Raises:
         DocumentError: the file cannot be read.
@@ -79,7 +79,7 @@ def load_ds_config(
 
 
 def is_passed_over(finding: Finding, document: Document) -> bool:
-    """Whether the finding is about a key that DeepSpeed does not look at, whatever it was meant to be."""
+    """Whether the finding is about a key that DeepSpeed does not read, whatever it was meant to be."""
     if finding.rule not in ("unknown-key", "misplaced-key"):
         return False
     section = section_at(finding.path[:-1], document.data)
@@ -142,7 +142,7 @@ def _second_names(data: Any, document: Document) -> Iterator[Finding]:
 
 
 def _next(data: Any, found: list[Mistake]) -> tuple[Any, dict[KeyPath, KeyPath | None]]:
-    """The config with what can be mended mended, and the rest of the faulty keys, which it is without.
+    """The config with what can be fixed, and the faulty keys that are left out of it.
 
     Each of those keys has beside it what it was meant to be.
     """

@@ -18,7 +18,7 @@ from zerokit.config.base import AUTO, Reader, Tested
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.key_index import as_written, canonical, section_at
 from zerokit.config.removed_keys import REMOVED_KEYS
-from zerokit.config.repairs import FALSE_WORDS, TRUE_WORDS, Mender, choices_at, deepspeed_reads_as, key_path
+from zerokit.config.repairs import FALSE_WORDS, TRUE_WORDS, Fixer, choices_at, deepspeed_reads_as, key_path
 from zerokit.config.unknown_keys import Meaning, meaning_of
 from zerokit.documents import Document, KeyPath, dotted, has_value, value_at
 from zerokit.errors import nearest
@@ -48,7 +48,7 @@ class Mistake(NamedTuple):
 
     finding: Finding
     edit: SetValue | Remove | None = None
-    """The edit after which the rest of the config can be looked at as if the value were right."""
+    """The edit after which the rest of the config can be read as if the value were right."""
     meant: KeyPath | None = None
     """What an unknown key was meant to be, as the models spell it; itself if another program reads it, None
     where that cannot be told."""
@@ -57,16 +57,16 @@ class Mistake(NamedTuple):
 
 
 class Explainer:
-    """One error, looked at from all sides; those who know of keys and of values derive from it."""
+    """One error with its place and value; the classes for keys and for values derive from it."""
 
-    def __init__(self, detail: ErrorDetails, document: Document, mender: Mender) -> None:
+    def __init__(self, detail: ErrorDetails, document: Document, fixer: Fixer) -> None:
         self.kind, self.value = detail["type"], detail["input"]
         self.context: dict[str, Any] = detail.get("ctx") or {}
         self.text = detail["msg"]
         self.path = key_path(detail["loc"])
         self.document = document
-        self.mender = mender
-        self.data = mender.data
+        self.fixer = fixer
+        self.data = fixer.data
         self.name = _name(self.path)
 
     @property
@@ -95,11 +95,11 @@ def mistakes(error: ValidationError, document: Document, data: Any = None) -> li
     Args:
         error: what the models said of `data`.
         document: for lines and columns.
-        data: the document's data, or what is left of it after some of it was dropped or mended.
+        data: the document's data, or what is left of it after some of it was dropped or fixed.
     """
     data = document.data if data is None else data
     details = error.errors(include_url=False)
-    mender = Mender(data, frozenset((key_path(detail["loc"]), detail["type"]) for detail in details))
+    fixer = Fixer(data, frozenset((key_path(detail["loc"]), detail["type"]) for detail in details))
     folded: dict[tuple[KeyPath, bool], list[ErrorDetails]] = defaultdict(list)
     alike = Counter[tuple[KeyPath, bool]]()
     found: list[Mistake] = []
@@ -107,17 +107,17 @@ def mistakes(error: ValidationError, document: Document, data: Any = None) -> li
         kind = key_path(detail["loc"])[:-1], detail["type"] == "extra_forbidden"
         alike[kind] += 1
         if alike[kind] <= MOST_LISTED:
-            found.append(_mistake(detail, document, mender))
+            found.append(_mistake(detail, document, fixer))
         else:
             folded[kind].append(detail)
-    found += [_folded(rest, document, mender) for rest in folded.values()]
+    found += [_folded(rest, document, fixer) for rest in folded.values()]
     return sorted(found, key=lambda mistake: (mistake.finding.line or 0, mistake.finding.column or 0))
 
 
-def _mistake(detail: ErrorDetails, document: Document, mender: Mender) -> Mistake:
+def _mistake(detail: ErrorDetails, document: Document, fixer: Fixer) -> Mistake:
     if detail["type"] == "extra_forbidden":
-        return UnknownKey(detail, document, mender).mistake()
-    of = WrongValue(detail, document, mender)
+        return UnknownKey(detail, document, fixer).mistake()
+    of = WrongValue(detail, document, fixer)
     if of.kind == "missing":
         section = dotted(of.path[:-1])
         message = f"the key {of.name} is missing from '{section}'"
@@ -128,13 +128,13 @@ def _mistake(detail: ErrorDetails, document: Document, mender: Mender) -> Mistak
     return of.mistake()
 
 
-def _folded(details: list[ErrorDetails], document: Document, mender: Mender) -> Mistake:
+def _folded(details: list[ErrorDetails], document: Document, fixer: Fixer) -> Mistake:
     """Errors that are alike, in one."""
-    of = Explainer(details[0], document, mender)
+    of = Explainer(details[0], document, fixer)
     section = f"'{dotted(of.path[:-1])}'" if of.path[:-1] else "the top of the file"
     paths = tuple(key_path(detail["loc"]) for detail in details)
     if of.kind != "extra_forbidden":
-        mistake = of.found("bad-value", f"{len(paths):,} more mistakes in {section}", "Mend those above")
+        mistake = of.found("bad-value", f"{len(paths):,} more mistakes in {section}", "Fix those above")
     else:
         severity: Severity = "warning" if of.reader == "lookup" else "error"
         message = f"{len(paths):,} more keys at {section} that DeepSpeed does not read"
@@ -162,7 +162,7 @@ class WrongValue(Explainer):
         rule, message, hint, severity = self._words()
         if self.value == AUTO and rule == "unfilled-auto":
             return self.found(rule, message, hint, severity)
-        edit = self.mender.value_for(self.path, self.value)
+        edit = self.fixer.value_for(self.path, self.value)
         if edit is None and "meant" in self.context:
             edit = SetValue(self.path, self.context["meant"])
         if edit is None:  # What cannot be put right, DeepSpeed cannot read well.
@@ -330,7 +330,7 @@ class UnknownKey(Explainer):
 
     def _hint(self, meaning: Meaning) -> str:
         """What to do about the key, given what its value would be where it was meant to be."""
-        if meaning.to is None or self.mender.takes(as_written(meaning.to, self.data), self.value):
+        if meaning.to is None or self.fixer.takes(as_written(meaning.to, self.data), self.value):
             return meaning.hint
         to = dotted(meaning.to)
         if has_value(self.data, as_written(meaning.to, self.data)):
@@ -350,7 +350,7 @@ class UnknownKey(Explainer):
             return ()
         to = as_written(meaning.to, self.data)
         move = Move(path, (*to[:-1], meaning.to[-1]))
-        return (move,) if self.mender.moves(move) else ()
+        return (move,) if self.fixer.moves(move) else ()
 
     def _is_default_at(self, to: KeyPath | None) -> bool:
         """Whether DeepSpeed, which ignores the key here, does what it says all the same."""

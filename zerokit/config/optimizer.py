@@ -55,7 +55,7 @@ class Optimizer(Section):
     """The optimizer that DeepSpeed builds.
 
     DeepSpeed ignores it when the training script passes an optimizer of its own. Under the Trainer it
-    overrides the argument `optim` in silence.
+    overrides the argument `optim` silently.
     """
 
     type: Annotated[

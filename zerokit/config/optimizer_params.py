@@ -198,7 +198,7 @@ class LionParams(Decayed):
 
 
 class MuonParams(OptimizerParams):
-    """Muon for matrices, Adam for all else. Keys of other names are passed over."""
+    """Muon for matrices, Adam for all else. Keys of other names are ignored."""
 
     read_by: ClassVar[Reader] = "lookup"
 

@@ -47,7 +47,7 @@ class Scheduler(Section):
     """The learning-rate schedule that DeepSpeed builds.
 
     DeepSpeed ignores it when the training script passes one of its own. Under the Trainer it overrides
-    the argument `lr_scheduler_type` in silence.
+    the argument `lr_scheduler_type` silently.
     """
 
     type: Annotated[str, AfterValidator(_known_scheduler), Field(examples=list(DEEPSPEED_SCHEDULERS))]

@@ -245,4 +245,4 @@ STAGE_3_KEYS = frozenset(
     if name != "offload_param"
     and any(isinstance(item, Acts) and item.stages == (3,) for item in field.metadata)
 )
-"""Keys that DeepSpeed reads in stage 3 only and passes over in silence below; `offload_param` besides."""
+"""Keys that DeepSpeed reads in stage 3 only and ignores silently below; `offload_param` besides."""

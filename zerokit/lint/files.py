@@ -75,7 +75,7 @@ def check_file(
 
 
 def _is_json(content: bytes) -> bool:
-    """Whether a file is JSON whatever its name says: those who read a ds_config do not look at that."""
+    """Whether a file is JSON whatever its name says: DeepSpeed and the others do not look at the name."""
     try:
         json.loads(content[: MAX_BYTES + 1])
     except (ValueError, RecursionError):

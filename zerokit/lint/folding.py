@@ -49,7 +49,7 @@ def fold_placeholders(findings: list[Finding], document: Document) -> list[Findi
 def fold_sections(findings: Sequence[Finding]) -> list[Finding]:
     """`findings` with one for a section that does nothing, and one for all of it that nobody fills in.
 
-    Of two that would mend the same place in the same way, the worse one says it, or the later: it knows more.
+    Of two that would fix the same place in the same way, the worse one says it, or the later: it knows more.
     """
     said = {(one.path, one.hint): one for one in sorted(findings, key=_least_first) if one.path}
     findings = [one for one in findings if not one.path or said[one.path, one.hint].rule == one.rule]
@@ -90,7 +90,7 @@ def _section(path: KeyPath) -> KeyPath:
 
 
 def _as_one(group: list[Finding]) -> Finding:
-    """The first that `--fix` cannot mend, which says most, with the names of the others."""
+    """The first that `--fix` cannot fix, which says most, with the names of the others."""
     lead = next((finding for finding in group if not finding.fix), group[0])
     others = [finding for finding in group if finding is not lead]
     if not others:

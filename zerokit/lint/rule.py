@@ -62,7 +62,7 @@ def idle_at(
 
     Args:
         removable: whether removing the key is a fix.
-        whatever_stage: keys that another stage would make act are passed over; other rules name them.
+        whatever_stage: keys that another stage would make act are ignored; other rules name them.
     """
     if path in subject.unused and not (whatever_stage and subject.unused[path].by_stage):
         message = f"'{path[-1]}' {subject.unused[path].reason}"
@@ -79,7 +79,7 @@ def may_have_defect(subject: Subject, id: str) -> bool:
 
 Check = Callable[[Subject], Iterator[Hit]]
 LaunchCheck = Callable[[Mapping[str, Any]], Iterator[Hit]]
-"""A rule of the YAML of ``accelerate launch``: it looks at the file's data and nothing else."""
+"""A rule of the YAML of ``accelerate launch``: it reads the file's data and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,11 @@ class Rule:
     title: str
     """One line, without a full stop."""
     text: str
-    """What DeepSpeed does, why that hurts, how to mend it, and the source. Markdown paragraphs."""
+    """What DeepSpeed does, why that hurts, how to fix it, and the source. Markdown paragraphs."""
     bad: Mapping[str, Any] | str
     """A config in which the rule finds something, or the text of one; a test runs it."""
     good: Mapping[str, Any]
-    """The same config, mended: no finding of any rule that is an error, and none of this rule."""
+    """The same config, fixed: no finding of any rule that is an error, and none of this rule."""
     given: Mapping[str, Any] = field(default_factory=dict)
     """Facts of the run (:meth:`Run.of`) for which both examples are run, such as ``num_gpus``."""
     needs: tuple[Need, ...] = ()

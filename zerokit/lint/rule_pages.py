@@ -70,7 +70,7 @@ def _parts(rule: Rule) -> Iterator[str]:
     language = "yaml" if rule.check_launch else "json"
     yield f"## What it finds\n\n```{language}\n{_example_text(rule, rule.bad)}```"
     yield f"`{_command(rule)}` says:\n\n```text\n{_lines(rule, found)}```"
-    yield f"## Mended\n\n```{language}\n{_example_text(rule, rule.good)}```"
+    yield f"## Fixed\n\n```{language}\n{_example_text(rule, rule.good)}```"
 
 
 def _facts(rule: Rule, found: list[Finding]) -> str:
@@ -82,7 +82,7 @@ def _facts(rule: Rule, found: list[Finding]) -> str:
     if rule.needs:
         facts.append(f"needs {' and '.join(map(in_code, rule.needs))}")
     if any(finding.fix for finding in found):
-        facts.append("`--fix` mends it where there is one right answer")
+        facts.append("`--fix` fixes it where there is one right answer")
     return "; ".join(facts) + "."
 
 

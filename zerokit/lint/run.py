@@ -185,7 +185,7 @@ def _placed(finding: Finding, document: Document) -> Finding:
 
 
 def _sorted(findings: Iterable[Finding], document: Document) -> tuple[Finding, ...]:
-    """By line; within a line by column, and then in the order of the rules. YAML cannot be mended."""
+    """By line; within a line by column, and then in the order of the rules. YAML cannot be fixed."""
     if document.is_yaml:
         findings = [replace(finding, fix=()) for finding in findings]
     return tuple(sorted(findings, key=lambda finding: (finding.line or 0, finding.column or 0)))

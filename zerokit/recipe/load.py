@@ -104,7 +104,7 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
         and not any(path[: len(problem.path)] == problem.path for path in without_a_place)
     ]
     if recipe is None or errors:
-        # Whoever gets the recipe looks at this section with all else; here nobody will.
+        # A caller with a valid recipe checks this section too; without one it is checked here.
         with noted(errors):
             check_without_imports(_of_text(data.get("training")), origins)
         raise_together(errors)

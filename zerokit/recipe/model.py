@@ -236,7 +236,7 @@ class Recipe(Section):
     """What it computes in, for `training` and `deepspeed` alike. ``bf16-true`` keeps master weights,
     gradients and the optimizer's states in bf16, too. By default what either says, or the machine's best."""
     matmul_precision: Literal["highest", "high", "medium"] | None = None
-    """Of fp32 matrix products, as ``torch.set_float32_matmul_precision`` takes it; by default ``highest``."""
+    """Of fp32 matmuls, as ``torch.set_float32_matmul_precision`` takes it; by default ``highest``."""
     peft: dict[str, Any] | None = None
     """Trains an adapter: `type` names the method, and its other keys are those of peft's config of it; absent
     trains all parameters."""

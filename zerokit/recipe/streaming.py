@@ -68,10 +68,10 @@ def _problems(recipe: Recipe) -> Iterator[Finding]:
             "no share can be held out of streamed data, of which nobody knows how many there are",
             "Name held-out data in data.eval, or set it to 0",
         )
-    for name, (fitting, why, mend) in _WITHOUT.items():
+    for name, (fitting, why, fix) in _WITHOUT.items():
         value = training.get(name)
         if value is not None and value not in fitting:
-            yield Finding(("training", name), f"{name} is {value!r}, but {why}", f"{mend}, {_OFF}")
+            yield Finding(("training", name), f"{name} is {value!r}, but {why}", f"{fix}, {_OFF}")
     if recipe.task.type == "masked_lm" and training.get("dataloader_num_workers"):
         yield Finding(
             ("training", "dataloader_num_workers"),

@@ -68,7 +68,7 @@ def check_training_keys(
 
     Raises:
         RecipeError: an unknown key (with the nearest one), one that zerokit sets itself, a value of the
-            wrong type, or steps that a strategy beside them passes over; all of them at once.
+            wrong type, or steps that a strategy beside them ignores; all of them at once.
     """
     types = {**types, **_EXTRA}
     checked: dict[str, Any] = {}
@@ -113,7 +113,7 @@ def _checked(name: str, value: Any, types: Mapping[str, Any]) -> Any:
 def _honour_steps(steps: str, strategy: str, checked: dict[str, Any], origins: Origins) -> None:
     """Have the strategy follow the steps where those are given alone, or later: on the command line.
 
-    The Trainer passes over them beside any other strategy, and over those of evaluation without one.
+    The Trainer ignores them with any other strategy, and ignores those of evaluation without one.
     """
     if checked.get(steps) is None:
         return

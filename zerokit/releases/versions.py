@@ -57,7 +57,7 @@ NEWEST: Final = _RELEASES[-1]
 def parse_version(text: str, *, where: str | None = None) -> Version:
     """A version as people write it: ``0.16.4``, ``v0.16.4``, or ``0.16`` for the last release of 0.16.
 
-    A build's suffix, as in ``0.16.4+cu121``, is passed over.
+    A build's suffix, as in ``0.16.4+cu121``, is ignored.
 
     Args:
         text: the version.
@@ -157,7 +157,7 @@ def known_at(path: KeyPath, version: Version) -> bool:
 def refused_at(path: KeyPath, version: Version) -> bool:
     """Whether a release stops with an error because a key is there.
 
-    It passes over other keys that it does not know; and in a section that refuses such keys, over those
+    It ignores other keys that it does not know, and in a section that refuses such keys, those
     whose value is "auto".
     """
     return _standing(path, version) is _Standing.REFUSED

@@ -1,7 +1,7 @@
 """Settle a ds_config with transformers' TrainingArguments, before anything is loaded.
 
 Both files can set the same thing, and nothing in the field keeps them together: a key that is absent
-from the ds_config loses the Trainer's argument in silence (DeepSpeed then clips at 1.0 and accumulates
+from the ds_config loses the Trainer's argument silently (DeepSpeed then clips at 1.0 and accumulates
 over 1 step), and one that is present and different stops the run only after the model is loaded.
 zerokit lets either of them speak for both, and refuses two different answers. What every "auto" then
 becomes is in `trace.py`; which keys and arguments mean the same, in `who_fills.py`.

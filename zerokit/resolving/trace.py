@@ -61,7 +61,7 @@ class Resolution:
     values: tuple[Value, ...]
     """In the order of DeepSpeed's sections; defaults included."""
     lost: tuple[Lost, ...]
-    """What is ignored without a word."""
+    """What is ignored silently."""
     refused: tuple[Refused, ...]
     """Why the target will not hand it on, or DeepSpeed cannot read it. What DeepSpeed refuses by rules of its
     own is known to :func:`zerokit.lint.refusals.with_refusals`."""

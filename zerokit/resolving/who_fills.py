@@ -104,7 +104,7 @@ class FilledKey:
     """None: accelerate does not fill it, and refuses what the Trainer did not fill."""
     other: Literal["refused", "kept", "replaced"] = "kept"
     """What becomes of a value other than that: `fill_match` of the Trainer stops, or it stays, or it is
-    overwritten in silence."""
+    overwritten silently."""
     adopted: bool = False
     """Whether ``zerokit train`` takes a value in the file over into the arguments, one to one."""
     added: bool = False
@@ -282,7 +282,7 @@ FILLED_BY: Mapping[Target, frozenset[str]] = {
 """Dotted paths at which "auto" is good, by target."""
 
 REPLACED_ARGUMENTS: Mapping[str, str] = {"optimizer": "optim", "scheduler": "lr_scheduler_type"}
-"""A section of the ds_config -> the Trainer's argument that it replaces without a word."""
+"""A section of the ds_config -> the Trainer's argument that it replaces silently."""
 
 
 def filled_in_words(path: KeyPath) -> Iterator[str]:

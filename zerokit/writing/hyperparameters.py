@@ -70,7 +70,7 @@ def optimizer_choices(decisions: Decisions) -> Iterator[Choice]:
             yield Choice(
                 ("optimizer",),
                 LEFT_OUT,
-                "the script's own applies; a section here would replace it without a word",
+                "the script's own applies; a section here would replace it silently",
                 "transformers integrations/deepspeed.py, deepspeed_optim_sched",
             )
         return

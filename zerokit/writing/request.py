@@ -1,7 +1,7 @@
 """What a person decides when a ds_config is generated, and which decisions go together.
 
-The checks are few and explicit: what DeepSpeed refuses, ignores in silence, or computes something else for.
-Everything subtler is left to lint, which looks at the finished config.
+The checks are few and explicit: what DeepSpeed refuses, ignores silently, or computes something else for.
+Everything subtler is left to lint, which reads the finished config.
 """
 
 from __future__ import annotations

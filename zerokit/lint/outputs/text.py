@@ -88,5 +88,5 @@ def _summary(files: Sequence[CheckedFile]) -> Iterator[str]:
     parts += [f"{number} info" if kind == "info" else quantity(number, kind) for kind, number in found]
     parts += [f"{suppressed} switched off"] * bool(suppressed)
     fixable = sum(bool(finding.fix) for file in files for finding in file.report.findings)
-    mend = f" ({fixable} can be mended by --fix)" if fixable else ""
-    yield f"{', '.join(parts)} in {quantity(len(files), 'file')}{mend}"
+    fix = f" ({fixable} can be fixed by --fix)" if fixable else ""
+    yield f"{', '.join(parts)} in {quantity(len(files), 'file')}{fix}"

@@ -24,7 +24,7 @@ SWAP = (
     "with offload accelerate replaces the script's optimizer by Adam, and stops at Adagrad and at Lion of "
     "bitsandbytes"
 )
-"""Of a script of which nothing is known."""
+"""The message for a script that zerokit does not know."""
 
 
 def _zero(stage: int, /, **keys: Any) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def _through_accelerate(subject: Subject) -> bool:
     given={"target": "accelerate"},
 )
 def accelerate_without_zero(subject: Subject) -> Iterator[Hit]:
-    """No section 'zero_optimization', which accelerate insists on
+    """No section 'zero_optimization', which accelerate requires
 
     DeepSpeed takes a config without it for stage 0. accelerate raises "Please specify the ZeRO optimization
     config in the DeepSpeed config" before the script's first line is through, and the Trainer with it.
@@ -66,7 +66,7 @@ def accelerate_without_zero(subject: Subject) -> Iterator[Hit]:
     given={"target": "accelerate"},
 )
 def null_section(subject: Subject) -> Iterator[Hit]:
-    """A section that is null, on which accelerate stumbles
+    """A section that is null, which accelerate cannot handle
 
     DeepSpeed takes null for "absent". accelerate asks only whether the key is there, and then for what is
     inside: `offload_optimizer` null ends in "'NoneType' object has no attribute 'get'" once the model is
@@ -95,7 +95,7 @@ def null_section(subject: Subject) -> Iterator[Hit]:
     given={"target": "accelerate"},
 )
 def accelerate_lost_argument(subject: Subject) -> Iterator[Hit]:
-    """A key whose absence overrides what the script says
+    """An absent key that overrides a setting of the script
 
     Without `gradient_accumulation_steps` in the file accelerate writes 1 into it, and then takes the file's
     value over that of `Accelerator(gradient_accumulation_steps=...)`, with a warning. Without
@@ -124,7 +124,7 @@ def accelerate_lost_argument(subject: Subject) -> Iterator[Hit]:
     given={"target": "accelerate"},
 )
 def accelerate_auto_clipping(subject: Subject) -> Iterator[Hit]:
-    """'gradient_clipping' "auto" means 1.0 with accelerate
+    """'gradient_clipping' "auto", which is 1.0 with accelerate
 
     The Trainer fills in its `max_grad_norm`. accelerate knows no such argument: it takes
     `DeepSpeedPlugin(gradient_clipping=...)` or the variable ACCELERATE_GRADIENT_CLIPPING, else 1.0. What the
@@ -146,7 +146,7 @@ def accelerate_auto_clipping(subject: Subject) -> Iterator[Hit]:
     given={"target": "accelerate"},
 )
 def accelerate_dummies(subject: Subject) -> Iterator[Hit]:
-    """An optimizer in the file, and what the script must then pass
+    """An optimizer in the file, which requires a DummyOptim in the script
 
     With `optimizer` in the file accelerate refuses a real optimizer from the script: it must pass an
     `accelerate.utils.DummyOptim`, and every schedule must be a `DummyScheduler`. That takes
@@ -211,7 +211,7 @@ def accelerate_optimizer_swap(subject: Subject) -> Iterator[Hit]:
     needs=("model",),
 )
 def no_hidden_size(subject: Subject) -> Iterator[Hit]:
-    """ "auto" that is made from a hidden size which cannot be found
+    """ "auto" sizes for a model without a hidden size
 
     Bucket sizes that are "auto" are computed from the model's `hidden_size`, or the largest of its
     `hidden_sizes`. The Trainer also looks into `text_config`, where models of text and images have it;

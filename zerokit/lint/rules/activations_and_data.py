@@ -32,7 +32,7 @@ _RANDOM_LTD = (*_DATA, "data_routing", "random_ltd")
     },
 )
 def contiguous_checkpoints(subject: Subject) -> Iterator[Hit]:
-    """One buffer for kept activations, without what it needs
+    """Contiguous activation memory without its requirements
 
     `contiguous_memory_optimization` needs `partition_activations`, and `number_checkpoints` to know the
     buffer's size. `deepspeed.checkpointing.configure` asserts both; where the script does not call it, the
@@ -64,7 +64,7 @@ def contiguous_checkpoints(subject: Subject) -> Iterator[Hit]:
     given={"target": "trainer"},
 )
 def activation_checkpointing(subject: Subject) -> Iterator[Hit]:
-    """Activation checkpointing that transformers' models do not have
+    """Activation checkpointing that transformers' models do not use
 
     The section sets options of `deepspeed.checkpointing.checkpoint`. It does not switch checkpointing on, and
     transformers' models do not call that function: they recompute activations with PyTorch's, which the
@@ -82,7 +82,7 @@ def activation_checkpointing(subject: Subject) -> Iterator[Hit]:
         how = "'gradient_checkpointing' of the Trainer"
         if subject.run.target == "accelerate":
             how = "model.gradient_checkpointing_enable()"
-        message = f"transformers' models do not look at '{on[0]}' here: it recomputes no activations"
+        message = f"transformers' models do not read '{on[0]}' here: it recomputes no activations"
         yield Hit((*_ACTIVATIONS, on[0]), message, f"Use {how}, and remove the section")
 
 
@@ -104,11 +104,11 @@ def activation_checkpointing(subject: Subject) -> Iterator[Hit]:
     },
 )
 def data_efficiency_switch(subject: Subject) -> Iterator[Hit]:
-    """An outer switch that switches nothing off
+    """An outer switch without effect
 
     DeepSpeed reads `data_efficiency.enabled`, `data_sampling.enabled` and `data_routing.enabled`, and asks
     for none of them afterwards. Curriculum learning, dynamic batching and random layerwise token dropping
-    each follow their own `enabled`, whatever stands above it.
+    each follow their own `enabled`, whatever the outer switches are.
 
     To switch one off, set its own `enabled` to false.
 
@@ -137,7 +137,7 @@ def data_efficiency_switch(subject: Subject) -> Iterator[Hit]:
     given={"target": "trainer"},
 )
 def data_efficiency_unused(subject: Subject) -> Iterator[Hit]:
-    """Sampling by DeepSpeed, with another library's data loader
+    """DeepSpeed's data sampling with another library's data loader
 
     Curriculum learning acts in the data loader that DeepSpeed builds from the `training_data` that
     `deepspeed.initialize` is given, dynamic batching in a loader that the script asks DeepSpeed for. The

@@ -1,4 +1,4 @@
-"""The word "auto" where nobody fills it in."""
+"""The word "auto" where it is not filled in."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ rule = Rules("auto")
     given={"target": "deepspeed"},
 )
 def unfilled_auto(subject: Subject) -> Iterator[Hit]:
-    """The word "auto" where nobody fills it in
+    """ "auto" for a key that is not filled in
 
     "auto" is a word of transformers and accelerate. The Trainer fills the batch sizes, `gradient_clipping`,
     `lr`, `betas`, `eps`, `weight_decay`, the four parameters of DeepSpeed's warmup schedules, the switches of
@@ -36,14 +36,14 @@ def unfilled_auto(subject: Subject) -> Iterator[Hit]:
     accelerate stop in `prepare()`, once the model is loaded.
 
     DeepSpeed by itself knows the word in a few places only, such as `data_types.keep_in_fp32_modules`. In the
-    sections that it parses with pydantic it drops the key in silence: `"stage": "auto"` trains without ZeRO,
+    sections that it parses with pydantic it drops the key silently: `"stage": "auto"` trains without ZeRO,
     an "auto" device offloads nothing, and "auto" in both `bf16` and `fp16` trains in fp32. Elsewhere the word
     is compared with a number or handed to a constructor, which fails when training starts or at the first
     step.
 
-    It is a warning where DeepSpeed drops a key of `zero_optimization` that nobody ever fills, such as
+    It is a warning where DeepSpeed drops a key of `zero_optimization` that is never filled in, such as
     `stage3_max_live_parameters`, and the batch sizes are numbers, so that DeepSpeed may get the file as it
-    is: the default applies, and no other value was asked for.
+    is: the default applies, and the file requests no other value.
 
     Write a value, or leave the key out for DeepSpeed's default.
 
@@ -65,11 +65,11 @@ def unfilled_auto(subject: Subject) -> Iterator[Hit]:
     good={MICRO: 2, "bf16": {"enabled": True}},
 )
 def auto_beside_numbers(subject: Subject) -> Iterator[Hit]:
-    """The word "auto" in a config with which DeepSpeed alone would start
+    """ "auto" in a config that DeepSpeed would start with by itself
 
     A config for the Trainer or accelerate leaves the batch sizes to "auto", at which DeepSpeed by itself
     stops at once. Where they are numbers, DeepSpeed starts without either of the two, and then "auto" means
-    something else: in most sections the key is dropped in silence, elsewhere the run fails at its first step.
+    something else: in most sections the key is dropped silently, elsewhere the run fails at its first step.
 
     Write a value if the script calls `deepspeed.initialize` itself. Otherwise say who hands the config over
     (`--target trainer` or `--target accelerate`), and the rule is silent.
@@ -161,7 +161,7 @@ def _fills(path: KeyPath, subject: Subject) -> bool:
     needs=("model",),
 )
 def auto_left_to_accelerate(subject: Subject) -> Iterator[Hit]:
-    """Sizes of stage 3 left to "auto" in another stage, for a model with a `text_config`
+    """Stage-3 sizes at "auto" in another stage, for a model with a `text_config`
 
     The Trainer makes `stage3_prefetch_bucket_size` and `stage3_param_persistence_threshold` from the model's
     hidden size in stage 3 only. In the other stages it leaves the word to accelerate, which stops once the
@@ -177,7 +177,7 @@ def auto_left_to_accelerate(subject: Subject) -> Iterator[Hit]:
     if model is None or subject.run.target != "trainer" or subject.stage not in (0, 1, 2):
         return
     if model.hidden_size_for_trainer is None or model.hidden_size_for_accelerate is not None:
-        return  # no-hidden-size speaks of the former
+        return  # no-hidden-size reports the former
     for key, size in SIZE_RULES.items():
         path = (ZERO, key)
         if size.stage_3_only and subject.written_value(*path) == AUTO:
@@ -187,7 +187,7 @@ def auto_left_to_accelerate(subject: Subject) -> Iterator[Hit]:
 
 @rule("auto-without-argument", severity="warning", bad=zero(AUTO), good=zero(3), given={"target": "trainer"})
 def auto_without_argument(subject: Subject) -> Iterator[Hit]:
-    """The word "auto" where the Trainer has no argument
+    """ "auto" for a key without an argument of the Trainer
 
     The stage, the devices and paths of offload and `stage3_gather_16bit_weights_on_model_save` are filled in
     from accelerate's plugin and environment, which hold nothing when a config file is given to the Trainer.
@@ -224,7 +224,7 @@ def auto_without_argument(subject: Subject) -> Iterator[Hit]:
     given={"target": "accelerate"},
 )
 def auto_train_batch_size(subject: Subject) -> Iterator[Hit]:
-    """The batch of all GPUs left to "auto", without the batch of one
+    """`train_batch_size` at "auto" without the batch size of one GPU
 
     accelerate computes `train_batch_size` from `train_micro_batch_size_per_gpu`, and stops if that key is
     absent. The Trainer fills `train_batch_size` from its own arguments, and DeepSpeed divides it again.

@@ -29,7 +29,7 @@ def _is_on(subject: Subject) -> bool:
     good={**zero(1), **_IN_BF16},
 )
 def autocast_dtype(subject: Subject) -> Iterator[Hit]:
-    """Autocast without a format
+    """Autocast without a dtype
 
     DeepSpeed's pages say that `torch_autocast.dtype` is bfloat16 by default. In the code it is nothing, and
     PyTorch then takes its own default: float16 on CUDA, and that without the loss scaling which DeepSpeed
@@ -54,7 +54,7 @@ def autocast_dtype(subject: Subject) -> Iterator[Hit]:
     good={**zero(1), "bf16": {"enabled": False}, **_IN_BF16},
 )
 def autocast_and_precision(subject: Subject) -> Iterator[Hit]:
-    """Autocast on top of a model in 16 bits
+    """Autocast together with bf16 or fp16
 
     `torch_autocast` keeps the weights in fp32 and casts them as they are used; `bf16` and `fp16` make the
     weights 16-bit ones. DeepSpeed takes both together, and then there is nothing left for autocast to spare.
@@ -129,7 +129,7 @@ def autocast_clipping(subject: Subject) -> Iterator[Hit]:
     good={"train_micro_batch_size_per_gpu": 1, **_IN_BF16, ZERO: {"stage": 3}},
 )
 def autocast_quantized_weights(subject: Subject) -> Iterator[Hit]:
-    """Autocast with weights that are gathered in 8 bits
+    """Autocast together with quantized weights
 
     DeepSpeed asserts that `torch_autocast` and `zero_quantized_weights` are not both on, in whatever stage.
 

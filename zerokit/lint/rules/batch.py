@@ -24,7 +24,7 @@ _STAGE_2 = {ZERO: {"stage": 2}}
     given={"num_gpus": 8},
 )
 def batch_size(subject: Subject) -> Iterator[Hit]:
-    """Batch sizes that do not fit together
+    """Batch sizes that do not multiply out
 
     `train_batch_size` is the number of samples per optimizer step over all GPUs:
     `train_micro_batch_size_per_gpu` x `gradient_accumulation_steps` x data-parallel ranks. DeepSpeed computes
@@ -67,7 +67,7 @@ def batch_size(subject: Subject) -> Iterator[Hit]:
 
 @rule("no-batch-size", stops=True, bad=_STAGE_2, good={MICRO: AUTO, **_STAGE_2}, given={"target": "trainer"})
 def no_batch_size(subject: Subject) -> Iterator[Hit]:
-    """No batch size at all
+    """No batch size
 
     DeepSpeed needs `train_batch_size` or `train_micro_batch_size_per_gpu`, and asserts one of them when it
     reads the config. The Trainer and accelerate fill in these keys where they are "auto", and add neither.
@@ -97,7 +97,7 @@ def no_batch_size(subject: Subject) -> Iterator[Hit]:
     good={MICRO: 4, STEPS: 2, **_STAGE_2},
 )
 def fixed_train_batch_size(subject: Subject) -> Iterator[Hit]:
-    """A config that is good for one number of GPUs
+    """A config that works for one number of GPUs only
 
     With all three batch sizes given there is one number of data-parallel ranks for which they agree. On any
     other, and in a process that was started without a launcher, DeepSpeed stops. Under the Trainer and
@@ -127,7 +127,7 @@ def fixed_train_batch_size(subject: Subject) -> Iterator[Hit]:
     given={"num_gpus": 8},
 )
 def computed_micro_batch(subject: Subject) -> Iterator[Hit]:
-    """A batch per GPU that depends on the number of GPUs
+    """A batch size per GPU that changes with the number of GPUs
 
     Without `train_micro_batch_size_per_gpu` DeepSpeed divides `train_batch_size` by the ranks and by
     `gradient_accumulation_steps`. The samples per forward pass, and with them the memory for activations,
@@ -160,8 +160,8 @@ def computed_micro_batch(subject: Subject) -> Iterator[Hit]:
 def fractional_batch_size(subject: Subject) -> Iterator[Hit]:
     """Batch sizes that are floating-point numbers
 
-    PyTorch's `DataLoader` and Python's `range` refuse 4.0 where 4 is meant. DeepSpeed takes batch sizes as
-    they stand, and what it computes from a 4.0 is one again. With `sequence_parallel_size` in the file, and
+    PyTorch's `DataLoader` and Python's `range` refuse 4.0 where 4 is meant. DeepSpeed uses batch sizes as
+    they are, and computes another float from 4.0. With `sequence_parallel_size` in the file, and
     neither `data_parallel_size` nor an `mpu` from the script, it divides the number of GPUs by it as
     floating-point numbers, so that what it computes is one, too.
 
@@ -199,7 +199,7 @@ def fractional_batch_size(subject: Subject) -> Iterator[Hit]:
     given={"target": "deepspeed"},
 )
 def unmanaged_accumulation(subject: Subject) -> Iterator[Hit]:
-    """Accumulation steps although the script decides when to step
+    """Accumulation steps although the script decides when to update
 
     With `"managed_gradient_accumulation": false` each call of `step()` updates the weights, however many
     `backward()` went before. `backward()` still divides the loss by `gradient_accumulation_steps`, so the

@@ -102,7 +102,7 @@ def bucket_exceeds_model(subject: Subject) -> Iterator[Hit]:
     needs=("gpu_memory",),
 )
 def bucket_memory(subject: Subject) -> Iterator[Hit]:
-    """Reduce buckets that take much of the GPU
+    """Reduce buckets that take much GPU memory
 
     The buffer for gradients on their way has `reduce_bucket_size` elements, and `overlap_comm` doubles it in
     stages 1 and 2. DeepSpeed's default of 5e8 is 0.93 GiB in 16 bits, 1.86 GiB with `overlap_comm`, whatever
@@ -136,7 +136,7 @@ def bucket_memory(subject: Subject) -> Iterator[Hit]:
     good=_zero(2, reduce_bucket_size=5e7),
 )
 def tiny_bucket(subject: Subject) -> Iterator[Hit]:
-    """A reduce bucket of next to nothing
+    """A tiny reduce bucket
 
     `reduce_bucket_size` counts elements, not bytes and not millions of either. A gradient that does not fit
     into the bucket is reduced by itself, so a small number means one message for each parameter, each of
@@ -161,7 +161,7 @@ def tiny_bucket(subject: Subject) -> Iterator[Hit]:
     needs=("model",),
 )
 def small_auto_bucket(subject: Subject) -> Iterator[Hit]:
-    """ "auto" makes a small bucket of a narrow model
+    """A small bucket from "auto" for a narrow model
 
     For "auto" the Trainer and accelerate write the hidden size squared. For a hidden size of 768 that is
     0.6 million elements: the gradients of a layer go out in a dozen messages, and the network waits for each
@@ -191,12 +191,12 @@ def small_auto_bucket(subject: Subject) -> Iterator[Hit]:
     good=_zero(2),
 )
 def allgather_bucket(subject: Subject) -> Iterator[Hit]:
-    """A size for a bucket that is not used
+    """The size of a bucket that is not used
 
     In stages 1 and 2 updated parameters are gathered in one piece, straight into the flat buffer that holds
     them anyway, wherever PyTorch has `all_gather_into_tensor`, which it has since 1.13. The pieces of
     `allgather_bucket_size` elements are for older ones; the key neither costs nor saves memory. ZenFlow alone
-    still looks at it.
+    still reads it.
 
     Source: `all_gather_dp_groups` in `deepspeed/runtime/utils.py`.
     """
@@ -211,7 +211,7 @@ def allgather_bucket(subject: Subject) -> Iterator[Hit]:
     good=_zero(3, stage3_prefetch_bucket_size=5e7, stage3_max_live_parameters=1e8),
 )
 def prefetch_exceeds_live(subject: Subject) -> Iterator[Hit]:
-    """More to prefetch than may be live
+    """A prefetch bucket above 'stage3_max_live_parameters'
 
     Stage 3 prefetches at most as many elements as `stage3_max_live_parameters` leaves free, so that a larger
     `stage3_prefetch_bucket_size` is never reached: prefetching stops and starts at the limit.
@@ -264,7 +264,7 @@ def live_unbounded(subject: Subject) -> Iterator[Hit]:
     needs=("model", "gpu_memory"),
 )
 def live_parameters_memory(subject: Subject) -> Iterator[Hit]:
-    """Gathered parameters that take much of the GPU
+    """Gathered parameters that take much GPU memory
 
     Up to `stage3_max_live_parameters` elements stay gathered on each GPU between their uses. Raised to the
     size of the model it turns stage 3 into stage 2 as far as memory goes.

@@ -30,9 +30,9 @@ def _section(subject: Subject) -> Compile | None:
     good=_with(3, deepcompile=True, offload_activation=True),
 )
 def compile_off(subject: Subject) -> Iterator[Hit]:
-    """Options of DeepCompile, which is off
+    """DeepCompile options although DeepCompile is off
 
-    Without `"deepcompile": true` the call of `engine.compile()` is PyTorch's own, and nothing looks at the
+    Without `"deepcompile": true` the call of `engine.compile()` is PyTorch's own, and nothing reads the
     section's other keys. `autoep_non_moe` alone acts without it.
 
     Source: `DeepSpeedEngine.compile` in `deepspeed/runtime/engine.py`.
@@ -53,10 +53,10 @@ def compile_off(subject: Subject) -> Iterator[Hit]:
     good=_with(2, deepcompile=True),
 )
 def compile_stage(subject: Subject) -> Iterator[Hit]:
-    """DeepCompile in a stage that it does not know
+    """DeepCompile in a stage that it does not support
 
     DeepCompile plans the communication of ZeRO. In stage 0 there is none, and DeepSpeed falls back to
-    PyTorch's compiler, which is said in the log and nowhere else. The pass "autosp" does the same in stages
+    PyTorch's compiler, which only its log mentions. The pass "autosp" does the same in stages
     2 and 3, and the pass "autotp" without tensor parallelism.
 
     Source: `get_deepcompile_backend`, `get_autosp_backend` and `get_autotp_backend` in
@@ -89,10 +89,10 @@ def compile_stage(subject: Subject) -> Iterator[Hit]:
     good=_with(3, deepcompile=True, offload_opt_states=True),
 )
 def compile_stage_3_key(subject: Subject) -> Iterator[Hit]:
-    """An option of DeepCompile that acts in stage 3 only
+    """A DeepCompile option that acts in stage 3 only
 
     Offload by the compiler and symmetric memory are planned where stage 3 sets DeepCompile up. In stages 1
-    and 2 nothing looks at them.
+    and 2 nothing reads them.
 
     Source: `init_z3` in `deepspeed/compile/init_z3.py`, `init_z1_and_2` in
     `deepspeed/compile/init_z1_and_2.py`.
@@ -112,7 +112,7 @@ def compile_stage_3_key(subject: Subject) -> Iterator[Hit]:
     good=_with(3, deepcompile=True, offload_activation=True),
 )
 def compile_combination(subject: Subject) -> Iterator[Hit]:
-    """Options of DeepCompile that exclude each other
+    """DeepCompile options that exclude each other
 
     DeepSpeed refuses these when the engine is compiled, after the model has been loaded:
 
@@ -176,7 +176,7 @@ def _two_offloads(subject: Subject, section: Compile) -> Iterator[Hit]:
     good=_with(3, deepcompile=True, free_activation=True, free_activation_threshold=1_000_000),
 )
 def compile_activation_threshold(subject: Subject) -> Iterator[Hit]:
-    """A threshold for freeing activations, which is off
+    """A threshold for freeing activations although that is off
 
     `free_activation_threshold` is asked when an activation is to be freed early, which happens with
     `"free_activation": true` only.

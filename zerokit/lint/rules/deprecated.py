@@ -21,7 +21,7 @@ rule = Rules("structure")
     good=zero(2, offload_optimizer={"device": "cpu"}),
 )
 def old_and_new_key(subject: Subject) -> Iterator[Hit]:
-    """A deprecated key stands beside the one that took its place.
+    """A deprecated key together with its replacement.
 
     DeepSpeed hands the value of the deprecated key on to the new one, and asserts that the new one is not
     given.
@@ -43,7 +43,7 @@ def old_and_new_key(subject: Subject) -> Iterator[Hit]:
     good=zero(2, offload_optimizer={"device": "cpu"}),
 )
 def deprecated_key(subject: Subject) -> Iterator[Hit]:
-    """A key that DeepSpeed still reads, but will not for ever.
+    """A deprecated key.
 
     DeepSpeed translates the key and warns on every rank. The Trainer and accelerate look for the new names
     only: under `bfloat16` they fill in no "auto", and they do not see an offload that `cpu_offload` asks
@@ -51,7 +51,7 @@ def deprecated_key(subject: Subject) -> Iterator[Hit]:
     with offload it wants its own for the CPU.
 
     Second names, such as `prefetch_bucket_size` for `stage3_prefetch_bucket_size`, are for your information:
-    DeepSpeed reads them without a word, but other programs do not.
+    DeepSpeed reads them silently, but other programs do not.
 
     Write the new key; `zerokit check --fix` does so.
 

@@ -42,9 +42,9 @@ def wall_clock_breakdown(subject: Subject) -> Iterator[Hit]:
     good={**zero(2), "flops_profiler": {"enabled": False, "profile_step": 5}},
 )
 def flops_profiler(subject: Subject) -> Iterator[Hit]:
-    """A profile of one step that slows all of them
+    """A flops profile that slows every step
 
-    The profiler looks at the step `profile_step` alone. But `flops_profiler.enabled` also switches
+    The profiler profiles the step `profile_step` alone. But `flops_profiler.enabled` also switches
     `wall_clock_breakdown` on, for the whole run: its timers make the host wait for the GPU in every micro
     batch, before and after.
 
@@ -65,11 +65,11 @@ def flops_profiler(subject: Subject) -> Iterator[Hit]:
     good={**zero(2), "memory_breakdown": False},
 )
 def memory_breakdown(subject: Subject) -> Iterator[Hit]:
-    """Memory printed around every pass
+    """Memory statistics printed around every pass
 
     `memory_breakdown` prints the GPU's and the host's memory on rank 0 before and after each forward and
     backward pass and each step. For each of them it runs Python's garbage collector, while the other ranks
-    wait, and resets PyTorch's record of the highest use, so that a script that asks for it gets the peak of
+    wait, and resets PyTorch's record of the highest use, so that a script that reads it gets the peak of
     the last pass only.
 
     Source: `see_memory_usage` in `deepspeed/runtime/utils.py`.
@@ -87,7 +87,7 @@ def memory_breakdown(subject: Subject) -> Iterator[Hit]:
     good={**zero(2), "comms_logger": {"enabled": False}},
 )
 def comms_logger(subject: Subject) -> Iterator[Hit]:
-    """Every collective waited for, to be logged
+    """A communication logger that blocks every collective
 
     While `comms_logger` is enabled the host waits for the GPU after *every* collective, also those that
     `prof_ops` leaves out. Nothing overlaps any more, in stage 3 least of all.
@@ -107,7 +107,7 @@ def comms_logger(subject: Subject) -> Iterator[Hit]:
     good={**zero(2), ZERO: {"stage": 3}},
 )
 def sanity_checks(subject: Subject) -> Iterator[Hit]:
-    """DeepSpeed's checks of its own bookkeeping
+    """DeepSpeed's sanity checks of its own bookkeeping
 
     `enable_sanity_checks` lets all ranks compare, with a collective of its own, which parameters are in each
     bucket of gradients before it is reduced. It is for those who work on DeepSpeed, or look for a model that
@@ -128,7 +128,7 @@ def sanity_checks(subject: Subject) -> Iterator[Hit]:
     good={**zero(2), "activation_checkpointing": {"synchronize_checkpoint_boundary": False}},
 )
 def checkpoint_profiling(subject: Subject) -> Iterator[Hit]:
-    """Activation checkpoints that are waited for
+    """Activation checkpoints that are synchronized or timed
 
     With `synchronize_checkpoint_boundary` the host waits for the GPU at the start and the end of each
     checkpointed part of the model, and with `profile` it times them, in both passes.
@@ -152,7 +152,7 @@ def checkpoint_profiling(subject: Subject) -> Iterator[Hit]:
     given={"target": "trainer"},
 )
 def hybrid_engine_left_on(subject: Subject) -> Iterator[Hit]:
-    """The engine for reinforcement learning, in a plain training
+    """The hybrid engine in plain training
 
     `hybrid_engine.enabled` builds an engine that switches between training and fast generation, for scripts
     that call its `generate`. The Trainer never does. It pays with copies of layers in another form and with

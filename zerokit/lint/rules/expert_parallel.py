@@ -34,7 +34,7 @@ def _enabled(subject: Subject) -> ExpertParallel | None:
     needs=("num_gpus",),
 )
 def expert_parallel_size(subject: Subject) -> Iterator[Hit]:
-    """Expert-parallel ranks that do not divide the GPUs
+    """An expert-parallel size that does not divide the number of GPUs
 
     `expert_parallel.autoep_size` ranks hold all experts between them. DeepSpeed refuses a size that does not
     divide the number of GPUs when training starts.
@@ -56,10 +56,10 @@ def expert_parallel_size(subject: Subject) -> Iterator[Hit]:
     needs=("model",),
 )
 def expert_parallel_experts(subject: Subject) -> Iterator[Hit]:
-    """Expert-parallel ranks that do not divide the experts
+    """An expert-parallel size that does not divide the number of experts
 
     Each rank holds equally many whole experts, so `autoep_size` has to divide their number. DeepSpeed refuses
-    it otherwise once it has looked at the model's layers. A dense model has none to divide.
+    it otherwise once it has inspected the model's layers. A dense model has none to divide.
 
     Source: `validate_autoep_post_detection` in `deepspeed/module_inject/auto_ep_config.py`.
     """
@@ -83,7 +83,7 @@ def expert_parallel_experts(subject: Subject) -> Iterator[Hit]:
     good=_with(autoep_size=2),
 )
 def expert_parallel_combination(subject: Subject) -> Iterator[Hit]:
-    """Expert parallelism with what it does not go with
+    """Expert parallelism with options that it refuses
 
     DeepSpeed refuses these when training starts:
 
@@ -151,7 +151,7 @@ def _beside_tensor_parallelism(subject: Subject, section: ExpertParallel) -> Ite
     good=_with(comm_backend="deepep", comm_max_tokens_per_rank=8192),
 )
 def expert_parallel_backend(subject: Subject) -> Iterator[Hit]:
-    """Options of expert parallelism that need each other
+    """Expert-parallel options that require each other
 
     DeepSpeed refuses these when training starts: the backend "deepep" without `comm_max_tokens_per_rank`;
     `combine_impl` "fused_weighted_sum" with that backend; `row_weighting_impl` "fused" without it, or with

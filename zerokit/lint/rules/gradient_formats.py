@@ -25,7 +25,7 @@ _TYPES = "data_types"
     good={**_BF16, _TYPES: {"grad_accum_dtype": "fp32"}, ZERO: {"stage": 1}},
 )
 def accumulation_dtype(subject: Subject) -> Iterator[Hit]:
-    """A format for summing gradients that the stage does not have, or that loses them
+    """An accumulation format that the stage does not support, or that loses gradients
 
     `data_types.grad_accum_dtype` says in what gradients are summed over micro-batches. In stage 0 DeepSpeed
     refuses any format but the model's own. In the other stages it takes all, sensible or not: sums in fp16
@@ -70,7 +70,7 @@ def _sums_in_fp32_without_zero(subject: Subject) -> bool:
     good={**_BF16, _TYPES: {"grad_accum_dtype": "fp32"}, **_STAGE_2},
 )
 def integer_dtype(subject: Subject) -> Iterator[Hit]:
-    """Integers as the format of something that is trained
+    """An integer format for something that is trained
 
     DeepSpeed's list of formats has `int8` for inference, and the keys for training take it: gradients are
     then cut to whole numbers, which leaves mostly zeros, or the first step fails. Autocast has no integers
@@ -98,7 +98,7 @@ def integer_dtype(subject: Subject) -> Iterator[Hit]:
     good={**_BF16, _TYPES: {"param_dtype": "bf16"}, **_STAGE_2},
 )
 def param_dtype(subject: Subject) -> Iterator[Hit]:
-    """A format of parameters that is not the one that is switched on
+    """A parameter format that differs from the enabled precision
 
     Parameters are in the format of `bf16` or `fp16`, or in fp32 if both are off. `data_types.param_dtype`
     changes nothing: DeepSpeed asserts that it says the same, once the model is loaded.
@@ -123,7 +123,7 @@ def param_dtype(subject: Subject) -> Iterator[Hit]:
     good={**_BF16, "communication_data_type": "fp32", **_STAGE_2},
 )
 def communication_dtype(subject: Subject) -> Iterator[Hit]:
-    """Gradients sent in a format that does not hold them, or that is not looked at
+    """A communication format that is too small for the gradients, or not used
 
     Gradients are reduced in the model's format unless `communication_data_type` names another. In fp16, sums
     over ranks overflow beyond 65,504 and small gradients vanish; only a model that itself trains in fp16 has
@@ -165,7 +165,7 @@ def immediate_update(subject: Subject) -> Iterator[Hit]:
 
     It belongs to DeepSpeed's BF16_Optimizer, which is used in stage 1 with bf16,
     `data_types.grad_accum_dtype` "fp32" and without offload, and for pipelines without ZeRO. Elsewhere
-    nothing looks at it.
+    nothing reads it.
 
     Source: `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`;
     `deepspeed/runtime/bf16_optimizer.py`.
@@ -180,7 +180,7 @@ def immediate_update(subject: Subject) -> Iterator[Hit]:
     good={**_BF16, ZERO: {"stage": 3}},
 )
 def overflow_check(subject: Subject) -> Iterator[Hit]:
-    """A check of gradients that this stage makes anyway
+    """An overflow check that this stage always makes
 
     `"check_grad_overflow": false` lets stages 1 and 2 apply gradients that are infinite or NaN. Stage 0,
     stage 3 and the optimizer that sums bf16 gradients in fp32 in stage 1 look at the norm in any case, and
@@ -208,7 +208,7 @@ def overflow_check(subject: Subject) -> Iterator[Hit]:
     good={**_BF16, "gradient_accumulation_steps": 32, _TYPES: {"grad_accum_dtype": "fp32"}, **_STAGE_2},
 )
 def bf16_accumulation(subject: Subject) -> Iterator[Hit]:
-    """Many gradients summed in bf16
+    """Many gradients accumulated in bf16
 
     bfloat16 has 8 significant bits, so each addition rounds away what is below 1/256 of the sum. The more
     micro-batches are summed, the more of each is lost.

@@ -14,7 +14,7 @@ from zerokit.units import GIB, format_bytes
 
 rule = Rules("offload")
 _PINNED_SHARE = 0.8
-"""Of the host's memory, beyond which too little is left that can be swapped out."""
+"""Share of the host's memory: if more is pinned, too little is left that can be swapped out."""
 
 _ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, "bf16": {"enabled": True}}
 
@@ -98,7 +98,7 @@ def _state_bytes(subject: Subject) -> int:
     needs=("model", "num_gpus", "host_memory"),
 )
 def host_memory(subject: Subject) -> Iterator[Hit]:
-    """More offloaded than the host's memory holds
+    """Offload that exceeds the host's memory
 
     Offload to the CPU keeps about 18 bytes per parameter on the hosts for Adam: 4 of fp32 weights, 8 of
     states, 4 of fp32 gradients and 2 of 16-bit copies; `offload_param` adds 2. ZeRO divides them among the
@@ -135,7 +135,7 @@ def host_memory(subject: Subject) -> Iterator[Hit]:
     needs=("model", "num_gpus", "host_memory"),
 )
 def pinned_memory(subject: Subject) -> Iterator[Hit]:
-    """Most of the host's memory page-locked
+    """Offload that pins most of the host's memory
 
     Pinned memory is fast to copy from and can neither be swapped out nor given back. Offload pins gradients
     and weights on their way (`pin_memory`, true by default since DeepSpeed 0.19.5), and NVMe offload pins
@@ -155,7 +155,7 @@ def pinned_memory(subject: Subject) -> Iterator[Hit]:
     gpus = subject.cluster.local_ranks
     pinned = gpus * needed.pinned
     if pinned + gpus * needed.pageable > subject.cluster.host_bytes:
-        return  # the rule above says so
+        return  # the rule above reports it
     if pinned > _PINNED_SHARE * subject.cluster.host_bytes:
         message = (
             f"offload pins {format_bytes(pinned)} of each host's memory, "

@@ -101,7 +101,7 @@ def loss_scale_start(subject: Subject) -> Iterator[Hit]:
     good=_fp16(initial_scale_power=16, min_loss_scale=1024),
 )
 def loss_scale_floor(subject: Subject) -> Iterator[Hit]:
-    """A smallest loss scale above the one to start with
+    """A minimum loss scale above the initial one
 
     The scale starts at 2^`initial_scale_power`. At an overflow DeepSpeed takes the larger of half the scale
     and `min_loss_scale`: with a floor above the start, an overflow raises the scale. At the next one ZeRO
@@ -146,13 +146,13 @@ def static_loss_scale(subject: Subject) -> Iterator[Hit]:
     good=_fp16(loss_scale=0, loss_scale_window=500),
 )
 def loss_scale_key(subject: Subject) -> Iterator[Hit]:
-    """An option of loss scaling that nothing looks at
+    """A loss-scaling option without effect
 
     `initial_scale_power`, `loss_scale_window`, `hysteresis`, `consecutive_hysteresis` and `min_loss_scale`
     belong to the adaptive scale, which a `loss_scale` other than 0 switches off. `hysteresis` and
     `consecutive_hysteresis` belong to ZeRO: in stage 0 every overflow halves the scale.
 
-    Values that are DeepSpeed's own defaults are passed over.
+    Values that are DeepSpeed's own defaults are ignored.
 
     Source: `CreateLossScaler` and `LossScaleConfig` in `deepspeed/runtime/fp16/loss_scaler.py`.
     """
@@ -168,19 +168,19 @@ def loss_scale_key(subject: Subject) -> Iterator[Hit]:
     good={**ONE_SAMPLE, "bf16": {"enabled": True}, **_STAGE_2},
 )
 def fp16_off(subject: Subject) -> Iterator[Hit]:
-    """Options of fp16, which is off
+    """Options of fp16 although fp16 is off
 
-    With `enabled` false or absent nothing looks at the loss scaling of the section. (`auto_cast` and
+    With `enabled` false or absent nothing reads the loss scaling of the section. (`auto_cast` and
     `fp16_master_weights_and_grads` do act, and have rules of their own.)
 
-    Values that are DeepSpeed's own defaults are passed over.
+    Values that are DeepSpeed's own defaults are ignored.
 
     Source: `deepspeed/runtime/precision_config.py`.
     """
     if switch(subject, "fp16") is not False:
         return
     if subject.is_absent("fp16", "enabled") and switch(subject, "bf16") is not True:
-        return  # precision-off speaks of it
+        return  # precision-off reports it
     idle = [str(path[-1]) for path, one in subject.unused.items() if one.acts.when is LOSS_SCALING]
     if idle:
         message = f"fp16 is off, so {_listed(idle)} {'does' if len(idle) == 1 else 'do'} nothing"
@@ -213,7 +213,7 @@ def fp16_auto_cast(subject: Subject) -> Iterator[Hit]:
 
 @rule("fp16-without-zero", bad={**_fp16(stage=0), **_ADAMW}, good={**_fp16(stage=1), **_ADAMW})
 def fp16_without_zero(subject: Subject) -> Iterator[Hit]:
-    """fp16 without ZeRO, whose gradients are divided by a scale that they never had
+    """fp16 without ZeRO: gradients are divided by a loss scale that was never applied
 
     From 0.18.3 to 0.19.8 at least, DeepSpeed's `backward()` multiplies the loss by the loss scale in stages
     1, 2 and 3 only. In stage 0 the loss stays as it is, and the optimizer divides the gradients by the scale

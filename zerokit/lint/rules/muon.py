@@ -36,7 +36,7 @@ def _muon(stage: int, /, *, zero: dict[str, Any] | None = None, **keys: Any) -> 
 
 @rule("muon-reduce-scatter", stops=True, bad=_muon(3), good=_muon(3, zero={"reduce_scatter": False}))
 def muon_reduce_scatter(subject: Subject) -> Iterator[Hit]:
-    """Muon in stage 3 with gradients that no rank has whole
+    """Muon in stage 3 with scattered gradients
 
     Muon works on whole matrices. Stage 3 gives each rank its share of the gradients by `reduce_scatter`,
     which is true by default, and quantised gradients travel in a group of their own; it refuses both with
@@ -60,7 +60,7 @@ def muon_reduce_scatter(subject: Subject) -> Iterator[Hit]:
 
 @rule("muon-clipping", severity="warning", bad=_muon(2, gradient_clipping=1.0), good=_muon(2))
 def muon_clipping(subject: Subject) -> Iterator[Hit]:
-    """Clipping that cuts Muon's steps
+    """Gradient clipping that cuts Muon's updates
 
     Under ZeRO the gradients are made into Muon's updates before their norm is taken, so that
     `gradient_clipping` bounds the updates. The update of a matrix is orthogonal: its norm is the root of its
@@ -122,9 +122,9 @@ def muon_learning_rate(subject: Subject) -> Iterator[Hit]:
     good=_muon(3, zero={"reduce_scatter": False, "save_muon_momentum_buffer_in_memory": True}),
 )
 def muon_buffer_unused(subject: Subject) -> Iterator[Hit]:
-    """A buffer for Muon's momentum, without Muon
+    """A buffer for Muon's momentum without Muon
 
-    `save_muon_momentum_buffer_in_memory` is looked at only if the optimizer is Muon.
+    `save_muon_momentum_buffer_in_memory` is read only if the optimizer is Muon.
 
     Source: the uses of `save_muon_momentum_buffer_in_memory` in `deepspeed/runtime/zero/stage3.py`.
     """

@@ -51,9 +51,7 @@ def nvme_stage(subject: Subject) -> Iterator[Hit]:
     """
     section = subject.offload_optimizer
     if subject.stage in (1, 2) and section is not None and section.device == "nvme":
-        message = (
-            f"NVMe offload needs ZeRO stage 3; in stage {subject.stage} DeepSpeed uses the CPU in silence"
-        )
+        message = f"NVMe offload needs ZeRO stage 3; in stage {subject.stage} DeepSpeed uses the CPU silently"
         yield Hit((ZERO, "offload_optimizer", "device"), message, 'Use stage 3, or the device "cpu"')
 
 
@@ -68,7 +66,7 @@ def nvme_path(subject: Subject) -> Iterator[Hit]:
 
     DeepSpeed has no default folder, whatever its pages say. In stage 3 it stops when training starts: for
     parameters with an assertion, for the optimizer with a TypeError about a path that is None. In the other
-    stages it does not look at the path.
+    stages it does not read the path.
 
     Source: `nvme_path` in `deepspeed/runtime/zero/offload_config.py`; `_validate_remote_device` in
     `deepspeed/runtime/zero/partition_parameters.py`; `_configure_tensor_swapping` in
@@ -115,9 +113,9 @@ def nvme_relative_path(subject: Subject) -> Iterator[Hit]:
     good=zero(3, offload_param={"device": "cpu"}),
 )
 def nvme_key(subject: Subject) -> Iterator[Hit]:
-    """A key for NVMe, and nothing goes to NVMe
+    """An NVMe option although nothing goes to NVMe
 
-    `nvme_path`, the buffers, `max_in_cpu`, `pipeline_read`, `pipeline_write` and `fast_init` are looked at
+    `nvme_path`, the buffers, `max_in_cpu`, `pipeline_read`, `pipeline_write` and `fast_init` are read
     when the device is `nvme` and the stage 3, and only then. With `cpu` all of the tensors are in the host's
     memory: no key keeps a part of them there.
 
@@ -138,7 +136,7 @@ def nvme_key(subject: Subject) -> Iterator[Hit]:
     good={**zero(3, offload_optimizer=_NVME), "aio": {"queue_depth": 32}},
 )
 def aio_unused(subject: Subject) -> Iterator[Hit]:
-    """Options of NVMe access, and nothing uses them
+    """'aio' options that nothing uses
 
     The section `aio` is for tensors that are offloaded to NVMe, in stage 3, and for the fast writer of
     checkpoints (`checkpoint.writer`).
@@ -181,7 +179,7 @@ def fast_init(subject: Subject) -> Iterator[Hit]:
     needs=("model", "num_gpus"),
 )
 def nvme_buffer_size(subject: Subject) -> Iterator[Hit]:
-    """A buffer for NVMe that does not hold the largest parameter
+    """An NVMe buffer smaller than the largest parameter
 
     Each rank reads and writes its share of a parameter through one buffer of `offload_param.buffer_size`
     elements. The largest parameter is usually the token embedding. If its share does not fit, DeepSpeed stops
@@ -214,7 +212,7 @@ def nvme_buffer_size(subject: Subject) -> Iterator[Hit]:
     needs=("model", "num_gpus"),
 )
 def nvme_buffer_count(subject: Subject) -> Iterator[Hit]:
-    """Fewer buffers for NVMe than a layer has large parameters
+    """Fewer NVMe buffers than a layer has large parameters
 
     A parameter keeps its buffer while it is in use. Where activations are recomputed (the Trainer's
     `gradient_checkpointing`), all parameters of a layer are in use at once, and the backward pass stops when
@@ -257,7 +255,7 @@ def nvme_buffer_count(subject: Subject) -> Iterator[Hit]:
     },
 )
 def nvme_optimizer_buffers(subject: Subject) -> Iterator[Hit]:
-    """Fewer buffers for NVMe than the optimizer has tensors
+    """Fewer NVMe buffers than the optimizer has tensors
 
     To update a sub-group, DeepSpeed reads its parameters, its gradients and the optimizer's states into one
     buffer each: 4 for Adam, 3 for Lion and Adagrad. With fewer the step fails with an assertion. With

@@ -81,7 +81,7 @@ def one_cycle_betas(subject: Subject) -> Iterator[Hit]:
     },
 )
 def one_cycle_momentum(subject: Subject) -> Iterator[Hit]:
-    """A momentum to be moved, of an optimizer that has no betas
+    """'OneCycle' momentum for an optimizer without betas
 
     `OneCycle` moves the first of `betas` and knows no other momentum. With an optimizer that has none, such
     as SGD and Muon, it prints a line and leaves the momentum alone.
@@ -108,7 +108,7 @@ def one_cycle_momentum(subject: Subject) -> Iterator[Hit]:
     good=_one_cycle(cycle_momentum=False, decay_lr_rate=0.1, decay_step_size=100),
 )
 def one_cycle_decay(subject: Subject) -> Iterator[Hit]:
-    """A decay after the cycle that does not take place
+    """A decay after the cycle without effect
 
     After its cycle `OneCycle` lets the rate fall by `decay_lr_rate` every `decay_step_size` steps. That is 0
     by default, which means no decay at all: the rate stays at `cycle_min_lr`.

@@ -31,7 +31,7 @@ _LAMB_IN_BF16 = {**with_optimizer("Lamb", lr=1e-3), "bf16": {"enabled": True}}
     good=with_optimizer("AdamW", lr=1e-4, weight_decay=0.1),
 )
 def adam_is_adamw(subject: Subject) -> Iterator[Hit]:
-    """'Adam' that decays weights as AdamW does
+    """'Adam' that applies weight decay as AdamW does
 
     DeepSpeed's `adam_w_mode` is true by default, and it holds for the type `Adam` too: weight decay is taken
     off the weights and is not added to the gradient. So `Adam` and `AdamW` are one and the same unless
@@ -61,7 +61,7 @@ def adam_is_adamw(subject: Subject) -> Iterator[Hit]:
 def adamw_mode(subject: Subject) -> Iterator[Hit]:
     """'AdamW' with 'adam_w_mode' false
 
-    The key is looked at with the type `Adam` alone. With `AdamW` weight decay stays decoupled.
+    The key is read with the type `Adam` alone. With `AdamW` weight decay stays decoupled.
 
     To get Adam with an L2 penalty, write the type `Adam` and keep the key; to get AdamW, remove the key.
 
@@ -80,7 +80,7 @@ def adamw_mode(subject: Subject) -> Iterator[Hit]:
     good={**with_optimizer("SGD", 2, lr=0.1), _UNTESTED: True},
 )
 def untested_optimizer(subject: Subject) -> Iterator[Hit]:
-    """An optimizer that ZeRO takes only with permission
+    """An optimizer that ZeRO accepts only with `zero_allow_untested_optimizer`
 
     ZeRO knows Adam, AdamW, Adagrad, Lion and Muon. With any other it stops once the model is loaded: "You
     are using an untested ZeRO Optimizer". Those that treat each number by itself, such as SGD and RMSprop,
@@ -176,7 +176,7 @@ def lamb_static_loss_scale(subject: Subject) -> Iterator[Hit]:
     good={**with_optimizer("AdamW", 2), "optimizer": {"type": "AdamW"}},
 )
 def legacy_fusion(subject: Subject) -> Iterator[Hit]:
-    """'legacy_fusion' where it does nothing
+    """'legacy_fusion' without effect
 
     The key chooses an older step of the optimizer that holds fp32 copies of 16-bit weights without ZeRO. It
     is read in stage 0, with fp16 or bf16, for DeepSpeed's Adam and AdamW on the GPU.
@@ -197,7 +197,7 @@ def script_optimizer(subject: Subject) -> Iterator[Hit]:
 
     The script must then pass one to `deepspeed.initialize`; the Trainer and scripts of accelerate do.
     Without either, stages 1 and 2 stop when training starts, and stage 0 with an assertion that has no text,
-    at the first step. Stage 3 takes it for a run without training.
+    at the first step. Stage 3 treats it as a run without training.
 
     Source: `_configure_zero_optimizer` in `deepspeed/runtime/engine.py`, `get_grads_for_norm` in
     `deepspeed/runtime/bf16_optimizer.py`.
@@ -237,7 +237,7 @@ def decay_everything(subject: Subject) -> Iterator[Hit]:
 
 @rule("clipping-default", severity="info", bad=zero(2), good={**zero(2), "gradient_clipping": 1.0})
 def clipping_default(subject: Subject) -> Iterator[Hit]:
-    """Gradients that are clipped without a word
+    """Gradient clipping by default
 
     Since DeepSpeed 0.19.3 an absent `gradient_clipping` means 1.0; before it meant 0, no clipping. The same
     file trains differently after an upgrade, and differently from the run that it is to repeat.

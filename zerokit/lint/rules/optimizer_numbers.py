@@ -27,7 +27,7 @@ rule = Rules("optimizer")
     good=with_optimizer("AdamW", lr=1e-4),
 )
 def learning_rate(subject: Subject) -> Iterator[Hit]:
-    """A learning rate that cannot be meant
+    """An implausible learning rate
 
     DeepSpeed takes any number. One above 1 makes optimizers of Adam's kind leap farther than weights are
     large; with 1000 the loss is 2e14 after three steps. With 0, and no schedule that sets another, nothing
@@ -95,7 +95,7 @@ def default_learning_rate(subject: Subject) -> Iterator[Hit]:
     good=with_optimizer("AdamW", lr=1e-4, betas=[0.9, 0.999]),
 )
 def betas_order(subject: Subject) -> Iterator[Hit]:
-    """Betas the wrong way round
+    """Betas in the wrong order
 
     The first of `betas` is for the average of the gradient, the second for that of its square, which is
     meant to change more slowly. The other way round Adam need not converge: a large gradient moves the

@@ -41,13 +41,13 @@ def _offloaded(kind: str, **params: Any) -> dict[str, Any]:
     good=_offloaded("AdamW", lr=1e-4),
 )
 def optimizer_argument_place(subject: Subject) -> Iterator[Hit]:
-    """An argument that the optimizer takes only on the GPU, or only on the host
+    """An argument that the optimizer accepts only on the GPU, or only on the CPU
 
     Under `offload_optimizer` DeepSpeed builds another class than without: DeepSpeedCPUAdam for FusedAdam,
     DeepSpeedCPULion for FusedLion, DeepSpeedCPUAdagrad for PyTorch's Adagrad. Their arguments are not the
     same, and an unknown one stops the run when it starts: "unexpected keyword argument".
 
-    Only `fp32_optimizer_states` of Adam and Muon is passed over where it means nothing.
+    Only `fp32_optimizer_states` of Adam and Muon is ignored where it means nothing.
 
     Source: `_configure_basic_optimizer` and `get_optimizer_configuration` in `deepspeed/runtime/engine.py`;
     the constructors in `deepspeed/ops/adam/`, `deepspeed/ops/lion/` and `deepspeed/ops/adagrad/`.
@@ -74,14 +74,14 @@ def optimizer_argument_place(subject: Subject) -> Iterator[Hit]:
     good=_offloaded("AdamW", lr=1e-4),
 )
 def slow_host_optimizer(subject: Subject) -> Iterator[Hit]:
-    """An offloaded optimizer that runs PyTorch's code on the host
+    """An offloaded optimizer that runs PyTorch's slow CPU code
 
     DeepSpeed has vectorised CPU code for Adam, AdamW, Adagrad and Lion, and uses Adam's for Muon's other
     half. Every other optimizer, and Adam with `torch_adam`, is stepped by PyTorch on the host, several times
-    slower, while the GPUs wait. DeepSpeed says nothing.
+    slower, while the GPUs wait. DeepSpeed reports nothing.
 
     Source: `_configure_basic_optimizer` in `deepspeed/runtime/engine.py`; the docstring of
-    `DeepSpeedCPUAdam`, which speaks of a factor of 5 to 7.
+    `DeepSpeedCPUAdam`, which mentions a factor of 5 to 7.
     """
     optimizer, is_offloaded = spec(subject), subject.offloads_optimizer and subject.stage in (1, 2, 3)
     if optimizer is None or optimizer.name == "Lamb" or not is_offloaded:
@@ -102,7 +102,7 @@ def slow_host_optimizer(subject: Subject) -> Iterator[Hit]:
     good=_offloaded("AdamW", lr=1e-4),
 )
 def lamb_offload(subject: Subject) -> Iterator[Hit]:
-    """Lamb with its states on the host
+    """Lamb with optimizer offload
 
     DeepSpeed's Lamb is a CUDA kernel. Offload leaves its weights and states in host memory, where the kernel
     cannot read them, so that the first step fails.
@@ -150,7 +150,7 @@ def masters_optimizer(subject: Subject) -> Iterator[Hit]:
     good={**_offloaded("AdamW", lr=1e-4), "bf16": _STATES_TOO},
 )
 def optimizer_states_dtype(subject: Subject) -> Iterator[Hit]:
-    """Optimizer states asked for in fp32 and in bf16
+    """Optimizer states requested in fp32 and in bf16
 
     With `bf16.bf16_optimizer_states` an offloaded Adam keeps its averages in bf16, and a
     `fp32_optimizer_states` of true is overridden with no more than a line in the log.
@@ -170,7 +170,7 @@ def optimizer_states_dtype(subject: Subject) -> Iterator[Hit]:
     given={"target": "deepspeed"},
 )
 def script_optimizer_offload(subject: Subject) -> Iterator[Hit]:
-    """Offload, with an optimizer that the script makes
+    """Optimizer offload with an optimizer made by the script
 
     DeepSpeed then takes `DeepSpeedCPUAdam` and `DeepSpeedCPULion` and refuses every other, PyTorch's AdamW
     too, once the model is loaded. `zero_force_ds_cpu_optimizer` false allows others, which run PyTorch's

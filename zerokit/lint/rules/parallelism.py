@@ -22,12 +22,12 @@ rule = Rules("parallelism")
     needs=("num_gpus",),
 )
 def sequence_parallel_size(subject: Subject) -> Iterator[Hit]:
-    """Ranks that share a sequence and do not divide the GPUs
+    """A sequence-parallel size that does not divide the number of GPUs
 
     Under sequence parallelism as many ranks as `sequence_parallel_size` work on one sequence, and the rest of
     the GPUs see other samples. DeepSpeed divides one number by the other without looking at the remainder: 8
     GPUs and a size of 3 make 2.667 data-parallel ranks, and batch sizes that are no whole numbers. With
-    `data_parallel_size` beside it, the product of both has to be the number of GPUs, or DeepSpeed stops when
+    `data_parallel_size` set too, the product of both has to be the number of GPUs, or DeepSpeed stops when
     training starts.
 
     Source: `DeepSpeedConfig.__init__` in `deepspeed/runtime/config.py`; `initialize` in
@@ -54,7 +54,7 @@ def sequence_parallel_size(subject: Subject) -> Iterator[Hit]:
     good={**zero(1), "data_parallel_size": 4, "sequence_parallel_size": 2},
 )
 def data_parallel_size(subject: Subject) -> Iterator[Hit]:
-    """'data_parallel_size' by itself
+    """'data_parallel_size' without 'sequence_parallel_size'
 
     The key is read together with `sequence_parallel_size` only, to lay out the ranks of both. By itself it
     changes nothing: all GPUs are data-parallel ranks.
@@ -73,7 +73,7 @@ def data_parallel_size(subject: Subject) -> Iterator[Hit]:
     needs=("num_gpus",),
 )
 def tensor_parallel_size(subject: Subject) -> Iterator[Hit]:
-    """Tensor-parallel ranks that do not divide the GPUs
+    """A tensor-parallel size that does not divide the number of GPUs
 
     `tensor_parallel.autotp_size` ranks hold one copy of the model between them, so it has to divide the
     number of GPUs. Otherwise DeepSpeed cannot lay out the ranks and stops when training starts, in some cases
@@ -95,7 +95,7 @@ def tensor_parallel_size(subject: Subject) -> Iterator[Hit]:
     good={**zero(1), "tensor_parallel": {"autotp_size": 4}},
 )
 def tensor_parallel_sizes(subject: Subject) -> Iterator[Hit]:
-    """Two sizes of tensor parallelism that differ
+    """Two different tensor-parallel sizes
 
     Training reads `tensor_parallel.autotp_size`, and refuses a `tp.tp_size` that is neither 1 nor the same.
     Without `autotp_size` the model is not divided at all, whatever `tp.tp_size` says.
@@ -127,7 +127,7 @@ def tensor_parallel_heads(subject: Subject) -> Iterator[Hit]:
     """More tensor-parallel ranks than key-value heads
 
     AutoTP divides attention by its key-value heads. Ranks beyond their number hold no part of attention and
-    wait for the others in every layer. The result is correct, and DeepSpeed says so in its log.
+    wait for the others in every layer. The result is correct, and DeepSpeed's log mentions it.
 
     Source: `_apply_autotp_partitioning` in `deepspeed/runtime/engine.py`.
     """
@@ -145,7 +145,7 @@ def tensor_parallel_heads(subject: Subject) -> Iterator[Hit]:
     good={**zero(1), "pipeline": {"activation_checkpoint_interval": 1}},
 )
 def pipeline_section(subject: Subject) -> Iterator[Hit]:
-    """Options of a pipeline that cannot be
+    """Pipeline options without a pipeline
 
     The section `pipeline` is read by the engine of a model that the script made a `PipelineModule`. That
     engine refuses ZeRO stages 2 and 3, because they divide gradients while a pipeline still adds to them. In
@@ -167,7 +167,7 @@ def pipeline_section(subject: Subject) -> Iterator[Hit]:
     needs=("num_gpus",),
 )
 def hybrid_engine_size(subject: Subject) -> Iterator[Hit]:
-    """Ranks of the hybrid engine that do not divide the GPUs
+    """A hybrid-engine size that does not divide the number of GPUs
 
     For generation the hybrid engine puts ranks into groups of `inference_tp_size`. Ranks that are left over
     are in no group, and generation fails on them while the others wait.

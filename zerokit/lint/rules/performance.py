@@ -27,7 +27,7 @@ _MANY_ACCUMULATION_STEPS = 8
     good=zero(3, stage3_max_live_parameters=1e9),
 )
 def no_prefetch(subject: Subject) -> Iterator[Hit]:
-    """Stage 3 without gathering ahead
+    """Stage 3 without prefetching
 
     While one module is computed, stage 3 gathers the parameters of the next. It gathers at most
     `stage3_prefetch_bucket_size` elements, and no more than `stage3_max_live_parameters` leaves free. With 0
@@ -87,7 +87,7 @@ def small_sub_groups(subject: Subject) -> Iterator[Hit]:
     good=zero(3, stage3_param_persistence_threshold=1e5),
 )
 def no_persistence(subject: Subject) -> Iterator[Hit]:
-    """Norms and biases gathered again and again
+    """Norms and biases gathered at every use
 
     Parameters below `stage3_param_persistence_threshold` elements stay whole on every GPU. With 0 each norm
     and bias is gathered before each use: a message for some kilobytes. Keeping them takes a few megabytes.
@@ -102,10 +102,10 @@ def no_persistence(subject: Subject) -> Iterator[Hit]:
 
 @rule("overlap-off", severity="info", bad=zero(3, overlap_comm=False), good=zero(3))
 def overlap_off(subject: Subject) -> Iterator[Hit]:
-    """Communication that is waited for, in stage 3
+    """Communication that does not overlap, in stage 3
 
     `overlap_comm` is true in stage 3 unless the file says otherwise. With false the backward pass stops for
-    each reduction of gradients. Some set it against defects of older versions, the last of which were mended
+    each reduction of gradients. Some set it because of defects of older releases; the last of them were fixed
     in 0.18.8.
 
     Source: `DeepSpeedZeroConfig.overlap_comm_valid` in `deepspeed/runtime/zero/config.py`; DeepSpeed's pull
@@ -121,7 +121,7 @@ def overlap_off(subject: Subject) -> Iterator[Hit]:
 
 @rule("scattered-gradients", severity="info", bad=zero(2, contiguous_gradients=False), good=zero(2))
 def scattered_gradients(subject: Subject) -> Iterator[Hit]:
-    """Gradients left where the backward pass makes them
+    """Gradients that are not in one contiguous buffer
 
     `contiguous_gradients`, true by default, copies gradients into one buffer as they are made. Without it
     they lie scattered among the activations, and the holes that these leave cannot be used for anything
@@ -169,7 +169,7 @@ def one_gpu(subject: Subject) -> Iterator[Hit]:
     needs=("num_gpus",),
 )
 def quantized_weights_node(subject: Subject) -> Iterator[Hit]:
-    """Quantised weights that never leave a node
+    """Quantized weights on a single node
 
     `zero_quantized_weights` gathers parameters in 8 bits, to halve what goes between nodes. Inside a node
     the GPUs' own links are so fast that quantising costs more than it saves, and the rounding stays.
@@ -222,7 +222,7 @@ def reduction_per_micro_batch(subject: Subject) -> Iterator[Hit]:
     },
 )
 def slow_nvme_access(subject: Subject) -> Iterator[Hit]:
-    """NVMe read in small pieces, one after the other
+    """NVMe access in small blocks or single requests
 
     A drive reaches its speed with large blocks (`block_size`, in bytes, 1048576 by default) and many requests
     at once (`queue_depth`, 8 by default). With 4 KiB or a single request it gives a small part of it, and the

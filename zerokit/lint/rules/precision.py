@@ -29,7 +29,7 @@ _SWITCHES: tuple[Literal["bf16", "fp16"], ...] = ("bf16", "fp16")
     good={**_BF16, "fp16": {"enabled": False}, **_STAGE_2},
 )
 def bf16_and_fp16(subject: Subject) -> Iterator[Hit]:
-    """Both 16-bit formats at once
+    """bf16 and fp16 at the same time
 
     A model trains in bfloat16 or in float16; DeepSpeed asserts that one of them is off when it reads the
     config.
@@ -51,12 +51,12 @@ def bf16_and_fp16(subject: Subject) -> Iterator[Hit]:
     good={**ONE_SAMPLE, "bf16": {"enabled": True, "check_grad_overflow": False}, **_STAGE_2},
 )
 def precision_off(subject: Subject) -> Iterator[Hit]:
-    """A section for 16 bits that does not switch them on
+    """A 16-bit section that is not enabled
 
     `fp16`, `bf16` and `torch_autocast` are off unless `enabled` says otherwise, and their other keys then do
     nothing. Under the Trainer and accelerate it is worse: they switch on what `--bf16` or `mixed_precision`
     asks for where the section is absent or `enabled` is "auto". A section without `enabled` keeps the run in
-    fp32, without a word.
+    fp32, silently.
 
     Add `enabled`: "auto" for the Trainer and accelerate, true otherwise.
 
@@ -87,11 +87,11 @@ def precision_off(subject: Subject) -> Iterator[Hit]:
     given={"target": "deepspeed"},
 )
 def fp32_training(subject: Subject) -> Iterator[Hit]:
-    """A config that does not speak of precision
+    """A config without a precision
 
     Without `bf16`, `fp16` and `torch_autocast` DeepSpeed leaves the model's weights in the format in which
     the script made them and takes it for fp32. In fp32 weights and gradients take twice the memory of 16
-    bits, and matrix products run at a fraction of the speed.
+    bits, and matmuls run at a fraction of the speed.
 
     Add `"bf16": {"enabled": true}`, or `"bf16": {"enabled": false}` if fp32 is meant.
 
@@ -157,7 +157,7 @@ _MASTERS = (
     good={**ONE_SAMPLE, "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}, **_CPU},
 )
 def masters_without_offload(subject: Subject) -> Iterator[Hit]:
-    """16-bit master weights without offload of the optimizer
+    """16-bit master weights without optimizer offload
 
     Master weights in bf16 or fp16 go with DeepSpeed's Adam for the CPU, which keeps its averages in fp32, so
     they need `offload_optimizer`. DeepSpeed asserts it once the model is loaded. bf16 alone has a form
@@ -216,7 +216,7 @@ def fp16_on_bf16_model(subject: Subject) -> Iterator[Hit]:
     needs=("gpu",),
 )
 def bf16_on_older_card(subject: Subject) -> Iterator[Hit]:
-    """bf16 on a card without it
+    """bf16 on a GPU that does not support it
 
     Tensor cores multiply bfloat16 from compute capability 8.0 (Ampere) on. On older cards torch emulates the
     format: DeepSpeed asks `torch.cuda.is_bf16_supported()`, which is true there too, so the run starts and

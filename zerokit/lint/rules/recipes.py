@@ -42,7 +42,7 @@ def recipe_mismatch(subject: Subject) -> Iterator[Hit]:
 
     What the recipe sets under `training` and the config by a number of its own must be equal. The Trainer
     stops in `train()`, once the model is loaded; `zerokit train` stops at once. `total_num_steps` must be
-    `max_steps`, and without that nobody can know the steps before the data are read. `train_batch_size` must
+    `max_steps`, and without that the steps are not known before the data are read. `train_batch_size` must
     be the micro batch size x accumulation steps x data-parallel ranks, which is compared where `--num-gpus`
     is given.
 
@@ -109,7 +109,7 @@ def replaced_recipe_argument(subject: Subject) -> Iterator[Hit]:
     """An argument of the recipe that a section of the config replaces
 
     The section `optimizer` takes the place of `optim`, and `scheduler` that of `lr_scheduler_type`, even
-    where both mean the same. The Trainer says nothing about it; `zerokit train` refuses it.
+    where both mean the same. The Trainer reports nothing; `zerokit train` refuses it.
 
     Remove one of the two. Without the section the argument applies.
 
@@ -135,7 +135,7 @@ def lost_recipe_argument(subject: Subject) -> Iterator[Hit]:
     """An argument of the recipe that does not reach the optimizer or the schedule
 
     Where the optimizer or the schedule is in the config, arguments such as `weight_decay` reach it through
-    keys that are "auto". If such a key is absent, the constructor's own value holds, without a word.
+    keys that are "auto". If such a key is absent, the constructor's own value holds, silently.
 
     Add the key as "auto".
 
@@ -198,7 +198,7 @@ def recipe_refused(subject: Subject) -> Iterator[Hit]:
     needs=("recipe",),
 )
 def auto_find_batch_size(subject: Subject) -> Iterator[Hit]:
-    """A batch size that is searched for and fixed at once
+    """A fixed batch size together with 'auto_find_batch_size'
 
     With `auto_find_batch_size` the Trainer halves its batch until it fits, and writes the new size where the
     config says "auto". A number in the config stays what it is: DeepSpeed counts samples with it, and refuses

@@ -21,7 +21,7 @@ rule = Rules("zero")
     good={**zero(2), "gradient_allreduce_op": "sum"},
 )
 def zero_option(subject: Subject) -> Iterator[Hit]:
-    """An option that does not go with the stage
+    """An option that the stage refuses
 
     DeepSpeed refuses these when it reads the config:
 
@@ -60,7 +60,7 @@ def zero_option(subject: Subject) -> Iterator[Hit]:
     good={**ONE_SAMPLE, "gradient_clipping": 0.0, ZERO: {"stage": 2, "compute_grad_norm": False}},
 )
 def grad_norm_off(subject: Subject) -> Iterator[Hit]:
-    """'compute_grad_norm' switched off although something needs the norm
+    """'compute_grad_norm' off although something needs the norm
 
     Clipping needs the norm of all gradients, and `gradient_clipping` is 1.0 unless the file says otherwise
     (since DeepSpeed 0.19.3). ZenFlow and optimizer offload need it too, and so does the optimizer that stage
@@ -95,7 +95,7 @@ def grad_norm_off(subject: Subject) -> Iterator[Hit]:
 
 @rule("prescaled-gradients", stops=True, bad={**zero(2), "prescale_gradients": True}, good=zero(2))
 def prescaled_gradients(subject: Subject) -> Iterator[Hit]:
-    """Gradients divided before they are summed, where ZeRO does not do so
+    """Prescaled gradients where ZeRO does not support them
 
     `prescale_gradients` and a `gradient_predivide_factor` other than 1 guard against overflow in the sum
     over many ranks. With `reduce_scatter`, which is on by default, stages 2 and 3 refuse both when training
@@ -171,7 +171,7 @@ def accumulation_overlap(subject: Subject) -> Iterator[Hit]:
     good=zero(3, pipeline_loading_checkpoint=True),
 )
 def pipeline_loading_stage(subject: Subject) -> Iterator[Hit]:
-    """Checkpoints read one rank after another, below stage 3
+    """'pipeline_loading_checkpoint' below stage 3
 
     `pipeline_loading_checkpoint` lets the ranks of a node read a checkpoint in turn, to spare the host's
     memory. Only stage 3 can do so. In stages 1 and 2 training starts and saves as usual, and the first

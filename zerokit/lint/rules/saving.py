@@ -25,7 +25,7 @@ _WITHOUT: Mapping[str | None, str] = {
 
 @rule("unsaved-weights", severity="warning", bad=zero(3), good=_GATHERED, given={"target": "trainer"})
 def unsaved_weights(subject: Subject) -> Iterator[Hit]:
-    """A model in pieces that is not gathered when it is saved
+    """A partitioned model that is not gathered when it is saved
 
     In stage 3 each GPU holds its part of every parameter, and `stage3_gather_16bit_weights_on_model_save` is
     off unless it is given. Without it
@@ -53,7 +53,7 @@ def unsaved_weights(subject: Subject) -> Iterator[Hit]:
         return
     message = f"'{given or _GATHER}' is {'false' if given else 'absent'}: {_WITHOUT[subject.run.target]}"
     severity: Severity | None = "info" if subject.run.target in ("deepspeed", None) else None
-    # Without a Trainer or an accelerate nobody may ever save so.
+    # Without the Trainer or accelerate the script may never save in this way.
     fix = () if severity is not None else (SetValue(path, True),)
     place = (ZERO, given) if given else (ZERO,)
     hint = f'Set "{_GATHER}" to true' if given != _OLD else f"Write '{_GATHER}' in its place, with true"
@@ -91,7 +91,7 @@ def universal_left_on(subject: Subject) -> Iterator[Hit]:
     given={"target": "trainer"},
 )
 def parallel_write(subject: Subject) -> Iterator[Hit]:
-    """Parallel writing of pipeline stages, without a pipeline
+    """Parallel writing of pipeline stages without a pipeline
 
     `checkpoint.parallel_write.pipeline_stage` lets the data-parallel ranks of a pipeline stage write its
     layers together. It is read by the engine of a `PipelineModule`, which neither the Trainer nor accelerate
@@ -108,7 +108,7 @@ def masters_from_16_bit(subject: Subject) -> Iterator[Hit]:
 
     When training resumes, `"load_from_fp32_weights": false` makes the fp32 master weights of the checkpoint's
     16-bit weights, although the checkpoint has the fp32 ones: what lies below 16-bit precision is lost at
-    each resume. The key is for checkpoints whose optimizer states are gone.
+    each resume. The key is for checkpoints without optimizer states.
 
     Source: `_load_legacy_checkpoint` in `deepspeed/runtime/zero/stage_1_and_2.py`.
     """

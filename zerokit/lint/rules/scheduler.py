@@ -44,7 +44,7 @@ def with_schedule(kind: str, /, *, lr: Any = 1e-4, stage: int = 2, **params: Any
     good=with_schedule("WarmupCosineLR", total_num_steps=1000, **_LINEAR),
 )
 def torch_scheduler(subject: Subject) -> Iterator[Hit]:
-    """A schedule of PyTorch on an optimizer that DeepSpeed wraps
+    """A PyTorch schedule for an optimizer that DeepSpeed wraps
 
     DeepSpeed finds the schedules of `torch.optim.lr_scheduler` by their names and hands them the optimizer
     as it is by then: wrapped by ZeRO, fp16 or bf16. PyTorch takes none but its own and stops with
@@ -75,7 +75,7 @@ def _is_wrapped(subject: Subject) -> bool:
     good=with_schedule("WarmupCosineLR", stage=0, total_num_steps=1000, **_LINEAR),
 )
 def plateau_schedule(subject: Subject) -> Iterator[Hit]:
-    """'ReduceLROnPlateau', which is shown the batch size
+    """'ReduceLROnPlateau', which gets the batch size as its metric
 
     This schedule lowers the learning rate when a measure, such as the validation loss, stops falling. The
     engine has none to pass. Its call fails, and it falls back on one with the global batch size, which was
@@ -99,7 +99,7 @@ def plateau_schedule(subject: Subject) -> Iterator[Hit]:
     good=with_schedule("WarmupDecayLR", lr=2e-5, total_num_steps=1000, warmup_max_lr=2e-5, **_LINEAR),
 )
 def decay_default_rate(subject: Subject) -> Iterator[Hit]:
-    """'WarmupDecayLR' that rises to 0.001, whatever the optimizer says
+    """'WarmupDecayLR' that rises to 0.001 whatever the optimizer's rate
 
     `warmup_max_lr` of `WarmupDecayLR` is 0.001 unless it is given, while `WarmupLR` takes the optimizer's
     `lr`. An optimizer with 2e-5 is so trained with fifty times as much. The Trainer fills the key if it is
@@ -132,7 +132,7 @@ def decay_default_rate(subject: Subject) -> Iterator[Hit]:
     good=with_schedule("WarmupLR", lr=2e-5, warmup_max_lr=2e-5, **_LINEAR),
 )
 def overridden_rate(subject: Subject) -> Iterator[Hit]:
-    """A learning rate that the schedule replaces
+    """A learning rate that the schedule overrides
 
     A schedule with a rate of its own, such as `warmup_max_lr`, writes it into every group of parameters from
     the first step on. The optimizer's `lr` is then never used, and neither are Muon's `muon_lr` and
@@ -183,7 +183,7 @@ def overridden_rate(subject: Subject) -> Iterator[Hit]:
     good=with_schedule("WarmupLR", lr=1e-3, warmup_min_lr=0.0, warmup_max_lr=1e-3, **_LINEAR),
 )
 def falling_warmup(subject: Subject) -> Iterator[Hit]:
-    """A schedule whose least value is above its greatest
+    """A schedule whose minimum is above its maximum
 
     DeepSpeed does not compare them. A warmup then begins at the higher rate, and the first steps are the
     largest: with 1.0 the model is lost before training has begun.
@@ -241,7 +241,7 @@ def warmup_exceeds_total(subject: Subject) -> Iterator[Hit]:
     good=with_schedule("WarmupLR", warmup_num_steps=10, warmup_type="linear"),
 )
 def warmup_of_one(subject: Subject) -> Iterator[Hit]:
-    """A warmup of one step, which takes two
+    """A warmup of one step, which takes two steps
 
     DeepSpeed makes `warmup_num_steps` at least 2, and since 0.19.6 refuses 0. So there is no schedule
     without a warmup: the first step always has the least rate, 0 unless it is given, and changes nothing.
@@ -264,7 +264,7 @@ def warmup_of_one(subject: Subject) -> Iterator[Hit]:
     good=with_schedule("WarmupCosineLR", total_num_steps=1000, **_LINEAR),
 )
 def range_test_left_on(subject: Subject) -> Iterator[Hit]:
-    """A test of learning rates, left in the file
+    """A learning-rate range test left in the file
 
     `LRRangeTest` raises the learning rate step by step and without an end, to find out from where on
     training breaks. It is for a trial run of some hundred steps.
@@ -283,7 +283,7 @@ def range_test_left_on(subject: Subject) -> Iterator[Hit]:
     good=with_schedule("WarmupLR", **_LINEAR),
 )
 def schedule_start(subject: Subject) -> Iterator[Hit]:
-    """A schedule that begins in the middle
+    """A schedule that does not start at step 0
 
     `last_batch_iteration` is for code that restores a schedule by hand. DeepSpeed sets it itself when it
     loads a checkpoint. In a file it makes each new run skip the steps before it, the warmup among them.

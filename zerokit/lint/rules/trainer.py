@@ -1,4 +1,4 @@
-"""A config against the Trainer: what it fills, compares, overwrites and does not look at."""
+"""A config against the Trainer: what it fills, compares, overwrites and does not read."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def for_trainer(subject: Subject) -> bool:
     given={"target": "trainer"},
 )
 def lost_argument(subject: Subject) -> Iterator[Hit]:
-    """An absent key, for which DeepSpeed's value holds and not the Trainer's argument
+    """An absent key: DeepSpeed's default overrides the Trainer's argument
 
     The Trainer fills in keys that are "auto" and compares those that have a value. To a key that is absent it
-    does neither, and says nothing:
+    does neither, and reports nothing:
 
     - without `gradient_clipping` DeepSpeed clips at 1.0 (before 0.19.3: not at all), whatever `max_grad_norm`
       is;
@@ -100,7 +100,7 @@ def _absent(key: str | tuple[str, ...], message: str, severity: Severity | None 
     given={"target": "trainer"},
 )
 def fixed_value(subject: Subject) -> Iterator[Hit]:
-    """A value that the Trainer insists on finding in its own arguments
+    """A value that must equal an argument of the Trainer
 
     The Trainer compares what it could fill in, and stops where the file says otherwise: "Please correct the
     following DeepSpeed config values that mismatch TrainingArguments values". It does so in `train()`, after
@@ -148,10 +148,10 @@ _SHAPES: Mapping[str, str] = {
     given={"target": "trainer"},
 )
 def replaced_argument(subject: Subject) -> Iterator[Hit]:
-    """A section that takes the place of an argument, without a word
+    """A section that silently replaces an argument of the Trainer
 
-    With a section `scheduler` the Trainer does not look at `lr_scheduler_type`, with `optimizer` not at
-    `optim`. `WarmupLR`, which stands in many templates, is what the Trainer calls `constant_with_warmup`: the
+    With a section `scheduler` the Trainer ignores `lr_scheduler_type`, and with `optimizer` it ignores
+    `optim`. `WarmupLR`, which many templates have, is what the Trainer calls `constant_with_warmup`: the
     learning rate stays at its highest to the end, although the Trainer's own default is `linear` and people
     ask for `cosine`. `WarmupDecayLR` is `linear` and `WarmupCosineLR` is `cosine`, both with a warmup that is
     logarithmic unless `warmup_type` says "linear".
@@ -216,8 +216,8 @@ def bfloat16_section(subject: Subject) -> Iterator[Hit]:
     """bfloat16 under its old name
 
     accelerate, and the Trainer with it, knows `bf16` only. Where that is absent it adds it, switched on or
-    off as the script asks, and DeepSpeed does not look at `bfloat16` beside `bf16`. So a `bfloat16` that is
-    enabled trains in fp32 unless the script asks for bf16.
+    off as the script asks, and DeepSpeed does not read `bfloat16` if there is a `bf16`. So a `bfloat16` that
+    is enabled trains in fp32 unless the script asks for bf16.
 
     Call it `bf16`.
 
@@ -228,7 +228,7 @@ def bfloat16_section(subject: Subject) -> Iterator[Hit]:
         return
     section = subject.written.get("bfloat16")
     if "bf16" not in subject.written and isinstance(section, Mapping) and section.get("enabled") is True:
-        message = "'bfloat16' does nothing here: accelerate adds a 'bf16', which goes before it"
+        message = "'bfloat16' does nothing here: accelerate adds a 'bf16', which takes precedence over it"
         # The Trainer would compare what it has not seen so far with its arguments, and may stop.
         fix = () if subject.run.target == "trainer" else (Move(("bfloat16",), ("bf16",)),)
         yield Hit(("bf16",), message, "Call it 'bf16'", fix)
@@ -273,7 +273,7 @@ def overwritten_key(subject: Subject) -> Iterator[Hit]:
     given={"target": "trainer"},
 )
 def deepspeed_loader(subject: Subject) -> Iterator[Hit]:
-    """An option of a data loader that is not there
+    """An option of DeepSpeed's data loader, which is not used
 
     `dataloader_drop_last` is for the loader that DeepSpeed makes from the `training_data` that
     `deepspeed.initialize` is given. The Trainer and accelerate make their own; the Trainer's argument has the

@@ -38,9 +38,9 @@ def key_of_later_version(subject: Subject) -> Iterator[Hit]:
 
     Files travel: a config written for today's DeepSpeed is used with last year's on a cluster. Most sections
     below `zero_optimization` refuse a key that they do not know, when training starts. At the top, and in
-    many other sections, older releases pass over it in silence, and the setting does nothing.
+    many other sections, older releases ignore it silently, and the setting does nothing.
 
-    The rule speaks with `--deepspeed-version` only.
+    The rule runs with `--deepspeed-version` only.
 
     Source: the sources of the releases from 0.14.0 on, compared key by key.
     """
@@ -52,7 +52,7 @@ def key_of_later_version(subject: Subject) -> Iterator[Hit]:
             continue
         facts = key_facts(path)
         since = facts.since if facts is not None else None
-        refuses = "refuses" if refused_at(path, version) else "passes over"
+        refuses = "refuses" if refused_at(path, version) else "ignores"
         message = f"DeepSpeed {version} {refuses} '{path[-1]}'"
         if since is not None and since > version:
             yield Hit(path, f"{message}, which came with {since}", f"Use DeepSpeed {since} or later")
@@ -112,7 +112,7 @@ def optimizer_of_later_version(subject: Subject) -> Iterator[Hit]:
     given={"deepspeed_version": Version(0, 18, 0)},
 )
 def default_of_version(subject: Subject) -> Iterator[Hit]:
-    """An absent key that means one thing in this release, and another in the newest
+    """An absent key whose default differs between this release and the newest
 
     DeepSpeed changed defaults without saying so: gradients are clipped at 1.0 since 0.19.3, and were not
     before; offloaded memory is pinned since 0.19.5. A file that leaves such a key out trains differently
@@ -163,13 +163,13 @@ def _shown(value: Any) -> str:
     given={"deepspeed_version": Version(0, 18, 0)},
 )
 def changed_meaning(subject: Subject) -> Iterator[Hit]:
-    """A setting that this release of DeepSpeed takes otherwise than the newest
+    """A setting that this release of DeepSpeed reads differently from the newest
 
     Some settings are as old as DeepSpeed and have come to mean something else: `WarmupLR` once rose to 0.001
     whatever the optimizer said, Muon once did without stage 3, and buffers such as the frequencies of rotary
     embeddings were converted to 16 bits. What an older release refuses, or does quite otherwise, is an error.
 
-    The rule speaks with `--deepspeed-version` only.
+    The rule runs with `--deepspeed-version` only.
 
     Source: DeepSpeed's pull requests, and the sources of the releases on both sides.
     """

@@ -128,7 +128,7 @@ def zenflow_auto_update(subject: Subject) -> Iterator[Hit]:
 
 @rule("zenflow-accumulation", severity="warning", bad={**_GOOD, "gradient_accumulation_steps": 8}, good=_GOOD)
 def zenflow_accumulation(subject: Subject) -> Iterator[Hit]:
-    """Accumulation steps that ZenFlow replaces
+    """Accumulation steps that ZenFlow overrides
 
     ZenFlow applies the accumulated gradients every `update_interval` micro-batches and writes that number
     over `gradient_accumulation_steps` when training starts. The batch sizes have been computed by then, so
@@ -185,7 +185,7 @@ def zenflow_overlap(subject: Subject) -> Iterator[Hit]:
 
 @rule("zenflow-weights", bad=_zero_with(stage=2), good=_GOOD)
 def zenflow_weights(subject: Subject) -> Iterator[Hit]:
-    """ZenFlow in stages 1 and 2 of releases that scramble the model's weights
+    """ZenFlow in stages 1 and 2 of releases that scramble the weights
 
     From 0.19.7 to 0.19.8 at least, the engine lays matrices into its flat buffer column by column, as ZenFlow
     wants them, and reads them back row by row. Each matrix then has its values in another order, from before
@@ -210,12 +210,12 @@ def zenflow_weights(subject: Subject) -> Iterator[Hit]:
     good=_GOOD,
 )
 def zenflow_optimizer(subject: Subject) -> Iterator[Hit]:
-    """ZenFlow with an optimizer other than Adam of the section 'optimizer'
+    """ZenFlow without Adam in the section 'optimizer'
 
     ZenFlow calls the optimizer on the CPU with arguments of its own, which only DeepSpeed's Adam for ZenFlow
     takes; that is what "Adam" and "AdamW" of the section become. Any other optimizer fails in the first step
     with a TypeError, the Trainer's own among them. Stages 1 and 2 fail without the section as soon as the
-    engine is made: they take its `params` for an optimizer of their own. Stage 3 asks for no section, and a
+    engine is made: they use its `params` for an optimizer of their own. Stage 3 needs no section, and a
     script may hand it a `ZenFlowCPUAdam`, to a Trainer as well.
 
     Source: `zenflow_cpu_optimizer_step` and `ZenFlowZeroOptimizer.__init__` in
@@ -249,7 +249,7 @@ def zenflow_optimizer(subject: Subject) -> Iterator[Hit]:
     good=_GOOD,
 )
 def zenflow_steps_per_epoch(subject: Subject) -> Iterator[Hit]:
-    """'steps_per_epoch' of ZenFlow in the file
+    """'steps_per_epoch' of ZenFlow set in the file
 
     DeepSpeed writes this value itself, from the length of the data loader that it builds. A value in the
     file is used only where it builds none, and then only with the strategy "epoch".

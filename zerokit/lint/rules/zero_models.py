@@ -13,7 +13,7 @@ from zerokit.resolving.who_fills import SIZE_RULES
 rule = Rules("zero")
 
 _LEAVES = frozenset({"mixtral", "qwen2_moe", "qwen3_moe"})
-"""The `model_type` of those whose blocks DeepSpeed takes for leaves by itself."""
+"""The `model_type` of models whose expert blocks DeepSpeed treats as leaf modules by itself."""
 
 
 @rule(
@@ -25,10 +25,10 @@ _LEAVES = frozenset({"mixtral", "qwen2_moe", "qwen3_moe"})
     needs=("model",),
 )
 def moe_leaf_module(subject: Subject) -> Iterator[Hit]:
-    """A mixture of experts that stage 3 does not know as such
+    """A mixture of experts without leaf modules in stage 3
 
     Stage 3 gathers parameters module by module, all ranks together. If the experts are modules of their own,
-    a rank whose tokens meet other experts than its neighbours' gathers other parameters, and training gets
+    a rank that routes tokens to other experts than its neighbours gathers other parameters, and training gets
     stuck. DeepSpeed avoids this by gathering a block of experts as one ("leaf module"), and knows the blocks
     of Mixtral, Qwen2-MoE and Qwen3-MoE.
 
