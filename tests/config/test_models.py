@@ -23,7 +23,7 @@ from zerokit.config.optimizer_params import offload_only
 from zerokit.config.optimizers import OPTIMIZERS
 from zerokit.config.scheduler import TORCH_SCHEDULERS
 from zerokit.config.torch_schedulers import TORCH_SCHEDULE_PARAMS
-from zerokit.config.zero import STAGE_3_KEYS, ZeroOptimization
+from zerokit.config.zero import ZeroOptimization
 from zerokit.documents import Document, read_document
 from zerokit.errors import DocumentError
 from zerokit.releases.versions import key_facts
@@ -191,13 +191,6 @@ def test_releases_are_those_of_the_table_of_versions() -> None:
                 assert since((*path, name)) == (str(facts.since) if facts.since else None), (path, name)
                 compared += 1
     assert compared > 300
-
-
-def test_stage_3_keys_are_derived() -> None:
-    assert "stage3_max_live_parameters" in STAGE_3_KEYS
-    assert "enable_sanity_checks" in STAGE_3_KEYS
-    assert "offload_param" not in STAGE_3_KEYS
-    assert "reduce_bucket_size" not in STAGE_3_KEYS
 
 
 def test_sections_are_found_inside_lists_mappings_and_by_type() -> None:

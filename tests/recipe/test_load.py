@@ -10,9 +10,9 @@ import pytest
 
 from zerokit.errors import DocumentError, RecipeError, ZerokitError
 from zerokit.recipe import PYTHON_REFERENCE, load_recipe, trainer_keys
-from zerokit.recipe.also_called import _ALSO_CALLED, _WITHIN, meant, whole_name
 from zerokit.recipe.load import embedded_text
 from zerokit.recipe.model import DataSection, ModelSection, Recipe, TaskSection
+from zerokit.recipe.synonyms import _SYNONYMS, _WITHIN, full_name, meant
 from zerokit.recipe.trainer_keys import installed_types
 
 MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
@@ -244,7 +244,7 @@ def test_names_that_mean_something_else_elsewhere_speak_in_their_section_alone(n
     assert meant("peft", name, choices).removeprefix("It is called ") in choices
     for section in ("", "model", "task", "training"):
         assert "peft" not in meant(section, name, [])
-    assert whole_name(name) is None
+    assert full_name(name) is None
     assert meant("training", "lora_dropout", []) == "It is peft.lora_dropout"
 
 
@@ -260,7 +260,7 @@ def test_keys_without_their_section_as_other_tools_have_them_are_told_where_they
     }
     file.write_text(MINIMAL + "".join(f"{key}: 1\n" for key in keys))
     assert [line.rpartition(". ")[2] for line in told(file)] == [f"It is {key}" for key in keys.values()]
-    assert whole_name("push_to_hub") is None  # which is no key of that section, either
+    assert full_name("push_to_hub") is None  # which is no key of that section, either
 
 
 def test_releases_of_transformers_that_have_a_name_mean_their_own(
@@ -281,7 +281,7 @@ def test_releases_of_transformers_that_have_a_name_mean_their_own(
             "save_total_limit": int | None,
             "eval_steps": int | float,
         }
-        assert whole_name("warmup_ratio") == "training.warmup_ratio"
+        assert full_name("warmup_ratio") == "training.warmup_ratio"
     finally:
         installed_types.cache_clear()
 
@@ -304,7 +304,7 @@ def test_every_other_name_is_of_a_key_that_there_is() -> None:
         "training": types,
         "peft": {"type"} | {f.name for type_ in METHODS for f in dataclasses.fields(config_class(type_))},
     }
-    tables = (_ALSO_CALLED, *_WITHIN.values())
+    tables = (_SYNONYMS, *_WITHIN.values())
     for table in tables:
         for key, names in table.items():
             section, _, name = key.rpartition(".")

@@ -237,12 +237,3 @@ class ZeroOptimization(Section):
         if old in self.model_fields_set and new not in self.model_fields_set:
             result.pop(new, None)
         return result
-
-
-STAGE_3_KEYS = frozenset(
-    name
-    for name, field in ZeroOptimization.model_fields.items()
-    if name != "offload_param"
-    and any(isinstance(item, Acts) and item.stages == (3,) for item in field.metadata)
-)
-"""Keys that DeepSpeed reads in stage 3 only and ignores silently below; `offload_param` besides."""

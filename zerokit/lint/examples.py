@@ -19,10 +19,10 @@ def zero(stage: int | str, /, **keys: Any) -> dict[str, Any]:
     return {**ONE_SAMPLE, "zero_optimization": {"stage": stage, **keys}}
 
 
-class Given(Mapping[str, Any]):
+class Facts(Mapping[str, Any]):
     """Facts of a run, by their names in `Run.of`; a function among the values is called for its result.
 
-    ``Given(model=llama_8b, num_gpus=8)`` costs nothing until a rule's examples are run.
+    ``Facts(model=llama_8b, num_gpus=8)`` costs nothing until a rule's examples are run.
     """
 
     def __init__(self, **fields: Any) -> None:

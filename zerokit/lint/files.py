@@ -13,7 +13,7 @@ from zerokit.documents.causes import has_tags
 from zerokit.errors import DocumentError
 from zerokit.lint.accelerate_file import check_accelerate_yaml, is_accelerate_config
 from zerokit.lint.recognition import looks_like_ds_config, mentions_ds_config, refuse_other_files
-from zerokit.lint.run import OnBug, Report, Select, all_of, check_document
+from zerokit.lint.run import OnBug, Report, Select, check_document, everything
 from zerokit.resolving.run import Run
 
 STDIN = Path("-")
@@ -66,7 +66,7 @@ def read_file(path: Path) -> Document:
 
 
 def check_file(
-    document: Document, run: Run | None = None, *, on_bug: OnBug | None = None, select: Select = all_of
+    document: Document, run: Run | None = None, *, on_bug: OnBug | None = None, select: Select = everything
 ) -> Report:
     """What is wrong with a ds_config, or with the YAML of ``accelerate launch``; see `check_document`."""
     if is_accelerate_config(document.data):

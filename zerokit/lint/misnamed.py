@@ -17,7 +17,7 @@ from zerokit.resolving.run import Run
 _Entry = TypeVar("_Entry")
 
 
-class Meant(NamedTuple):
+class RenamedSections(NamedTuple):
     """A document in which each section has the name that it was plainly meant to have."""
 
     document: Document
@@ -30,7 +30,7 @@ class Meant(NamedTuple):
     """Makes a finding in `document` one in the file."""
 
 
-def look_inside(document: Document, run: Run) -> Meant:
+def rename_sections(document: Document, run: Run) -> RenamedSections:
     """Give the sections of a document that plainly have another's name their own."""
     found: list[Finding] = []
     moves: list[Move] = []
@@ -62,7 +62,7 @@ def look_inside(document: Document, run: Run) -> Meant:
             spans=_moved(meant.spans, edit),
         )
         valid = load_valid_part(meant)
-    return Meant(meant, valid, found, as_in_file)
+    return RenamedSections(meant, valid, found, as_in_file)
 
 
 def _first(findings: list[Finding], document: Document) -> tuple[Finding, Move] | None:

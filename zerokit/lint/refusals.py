@@ -11,7 +11,7 @@ from zerokit.findings import Finding
 from zerokit.lint.adjust import for_this_run
 from zerokit.lint.plain_json import check_text
 from zerokit.lint.rule import Topic
-from zerokit.lint.run import all_rules, lacking
+from zerokit.lint.run import all_rules, missing_needs
 from zerokit.lint.subject import Subject
 from zerokit.resolving.run import Run
 from zerokit.resolving.trace import Refused, Resolution
@@ -24,7 +24,7 @@ DeepSpeed gets, which the file does not show before it is resolved."""
 def refusals(subject: Subject) -> Iterator[tuple[Topic, Refused]]:
     """What stops the run when it starts or at its first step, with the topic of the rule that says so."""
     for rule in all_rules().values():
-        if rule.check is None or not rule.stops or lacking(rule, subject):
+        if rule.check is None or not rule.stops or missing_needs(rule, subject):
             continue
         for hit in rule.check(subject):
             if hit.stops and (hit.severity or rule.severity) == "error":

@@ -49,7 +49,7 @@ class Hit:
     """False: though an error, it stops no run, unlike others of a rule that does."""
 
 
-def idle_at(
+def unused_key(
     subject: Subject,
     path: KeyPath,
     hint: str = "Remove the key",

@@ -15,13 +15,13 @@ from zerokit.findings import Edit, Finding, Move, Remove, ReplaceText, SetValue
 from zerokit.lint.adjust import for_this_run
 from zerokit.lint.disabling import apply_disables, read_disables
 from zerokit.lint.folding import fold_placeholders, fold_sections
-from zerokit.lint.misnamed import look_inside
+from zerokit.lint.misnamed import rename_sections
 from zerokit.lint.plain_json import check_text
 from zerokit.lint.rule import RULES, Hit, Need, Rule
 from zerokit.lint.subject import Subject
 from zerokit.resolving.run import Run
 
-SAID: Mapping[Need, Callable[[Run], object]] = {
+FACTS: Mapping[Need, Callable[[Run], object]] = {
     "num_gpus": lambda run: run.cluster.num_gpus,
     "model": lambda run: run.model,
     "recipe": lambda run: run.recipe,
@@ -56,7 +56,7 @@ Select = Callable[[Report], Report]
 """Cuts a report to what a person asked for."""
 
 
-def all_of(report: Report) -> Report:
+def everything(report: Report) -> Report:
     """A person who asked for nothing in particular."""
     return report
 
@@ -66,7 +66,7 @@ def check_document(
     run: Run | None = None,
     *,
     on_bug: OnBug | None = None,
-    select: Select = all_of,
+    select: Select = everything,
 ) -> Report:
     """Everything that is wrong with a ds_config read from a file.
 
@@ -78,7 +78,7 @@ def check_document(
     """
     rules = all_rules()
     run = run or Run()
-    meant, valid, misnamed, as_in_file = look_inside(document, run)
+    meant, valid, misnamed, as_in_file = rename_sections(document, run)
     found = [for_this_run(finding, meant, run) for finding in valid.findings]
     findings, of_text = check_text(meant, found, run.target)
     findings = [_placed(finding, meant) for finding in findings] + of_text
@@ -87,7 +87,7 @@ def check_document(
     if valid.config is not None:
         subject = Subject.of(valid, run)
         for rule in rules.values():
-            missing = lacking(rule, subject)
+            missing = missing_needs(rule, subject)
             if missing:
                 not_run[rule.id] = missing
             elif rule.check is not None:
@@ -117,9 +117,9 @@ def check_launch_document(document: Document, *, on_bug: OnBug | None = None) ->
     return Report(_sorted(findings, document), {})
 
 
-def lacking(rule: Rule, subject: Subject) -> tuple[Need, ...]:
+def missing_needs(rule: Rule, subject: Subject) -> tuple[Need, ...]:
     """What the rule needs and was not told."""
-    return tuple(need for need in rule.needs if SAID[need](subject.run) is None)
+    return tuple(need for need in rule.needs if FACTS[need](subject.run) is None)
 
 
 def all_rules() -> dict[str, Rule]:

@@ -22,11 +22,11 @@ from zerokit.documents import (
 )
 from zerokit.errors import RecipeError, ZerokitError, did_you_mean, nearest, noted, raise_together
 from zerokit.open_options import open_options
-from zerokit.recipe.also_called import whole_name
 from zerokit.recipe.mistakes import problems
 from zerokit.recipe.model import Recipe
 from zerokit.recipe.origins import Origins
 from zerokit.recipe.streaming import streaming_problems
+from zerokit.recipe.synonyms import full_name
 from zerokit.recipe.training_keys import check_without_imports
 
 EMBEDDED = {"default.yaml": "embedded default recipe", "finetune.yaml": "embedded fine-tuning recipe"}
@@ -175,7 +175,7 @@ def _key_of(name: str) -> KeyPath:
             close = nearest(name, [*OWN_NAMES, *(f"--{short}" for short in _SHORTHANDS)])
             meant = f"Did you mean '{close}'? If not, give" if close else "Give"
             such = f"such as --training.{section}"
-            if (known := whole_name(section)) is not None:
+            if (known := full_name(section)) is not None:
                 meant, such = "Give", f"as in --{known}"
             hint = f"{meant} the section too, {such}"
         raise RecipeError(f"unknown section '{section}'", where=name, hint=hint)

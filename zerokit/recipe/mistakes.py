@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from zerokit.documents import dotted, has_value
 from zerokit.findings import Finding
-from zerokit.recipe.also_called import key_meant, meant
 from zerokit.recipe.model import task_hint
+from zerokit.recipe.synonyms import key_meant, meant
 from zerokit.validation import by_weight, shown, wrong_value
 
 if TYPE_CHECKING:

@@ -145,7 +145,7 @@ TaskType = Literal[
 ]
 
 
-TASKS_ALSO_CALLED = {
+TASK_SYNONYMS = {
     **dict.fromkeys(("sft", "clm", "pretraining", "instruction_tuning", "chat"), "causal_lm"),
     **dict.fromkeys(("classification", "text_classification"), "sequence_classification"),
     **dict.fromkeys(("ner", "tagging", "pos"), "token_classification"),
@@ -159,7 +159,7 @@ TASKS_ALSO_CALLED = {
 def task_called(name: object) -> str | None:
     """The task that a name means, as it is written here or called elsewhere; None for no such name."""
     plain = str(name).lower().replace("-", "_")
-    return plain if plain in get_args(TaskType) else TASKS_ALSO_CALLED.get(plain)
+    return plain if plain in get_args(TaskType) else TASK_SYNONYMS.get(plain)
 
 
 def task_hint(name: object) -> str:

@@ -9,8 +9,8 @@ from typing import Any, Literal, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
-from zerokit.recipe.also_called import meant
 from zerokit.recipe.origins import Origins
+from zerokit.recipe.synonyms import meant
 from zerokit.recipe.trainer_keys import OWNED, installed_types
 from zerokit.validation import wrong_value
 

@@ -15,7 +15,7 @@ from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.unused_keys import unused_keys
 from zerokit.documents import KeyPath, leaves
 
-Given = Literal["set", "default", "absent"]
+Facts = Literal["set", "default", "absent"]
 """How a config comes to a value: it says so, DeepSpeed's default applies, or there is none."""
 
 _DTYPES = {
@@ -45,7 +45,7 @@ class Side:
 
     value: Any
     """None where it is absent."""
-    given: Given
+    given: Facts
 
 
 @dataclass(frozen=True)

@@ -102,13 +102,13 @@ def _settle(
         if filled.added:
             config[filled.name] = "auto"
         return
-    for name, value in filled.contradicted(ds_value, arguments):
+    for name, value in filled.conflicts(ds_value, arguments):
         raise ConfigError(
             f"{name} is {arguments[name]}, but {filled.name} in {ds_where} is {value}",
             where=where(name),
             hint=f'Make them equal, or write "auto" for {filled.name}',
         )
-    for name, value in filled.said(ds_value).items():
+    for name, value in filled.as_arguments(ds_value).items():
         arguments.setdefault(name, value)
 
 

@@ -124,16 +124,16 @@ class FilledKey:
             return None
         return (target == "trainer" and self.trainer) or self.accelerate
 
-    def said(self, written: Any) -> dict[str, Any]:
+    def as_arguments(self, written: Any) -> dict[str, Any]:
         """What a value in the file says of the Trainer's arguments."""
         assert self.trainer is not None
         values = written if isinstance(written, list) else [written]
         return dict(zip(self.trainer.arguments, values, strict=False))
 
-    def contradicted(self, written: Any, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    def conflicts(self, written: Any, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """The arguments among `given` that a value in the file contradicts, with what it says."""
         assert self.trainer is not None
-        for name, value in self.said(written).items():
+        for name, value in self.as_arguments(written).items():
             wanted = given.get(name, value)
             if name in given and len(self.trainer.arguments) == 1:
                 wanted = self.trainer.value(Run(target="trainer", cluster=Cluster(1), given=given))
@@ -165,7 +165,7 @@ def _size(key: str, rule: SizeRule) -> FilledKey:
     return FilledKey(f"zero_optimization.{key}", source, last)
 
 
-def _told_nothing(name: str, value: Any) -> FilledKey:
+def _unset(name: str, value: Any) -> FilledKey:
     """What accelerate's plugin is given in Python or the environment, and is not where there is a file."""
     source = Source(PLUGIN, makes=value, note="accelerate, which was told nothing else")
     return FilledKey(f"zero_optimization.{name}", None, source)
@@ -258,12 +258,12 @@ FILLED: Mapping[str, FilledKey] = {
             lost=True,
             schedules=_WARMUPS,
         ),
-        _told_nothing("stage", 2),
-        _told_nothing("offload_optimizer.device", "none"),
-        _told_nothing("offload_optimizer.nvme_path", "none"),
-        _told_nothing("offload_param.device", "none"),
-        _told_nothing("offload_param.nvme_path", "none"),
-        _told_nothing("stage3_gather_16bit_weights_on_model_save", False),
+        _unset("stage", 2),
+        _unset("offload_optimizer.device", "none"),
+        _unset("offload_optimizer.nvme_path", "none"),
+        _unset("offload_param.device", "none"),
+        _unset("offload_param.nvme_path", "none"),
+        _unset("stage3_gather_16bit_weights_on_model_save", False),
         FilledKey(
             "steps_per_print",
             None,

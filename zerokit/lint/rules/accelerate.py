@@ -7,7 +7,7 @@ from typing import Any
 
 from zerokit.config.base import AUTO, ZERO
 from zerokit.findings import Remove
-from zerokit.lint.examples import Given, model_with_text_config, recipe
+from zerokit.lint.examples import Facts, model_with_text_config, recipe
 from zerokit.lint.optimizer_facts import default_clipping, optimizer_name
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
@@ -169,7 +169,7 @@ def accelerate_dummies(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad=_zero(2, offload_optimizer={"device": "cpu"}),
     good=_zero(2),
-    given=Given(target="trainer", recipe=lambda: recipe(training={"optim": "adafactor"})),
+    given=Facts(target="trainer", recipe=lambda: recipe(training={"optim": "adafactor"})),
 )
 def accelerate_optimizer_swap(subject: Subject) -> Iterator[Hit]:
     """Offload that turns the script's optimizer into Adam
@@ -207,7 +207,7 @@ def accelerate_optimizer_swap(subject: Subject) -> Iterator[Hit]:
     stops=True,
     bad=_zero(2, reduce_bucket_size="auto"),
     good=_zero(2, reduce_bucket_size=5e7),
-    given=Given(target="accelerate", model=model_with_text_config),
+    given=Facts(target="accelerate", model=model_with_text_config),
     needs=("model",),
 )
 def no_hidden_size(subject: Subject) -> Iterator[Hit]:

@@ -10,7 +10,7 @@ from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.key_index import canonical, section_at
 from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Edit, Move, Remove, SetValue
-from zerokit.lint.examples import ONE_SAMPLE, Given, model_with_text_config, zero
+from zerokit.lint.examples import ONE_SAMPLE, Facts, model_with_text_config, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.resolving.auto_word import FREE_TEXT, TARGETS, autos
@@ -157,7 +157,7 @@ def _fills(path: KeyPath, subject: Subject) -> bool:
     stops=True,
     bad=zero(2, stage3_param_persistence_threshold=AUTO),
     good=zero(2),
-    given=Given(target="trainer", model=model_with_text_config),
+    given=Facts(target="trainer", model=model_with_text_config),
     needs=("model",),
 )
 def auto_left_to_accelerate(subject: Subject) -> Iterator[Hit]:

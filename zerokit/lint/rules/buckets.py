@@ -7,8 +7,8 @@ from typing import Any
 
 from zerokit.config.base import ZERO
 from zerokit.findings import Severity
-from zerokit.lint.examples import Given, llama_8b, small_decoder
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.examples import Facts, llama_8b, small_decoder
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.subject import Subject, model_dtype_bytes
 from zerokit.resolving.who_fills import SIZE_RULES
 from zerokit.units import GIB, format_bytes, format_count
@@ -63,7 +63,7 @@ def _bucket_place(subject: Subject) -> tuple[str, ...]:
     severity="warning",
     bad=_zero(2, reduce_bucket_size=5e8),
     good=_zero(2, reduce_bucket_size=5e7),
-    given=Given(model=small_decoder),
+    given=Facts(model=small_decoder),
     needs=("model",),
 )
 def bucket_exceeds_model(subject: Subject) -> Iterator[Hit]:
@@ -98,7 +98,7 @@ def bucket_exceeds_model(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad=_zero(2, reduce_bucket_size=5e8, overlap_comm=True),
     good=_zero(2, reduce_bucket_size=5e7, overlap_comm=True),
-    given=Given(gpu_memory_bytes=24 * GIB),
+    given=Facts(gpu_memory_bytes=24 * GIB),
     needs=("gpu_memory",),
 )
 def bucket_memory(subject: Subject) -> Iterator[Hit]:
@@ -157,7 +157,7 @@ def tiny_bucket(subject: Subject) -> Iterator[Hit]:
     severity="info",
     bad=_zero(2, reduce_bucket_size="auto"),
     good=_zero(2, reduce_bucket_size=5e7),
-    given=Given(model=small_decoder, target="trainer"),
+    given=Facts(model=small_decoder, target="trainer"),
     needs=("model",),
 )
 def small_auto_bucket(subject: Subject) -> Iterator[Hit]:
@@ -201,7 +201,7 @@ def allgather_bucket(subject: Subject) -> Iterator[Hit]:
     Source: `all_gather_dp_groups` in `deepspeed/runtime/utils.py`.
     """
     severity: Severity | None = "warning" if subject.zero.allgather_bucket_size == 0 else None
-    yield from idle_at(subject, (ZERO, "allgather_bucket_size"), whatever_stage=True, severity=severity)
+    yield from unused_key(subject, (ZERO, "allgather_bucket_size"), whatever_stage=True, severity=severity)
 
 
 @rule(
@@ -260,7 +260,7 @@ def live_unbounded(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad=_zero(3, stage3_max_live_parameters=5e9),
     good=_zero(3, stage3_max_live_parameters=1e9),
-    given=Given(model=llama_8b, gpu_memory_bytes=24 * GIB),
+    given=Facts(model=llama_8b, gpu_memory_bytes=24 * GIB),
     needs=("model", "gpu_memory"),
 )
 def live_parameters_memory(subject: Subject) -> Iterator[Hit]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from zerokit.config.base import ZERO
 from zerokit.config.expert_parallel import ExpertParallel
-from zerokit.lint.examples import Given, mixture_of_experts, zero
+from zerokit.lint.examples import Facts, mixture_of_experts, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject, autotp_size
 from zerokit.units import quantity
@@ -52,7 +52,7 @@ def expert_parallel_size(subject: Subject) -> Iterator[Hit]:
     stops=True,
     bad=_with(autoep_size=3),
     good=_with(autoep_size=8),
-    given=Given(model=mixture_of_experts),
+    given=Facts(model=mixture_of_experts),
     needs=("model",),
 )
 def expert_parallel_experts(subject: Subject) -> Iterator[Hit]:

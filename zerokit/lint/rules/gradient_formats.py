@@ -8,7 +8,7 @@ from zerokit.config.base import ZERO
 from zerokit.findings import Remove
 from zerokit.lint.examples import ONE_SAMPLE
 from zerokit.lint.number_formats import format_at, precision, switch
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.subject import Subject
 from zerokit.releases.versions import known_at
 
@@ -170,7 +170,7 @@ def immediate_update(subject: Subject) -> Iterator[Hit]:
     Source: `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`;
     `deepspeed/runtime/bf16_optimizer.py`.
     """
-    yield from idle_at(subject, ("bf16", "immediate_grad_update"))
+    yield from unused_key(subject, ("bf16", "immediate_grad_update"))
 
 
 @rule(

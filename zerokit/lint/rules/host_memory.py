@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from zerokit.config.base import ZERO
 from zerokit.config.optimizers import optimizer_spec
-from zerokit.lint.examples import Given, llama_8b, recipe, zero
+from zerokit.lint.examples import Facts, llama_8b, recipe, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject, model_dtype_bytes, offload_param_at_the_run, share
 from zerokit.units import GIB, format_bytes
@@ -94,7 +94,7 @@ def _state_bytes(subject: Subject) -> int:
     "host-memory",
     bad={**zero(2, offload_optimizer={"device": "cpu"}), **_ADAMW},
     good={**zero(2), **_ADAMW},
-    given=Given(model=llama_8b, num_gpus=8, host_memory_bytes=64 * GIB, recipe=recipe),
+    given=Facts(model=llama_8b, num_gpus=8, host_memory_bytes=64 * GIB, recipe=recipe),
     needs=("model", "num_gpus", "host_memory"),
 )
 def host_memory(subject: Subject) -> Iterator[Hit]:
@@ -131,7 +131,7 @@ def host_memory(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad={**zero(3, offload_param={"device": "nvme", "nvme_path": "/nvme", "buffer_size": 2.8e9}), **_ADAMW},
     good={**zero(3, offload_param={"device": "nvme", "nvme_path": "/nvme", "buffer_count": 12}), **_ADAMW},
-    given=Given(model=llama_8b, num_gpus=8, host_memory_bytes=256 * GIB),
+    given=Facts(model=llama_8b, num_gpus=8, host_memory_bytes=256 * GIB),
     needs=("model", "num_gpus", "host_memory"),
 )
 def pinned_memory(subject: Subject) -> Iterator[Hit]:

@@ -14,7 +14,7 @@ from zerokit.lint.optimizer_facts import (
     optimizer_name,
     wraps_in_bf16_optimizer,
 )
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.subject import Subject
 
 rule = Rules("optimizer")
@@ -128,4 +128,4 @@ def muon_buffer_unused(subject: Subject) -> Iterator[Hit]:
 
     Source: the uses of `save_muon_momentum_buffer_in_memory` in `deepspeed/runtime/zero/stage3.py`.
     """
-    yield from idle_at(subject, (ZERO, "save_muon_momentum_buffer_in_memory"), whatever_stage=True)
+    yield from unused_key(subject, (ZERO, "save_muon_momentum_buffer_in_memory"), whatever_stage=True)

@@ -8,8 +8,8 @@ from zerokit.config.base import ZERO
 from zerokit.config.conditions import FAST_INIT, NVME
 from zerokit.config.optimizers import optimizer_spec
 from zerokit.findings import Remove, SetValue, Severity
-from zerokit.lint.examples import Given, llama_8b, zero
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.examples import Facts, llama_8b, zero
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.rules.offload import in_use
 from zerokit.lint.subject import Subject, nvme_buffers, offload_param_at_the_run
 from zerokit.resolving.nvme_buffers import NvmeBuffers
@@ -17,7 +17,7 @@ from zerokit.units import format_count
 
 rule = Rules("offload")
 _NVME = {"device": "nvme", "nvme_path": "/local_nvme"}
-_LLAMA = Given(model=llama_8b, num_gpus=8)
+_LLAMA = Facts(model=llama_8b, num_gpus=8)
 
 
 def _buffers(subject: Subject) -> NvmeBuffers | None:
@@ -167,7 +167,7 @@ def fast_init(subject: Subject) -> Iterator[Hit]:
         return
     needs = "use stage 3" if subject.stage in (1, 2) else "offload the parameters to NVMe"
     hint = f"Remove the key, or {needs}"
-    yield from idle_at(subject, (ZERO, "offload_optimizer", "fast_init"), hint)
+    yield from unused_key(subject, (ZERO, "offload_optimizer", "fast_init"), hint)
 
 
 @rule(
@@ -291,7 +291,7 @@ def nvme_optimizer_buffers(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad=zero(3, offload_param={**_NVME, "buffer_count": 12}),
     good=zero(3, offload_param={**_NVME, "buffer_count": 12, "max_in_cpu": 0}),
-    given=Given(model=llama_8b, num_gpus=16),
+    given=Facts(model=llama_8b, num_gpus=16),
     needs=("model", "num_gpus"),
 )
 def nvme_unused(subject: Subject) -> Iterator[Hit]:

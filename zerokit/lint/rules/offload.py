@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from zerokit.config.base import ZERO
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.lint.examples import zero
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.subject import Subject
 
 rule = Rules("offload")
@@ -129,7 +129,7 @@ def super_offload(subject: Subject) -> Iterator[Hit]:
     elif subject.stage == 3 and section.super_offload and subject.value(*path[:2], "device") == "none":
         message = "'super_offload' fails unless the optimizer is offloaded, and the device is \"none\""
         yield Hit(path, message, 'Set "device" to "cpu", or remove the key', (), "error")
-    yield from idle_at(subject, (ZERO, "offload_optimizer", "cpuadam_cores_perc"))
+    yield from unused_key(subject, (ZERO, "offload_optimizer", "cpuadam_cores_perc"))
 
 
 @rule(

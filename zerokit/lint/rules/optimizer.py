@@ -9,7 +9,7 @@ from zerokit.config.base import AUTO, ZERO
 from zerokit.findings import Edit, SetValue
 from zerokit.lint.examples import ONE_SAMPLE, zero
 from zerokit.lint.optimizer_facts import OPTIMIZER, optimizer_name, optimizer_type, spec
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.subject import Subject
 
 rule = Rules("optimizer")
@@ -183,7 +183,7 @@ def legacy_fusion(subject: Subject) -> Iterator[Hit]:
 
     Source: `_configure_fp16_optimizer` in `deepspeed/runtime/engine.py`.
     """
-    yield from idle_at(subject, ("optimizer", "legacy_fusion"))
+    yield from unused_key(subject, ("optimizer", "legacy_fusion"))
 
 
 @rule(

@@ -17,7 +17,7 @@ from zerokit.lint.optimizer_facts import (
     spec,
     torch_adam,
 )
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.subject import Subject
 
 rule = Rules("optimizer")
@@ -159,7 +159,7 @@ def optimizer_states_dtype(subject: Subject) -> Iterator[Hit]:
     """
     if subject.offloads_optimizer:
         path = (*OPTIMIZER, "fp32_optimizer_states")
-        yield from idle_at(subject, path, "Remove one of the two", removable=False)
+        yield from unused_key(subject, path, "Remove one of the two", removable=False)
 
 
 @rule(

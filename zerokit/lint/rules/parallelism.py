@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.findings import Remove
-from zerokit.lint.examples import Given, llama_8b, zero
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.examples import Facts, llama_8b, zero
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.subject import Subject
 from zerokit.units import quantity
 
@@ -61,7 +61,7 @@ def data_parallel_size(subject: Subject) -> Iterator[Hit]:
 
     Source: `initialize` in `deepspeed/__init__.py`.
     """
-    yield from idle_at(subject, ("data_parallel_size",))
+    yield from unused_key(subject, ("data_parallel_size",))
 
 
 @rule(
@@ -120,7 +120,7 @@ def tensor_parallel_sizes(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad={**zero(1), "tensor_parallel": {"autotp_size": 16}},
     good={**zero(1), "tensor_parallel": {"autotp_size": 8}},
-    given=Given(model=llama_8b),
+    given=Facts(model=llama_8b),
     needs=("model",),
 )
 def tensor_parallel_heads(subject: Subject) -> Iterator[Hit]:

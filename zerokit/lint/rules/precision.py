@@ -9,7 +9,7 @@ from zerokit.config.base import AUTO, ZERO, is_comment
 from zerokit.config.normal_form import refused_together
 from zerokit.config.scheduler import TORCH_SCHEDULERS
 from zerokit.findings import SetValue
-from zerokit.lint.examples import ONE_SAMPLE, Given, llama_8b
+from zerokit.lint.examples import ONE_SAMPLE, Facts, llama_8b
 from zerokit.lint.number_formats import switch
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
@@ -187,7 +187,7 @@ def masters_without_offload(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad={**_FP16, **_STAGE_2},
     good={**_BF16, **_STAGE_2},
-    given=Given(model=llama_8b),
+    given=Facts(model=llama_8b),
     needs=("model",),
 )
 def fp16_on_bf16_model(subject: Subject) -> Iterator[Hit]:

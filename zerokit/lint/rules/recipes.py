@@ -8,7 +8,7 @@ from typing import Any
 from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.findings import SetValue
-from zerokit.lint.examples import Given, recipe
+from zerokit.lint.examples import Facts, recipe
 from zerokit.lint.optimizer_facts import SCHEDULER, optimizer_params, schedule_params
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.rules.batch import data_parallel_ranks
@@ -20,8 +20,8 @@ rule = Rules("trainer")
 _STAGE_3 = {**LEFT_TO_TRAINER, ZERO: {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}}
 
 
-def _given(**training: Any) -> Given:
-    return Given(target="trainer", recipe=lambda: recipe(training=training))
+def _given(**training: Any) -> Facts:
+    return Facts(target="trainer", recipe=lambda: recipe(training=training))
 
 
 def _training(subject: Subject) -> Mapping[str, Any]:
@@ -55,7 +55,7 @@ def recipe_mismatch(subject: Subject) -> Iterator[Hit]:
         written = subject.written_value(*filled.path)
         if not filled.adopted or written in (None, AUTO):
             continue
-        for name, value in filled.contradicted(written, training):
+        for name, value in filled.conflicts(written, training):
             message = f"'{filled.name}' is {_shown(value)}, but the recipe's {name} is "
             yield Hit(filled.path, message + _shown(training[name]), 'Write "auto", or make them equal')
     path = (*SCHEDULER, "total_num_steps")
@@ -149,7 +149,7 @@ def lost_recipe_argument(subject: Subject) -> Iterator[Hit]:
         default = values.get(key) if values is not None else None
         if not filled.adopted or default is None or not subject.is_absent(*filled.path):
             continue
-        for name, value in filled.contradicted(default, training):
+        for name, value in filled.conflicts(default, training):
             message = f"the recipe's {name} {_shown(training[name])} is lost: '{key}' is absent, so it is "
             hint = f'Add "{key}": "auto" to \'{section}.params\''
             yield Hit((section,), message + _shown(value), hint)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from zerokit.config.base import ZERO
 from zerokit.findings import SetValue, Severity
 from zerokit.lint.examples import ONE_SAMPLE, zero
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.subject import Subject, autotp_size
 
 rule = Rules("saving")
@@ -99,7 +99,7 @@ def parallel_write(subject: Subject) -> Iterator[Hit]:
 
     Source: `checkpoint_parallel_write_pipeline` in `deepspeed/runtime/pipe/module.py`.
     """
-    yield from idle_at(subject, ("checkpoint", "parallel_write", "pipeline_stage"), removable=False)
+    yield from unused_key(subject, ("checkpoint", "parallel_write", "pipeline_stage"), removable=False)
 
 
 @rule("masters-from-16bit", severity="info", bad=zero(2, load_from_fp32_weights=False), good=zero(2))

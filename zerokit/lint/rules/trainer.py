@@ -18,7 +18,7 @@ from zerokit.lint.optimizer_facts import (
     schedule_name,
     schedule_params,
 )
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.subject import Subject
 from zerokit.resolving.who_fills import FILLED
 
@@ -285,4 +285,4 @@ def deepspeed_loader(subject: Subject) -> Iterator[Hit]:
     hint = "Set it for the script's loader"
     if subject.run.target == "trainer":
         hint = "Use the Trainer's argument dataloader_drop_last"
-    yield from idle_at(subject, ("dataloader_drop_last",), hint, removable=False)
+    yield from unused_key(subject, ("dataloader_drop_last",), hint, removable=False)

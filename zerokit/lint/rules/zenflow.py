@@ -8,7 +8,7 @@ from zerokit.config.base import AUTO, ZERO
 from zerokit.config.zenflow import ZenFlow
 from zerokit.findings import Severity
 from zerokit.lint.examples import zero
-from zerokit.lint.rule import Hit, Rules, idle_at, may_have_defect
+from zerokit.lint.rule import Hit, Rules, may_have_defect, unused_key
 from zerokit.lint.subject import Subject
 
 rule = Rules("offload")
@@ -257,4 +257,4 @@ def zenflow_steps_per_epoch(subject: Subject) -> Iterator[Hit]:
     Source: `ZenFlowConfig.steps_per_epoch` in `deepspeed/runtime/zenflow/zenflow_config.py` and
     `configure_zenflow` in `deepspeed/runtime/zenflow/engine.py`.
     """
-    yield from idle_at(subject, (*_ZENFLOW, "steps_per_epoch"))
+    yield from unused_key(subject, (*_ZENFLOW, "steps_per_epoch"))

@@ -9,7 +9,7 @@ from zerokit.config.conditions import DEVICE, NO_WRITER, NOT_READ, OLD_SWITCH
 from zerokit.config.unused_keys import UnusedKey
 from zerokit.findings import Remove, Severity
 from zerokit.lint.examples import zero
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.subject import Subject
 
 rule = Rules("zero")
@@ -196,7 +196,7 @@ def contiguous_gradients_offload(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
     hint = "Remove the key; a smaller 'reduce_bucket_size' saves memory"
-    yield from idle_at(subject, (ZERO, "contiguous_gradients"), hint, whatever_stage=True)
+    yield from unused_key(subject, (ZERO, "contiguous_gradients"), hint, whatever_stage=True)
 
 
 @rule(
@@ -215,7 +215,7 @@ def unused_parameters_check(subject: Subject) -> Iterator[Hit]:
     Source: `complete_grad_norm_calculation_for_cpu_offload` in
     `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
-    yield from idle_at(subject, (ZERO, "ignore_unused_parameters"), whatever_stage=True)
+    yield from unused_key(subject, (ZERO, "ignore_unused_parameters"), whatever_stage=True)
 
 
 @rule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.config.base import ZERO
-from zerokit.lint.examples import Given, llama_8b, mixture_of_experts, quantised, zero
+from zerokit.lint.examples import Facts, llama_8b, mixture_of_experts, quantised, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.resolving.who_fills import SIZE_RULES
@@ -21,7 +21,7 @@ _LEAVES = frozenset({"mixtral", "qwen2_moe", "qwen3_moe"})
     severity="info",
     bad=zero(3),
     good=zero(3, leaf_module={"name_suffixes": ["mlp"]}),
-    given=Given(model=mixture_of_experts),
+    given=Facts(model=mixture_of_experts),
     needs=("model",),
 )
 def moe_leaf_module(subject: Subject) -> Iterator[Hit]:
@@ -52,7 +52,7 @@ def moe_leaf_module(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad=zero(3),
     good=zero(2),
-    given=Given(model=quantised),
+    given=Facts(model=quantised),
     needs=("model",),
 )
 def quantised_stage_3(subject: Subject) -> Iterator[Hit]:
@@ -78,7 +78,7 @@ def quantised_stage_3(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad=zero(3, stage3_param_persistence_threshold=1e9),
     good=zero(3, stage3_param_persistence_threshold=1e5),
-    given=Given(model=llama_8b),
+    given=Facts(model=llama_8b),
     needs=("model",),
 )
 def nothing_divided(subject: Subject) -> Iterator[Hit]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from zerokit.config.base import ZERO
 from zerokit.findings import Remove
-from zerokit.lint.examples import Given, recipe, zero
+from zerokit.lint.examples import Facts, recipe, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.units import quantity
@@ -145,7 +145,7 @@ def quantized_gradients_node(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad=zero(3, zero_quantized_nontrainable_weights=True),
     good=zero(3),
-    given=Given(recipe=recipe),
+    given=Facts(recipe=recipe),
     needs=("recipe",),
 )
 def quantized_frozen_weights(subject: Subject) -> Iterator[Hit]:

@@ -12,8 +12,8 @@ from pydantic import ConfigDict, FiniteFloat, PydanticUserError, TypeAdapter, Va
 
 from zerokit.errors import RecipeError, ZerokitError, did_you_mean, noted, raise_together
 from zerokit.extras import require
-from zerokit.recipe.also_called import meant
 from zerokit.recipe.model import PeftType
+from zerokit.recipe.synonyms import meant
 from zerokit.spelling import mistyped
 from zerokit.validation import wrong_value
 
