@@ -41,7 +41,7 @@ def check(
     deepspeed_version: str | Version | None = None,
     severity: Severity = DEFAULT_SEVERITY,
 ) -> Report:
-    """Everything that is wrong with a ds_config, as ``zerokit check`` says it.
+    """Everything that is wrong with a ds_config, as ``zerokit check`` reports it.
 
     Args:
         config: a file, or the config itself.

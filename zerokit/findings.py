@@ -13,7 +13,7 @@ probably not meant. info: it could be better."""
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """The worst first."""
 DEFAULT_SEVERITY: Severity = "warning"
-"""The least severity that is reported unless a person asks for another."""
+"""The least severity that is reported by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceText:
-    """Put `text` in place of what stands between two offsets of the file, where it is not JSON."""
+    """Replace the text between two offsets of the file, where it is not JSON."""
 
     start: int
     end: int
@@ -75,6 +75,6 @@ class Finding:
     fix: tuple[Edit, ...] = ()
     """The edits that fix it, if there is one right answer; otherwise empty."""
     unfixed: str | None = None
-    """Why ``--fix`` leaves it to a person, where that is not plain."""
+    """Why ``--fix`` does not fix it, where that is not obvious."""
     also: tuple[KeyPath, ...] = ()
-    """More places of which it speaks."""
+    """More places that it covers."""

@@ -50,7 +50,7 @@ def only(data: Any) -> Finding:
         (
             {"activation_checkpointing": {"cpu_checkpointing": "auto"}},
             "unfilled-auto",
-            "nobody fills in",
+            "is not filled in",
             "default, false",
         ),
         (

@@ -99,7 +99,7 @@ def test_a_recipe_may_be_json(tmp_path: Path) -> None:
         (
             "model: {from_config: {model_type: llama}}\ndata: {train: x}\n",
             ":1 (model)",
-            "needs 'tokenizer' beside 'from_config'",
+            "needs 'tokenizer' with 'from_config'",
         ),
         (
             "model:\n  from_config: {}\n  tokenizer:\n    train_bpe:\n      vocabsize: 9\ndata: {train: x}\n",

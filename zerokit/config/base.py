@@ -66,7 +66,7 @@ def in_stages(stages: Sequence[int]) -> str:
 
 
 class Unit:
-    """What a number counts, where a person's "1M" would mean one thing or another."""
+    """What a number counts, where "1M" could mean two things."""
 
     __slots__ = ("name",)
 
@@ -81,8 +81,8 @@ class Tested:
     """Of a value at which DeepSpeed looks more closely than elsewhere in its section: no text passes.
 
     Args:
-        numbers: of a switch: whether 0 and 1 pass, because DeepSpeed computes with the value rather than asks
-            for its type.
+        numbers: of a switch: whether 0 and 1 pass, because DeepSpeed computes with the value and does not
+        check its type.
     """
 
     __slots__ = ("numbers",)
@@ -105,7 +105,7 @@ def any_case(*words: str) -> str:
 
 
 class _Lower:
-    """``Annotated[Literal["fp16", "bf16"], LOWER]``: DeepSpeed does not mind the case of a word."""
+    """``Annotated[Literal["fp16", "bf16"], LOWER]``: DeepSpeed ignores the case of a word."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return no_info_before_validator_function(self._lower, handler(source))
@@ -141,7 +141,7 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0)]
 
-# The tags stand in parentheses so that they can be told from keys in the location of an error.
+# The tags are in parentheses, to tell them from keys in the location of an error.
 OrAuto = Annotated[
     Annotated[T, Tag("(value)")] | Annotated[Auto, Tag("(auto)")], Discriminator(_auto_or_value)
 ]
@@ -206,9 +206,9 @@ Reader = Literal["model", "lookup", "call"]
 
 - ``model``: by a pydantic model of its own, which refuses unknown keys (comments too), and takes ``"8"``
   for 8, ``"false"`` for false and 1 for true.
-- ``lookup``: key by key (``dict.get``), so that unknown keys are ignored, values are taken as they
-  stand, and ``"false"``, as any text, counts as true.
-- ``call``: as the keyword arguments of a constructor, which refuses unknown ones; values as they stand.
+- ``lookup``: key by key (``dict.get``), so that unknown keys are ignored, values are used as they are, and
+  ``"false"``, like any string, counts as true.
+- ``call``: as the keyword arguments of a constructor, which refuses unknown ones; values as they are.
 """
 
 

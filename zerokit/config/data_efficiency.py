@@ -21,7 +21,7 @@ def _require(section: Section, *keys: str, inside: str | None = None) -> None:
     Args:
         section: that which must have them.
         keys: their names.
-        inside: the key under which the section stands, if it is not itself being validated.
+        inside: the key of the section, if a section above is being validated.
     """
     missing = [key for key in keys if key not in section.model_fields_set]
     if missing:

@@ -51,9 +51,9 @@ class Mistake(NamedTuple):
     """The edit after which the rest of the config can be read as if the value were right."""
     meant: KeyPath | None = None
     """What an unknown key was meant to be, as the models spell it; itself if another program reads it, None
-    where that cannot be told."""
+    where that is not known."""
     folded: tuple[KeyPath, ...] = ()
-    """More keys of which the finding speaks."""
+    """More keys that the finding covers."""
 
 
 class Explainer:
@@ -93,7 +93,7 @@ def mistakes(error: ValidationError, document: Document, data: Any = None) -> li
     """All of `error`, in the order of the lines of `document`.
 
     Args:
-        error: what the models said of `data`.
+        error: what the models raised for `data`.
         document: for lines and columns.
         data: the document's data, or what is left of it after some of it was dropped or fixed.
     """
@@ -177,7 +177,7 @@ class WrongValue(Explainer):
         if value == AUTO:
             hint = f"Write a value, or remove the key{self._default_in_words()}"
             effect: Severity = "warning" if self._is_dropped_in_silence() else "error"
-            return _Words("unfilled-auto", f'{name} is "auto", which nobody fills in here', hint, effect)
+            return _Words("unfilled-auto", f'{name} is "auto", which is not filled in here', hint, effect)
         if kind == "bool_type" and isinstance(value, str) and self.reader != "model" and not self._tested():
             return self._string_switch()
         if kind in _EXPECTED:

@@ -37,7 +37,7 @@ def errors_of(data: Any) -> Errors:
 
 
 def key_path(location: Iterable[int | str]) -> KeyPath:
-    """The location of an error without the tags of unions, which stand in parentheses and are no keys."""
+    """The location of an error without the tags of unions, which are in parentheses."""
     return tuple(key for key in location if not str(key).startswith("("))
 
 
@@ -193,7 +193,7 @@ def _meant_by_text(path: KeyPath, text: str, data: Any) -> Iterator[Any]:
 
 
 def _numbers(text: str, *, in_bytes: bool) -> Iterator[int | float]:
-    """The number that a person means by ``5e8``, ``1_000``, ``1k`` or, of bytes, ``1MiB``."""
+    """The number that ``5e8``, ``1_000``, ``1k`` or, for bytes, ``1MiB`` means."""
     try:
         if not in_bytes:
             yield parse_count(text)

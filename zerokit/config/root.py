@@ -64,7 +64,7 @@ DataStatesOrSwitch = Annotated[
 class DeepSpeedConfig(Section):
     """A ds_config as DeepSpeed 0.19.8 reads it, with DeepSpeed's own defaults.
 
-    Only what one section can tell by itself is checked here; `zerokit.lint` has what spans sections.
+    Each section is checked alone here; `zerokit.lint` checks what spans sections.
     """
 
     model_config = ConfigDict(title="DeepSpeed configuration")

@@ -22,7 +22,7 @@ _COMMENTS = {r"^(_|//|\$schema$)": {"description": "A comment."}}
 def json_schema() -> dict[str, Any]:
     """The schema of :class:`DeepSpeedConfig` in draft 2020-12, with a description of every key.
 
-    ``x-zero-stages`` beside a key lists the ZeRO stages in which it acts, where that is not all of them.
+    ``x-zero-stages`` of a key lists the ZeRO stages in which it acts, where that is not all of them.
     """
     root, *others = all_sections()
     definitions = {model.__name__: _section(model) for model in others}

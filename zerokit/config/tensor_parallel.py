@@ -52,7 +52,7 @@ class LayerSpec(Section):
 
 
 class PartitionConfig(SwitchedOnByContent):
-    """Which layers are divided, and how, in place of what DeepSpeed finds out by itself."""
+    """Which layers are divided, and how, in place of what DeepSpeed detects."""
 
     use_default_specs: bool = True
     """Keep the specs of `preset_model` after the ones given here. Default true."""
@@ -101,10 +101,10 @@ class TensorParallel(Section):
     """Sum partial outputs while the next computation goes on. Default false."""
 
     preset_model: Annotated[Annotated[Preset, LOWER] | None, Acts(since="0.18.6")] = None
-    """Divide as is built in for this kind of model. Default none: DeepSpeed finds out by itself."""
+    """Use the built-in division for this kind of model. Default none: DeepSpeed detects it."""
 
     partition_config: Annotated[Sub[PartitionConfig] | None, Acts(since="0.18.6")] = None
-    """Which layers are divided, and how. Default none: DeepSpeed finds out by itself."""
+    """Which layers are divided, and how. Default none: DeepSpeed detects them."""
 
     vocab_parallel_lm_head: Annotated[bool | None, Acts(since="0.19.8")] = None
     """Divide the output layer by its vocabulary. Default none: as the model's own plan says."""

@@ -64,7 +64,7 @@ _NOT_DEEPSPEEDS: Mapping[str, str] = {
     "warmup_ratio": "Remove it: it is an argument of the Trainer, not of DeepSpeed",
     "zero3_init_flag": "Remove it: it belongs in the file of accelerate launch",
     "msamp": "Remove it: accelerate writes it by itself",
-    "monitor_config": "Remove it: 'tensorboard', 'wandb', 'csv_monitor' and 'comet' stand at the top",
+    "monitor_config": "Remove it: 'tensorboard', 'wandb', 'csv_monitor' and 'comet' belong at the top",
     "grad_hooks": "Remove it: DeepSpeed's pages describe it, but no release of the last years reads it",
 }
 
@@ -81,10 +81,10 @@ INFERENCE_KEYS = frozenset(
 _FP16_SCALING = ("loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis", "min_loss_scale")
 
 _TRIED = 20
-"""Keys of a section of which one must be known."""
+"""The first keys of a section; one of them must be known."""
 
 _COMMON = ("enabled", "type", "params")
-"""Names of so many keys that they tell nothing."""
+"""Names that many sections have, so that they do not identify one."""
 
 _WELL_KNOWN: tuple[KeyPath, ...] = (
     (),
@@ -100,7 +100,7 @@ _WELL_KNOWN: tuple[KeyPath, ...] = (
     ("activation_checkpointing",),
     ("aio",),
 )
-"""Sections whose keys people know; of others only a name with an underscore is telling."""
+"""Sections with well-known keys; in other sections only a name with an underscore identifies a key."""
 
 _TYPES: Mapping[KeyPath, tuple[tuple[str, ...], Callable[[str], type[Section] | None]]] = {
     ("optimizer", "params"): (DEEPSPEED_OPTIMIZERS, lambda name: params_of_optimizer(name, {})),
@@ -117,9 +117,9 @@ class Meaning:
     kind: Kind
     hint: str
     to: KeyPath | None = None
-    """The key that was meant, in its own section; None if that cannot be told."""
+    """The key that was meant, in its own section; None if that is not known."""
     sure: bool = False
-    """Whether the value can be moved there as it is, as far as the names tell."""
+    """Whether the value can be moved there as it is, judging by the names."""
     plain: bool = True
     """Whether the file plainly says something that DeepSpeed does not do; otherwise the key may as well be
     a note, or another program's."""
@@ -156,7 +156,7 @@ def meaning_of(path: KeyPath, data: Any = None) -> Meaning:
 def _as_comment(section: KeyPath, name: str, data: Any) -> str:
     model = section_at(section, data)
     if model is not None and model.read_by != "lookup":
-        return "Remove it; a comment can stand at the top of the file"
+        return "Remove it; comments are allowed at the top of the file"
     return f"Remove it, or call it '_{name}' to keep it as a comment"
 
 
@@ -174,7 +174,7 @@ def _misplaced(section: KeyPath, name: str, data: Any) -> Meaning | None:
     if len(places) > 1:
         return Meaning("misplaced", hint)
     (place,) = places
-    # Elsewhere the key would be the only one of a section that nobody asked for.
+    # Elsewhere the key would be the only one of a new section.
     sure = place in ((), ("zero_optimization",)) or place[:-1] == section or has_value(data, place)
     return Meaning("misplaced", hint, canonical((*place, name)), sure)
 
@@ -232,7 +232,7 @@ def _misspelled_and_misplaced(section: KeyPath, name: str, path: KeyPath, data: 
 
 @cache
 def _well_known_places() -> Mapping[str, KeyPath]:
-    """Names that tell where they belong: of keys with one place, in a section that people know."""
+    """Names of keys with one place, in a well-known section: they identify that place."""
     places = {key: places_of(key) for key in all_keys() if len(key) > 4}
     return {
         key: (*found[0], key) for key, found in places.items() if len(found) == 1 and found[0] in _WELL_KNOWN

@@ -52,7 +52,7 @@ class ZeroOptimization(Section):
 
     stage: OrAuto[Stage] = 0
     """What is divided among the ranks. 0: nothing; 1: optimizer states; 2: and gradients; 3: and parameters.
-    Default 0. "auto" becomes what accelerate was told, else 2."""
+    Default 0. "auto" becomes accelerate's own setting, else 2."""
 
     offload_optimizer: Annotated[Sub[OffloadOptimizer] | None, Acts(1, 2, 3)] = None
     """Keep optimizer states outside the GPU. Default none."""

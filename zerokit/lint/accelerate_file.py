@@ -24,6 +24,6 @@ def check_accelerate_yaml(document: Document, *, on_bug: OnBug | None = None) ->
 
     Args:
         document: as read by :func:`zerokit.documents.read_document`.
-        on_bug: told of a rule that fails, and the others go on; None lets its exception through.
+        on_bug: called for a rule that fails, so that the others go on; None lets its exception through.
     """
     return check_launch_document(document, on_bug=on_bug)

@@ -1,4 +1,4 @@
-"""The configs and runs of the rules' examples. No run is built before a test or a page asks for it."""
+"""The configs and runs of the rules' examples. A run is built only when a test or a page needs it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def small_decoder() -> ModelShape:
 
 
 def mixture_of_experts() -> ModelShape:
-    """A decoder with experts, of a kind that DeepSpeed does not know by itself."""
+    """A decoder with experts, of a kind that DeepSpeed does not recognize."""
     return _decoder("olmoe", (50_304, 2048, 1024, 16, 16), num_experts=64, num_experts_per_tok=8)
 
 

@@ -1,4 +1,4 @@
-"""From the paths that a person names to documents that can be checked."""
+"""Finds and reads the files that a person names."""
 
 from __future__ import annotations
 

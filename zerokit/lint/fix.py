@@ -28,7 +28,7 @@ class Fixed:
     document: Document
     """As it is now."""
     done: tuple[Finding, ...]
-    """What was fixed, in order, with the places at which it stood then; hints say what became of it."""
+    """What was fixed, in order, with its place at that time; the hint is what it became."""
     report: Report
     """What is left."""
 
@@ -99,7 +99,7 @@ def _of_keys(finding: Finding) -> list[Move | SetValue]:
 
 
 def _became(finding: Finding, document: Document) -> str | None:
-    """``fp16.enable -> fp16.enabled: true``; None of what no key tells, such as a missing comma."""
+    """``fp16.enable -> fp16.enabled: true``; None for an edit without a key, such as a missing comma."""
     old = [dotted(edit.path) for edit in finding.fix if isinstance(edit, Move | Remove)]
     places = dict.fromkeys(edit.to if isinstance(edit, Move) else edit.path for edit in _of_keys(finding))
     data = document.data
@@ -110,7 +110,7 @@ def _became(finding: Finding, document: Document) -> str | None:
 
 
 def _left(finding: Finding, report: Report) -> str | None:
-    """What to say of a finding of which a fix could fix a part."""
+    """The note for a finding that a fix could fix in part."""
     is_left = any((one.rule, one.path) == (finding.rule, finding.path) for one in report.findings)
     return "in part, the rest is for you" if is_left else None
 

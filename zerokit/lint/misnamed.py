@@ -1,4 +1,4 @@
-"""What stands in a section under a wrong name, judged by what it was plainly meant to be."""
+"""Checks sections with misspelled names as the sections that they were plainly meant to be."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rename_sections(document: Document, run: Run) -> RenamedSections:
         return path
 
     def as_in_file(finding: Finding) -> Finding:
-        for move in moves:  # what the meant document has as well stands here under another name
+        for move in moves:  # the file has the section under another name
             if finding.hint and finding.path[:-1] == move.to[:-1]:
                 line = meant.line(move.to)
                 place = f"'{dotted(in_file(move.to))}'" + (f", line {line}," if line else "")

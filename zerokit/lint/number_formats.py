@@ -1,4 +1,4 @@
-"""Which number formats a config trains in, as far as it can be told."""
+"""The number formats that a config trains in, as far as they are known."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ FORMATS: Mapping[str, str] = {
 def switch(subject: Subject, section: Literal["bf16", "fp16"]) -> bool | None:
     """Whether the section is on; None where that is open.
 
-    It is open where it is "auto" (unless the recipe says what fills it), where it may stand in a key that was
-    not understood, and where the section is absent although the Trainer or accelerate may add it
+    It is open where it is "auto" (unless the recipe fills it), where it may be in a key that was not
+    understood, and where the section is absent although the Trainer or accelerate may add it
     (`set_mixed_precision` in accelerate `utils/dataclasses.py`). A section without `enabled` is off.
     """
     if subject.is_uncertain(section, "enabled"):

@@ -1,4 +1,4 @@
-"""What a rule may take for granted about a config's optimizer and schedule."""
+"""A config's optimizer and schedule, as rules read them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ DeepSpeed gets, which the file does not show before it is resolved."""
 
 
 def refusals(subject: Subject) -> Iterator[tuple[Topic, Refused]]:
-    """What stops the run when it starts or at its first step, with the topic of the rule that says so."""
+    """What stops the run when it starts or at its first step, with the topic of the rule that finds it."""
     for rule in all_rules().values():
         if rule.check is None or not rule.stops or missing_needs(rule, subject):
             continue
@@ -33,7 +33,7 @@ def refusals(subject: Subject) -> Iterator[tuple[Topic, Refused]]:
 
 def _of_single_keys(findings: list[Finding], document: Document, run: Run) -> Iterator[Finding]:
     """What the target refuses of a value or of the text, though DeepSpeed itself would take it."""
-    all_rules()  # registers what the text is judged by
+    all_rules()  # registers the rules about the text
     adjusted = [for_this_run(one, document, run) for one in findings]
     of_text = [] if run.recipe is not None else check_text(document, adjusted, run.target)[1]
     for finding in adjusted + of_text:
@@ -44,7 +44,7 @@ def _of_single_keys(findings: list[Finding], document: Document, run: Run) -> It
 def with_refusals(resolution: Resolution, document: Document, run: Run) -> Resolution:
     """`resolution` with everything that the target and DeepSpeed refuse; what is refused is not lost.
 
-    What the resolution refuses of a key stands for what the rules say of it, in their own words.
+    A refusal of the resolution replaces what the rules report about the same key.
 
     Args:
         resolution: as :func:`zerokit.resolving.trace.resolve` makes it, which knows the target's refusals.

@@ -12,7 +12,7 @@ from zerokit.findings import Edit, Remove, Severity
 from zerokit.lint.subject import Subject
 
 Need = Literal["num_gpus", "model", "recipe", "gpu", "gpu_memory", "host_memory"]
-"""What a rule must be told besides the config: the names of the options of ``zerokit check``."""
+"""What a rule needs to know besides the config: the names of options of ``zerokit check``."""
 NEEDS: tuple[Need, ...] = get_args(Need)
 
 Topic = Literal[

@@ -1,4 +1,4 @@
-"""The page of a rule: made when ``zerokit explain`` is asked for it, and when the site is built."""
+"""The page of a rule, for ``zerokit explain`` and the documentation site."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _facts(rule: Rule, found: list[Finding]) -> str:
 
 
 def in_code(need: str) -> str:
-    """The option that tells a rule what it needs."""
+    """The option that gives a rule what it needs."""
     return f"`--{need.replace('_', '-')}`"
 
 

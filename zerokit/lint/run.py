@@ -32,7 +32,7 @@ FACTS: Mapping[Need, Callable[[Run], object]] = {
 """Option of ``zerokit check`` -> what it says."""
 
 OnBug = Callable[[Rule, Exception], None]
-"""What is done when a rule itself fails, which is a mistake of zerokit's and not of the file's."""
+"""Called when a rule itself fails, which is a bug of zerokit."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Report:
     findings: tuple[Finding, ...]
     """In the order of the file's lines."""
     not_run: Mapping[str, tuple[str, ...]]
-    """Rule -> what it would have had to be told."""
+    """Rule -> what it needs and is not known."""
     suppressed: tuple[Finding, ...] = ()
     """Findings of rules that the file switches off."""
 
@@ -53,11 +53,11 @@ class Report:
 
 
 Select = Callable[[Report], Report]
-"""Cuts a report to what a person asked for."""
+"""Reduces a report to the requested findings."""
 
 
 def everything(report: Report) -> Report:
-    """A person who asked for nothing in particular."""
+    """All findings."""
     return report
 
 
@@ -73,8 +73,8 @@ def check_document(
     Args:
         document: as read by :func:`zerokit.documents.read_document`.
         run: what is known of the run that it is meant for.
-        on_bug: told of a rule that fails, and the others go on; None lets its exception through.
-        select: what is to be said; a finding that is not cannot say it for another one.
+        on_bug: called for a rule that fails, so that the others go on; None lets its exception through.
+        select: the findings to report, before findings about the same place are merged.
     """
     rules = all_rules()
     run = run or Run()
@@ -102,7 +102,7 @@ def check_document(
 def check_config(
     config: DeepSpeedConfig | Mapping[str, Any], run: Run | None = None, *, on_bug: OnBug | None = None
 ) -> Report:
-    """The same for a config that is no file; findings have no lines."""
+    """As `check_document`, for a config that is not a file; findings have no lines."""
     data = config.dump() if isinstance(config, DeepSpeedConfig) else config
     return check_document(Document(data, "ds_config"), run, on_bug=on_bug)
 
@@ -118,7 +118,7 @@ def check_launch_document(document: Document, *, on_bug: OnBug | None = None) ->
 
 
 def missing_needs(rule: Rule, subject: Subject) -> tuple[Need, ...]:
-    """What the rule needs and was not told."""
+    """What the rule needs and is not known."""
     return tuple(need for need in rule.needs if FACTS[need](subject.run) is None)
 
 
@@ -150,7 +150,7 @@ def _finding(rule: Rule, hit: Hit, written: Mapping[str, Any], document: Documen
     path = as_written(hit.path, written)
     fix = tuple(_edit_as_written(edit, written) for edit in hit.fix)
     if any(_overrides(edit, written) for edit in fix):
-        fix = ()  # what a person wrote is for a person to change
+        fix = ()  # a person's own value is theirs to change
     severity = hit.severity or rule.severity
     return _placed(Finding(path, hit.message, hit.hint, severity=severity, rule=rule.id, fix=fix), document)
 

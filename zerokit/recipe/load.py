@@ -100,7 +100,7 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
         for problem in found
         # A key that is missing, an option that cannot be read may have meant to give.
         if (all_read or has_value(data, problem.path))
-        # What is no section is told by the option that wants a key of it.
+        # The option for a key inside it reports what is no section.
         and not any(path[: len(problem.path)] == problem.path for path in without_a_place)
     ]
     if recipe is None or errors:

@@ -80,7 +80,7 @@ class ModelSection(Section):
                 "on the command line, '--model PATH' replaces the whole section"
             )
         if self.from_config is not None and self.tokenizer is None:
-            raise ValueError("needs 'tokenizer' beside 'from_config'")
+            raise ValueError("needs 'tokenizer' with 'from_config'")
         return self
 
 

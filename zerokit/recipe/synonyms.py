@@ -1,4 +1,4 @@
-"""What other tools, and people, call the keys of a recipe; and what to say of a key that is none."""
+"""Other names of a recipe's keys, and hints for unknown keys."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ _SECTIONS: Mapping[str, type[Section]] = {"model": ModelSection, "data": DataSec
 
 
 def meant(section: str, name: str, choices: Iterable[str]) -> str:
-    """A hint for a key that its section does not have: what it is called here, or where it stands.
+    """A hint for a key that its section does not have: its name here, or its section.
 
     Args:
         section: of the recipe; empty for its top.
@@ -121,7 +121,7 @@ def key_meant(section: str, name: str, choices: Iterable[str]) -> str | None:
 
 
 def _known(section: str, name: str, choices: Collection[str]) -> str | None:
-    """The key that goes by another name, or stands in another section."""
+    """The key under another name, or in another section."""
     whole = _KEYS_WITHIN.get(section, {}).get(name.replace("-", "_")) or full_name(name)
     if whole is None:
         return None
@@ -130,7 +130,7 @@ def _known(section: str, name: str, choices: Collection[str]) -> str | None:
 
 
 def full_name(name: str) -> str | None:
-    """The key that a name means by itself, with its section; None for one that is unknown, or of several."""
+    """The key that a name means in any section; None if there is none, or several."""
     name = name.replace("-", "_")
     of_the_trainer = (installed_types() or {}).keys() - OWNED.keys()
     if name in _KEYS:  # older releases of transformers have some of them themselves

@@ -1,4 +1,4 @@
-"""The recipe's section ``training``, held against the fields of transformers' TrainingArguments."""
+"""Compares the recipe's section ``training`` with the fields of transformers' TrainingArguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OwnKeys:
     max_skipped_steps: int = 5
     """In a row, with ``skip``."""
     bind_cores: bool = True
-    """Whether each rank whose optimizer steps on the host keeps to cores of its own."""
+    """Whether each rank with an optimizer on the host keeps to cores of its own."""
 
 
 _EXTRA = get_type_hints(OwnKeys)
@@ -53,7 +53,7 @@ NO_LIMIT = -1
 """TrainingArguments' word for a run as long as its epochs say."""
 
 _PERIODIC = ("save", "eval", "logging")
-"""What is done by a `..._strategy`, of which "steps" reads `..._steps`; YAML reads a bare ``no`` as false."""
+"""What has a `..._strategy`; with "steps" it reads `..._steps`; YAML reads a bare ``no`` as false."""
 
 
 def check_training_keys(
@@ -68,7 +68,7 @@ def check_training_keys(
 
     Raises:
         RecipeError: an unknown key (with the nearest one), one that zerokit sets itself, a value of the
-            wrong type, or steps that a strategy beside them ignores; all of them at once.
+            wrong type, or steps that the strategy ignores; all of them at once.
     """
     types = {**types, **_EXTRA}
     checked: dict[str, Any] = {}

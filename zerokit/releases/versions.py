@@ -1,9 +1,9 @@
 """What each supported release of DeepSpeed makes of a ds_config.
 
 So that a config can be checked for the DeepSpeed of a cluster from a machine that has another one, or none.
-The facts about keys stand in ``keys.json``; they are read from the sources of the releases by
+The facts about keys are in ``keys.json``; they are read from the sources of the releases by
 ``tools/deepspeed_surface/extract.py``, which says how to add a release. The file is opened when a fact is
-first asked for and read in a few milliseconds. What no key shows, changes of meaning and defects, stands in
+first asked for and read in a few milliseconds. Changes of meaning and defects, which no key shows, are in
 ``zerokit/lint/defects.json``.
 
 Keys are named by their path, such as ``("zero_optimization", "stage")``, under either name where DeepSpeed
@@ -149,7 +149,7 @@ def key_facts(path: KeyPath) -> KeyFacts | None:
 def known_at(path: KeyPath, version: Version) -> bool:
     """Whether a release does something with a key, or hands it on to what may.
 
-    True for every key in a section that is handed on, such as ``optimizer.params``.
+    True for every key in a section that DeepSpeed passes on, such as ``optimizer.params``.
     """
     return _standing(path, version) is _Standing.KNOWN
 

@@ -16,7 +16,7 @@ from zerokit.config.unused_keys import unused_keys
 from zerokit.documents import KeyPath, leaves
 
 Facts = Literal["set", "default", "absent"]
-"""How a config comes to a value: it says so, DeepSpeed's default applies, or there is none."""
+"""Where a value comes from: the config sets it, DeepSpeed's default applies, or there is none."""
 
 _DTYPES = {
     "float32": "fp32",
@@ -146,7 +146,7 @@ def _comparable(data: dict[str, Any], num_gpus: int | None) -> dict[str, Any]:
 
 
 def _optimizer(section: Mapping[str, Any]) -> dict[str, Any]:
-    """DeepSpeed's names without regard to case, and its Adam, which is AdamW unless told otherwise."""
+    """DeepSpeed's names in one case, and Adam as AdamW unless `adam_w_mode` is false."""
     name = {known.lower(): known for known in DEEPSPEED_OPTIMIZERS}.get(
         str(section["type"]).lower(), section["type"]
     )

@@ -3,7 +3,7 @@
 Both files can set the same thing, and nothing in the field keeps them together: a key that is absent
 from the ds_config loses the Trainer's argument silently (DeepSpeed then clips at 1.0 and accumulates
 over 1 step), and one that is present and different stops the run only after the model is loaded.
-zerokit lets either of them speak for both, and refuses two different answers. What every "auto" then
+zerokit lets either of them set both, and refuses two different values. What every "auto" then
 becomes is in `trace.py`; which keys and arguments mean the same, in `who_fills.py`.
 """
 
@@ -56,7 +56,7 @@ def resolve_for_trainer(
     ds_where: str = "ds_config",
     where: Callable[[str], str] = "training.{}".format,
 ) -> Resolved:
-    """Make a ds_config and the keys of TrainingArguments that a person set say the same.
+    """Make a ds_config agree with the TrainingArguments that a person set.
 
     Args:
         ds_config: a valid ds_config.

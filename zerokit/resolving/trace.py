@@ -6,7 +6,7 @@ The steps are those that a run takes before `DeepSpeedConfig` is made, one funct
   `trainer_config_finalize`, `deepspeed_optim_sched`, `_prepare_deepspeed`
   (transformers `integrations/deepspeed.py`, accelerate `utils/dataclasses.py` and `accelerator.py`)
 - accelerate: `__post_init__`, `set_mixed_precision`, `_prepare_deepspeed`
-- DeepSpeed alone: none; an "auto" is dropped, or taken for a value
+- DeepSpeed alone: none; an "auto" is dropped, or used as a value
 
 and then DeepSpeed's defaults and the batch sizes that it computes. A test runs the real functions beside
 these.
@@ -88,10 +88,10 @@ def resolve(document: Document, run: Run, *, added: Mapping[str, str] | None = N
     Args:
         document: the config; it must load.
         run: what it is resolved for, its target and number of GPUs known.
-        added: dotted paths whose values were written by somebody before, with who that was.
+        added: dotted paths whose values zerokit wrote before, with the reason.
 
     Raises:
-        ConfigError: the config is not valid by itself.
+        ConfigError: the config is not valid.
     """
     load_ds_config(document, past_ignored=True)
     filling = Filling(document, run, added or {})
@@ -122,7 +122,7 @@ def resolve_settled(
         written: the config before the recipe wrote its optimizer into it, where that is not `document`.
 
     Raises:
-        ConfigError: the config is not valid by itself, or says otherwise than the recipe.
+        ConfigError: the config is not valid, or contradicts the recipe.
     """
     before = load_ds_config(document, past_ignored=True).dump()
     settled = resolve_for_trainer(

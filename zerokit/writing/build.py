@@ -147,7 +147,7 @@ def _precision(decisions: Decisions) -> Iterator[Choice]:
     else:
         why = "says that fp32 is meant"
         if decisions.target != "deepspeed":
-            why = "accelerate would add a section when it is told of mixed precision"
+            why = "accelerate would add a section when mixed precision is requested"
         for name in ("bf16", "fp16"):
             yield Choice((name, "enabled"), False, why, PRECISION)
 

@@ -196,7 +196,7 @@ def _one_cycle(decisions: Decisions) -> Iterator[Choice]:
         return Choice(("scheduler", "params", key), value, why, f"{_SCHEDULES}, OneCycle")
 
     rate = decisions.learning_rate or starting_point(decisions.optimizer_type or "AdamW")["lr"]
-    why = "nobody fills it"
+    why = "it is not filled in"
     if decisions.target != "deepspeed":
         why += "; the script's learning rate is not used"
     yield choice("cycle_max_lr", rate, why)

@@ -56,7 +56,7 @@ def _line(name: str, kind: str, finding: Finding) -> StyledLine:
 
 
 def _not_run(files: Sequence[CheckedFile]) -> Iterator[str]:
-    """In one line, which rules had to be left out, and what they would have to be told."""
+    """One line about the rules that did not run, and what they need."""
     rules: dict[str, tuple[str, ...]] = {}
     for file in files:
         rules.update(file.report.not_run)

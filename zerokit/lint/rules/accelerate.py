@@ -83,7 +83,7 @@ def null_section(subject: Subject) -> Iterator[Hit]:
         yield Hit(path, "accelerate fails on 'offload_optimizer' null", "Remove the key", (Remove(path),))
     path = ("bf16",)
     if subject.is_set(*path) and subject.written_value(*path) is None:
-        message = "with 'bf16' null accelerate switches no precision on, whatever the script asks for"
+        message = "with 'bf16' null accelerate switches no precision on, whatever the script requests"
         yield Hit(path, message, "Remove the key", (Remove(path),), "warning")
 
 

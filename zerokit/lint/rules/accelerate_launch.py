@@ -153,7 +153,7 @@ def launch_two_configs(data: Mapping[str, Any]) -> Iterator[Hit]:
     if data.get("mixed_precision") is not None:
         paths.append(("mixed_precision",))
     for path in paths:
-        message = f"accelerate refuses '{path[-1]}' beside '{_FILE}'"
+        message = f"accelerate refuses '{path[-1]}' together with '{_FILE}'"
         yield Hit(path, message, "Remove the key; the ds_config says it", (Remove(path),))
 
 

@@ -47,7 +47,7 @@ def launch_fixed_value(data: Mapping[str, Any]) -> Iterator[Hit]:
         yield Hit((SECTION, fixed[0]), message, hint)
     argument = _PRECISIONS.get(str(data.get("mixed_precision")).lower())
     if argument is not None:
-        message = f"the Trainer insists that its arguments ask for {argument}, too"
+        message = f"the Trainer insists that its arguments request {argument}, too"
         hint = f"See that the script sets {argument}, or remove the key"
         yield Hit(("mixed_precision",), message, hint)
 

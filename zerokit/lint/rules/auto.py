@@ -90,7 +90,7 @@ def auto_beside_numbers(subject: Subject) -> Iterator[Hit]:
 def _what_happens(path: KeyPath, subject: Subject) -> str:
     says = f"'{path[-1]}' is \"auto\""
     if subject.run.target is None:
-        return f"{says}, which nobody fills in here"
+        return f"{says}, which is not filled in here"
     if subject.run.target != "deepspeed":
         who = "the Trainer" if subject.run.target == "trainer" else "accelerate"
         return f"{says}, which {who} does not fill in here, and accelerate refuses what is left"

@@ -77,7 +77,7 @@ def autocast_and_precision(subject: Subject) -> Iterator[Hit]:
     hint = f"Remove 'torch_autocast', or set 'enabled' of '{section}' to false"
     in_fp16 = format_at(subject, _AUTOCAST, "dtype") == "fp16"
     if in_fp16 and subject.stage == 0:
-        message = f"autocast in float16 beside '{section}' fails at the first step in stage 0"
+        message = f"autocast in float16 with '{section}' fails at the first step in stage 0"
         yield Hit(path, message, hint, severity="error")
     elif in_fp16 and section == "fp16" and subject.stage in (1, 2, 3):
         message = "with 'fp16' and autocast in float16 gradients are divided by the loss scale twice"

@@ -122,7 +122,7 @@ def expert_parallel_combination(subject: Subject) -> Iterator[Hit]:
 
 
 def _beside_tensor_parallelism(subject: Subject, section: ExpertParallel) -> Iterator[Hit]:
-    beside = "beside tensor parallelism"
+    beside = "with tensor parallelism"
     size = (*_SECTION, "autoep_size")
     if section.autoep_size == 1:
         place = size if subject.is_set(*size) else _SECTION

@@ -72,7 +72,7 @@ def precision_off(subject: Subject) -> Iterator[Hit]:
             continue
         filled = name in others and subject.run.target in ("trainer", "accelerate")
         if any(not is_comment(key) for key in section) or filled:
-            outcome = ", whatever the script asks for" if filled else ", and its keys do nothing"
+            outcome = ", whatever the script requests" if filled else ", and its keys do nothing"
             fix = (SetValue((name, "enabled"), AUTO),) if filled else ()
             value = '"auto"' if filled else "true"
             hint = f'Add "enabled": {value} to it, or remove the section'
@@ -139,7 +139,7 @@ def precision_option(subject: Subject) -> Iterator[Hit]:
     if states in given and subject.value(*masters) is False:
         yield Hit(states, f"'{states[-1]}' needs '{masters[-1]}'", "Enable both or none")
     if masters in given and _MASTERS[2] in given and subject.stage != 0:
-        message = "master weights are asked for in bf16 and in fp16"
+        message = "master weights are requested in bf16 and in fp16"
         yield Hit(_MASTERS[2], message, "Remove one of the two keys")
 
 

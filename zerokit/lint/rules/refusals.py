@@ -136,7 +136,7 @@ def legacy_stage_1(subject: Subject) -> Iterator[Hit]:
     path = (ZERO, "legacy_stage1")
     if subject.zero.legacy_stage1:
         off = subject.stage == 0
-        message = "'legacy_stage1' asks for code that DeepSpeed no longer has"
+        message = "'legacy_stage1' needs code that DeepSpeed no longer has"
         yield Hit(path, message, "Remove the key", (Remove(path),), "warning" if off else None)
 
 
