@@ -12,12 +12,11 @@ from zerokit.config.key_index import sections
 from zerokit.documents import Document, KeyPath, parse_json
 from zerokit.findings import SetValue
 from zerokit.lint import Report, check_document
-from zerokit.lint.accelerate_file import check_accelerate_yaml
 from zerokit.lint.examples import llama_8b, mixture_of_experts
 from zerokit.lint.fix import fix_document
 from zerokit.lint.outputs import CheckedFile, text_lines, to_data, to_github, to_sarif
 from zerokit.lint.rewrite import EditError, edit_data
-from zerokit.lint.run import all_rules
+from zerokit.lint.run import all_rules, check_launch_document
 from zerokit.resolving.run import Run
 
 PATHS: list[KeyPath] = [(*path, name) for path, model in sections().items() for name in model.model_fields]
@@ -137,4 +136,4 @@ LAUNCH_KEYS = st.sampled_from(
 @examples(200)
 @given(st.dictionaries(LAUNCH_KEYS, VALUES | st.dictionaries(LAUNCH_KEYS, VALUES, max_size=4), max_size=6))
 def test_any_launch_file_is_checked(data: dict[str, Any]) -> None:
-    has_good_form(check_accelerate_yaml(Document({"distributed_type": "DEEPSPEED", **data}, "x.yaml")))
+    has_good_form(check_launch_document(Document({"distributed_type": "DEEPSPEED", **data}, "x.yaml")))

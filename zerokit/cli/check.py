@@ -225,8 +225,8 @@ class _Checker:
         return CheckedFile(document.name, fixed.report, fixed.done)
 
     def _report(self, document: Document) -> Report:
-        from zerokit.lint.accelerate_file import is_accelerate_config
         from zerokit.lint.files import check_file
+        from zerokit.lint.recognition import is_accelerate_config
 
         def on_bug(rule: Rule, error: Exception) -> None:
             from zerokit.console import note

@@ -11,9 +11,13 @@ from pathlib import Path
 from zerokit.documents import MAX_BYTES, Document, is_folder, opens_json, parse_document, read_bytes, shown
 from zerokit.documents.causes import has_tags
 from zerokit.errors import DocumentError
-from zerokit.lint.accelerate_file import check_accelerate_yaml, is_accelerate_config
-from zerokit.lint.recognition import looks_like_ds_config, mentions_ds_config, refuse_other_files
-from zerokit.lint.run import OnBug, Report, Select, check_document, everything
+from zerokit.lint.recognition import (
+    is_accelerate_config,
+    looks_like_ds_config,
+    mentions_ds_config,
+    refuse_other_files,
+)
+from zerokit.lint.run import OnBug, Report, Select, check_document, check_launch_document, everything
 from zerokit.resolving.run import Run
 
 STDIN = Path("-")
@@ -70,7 +74,7 @@ def check_file(
 ) -> Report:
     """What is wrong with a ds_config, or with the YAML of ``accelerate launch``; see `check_document`."""
     if is_accelerate_config(document.data):
-        return select(check_accelerate_yaml(document, on_bug=on_bug))
+        return select(check_launch_document(document, on_bug=on_bug))
     return check_document(document, run, on_bug=on_bug, select=select)
 
 

@@ -13,7 +13,6 @@ from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.unknown_keys import INFERENCE_KEYS, meaning_of
 from zerokit.documents import Document, KeyPath, dotted
 from zerokit.errors import DocumentError
-from zerokit.lint.accelerate_file import is_accelerate_config
 from zerokit.spelling import distance
 
 _TELLING = frozenset(
@@ -59,6 +58,9 @@ _OTHERS: tuple[tuple[frozenset[str], int, str], ...] = (
 _OF_INFERENCE_TOO = frozenset({"checkpoint", "tensor_parallel"})
 """Keys at the top of a ds_config that `DeepSpeedInferenceConfig` has as well."""
 
+_OF_ACCELERATE = frozenset({"distributed_type", "deepspeed_config", "compute_environment"})
+"""Keys that only accelerate's file has; `ClusterConfig` in `accelerate/commands/config/config_args.py`."""
+
 _NEOX = frozenset(
     {
         *(
@@ -83,6 +85,11 @@ _DEEPEST = 4
 _FOREIGN_LEAST = 3
 """With so many keys, one must be DeepSpeed's, or half may be; a shorter file may be a draft."""
 _MOST_LOOKED_AT = 100
+
+
+def is_accelerate_config(data: Any) -> bool:
+    """Whether `data` is the YAML of ``accelerate launch`` (``default_config.yaml``)."""
+    return isinstance(data, Mapping) and not _OF_ACCELERATE.isdisjoint(data)
 
 
 def looks_like_ds_config(data: Any) -> bool:

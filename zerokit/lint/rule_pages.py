@@ -9,10 +9,9 @@ from typing import Any
 from zerokit.documents import Document, parse_json
 from zerokit.errors import DocumentError
 from zerokit.findings import Finding
-from zerokit.lint.accelerate_file import check_accelerate_yaml
 from zerokit.lint.outputs import line_of
 from zerokit.lint.rule import Rule
-from zerokit.lint.run import Report, check_document
+from zerokit.lint.run import Report, check_document, check_launch_document
 from zerokit.resolving.run import Run
 from zerokit.units import format_bytes
 
@@ -56,7 +55,7 @@ def check_example(rule: Rule, example: Mapping[str, Any] | str) -> Report:
     """What is found in one of the two examples of a rule."""
     document = example_document(rule, example)
     if rule.check_launch is not None:
-        return check_accelerate_yaml(document)
+        return check_launch_document(document)
     return check_document(document, Run.of(**rule.given))
 
 

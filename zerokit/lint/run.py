@@ -108,7 +108,10 @@ def check_config(
 
 
 def check_launch_document(document: Document, *, on_bug: OnBug | None = None) -> Report:
-    """All rules of the YAML of ``accelerate launch`` on one; see `accelerate_file.py`."""
+    """Everything that is wrong with the YAML of ``accelerate launch``, as far as it concerns DeepSpeed.
+
+    The rules are those registered by :func:`zerokit.lint.rule.launch_rule`.
+    """
     findings: list[Finding] = []
     if isinstance(document.data, Mapping):
         for rule in all_rules().values():
