@@ -90,10 +90,8 @@ class Rule:
     """Stable: people write it in files to switch the rule off."""
     topic: Topic
     severity: Severity
-    title: str
-    """One line, without a full stop."""
-    text: str
-    """What DeepSpeed does, why that hurts, how to fix it, and the source. Markdown paragraphs."""
+    described: Callable[..., Any]
+    """Its docstring has the title in its first line, and the text of the rule's page after it."""
     bad: Mapping[str, Any] | str
     """A config in which the rule finds something, or the text of one; a test runs it."""
     good: Mapping[str, Any]
@@ -111,15 +109,22 @@ class Rule:
     """For the YAML of ``accelerate launch`` (``default_config.yaml``): then `bad` and `good` are such files,
     and paths are those of the file."""
 
+    @property
+    def title(self) -> str:
+        """One line, without a full stop."""
+        return self._docstring().partition("\n")[0].rstrip(".")
+
+    @property
+    def text(self) -> str:
+        """What DeepSpeed does, why that hurts, how to fix it, and the source. Markdown paragraphs."""
+        return self._docstring().partition("\n")[2].strip()
+
+    def _docstring(self) -> str:
+        return inspect.getdoc(self.described) or ""
+
 
 RULES: dict[str, Rule] = {}
 """Every rule by its id, in the order in which they are documented and run."""
-
-
-def title_and_text(described: Callable[..., Any]) -> tuple[str, str]:
-    """What a rule's function says of it: the docstring's first line, and the rest."""
-    title, _, text = (inspect.getdoc(described) or "").partition("\n")
-    return title.rstrip("."), text.strip()
 
 
 @dataclass(frozen=True)
@@ -145,8 +150,7 @@ class Rules:
         """The decorator."""
 
         def register(check: Check) -> Check:
-            about = (id, self.topic, severity, *title_and_text(check))
-            add(Rule(*about, bad, good, given or {}, needs, check, stops))
+            add(Rule(id, self.topic, severity, check, bad, good, given or {}, needs, check, stops))
             return check
 
         return register
@@ -162,7 +166,7 @@ def launch_rule(
     """The same for a rule of the YAML of ``accelerate launch``; it is given the data of the file."""
 
     def register(check: LaunchCheck) -> LaunchCheck:
-        add(Rule(id, "accelerate", severity, *title_and_text(check), bad, good, check_launch=check))
+        add(Rule(id, "accelerate", severity, check, bad, good, check_launch=check))
         return check
 
     return register

@@ -10,7 +10,7 @@ from zerokit.config.key_index import section_at
 from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Edit, Move, Severity
 from zerokit.lint.examples import ONE_SAMPLE, zero
-from zerokit.lint.rule import Hit, Rule, Rules, add, title_and_text
+from zerokit.lint.rule import Hit, Rule, Rules, add
 from zerokit.lint.subject import Subject
 
 rule = Rules("structure")
@@ -22,7 +22,7 @@ def _found_elsewhere(
     """Register a rule that the models or the engine run themselves; the function only holds its text."""
 
     def register(described: Callable[[], None]) -> Callable[[], None]:
-        add(Rule(id, rule.topic, severity, *title_and_text(described), bad, good))
+        add(Rule(id, rule.topic, severity, described, bad, good))
         return described
 
     return register
