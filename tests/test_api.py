@@ -40,7 +40,7 @@ def test_check_takes_all_that_rules_can_know_of_a_run() -> None:
     of_the_run = list(inspect.signature(Run.of).parameters)
     for function in (zerokit.check, zerokit.DSConfig.check):
         named = list(inspect.signature(function).parameters)[1:]
-        assert named == of_the_run
+        assert named == [*of_the_run, "severity"]
 
 
 def test_check_reads_files_dicts_and_configs(tmp_path: Path) -> None:

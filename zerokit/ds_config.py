@@ -13,7 +13,8 @@ from zerokit.choices import Target
 from zerokit.config.load import check_ds_config, load_ds_config, plain, read_ds_config
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import Document, dotted
-from zerokit.errors import ConfigError
+from zerokit.errors import ConfigError, check_choice
+from zerokit.findings import DEFAULT_SEVERITY, SEVERITIES, Severity
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
 from zerokit.resolving.run import Run
@@ -38,8 +39,9 @@ def check(
     gpu_memory_bytes: int | None = None,
     host_memory_bytes: int | None = None,
     deepspeed_version: str | Version | None = None,
+    severity: Severity = DEFAULT_SEVERITY,
 ) -> Report:
-    """Everything that is wrong with a ds_config, as ``zerokit check`` says it.
+    """Everything that is wrong with a ds_config, as ``zerokit check`` reports it.
 
     Args:
         config: a file, or the config itself.
@@ -52,6 +54,7 @@ def check(
         gpu_memory_bytes: of one GPU, in place of the card's.
         host_memory_bytes: of one node.
         deepspeed_version: of the cluster, such as ``"0.16.4"``; None: the newest that zerokit knows.
+        severity: the least severity to report.
 
     Raises:
         DocumentError: a file cannot be read.
@@ -60,6 +63,7 @@ def check(
         ZerokitError: there is no such target, card or release of DeepSpeed.
     """
     from zerokit.lint import check_document
+    from zerokit.lint.selection import Selection
     from zerokit.recipe import load_recipe
     from zerokit.releases.versions import parse_version
 
@@ -78,7 +82,8 @@ def check(
         host_memory_bytes=host_memory_bytes,
         deepspeed_version=deepspeed_version,
     )
-    return check_document(_document(config), run)
+    check_choice("severity", severity, SEVERITIES)
+    return check_document(_document(config), run, select=Selection(least=severity).of)
 
 
 _check = check

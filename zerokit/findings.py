@@ -1,4 +1,4 @@
-"""What is wrong with a file, where, and how to mend it: one form for config, recipe and lint."""
+"""What is wrong with a file, where, and how to fix it: one form for config, recipe and lint."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ Severity = Literal["error", "warning", "info"]
 probably not meant. info: it could be better."""
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """The worst first."""
+DEFAULT_SEVERITY: Severity = "warning"
+"""The least severity that is reported by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceText:
-    """Put `text` in place of what stands between two offsets of the file, where it is not JSON."""
+    """Replace the text between two offsets of the file, where it is not JSON."""
 
     start: int
     end: int
@@ -62,7 +64,7 @@ class Finding:
     message: str
     """What is wrong, without a full stop."""
     hint: str | None = None
-    """How to mend it, as an instruction."""
+    """How to fix it, as an instruction."""
     line: int | None = None
     """From 1; None if the data did not come from a file."""
     column: int | None = None
@@ -71,8 +73,8 @@ class Finding:
     rule: str = "bad-value"
     """The stable id of the rule that found it."""
     fix: tuple[Edit, ...] = ()
-    """The edits that mend it, if there is one right answer; otherwise empty."""
+    """The edits that fix it, if there is one right answer; otherwise empty."""
     unfixed: str | None = None
-    """Why ``--fix`` leaves it to a person, where that is not plain."""
+    """Why ``--fix`` does not fix it, where that is not obvious."""
     also: tuple[KeyPath, ...] = ()
-    """More places of which it speaks."""
+    """More places that it covers."""

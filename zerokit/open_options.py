@@ -1,4 +1,4 @@
-"""The reader of options whose names a library decides, such as ``--training.learning_rate 1e-5``."""
+"""Reads options whose names a library defines, such as ``--training.learning_rate 1e-5``."""
 
 from __future__ import annotations
 

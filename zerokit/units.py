@@ -38,12 +38,9 @@ _SECONDS = {
     )
     for name in names.split()
 }
-_SECONDS_ALONE = re.compile(r"\s*(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})\s*")
-_PART_OF_DURATION = re.compile(
-    rf"{_SECONDS_ALONE.pattern}({'|'.join(sorted(_SECONDS, key=len, reverse=True))})(?![a-z])\s*",
-    re.IGNORECASE,
-)
-_DURATION = re.compile(f"(?:{_PART_OF_DURATION.pattern})+", re.IGNORECASE)
+# Patterns that few commands need are compiled where they are used.
+_SECONDS_ALONE = r"\s*(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})\s*"
+_PART_OF_DURATION = rf"{_SECONDS_ALONE}({'|'.join(sorted(_SECONDS, key=len, reverse=True))})(?![a-z])\s*"
 _MOST_DIGITS = 30
 """Beyond any size there is; keeps "1e999999999" from becoming an integer of as many digits."""
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
@@ -118,11 +115,11 @@ def parse_seconds(text: str) -> float:
     Raises:
         ZerokitError: not a duration.
     """
-    if _SECONDS_ALONE.fullmatch(text):
+    if re.fullmatch(_SECONDS_ALONE, text):
         return float(text)
-    if not _DURATION.fullmatch(text):
+    if not re.fullmatch(f"(?:{_PART_OF_DURATION})+", text, re.IGNORECASE):
         raise ZerokitError(f"{text!r} is not a duration", hint="Write it like 60s, 5min, or 1h30m")
-    parts = _PART_OF_DURATION.findall(text)
+    parts = re.findall(_PART_OF_DURATION, text, re.IGNORECASE)
     return sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts)
 
 

@@ -51,13 +51,21 @@ def test_errors_are_named_with_their_place_and_give_1(zerokit: Run, bad: Path) -
     assert first == (
         f"{bad}:3:3: error: unknown key 'gradient_cliping'. Did you mean 'gradient_clipping'? [unknown-key]"
     )
-    assert summary == "1 error in 1 file (1 can be mended by --fix)"
+    assert summary == "1 error in 1 file (1 can be fixed by --fix)"
 
 
 def test_warnings_alone_give_0(zerokit: Run, doubtful: Path) -> None:
     code, out, _ = zerokit("check", doubtful)
     assert code == 0
     assert "warning" in out
+
+
+def test_infos_are_for_those_who_ask(zerokit: Run, tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 3, "overlap_comm": false}}')
+    assert "overlap-off" not in zerokit("check", file)[1]
+    assert "overlap-off" in zerokit("check", file, "--severity", "info")[1]
+    assert "overlap-off" in zerokit("check", file, "--only", "overlap-off")[1]
 
 
 def test_a_file_that_cannot_be_read_gives_2_and_the_others_are_still_checked(zerokit: Run, bad: Path) -> None:
@@ -149,7 +157,7 @@ def subjects(monkeypatch: pytest.MonkeyPatch) -> list[Subject]:
 
     all_rules()
     monkeypatch.setattr(
-        "zerokit.lint.run.RULES", {"look": Rule("look", "zero", "error", "", "", {}, {}, check=look)}
+        "zerokit.lint.run.RULES", {"look": Rule("look", "zero", "error", look, {}, {}, check=look)}
     )
     return seen
 
@@ -232,7 +240,7 @@ def test_options_that_cannot_be_used_give_2_and_one_line(
     assert err.count("\n") == 1
 
 
-def test_fix_mends_the_file_and_says_what_it_did(zerokit: Run, bad: Path) -> None:
+def test_fix_fixes_the_file_and_says_what_it_did(zerokit: Run, bad: Path) -> None:
     bad.chmod(0o640)
     before = bad.read_text()
     code, out, _ = zerokit("check", bad, "--fix", "--severity", "warning")
@@ -291,7 +299,7 @@ def test_a_file_that_cannot_be_written_is_said(
     assert list(bad.parent.iterdir()) == [bad]
 
 
-def test_a_read_only_file_is_left_alone_and_the_others_are_mended(
+def test_a_read_only_file_is_left_alone_and_the_others_are_fixed(
     zerokit: Run, bad: Path, tmp_path: Path
 ) -> None:
     kept = tmp_path / "kept.json"
@@ -345,7 +353,7 @@ def test_a_rule_that_fails_is_reported_as_a_bug_and_the_others_go_on(
         raise IndexError("too far")
         yield
 
-    broken = Rule("broken", "zero", "error", "", "", {}, {}, check=fail)
+    broken = Rule("broken", "zero", "error", fail, {}, {}, check=fail)
     monkeypatch.setattr("zerokit.lint.run.RULES", {**all_rules(), "broken": broken})
     code, out, err = zerokit("check", bad, ZERO2)
     assert code == 2

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 import typer
 
-from zerokit.cli.main import app
+from zerokit.cli.main import command_line
 from zerokit.hardware.gpus import gpus
 
 Run = Callable[..., tuple[int, str, str]]
-COMMANDS = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+COMMANDS = dict(typer.main.get_command(command_line()).commands)  # type: ignore[attr-defined]
 ASKING = ("check", "config", "estimate", "rehearse")
 
 

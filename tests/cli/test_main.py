@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from tests import processes
 from zerokit import __version__
-from zerokit.cli.main import app
+from zerokit.cli.main import command_line
 
 Run = Callable[..., tuple[int, str, str]]
 RunProcess = Callable[..., subprocess.CompletedProcess[str]]
@@ -40,7 +40,7 @@ def test_an_argument_written_as_an_option_is_told_from_an_unknown_one(
 
 def commands(group: Any = None) -> Iterator[Any]:
     """Those of groups, too."""
-    for one in (get_command(app) if group is None else group).commands.values():
+    for one in (get_command(command_line()) if group is None else group).commands.values():
         yield from commands(one) if hasattr(one, "commands") else [one]
 
 

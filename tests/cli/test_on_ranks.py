@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from tests import processes
 from tests.tiny import ONE_STEP_RECIPE, REPOSITORY
-from zerokit.cli.main import app
+from zerokit.cli.main import command_line
 from zerokit.distributed import launcher
 from zerokit.errors import ZerokitError
 from zerokit.generation import options
@@ -171,7 +171,7 @@ def test_help_says_what_other_options_are(zerokit: Run) -> None:
 
 @pytest.mark.parametrize(("name", "own_names"), [("generate", options.OWN_NAMES), ("train", load.OWN_NAMES)])
 def test_the_names_that_are_suggested_are_those_of_the_command(name: str, own_names: tuple[str, ...]) -> None:
-    command = get_command(app).commands[name]  # type: ignore[attr-defined]
+    command = get_command(command_line()).commands[name]  # type: ignore[attr-defined]
     names = {name for option in command.params for name in option.opts if name.startswith("--")}
     assert set(own_names) == names - {"--local-rank"}
 

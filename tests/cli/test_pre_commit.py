@@ -98,7 +98,7 @@ def test_checking_names_the_mistake_and_fails(repository: Path, hooks: Path, hom
 
 
 @pytest.mark.slow
-def test_fixing_mends_the_file_and_fails_once(repository: Path, hooks: Path, home: Path) -> None:
+def test_fixing_fixes_the_file_and_fails_once(repository: Path, hooks: Path, home: Path) -> None:
     arguments = ("try-repo", hooks, "zerokit-fix-installed", "--all-files")
     first = pre_commit(*arguments, folder=repository, home=home)
     assert first.returncode == 1, first.stderr

@@ -5,7 +5,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from zerokit.config.optimizer import DEEPSPEED_OPTIMIZERS, TORCH_OPTIMIZERS, params_of_optimizer
+from zerokit.config.optimizer import params_of_optimizer
+from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS, TORCH_OPTIMIZERS
 from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, TORCH_SCHEDULERS, params_of_scheduler
 from zerokit.config.schema import json_schema
 from zerokit.config.torch_schedulers import FunctionParams

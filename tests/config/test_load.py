@@ -34,7 +34,7 @@ def test_mistakes_that_others_hide_are_found_as_well() -> None:
     assert [problem.path[-1] for problem in check_ds_config(Document(nested, ""))] == ["type", "lr"]
 
 
-def test_the_valid_part_keeps_what_is_right_and_mends_what_is_plain() -> None:
+def test_the_valid_part_keeps_what_is_right_and_fixes_what_is_plain() -> None:
     data = {
         "train_batch_size": "8",
         "gradient_cliping": 1.0,
@@ -93,7 +93,7 @@ def _broken(config: Any, path: KeyPath, name: str, value: Any) -> Any:
 
 @given(configs(), st.data())
 @examples(150, suppress_health_check=list(HealthCheck))
-def test_whatever_is_wrong_the_rest_loads_and_what_is_mended_is_mended(
+def test_whatever_is_wrong_the_rest_loads_and_what_is_fixed_is_fixed(
     config: dict[str, Any], data: st.DataObject
 ) -> None:
     broken = config | {"zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW", "params": {}}}

@@ -19,7 +19,8 @@ from zerokit.config import Section, check_ds_config
 from zerokit.config.base import second_names
 from zerokit.config.key_index import section_at
 from zerokit.config.key_index import sections as all_places
-from zerokit.config.optimizer import DEEPSPEED_OPTIMIZERS, TORCH_OPTIMIZERS, params_of_optimizer
+from zerokit.config.optimizer import params_of_optimizer
+from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS, TORCH_OPTIMIZERS
 from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.repairs import choices_at
 from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, TORCH_SCHEDULERS, params_of_scheduler

@@ -1,7 +1,7 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -11,14 +11,19 @@ from pydantic import ValidationError
 from tests.config.strategies import configs
 from tests.each import each
 from tests.examples import examples
+from zerokit.choices import OptimizerName
 from zerokit.config import DeepSpeedConfig, load_ds_config
-from zerokit.config.base import Acts, second_names
+from zerokit.config.base import second_names
+from zerokit.config.conditions import Acts
 from zerokit.config.descriptions import docstring
 from zerokit.config.key_index import all_sections, canonical, section_at, sections, since, stages_of
 from zerokit.config.load import load_valid_part
 from zerokit.config.optimizer import params_of_optimizer
 from zerokit.config.optimizer_params import offload_only
-from zerokit.config.zero import STAGE_3_KEYS, ZeroOptimization
+from zerokit.config.optimizers import OPTIMIZERS
+from zerokit.config.scheduler import TORCH_SCHEDULERS
+from zerokit.config.torch_schedulers import TORCH_SCHEDULE_PARAMS
+from zerokit.config.zero import ZeroOptimization
 from zerokit.documents import Document, read_document
 from zerokit.errors import DocumentError
 from zerokit.releases.versions import key_facts
@@ -188,13 +193,6 @@ def test_releases_are_those_of_the_table_of_versions() -> None:
     assert compared > 300
 
 
-def test_stage_3_keys_are_derived() -> None:
-    assert "stage3_max_live_parameters" in STAGE_3_KEYS
-    assert "enable_sanity_checks" in STAGE_3_KEYS
-    assert "offload_param" not in STAGE_3_KEYS
-    assert "reduce_bucket_size" not in STAGE_3_KEYS
-
-
 def test_sections_are_found_inside_lists_mappings_and_by_type() -> None:
     assert section_at(("tensor_parallel", "partition_config", "layer_specs", 2)).__name__ == "LayerSpec"  # type: ignore[union-attr]
     metrics = ("data_efficiency", "data_sampling", "curriculum_learning", "curriculum_metrics")
@@ -252,3 +250,9 @@ def assert_round_trip(document: Document) -> None:
         return
     for text in (json.dumps(config.dump()), json.dumps(config.dump(all=True)), json.dumps(written)):
         assert load_ds_config(json.loads(text)) == config
+
+
+def test_the_table_of_optimizers_is_complete() -> None:
+    assert {spec.name for spec in OPTIMIZERS if spec.starting_point} == set(get_args(OptimizerName))
+    assert all(spec.params_model() is not None for spec in OPTIMIZERS)
+    assert set(TORCH_SCHEDULERS) == set(TORCH_SCHEDULE_PARAMS)

@@ -4,12 +4,13 @@ import pytest
 
 from zerokit.config import check_ds_config, load_ds_config
 from zerokit.config.load import load_valid_part
+from zerokit.config.mistakes import MOST_LISTED
 from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.repairs import edited
-from zerokit.config.unknown_keys import Meaning, distance
-from zerokit.config.validation_errors import MOST_LISTED
+from zerokit.config.unknown_keys import Meaning
 from zerokit.documents import Document, KeyPath, dotted
 from zerokit.findings import Edit, Finding, Move, Remove
+from zerokit.spelling import distance
 
 
 def only(data: Any) -> Finding:
@@ -142,7 +143,7 @@ def test_a_misplaced_key_that_says_what_deepspeed_does_anyway_is_no_error(
         ({"fp32_allreduce": False}, Remove(("fp32_allreduce",))),
     ],
 )
-def test_keys_are_mended_where_there_is_one_right_answer(data: dict[str, Any], fix: Edit | None) -> None:
+def test_keys_are_fixed_where_there_is_one_right_answer(data: dict[str, Any], fix: Edit | None) -> None:
     findings = check_ds_config(Document(data, "ds.json"))
     assert [edit for finding in findings[:1] for edit in finding.fix] == ([fix] if fix else [])
 
@@ -182,7 +183,7 @@ def test_a_file_of_something_else_is_not_looked_at_key_by_key(monkeypatch: pytes
         looked.append(path)
         return Meaning("unknown", "Remove it", plain=False)
 
-    monkeypatch.setattr("zerokit.config.key_mistake.meaning_of", meaning_of)
+    monkeypatch.setattr("zerokit.config.mistakes.meaning_of", meaning_of)
     data = {"stage": 2, **{f"key_{number}": number for number in range(5000)}}
     valid = load_valid_part(Document(data, "ds.json"))
     assert len(looked) == MOST_LISTED

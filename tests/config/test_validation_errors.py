@@ -50,7 +50,7 @@ def only(data: Any) -> Finding:
         (
             {"activation_checkpointing": {"cpu_checkpointing": "auto"}},
             "unfilled-auto",
-            "nobody fills in",
+            "is not filled in",
             "default, false",
         ),
         (
@@ -224,7 +224,7 @@ def test_what_deepspeed_reads_for_what_it_plainly_means_is_a_warning(
         ("reduce_bucket_size", " 8 ", 8),
     ],
 )
-def test_numbers_as_people_write_them_are_mended_in_json_and_understood_in_yaml(
+def test_numbers_as_people_write_them_are_fixed_in_json_and_understood_in_yaml(
     key: str, text: str, value: int
 ) -> None:
     path = ("zero_optimization", key)

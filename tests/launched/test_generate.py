@@ -204,12 +204,12 @@ def test_help_is_printed_once(tmp_path: Path) -> None:
 GENERATE = """
 import sys
 from unittest import mock
-from zerokit.cli.main import app
+from zerokit.cli.main import command_line
 from zerokit.generation.main import generate
 
 def options_of(words):
     with mock.patch("zerokit.distributed.group.leave"), mock.patch("zerokit.generation.main.main") as run:
-        app(["generate", *words], standalone_mode=False)
+        command_line()(["generate", *words], standalone_mode=False)
     return run.call_args.args[0]
 
 def run(group, words):

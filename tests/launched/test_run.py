@@ -564,7 +564,8 @@ def test_an_adapter_is_merged_as_documented_into_a_model_that_generates(here: On
     assert "deprecated" not in trained.said
     page = (REPOSITORY / "docs" / "train.md").read_text()
     (line,) = (line for line in page.splitlines() if line.startswith("zerokit checkpoint merge"))
-    here.run(f"from zerokit.cli.main import app\napp({line.split()[1:]}, standalone_mode=False)")
+    start = "from zerokit.cli.main import command_line\n"
+    here.run(f"{start}command_line()({line.split()[1:]}, standalone_mode=False)")
     here.run(
         "from pathlib import Path\n"
         "from zerokit.checkpoint.pretrained import read_tokenizer\n"

@@ -75,7 +75,7 @@ def _given(data: Any, target: Target, world: int) -> Iterator[tuple[str, Any]]:
     for filled in FILLED.values():
         written = value_at(data, filled.path)
         if filled.adopted and written is not None and written != "auto":
-            for name, value in filled.said(written).items():
+            for name, value in filled.as_arguments(written).items():
                 like = TRAINER_DEFAULTS[name]
                 yield name, _on(value) if isinstance(like, bool) else value
     if isinstance(numbers[TRAIN], int):

@@ -372,11 +372,11 @@ def test_no_fix_and_no_hint_of_an_example_stops_what_started(accelerate: Any, tm
         for finding in before:
             for edits in [*([edit] for edit in edits_of(finding, rule.bad)), *filter(None, [finding.fix])]:
                 tried += 1
-                mended = edited(rule.bad, edits)
-                after = findings(mended)
+                fixed = edited(rule.bad, edits)
+                after = findings(fixed)
                 assert (finding.path, finding.message) not in {(one.path, one.message) for one in after}
                 assert {one.rule for one in after if one.severity == "error"} <= known
-                assert starts(mended, tmp_path, accelerate) or not did
+                assert starts(fixed, tmp_path, accelerate) or not did
     assert tried > 5
 
 
@@ -509,7 +509,7 @@ def test_the_trainer_compares_what_the_file_fixes(
 @pytest.mark.parametrize(("asked", "argument"), [("fp8", "bf16"), ("bf16", "bf16"), ("fp16", "fp16")])
 def test_the_argument_is_named_that_the_trainer_has(asked: str, argument: str) -> None:
     (finding,) = [one for one in findings(launch(mixed_precision=asked)) if one.severity == "info"]
-    assert finding.message == f"the Trainer insists that its arguments ask for {argument}, too"
+    assert finding.message == f"the Trainer insists that its arguments request {argument}, too"
     assert finding.hint == f"See that the script sets {argument}, or remove the key"
 
 

@@ -45,8 +45,8 @@ def test_steps_that_are_absent_beside_the_whole_batch_stop_every_run_that_accumu
     parsed(trainer(config)["config_params"], 2)
     with pytest.raises(AssertionError, match="Check batch related parameters"):
         parsed(trainer(config, gradient_accumulation_steps=4)["config_params"], 2)
-    mended = edited(config, finding.fix)
-    parsed(trainer(mended, gradient_accumulation_steps=4)["config_params"], 2)
+    fixed = edited(config, finding.fix)
+    parsed(trainer(fixed, gradient_accumulation_steps=4)["config_params"], 2)
     # Without the whole batch only DeepSpeed's own counts are wrong.
     alone = {key: value for key, value in config.items() if key != "train_batch_size"}
     assert said("lost-argument", alone, target="trainer") == [("", "info")]

@@ -135,7 +135,7 @@ def test_what_nobody_fills_in_is_one_finding_of_each_section() -> None:
     assert top.message.endswith("; so is 'gradient_clipping'")
     assert params.also == (("optimizer", "params", "betas"), ("optimizer", "params", "eps"))
     assert [edit.path[-1] for edit in zero_.fix if isinstance(edit, Remove)] == list(sizes)
-    # What --fix cannot mend comes first, and nothing of the line is mended by half.
+    # What --fix cannot fix comes first, and nothing of the line is fixed by half.
     config["zero_optimization"]["stage"] = "auto"
     *_, zero_ = found("unfilled-auto", config, target="deepspeed")
     assert (zero_.path[-1], len(zero_.also), zero_.fix) == ("stage", 3, ())
@@ -210,7 +210,7 @@ def test_what_accelerate_fills_without_being_told(monkeypatch: pytest.MonkeyPatc
     assert len(said("auto-without-argument", nvme, target="trainer")) == 2
 
 
-def test_an_old_name_is_mended_by_the_one_that_is_filled() -> None:
+def test_an_old_name_is_fixed_by_the_one_that_is_filled() -> None:
     (finding,) = found("unfilled-auto", zero(3, prefetch_bucket_size="auto"), target="trainer")
     section = "zero_optimization"
     new = (section, "stage3_prefetch_bucket_size")

@@ -91,7 +91,7 @@ def test_accelerate_writes_1_accumulation_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "severity", "mended"),
+    ("target", "severity", "fixed"),
     [
         (None, "warning", False),
         ("trainer", "error", True),
@@ -99,10 +99,10 @@ def test_accelerate_writes_1_accumulation_step() -> None:
         ("deepspeed", "error", False),
     ],
 )
-def test_some_batch_size_is_needed(target: Any, severity: str, mended: bool) -> None:
+def test_some_batch_size_is_needed(target: Any, severity: str, fixed: bool) -> None:
     (finding,) = found("no-batch-size", batch(steps=1), target=target)
     assert finding.severity == severity
-    assert finding.fix == ((SetValue((MICRO,), "auto"),) if mended else ())
+    assert finding.fix == ((SetValue((MICRO,), "auto"),) if fixed else ())
     assert found("no-batch-size", {**batch(steps=1), "train_batchsize": 4}, target=target) == []
     assert found("no-batch-size", {**batch(), TRAIN: None}, target=target)
     assert found("no-batch-size", batch(), target=target, recipe=recipe()) == []

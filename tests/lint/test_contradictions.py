@@ -1,4 +1,4 @@
-"""What keys contradict each other, and which of them nobody fills in: the oldest rules."""
+"""What keys contradict each other, and which of them is not filled in: the oldest rules."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Known defects of DeepSpeed: configs that meet each, and configs that do not."""
+"""ConfigView defects of DeepSpeed: configs that meet each, and configs that do not."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
+from zerokit.config.conditions import Condition
 from zerokit.config.load import load_ds_config
 from zerokit.findings import Finding
-from zerokit.lint import defect_conditions
-from zerokit.lint.defect_conditions import SEVERAL_GPUS, Condition, stage
-from zerokit.lint.defects import KNOWN_DEFECTS
+from zerokit.lint.defects import KNOWN_DEFECTS, condition
 from zerokit.lint.examples import llama_8b, mixture_of_experts, recipe
 from zerokit.lint.explain import explain
 from zerokit.lint.run import all_rules
@@ -242,16 +241,18 @@ def test_a_defect_is_explained_with_the_words_of_its_condition(name: str) -> Non
 
 
 def test_conditions_are_joined_with_their_words() -> None:
-    two, offloads = stage(2), Condition("offload", lambda s: True)
-    either = defect_conditions.BF16 | defect_conditions.FP16
+    two, offloads = condition("ZeRO stage 2"), Condition("offload", lambda s, path: True)
+    either, several = condition("bf16 or fp16"), condition("more than one GPU")
     assert (two & offloads & either).words == "ZeRO stage 2, offload, bf16 or fp16"
-    subject = Subject(load_ds_config(zero(2)), zero(2))
+    subject = Subject(config=load_ds_config(zero(2)), written=zero(2))
     assert (two & offloads).holds(subject)
     assert not (two & offloads & either).holds(subject)
-    assert not (stage(1, 3) & offloads).holds(subject)
-    assert stage(1, 2, 3).words == "ZeRO stage 1, 2 or 3"
-    assert (two & SEVERAL_GPUS).counts_gpus
+    assert not (condition("ZeRO stage 1 or 3") & offloads).holds(subject)
+    assert condition("ZeRO stage 1, 2 or 3").holds(subject)
+    assert (two & several).counts_gpus
     assert not either.counts_gpus
+    with pytest.raises(KeyError, match="ZeRO stages"):
+        condition("ZeRO stages 2")
 
 
 @pytest.mark.parametrize("name", MEETS)
@@ -262,10 +263,10 @@ def test_a_config_that_meets_a_defect(name: str) -> None:
     assert [".".join(map(str, finding.path)) for finding in met] == [path]
     assert str(version) in met[0].message
     assert met[0].severity in ("error", "warning")
-    mended = defect.span.until
-    assert mended is not None
-    assert str(mended) in str(met[0].hint)
-    assert of(name, found("known-defect", config, deepspeed_version=mended, **run)) == []
+    fixed = defect.span.until
+    assert fixed is not None
+    assert str(fixed) in str(met[0].hint)
+    assert of(name, found("known-defect", config, deepspeed_version=fixed, **run)) == []
 
 
 @pytest.mark.parametrize(("name", "config", "run"), MISSES)

@@ -31,7 +31,7 @@ def test_every_rule_is_in_the_overview() -> None:
             "zero_optimization.stage",
             [
                 "Value: 0, 1, 2, 3",
-                '"auto" under the Trainer and accelerate: 2 (accelerate, which was told nothing else)',
+                '"auto" under the Trainer and accelerate: 2 (accelerate, which has no other setting)',
                 "- offload-param-stage: ",
             ],
         ),

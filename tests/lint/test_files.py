@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import sys
 import tracemalloc
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from zerokit.documents import MAX_BYTES, parse_yaml
+from zerokit.documents import MAX_BYTES, parse_yaml, read_document
 from zerokit.errors import DocumentError
 from zerokit.lint.files import check_file, files_in, read_file
 
@@ -194,3 +195,14 @@ def test_50_mb_are_refused_unread(tmp_path: Path, piece: str) -> None:
     assert most < 3 * MAX_BYTES
     assert f"larger than {MAX_BYTES >> 20} MiB" in message
     assert list(files_in([tmp_path])) != [file]
+
+
+def test_a_pipe_is_read_by_its_content(tmp_path: Path) -> None:
+    for text, is_yaml in ((json.dumps(DS), False), ("zero_optimization: {stage: 2}\n", True)):
+        reading, writing = os.pipe()
+        os.write(writing, text.encode())
+        os.close(writing)
+        document = read_document(f"/dev/fd/{reading}", lenient=True)
+        os.close(reading)
+        assert document.data["zero_optimization"] == {"stage": 2}
+        assert document.is_yaml == is_yaml

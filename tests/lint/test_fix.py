@@ -31,7 +31,7 @@ def checker(find: Find) -> Callable[[Document], Report]:
     return check
 
 
-def mend(text: str, find: Find) -> tuple[str | None, list[str]]:
+def fix(text: str, find: Find) -> tuple[str | None, list[str]]:
     result = fix_document(parse_json(text, lenient=True), checker(find))
     return result.document.text, [finding.message for finding in result.done]
 
@@ -43,7 +43,7 @@ def test_fixes_are_made_one_after_the_other_and_listed() -> None:
         if data["b"] == 1:
             yield "b", (SetValue(("b",), 2),)
 
-    assert mend('{"a": 1, "b": 1}', find) == ('{"a": 2, "b": 2}', ["a", "b"])
+    assert fix('{"a": 1, "b": 1}', find) == ('{"a": 2, "b": 2}', ["a", "b"])
 
 
 def test_of_fixes_that_exclude_each_other_the_first_is_made() -> None:
@@ -52,7 +52,7 @@ def test_of_fixes_that_exclude_each_other_the_first_is_made() -> None:
             yield "remove old", (Remove(("old",)),)
             yield "remove new", (Remove(("new",)),)
 
-    assert mend('{"old": 1, "new": 2}', find) == ('{"new": 2}', ["remove old"])
+    assert fix('{"old": 1, "new": 2}', find) == ('{"new": 2}', ["remove old"])
 
 
 def test_a_fix_may_bring_out_another() -> None:
@@ -62,7 +62,7 @@ def test_a_fix_may_bring_out_another() -> None:
         elif data["zero"] == "2":
             yield "quotes", (SetValue(("zero",), 2),)
 
-    assert mend('{"zer": "2"}', find) == ('{"zero": 2}', ["rename", "quotes"])
+    assert fix('{"zer": "2"}', find) == ('{"zero": 2}', ["rename", "quotes"])
 
 
 def test_a_fix_that_did_harm_is_made_when_another_has_taken_the_harm_away() -> None:
@@ -76,10 +76,10 @@ def test_a_fix_that_did_harm_is_made_when_another_has_taken_the_harm_away() -> N
             found.append(Finding(("a",), "a does not go with b", severity="error", rule="both"))
         return Report(tuple(found), {})
 
-    mended = fix_document(parse_json('{"a": 1, "b": 1}', lenient=True), check)
-    assert mended.document.text == '{"a": 2, "b": 2}'
-    assert [finding.message for finding in mended.done] == ["b is 1", "a is 1"]
-    assert mended.report.findings == ()
+    fixed = fix_document(parse_json('{"a": 1, "b": 1}', lenient=True), check)
+    assert fixed.document.text == '{"a": 2, "b": 2}'
+    assert [finding.message for finding in fixed.done] == ["b is 1", "a is 1"]
+    assert fixed.report.findings == ()
     # What harms to the end is left, with the reason.
     harmful = fix_document(parse_json('{"a": 1, "b": 1, "c": 2}', lenient=True), check)
     assert harmful.document.text == '{"a": 1, "b": 2, "c": 2}'
@@ -91,28 +91,28 @@ def test_fixes_that_undo_each_other_or_do_not_suit_come_to_an_end() -> None:
     def flip(data: Any) -> Iterator[tuple[str, tuple[Edit, ...]]]:
         yield f"was {data['a']}", (SetValue(("a",), 1 - data["a"]),)
 
-    assert mend('{"a": 0}', flip) == ('{"a": 0}', ["was 0", "was 1"])
+    assert fix('{"a": 0}', flip) == ('{"a": 0}', ["was 0", "was 1"])
 
     def absent(data: Any) -> Iterator[tuple[str, tuple[Edit, ...]]]:
         yield "absent", (Remove(("absent",)),)
 
-    assert mend('{"a": 0}', absent) == ('{"a": 0}', [])
+    assert fix('{"a": 0}', absent) == ('{"a": 0}', [])
 
     def count(data: Any) -> Iterator[tuple[str, tuple[Edit, ...]]]:
         yield f"was {data['a']}", (SetValue(("a",), data["a"] + 1),)
 
-    assert mend('{"a": 0}', count)[0] == f'{{"a": {MOST_FIXES}}}'
+    assert fix('{"a": 0}', count)[0] == f'{{"a": {MOST_FIXES}}}'
 
 
 def test_a_fix_of_several_steps_is_made_whole_or_not_at_all() -> None:
     def find(data: Any) -> Iterator[tuple[str, tuple[Edit, ...]]]:
         yield "half", (SetValue(("a",), 1), Remove(("absent",)))
 
-    assert mend('{"a": 0}', find) == ('{"a": 0}', [])
+    assert fix('{"a": 0}', find) == ('{"a": 0}', [])
 
 
 @pytest.mark.parametrize("name", ["enable", "Enabled"])
-def test_no_fix_makes_an_error_of_the_key_that_it_mends(name: str) -> None:
+def test_no_fix_makes_an_error_of_the_key_that_it_fixes(name: str) -> None:
     config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}, "fp16": {name: True}}
     fixed = fix_document(parse_json(json.dumps(config), lenient=True), check_document)
     assert fixed.document.data == config
@@ -143,7 +143,7 @@ def fixed(text: str) -> Fixed:
     return fix_document(parse_json(text, lenient=True), lambda document: check_document(document))
 
 
-def test_a_text_that_is_mended_in_part_says_so() -> None:
+def test_a_text_that_is_fixed_in_part_says_so() -> None:
     for comment, told in (("# of all", "in part, the rest is for you"), ("", None)):
         done = fixed(f'{{"train_batch_size": 8, {comment}\n}}').done
         assert [finding.hint for finding in done if finding.rule == "not-plain-json"] == [told]
@@ -161,12 +161,12 @@ def test_mending_twice_is_mending_once_and_leaves_no_fix(text: str) -> None:
     assert all(finding.hint for finding in once.report.findings)
 
 
-def test_many_of_the_faults_are_mended_for_good() -> None:
+def test_many_of_the_faults_are_fixed_for_good() -> None:
     faulty = [text for text in FAULTS.values() if not check(text).ok]
     assert sum(fixed(text).report.ok for text in faulty) >= 40
 
 
-def test_what_is_switched_off_is_not_mended() -> None:
+def test_what_is_switched_off_is_not_fixed() -> None:
     data = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_cliping": 1,
@@ -175,7 +175,7 @@ def test_what_is_switched_off_is_not_mended() -> None:
     assert fixed(json.dumps(data)).done == ()
 
 
-def test_only_what_the_check_reports_is_mended() -> None:
+def test_only_what_the_check_reports_is_fixed() -> None:
     document = parse_json('{"train_micro_batch_size_per_gpu": "1", "gradient_cliping": 1}')
 
     def unknown_keys(document: Document) -> Report:

@@ -18,7 +18,9 @@ ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, "bf16": {"enabl
 def bytes_of(config: dict[str, Any], **run: Any) -> tuple[int, int]:
     """Pinned and pageable bytes for each parameter of a rank's share, on 8 GPUs."""
     model = llama_8b()
-    subject = Subject(load_ds_config(config), config, run=Run.of(model=model, num_gpus=8, **run))
+    subject = Subject(
+        config=load_ds_config(config), written=config, run=Run.of(model=model, num_gpus=8, **run)
+    )
     counted = host_bytes_of_a_rank(subject)
     assert counted is not None
     share = -(-model.num_parameters // 8)
@@ -43,15 +45,14 @@ def test_bytes_per_parameter(zero_optimization: dict[str, Any], expected: tuple[
 
 def test_buffers_for_nvme_are_pinned_for_each_rank() -> None:
     model = llama_8b()
+    run = Run.of(target="trainer", model=model, num_gpus=8)
     config = zero(3, offload_param={**NVME, "buffer_size": 1e8, "buffer_count": 12, "max_in_cpu": 0})
-    subject = Subject(load_ds_config(config), config, run=Run.of(target="trainer", model=model, num_gpus=8))
+    subject = Subject(config=load_ds_config(config), written=config, run=run)
     counted = host_bytes_of_a_rank(subject)
     assert counted is not None
     assert (counted.pinned, counted.pageable) == (12 * 100_000_000 * 2, 0)
     config = zero(3, offload_optimizer=NVME, sub_group_size=1e8)
-    counted = host_bytes_of_a_rank(
-        Subject(load_ds_config(config), config, run=Run.of(target="trainer", model=model, num_gpus=8))
-    )
+    counted = host_bytes_of_a_rank(Subject(config=load_ds_config(config), written=config, run=run))
     assert counted is not None
     assert counted.pinned == 4 * 4 * 100_000_000 + 2 * -(-model.num_parameters // 8)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
-from zerokit.config.optimizer import TORCH_OPTIMIZERS
+from zerokit.config.optimizers import TORCH_OPTIMIZERS
 from zerokit.findings import Remove, SetValue
 from zerokit.releases.versions import Version
 
@@ -53,8 +53,6 @@ SPEAKS: list[tuple[str, Mapping[str, Any], list[tuple[str, str]]]] = [
         [("fp16.loss_scale", "error")],
     ),
     ("lamb-static-loss-scale", {**optimizer("Adam"), "fp16": {"loss_scale": 128}}, []),
-    ("mup-optimizer", optimizer("MuSGD", lr=0.1), [(TYPE, "info")]),
-    ("mup-optimizer", optimizer("Muon", lr=1e-3), []),
     ("learning-rate", optimizer("AdamW", lr=1.5), [(params("lr"), "warning")]),
     ("learning-rate", optimizer("AdamW", lr=1.0), []),
     ("learning-rate", optimizer("SGD", lr=5.0), []),
@@ -210,7 +208,7 @@ def test_an_older_release_does_not_clip_by_default() -> None:
     assert said("clipping-default", config, deepspeed_version=Version(0, 18, 0)) == []
 
 
-def test_what_is_mended() -> None:
+def test_what_is_fixed() -> None:
     (sgd,) = found("untested-optimizer", {**zero(2), **optimizer("SGD")})
     assert sgd.fix == (SetValue(("zero_allow_untested_optimizer",), True),)
     (lamb,) = found("untested-optimizer", {**zero(2), **optimizer("Lamb")})

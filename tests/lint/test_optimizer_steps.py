@@ -108,12 +108,6 @@ STEPS: dict[str, dict[str, Any]] = {
         **schedule("WarmupLR", warmup_num_steps=2, warmup_max_lr=2e-5),
     },
     "Muon with one peak": {**zero(0), **MUON, **schedule("WarmupLR", warmup_num_steps=2, warmup_max_lr=1e-3)},
-    "logarithm": {**zero(1), **adamw(lr=1.0), **schedule("WarmupLR", warmup_num_steps=1000)},
-    "line": {
-        **zero(1),
-        **adamw(lr=1.0),
-        **schedule("WarmupLR", warmup_num_steps=1000, warmup_type="linear"),
-    },
     "one cycle": {
         **zero(1),
         **adamw(lr=1e-3, betas=[0.9, 0.95]),
@@ -213,13 +207,6 @@ def test_which_rate_a_warmup_reaches(outcomes: dict[str, Any]) -> None:
     assert said("overridden-rate", STEPS["another peak"]) == [("optimizer.params.lr", "warning")]
     assert outcomes["Muon with one peak"]["rate"] == pytest.approx(1e-3)
     assert len(said("overridden-rate", STEPS["Muon with one peak"])) == 2
-
-
-def test_how_a_warmup_rises(outcomes: dict[str, Any]) -> None:
-    assert outcomes["logarithm"]["rate"] > 0.25
-    assert outcomes["line"]["rate"] < 0.01
-    assert said("log-warmup", STEPS["logarithm"]) == [("scheduler.params", "info")]
-    assert said("log-warmup", STEPS["line"]) == []
 
 
 def test_where_a_schedule_starts(outcomes: dict[str, Any]) -> None:

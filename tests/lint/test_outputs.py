@@ -55,7 +55,7 @@ def test_text_has_a_line_for_each_finding_and_file_and_what_was_left_out() -> No
     assert second.startswith("conf/ds.json:3:58: warning: ")
     assert good == "good.json: nothing found"
     assert left_out == "not checked: tensor-parallel-heads (needs --model)"
-    assert summary == "1 error, 1 warning, 1 switched off in 2 files (1 can be mended by --fix)"
+    assert summary == "1 error, 1 warning, 1 switched off in 2 files (1 can be fixed by --fix)"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_names_cannot_move_the_cursor_or_break_the_line() -> None:
     )
 
 
-def test_text_names_what_was_mended() -> None:
+def test_text_names_what_was_fixed() -> None:
     done = replace(REPORT.findings[0], hint="a -> b: 1")
     first, good, summary = lines(CheckedFile("a.json", Report((), {}), fixed=(done,)))
     assert first.startswith("a.json:3:37: fixed: ")
@@ -94,8 +94,8 @@ def test_text_names_what_was_mended() -> None:
 
 
 def test_a_finding_without_a_place_has_none() -> None:
-    finding = Finding((), "all of it", "Mend it", rule="r", severity="info")
-    assert lines(CheckedFile("a", Report((finding,), {})))[0] == "a: info: all of it. Mend it [r]"
+    finding = Finding((), "all of it", "Fix it", rule="r", severity="info")
+    assert lines(CheckedFile("a", Report((finding,), {})))[0] == "a: info: all of it. Fix it [r]"
 
 
 def test_data_has_the_agreed_form() -> None:

@@ -73,7 +73,6 @@ SPEAKS: list[tuple[str, Mapping[str, Any], list[tuple[str, str]]]] = [
         [("dump_state", "info"), ("log_level", "info")],
     ),
     ("debug-output", {**MICRO, "steps_per_print": 1}, []),
-    ("vocabulary-size", {**MICRO, "vocabulary_size": 32_000}, []),
     ("one-gpu", zero(3), []),
 ]
 

@@ -20,7 +20,7 @@ CPU = {"device": "cpu"}
 
 
 def subject(config: dict[str, Any], **run: Any) -> Subject:
-    return Subject(load_ds_config(config), config, run=Run.of(**run))
+    return Subject(config=load_ds_config(config), written=config, run=Run.of(**run))
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,14 @@ def test_what_a_config_trains_in(config: dict[str, Any], run: dict[str, Any], ex
 def test_a_switch_that_may_be_misspelled_is_open() -> None:
     plain = DeepSpeedConfig.model_validate({"bf16": {}})
     misread = frozenset({("bf16", "enable")})
-    assert switch(Subject(plain, {"bf16": {}}), "bf16") is False
-    assert switch(Subject(plain, {"bf16": {}}, frozenset({("bf16",)}), misread), "bf16") is None
+    assert switch(Subject(config=plain, written={"bf16": {}}), "bf16") is False
+    assert (
+        switch(
+            Subject(config=plain, written={"bf16": {}}, doubtful=frozenset({("bf16",)}), misread=misread),
+            "bf16",
+        )
+        is None
+    )
 
 
 @pytest.mark.torch

@@ -1,4 +1,4 @@
-"""Whatever a file holds, it is checked and mended without a crash."""
+"""Whatever a file holds, it is checked and fixed without a crash."""
 
 import json
 from contextlib import suppress
@@ -12,12 +12,11 @@ from zerokit.config.key_index import sections
 from zerokit.documents import Document, KeyPath, parse_json
 from zerokit.findings import SetValue
 from zerokit.lint import Report, check_document
-from zerokit.lint.accelerate_file import check_accelerate_yaml
 from zerokit.lint.examples import llama_8b, mixture_of_experts
 from zerokit.lint.fix import fix_document
 from zerokit.lint.outputs import CheckedFile, text_lines, to_data, to_github, to_sarif
 from zerokit.lint.rewrite import EditError, edit_data
-from zerokit.lint.run import all_rules
+from zerokit.lint.run import all_rules, check_launch_document
 from zerokit.resolving.run import Run
 
 PATHS: list[KeyPath] = [(*path, name) for path, model in sections().items() for name in model.model_fields]
@@ -102,7 +101,7 @@ def test_any_config_is_checked(data: dict[str, Any], run: dict[str, Any]) -> Non
 
 @examples(100)
 @given(configs(), RUNS)
-def test_any_config_is_mended_once_and_for_all(data: dict[str, Any], run: dict[str, Any]) -> None:
+def test_any_config_is_fixed_once_and_for_all(data: dict[str, Any], run: dict[str, Any]) -> None:
     assume(_is_json(data))
     text = json.dumps(data, indent=2)
     fixed = fix_document(parse_json(text), lambda document: check_document(document, Run.of(**run)))
@@ -137,4 +136,4 @@ LAUNCH_KEYS = st.sampled_from(
 @examples(200)
 @given(st.dictionaries(LAUNCH_KEYS, VALUES | st.dictionaries(LAUNCH_KEYS, VALUES, max_size=4), max_size=6))
 def test_any_launch_file_is_checked(data: dict[str, Any]) -> None:
-    has_good_form(check_accelerate_yaml(Document({"distributed_type": "DEEPSPEED", **data}, "x.yaml")))
+    has_good_form(check_launch_document(Document({"distributed_type": "DEEPSPEED", **data}, "x.yaml")))

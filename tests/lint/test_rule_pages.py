@@ -6,7 +6,7 @@ from tools.site import index
 from zerokit.lint.outputs import CheckedFile, text_lines
 from zerokit.lint.rule import NEEDS, Rule
 from zerokit.lint.rule_pages import check_example, page
-from zerokit.lint.run import SAID, all_rules
+from zerokit.lint.run import FACTS, all_rules
 from zerokit.resolving.run import Run
 
 INDEX = Path(__file__).parents[2] / "docs" / "rules.md"
@@ -60,7 +60,7 @@ def test_a_rule_says_what_happens_why_and_where_that_is_from(rule: Rule) -> None
 def test_the_examples_give_what_the_rule_needs(rule: Rule) -> None:
     assert set(rule.needs) <= set(NEEDS)
     if rule.needs:
-        assert all(SAID[need](Run.of(**rule.given)) is not None for need in rule.needs)
+        assert all(FACTS[need](Run.of(**rule.given)) is not None for need in rule.needs)
 
 
 @each_rule

@@ -91,10 +91,10 @@ def test_rules_see_the_valid_part_with_what_is_known_of_the_run(only: dict[str, 
     assert subject.stage == 3
     assert subject.written == {"zero_optimization": {"stage": 3}}
     assert (subject.run.target, subject.run.cluster) == ("trainer", Cluster(4))
-    assert subject.unsure("zero_optimization", "sub_group_size")
-    assert subject.unsure("steps_per_print")
-    assert subject.lacks("zero_optimization", "overlap_comm")
-    assert subject.lacks("train_batch_size")
+    assert subject.is_uncertain("zero_optimization", "sub_group_size")
+    assert subject.is_uncertain("steps_per_print")
+    assert subject.is_absent("zero_optimization", "overlap_comm")
+    assert subject.is_absent("train_batch_size")
     assert len(report.findings) == 2
 
 
@@ -234,7 +234,7 @@ def test_of_a_section_that_does_nothing_no_key_is_to_be_removed(
 
 
 @pytest.mark.parametrize("config", [{"bfloat16": {"enabled": "auto"}}, {"zero_optimization": False}])
-def test_two_rules_that_mend_a_key_in_one_way_are_one_line(config: dict[str, Any]) -> None:
+def test_two_rules_that_fix_a_key_in_one_way_are_one_line(config: dict[str, Any]) -> None:
     (path,) = ((key,) for key in config)
     report = check_config({**ONE, **config}, Run.of(target="trainer"))
     hints = [finding.hint for finding in report.findings if finding.path == path]

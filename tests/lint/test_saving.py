@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from tests.lint.asking import MICRO, found, said, zero
+from tests.lint.asking import found, said, zero
 from zerokit.findings import SetValue
 from zerokit.lint.examples import recipe
 
@@ -60,13 +60,6 @@ def test_options_of_checkpoints() -> None:
     off = {**zero(1), "checkpoint": {"load_universal": False, "parallel_write": {"pipeline_stage": False}}}
     assert said("universal-left-on", off) == []
     assert said("parallel-write", off, target="trainer") == []
-
-
-@pytest.mark.parametrize(("value", "count"), [({"host_cache_size": 1}, 1), (True, 1), (False, 0)])
-def test_a_writer_takes_the_place_of_datastates(value: Any, count: int) -> None:
-    config = {**MICRO, "datastates_ckpt": value}
-    assert found("datastates", config) == []
-    assert len(found("datastates", {**config, "checkpoint": {"writer": {"type": "python"}}})) == count
 
 
 @pytest.mark.parametrize(("stage", "value", "count"), [(2, False, 1), (2, True, 0), (0, False, 0)])

@@ -9,7 +9,7 @@ import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
 from zerokit.lint import check_config
-from zerokit.lint.changes import CHANGES
+from zerokit.lint.defects import CHANGES
 from zerokit.releases.versions import NEWEST, SUPPORTED, Version, parse_version
 from zerokit.resolving.run import Run
 

@@ -127,7 +127,7 @@ def test_a_dump_that_loads_as_something_else_is_a_failure(
     monkeypatch.setattr("tests.lint.wild._comes_to_rest", lambda document, check: False)
     failures = survey(folder).failures
     assert "2: its dump loads as another config" in failures
-    assert "2: mending twice is not mending once (target trainer)" in failures
+    assert "2: fixing twice is not fixing once (target trainer)" in failures
 
 
 def test_a_crash_is_a_failure_and_not_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def test_no_fix_and_no_hint_of_an_example_stops_what_started(target: Target) -> 
         try_text(text, rule.id, Run.of(**{**rule.given, "target": target}), tally)
     assert tally.failures == []
     assert tally.hints > 300
-    assert tally.mended > 30
+    assert tally.fixed > 30
 
 
 @needs_folder

@@ -5,7 +5,7 @@ import pytest
 from tests.each import each
 from tests.lint.asking import MICRO, RULES, found, said, zero
 from zerokit.config import ZeroOptimization
-from zerokit.config.base import Acts
+from zerokit.config.conditions import Acts
 from zerokit.findings import Remove
 from zerokit.lint import check_config
 from zerokit.lint.examples import llama_8b, mixture_of_experts, quantised
@@ -36,7 +36,7 @@ OURS = [
 
 
 @each(OURS, by=lambda id: RULES[id].topic)
-def test_fixes_mend_what_they_are_for(id: str) -> None:
+def test_fixes_fix_what_they_are_for(id: str) -> None:
     rule = RULES[id]
     config: Any = rule.bad
     for finding in found(id, config, **rule.given):

@@ -3,7 +3,7 @@
 ``python -m tests.lint.wild FOLDER [--write]`` checks every file of FOLDER, whose index.json is a list of
 objects with the keys ``id``, ``file``, ``repo``, ``path``, ``commit`` and ``kind`` (``ds_config`` for files
 that are used as they are, something else for templates). Each is read as `zerokit check` reads it and checked
-without a target and for each target; it must load again from its dump, and mending it twice must be mending
+without a target and for each target; it must load again from its dump, and fixing it twice must be fixing
 it once. What fails in that is listed, and the exit code is 1.
 
 ``--write`` writes the counts to docs/measured/wild_configs.json, and the tables of docs/wild-configs.md and
@@ -98,7 +98,7 @@ def _look_at(row: Row, document: Document, result: Survey) -> None:
             errors = (finding.rule for finding in report.findings if finding.severity == "error")
             result.for_target[target].update(errors)
         if (document.text or "").strip() and not _comes_to_rest(document, check):
-            result.failures.append(f"{row['id']}: mending twice is not mending once (target {target})")
+            result.failures.append(f"{row['id']}: fixing twice is not fixing once (target {target})")
     if not _loads_again(document):
         result.failures.append(f"{row['id']}: its dump loads as another config")
 

@@ -53,7 +53,7 @@ class Tally:
 
     files: int = 0
     started: int = 0
-    mended: int = 0
+    fixed: int = 0
     """Files with at least one fix."""
     fixes: Counter[str] = field(default_factory=Counter)
     """By rule."""
@@ -80,7 +80,7 @@ def try_text(text: str, name: str, known: Run, tally: Tally) -> None:
 
     fixed = fix_document(document, lambda one: check_document(one, known))
     if fixed.done:
-        tally.mended += 1
+        tally.fixed += 1
         tally.fixes.update(finding.rule for finding in fixed.done)
         after = started(fixed.document.text or "", target, *run)
         problems = [
@@ -175,10 +175,10 @@ def _means_the_same(old: Any, new: Any) -> bool:
     }
 
 
-def _said_after(before: Report, after: Report, mended: Iterable[Finding]) -> Iterator[str]:
-    """What a mended file must not be told: the same again, and errors that it had not."""
+def _said_after(before: Report, after: Report, fixed: Iterable[Finding]) -> Iterator[str]:
+    """What a fixed file must not be told: the same again, and errors that it had not."""
     said = {(finding.rule, finding.path, finding.message) for finding in after.findings}
-    for finding in mended:
+    for finding in fixed:
         if (finding.rule, finding.path, finding.message) in said:
             yield f"{finding.rule} at {dotted(finding.path)} is still said"
     known = {
@@ -243,7 +243,7 @@ def figures(tallies: dict[Target, Tally]) -> dict[str, Any]:
             target: {
                 "files": tally.files,
                 "started": tally.started,
-                "mended": tally.mended,
+                "fixed": tally.fixed,
                 "fixes": dict(sorted(tally.fixes.items())),
                 "started_and_stop_now": sum("it started before" in failure for failure in tally.failures),
                 "stopped_and_start_now": tally.start_now,

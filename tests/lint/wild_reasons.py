@@ -1,6 +1,6 @@
 """Why the errors found in published configs are true, each checked by hand, and why mistakes hurt.
 
-An error that is not explained here is one that nobody has looked at yet: `reason_of` fails on it.
+An error that is not explained here is one that nobody has read yet: `reason_of` fails on it.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ _WHY: Mapping[str, str] = {
     "stage3-key": "It looks like tuning, but stages 1 and 2 never read it",
     "stage0-keys": "Without a stage nothing is sharded, and the whole section is decoration",
     "wrong-type": "The config is refused for one number, after the queue has been waited for",
-    "misplaced-key": "The name is right and the place is not, so the default applies in silence",
+    "misplaced-key": "The name is right and the place is not, so the default applies silently",
     "zenflow-weights": "The model that was loaded is another one before its first step, and nothing says so",
     "static-loss-scale": "It cannot adapt: one overflow too many, or gradients that vanish",
 }

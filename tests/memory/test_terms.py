@@ -12,7 +12,7 @@ import pytest
 from tests.each import each
 from tests.memory.runs import ds_config, run, shape
 from zerokit.choices import Attention
-from zerokit.config.conditions import TORCH_FP32, Known, bf16_optimizer
+from zerokit.config.conditions import TORCH_FP32, ConfigView, bf16_optimizer
 from zerokit.memory import Certainty, Estimate, Generation, Ia3, Lora, Term, TermKind, estimate
 from zerokit.memory.gpu import replay_fullest
 from zerokit.memory.layout import layout_of
@@ -169,7 +169,7 @@ def test_the_bf16_optimizer_is_counted_where_deepspeed_takes_it(
     config = ds_config(stage, zero=offload, data_types={"grad_accum_dtype": gradients})
     told = settings_of(run(config=config))
     taken = stage == 1 and gradients != "bf16" and not offload
-    assert bf16_optimizer(Known(config)) is taken
+    assert bf16_optimizer(ConfigView(config)) is taken
     assert (told.wrapper == "bf16") is taken
     assert told.accumulation_bytes == (2 if gradients == "bf16" else 4)
 

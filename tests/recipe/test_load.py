@@ -10,9 +10,9 @@ import pytest
 
 from zerokit.errors import DocumentError, RecipeError, ZerokitError
 from zerokit.recipe import PYTHON_REFERENCE, load_recipe, trainer_keys
-from zerokit.recipe.also_called import _ALSO_CALLED, _WITHIN, meant, whole_name
 from zerokit.recipe.load import embedded_text
 from zerokit.recipe.model import DataSection, ModelSection, Recipe, TaskSection
+from zerokit.recipe.synonyms import _SYNONYMS, _WITHIN, full_name, meant
 from zerokit.recipe.trainer_keys import installed_types
 
 MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
@@ -76,14 +76,14 @@ def test_a_recipe_may_be_json(tmp_path: Path) -> None:
         (
             MINIMAL + "task:\n  seq_len: a\n",
             ":5 (task.seq_len)",
-            "expected a whole number, found the text 'a'",
+            'expected a whole number, found the string "a"',
         ),
         (MINIMAL + "task:\n  seq_len: 4\n", ":5 (task.seq_len)", "seq_len is 4. Make it at least 8"),
         (MINIMAL + "task:\n  seq_len: true\n", ":5 (task.seq_len)", "expected a whole number, found true"),
         (MINIMAL + "task:\n  packing: 1\n", ":5 (task.packing)", "expected true or false, found 1"),
         (MINIMAL + "task:\n  type: clm\n", ":5 (task.type)", "Write causal_lm"),
-        (MINIMAL + "task:\n", ":4 (task)", "expected a mapping, found nothing"),
-        (MINIMAL + "task: [1, 2]\n", ":4 (task)", "expected a mapping, found a list"),
+        (MINIMAL + "task:\n", ":4 (task)", "expected a mapping, found null"),
+        (MINIMAL + "task: [1, 2]\n", ":4 (task)", "expected a mapping, found [1, 2]"),
         (MINIMAL + "  columns: {txt: a}\n", ":4 (data.columns.txt)", "Did you mean 'text'?"),
         (
             MINIMAL + "  eval_fraction: 1\n",
@@ -93,13 +93,13 @@ def test_a_recipe_may_be_json(tmp_path: Path) -> None:
         ("model: a\ndata: {train: 5}\n", ":2 (data.train)", "expected text or a list, found 5"),
         ("model: a\ndata: {train: [5]}\n", ":2 (data.train[0])", "expected text, found 5"),
         (MINIMAL + "  format: csv\n", ":4 (data.format)", "Write 'auto', 'text', "),
-        (MINIMAL + "  eval: []\n", ":4 (data.eval)", "eval is a list of 0. Give it at least 1 item"),
+        (MINIMAL + "  eval: []\n", ":4 (data.eval)", "eval has 0 items. Give it at least 1 item"),
         ("data: {train: x}\n", " (model)", "the key 'model' is missing"),
         ("model: {}\ndata: {train: x}\n", ":1 (model)", "needs either 'path'"),
         (
             "model: {from_config: {model_type: llama}}\ndata: {train: x}\n",
             ":1 (model)",
-            "needs 'tokenizer' beside 'from_config'",
+            "needs 'tokenizer' with 'from_config'",
         ),
         (
             "model:\n  from_config: {}\n  tokenizer:\n    train_bpe:\n      vocabsize: 9\ndata: {train: x}\n",
@@ -109,7 +109,7 @@ def test_a_recipe_may_be_json(tmp_path: Path) -> None:
         (
             "model:\n  from_config: {}\n  tokenizer:\n    train_bpe: {vocab_size: x}\ndata: {train: x}\n",
             ":4 (model.tokenizer.train_bpe.vocab_size)",
-            "expected a whole number, found the text 'x'",
+            'expected a whole number, found the string "x"',
         ),
         (MINIMAL + "yes: 1\n", "", "the key true is not text. Put it in quotes"),
         (MINIMAL + "training: {1: 2}\n", ":4 (training[1])", "expected text, found 1"),
@@ -157,7 +157,7 @@ def test_all_mistakes_of_a_recipe_are_told_at_once(tmp_path: Path) -> None:
     file.write_text(MINIMAL + "  trian: y\ntask:\n  seq_len: 4k\n  max_length: 8\nlr: 1\n")
     assert sorted(told(file)) == [
         ":4 (data.trian): unknown key 'trian'. Did you mean 'train'?",
-        ":6 (task.seq_len): expected a whole number, found the text '4k'. Write 4096",
+        ':6 (task.seq_len): expected a whole number, found the string "4k". Write 4096',
         ":7 (task.max_length): unknown key 'max_length'. It is called seq_len",
         ":8 (lr): unknown key 'lr'. It is training.learning_rate",
     ]
@@ -174,7 +174,7 @@ def test_mistakes_of_options_and_of_all_sections_are_told_at_once(tmp_path: Path
         ":4 (data.trian): unknown key 'trian'. Did you mean 'train'?",
         ":6 (training.lr): 'lr' is not a TrainingArguments key. It is called learning_rate",
         ":7 (training.max_steps): max_steps is 0. Make it at least 1, or remove it",
-        "--training.seed: expected a whole number, found the text 'x'. Change the value",
+        '--training.seed: expected a whole number, found the string "x". Change the value',
     ]
     # What an option was to give is not missing; nor is there more to say of a file that is not there.
     file.write_text("data: {train: x}\n")
@@ -230,7 +230,7 @@ def test_all_that_a_first_look_finds_is_told_at_once(tmp_path: Path) -> None:
     assert told[:4] == [
         "3 (training.lr): 'lr' is not a TrainingArguments key. It is called learning_rate",
         "3 (training.seq_len): 'seq_len' is not a TrainingArguments key. It is task.seq_len",
-        "3 (training.max_steps): expected a whole number, found the text '10k'. Write 10000",
+        '3 (training.max_steps): expected a whole number, found the string "10k". Write 10000',
         "3 (training.save_steps): save_steps would have no effect: save_strategy is epoch. "
         "Remove one of the two, or set save_strategy to steps",
     ]
@@ -244,7 +244,7 @@ def test_names_that_mean_something_else_elsewhere_speak_in_their_section_alone(n
     assert meant("peft", name, choices).removeprefix("It is called ") in choices
     for section in ("", "model", "task", "training"):
         assert "peft" not in meant(section, name, [])
-    assert whole_name(name) is None
+    assert full_name(name) is None
     assert meant("training", "lora_dropout", []) == "It is peft.lora_dropout"
 
 
@@ -260,7 +260,7 @@ def test_keys_without_their_section_as_other_tools_have_them_are_told_where_they
     }
     file.write_text(MINIMAL + "".join(f"{key}: 1\n" for key in keys))
     assert [line.rpartition(". ")[2] for line in told(file)] == [f"It is {key}" for key in keys.values()]
-    assert whole_name("push_to_hub") is None  # which is no key of that section, either
+    assert full_name("push_to_hub") is None  # which is no key of that section, either
 
 
 def test_releases_of_transformers_that_have_a_name_mean_their_own(
@@ -281,7 +281,7 @@ def test_releases_of_transformers_that_have_a_name_mean_their_own(
             "save_total_limit": int | None,
             "eval_steps": int | float,
         }
-        assert whole_name("warmup_ratio") == "training.warmup_ratio"
+        assert full_name("warmup_ratio") == "training.warmup_ratio"
     finally:
         installed_types.cache_clear()
 
@@ -304,7 +304,7 @@ def test_every_other_name_is_of_a_key_that_there_is() -> None:
         "training": types,
         "peft": {"type"} | {f.name for type_ in METHODS for f in dataclasses.fields(config_class(type_))},
     }
-    tables = (_ALSO_CALLED, *_WITHIN.values())
+    tables = (_SYNONYMS, *_WITHIN.values())
     for table in tables:
         for key, names in table.items():
             section, _, name = key.rpartition(".")

@@ -155,7 +155,7 @@ def test_keys_may_be_added_to_a_model_given_by_name() -> None:
         (["--task.seqlen", "64"], "--task.seqlen", "Did you mean 'seq_len'?"),
         (["--task.seq_len"], "--task.seq_len", "has no value. Write --task.seq_len=VALUE"),
         (["--task.seq_len", "1.5"], "--task.seq_len", "expected a whole number, found 1.5"),
-        (["--task.seq_len", "x\ny"], "--task.seq_len", "found the text 'x y'"),
+        (["--task.seq_len", "x\ny"], "--task.seq_len", 'found the string "x y"'),
         (["--task.seq_len", "[1"], "--task.seq_len", "the value '[1' is not YAML"),
         (["--training.run_name", "a: b: c"], "--training.run_name", "the value 'a: b: c' is not YAML"),
         (["--training.run_name", "a\nb: c: d"], "--training.run_name", "is not YAML"),
@@ -176,7 +176,7 @@ def test_keys_may_be_added_to_a_model_given_by_name() -> None:
         (["--model.dtype", "fp16"], "--model.dtype", "Write 'float32', 'bfloat16' or 'float16'"),
     ],
 )
-def test_mistakes_name_the_option_and_how_to_mend_them(words: list[str], where: str, message: str) -> None:
+def test_mistakes_name_the_option_and_how_to_fix_them(words: list[str], where: str, message: str) -> None:
     with pytest.raises(ZerokitError) as caught:
         load_recipe(None, words)
     assert caught.value.where == where

@@ -10,7 +10,7 @@ import yaml
 
 from zerokit.errors import RecipeError
 from zerokit.recipe import load_recipe
-from zerokit.recipe.model import KEYS_OF, TASKS_ALSO_CALLED, PeftType, TaskType
+from zerokit.recipe.model import KEYS_OF, TASK_SYNONYMS, PeftType, TaskType
 from zerokit.recipe.starters import starter
 
 
@@ -51,7 +51,7 @@ def test_a_task_that_is_not_there_is_named() -> None:
         starter("ppo")
     with pytest.raises(RecipeError, match=r"'SFT' is not a choice here\. Write causal_lm$"):
         starter("SFT")
-    assert {*TASKS_ALSO_CALLED.values()} == {*get_args(TaskType)}
+    assert {*TASK_SYNONYMS.values()} == {*get_args(TaskType)}
 
 
 @pytest.mark.parametrize("task", get_args(TaskType))

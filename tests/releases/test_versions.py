@@ -19,8 +19,7 @@ from tools.deepspeed_surface.evidence import EVIDENCE
 from tools.deepspeed_surface.extract import read_names, read_release
 from zerokit.documents import KeyPath
 from zerokit.errors import ConfigError
-from zerokit.lint.changes import CHANGES
-from zerokit.lint.defects import KNOWN_DEFECTS
+from zerokit.lint.defects import CHANGES, KNOWN_DEFECTS
 from zerokit.releases import versions
 from zerokit.releases.versions import (
     NEWEST,

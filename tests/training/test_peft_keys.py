@@ -58,9 +58,9 @@ def test_wrong_keys_are_named_with_the_nearest(keys: dict[str, str], where: str,
     ("keys", "told"),
     [
         ({"r": "0"}, ["--peft.r: r is 0. Make it at least 1"]),
-        ({"r": "a"}, ["--peft.r: expected a whole number, found the text 'a'. Change the value"]),
+        ({"r": "a"}, ['--peft.r: expected a whole number, found the string "a". Change the value']),
         ({"lora_alpha": "0"}, ["--peft.lora_alpha: lora_alpha is 0. Write another number"]),
-        ({"lora_alpha": "a"}, ["--peft.lora_alpha: expected a number, found the text 'a'"]),
+        ({"lora_alpha": "a"}, ['--peft.lora_alpha: expected a number, found the string "a"']),
         ({"r": "true"}, ["--peft.r: expected a number, found true. Change the value"]),
         (
             {"init_lora_weights": "pisa"},
@@ -73,7 +73,7 @@ def test_wrong_keys_are_named_with_the_nearest(keys: dict[str, str], where: str,
         ({"init_lora_weights": "xyz"}, ["embedded default recipe (peft): LoRA: Unknown initialization"]),
         (
             {"trainable_token_indices": "{a: x}"},
-            ["--peft.trainable_token_indices: expected a list, found the text 'x'. Change the value"],
+            ['--peft.trainable_token_indices: expected a list, found the string "x". Change the value'],
         ),
         (
             {"trainable_token_indices": "5"},
@@ -84,7 +84,7 @@ def test_wrong_keys_are_named_with_the_nearest(keys: dict[str, str], where: str,
             {"type": "prompt_tuning", "num_virtual_tokens": "0", "token_dim": "a"},
             [
                 "--peft.num_virtual_tokens: num_virtual_tokens is 0. Make it at least 1",
-                "--peft.token_dim: expected a whole number, found the text 'a'. Change the value",
+                '--peft.token_dim: expected a whole number, found the string "a". Change the value',
             ],
         ),
         (

@@ -1,4 +1,4 @@
-"""Where DeepSpeed's sources show the defects of ``zerokit/lint/defects`` and ``zerokit/lint/changes.py``.
+"""Where DeepSpeed's sources show the rows of ``zerokit/lint/defects.json``.
 
 ``extract.py`` compares every line of it with the sources of all releases before it writes anything; a test
 compares it with the installed release.

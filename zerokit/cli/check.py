@@ -1,4 +1,4 @@
-"""``zerokit check``: name every mistake in ds_config files, and mend them."""
+"""``zerokit check``: name every mistake in ds_config files, and fix them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from zerokit.cli.gpu_options import (
 from zerokit.cli.output import print_json
 from zerokit.errors import DocumentError, ModelError, ZerokitError
 from zerokit.files import write_file
-from zerokit.findings import Severity
+from zerokit.findings import DEFAULT_SEVERITY, Severity
 from zerokit.hardware import GPUS_PER_NODE
 
 if TYPE_CHECKING:
@@ -70,11 +70,18 @@ DeepSpeedVersion = Annotated[
 _rule = partial(typer.Option, metavar="RULE", autocompletion=completion.rule)
 Only = Annotated[list[str] | None, _rule("--only", help="Report this rule only.")]
 Disable = Annotated[list[str] | None, _rule(help="Do not report this rule.")]
-Least = Annotated[Severity, typer.Option("--severity", help="The least severity to report.")]
+Least = Annotated[
+    Severity | None,
+    typer.Option(
+        "--severity",
+        help="The least severity to report.",
+        show_default=f"{DEFAULT_SEVERITY}; info with --only",
+    ),
+]
 Form = Annotated[
     Literal["text", "json", "github", "sarif"], typer.Option("--format", help="Form of the result.")
 ]
-Fix = Annotated[bool, typer.Option("--fix", help="Mend what has one right answer, in the files.")]
+Fix = Annotated[bool, typer.Option("--fix", help="Fix what has one right answer, in the files.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", "--diff", help="With --fix: print the change and write nothing.")
 ]
@@ -93,7 +100,7 @@ def check(
     deepspeed_version: DeepSpeedVersion = None,
     only: Only = None,
     disable: Disable = None,
-    severity: Least = "info",
+    severity: Least = None,
     output_format: Form = "text",
     fix: Fix = False,
     dry_run: DryRun = False,
@@ -115,7 +122,8 @@ def check(
         cluster=Cluster(num_gpus, gpus_per_node, card, host_bytes),
         **_read_facts(model, loaded, deepspeed_version),
     )
-    checker = _Checker(run, loaded, Selection(only or (), disable or (), severity), fix, dry_run)
+    least = severity or ("info" if only else DEFAULT_SEVERITY)
+    checker = _Checker(run, loaded, Selection(only or (), disable or (), least), fix, dry_run)
     checked = [checker.check(file) for file in files_in(files)]
     _print(checked, output_format, checker.diffs)
     if model is not None and card is not None:
@@ -168,7 +176,7 @@ def _model_of(recipe: Recipe) -> ModelShape | None:
 
 
 class _Checker:
-    """Reads, mends and checks one file after the other."""
+    """Reads, fixes and checks one file after the other."""
 
     def __init__(
         self, run: Run, loaded: LoadedRecipe | None, selection: Selection, fix: bool, dry_run: bool
@@ -195,16 +203,16 @@ class _Checker:
             return CheckedFile(shown(file), Report((), {}), error=error)
         if not self.fix:
             return CheckedFile(document.name, self._report(document))
-        return self._mended(file, document)
+        return self._fixed(file, document)
 
-    def _mended(self, file: Path, document: Document) -> CheckedFile:
+    def _fixed(self, file: Path, document: Document) -> CheckedFile:
         from zerokit.lint import Report
         from zerokit.lint.files import STDIN
         from zerokit.lint.fix import fix_document, unified_diff
         from zerokit.lint.outputs import CheckedFile
 
         if file == STDIN and not self.dry_run:
-            raise ZerokitError("standard input cannot be mended", where="--fix", hint="Add --dry-run")
+            raise ZerokitError("standard input cannot be fixed", where="--fix", hint="Add --dry-run")
         fixed = fix_document(document, self._report)
         if self.dry_run:
             self.diffs.append(unified_diff(document, fixed.document))
@@ -217,9 +225,8 @@ class _Checker:
         return CheckedFile(document.name, fixed.report, fixed.done)
 
     def _report(self, document: Document) -> Report:
-        from zerokit.lint.accelerate_file import is_accelerate_config
         from zerokit.lint.files import check_file
-        from zerokit.writing.named_optimizer import write_optimizer
+        from zerokit.lint.recognition import is_accelerate_config
 
         def on_bug(rule: Rule, error: Exception) -> None:
             from zerokit.console import note
@@ -232,6 +239,8 @@ class _Checker:
 
         run = self.run
         if self.loaded is not None and not is_accelerate_config(document.data):
+            from zerokit.writing.named_optimizer import write_optimizer
+
             document, loaded = write_optimizer(document, self.loaded)
             run = replace(run, recipe=loaded.recipe)
         return check_file(document, run, on_bug=on_bug, select=self.selection.of)

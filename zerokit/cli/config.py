@@ -52,7 +52,7 @@ def config(
     force: options.Force = False,
     output_format: options.OutputFormat = "text",
 ) -> None:
-    """Write a valid ds_config, of which every key is there for a reason.
+    """Write a valid ds_config with a reason for every key.
 
     Without --model it holds for any model, and without --num-gpus for any number of GPUs.
     """
@@ -103,7 +103,7 @@ def _shape(model: str | None) -> Any:
 
 
 def _launcher(decisions: Decisions, output: Path | None, *, force: bool) -> str:
-    """The text of the launch config, once it is sure that the ds_config can be written beside it."""
+    """The text of the launch config, after checking that the ds_config can be written too."""
     from zerokit.writing.accelerate_launch import accelerate_yaml
 
     if output is None:

@@ -64,7 +64,7 @@ Inference = Annotated[bool, _zero("--inference", help="For generation: nothing t
 Precision = Annotated[
     Literal["auto", choices.Precision] | None,
     _training(
-        help="Number format. auto: what the Trainer or accelerate is told.",
+        help="Number format. auto: the Trainer's or accelerate's setting.",
         show_default="auto; bf16 for --target deepspeed",
     ),
 ]

@@ -40,7 +40,7 @@ def diff(
 
 
 def _load(file: Path) -> DeepSpeedConfig:
-    """The config, with a line about each key that DeepSpeed passes over."""
+    """The config, with a line about each key that DeepSpeed ignores."""
     from zerokit.config.load import check_ds_config, is_passed_over, load_ds_config, read_ds_config
     from zerokit.console import note
 

@@ -1,7 +1,7 @@
 """The command ``zerokit``.
 
-A command is one module with one function, registered in :func:`_register`. It imports what costs time
-inside the function, so that ``zerokit --help`` and each command pay only for themselves.
+A command is one module with one function, listed in :data:`COMMANDS`. It imports what costs time inside the
+function, so that ``zerokit --help`` and each command pay only for themselves.
 """
 
 from __future__ import annotations
@@ -10,43 +10,39 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from zerokit import __version__
-from zerokit.cli import checkpoint, on_ranks
-from zerokit.cli.calibrate import calibrate
-from zerokit.cli.check import check
+from zerokit.cli import on_ranks
 from zerokit.cli.command import ClickException, Command, Group
-from zerokit.cli.config import config
-from zerokit.cli.diff import diff
-from zerokit.cli.doctor import doctor, env
-from zerokit.cli.estimate import estimate
-from zerokit.cli.estimate_questions import AskingCommand
-from zerokit.cli.explain import explain
-from zerokit.cli.explain_exit import CodeCommand, explain_exit
-from zerokit.cli.generate import generate
-from zerokit.cli.gpus import gpus
-from zerokit.cli.launch_script import launch_script
-from zerokit.cli.models import models
-from zerokit.cli.quickstart import quickstart
-from zerokit.cli.rehearse import rehearse
-from zerokit.cli.resolve import resolve
-from zerokit.cli.schema import schema
-from zerokit.cli.train import train
 from zerokit.errors import DocumentError, ZerokitError
 
-app = typer.Typer(
-    name="zerokit",
-    cls=Group,
-    help="Plan, check and run DeepSpeed ZeRO training.",
-    rich_markup_mode=None,  # whose boxes cut names of options on narrow terminals
-    pretty_exceptions_enable=False,  # an error of the user is one line, a bug of zerokit a plain traceback
-)
+COMMANDS = {
+    name: {"env": "doctor"}.get(name, name.replace("-", "_"))
+    for name in (
+        *(
+            "config",
+            "check",
+            "explain",
+            "resolve",
+            "diff",
+            "schema",
+            "estimate",
+            "gpus",
+            "calibrate",
+            "models",
+        ),
+        *("launch-script", "doctor", "env", "quickstart", "explain-exit", "train", "generate", "checkpoint"),
+        "rehearse",
+    )
+}
+"""Each command with its module in `zerokit.cli`, in the order of the help."""
 
 _ELSEWHERE = {
     ("zerokit estimate", "--recipe"): "A recipe is rehearsed: zerokit rehearse -m zerokit.train --recipe FILE"
@@ -73,7 +69,7 @@ def _main(command: tuple[str, ...]) -> NoReturn:
     fail = on_ranks.fail if launched else _fail
     _take_every_character()
     try:
-        code = app(words, prog_name="zerokit", standalone_mode=False, obj=words[1:])
+        code = command_line(words)(words, prog_name="zerokit", standalone_mode=False, obj=words[1:])
         sys.stdout.flush()
     except ZerokitError as error:
         fail(_preset_meant(error))
@@ -131,25 +127,27 @@ def _usage_error(error: Any) -> ZerokitError:
 
 
 def _number_error(error: Any) -> ZerokitError | None:
-    """What is wrong with a number, which newer releases of typer tell in pydantic's words."""
+    """What is wrong with a number, which newer releases of typer leave to pydantic."""
     from pydantic import ValidationError
 
-    if not isinstance(error.__cause__, ValidationError):
+    from zerokit.validation import EXPECTED, bound
+
+    param: Any = getattr(error, "param", None)
+    if not isinstance(error.__cause__, ValidationError) or not hasattr(param, "min"):
         return None
     what = error.__cause__.errors()[0]
-    kind = what["type"].partition("_")[0]
-    if kind in ("int", "float"):
-        message = f"'{what['input']}' is not a {'whole ' * (kind == 'int')}number"
-    elif kind in ("less", "greater"):
+    if what["type"] in EXPECTED:
+        message = f"'{what['input']}' is not {EXPECTED[what['type']]}"
+    elif bound(what["type"], what.get("ctx", {})) is not None:
         message = f"is {what['input']}"
     else:
         return None
-    least, most = error.param.min, error.param.max
+    least, most = param.min, param.max
     if least is None:
         hint = f"Run '{error.ctx.command_path} --help'" if most is None else f"Give {most} or less"
     else:
         hint = f"Give {least} or more" if most is None else f"Give {least} to {most}"
-    return ZerokitError(message, where=error.param.opts[0], hint=hint)
+    return ZerokitError(message, where=param.opts[0], hint=hint)
 
 
 def _preset_meant(error: ZerokitError) -> ZerokitError:
@@ -177,7 +175,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
     version: Annotated[
@@ -188,31 +185,40 @@ def _root(
         typer.echo(context.get_help())
 
 
-def _register(*commands: Callable[..., None]) -> None:
-    for command in commands:
-        app.command(cls=AskingCommand if command is estimate else Command)(command)
+def command_line(words: Sequence[str] = ()) -> typer.Typer:
+    """The command line, with one command if `words` begin with its name, else with all of them.
+
+    Building a command takes milliseconds, and there are many.
+    """
+    app = typer.Typer(
+        name="zerokit",
+        cls=Group,
+        help="Plan, check and run DeepSpeed ZeRO training.",
+        rich_markup_mode=None,  # whose boxes cut names of options on narrow terminals
+        pretty_exceptions_enable=False,  # a user's error is one line, a bug of zerokit a plain traceback
+    )
+    app.callback(invoke_without_command=True)(_root)
+    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
+        _register(app, name, import_module(f"zerokit.cli.{COMMANDS[name]}"))
+    return app
 
 
-_register(
-    config,
-    check,
-    explain,
-    resolve,
-    diff,
-    schema,
-    estimate,
-    gpus,
-    calibrate,
-    models,
-    launch_script,
-    doctor,
-    env,
-    quickstart,
-)
-app.command(cls=CodeCommand)(explain_exit)
-for function in (train, generate):
-    text = on_ranks.help_of(function)
-    app.command(cls=on_ranks.OpenCommand, context_settings=on_ranks.SETTINGS, help=text)(function)
-app.add_typer(checkpoint.app)
-# What follows the script is the script's.
-app.command(cls=Command, context_settings={"allow_interspersed_args": False})(rehearse)
+def _register(app: typer.Typer, name: str, module: Any) -> None:
+    if name == "checkpoint":
+        app.add_typer(module.app)
+        return
+    function = getattr(module, name.replace("-", "_"))
+    kind: type[Command] = Command
+    options: dict[str, Any] = {}
+    if name == "estimate":
+        from zerokit.cli.estimate_questions import AskingCommand
+
+        kind = AskingCommand
+    elif name == "explain-exit":
+        kind = module.CodeCommand
+    elif name in on_ranks.COMMANDS:
+        kind = on_ranks.OpenCommand
+        options = {"context_settings": on_ranks.SETTINGS, "help": on_ranks.help_of(function)}
+    elif name == "rehearse":  # what follows the script is the script's
+        options = {"context_settings": {"allow_interspersed_args": False}}
+    app.command(cls=kind, **options)(function)

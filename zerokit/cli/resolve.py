@@ -66,7 +66,7 @@ def resolve(
 ) -> None:
     """Print every value that DeepSpeed will use, and where it comes from.
 
-    Below it stands what is silently lost, and what the run will refuse; then it exits with 1.
+    Below the table: what is silently lost, and what the run will refuse; then it exits with 1.
     """
     from zerokit.hardware.cluster import Cluster
     from zerokit.lint.refusals import with_refusals
@@ -147,7 +147,7 @@ def _parse_arguments(words: list[str], target: Target, has_recipe: bool) -> dict
 
 
 def _shape(model: str | None, loaded: LoadedRecipe | None) -> ModelShape | None:
-    """The shape of the model that an option names, or the recipe; None where nobody does.
+    """The shape of the model that an option or the recipe names; None without either.
 
     Raises:
         ModelError: it cannot be read. What a recipe describes itself may be of a kind that is not counted.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from zerokit.config.base import Acts, Bytes, Positive, Section
+from zerokit.config.base import Bytes, Positive, Section
+from zerokit.config.conditions import Acts
 
 SMALLEST_FILE_BYTES = 2**20
 """Tensors below it never go to NVMe: `MIN_AIO_BYTES` in `deepspeed/runtime/swap_tensor/utils.py`."""

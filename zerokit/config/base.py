@@ -1,14 +1,13 @@
 """What every section of a ds_config shares: strictness, comment keys, dumping, and the number types.
 
 The models describe what DeepSpeed 0.19.8 reads. They are stricter than DeepSpeed on purpose: it takes
-``"false"`` for true in some sections and for false in others, and passes over most unknown keys.
+``"false"`` for true in some sections and for false in others, and ignores most unknown keys.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -33,8 +32,6 @@ from pydantic_core.core_schema import (
     no_info_before_validator_function,
     no_info_plain_validator_function,
 )
-
-from zerokit.documents import KeyPath
 
 T = TypeVar("T")
 
@@ -62,36 +59,6 @@ def _auto_or_value(value: object) -> str:
     return "(auto)" if value == AUTO else "(value)"
 
 
-@dataclass(frozen=True)
-class When:
-    """A condition under which DeepSpeed looks at a key; all of them stand in `defect_conditions.py`."""
-
-    words: str | None
-    """As in "acts in stage 3 with `nvme`"; "" where the docstring says enough, None: it is never read."""
-    idle: Callable[[Any, KeyPath], str | None]
-    """Why the key at a path does nothing in a config (`conditions.Known`), or None if it acts or may act."""
-    silent_at_default: bool = False
-    """Whether a value that is DeepSpeed's default is worth no word where it does nothing."""
-
-
-class Acts:
-    """Where and since when a key acts: ``Annotated[bool, Acts(3)]``. `descriptions.py` puts it in words,
-    `no_effect.py` judges by it.
-
-    Args:
-        stages: the ZeRO stages in which DeepSpeed looks at the key; none given means all.
-        when: what must be so besides.
-        since: the first release of DeepSpeed that knows the key, if that is after 0.14.0.
-    """
-
-    __slots__ = ("since", "stages", "when")
-
-    def __init__(self, *stages: int, when: When | None = None, since: str | None = None) -> None:
-        self.stages = stages or ALL_STAGES
-        self.when = when
-        self.since = since
-
-
 def in_stages(stages: Sequence[int]) -> str:
     """`stage 3`, `stages 1, 2 and 3`."""
     *some, last = map(str, stages)
@@ -99,7 +66,7 @@ def in_stages(stages: Sequence[int]) -> str:
 
 
 class Unit:
-    """What a number counts, where a person's "1M" would mean one thing or another."""
+    """What a number counts, where "1M" could mean two things."""
 
     __slots__ = ("name",)
 
@@ -114,8 +81,8 @@ class Tested:
     """Of a value at which DeepSpeed looks more closely than elsewhere in its section: no text passes.
 
     Args:
-        numbers: of a switch: whether 0 and 1 pass, because DeepSpeed computes with the value rather than asks
-            for its type.
+        numbers: of a switch: whether 0 and 1 pass, because DeepSpeed computes with the value and does not
+        check its type.
     """
 
     __slots__ = ("numbers",)
@@ -138,7 +105,7 @@ def any_case(*words: str) -> str:
 
 
 class _Lower:
-    """``Annotated[Literal["fp16", "bf16"], LOWER]``: DeepSpeed does not mind the case of a word."""
+    """``Annotated[Literal["fp16", "bf16"], LOWER]``: DeepSpeed ignores the case of a word."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return no_info_before_validator_function(self._lower, handler(source))
@@ -174,7 +141,7 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0)]
 
-# The tags stand in parentheses so that they can be told from keys in the location of an error.
+# The tags are in parentheses, to tell them from keys in the location of an error.
 OrAuto = Annotated[
     Annotated[T, Tag("(value)")] | Annotated[Auto, Tag("(auto)")], Discriminator(_auto_or_value)
 ]
@@ -239,9 +206,9 @@ Reader = Literal["model", "lookup", "call"]
 
 - ``model``: by a pydantic model of its own, which refuses unknown keys (comments too), and takes ``"8"``
   for 8, ``"false"`` for false and 1 for true.
-- ``lookup``: key by key (``dict.get``), so that unknown keys are passed over, values are taken as they
-  stand, and ``"false"``, as any text, counts as true.
-- ``call``: as the keyword arguments of a constructor, which refuses unknown ones; values as they stand.
+- ``lookup``: key by key (``dict.get``), so that unknown keys are ignored, values are used as they are, and
+  ``"false"``, like any string, counts as true.
+- ``call``: as the keyword arguments of a constructor, which refuses unknown ones; values as they are.
 """
 
 

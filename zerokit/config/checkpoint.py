@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from zerokit.config.base import LOWER, Acts, Bytes, NoText, Positive, Section, Sub
-from zerokit.config.conditions import PIPELINE_MODULE
+from zerokit.config.base import LOWER, Bytes, NoText, Positive, Section, Sub
+from zerokit.config.conditions import PIPELINE_MODULE, Acts
 
 
 class CheckpointWriter(Section):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from zerokit.config.base import Acts, Bytes, Reader, Section
-from zerokit.config.conditions import FREE_ACTIVATION
+from zerokit.config.base import Bytes, Reader, Section
+from zerokit.config.conditions import FREE_ACTIVATION, Acts
 
 
 class Compile(Section):

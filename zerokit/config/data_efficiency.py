@@ -11,8 +11,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
-from zerokit.config.base import NOT_NULL, Acts, Int, NonNegative, Positive, PositiveFloat, Section, Sub
-from zerokit.config.conditions import OWN_LOADER
+from zerokit.config.base import NOT_NULL, Int, NonNegative, Positive, PositiveFloat, Section, Sub
+from zerokit.config.conditions import OWN_LOADER, Acts
 
 
 def _require(section: Section, *keys: str, inside: str | None = None) -> None:
@@ -21,7 +21,7 @@ def _require(section: Section, *keys: str, inside: str | None = None) -> None:
     Args:
         section: that which must have them.
         keys: their names.
-        inside: the key under which the section stands, if it is not itself being validated.
+        inside: the key of the section, if a section above is being validated.
     """
     missing = [key for key in keys if key not in section.model_fields_set]
     if missing:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from zerokit.config.base import Acts, OrAuto, Section
+from zerokit.config.base import OrAuto, Section
+from zerokit.config.conditions import Acts
 
 DtypeName = Literal[
     "fp32",

@@ -1,7 +1,7 @@
 """What each key means: the docstring beneath its field, with its stages and its first release.
 
 The one place that makes these texts; the JSON Schema and ``zerokit explain`` print them. The docstrings are
-read from the source when they are asked for, so that checking a config does not pay for them.
+read from the source when they are needed, so that checking a config does not pay for them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from zerokit.config.base import ALL_STAGES, Acts, Section, in_stages
+from zerokit.config.base import ALL_STAGES, Section, in_stages
+from zerokit.config.conditions import Acts
 
 
 @cache
@@ -46,7 +47,7 @@ def _is_ours(base: type) -> bool:
 
 
 def description(model: type[Section], name: str) -> str:
-    """All that is to be said of a key: meaning, unit, default, stages, first release."""
+    """The whole description of a key: meaning, unit, default, stages, first release."""
     field = model.model_fields[name]
     parts = [docstring(model, name)]
     if "efault" not in parts[0] and not field.is_required() and field.default_factory is None:

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from zerokit.config.base import Acts, ExactBool, ExactInt, ExactPositive, OrAuto, Section, Tested
+from zerokit.config.base import ExactBool, ExactInt, ExactPositive, OrAuto, Section, Tested
+from zerokit.config.conditions import Acts
 
 Attribute = Annotated[str, Field(pattern=r"^[^.]+$")]
 """The name of an attribute, without dots."""
@@ -31,7 +32,7 @@ class ExpertParallel(Section):
     """Ranks that share one expert. Default 1."""
 
     preset_model: Preset | None = None
-    """The kind of model. Default none: DeepSpeed finds out by itself."""
+    """The kind of model. Default none: DeepSpeed detects it."""
 
     moe_layer_pattern: str | None = None
     """Regular expression for the names of mixture-of-experts layers. Default none: the preset's."""
@@ -93,7 +94,7 @@ class ExpertParallel(Section):
     """The same factor under the model's name for it. Default "auto": the model's own."""
 
     num_expert_groups: ExactPositive | None = None
-    """Groups of experts, of which a token may choose from a few only. Default none: the model's own."""
+    """Groups of experts; a token may choose from a few of them only. Default none: the model's own."""
 
     num_limited_groups: ExactPositive | None = None
     """How many of them. Default none: the model's own."""

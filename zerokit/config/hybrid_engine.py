@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from zerokit.config.base import Acts, Positive, Reader, Section
+from zerokit.config.base import Positive, Reader, Section
+from zerokit.config.conditions import Acts
 
 
 class HybridEngine(Section):

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_origin
 
-from zerokit.config.base import Acts, Section, second_names
+from zerokit.config.base import Section, second_names
+from zerokit.config.conditions import Acts
 from zerokit.config.optimizer import Optimizer, params_of_optimizer
 from zerokit.config.optimizer_params import DEEPSPEED_PARAMS, TorchAdamParams, TorchAdamWParams
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.scheduler import Scheduler, params_of_scheduler
 from zerokit.config.scheduler_params import DEEPSPEED_SCHEDULE_PARAMS
-from zerokit.config.torch_optimizers import TORCH_PARAMS
-from zerokit.config.torch_schedulers import TORCH_SCHEDULE_PARAMS
 from zerokit.documents import KeyPath
 
 
@@ -101,6 +100,9 @@ def all_sections() -> Iterator[type[Section]]:
             for inner in inner_sections(model).values():
                 walk(inner.model)
 
+    from zerokit.config.torch_optimizers import TORCH_PARAMS
+    from zerokit.config.torch_schedulers import TORCH_SCHEDULE_PARAMS
+
     walk(DeepSpeedConfig)
     for table in (DEEPSPEED_PARAMS, TORCH_PARAMS, DEEPSPEED_SCHEDULE_PARAMS, TORCH_SCHEDULE_PARAMS):
         for model in table.values():
@@ -170,7 +172,7 @@ def _index() -> dict[str, list[KeyPath]]:
 
 
 def stages_of(path: KeyPath) -> tuple[int, ...]:
-    """The ZeRO stages in which DeepSpeed looks at the key at `path`, those of the sections above included.
+    """The ZeRO stages in which DeepSpeed reads the key at `path`, those of the sections above included.
 
     Raises:
         KeyError: there is no such key.

@@ -13,7 +13,7 @@ LEAF_MODULE_CLASSES = (
     "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock",
     "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock",
 )
-"""What DeepSpeed takes for leaf modules by itself (`deepspeed/runtime/zero/leaf_module_config.py`)."""
+"""What DeepSpeed treats as leaf modules by default (`deepspeed/runtime/zero/leaf_module_config.py`)."""
 
 
 def _names_as_list(value: object) -> object:

@@ -11,11 +11,10 @@ from pydantic import ValidationError
 
 from zerokit.config.base import second_names
 from zerokit.config.key_index import canonical, section_at, sections
-from zerokit.config.mistakes import Mistake
+from zerokit.config.mistakes import Mistake, mistakes
 from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.repairs import edited
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.config.validation_errors import mistakes
 from zerokit.documents import Document, KeyPath, read_document
 from zerokit.errors import ConfigError, in_turn
 from zerokit.findings import Finding, Move, SetValue
@@ -30,8 +29,8 @@ class ValidPart(NamedTuple):
     findings: list[Finding]
     """What is not valid, in the order of the lines."""
     written: dict[str, Any]
-    """What is valid, under the file's names. A value that plainly means another, such as `"8"` for 8, stands
-    here as what it means."""
+    """What is valid, under the file's names. A value that plainly means another, such as `"8"` for 8, is
+    replaced by that."""
     doubtful: frozenset[KeyPath] = frozenset()
     """Sections, as the models spell them, with a key that was not understood and may be any, so that "absent"
     may only mean "mistyped"; ``()`` is the top."""
@@ -54,13 +53,13 @@ def load_ds_config(
 ) -> DeepSpeedConfig:
     """Read a ds_config from a file, from what was read of one, or from data.
 
-    Each section is checked by itself; see `zerokit.lint` for what spans sections. What is only worth a
-    warning is let through: a value that DeepSpeed reads for what it plainly means is put right, a key that
+    Each section is checked by itself; see `zerokit.lint` for what spans sections. Mistakes that are only
+    warnings are let through: a value that DeepSpeed reads for what it plainly means is put right, a key that
     means nothing is left out.
 
     Args:
         source: the file, or what it holds.
-        past_ignored: leave out, too, what DeepSpeed passes over; see :func:`is_passed_over`.
+        past_ignored: also leave out what DeepSpeed ignores; see :func:`is_passed_over`.
 
     Raises:
         DocumentError: the file cannot be read.
@@ -80,7 +79,7 @@ def load_ds_config(
 
 
 def is_passed_over(finding: Finding, document: Document) -> bool:
-    """Whether the finding is about a key that DeepSpeed does not look at, whatever it was meant to be."""
+    """Whether the finding is about a key that DeepSpeed does not read, whatever it was meant to be."""
     if finding.rule not in ("unknown-key", "misplaced-key"):
         return False
     section = section_at(finding.path[:-1], document.data)
@@ -112,7 +111,7 @@ def load_valid_part(document: Document) -> ValidPart:
             found = mistakes(error, document, data)
         else:
             break
-        # What was dropped can make its section faulty in turn: that is no second mistake.
+        # A dropped key can make its section invalid: that is no second mistake.
         fresh = [mistake for mistake in found if not _follows_from(mistake.finding.path, dropped)]
         fresh = [mistake for mistake in fresh if not _is_a_list_to_try(mistake, data)]
         findings += [mistake.finding for mistake in fresh if not _is_understood(mistake, document)]
@@ -143,9 +142,9 @@ def _second_names(data: Any, document: Document) -> Iterator[Finding]:
 
 
 def _next(data: Any, found: list[Mistake]) -> tuple[Any, dict[KeyPath, KeyPath | None]]:
-    """The config with what can be mended mended, and the rest of the faulty keys, which it is without.
+    """The config with what can be fixed, and the faulty keys that are left out of it.
 
-    Each of those keys has beside it what it was meant to be.
+    Each of those keys comes with the key that was meant, if known.
     """
     doomed = {_key_to_drop(mistake.finding): mistake.meant for mistake in found if mistake.edit is None}
     for mistake in found:
@@ -168,7 +167,7 @@ def _follows_from(path: KeyPath, dropped: Collection[KeyPath]) -> bool:
 
 
 def _is_understood(mistake: Mistake, document: Document) -> bool:
-    """Whether a text is a number in YAML, where people need not mind its quotes or its suffix."""
+    """Whether a string is a number in YAML, where quotes and suffixes do not matter."""
     if not document.is_yaml or not isinstance(mistake.edit, SetValue) or mistake.finding.rule != "wrong-type":
         return False
     return isinstance(mistake.edit.value, int | float) and not isinstance(mistake.edit.value, bool)
@@ -237,7 +236,7 @@ def as_error(
         document: in which they are.
         where: the place of the first; that in `document` by default.
         options: with which ``zerokit check`` finds them.
-        named: what it finds of the file by itself; all of `problems` by default.
+        named: what it finds in the file without the run; all of `problems` by default.
     """
     first, *others = problems
     where = where or document.where(first.path)

@@ -19,7 +19,7 @@ RENAMED: Mapping[str, str] = {
 
 
 def refused_together(config: DeepSpeedConfig) -> Iterator[tuple[KeyPath, str]]:
-    """Keys of one meaning of which DeepSpeed takes one or the other, with what it says of both."""
+    """Keys with one meaning that DeepSpeed refuses together, with the message."""
     if config.fp16.enabled is True and config.bf16 is not None and config.bf16.enabled is True:
         yield ("fp16", "enabled"), "bf16 and fp16 are both enabled, and DeepSpeed refuses that"
     given = config.zero_optimization.model_fields_set

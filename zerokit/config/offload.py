@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from zerokit.config.base import Acts, Fraction, NonNegative, OrAuto, Reader, Section
-from zerokit.config.conditions import DEVICE, FAST_INIT, NVME, SUPER_OFFLOAD
+from zerokit.config.base import Fraction, NonNegative, OrAuto, Reader, Section
+from zerokit.config.conditions import DEVICE, FAST_INIT, NVME, SUPER_OFFLOAD, Acts
 
 Device = Literal["none", "cpu", "nvme"]
 

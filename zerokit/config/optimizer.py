@@ -7,35 +7,20 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, SerializeAsAny, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from zerokit.config.base import Acts, Section
-from zerokit.config.conditions import LEGACY_FUSION
-from zerokit.config.optimizer_params import (
-    DEEPSPEED_PARAMS,
-    OptimizerParams,
-    TorchAdamParams,
-    TorchAdamWParams,
+from zerokit.config.base import Section
+from zerokit.config.conditions import LEGACY_FUSION, Acts
+from zerokit.config.optimizer_params import OptimizerParams, TorchAdamParams, TorchAdamWParams
+from zerokit.config.optimizers import (
+    DEEPSPEED_OPTIMIZERS,
+    REMOVED_OPTIMIZERS,
+    TORCH_OPTIMIZERS,
+    optimizer_spec,
 )
-from zerokit.config.torch_optimizers import TORCH_PARAMS
 from zerokit.errors import did_you_mean, nearest
-
-DEEPSPEED_OPTIMIZERS = ("Adam", "AdamW", "Adagrad", "Lamb", "Lion", "Muon", "MuAdam", "MuAdamW", "MuSGD")
-"""DeepSpeed's own; it compares their names without regard to case (`deepspeed/runtime/config.py`)."""
-
-TORCH_OPTIMIZERS = tuple(TORCH_PARAMS)
-"""Classes of `torch.optim` beyond those, as of PyTorch 2.13; DeepSpeed finds them by their exact name."""
-
-REMOVED_OPTIMIZERS = {"onebitadam": "Adam", "zerooneadam": "Adam", "onebitlamb": "Lamb"}
-"""In lower case, with what comes nearest. Known to older versions; DeepSpeed 0.19.8 refuses them,
-although its pages still describe them."""
-
-
-def is_deepspeed_optimizer(name: str) -> bool:
-    """Whether DeepSpeed takes the name for one of its own optimizers."""
-    return name.lower() in DEEPSPEED_PARAMS
 
 
 def _known_optimizer(name: str) -> str:
-    if is_deepspeed_optimizer(name) or name in TORCH_OPTIMIZERS:
+    if optimizer_spec(name) is not None:
         return name
     replacement = REMOVED_OPTIMIZERS.get(name.lower())
     if replacement is not None:
@@ -62,16 +47,15 @@ def params_of_optimizer(name: object, params: object) -> type[OptimizerParams] |
     if name.lower() in ("adam", "adamw") and isinstance(params, dict) and params.get("torch_adam"):
         as_adamw = name.lower() == "adamw" or params.get("adam_w_mode", True)
         return TorchAdamWParams if as_adamw else TorchAdamParams
-    if is_deepspeed_optimizer(name):
-        return DEEPSPEED_PARAMS[name.lower()]
-    return TORCH_PARAMS.get(name)
+    spec = optimizer_spec(name)
+    return spec.params_model() if spec is not None else None
 
 
 class Optimizer(Section):
     """The optimizer that DeepSpeed builds.
 
     DeepSpeed ignores it when the training script passes an optimizer of its own. Under the Trainer it
-    overrides the argument `optim` in silence.
+    overrides the argument `optim` silently.
     """
 
     type: Annotated[

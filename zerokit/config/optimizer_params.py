@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from zerokit.config.base import NOT_NULL, Acts, NonNegativeFloat, OrAuto, Reader, Section
-from zerokit.config.conditions import DECOUPLED_ANYWAY, NOT_OFFLOADED, OFFLOADED
+from zerokit.config.base import NOT_NULL, NonNegativeFloat, OrAuto, Reader, Section
+from zerokit.config.conditions import DECOUPLED_ANYWAY, NOT_OFFLOADED, OFFLOADED, Acts
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Betas = Annotated[list[Beta], Field(min_length=2, max_length=2)]
@@ -198,7 +198,7 @@ class LionParams(Decayed):
 
 
 class MuonParams(OptimizerParams):
-    """Muon for matrices, Adam for all else. Keys of other names are passed over."""
+    """Muon for matrices, Adam for all else. Keys of other names are ignored."""
 
     read_by: ClassVar[Reader] = "lookup"
 

@@ -11,7 +11,7 @@ from zerokit.config.conditions import NOT_READ
 class Pipeline(Section):
     """Pipeline parallelism. Acts on models that the script made a `PipelineModule`, in stages 0 and 1.
 
-    How many stages there are, and how layers are divided among them, is said in the script.
+    The script sets the number of stages and how layers are divided among them.
     """
 
     activation_checkpoint_interval: NonNegative = 0

@@ -6,18 +6,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from zerokit.config.base import (
-    NOT_NULL,
-    Acts,
-    Int,
-    NonNegativeFloat,
-    OrAuto,
-    Positive,
-    Reader,
-    Section,
-    whole,
-)
-from zerokit.config.conditions import IMMEDIATE_UPDATE, LOSS_SCALING, OVERFLOW_CHECK
+from zerokit.config.base import NOT_NULL, Int, NonNegativeFloat, OrAuto, Positive, Reader, Section, whole
+from zerokit.config.conditions import IMMEDIATE_UPDATE, LOSS_SCALING, OVERFLOW_CHECK, Acts
 from zerokit.config.data_types import DtypeName
 
 

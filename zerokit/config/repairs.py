@@ -1,4 +1,4 @@
-"""Edits that mend a ds_config, where there is one right answer: tried out before they are proposed."""
+"""Edits that fix a ds_config, where there is one right answer: tried out before they are proposed."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def errors_of(data: Any) -> Errors:
 
 
 def key_path(location: Iterable[int | str]) -> KeyPath:
-    """The location of an error without the tags of unions, which stand in parentheses and are no keys."""
+    """The location of an error without the tags of unions, which are in parentheses."""
     return tuple(key for key in location if not str(key).startswith("("))
 
 
-class Mender:
+class Fixer:
     """Tries edits on a config.
 
     Args:
@@ -74,7 +74,7 @@ class Mender:
             return False
         return all(place != path for place, _ in new)
 
-    def _mends(self, path: KeyPath, edit: Edit) -> bool:
+    def _fixes(self, path: KeyPath, edit: Edit) -> bool:
         """Whether the edit leaves no error at `path`; what it brings to light elsewhere is no objection."""
         try:
             after = errors_of(edited(self.data, [edit]))
@@ -89,7 +89,7 @@ class Mender:
         tried: list[str] = []
         for edit in _candidates(path, value, self.data):
             shown = repr(edit)
-            if shown not in tried and self._mends(path, edit):
+            if shown not in tried and self._fixes(path, edit):
                 return edit
             tried.append(shown)
         return None
@@ -193,7 +193,7 @@ def _meant_by_text(path: KeyPath, text: str, data: Any) -> Iterator[Any]:
 
 
 def _numbers(text: str, *, in_bytes: bool) -> Iterator[int | float]:
-    """The number that a person means by ``5e8``, ``1_000``, ``1k`` or, of bytes, ``1MiB``."""
+    """The number that ``5e8``, ``1_000``, ``1k`` or, for bytes, ``1MiB`` means."""
     try:
         if not in_bytes:
             yield parse_count(text)

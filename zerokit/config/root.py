@@ -12,7 +12,6 @@ from zerokit.config.autotuning import Autotuning
 from zerokit.config.base import (
     LOWER,
     NOT_NULL,
-    Acts,
     Int,
     NonNegativeFloat,
     NoText,
@@ -32,10 +31,11 @@ from zerokit.config.conditions import (
     COMMUNICATION,
     NO_WRITER,
     NOT_READ,
+    OLD_SWITCH,
     OWN_LOADER,
     PIPELINE_MODULE,
     SEQUENCE_PARALLEL,
-    SWITCH_OF_OLD,
+    Acts,
 )
 from zerokit.config.data_efficiency import DataEfficiency
 from zerokit.config.data_types import DataTypes
@@ -64,7 +64,7 @@ DataStatesOrSwitch = Annotated[
 class DeepSpeedConfig(Section):
     """A ds_config as DeepSpeed 0.19.8 reads it, with DeepSpeed's own defaults.
 
-    Only what one section can tell by itself is checked here; `zerokit.lint` has what spans sections.
+    Each section is checked alone here; `zerokit.lint` checks what spans sections.
     """
 
     model_config = ConfigDict(title="DeepSpeed configuration")
@@ -182,7 +182,7 @@ class DeepSpeedConfig(Section):
     vocabulary_size: Int | None = None
     """Used only for a warning when it is no multiple of 8. Default none."""
 
-    allgather_size: Annotated[Positive, Acts(when=SWITCH_OF_OLD)] = 500_000_000
+    allgather_size: Annotated[Positive, Acts(when=OLD_SWITCH)] = 500_000_000
     """Elements gathered at once, for the oldest form of `zero_optimization`, `true`. Default 5e8."""
 
     checkpoint: Sub[Checkpoint] = Field(default_factory=Checkpoint.defaults)

@@ -9,13 +9,16 @@ from pydantic_core import PydanticCustomError
 
 from zerokit.config.base import Section
 from zerokit.config.scheduler_params import DEEPSPEED_SCHEDULE_PARAMS, SchedulerParams
-from zerokit.config.torch_schedulers import TORCH_SCHEDULE_PARAMS
 from zerokit.errors import did_you_mean
 
 DEEPSPEED_SCHEDULERS = ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
 """DeepSpeed's own, by their exact names (`deepspeed/runtime/lr_schedules.py`)."""
 
-TORCH_SCHEDULERS = tuple(TORCH_SCHEDULE_PARAMS)
+TORCH_SCHEDULERS = (
+    *("ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR"),
+    *("ExponentialLR", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR"),
+    *("PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR"),
+)
 """Classes of `torch.optim.lr_scheduler`, as of PyTorch 2.13; they work in stage 0 in fp32 only."""
 
 
@@ -33,14 +36,18 @@ def params_of_scheduler(name: object) -> type[SchedulerParams] | None:
     """The model of `scheduler.params` for a schedule's `type`, or None if the type is not known."""
     if not isinstance(name, str):
         return None
-    return DEEPSPEED_SCHEDULE_PARAMS.get(name) or TORCH_SCHEDULE_PARAMS.get(name)
+    if name not in TORCH_SCHEDULERS:
+        return DEEPSPEED_SCHEDULE_PARAMS.get(name)
+    from zerokit.config.torch_schedulers import TORCH_SCHEDULE_PARAMS
+
+    return TORCH_SCHEDULE_PARAMS[name]
 
 
 class Scheduler(Section):
     """The learning-rate schedule that DeepSpeed builds.
 
     DeepSpeed ignores it when the training script passes one of its own. Under the Trainer it overrides
-    the argument `lr_scheduler_type` in silence.
+    the argument `lr_scheduler_type` silently.
     """
 
     type: Annotated[str, AfterValidator(_known_scheduler), Field(examples=list(DEEPSPEED_SCHEDULERS))]

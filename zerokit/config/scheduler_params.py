@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from zerokit.config.base import (
-    Acts,
     ExactPositive,
     Fraction,
     Int,
@@ -19,7 +18,7 @@ from zerokit.config.base import (
     Reader,
     Section,
 )
-from zerokit.config.conditions import DECAY_STEPS
+from zerokit.config.conditions import DECAY_STEPS, Acts
 
 Rate = OneOrMore[NonNegativeFloat]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zerokit.config.base import SECTION_NAME, Acts, Section, any_case, second_names
+from zerokit.config.base import SECTION_NAME, Section, any_case, second_names
+from zerokit.config.conditions import Acts
 from zerokit.config.data_efficiency import Switched
 from zerokit.config.descriptions import description, section_description
 from zerokit.config.key_index import all_sections
-from zerokit.config.optimizer import DEEPSPEED_OPTIMIZERS, TORCH_OPTIMIZERS, params_of_optimizer
+from zerokit.config.optimizer import params_of_optimizer
 from zerokit.config.optimizer_params import TorchAdamParams, TorchAdamWParams
+from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS, TORCH_OPTIMIZERS
 from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, TORCH_SCHEDULERS, params_of_scheduler
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -20,7 +22,7 @@ _COMMENTS = {r"^(_|//|\$schema$)": {"description": "A comment."}}
 def json_schema() -> dict[str, Any]:
     """The schema of :class:`DeepSpeedConfig` in draft 2020-12, with a description of every key.
 
-    ``x-zero-stages`` beside a key lists the ZeRO stages in which it acts, where that is not all of them.
+    ``x-zero-stages`` of a key lists the ZeRO stages in which it acts, where that is not all of them.
     """
     root, *others = all_sections()
     definitions = {model.__name__: _section(model) for model in others}

@@ -8,7 +8,6 @@ from pydantic import Field
 
 from zerokit.config.base import (
     LOWER,
-    Acts,
     NonNegative,
     Positive,
     Reader,
@@ -17,7 +16,7 @@ from zerokit.config.base import (
     SwitchedOnByContent,
     two_names,
 )
-from zerokit.config.conditions import TENSOR_PARALLEL
+from zerokit.config.conditions import TENSOR_PARALLEL, Acts
 
 Preset = Literal["llama", "bloom", "chatglm", "mixtral", "deepseek_v2", "qwen2", "phi3"]
 """The names that `AutoTPPresets.get_preset` knows (`deepspeed/module_inject/autotp_config.py`)."""
@@ -53,7 +52,7 @@ class LayerSpec(Section):
 
 
 class PartitionConfig(SwitchedOnByContent):
-    """Which layers are divided, and how, in place of what DeepSpeed finds out by itself."""
+    """Which layers are divided, and how, in place of what DeepSpeed detects."""
 
     use_default_specs: bool = True
     """Keep the specs of `preset_model` after the ones given here. Default true."""
@@ -102,10 +101,10 @@ class TensorParallel(Section):
     """Sum partial outputs while the next computation goes on. Default false."""
 
     preset_model: Annotated[Annotated[Preset, LOWER] | None, Acts(since="0.18.6")] = None
-    """Divide as is built in for this kind of model. Default none: DeepSpeed finds out by itself."""
+    """Use the built-in division for this kind of model. Default none: DeepSpeed detects it."""
 
     partition_config: Annotated[Sub[PartitionConfig] | None, Acts(since="0.18.6")] = None
-    """Which layers are divided, and how. Default none: DeepSpeed finds out by itself."""
+    """Which layers are divided, and how. Default none: DeepSpeed detects them."""
 
     vocab_parallel_lm_head: Annotated[bool | None, Acts(since="0.19.8")] = None
     """Divide the output layer by its vocabulary. Default none: as the model's own plan says."""

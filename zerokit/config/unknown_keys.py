@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from functools import cache
 from itertools import islice
 from typing import Any, Literal
 
 from zerokit.config.base import Section
 from zerokit.config.key_index import all_keys, as_written, canonical, keys_of, places_of, section_at
-from zerokit.config.optimizer import DEEPSPEED_OPTIMIZERS, params_of_optimizer
+from zerokit.config.optimizer import params_of_optimizer
+from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS
 from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, params_of_scheduler
 from zerokit.documents import ABSENT, KeyPath, dotted, from_dotted, has_value, value_at
+from zerokit.spelling import NEAR, VERY_NEAR, is_slip, near
 
 _MEANT: Mapping[str, str] = {
     "per_device_train_batch_size": "train_micro_batch_size_per_gpu",
@@ -63,7 +64,7 @@ _NOT_DEEPSPEEDS: Mapping[str, str] = {
     "warmup_ratio": "Remove it: it is an argument of the Trainer, not of DeepSpeed",
     "zero3_init_flag": "Remove it: it belongs in the file of accelerate launch",
     "msamp": "Remove it: accelerate writes it by itself",
-    "monitor_config": "Remove it: 'tensorboard', 'wandb', 'csv_monitor' and 'comet' stand at the top",
+    "monitor_config": "Remove it: 'tensorboard', 'wandb', 'csv_monitor' and 'comet' belong at the top",
     "grad_hooks": "Remove it: DeepSpeed's pages describe it, but no release of the last years reads it",
 }
 
@@ -79,16 +80,11 @@ INFERENCE_KEYS = frozenset(
 
 _FP16_SCALING = ("loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis", "min_loss_scale")
 
-_NEAR = 0.7
-"""Likeness of two names, by `difflib`, from which on one may be the other misspelled."""
-_VERY_NEAR = 0.8
-"""And from which on it very probably is: the likeness of `thruput` and `throughput`."""
-
 _TRIED = 20
-"""Keys of a section of which one must be known."""
+"""The first keys of a section; one of them must be known."""
 
 _COMMON = ("enabled", "type", "params")
-"""Names of so many keys that they tell nothing."""
+"""Names that many sections have, so that they do not identify one."""
 
 _WELL_KNOWN: tuple[KeyPath, ...] = (
     (),
@@ -104,7 +100,7 @@ _WELL_KNOWN: tuple[KeyPath, ...] = (
     ("activation_checkpointing",),
     ("aio",),
 )
-"""Sections whose keys people know; of others only a name with an underscore is telling."""
+"""Sections with well-known keys; in other sections only a name with an underscore identifies a key."""
 
 _TYPES: Mapping[KeyPath, tuple[tuple[str, ...], Callable[[str], type[Section] | None]]] = {
     ("optimizer", "params"): (DEEPSPEED_OPTIMIZERS, lambda name: params_of_optimizer(name, {})),
@@ -121,9 +117,9 @@ class Meaning:
     kind: Kind
     hint: str
     to: KeyPath | None = None
-    """The key that was meant, in its own section; None if that cannot be told."""
+    """The key that was meant, in its own section; None if that is not known."""
     sure: bool = False
-    """Whether the value can be moved there as it is, as far as the names tell."""
+    """Whether the value can be moved there as it is, judging by the names."""
     plain: bool = True
     """Whether the file plainly says something that DeepSpeed does not do; otherwise the key may as well be
     a note, or another program's."""
@@ -160,7 +156,7 @@ def meaning_of(path: KeyPath, data: Any = None) -> Meaning:
 def _as_comment(section: KeyPath, name: str, data: Any) -> str:
     model = section_at(section, data)
     if model is not None and model.read_by != "lookup":
-        return "Remove it; a comment can stand at the top of the file"
+        return "Remove it; comments are allowed at the top of the file"
     return f"Remove it, or call it '_{name}' to keep it as a comment"
 
 
@@ -178,7 +174,7 @@ def _misplaced(section: KeyPath, name: str, data: Any) -> Meaning | None:
     if len(places) > 1:
         return Meaning("misplaced", hint)
     (place,) = places
-    # Elsewhere the key would be the only one of a section that nobody asked for.
+    # Elsewhere the key would be the only one of a new section.
     sure = place in ((), ("zero_optimization",)) or place[:-1] == section or has_value(data, place)
     return Meaning("misplaced", hint, canonical((*place, name)), sure)
 
@@ -208,12 +204,12 @@ def _misspelled(section: KeyPath, name: str, path: KeyPath, data: Any) -> Meanin
     if model is None:
         return None
     keys = keys_of(model)
-    near = _near(name, keys, _VERY_NEAR if model.read_by == "lookup" else _NEAR)
-    close = next((key for key in near if _may_be(path, (*section, key), data)), None)
+    found = near(name, keys, VERY_NEAR if model.read_by == "lookup" else NEAR)
+    close = next((key for key in found if _may_be(path, (*section, key), data)), None)
     if close is None:
         return None
     to = canonical((*section, close))
-    slip = _is_misspelled(name, close, keys)
+    slip = is_slip(name, close, keys)
     if has_value(data, as_written(to, data)):  # What the file says well it need not mean a second time.
         return Meaning("misspelled", there_as_well(close), to) if slip else None
     return Meaning("misspelled", f"Did you mean '{close}'?", to, sure=slip)
@@ -226,8 +222,8 @@ def there_as_well(key: int | str) -> str:
 
 def _misspelled_and_misplaced(section: KeyPath, name: str, path: KeyPath, data: Any) -> Meaning | None:
     places = _well_known_places()
-    near = _near(name, places, _VERY_NEAR) if len(name) >= 5 else []
-    to = next((places[key] for key in near if places[key][:-1] != section), None)
+    found = near(name, places, VERY_NEAR) if len(name) >= 5 else []
+    to = next((places[key] for key in found if places[key][:-1] != section), None)
     if to is None or not _may_be(path, to, data):
         return None
     to = canonical(to)
@@ -236,7 +232,7 @@ def _misspelled_and_misplaced(section: KeyPath, name: str, path: KeyPath, data: 
 
 @cache
 def _well_known_places() -> Mapping[str, KeyPath]:
-    """Names that tell where they belong: of keys with one place, in a section that people know."""
+    """Names of keys with one place, in a well-known section: they identify that place."""
     places = {key: places_of(key) for key in all_keys() if len(key) > 4}
     return {
         key: (*found[0], key) for key, found in places.items() if len(found) == 1 and found[0] in _WELL_KNOWN
@@ -259,7 +255,7 @@ def _may_be(path: KeyPath, other: KeyPath, data: Any) -> bool:
     keys = keys_of(inside) if inside else ()
     if not value or not keys:
         return True
-    return any(key in keys or _near(str(key), keys, _NEAR) for key in islice(value, _TRIED))
+    return any(key in keys or near(str(key), keys, NEAR) for key in islice(value, _TRIED))
 
 
 def _is_read(place: KeyPath, name: str, data: Any) -> bool:
@@ -274,54 +270,3 @@ def _is_read(place: KeyPath, name: str, data: Any) -> bool:
 
 def _in_words(place: KeyPath) -> str:
     return f"in '{dotted(place)}'" if place else "at the top of the file"
-
-
-def _folded(name: str) -> str:
-    return name.lower().replace("-", "_").replace(" ", "_")
-
-
-def _near(name: str, choices: Iterable[str], least: float) -> list[str]:
-    """The choices that the name may be, misspelled, the most like it first; `least` likeness at least."""
-    words = _folded(name)
-    matcher = SequenceMatcher(b=words, autojunk=False)
-    found: dict[str, float] = {}
-    for choice in choices:
-        matcher.set_seq1(_folded(choice))
-        if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least or matcher.ratio() < least:
-            continue
-        if _same_words(words.split("_"), _folded(choice).split("_")):
-            found[choice] = matcher.ratio()
-    return sorted(found, key=lambda choice: -found[choice])
-
-
-def _same_words(words: list[str], others: list[str]) -> bool:
-    """Whether no word stands where the other name has one that is nothing like it: `model` for `data`."""
-    changes = SequenceMatcher(a=words, b=others, autojunk=False).get_opcodes()
-    return all(
-        SequenceMatcher(a="".join(words[start:end]), b="".join(others[from_:to]), autojunk=False).ratio()
-        >= 0.5
-        for change, start, end, from_, to in changes
-        if change == "replace"
-    )
-
-
-def _is_misspelled(name: str, choice: str, choices: Iterable[str]) -> bool:
-    """Whether the name can only be that choice with one or two slips of the pen."""
-    slips = distance(_folded(name), _folded(choice))
-    if slips > (2 if len(name) >= 8 else 1) or len(name) < 5:
-        return slips == 0
-    return all(distance(_folded(name), other) > slips for other in choices if other != choice)
-
-
-def distance(left: str, right: str) -> int:
-    """Letters to insert, delete, change, or swap with their neighbour to make one of the other."""
-    before: list[int] = []
-    last = list(range(len(right) + 1))
-    for row, letter in enumerate(left, 1):
-        now = [row]
-        for column, other in enumerate(right, 1):
-            cost = min(last[column] + 1, now[-1] + 1, last[column - 1] + (letter != other))
-            swapped = row > 1 and column > 1 and (letter, left[row - 2]) == (right[column - 2], other)
-            now.append(min(cost, before[column - 2] + 1) if swapped else cost)
-        before, last = last, now
-    return last[-1]

@@ -6,16 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from zerokit.config.base import (
-    NOT_NULL,
-    Acts,
-    NonNegative,
-    Positive,
-    Reader,
-    Section,
-    Sub,
-)
-from zerokit.config.conditions import NOT_READ
+from zerokit.config.base import NOT_NULL, NonNegative, Positive, Reader, Section, Sub
+from zerokit.config.conditions import NOT_READ, Acts
 
 
 class QuantizedModules(Section):

@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from zerokit.config.base import Acts, Fraction, NonNegative, OrAuto, Positive, Reader, Section, Tested
-from zerokit.config.conditions import BY_EPOCHS
+from zerokit.config.base import Fraction, NonNegative, OrAuto, Positive, Reader, Section, Tested
+from zerokit.config.conditions import BY_EPOCHS, Acts
 
 
 class ZenFlow(Section):

@@ -9,7 +9,6 @@ from pydantic_core import PydanticCustomError
 
 from zerokit.config.base import (
     DEPRECATED,
-    Acts,
     Int,
     NonNegative,
     OrAuto,
@@ -20,7 +19,15 @@ from zerokit.config.base import (
     two_names,
     whole,
 )
-from zerokit.config.conditions import CONTIGUOUS, MUON, NOT_BY_DEFAULT, NOT_READ, OPTIMIZER_OFFLOADED, ZENFLOW
+from zerokit.config.conditions import (
+    CONTIGUOUS,
+    MUON,
+    NOT_BY_DEFAULT,
+    NOT_READ,
+    OPTIMIZER_OFFLOADED,
+    ZENFLOW,
+    Acts,
+)
 from zerokit.config.leaf_module import LeafModule
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.config.zenflow import ZenFlow
@@ -45,7 +52,7 @@ class ZeroOptimization(Section):
 
     stage: OrAuto[Stage] = 0
     """What is divided among the ranks. 0: nothing; 1: optimizer states; 2: and gradients; 3: and parameters.
-    Default 0. "auto" becomes what accelerate was told, else 2."""
+    Default 0. "auto" becomes accelerate's own setting, else 2."""
 
     offload_optimizer: Annotated[Sub[OffloadOptimizer] | None, Acts(1, 2, 3)] = None
     """Keep optimizer states outside the GPU. Default none."""
@@ -230,12 +237,3 @@ class ZeroOptimization(Section):
         if old in self.model_fields_set and new not in self.model_fields_set:
             result.pop(new, None)
         return result
-
-
-STAGE_3_KEYS = frozenset(
-    name
-    for name, field in ZeroOptimization.model_fields.items()
-    if name != "offload_param"
-    and any(isinstance(item, Acts) and item.stages == (3,) for item in field.metadata)
-)
-"""Keys that DeepSpeed reads in stage 3 only and passes over in silence below; `offload_param` besides."""

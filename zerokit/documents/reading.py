@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import select
 import stat
@@ -33,6 +34,8 @@ _BYTES_PER_YAML_ENTRY = 400
 def read_document(path: str | Path, *, lenient: bool = False, max_bytes: int = MAX_BYTES) -> Document:
     """Read a file: JSON by the ending ``.json`` or ``.jsonc``, YAML by ``.yaml`` or ``.yml``.
 
+    A pipe, such as ``/dev/stdin`` or ``<(...)``, is read as JSON if its text begins with a bracket.
+
     Args:
         path: the file.
         lenient: of JSON, read what DeepSpeed reads; see :func:`zerokit.documents.parse_json`. So is
@@ -45,7 +48,8 @@ def read_document(path: str | Path, *, lenient: bool = False, max_bytes: int = M
     file = Path(path)
     name = shown(path)
     ending = file.suffix.lower()
-    if ending not in (*_JSON, *_YAML) and lexists(file) and not is_folder(file):
+    known = ending in (*_JSON, *_YAML)
+    if not known and lexists(file) and not is_folder(file) and not _is_pipe(file):
         raise DocumentError(
             f"cannot tell the format from the ending '{file.suffix}'",
             where=name,
@@ -53,7 +57,18 @@ def read_document(path: str | Path, *, lenient: bool = False, max_bytes: int = M
         )
     content = read_bytes(file, max_bytes=max_bytes)
     lenient = lenient or ending == ".jsonc"
-    return parse_document(content, name, yaml=ending not in _JSON, lenient=lenient, max_bytes=max_bytes)
+    yaml = ending in _YAML or (not known and not opens_json(content))
+    return parse_document(content, name, yaml=yaml, lenient=lenient, max_bytes=max_bytes)
+
+
+def opens_json(content: bytes) -> bool:
+    """Whether a text begins as JSON does; YAML may too, but seldom does. An empty text counts as JSON."""
+    return content.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"[", b"")
+
+
+def _is_pipe(file: Path) -> bool:
+    """Whether the name of a file says nothing about its content."""
+    return file.parts[:2] in (("/", "dev"), ("/", "proc")) or not is_file(file)
 
 
 def read_bytes(path: str | Path, *, max_bytes: int = MAX_BYTES) -> bytes:

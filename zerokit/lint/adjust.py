@@ -1,4 +1,4 @@
-"""What the models find, in the circumstances of the run: they describe the newest DeepSpeed by itself."""
+"""Adapts the models' findings, which describe the newest DeepSpeed alone, to the run's target and release."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ABOUT_KEYS = ("removed-key", "unknown-key", "misplaced-key")
 
 
 def for_this_run(finding: Finding, document: Document, run: Run) -> Finding:
-    """The finding as it is, or as what it comes to for the target and the release of DeepSpeed."""
+    """The finding, changed where the target or the release of DeepSpeed makes a difference."""
     finding = _for_release(finding, document, run.deepspeed_version)
     if run.target == "trainer" and run.recipe is None and any(map(_is_insisted_on, finding.fix)):
         why = 'the Trainer stops where the value is neither "auto" nor its argument'
@@ -38,7 +38,7 @@ def _is_insisted_on(edit: Edit) -> bool:
 def _for_target(finding: Finding, document: Document, target: Target | None) -> Finding:
     """As an error where transformers and accelerate read less well than DeepSpeed.
 
-    - accelerate, to which the Trainer hands on, stops at an "auto" that is left over; DeepSpeed need not.
+    - accelerate, and so the Trainer, stops at an "auto" that is left over; DeepSpeed may not.
     - Both compare the stage with a number: with ``"3"`` the model is built without ZeRO-3 in mind, and what
       is saved are empty tensors (`is_zero3` in transformers `integrations/deepspeed.py` and accelerate
       `utils/deepspeed.py`).

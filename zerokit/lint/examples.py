@@ -1,4 +1,4 @@
-"""The configs and runs of the rules' examples. No run is built before a test or a page asks for it."""
+"""The configs and runs of the rules' examples. A run is built only when a test or a page needs it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def zero(stage: int | str, /, **keys: Any) -> dict[str, Any]:
     return {**ONE_SAMPLE, "zero_optimization": {"stage": stage, **keys}}
 
 
-class Given(Mapping[str, Any]):
+class Facts(Mapping[str, Any]):
     """Facts of a run, by their names in `Run.of`; a function among the values is called for its result.
 
-    ``Given(model=llama_8b, num_gpus=8)`` costs nothing until a rule's examples are run.
+    ``Facts(model=llama_8b, num_gpus=8)`` costs nothing until a rule's examples are run.
     """
 
     def __init__(self, **fields: Any) -> None:
@@ -55,7 +55,7 @@ def small_decoder() -> ModelShape:
 
 
 def mixture_of_experts() -> ModelShape:
-    """A decoder with experts, of a kind that DeepSpeed does not know by itself."""
+    """A decoder with experts, of a kind that DeepSpeed does not recognize."""
     return _decoder("olmoe", (50_304, 2048, 1024, 16, 16), num_experts=64, num_experts_per_tok=8)
 
 

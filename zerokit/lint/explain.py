@@ -20,7 +20,7 @@ from zerokit.lint.run import all_rules, check_config
 from zerokit.resolving.who_fills import filled_in_words
 
 _MOST_NAMES = 4
-"""That are told for one that there is not."""
+"""Most names in the hint for an unknown one."""
 _TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
 
 
@@ -116,12 +116,12 @@ def _of_key(path: KeyPath) -> str:
     rules = [rule for rule in all_rules().values() if rule.id in found or _speaks_of(rule, path)]
     if rules:
         listed = "\n".join(f"- {rule.id}: {rule.title}" for rule in rules)
-        parts.append(f"Rules that speak of it:\n\n{listed}")
+        parts.append(f"Rules about it:\n\n{listed}")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _facts(path: KeyPath, model: type[Section], said: str) -> Iterator[str]:
-    """What is to be said besides the description."""
+    """Facts that the description does not have."""
     name = str(path[-1])
     field = model.model_fields[name]
     if section_at(path) is None:
@@ -162,7 +162,8 @@ def _speaks_of(rule: Rule, path: KeyPath) -> bool:
 
 
 def _found_at(path: KeyPath, model: type[Section]) -> set[str]:
-    """The rules, such as those of any key of one stage, that find something in the key where it stands alone.
+    """The rules, such as those of any key of one stage, that find something in the key where it is the only
+    one.
 
     They run with a value that the key may have, in each stage.
     """

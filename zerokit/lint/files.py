@@ -1,4 +1,4 @@
-"""From the paths that a person names to documents that can be checked."""
+"""Finds and reads the files that a person names."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from zerokit.documents import MAX_BYTES, Document, is_folder, parse_document, read_bytes, shown
+from zerokit.documents import MAX_BYTES, Document, is_folder, opens_json, parse_document, read_bytes, shown
 from zerokit.documents.causes import has_tags
 from zerokit.errors import DocumentError
-from zerokit.lint.accelerate_file import check_accelerate_yaml, is_accelerate_config
-from zerokit.lint.recognition import looks_like_ds_config, mentions_ds_config, refuse_other_files
-from zerokit.lint.run import OnBug, Report, Select, all_of, check_document
+from zerokit.lint.recognition import (
+    is_accelerate_config,
+    looks_like_ds_config,
+    mentions_ds_config,
+    refuse_other_files,
+)
+from zerokit.lint.run import OnBug, Report, Select, check_document, check_launch_document, everything
 from zerokit.resolving.run import Run
 
 STDIN = Path("-")
@@ -48,10 +52,8 @@ def read_file(path: Path) -> Document:
         content, name = sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>"
     else:
         content, name = read_bytes(path), shown(path)
-    ending, opens_json = path.suffix.lower(), content.lstrip()[:1] in (b"{", b"[", b"")
-    yaml = (
-        not (opens_json and _is_json(content)) if ending in _YAML else ending not in _JSON and not opens_json
-    )
+    ending, json_opened = path.suffix.lower(), opens_json(content)
+    yaml = ending not in _JSON and not (json_opened and (ending not in _YAML or _is_json(content)))
     try:
         document = parse_document(content, name, yaml=yaml, lenient=True)
     except DocumentError as error:
@@ -68,16 +70,16 @@ def read_file(path: Path) -> Document:
 
 
 def check_file(
-    document: Document, run: Run | None = None, *, on_bug: OnBug | None = None, select: Select = all_of
+    document: Document, run: Run | None = None, *, on_bug: OnBug | None = None, select: Select = everything
 ) -> Report:
     """What is wrong with a ds_config, or with the YAML of ``accelerate launch``; see `check_document`."""
     if is_accelerate_config(document.data):
-        return select(check_accelerate_yaml(document, on_bug=on_bug))
+        return select(check_launch_document(document, on_bug=on_bug))
     return check_document(document, run, on_bug=on_bug, select=select)
 
 
 def _is_json(content: bytes) -> bool:
-    """Whether a file is JSON whatever its name says: those who read a ds_config do not look at that."""
+    """Whether a file is JSON whatever its name says: DeepSpeed and the others do not look at the name."""
     try:
         json.loads(content[: MAX_BYTES + 1])
     except (ValueError, RecursionError):

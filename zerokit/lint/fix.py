@@ -28,21 +28,21 @@ class Fixed:
     document: Document
     """As it is now."""
     done: tuple[Finding, ...]
-    """What was mended, in order, with the places at which it stood then; hints say what became of it."""
+    """What was fixed, in order, with its place at that time; the hint is what it became."""
     report: Report
     """What is left."""
 
 
 def fix_document(document: Document, check: Callable[[Document], Report]) -> Fixed:
-    """Mend what has one right answer.
+    """Fix what has one right answer.
 
     Fixes may touch the same keys, so each is made alone and the file is checked again. One that does not
     suit the file any more, or does not make its finding go away, is not tried twice. One that would make
-    another error of the key that it mends is not made, unless a later fix takes the reason away.
+    another error of the key that it fixes is not made, unless a later fix takes the reason away.
 
     Args:
         document: a JSON text, as a lenient reader gave it.
-        check: says what is wrong with a document; only what it reports is mended.
+        check: says what is wrong with a document; only what it reports is fixed.
     """
     done: list[Finding] = []
     tried: set[tuple[object, ...]] = set()
@@ -54,14 +54,14 @@ def fix_document(document: Document, check: Callable[[Document], Report]) -> Fix
             break
         tried.add(_key(finding))
         try:
-            mended = apply_edits(document, finding.fix)
+            fixed = apply_edits(document, finding.fix)
         except EditError:
             continue
-        after = check(mended)
+        after = check(fixed)
         if (harm := _harm(finding, report, after)) is not None:
             harms[_key(finding)] = harm
             continue
-        document, report = mended, after
+        document, report = fixed, after
         tried -= harms.keys()  # which may harm no more
         harms.clear()
         done.append(replace(finding, hint=_became(finding, document) or _left(finding, report)))
@@ -85,7 +85,7 @@ def unified_diff(before: Document, after: Document) -> str:
 
 
 def _harm(finding: Finding, before: Report, after: Report) -> str | None:
-    """The error that a fix has made of the key that it mends, for which there is no other fix."""
+    """The error that a fix has made of the key that it fixes, for which there is no other fix."""
     places = {edit.to if isinstance(edit, Move) else edit.path for edit in _of_keys(finding)}
     known = set(map(_key, before.findings))
     for one in after.findings:
@@ -99,7 +99,7 @@ def _of_keys(finding: Finding) -> list[Move | SetValue]:
 
 
 def _became(finding: Finding, document: Document) -> str | None:
-    """``fp16.enable -> fp16.enabled: true``; None of what no key tells, such as a missing comma."""
+    """``fp16.enable -> fp16.enabled: true``; None for an edit without a key, such as a missing comma."""
     old = [dotted(edit.path) for edit in finding.fix if isinstance(edit, Move | Remove)]
     places = dict.fromkeys(edit.to if isinstance(edit, Move) else edit.path for edit in _of_keys(finding))
     data = document.data
@@ -110,7 +110,7 @@ def _became(finding: Finding, document: Document) -> str | None:
 
 
 def _left(finding: Finding, report: Report) -> str | None:
-    """What to say of a finding of which a fix could mend a part."""
+    """The note for a finding that a fix could fix in part."""
     is_left = any((one.rule, one.path) == (finding.rule, finding.path) for one in report.findings)
     return "in part, the rest is for you" if is_left else None
 

@@ -17,13 +17,14 @@ _OF_A_WHOLE = (
     *("precision-off", "hybrid-engine-off"),
     *("offload-empty", "offload-without-zero", "offload-param-stage"),
 )
-"""Rules of sections that do nothing as they are, whatever stands in them."""
+"""Rules about sections that do nothing, whatever their keys."""
 _OF_VALUES = ("wrong-type", "bad-value", "string-switch")
 _MOST_NAMES = 5
 
 
 def fold_placeholders(findings: list[Finding], document: Document) -> list[Finding]:
-    """`findings` with one for all values that are still to be filled in, in place of what is said of them."""
+    """`findings` with one finding for all values still to be filled in, in place of the findings about
+    each."""
     places = list(_placeholders(findings, document))
     if not places:
         return findings
@@ -47,9 +48,11 @@ def fold_placeholders(findings: list[Finding], document: Document) -> list[Findi
 
 
 def fold_sections(findings: Sequence[Finding]) -> list[Finding]:
-    """`findings` with one for a section that does nothing, and one for all of it that nobody fills in.
+    """`findings` with one finding for a section that does nothing, and one for all of its "auto"s that are
+    not filled in.
 
-    Of two that would mend the same place in the same way, the worse one says it, or the later: it knows more.
+    Of two that would fix the same place in the same way, the worse one stays, or the later, which is more
+    specific.
     """
     said = {(one.path, one.hint): one for one in sorted(findings, key=_least_first) if one.path}
     findings = [one for one in findings if not one.path or said[one.path, one.hint].rule == one.rule]
@@ -65,7 +68,8 @@ def fold_sections(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _placeholders(findings: list[Finding], document: Document) -> Iterator[tuple[KeyPath, str]]:
-    """Each with its text, in the file's order: marked, without quotes, or a name where none can stand."""
+    """Each with its text, in the file's order: marked, without quotes, or a name where the key cannot have
+    one."""
     if not isinstance(document.data, dict):
         return
     text = document.text or ""
@@ -90,7 +94,7 @@ def _section(path: KeyPath) -> KeyPath:
 
 
 def _as_one(group: list[Finding]) -> Finding:
-    """The first that `--fix` cannot mend, which says most, with the names of the others."""
+    """The first that `--fix` cannot fix, which says most, with the names of the others."""
     lead = next((finding for finding in group if not finding.fix), group[0])
     others = [finding for finding in group if finding is not lead]
     if not others:

@@ -58,4 +58,4 @@ REFUSED_WITH_FILE = (
     "zero3_save_16bit_model",
     "mixed_precision",
 )
-"""What may not stand beside `deepspeed_config_file`: `DeepSpeedPlugin._deepspeed_config_checks` there."""
+"""Keys refused together with `deepspeed_config_file`: `DeepSpeedPlugin._deepspeed_config_checks` there."""

@@ -1,4 +1,4 @@
-"""What stands in a section under a wrong name, judged by what it was plainly meant to be."""
+"""Checks sections with misspelled names as the sections that they were plainly meant to be."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zerokit.resolving.run import Run
 _Entry = TypeVar("_Entry")
 
 
-class Meant(NamedTuple):
+class RenamedSections(NamedTuple):
     """A document in which each section has the name that it was plainly meant to have."""
 
     document: Document
@@ -30,7 +30,7 @@ class Meant(NamedTuple):
     """Makes a finding in `document` one in the file."""
 
 
-def look_inside(document: Document, run: Run) -> Meant:
+def rename_sections(document: Document, run: Run) -> RenamedSections:
     """Give the sections of a document that plainly have another's name their own."""
     found: list[Finding] = []
     moves: list[Move] = []
@@ -42,7 +42,7 @@ def look_inside(document: Document, run: Run) -> Meant:
         return path
 
     def as_in_file(finding: Finding) -> Finding:
-        for move in moves:  # what the meant document has as well stands here under another name
+        for move in moves:  # the file has the section under another name
             if finding.hint and finding.path[:-1] == move.to[:-1]:
                 line = meant.line(move.to)
                 place = f"'{dotted(in_file(move.to))}'" + (f", line {line}," if line else "")
@@ -62,7 +62,7 @@ def look_inside(document: Document, run: Run) -> Meant:
             spans=_moved(meant.spans, edit),
         )
         valid = load_valid_part(meant)
-    return Meant(meant, valid, found, as_in_file)
+    return RenamedSections(meant, valid, found, as_in_file)
 
 
 def _first(findings: list[Finding], document: Document) -> tuple[Finding, Move] | None:

@@ -1,4 +1,4 @@
-"""Which number formats a config trains in, as far as it can be told."""
+"""The number formats that a config trains in, as far as they are known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Literal
 from zerokit.choices import Precision
 from zerokit.config.base import AUTO
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import in_force
 
 FORMATS: Mapping[str, str] = {
     "fp32": "fp32",
@@ -31,13 +30,13 @@ FORMATS: Mapping[str, str] = {
 def switch(subject: Subject, section: Literal["bf16", "fp16"]) -> bool | None:
     """Whether the section is on; None where that is open.
 
-    It is open where it is "auto" (unless the recipe says what fills it), where it may stand in a key that was
-    not understood, and where the section is absent although the Trainer or accelerate may add it
+    It is open where it is "auto" (unless the recipe fills it), where it may be in a key that was not
+    understood, and where the section is absent although the Trainer or accelerate may add it
     (`set_mixed_precision` in accelerate `utils/dataclasses.py`). A section without `enabled` is off.
     """
-    if subject.unsure(section, "enabled"):
+    if subject.is_uncertain(section, "enabled"):
         return None
-    if not subject.sets(section):
+    if not subject.is_set(section):
         return False if subject.run.target == "deepspeed" else None
     model = getattr(subject.config, section)
     value = False if model is None else model.enabled
@@ -62,5 +61,5 @@ def precision(subject: Subject) -> Precision | None:
 
 def format_at(subject: Subject, *path: str) -> str | None:
     """The number format named at `path`, such as ``bf16`` for "torch.bfloat16"; None if none is named."""
-    name = in_force(subject, *path)
+    name = subject.value(*path)
     return FORMATS.get(name) if isinstance(name, str) else None

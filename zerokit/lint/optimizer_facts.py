@@ -1,13 +1,14 @@
-"""What a rule may take for granted about a config's optimizer and schedule."""
+"""A config's optimizer and schedule, as rules read them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from zerokit.config.base import AUTO, Section
-from zerokit.config.conditions import Known, bf16_optimizer
-from zerokit.config.optimizer import is_deepspeed_optimizer, params_of_optimizer
+from zerokit.config.conditions import bf16_optimizer
+from zerokit.config.optimizer import params_of_optimizer
 from zerokit.config.optimizer_params import OptimizerParams
+from zerokit.config.optimizers import OptimizerSpec, optimizer_spec
 from zerokit.config.scheduler_params import SchedulerParams
 from zerokit.lint.subject import Subject
 
@@ -15,15 +16,23 @@ OPTIMIZER = ("optimizer", "params")
 SCHEDULER = ("scheduler", "params")
 
 
+def spec(subject: Subject) -> OptimizerSpec | None:
+    """The optimizer that the file certainly names."""
+    section = subject.config.optimizer
+    if section is None or subject.is_uncertain("optimizer", "type"):
+        return None
+    return optimizer_spec(section.type)
+
+
 def optimizer_name(subject: Subject) -> str | None:
-    """The optimizer's `type`, in lower case if it is one of DeepSpeed's own; None if there is none for sure.
+    """The optimizer's `type`, in lower case if it is one of DeepSpeed's own; None if none is certain.
 
     Source: `DeepSpeedConfig._initialize_params` in `deepspeed/runtime/config.py`.
     """
-    section = subject.config.optimizer
-    if section is None or subject.unsure("optimizer", "type"):
+    named = spec(subject)
+    if named is None:
         return None
-    return section.type.lower() if is_deepspeed_optimizer(section.type) else section.type
+    return named.name if named.library == "torch" else named.name.lower()
 
 
 def optimizer_type(subject: Subject) -> str:
@@ -44,7 +53,7 @@ def optimizer_params(subject: Subject) -> OptimizerParams | None:
 def optimizer_argument(subject: Subject, name: str) -> Any:
     """The value that the optimizer's constructor gets; None if it is "auto", not certain, or not known."""
     params = optimizer_params(subject)
-    if params is None or subject.unsure(*OPTIMIZER, name):
+    if params is None or subject.is_uncertain(*OPTIMIZER, name):
         return None
     value = params.get(name)
     return None if value == AUTO else value
@@ -58,7 +67,7 @@ def torch_adam(subject: Subject) -> bool:
 def schedule_name(subject: Subject) -> str | None:
     """The schedule's `type`; None if there is none for sure."""
     section = subject.config.scheduler
-    return None if section is None or subject.unsure("scheduler", "type") else section.type
+    return None if section is None or subject.is_uncertain("scheduler", "type") else section.type
 
 
 def schedule_params(subject: Subject) -> SchedulerParams | None:
@@ -70,7 +79,7 @@ def schedule_params(subject: Subject) -> SchedulerParams | None:
 def schedule_argument(subject: Subject, name: str) -> Any:
     """The value that the schedule's constructor gets; None if it is "auto", not certain, or not known."""
     params = schedule_params(subject)
-    if params is None or subject.unsure(*SCHEDULER, name):
+    if params is None or subject.is_uncertain(*SCHEDULER, name):
         return None
     value = params.get(name)
     return None if value == AUTO else value
@@ -105,7 +114,7 @@ def wraps_in_bf16_optimizer(subject: Subject) -> bool:
 
     Source: `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`.
     """
-    return bf16_optimizer(Known(subject.config, subject.unsure)) is True
+    return bf16_optimizer(subject) is True
 
 
 def default_clipping(subject: Subject) -> float:

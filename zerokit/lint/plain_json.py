@@ -1,4 +1,4 @@
-"""What is wrong with a file as a text: DeepSpeed reads more than JSON, transformers and accelerate do not."""
+"""Checks a file's text: DeepSpeed reads more than JSON, transformers and accelerate do not."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _of_text(departures: list[Departure], document: Document, target: Target | N
 
 
 def _plain(departures: list[Departure], document: Document) -> Iterator[ReplaceText]:
-    """Edits that make the text JSON; none if a comment or a text without quotes needs a person."""
+    """Edits that make the text JSON; none if a comment or an unquoted string needs a decision."""
     texts = dict(_texts(document))
     for departure in reversed(departures):
         start, end = departure.start, departure.end

@@ -1,4 +1,4 @@
-"""Telling a ds_config from other files that lie beside it."""
+"""Tells a ds_config from other files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from zerokit.config.base import is_comment
 from zerokit.config.key_index import keys_of
 from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.config.unknown_keys import INFERENCE_KEYS, distance, meaning_of
+from zerokit.config.unknown_keys import INFERENCE_KEYS, meaning_of
 from zerokit.documents import Document, KeyPath, dotted
 from zerokit.errors import DocumentError
-from zerokit.lint.accelerate_file import is_accelerate_config
+from zerokit.spelling import distance
 
 _TELLING = frozenset(
     {
@@ -58,6 +58,9 @@ _OTHERS: tuple[tuple[frozenset[str], int, str], ...] = (
 _OF_INFERENCE_TOO = frozenset({"checkpoint", "tensor_parallel"})
 """Keys at the top of a ds_config that `DeepSpeedInferenceConfig` has as well."""
 
+_OF_ACCELERATE = frozenset({"distributed_type", "deepspeed_config", "compute_environment"})
+"""Keys that only accelerate's file has; `ClusterConfig` in `accelerate/commands/config/config_args.py`."""
+
 _NEOX = frozenset(
     {
         *(
@@ -72,7 +75,7 @@ _NEOX = frozenset(
         *("tokenizer_type", "data_path", "eval_interval", "log_interval", "seq_length", "init_method"),
     }
 )
-"""Keys of GPT-NeoX and Megatron, of which files may write `_` as `-`; DeepSpeed's stand among them."""
+"""Keys of GPT-NeoX and Megatron, where files may write `_` as `-`, and have DeepSpeed's keys among them."""
 _NEOX_LEAST = 4
 
 _WRAPPERS = ("deepspeed", "ds_config", "deepspeed_config", "config")
@@ -80,8 +83,13 @@ _DEEPEST = 4
 """Keys on the way to a ds_config inside another file."""
 
 _FOREIGN_LEAST = 3
-"""Keys of which one must be meant for DeepSpeed, or half may be; a file of fewer may be a beginning."""
+"""With so many keys, one must be DeepSpeed's, or half may be; a shorter file may be a draft."""
 _MOST_LOOKED_AT = 100
+
+
+def is_accelerate_config(data: Any) -> bool:
+    """Whether `data` is the YAML of ``accelerate launch`` (``default_config.yaml``)."""
+    return isinstance(data, Mapping) and not _OF_ACCELERATE.isdisjoint(data)
 
 
 def looks_like_ds_config(data: Any) -> bool:
@@ -126,7 +134,7 @@ def refuse_other_files(document: Document) -> None:
         raise DocumentError(
             f"holds a ds_config under the key '{dotted(inside)}', where DeepSpeed does not look for it",
             where=document.where(inside),
-            hint=f"Put what stands under '{inside[-1]}' in a file of its own",
+            hint=f"Put the content of '{inside[-1]}' into a file of its own",
         )
     if recipe:
         raise DocumentError(
@@ -186,7 +194,7 @@ def _are_meant(keys: Sequence[str], data: Mapping[Any, Any]) -> bool:
 
 
 def _ds_config_inside(data: Mapping[Any, Any], above: KeyPath = ()) -> KeyPath | None:
-    """Where a ds_config stands in another program's settings."""
+    """The path of a ds_config inside another program's settings."""
     for key, value in data.items():
         path = (*above, key)
         if key in _WRAPPERS and looks_like_ds_config(value):

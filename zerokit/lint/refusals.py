@@ -11,7 +11,7 @@ from zerokit.findings import Finding
 from zerokit.lint.adjust import for_this_run
 from zerokit.lint.plain_json import check_text
 from zerokit.lint.rule import Topic
-from zerokit.lint.run import all_rules, lacking
+from zerokit.lint.run import all_rules, missing_needs
 from zerokit.lint.subject import Subject
 from zerokit.resolving.run import Run
 from zerokit.resolving.trace import Refused, Resolution
@@ -22,9 +22,9 @@ DeepSpeed gets, which the file does not show before it is resolved."""
 
 
 def refusals(subject: Subject) -> Iterator[tuple[Topic, Refused]]:
-    """What stops the run when it starts or at its first step, with the topic of the rule that says so."""
+    """What stops the run when it starts or at its first step, with the topic of the rule that finds it."""
     for rule in all_rules().values():
-        if rule.check is None or not rule.stops or lacking(rule, subject):
+        if rule.check is None or not rule.stops or missing_needs(rule, subject):
             continue
         for hit in rule.check(subject):
             if hit.stops and (hit.severity or rule.severity) == "error":
@@ -33,7 +33,7 @@ def refusals(subject: Subject) -> Iterator[tuple[Topic, Refused]]:
 
 def _of_single_keys(findings: list[Finding], document: Document, run: Run) -> Iterator[Finding]:
     """What the target refuses of a value or of the text, though DeepSpeed itself would take it."""
-    all_rules()  # registers what the text is judged by
+    all_rules()  # registers the rules about the text
     adjusted = [for_this_run(one, document, run) for one in findings]
     of_text = [] if run.recipe is not None else check_text(document, adjusted, run.target)[1]
     for finding in adjusted + of_text:
@@ -44,7 +44,7 @@ def _of_single_keys(findings: list[Finding], document: Document, run: Run) -> It
 def with_refusals(resolution: Resolution, document: Document, run: Run) -> Resolution:
     """`resolution` with everything that the target and DeepSpeed refuse; what is refused is not lost.
 
-    What the resolution refuses of a key stands for what the rules say of it, in their own words.
+    A refusal of the resolution replaces what the rules report about the same key.
 
     Args:
         resolution: as :func:`zerokit.resolving.trace.resolve` makes it, which knows the target's refusals.
@@ -54,11 +54,11 @@ def with_refusals(resolution: Resolution, document: Document, run: Run) -> Resol
     valid = load_valid_part(document)
     found = [Refused(dotted(one.path), one.message) for one in _of_single_keys(valid.findings, document, run)]
     if valid.config is not None:
-        written = Subject(valid.config, valid.written, valid.doubtful, valid.misread, run)
+        written = Subject.of(valid, run)
         found += [one for topic, one in refusals(written) if topic in _OF_THE_FILE]
     if resolution.loaded is not None:
         handed_over = replace(run, target="deepspeed", recipe=None)
-        final = Subject(resolution.loaded, resolution.loaded.dump(), run=handed_over)
+        final = Subject(config=resolution.loaded, written=resolution.loaded.dump(), run=handed_over)
         found += [one for topic, one in refusals(final) if topic not in _OF_THE_FILE]
     known = {one.name for one in resolution.refused}
     refused = (*resolution.refused, *dict.fromkeys(one for one in found if one.name not in known))

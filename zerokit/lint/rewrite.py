@@ -1,4 +1,4 @@
-"""Edits of a JSON text that leave alone every byte they do not speak of: order, indentation and comments.
+"""Edits of a JSON text that keep every other byte: order, indentation and comments.
 
 An edit is made in the text and in the data, and the new text is read again: what comes out is what the
 edit says, or nothing is changed.
@@ -62,7 +62,7 @@ def _apply(document: Document, edit: Edit) -> Document:
 
 
 def _replace_text(document: Document, edits: Iterable[ReplaceText]) -> Document:
-    """All of them, each of which speaks of the text that those before it left."""
+    """The edits in order, each applied to the text that the earlier ones left."""
     text = _text(document)
     for edit in edits:
         text = text[: edit.start] + edit.text + text[edit.end :]
@@ -144,7 +144,7 @@ def _with_entry(document: Document, path: KeyPath, raw: str | None, value: Any) 
 
 
 def _remark_beside(document: Document, path: KeyPath) -> str:
-    """The comment behind an entry that stands alone on its last line; "" if there is none."""
+    """The comment after an entry at the end of its last line; "" if there is none."""
     text, end = _text(document), document.spans[path].end
     comma = _comma_after(document, end)
     rest = _REST_OF_LINE.match(text, end if comma is None or "\n" in text[end:comma] else comma + 1)
@@ -157,7 +157,7 @@ def _stands_last(document: Document, path: KeyPath) -> bool:
 
 
 def _without_entry(document: Document, path: KeyPath, remark: str = "") -> str:
-    """The text without the entry and what is said of it beside; but `remark` stays in its place."""
+    """The text without the entry and the comment about it; `remark` stays in its place."""
     text = _text(document)
     siblings = _entries(document, path[:-1])
     at = siblings.index(path)
@@ -169,7 +169,7 @@ def _without_entry(document: Document, path: KeyPath, remark: str = "") -> str:
     line_start = text.rfind("\n", 0, span.start) + 1
     alone = not text[line_start : span.start].strip() and rest is not None and line_start > section.value
     if alone and rest is not None:
-        # Its whole lines, with the line break in front of them and what is said of it behind.
+        # Its whole lines, with the line break before them and the comment after.
         start = line_start - (2 if text[line_start - 2 : line_start] == "\r\n" else 1)
         end = rest.end()
         if remark:
@@ -226,7 +226,7 @@ def _entries(document: Document, section: KeyPath) -> list[KeyPath]:
 
 
 def _is_spread(text: str, document: Document, section: KeyPath) -> bool:
-    """Whether the entries of a section stand on lines of their own, or would, were there any."""
+    """Whether the entries of a section are on lines of their own, or would be if there were any."""
     entries = _entries(document, section)
     if not entries:
         return "\n" in text.strip()
@@ -235,7 +235,7 @@ def _is_spread(text: str, document: Document, section: KeyPath) -> bool:
 
 
 def _comma_after(document: Document, offset: int) -> int | None:
-    """Where the comma stands that follows the entry that ends at `offset`, past spaces and comments."""
+    """The offset of the comma after the entry that ends at `offset`, past spaces and comments."""
     text = _text(document)
     comments = {
         departure.start: departure.end for departure in document.departures if departure.kind == "comment"
@@ -251,7 +251,7 @@ def _comma_after(document: Document, offset: int) -> int | None:
 
 
 def _colon(document: Document, siblings: list[KeyPath]) -> str:
-    """What stands between a key and its value, as the entry before has it."""
+    """The text between a key and its value, as in the entry before."""
     text = _text(document)
     if siblings:
         span = document.spans[siblings[-1]]

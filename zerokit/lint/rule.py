@@ -12,7 +12,7 @@ from zerokit.findings import Edit, Remove, Severity
 from zerokit.lint.subject import Subject
 
 Need = Literal["num_gpus", "model", "recipe", "gpu", "gpu_memory", "host_memory"]
-"""What a rule must be told besides the config: the names of the options of ``zerokit check``."""
+"""What a rule needs to know besides the config: the names of options of ``zerokit check``."""
 NEEDS: tuple[Need, ...] = get_args(Need)
 
 Topic = Literal[
@@ -49,7 +49,7 @@ class Hit:
     """False: though an error, it stops no run, unlike others of a rule that does."""
 
 
-def idle_at(
+def unused_key(
     subject: Subject,
     path: KeyPath,
     hint: str = "Remove the key",
@@ -62,16 +62,24 @@ def idle_at(
 
     Args:
         removable: whether removing the key is a fix.
-        whatever_stage: keys that another stage would make act are passed over; other rules name them.
+        whatever_stage: keys that another stage would make act are ignored; other rules name them.
     """
-    if path in subject.idle and not (whatever_stage and subject.idle[path].by_stage):
-        message = f"'{path[-1]}' {subject.idle[path].reason}"
+    if path in subject.unused and not (whatever_stage and subject.unused[path].by_stage):
+        message = f"'{path[-1]}' {subject.unused[path].reason}"
         yield Hit(path, message, hint, (Remove(path),) if removable else (), severity)
+
+
+def may_have_defect(subject: Subject, id: str) -> bool:
+    """Whether the release of DeepSpeed has a known defect, or is not known."""
+    from zerokit.lint.defects import KNOWN_DEFECTS
+
+    version = subject.run.deepspeed_version
+    return version is None or KNOWN_DEFECTS[id].affects(version)
 
 
 Check = Callable[[Subject], Iterator[Hit]]
 LaunchCheck = Callable[[Mapping[str, Any]], Iterator[Hit]]
-"""A rule of the YAML of ``accelerate launch``: it looks at the file's data and nothing else."""
+"""A rule of the YAML of ``accelerate launch``: it reads the file's data and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +90,12 @@ class Rule:
     """Stable: people write it in files to switch the rule off."""
     topic: Topic
     severity: Severity
-    title: str
-    """One line, without a full stop."""
-    text: str
-    """What DeepSpeed does, why that hurts, how to mend it, and the source. Markdown paragraphs."""
+    described: Callable[..., Any]
+    """Its docstring has the title in its first line, and the text of the rule's page after it."""
     bad: Mapping[str, Any] | str
     """A config in which the rule finds something, or the text of one; a test runs it."""
     good: Mapping[str, Any]
-    """The same config, mended: no finding of any rule that is an error, and none of this rule."""
+    """The same config, fixed: no finding of any rule that is an error, and none of this rule."""
     given: Mapping[str, Any] = field(default_factory=dict)
     """Facts of the run (:meth:`Run.of`) for which both examples are run, such as ``num_gpus``."""
     needs: tuple[Need, ...] = ()
@@ -103,15 +109,22 @@ class Rule:
     """For the YAML of ``accelerate launch`` (``default_config.yaml``): then `bad` and `good` are such files,
     and paths are those of the file."""
 
+    @property
+    def title(self) -> str:
+        """One line, without a full stop."""
+        return self._docstring().partition("\n")[0].rstrip(".")
+
+    @property
+    def text(self) -> str:
+        """What DeepSpeed does, why that hurts, how to fix it, and the source. Markdown paragraphs."""
+        return self._docstring().partition("\n")[2].strip()
+
+    def _docstring(self) -> str:
+        return inspect.getdoc(self.described) or ""
+
 
 RULES: dict[str, Rule] = {}
 """Every rule by its id, in the order in which they are documented and run."""
-
-
-def title_and_text(described: Callable[..., Any]) -> tuple[str, str]:
-    """What a rule's function says of it: the docstring's first line, and the rest."""
-    title, _, text = (inspect.getdoc(described) or "").partition("\n")
-    return title.rstrip("."), text.strip()
 
 
 @dataclass(frozen=True)
@@ -137,8 +150,7 @@ class Rules:
         """The decorator."""
 
         def register(check: Check) -> Check:
-            about = (id, self.topic, severity, *title_and_text(check))
-            add(Rule(*about, bad, good, given or {}, needs, check, stops))
+            add(Rule(id, self.topic, severity, check, bad, good, given or {}, needs, check, stops))
             return check
 
         return register
@@ -154,7 +166,7 @@ def launch_rule(
     """The same for a rule of the YAML of ``accelerate launch``; it is given the data of the file."""
 
     def register(check: LaunchCheck) -> LaunchCheck:
-        add(Rule(id, "accelerate", severity, *title_and_text(check), bad, good, check_launch=check))
+        add(Rule(id, "accelerate", severity, check, bad, good, check_launch=check))
         return check
 
     return register

@@ -1,4 +1,4 @@
-"""The page of a rule: made when ``zerokit explain`` is asked for it, and when the site is built."""
+"""The page of a rule, for ``zerokit explain`` and the documentation site."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 from zerokit.documents import Document, parse_json
 from zerokit.errors import DocumentError
 from zerokit.findings import Finding
-from zerokit.lint.accelerate_file import check_accelerate_yaml
 from zerokit.lint.outputs import line_of
 from zerokit.lint.rule import Rule
-from zerokit.lint.run import Report, check_document
+from zerokit.lint.run import Report, check_document, check_launch_document
 from zerokit.resolving.run import Run
 from zerokit.units import format_bytes
 
@@ -56,7 +55,7 @@ def check_example(rule: Rule, example: Mapping[str, Any] | str) -> Report:
     """What is found in one of the two examples of a rule."""
     document = example_document(rule, example)
     if rule.check_launch is not None:
-        return check_accelerate_yaml(document)
+        return check_launch_document(document)
     return check_document(document, Run.of(**rule.given))
 
 
@@ -70,7 +69,7 @@ def _parts(rule: Rule) -> Iterator[str]:
     language = "yaml" if rule.check_launch else "json"
     yield f"## What it finds\n\n```{language}\n{_example_text(rule, rule.bad)}```"
     yield f"`{_command(rule)}` says:\n\n```text\n{_lines(rule, found)}```"
-    yield f"## Mended\n\n```{language}\n{_example_text(rule, rule.good)}```"
+    yield f"## Fixed\n\n```{language}\n{_example_text(rule, rule.good)}```"
 
 
 def _facts(rule: Rule, found: list[Finding]) -> str:
@@ -82,12 +81,12 @@ def _facts(rule: Rule, found: list[Finding]) -> str:
     if rule.needs:
         facts.append(f"needs {' and '.join(map(in_code, rule.needs))}")
     if any(finding.fix for finding in found):
-        facts.append("`--fix` mends it where there is one right answer")
+        facts.append("`--fix` fixes it where there is one right answer")
     return "; ".join(facts) + "."
 
 
 def in_code(need: str) -> str:
-    """The option that tells a rule what it needs."""
+    """The option that gives a rule what it needs."""
     return f"`--{need.replace('_', '-')}`"
 
 

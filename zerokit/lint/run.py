@@ -15,13 +15,13 @@ from zerokit.findings import Edit, Finding, Move, Remove, ReplaceText, SetValue
 from zerokit.lint.adjust import for_this_run
 from zerokit.lint.disabling import apply_disables, read_disables
 from zerokit.lint.folding import fold_placeholders, fold_sections
-from zerokit.lint.misnamed import look_inside
+from zerokit.lint.misnamed import rename_sections
 from zerokit.lint.plain_json import check_text
 from zerokit.lint.rule import RULES, Hit, Need, Rule
 from zerokit.lint.subject import Subject
 from zerokit.resolving.run import Run
 
-SAID: Mapping[Need, Callable[[Run], object]] = {
+FACTS: Mapping[Need, Callable[[Run], object]] = {
     "num_gpus": lambda run: run.cluster.num_gpus,
     "model": lambda run: run.model,
     "recipe": lambda run: run.recipe,
@@ -32,7 +32,7 @@ SAID: Mapping[Need, Callable[[Run], object]] = {
 """Option of ``zerokit check`` -> what it says."""
 
 OnBug = Callable[[Rule, Exception], None]
-"""What is done when a rule itself fails, which is a mistake of zerokit's and not of the file's."""
+"""Called when a rule itself fails, which is a bug of zerokit."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Report:
     findings: tuple[Finding, ...]
     """In the order of the file's lines."""
     not_run: Mapping[str, tuple[str, ...]]
-    """Rule -> what it would have had to be told."""
+    """Rule -> what it needs and is not known."""
     suppressed: tuple[Finding, ...] = ()
     """Findings of rules that the file switches off."""
 
@@ -53,11 +53,11 @@ class Report:
 
 
 Select = Callable[[Report], Report]
-"""Cuts a report to what a person asked for."""
+"""Reduces a report to the requested findings."""
 
 
-def all_of(report: Report) -> Report:
-    """A person who asked for nothing in particular."""
+def everything(report: Report) -> Report:
+    """All findings."""
     return report
 
 
@@ -66,28 +66,28 @@ def check_document(
     run: Run | None = None,
     *,
     on_bug: OnBug | None = None,
-    select: Select = all_of,
+    select: Select = everything,
 ) -> Report:
     """Everything that is wrong with a ds_config read from a file.
 
     Args:
         document: as read by :func:`zerokit.documents.read_document`.
         run: what is known of the run that it is meant for.
-        on_bug: told of a rule that fails, and the others go on; None lets its exception through.
-        select: what is to be said; a finding that is not cannot say it for another one.
+        on_bug: called for a rule that fails, so that the others go on; None lets its exception through.
+        select: the findings to report, before findings about the same place are merged.
     """
     rules = all_rules()
     run = run or Run()
-    meant, valid, misnamed, as_in_file = look_inside(document, run)
+    meant, valid, misnamed, as_in_file = rename_sections(document, run)
     found = [for_this_run(finding, meant, run) for finding in valid.findings]
     findings, of_text = check_text(meant, found, run.target)
     findings = [_placed(finding, meant) for finding in findings] + of_text
     disables, of_disables = read_disables(document)
     not_run: dict[str, tuple[str, ...]] = {}
     if valid.config is not None:
-        subject = Subject(valid.config, valid.written, valid.doubtful, valid.misread, run)
+        subject = Subject.of(valid, run)
         for rule in rules.values():
-            missing = lacking(rule, subject)
+            missing = missing_needs(rule, subject)
             if missing:
                 not_run[rule.id] = missing
             elif rule.check is not None:
@@ -102,13 +102,16 @@ def check_document(
 def check_config(
     config: DeepSpeedConfig | Mapping[str, Any], run: Run | None = None, *, on_bug: OnBug | None = None
 ) -> Report:
-    """The same for a config that is no file; findings have no lines."""
+    """As `check_document`, for a config that is not a file; findings have no lines."""
     data = config.dump() if isinstance(config, DeepSpeedConfig) else config
     return check_document(Document(data, "ds_config"), run, on_bug=on_bug)
 
 
 def check_launch_document(document: Document, *, on_bug: OnBug | None = None) -> Report:
-    """All rules of the YAML of ``accelerate launch`` on one; see `accelerate_file.py`."""
+    """Everything that is wrong with the YAML of ``accelerate launch``, as far as it concerns DeepSpeed.
+
+    The rules are those registered by :func:`zerokit.lint.rule.launch_rule`.
+    """
     findings: list[Finding] = []
     if isinstance(document.data, Mapping):
         for rule in all_rules().values():
@@ -117,9 +120,9 @@ def check_launch_document(document: Document, *, on_bug: OnBug | None = None) ->
     return Report(_sorted(findings, document), {})
 
 
-def lacking(rule: Rule, subject: Subject) -> tuple[Need, ...]:
-    """What the rule needs and was not told."""
-    return tuple(need for need in rule.needs if SAID[need](subject.run) is None)
+def missing_needs(rule: Rule, subject: Subject) -> tuple[Need, ...]:
+    """What the rule needs and is not known."""
+    return tuple(need for need in rule.needs if FACTS[need](subject.run) is None)
 
 
 def all_rules() -> dict[str, Rule]:
@@ -150,7 +153,7 @@ def _finding(rule: Rule, hit: Hit, written: Mapping[str, Any], document: Documen
     path = as_written(hit.path, written)
     fix = tuple(_edit_as_written(edit, written) for edit in hit.fix)
     if any(_overrides(edit, written) for edit in fix):
-        fix = ()  # what a person wrote is for a person to change
+        fix = ()  # a person's own value is theirs to change
     severity = hit.severity or rule.severity
     return _placed(Finding(path, hit.message, hit.hint, severity=severity, rule=rule.id, fix=fix), document)
 
@@ -185,7 +188,7 @@ def _placed(finding: Finding, document: Document) -> Finding:
 
 
 def _sorted(findings: Iterable[Finding], document: Document) -> tuple[Finding, ...]:
-    """By line; within a line by column, and then in the order of the rules. YAML cannot be mended."""
+    """By line; within a line by column, and then in the order of the rules. YAML cannot be fixed."""
     if document.is_yaml:
         findings = [replace(finding, fix=()) for finding in findings]
     return tuple(sorted(findings, key=lambda finding: (finding.line or 0, finding.column or 0)))

@@ -1,4 +1,4 @@
-"""Which findings a person asked for."""
+"""The findings that a person requests."""
 
 from __future__ import annotations
 

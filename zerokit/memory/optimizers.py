@@ -6,7 +6,8 @@ from dataclasses import KW_ONLY, dataclass
 
 from zerokit.choices import OptimizerKind
 from zerokit.config import DeepSpeedConfig
-from zerokit.config.conditions import Known
+from zerokit.config.conditions import ConfigView
+from zerokit.config.optimizers import optimizer_spec
 from zerokit.errors import ZerokitError
 from zerokit.memory.term import Certainty, TermKind
 
@@ -155,19 +156,17 @@ def optimizer_kind(config: DeepSpeedConfig) -> OptimizerKind:
     """
     if config.optimizer is None:
         return "adamw"
-    offloaded = Known(config).device("offload_optimizer") != "none"
+    offloaded = ConfigView(config).device("offload_optimizer") != "none"
     params = config.optimizer.params
     settings = {} if params is None else params.model_dump(exclude_unset=True)
-    name = config.optimizer.type.lower()
-    if name in ("adam", "adamw"):
-        if settings.get("torch_adam"):
-            return "adamw_fused" if settings.get("fused") else "adamw"
-        return "cpu_adam" if offloaded else "fused_adam"
-    if name == "sgd":
-        return "sgd_momentum" if settings.get("momentum") else "sgd"
-    for kind in ("adagrad", "adafactor", "lamb", "lion", "muon"):
-        if name == kind:
-            return kind
+    spec = optimizer_spec(config.optimizer.type)
+    kind = None if spec is None else (offloaded and spec.offloaded_memory_kind) or spec.memory_kind
+    if kind in ("fused_adam", "cpu_adam") and settings.get("torch_adam"):
+        return "adamw_fused" if settings.get("fused") else "adamw"
+    if kind == "sgd" and settings.get("momentum"):
+        return "sgd_momentum"
+    if kind is not None:
+        return kind
     raise ZerokitError(
         f"the memory of the optimizer '{config.optimizer.type}' is not known",
         where="optimizer.type",
@@ -205,7 +204,7 @@ def optimizer_made(config: DeepSpeedConfig, optim: str) -> OptimizerKind:
     Raises:
         ZerokitError: an optimizer whose memory is not known here.
     """
-    if Known(config).device("offload_optimizer") != "none":
+    if ConfigView(config).device("offload_optimizer") != "none":
         return "cpu_adam"
     if optim not in _OF_TRAINER:
         raise ZerokitError(f"the memory of the optimizer '{optim}' is not known", where="optim")

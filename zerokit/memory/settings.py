@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from zerokit.choices import Precision
 from zerokit.config import DeepSpeedConfig
-from zerokit.config.conditions import TORCH_FP32, Known, bf16_optimizer
+from zerokit.config.conditions import TORCH_FP32, ConfigView, bf16_optimizer
 from zerokit.errors import ConfigError
 from zerokit.memory.model_states import ModelStates, Place, model_states
 from zerokit.memory.optimizers import OptimizerFacts, optimizer_facts, optimizer_kind
@@ -166,7 +166,7 @@ def _wrapper(config: DeepSpeedConfig, stage: int, precision: str, optimizer: Opt
     if stage == 3:
         return "zero_3"
     if stage in (1, 2):
-        return "bf16" if bf16_optimizer(Known(config)) else "zero_1_2"
+        return "bf16" if bf16_optimizer(ConfigView(config)) else "zero_1_2"
     if precision == "fp32":
         return "none"
     return "fp16" if optimizer.kind == "fused_adam" else "fp16_unfused"

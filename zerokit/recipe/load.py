@@ -22,12 +22,12 @@ from zerokit.documents import (
 )
 from zerokit.errors import RecipeError, ZerokitError, did_you_mean, nearest, noted, raise_together
 from zerokit.open_options import open_options
-from zerokit.recipe.also_called import whole_name
+from zerokit.recipe.mistakes import problems
 from zerokit.recipe.model import Recipe
 from zerokit.recipe.origins import Origins
 from zerokit.recipe.streaming import streaming_problems
+from zerokit.recipe.synonyms import full_name
 from zerokit.recipe.training_keys import check_without_imports
-from zerokit.recipe.validation_errors import problems
 
 EMBEDDED = {"default.yaml": "embedded default recipe", "finetune.yaml": "embedded fine-tuning recipe"}
 """Recipes that come with zerokit, and what errors call them."""
@@ -100,11 +100,11 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
         for problem in found
         # A key that is missing, an option that cannot be read may have meant to give.
         if (all_read or has_value(data, problem.path))
-        # What is no section is told by the option that wants a key of it.
+        # The option for a key inside it reports what is no section.
         and not any(path[: len(problem.path)] == problem.path for path in without_a_place)
     ]
     if recipe is None or errors:
-        # Whoever gets the recipe looks at this section with all else; here nobody will.
+        # A caller with a valid recipe checks this section too; without one it is checked here.
         with noted(errors):
             check_without_imports(_of_text(data.get("training")), origins)
         raise_together(errors)
@@ -175,7 +175,7 @@ def _key_of(name: str) -> KeyPath:
             close = nearest(name, [*OWN_NAMES, *(f"--{short}" for short in _SHORTHANDS)])
             meant = f"Did you mean '{close}'? If not, give" if close else "Give"
             such = f"such as --training.{section}"
-            if (known := whole_name(section)) is not None:
+            if (known := full_name(section)) is not None:
                 meant, such = "Give", f"as in --{known}"
             hint = f"{meant} the section too, {such}"
         raise RecipeError(f"unknown section '{section}'", where=name, hint=hint)

@@ -80,7 +80,7 @@ class ModelSection(Section):
                 "on the command line, '--model PATH' replaces the whole section"
             )
         if self.from_config is not None and self.tokenizer is None:
-            raise ValueError("needs 'tokenizer' beside 'from_config'")
+            raise ValueError("needs 'tokenizer' with 'from_config'")
         return self
 
 
@@ -145,7 +145,7 @@ TaskType = Literal[
 ]
 
 
-TASKS_ALSO_CALLED = {
+TASK_SYNONYMS = {
     **dict.fromkeys(("sft", "clm", "pretraining", "instruction_tuning", "chat"), "causal_lm"),
     **dict.fromkeys(("classification", "text_classification"), "sequence_classification"),
     **dict.fromkeys(("ner", "tagging", "pos"), "token_classification"),
@@ -159,7 +159,7 @@ TASKS_ALSO_CALLED = {
 def task_called(name: object) -> str | None:
     """The task that a name means, as it is written here or called elsewhere; None for no such name."""
     plain = str(name).lower().replace("-", "_")
-    return plain if plain in get_args(TaskType) else TASKS_ALSO_CALLED.get(plain)
+    return plain if plain in get_args(TaskType) else TASK_SYNONYMS.get(plain)
 
 
 def task_hint(name: object) -> str:
@@ -236,7 +236,7 @@ class Recipe(Section):
     """What it computes in, for `training` and `deepspeed` alike. ``bf16-true`` keeps master weights,
     gradients and the optimizer's states in bf16, too. By default what either says, or the machine's best."""
     matmul_precision: Literal["highest", "high", "medium"] | None = None
-    """Of fp32 matrix products, as ``torch.set_float32_matmul_precision`` takes it; by default ``highest``."""
+    """Of fp32 matmuls, as ``torch.set_float32_matmul_precision`` takes it; by default ``highest``."""
     peft: dict[str, Any] | None = None
     """Trains an adapter: `type` names the method, and its other keys are those of peft's config of it; absent
     trains all parameters."""

@@ -17,10 +17,10 @@ class _Start:
     example: str
     """A line of the data."""
     keys: tuple[str, ...]
-    """Of the section `task`, beside its type."""
+    """Of the section `task`, without its type."""
     learning_rate: str
     is_small: bool = True
-    """Whether the model is one of which a GPU has room for many examples at once."""
+    """Whether a GPU has room for many examples of the model at once."""
 
 
 _STARTS = {
@@ -72,7 +72,7 @@ _ADAPTERS: dict[PeftType, tuple[tuple[str, ...], float]] = {
     "prefix_tuning": (_TOKENS, 1e-2),
     "prompt_tuning": (_TOKENS, 3e-2),
 }
-"""Keys of the section `peft` beside its type, and a learning rate: as peft's examples have them."""
+"""Keys of the section `peft` without its type, and a learning rate, as in peft's examples."""
 _SLOWER_FOR_DPO = 40
 
 

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from zerokit.recipe.model import Recipe, TaskType
 
 STREAMED: tuple[TaskType, ...] = ("causal_lm", "masked_lm", "seq2seq")
-"""Tasks that need no look at all examples before the first step."""
+"""Tasks that do not need all examples before the first step."""
 
 _OFF = "or remove data.streaming"
 
-_NO_EPOCHS = "nobody knows where an epoch of streamed data ends before it does"
+_NO_EPOCHS = "the end of an epoch of streamed data is not known in advance"
 
 _WITHOUT: dict[str, tuple[tuple[Any, ...], str, str]] = {
     "num_train_epochs": ((), _NO_EPOCHS, "Set max_steps instead"),
@@ -38,7 +38,7 @@ _WITHOUT: dict[str, tuple[tuple[Any, ...], str, str]] = {
     "dataloader_num_workers": ((0, 1), "streamed data are read in one process a rank", "Set it to 0 or 1"),
     "ignore_data_skip": ((False,), "streamed data always go on where the checkpoint was", "Remove it"),
 }
-"""Keys of `training`: the values that may stand beside it, why no other, and what to do."""
+"""Keys of `training`: the values that work with streaming, why no other does, and what to do."""
 
 
 def streaming_problems(recipe: Recipe) -> list[Finding]:
@@ -65,13 +65,13 @@ def _problems(recipe: Recipe) -> Iterator[Finding]:
     if "eval_fraction" in recipe.data.model_fields_set and recipe.data.eval_fraction > 0:
         yield Finding(
             ("data", "eval_fraction"),
-            "no share can be held out of streamed data, of which nobody knows how many there are",
+            "no share of streamed data can be held out, because the number of examples is not known",
             "Name held-out data in data.eval, or set it to 0",
         )
-    for name, (fitting, why, mend) in _WITHOUT.items():
+    for name, (fitting, why, fix) in _WITHOUT.items():
         value = training.get(name)
         if value is not None and value not in fitting:
-            yield Finding(("training", name), f"{name} is {value!r}, but {why}", f"{mend}, {_OFF}")
+            yield Finding(("training", name), f"{name} is {value!r}, but {why}", f"{fix}, {_OFF}")
     if recipe.task.type == "masked_lm" and training.get("dataloader_num_workers"):
         yield Finding(
             ("training", "dataloader_num_workers"),
@@ -81,6 +81,6 @@ def _problems(recipe: Recipe) -> Iterator[Finding]:
     if steps in (None, NO_LIMIT):
         yield Finding(
             ("training", "max_steps") if "max_steps" in training else ("data", "streaming"),
-            "streamed data need training.max_steps: nobody knows how many examples there are",
+            "streamed data need training.max_steps: the number of examples is not known",
             f"Set it, {_OFF}",
         )

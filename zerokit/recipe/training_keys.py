@@ -1,4 +1,4 @@
-"""The recipe's section ``training``, held against the fields of transformers' TrainingArguments."""
+"""Compares the recipe's section ``training`` with the fields of transformers' TrainingArguments."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Literal, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
-from zerokit.recipe.also_called import meant
 from zerokit.recipe.origins import Origins
+from zerokit.recipe.synonyms import meant
 from zerokit.recipe.trainer_keys import OWNED, installed_types
-from zerokit.recipe.validation_errors import wrong_type
+from zerokit.validation import wrong_value
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class OwnKeys:
     max_skipped_steps: int = 5
     """In a row, with ``skip``."""
     bind_cores: bool = True
-    """Whether each rank whose optimizer steps on the host keeps to cores of its own."""
+    """Whether each rank with an optimizer on the host keeps to cores of its own."""
 
 
 _EXTRA = get_type_hints(OwnKeys)
@@ -53,7 +53,7 @@ NO_LIMIT = -1
 """TrainingArguments' word for a run as long as its epochs say."""
 
 _PERIODIC = ("save", "eval", "logging")
-"""What is done by a `..._strategy`, of which "steps" reads `..._steps`; YAML reads a bare ``no`` as false."""
+"""What has a `..._strategy`; with "steps" it reads `..._steps`; YAML reads a bare ``no`` as false."""
 
 
 def check_training_keys(
@@ -68,7 +68,7 @@ def check_training_keys(
 
     Raises:
         RecipeError: an unknown key (with the nearest one), one that zerokit sets itself, a value of the
-            wrong type, or steps that a strategy beside them passes over; all of them at once.
+            wrong type, or steps that the strategy ignores; all of them at once.
     """
     types = {**types, **_EXTRA}
     checked: dict[str, Any] = {}
@@ -95,7 +95,7 @@ def _checked(name: str, value: Any, types: Mapping[str, Any]) -> Any:
         kind: Any = str | bool | None if name == "resume_from_checkpoint" else types[name]
         checked = TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
-        message, hint = wrong_type(error, name)
+        message, hint = wrong_value(error, name)
         raise RecipeError(message, hint=hint) from None
     if checked is None:
         return None
@@ -113,7 +113,7 @@ def _checked(name: str, value: Any, types: Mapping[str, Any]) -> Any:
 def _honour_steps(steps: str, strategy: str, checked: dict[str, Any], origins: Origins) -> None:
     """Have the strategy follow the steps where those are given alone, or later: on the command line.
 
-    The Trainer passes over them beside any other strategy, and over those of evaluation without one.
+    The Trainer ignores them with any other strategy, and ignores those of evaluation without one.
     """
     if checked.get(steps) is None:
         return

@@ -1,10 +1,10 @@
 """What each supported release of DeepSpeed makes of a ds_config.
 
 So that a config can be checked for the DeepSpeed of a cluster from a machine that has another one, or none.
-The facts about keys stand in ``keys.json``; they are read from the sources of the releases by
+The facts about keys are in ``keys.json``; they are read from the sources of the releases by
 ``tools/deepspeed_surface/extract.py``, which says how to add a release. The file is opened when a fact is
-first asked for and read in a few milliseconds. What no key shows, changes of meaning and defects, stands in
-``zerokit/lint/changes.py`` and ``zerokit/lint/defects``.
+first asked for and read in a few milliseconds. Changes of meaning and defects, which no key shows, are in
+``zerokit/lint/defects.json``.
 
 Keys are named by their path, such as ``("zero_optimization", "stage")``, under either name where DeepSpeed
 knows two.
@@ -57,7 +57,7 @@ NEWEST: Final = _RELEASES[-1]
 def parse_version(text: str, *, where: str | None = None) -> Version:
     """A version as people write it: ``0.16.4``, ``v0.16.4``, or ``0.16`` for the last release of 0.16.
 
-    A build's suffix, as in ``0.16.4+cu121``, is passed over.
+    A build's suffix, as in ``0.16.4+cu121``, is ignored.
 
     Args:
         text: the version.
@@ -149,7 +149,7 @@ def key_facts(path: KeyPath) -> KeyFacts | None:
 def known_at(path: KeyPath, version: Version) -> bool:
     """Whether a release does something with a key, or hands it on to what may.
 
-    True for every key in a section that is handed on, such as ``optimizer.params``.
+    True for every key in a section that DeepSpeed passes on, such as ``optimizer.params``.
     """
     return _standing(path, version) is _Standing.KNOWN
 
@@ -157,7 +157,7 @@ def known_at(path: KeyPath, version: Version) -> bool:
 def refused_at(path: KeyPath, version: Version) -> bool:
     """Whether a release stops with an error because a key is there.
 
-    It passes over other keys that it does not know; and in a section that refuses such keys, over those
+    It ignores other keys that it does not know, and in a section that refuses such keys, those
     whose value is "auto".
     """
     return _standing(path, version) is _Standing.REFUSED

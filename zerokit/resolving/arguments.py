@@ -94,7 +94,7 @@ class Arguments:
 
     @property
     def mixed_precision(self) -> str:
-        """What accelerate is told: ``no``, ``fp16`` or ``bf16`` (`TrainingArguments.__post_init__`)."""
+        """accelerate's mixed precision: ``no``, ``fp16`` or ``bf16`` (`TrainingArguments.__post_init__`)."""
         if self.target == "accelerate":
             return str(self["mixed_precision"])
         return "fp16" if self["fp16"] else "bf16" if self["bf16"] else "no"

@@ -1,4 +1,4 @@
-"""The word "auto": where it stands in a config, and where it needs nobody to fill it.
+"""The word "auto": where a config has it, and where it need not be filled in.
 
 Who fills it elsewhere is in `who_fills.py`. DeepSpeed alone drops or misreads it:
 `bf16.enabled: "auto"` trains in fp32.

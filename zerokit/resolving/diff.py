@@ -8,15 +8,15 @@ from typing import Any, Literal
 
 from zerokit.config.base import ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN, computed_batch_sizes
-from zerokit.config.conditions import Known
-from zerokit.config.no_effect import without_effect
+from zerokit.config.conditions import ConfigView
 from zerokit.config.normal_form import RENAMED, normal_form, without_comments
-from zerokit.config.optimizer import DEEPSPEED_OPTIMIZERS
+from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS
 from zerokit.config.root import DeepSpeedConfig
+from zerokit.config.unused_keys import unused_keys
 from zerokit.documents import KeyPath, leaves
 
-Given = Literal["set", "default", "absent"]
-"""How a config comes to a value: it says so, DeepSpeed's default applies, or there is none."""
+Facts = Literal["set", "default", "absent"]
+"""Where a value comes from: the config sets it, DeepSpeed's default applies, or there is none."""
 
 _DTYPES = {
     "float32": "fp32",
@@ -45,7 +45,7 @@ class Side:
 
     value: Any
     """None where it is absent."""
-    given: Given
+    given: Facts
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class _Compared:
     def __init__(self, config: DeepSpeedConfig, num_gpus: int | None) -> None:
         self.values = dict(leaves(_comparable(normal_form(config), num_gpus)))
         self.set = {_new_name(path) for path, value in leaves(without_comments(config.dump())) if value != {}}
-        self.idle = {_new_name(one.path): f"it {one.reason}" for one in without_effect(Known(config))}
+        self.idle = {_new_name(one.path): f"it {one.reason}" for one in unused_keys(ConfigView(config))}
 
     def side(self, path: KeyPath) -> Side:
         if path not in self.values:
@@ -146,7 +146,7 @@ def _comparable(data: dict[str, Any], num_gpus: int | None) -> dict[str, Any]:
 
 
 def _optimizer(section: Mapping[str, Any]) -> dict[str, Any]:
-    """DeepSpeed's names without regard to case, and its Adam, which is AdamW unless told otherwise."""
+    """DeepSpeed's names in one case, and Adam as AdamW unless `adam_w_mode` is false."""
     name = {known.lower(): known for known in DEEPSPEED_OPTIMIZERS}.get(
         str(section["type"]).lower(), section["type"]
     )

@@ -75,7 +75,7 @@ class Filling:
         self.origins[name] = ("added", why, True)
 
     def wants(self, name: str) -> bool:
-        """Whether there is an "auto" that nobody has filled yet."""
+        """Whether there is an "auto" that is not filled in yet."""
         return bool(self.get(name) == AUTO) and not self.is_unknown(name)
 
     def fill(self, name: str, value: Any, why: str) -> None:

@@ -97,7 +97,7 @@ def _mixed_precision(filling: Filling) -> None:
     """`DeepSpeedPlugin.set_mixed_precision`."""
     chosen = filling.arguments.mixed_precision
     name = "mixed_precision" if filling.arguments.target == "accelerate" else chosen
-    where = filling.arguments.origin(name) if chosen != "no" else "no mixed precision is asked for"
+    where = filling.arguments.origin(name) if chosen != "no" else "no mixed precision is requested"
     other = {"fp16": "bf16", "bf16": "fp16"}.get(chosen)
     if chosen != "no" and chosen not in filling.config:
         filling.config[chosen] = {}
@@ -105,7 +105,7 @@ def _mixed_precision(filling: Filling) -> None:
         if chosen == "fp16":
             filling.write("fp16.auto_cast", True, "accelerate, where the section is absent")
     if other is not None and str(filling.get(f"{other}.enabled")).lower() == "true":
-        filling.refuse(f"{other}.enabled", f"{other}.enabled is true, but {where} asks for {chosen}")
+        filling.refuse(f"{other}.enabled", f"{other}.enabled is true, but {where} requests {chosen}")
     for section in ("fp16", "bf16"):
         if section not in filling.config:
             filling.config[section] = {}
@@ -114,7 +114,7 @@ def _mixed_precision(filling: Filling) -> None:
     key = f"{chosen}.enabled"
     off = filling.get(key) is False and key not in filling.origins
     if off and filling.arguments.target == "accelerate":
-        filling.lose("mixed_precision", f"{chosen} is asked for, but {key} is false in the file")
+        filling.lose("mixed_precision", f"{chosen} is requested, but {key} is false in the file")
 
 
 def as_accelerate(filling: Filling) -> None:
@@ -126,7 +126,7 @@ def as_accelerate(filling: Filling) -> None:
     _prepare(filling)
     told = filling.arguments.given.get(STEPS)
     if told is not None and filling.get(STEPS) != told:
-        used = f"Accelerator was told {told}, but the config's {filling.get(STEPS)} is used"
+        used = f"Accelerator was given {told}, but the config's {filling.get(STEPS)} is used"
         filling.lose(STEPS, used)
 
 
@@ -149,7 +149,7 @@ def _prepare(filling: Filling) -> None:
         name = dotted(path)
         known = not filling.is_unknown(name) and name not in wanted
         if known and not any(isinstance(key, int) for key in path):
-            filling.refuse(name, f'{name} is "auto", which nobody fills, and accelerate refuses it')
+            filling.refuse(name, f'{name} is "auto", which is not filled in, and accelerate refuses it')
 
 
 def as_deepspeed(filling: Filling) -> None:

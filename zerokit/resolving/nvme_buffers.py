@@ -88,8 +88,9 @@ class NvmeBuffers:
     def of_layer(self) -> int:
         """Parameters of one layer that go to NVMe: all are in use at once where activations are recomputed.
 
-        Of the list of layers that has most. Where its layers differ, the model's shape does not tell which
-        parameters stand together: the mean, rounded up, which some layer surely has. 0 without layers.
+        Counted in the longest list of layers. Where its layers differ, the model's shape does not show which
+        parameters are in one layer: then the mean, rounded up, which some layer certainly has. 0 without
+        layers.
         """
         return max(map(self._large, self._stacks), default=0)
 

@@ -1,9 +1,9 @@
 """Settle a ds_config with transformers' TrainingArguments, before anything is loaded.
 
 Both files can set the same thing, and nothing in the field keeps them together: a key that is absent
-from the ds_config loses the Trainer's argument in silence (DeepSpeed then clips at 1.0 and accumulates
+from the ds_config loses the Trainer's argument silently (DeepSpeed then clips at 1.0 and accumulates
 over 1 step), and one that is present and different stops the run only after the model is loaded.
-zerokit lets either of them speak for both, and refuses two different answers. What every "auto" then
+zerokit lets either of them set both, and refuses two different values. What every "auto" then
 becomes is in `trace.py`; which keys and arguments mean the same, in `who_fills.py`.
 """
 
@@ -56,7 +56,7 @@ def resolve_for_trainer(
     ds_where: str = "ds_config",
     where: Callable[[str], str] = "training.{}".format,
 ) -> Resolved:
-    """Make a ds_config and the keys of TrainingArguments that a person set say the same.
+    """Make a ds_config agree with the TrainingArguments that a person set.
 
     Args:
         ds_config: a valid ds_config.
@@ -102,13 +102,13 @@ def _settle(
         if filled.added:
             config[filled.name] = "auto"
         return
-    for name, value in filled.contradicted(ds_value, arguments):
+    for name, value in filled.conflicts(ds_value, arguments):
         raise ConfigError(
             f"{name} is {arguments[name]}, but {filled.name} in {ds_where} is {value}",
             where=where(name),
             hint=f'Make them equal, or write "auto" for {filled.name}',
         )
-    for name, value in filled.said(ds_value).items():
+    for name, value in filled.as_arguments(ds_value).items():
         arguments.setdefault(name, value)
 
 

@@ -6,7 +6,7 @@ The steps are those that a run takes before `DeepSpeedConfig` is made, one funct
   `trainer_config_finalize`, `deepspeed_optim_sched`, `_prepare_deepspeed`
   (transformers `integrations/deepspeed.py`, accelerate `utils/dataclasses.py` and `accelerator.py`)
 - accelerate: `__post_init__`, `set_mixed_precision`, `_prepare_deepspeed`
-- DeepSpeed alone: none; an "auto" is dropped, or taken for a value
+- DeepSpeed alone: none; an "auto" is dropped, or used as a value
 
 and then DeepSpeed's defaults and the batch sizes that it computes. A test runs the real functions beside
 these.
@@ -21,12 +21,12 @@ from typing import Any
 
 from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN, computed_batch_sizes
-from zerokit.config.conditions import Known
+from zerokit.config.conditions import ConfigView
 from zerokit.config.key_index import canonical
 from zerokit.config.load import check_ds_config, is_passed_over, load_ds_config
-from zerokit.config.no_effect import without_effect
 from zerokit.config.normal_form import RENAMED, normal_form, refused_together, without_comments
 from zerokit.config.root import DeepSpeedConfig
+from zerokit.config.unused_keys import unused_keys
 from zerokit.documents import Document, KeyPath, dotted, leaves
 from zerokit.errors import ConfigError
 from zerokit.resolving.filling import Filling, Lost, Origin, Refused
@@ -61,7 +61,7 @@ class Resolution:
     values: tuple[Value, ...]
     """In the order of DeepSpeed's sections; defaults included."""
     lost: tuple[Lost, ...]
-    """What is ignored without a word."""
+    """What is ignored silently."""
     refused: tuple[Refused, ...]
     """Why the target will not hand it on, or DeepSpeed cannot read it. What DeepSpeed refuses by rules of its
     own is known to :func:`zerokit.lint.refusals.with_refusals`."""
@@ -88,10 +88,10 @@ def resolve(document: Document, run: Run, *, added: Mapping[str, str] | None = N
     Args:
         document: the config; it must load.
         run: what it is resolved for, its target and number of GPUs known.
-        added: dotted paths whose values were written by somebody before, with who that was.
+        added: dotted paths whose values zerokit wrote before, with the reason.
 
     Raises:
-        ConfigError: the config is not valid by itself.
+        ConfigError: the config is not valid.
     """
     load_ds_config(document, past_ignored=True)
     filling = Filling(document, run, added or {})
@@ -122,7 +122,7 @@ def resolve_settled(
         written: the config before the recipe wrote its optimizer into it, where that is not `document`.
 
     Raises:
-        ConfigError: the config is not valid by itself, or says otherwise than the recipe.
+        ConfigError: the config is not valid, or contradicts the recipe.
     """
     before = load_ds_config(document, past_ignored=True).dump()
     settled = resolve_for_trainer(
@@ -174,7 +174,7 @@ def _finish(filling: Filling) -> Resolution:
         return Resolution(values, tuple(filling.lost), tuple(filling.refused), config, None)
     for path, message in refused_together(loaded):
         filling.refuse(dotted(path), message)
-    for idle in without_effect(Known(loaded, target=filling.arguments.target)):
+    for idle in unused_keys(ConfigView(loaded, target=filling.arguments.target)):
         name = dotted(idle.path)
         if not idle.harmless and name not in {lost.name for lost in filling.lost}:
             filling.lose(name, f"it {idle.reason}")

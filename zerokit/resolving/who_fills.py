@@ -1,10 +1,10 @@
-"""Which argument, or which rule, fills which key of a ds_config: the one table of it.
+"""The table of which argument or rule fills which key of a ds_config.
 
 Read from `HfTrainerDeepSpeedConfig` (transformers 5.23) and from `DeepSpeedPlugin` and
-`Accelerator._prepare_deepspeed` (accelerate 1.15); tests run the real functions beside it. The Trainer goes
+`Accelerator._prepare_deepspeed` (accelerate 1.15); tests compare it with the real functions. The Trainer goes
 through accelerate, so whatever accelerate fills, it fills too; accelerate raises ValueError for every "auto"
-that is left. `frontends.py` fills by this table, `settle.py` adopts by it, and the lint rules, `zerokit
-config` and `zerokit explain` say what it says.
+that is left. `frontends.py`, `settle.py`, the lint rules, `zerokit config` and `zerokit explain` use this
+table.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Source:
     size: SizeRule | None = None
 
     def value(self, run: Run) -> Any:
-        """What is filled in; None where the run does not tell."""
+        """The value that is filled in; None where it is not known."""
         if self.size is not None:
             return None if run.hidden_size is None else self.size.elements(run.hidden_size)
         if callable(self.makes):
@@ -94,7 +94,7 @@ class Source:
 
 @dataclass(frozen=True)
 class FilledKey:
-    """A key of the ds_config that somebody fills where it is "auto"."""
+    """A key of the ds_config that the Trainer or accelerate fills where it is "auto"."""
 
     name: str
     """Dotted, as the file spells it: `bfloat16.enabled` is not filled."""
@@ -103,8 +103,8 @@ class FilledKey:
     accelerate: Source | None = None
     """None: accelerate does not fill it, and refuses what the Trainer did not fill."""
     other: Literal["refused", "kept", "replaced"] = "kept"
-    """What becomes of a value other than that: `fill_match` of the Trainer stops, or it stays, or it is
-    overwritten in silence."""
+    """What happens to another value: `fill_match` of the Trainer stops, it is kept, or it is silently
+    overwritten."""
     adopted: bool = False
     """Whether ``zerokit train`` takes a value in the file over into the arguments, one to one."""
     added: bool = False
@@ -124,16 +124,16 @@ class FilledKey:
             return None
         return (target == "trainer" and self.trainer) or self.accelerate
 
-    def said(self, written: Any) -> dict[str, Any]:
-        """What a value in the file says of the Trainer's arguments."""
+    def as_arguments(self, written: Any) -> dict[str, Any]:
+        """The Trainer's arguments that a value in the file stands for."""
         assert self.trainer is not None
         values = written if isinstance(written, list) else [written]
         return dict(zip(self.trainer.arguments, values, strict=False))
 
-    def contradicted(self, written: Any, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """The arguments among `given` that a value in the file contradicts, with what it says."""
+    def conflicts(self, written: Any, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """The arguments among `given` that a value in the file contradicts, with the file's value."""
         assert self.trainer is not None
-        for name, value in self.said(written).items():
+        for name, value in self.as_arguments(written).items():
             wanted = given.get(name, value)
             if name in given and len(self.trainer.arguments) == 1:
                 wanted = self.trainer.value(Run(target="trainer", cluster=Cluster(1), given=given))
@@ -142,7 +142,7 @@ class FilledKey:
 
 
 def _argument(name: str, *arguments: str, accelerate: Source | None = None, **more: Any) -> FilledKey:
-    """A key that says the same as arguments of the Trainer, which `fill_match` compares."""
+    """A key with the same meaning as arguments of the Trainer, which `fill_match` compares."""
     given = {"other": "refused", "adopted": True, "lost": True, **more}
     return FilledKey(name, Source(PROCESS, arguments), accelerate, **given)
 
@@ -165,9 +165,10 @@ def _size(key: str, rule: SizeRule) -> FilledKey:
     return FilledKey(f"zero_optimization.{key}", source, last)
 
 
-def _told_nothing(name: str, value: Any) -> FilledKey:
-    """What accelerate's plugin is given in Python or the environment, and is not where there is a file."""
-    source = Source(PLUGIN, makes=value, note="accelerate, which was told nothing else")
+def _unset(name: str, value: Any) -> FilledKey:
+    """What accelerate's plugin reads from Python or the environment, which set nothing where there is a
+    file."""
+    source = Source(PLUGIN, makes=value, note="accelerate, which has no other setting")
     return FilledKey(f"zero_optimization.{name}", None, source)
 
 
@@ -258,12 +259,12 @@ FILLED: Mapping[str, FilledKey] = {
             lost=True,
             schedules=_WARMUPS,
         ),
-        _told_nothing("stage", 2),
-        _told_nothing("offload_optimizer.device", "none"),
-        _told_nothing("offload_optimizer.nvme_path", "none"),
-        _told_nothing("offload_param.device", "none"),
-        _told_nothing("offload_param.nvme_path", "none"),
-        _told_nothing("stage3_gather_16bit_weights_on_model_save", False),
+        _unset("stage", 2),
+        _unset("offload_optimizer.device", "none"),
+        _unset("offload_optimizer.nvme_path", "none"),
+        _unset("offload_param.device", "none"),
+        _unset("offload_param.nvme_path", "none"),
+        _unset("stage3_gather_16bit_weights_on_model_save", False),
         FilledKey(
             "steps_per_print",
             None,
@@ -282,11 +283,11 @@ FILLED_BY: Mapping[Target, frozenset[str]] = {
 """Dotted paths at which "auto" is good, by target."""
 
 REPLACED_ARGUMENTS: Mapping[str, str] = {"optimizer": "optim", "scheduler": "lr_scheduler_type"}
-"""A section of the ds_config -> the Trainer's argument that it replaces without a word."""
+"""A section of the ds_config -> the Trainer's argument that it replaces silently."""
 
 
 def filled_in_words(path: KeyPath) -> Iterator[str]:
-    """Who makes what of "auto" at a key, a sentence each."""
+    """What "auto" becomes at a key, a sentence for each target."""
     name = ".".join(map(str, path))
     if name in DEEPSPEEDS_OWN_WORD:
         yield '"auto" is a word of DeepSpeed\'s own'

@@ -51,7 +51,7 @@ def build(decisions: Decisions) -> Built:
     - For `accelerate`, the same without the buckets: it knows the hidden size of fewer models, and fails
       where it does not.
     - For both there is no `optimizer` and no `scheduler` unless asked for: they would override the script's
-      in silence.
+      silently.
     - For `deepspeed` nothing is "auto": batch sizes default to 1, clipping to 1.0, and an AdamW is
       written out, which DeepSpeed needs under offload and ignores if the script passes its own.
     - `train_batch_size` is left out: it is computed, and the config holds for any number of GPUs.
@@ -147,7 +147,7 @@ def _precision(decisions: Decisions) -> Iterator[Choice]:
     else:
         why = "says that fp32 is meant"
         if decisions.target != "deepspeed":
-            why = "accelerate would add a section when it is told of mixed precision"
+            why = "accelerate would add a section when mixed precision is requested"
         for name in ("bf16", "fp16"):
             yield Choice((name, "enabled"), False, why, PRECISION)
 

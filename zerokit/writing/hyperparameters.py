@@ -7,12 +7,13 @@ to start from. Constructors: `_configure_basic_optimizer` in `deepspeed/runtime/
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from zerokit.choices import OptimizerName
 from zerokit.config.base import AUTO
+from zerokit.config.optimizers import optimizer_spec
 from zerokit.documents import KeyPath
 from zerokit.resolving.who_fills import FILLED
 from zerokit.writing.request import NEEDS_TOTAL_STEPS, Decisions
@@ -44,20 +45,6 @@ ASKED = "as asked"
 _ENGINE = "deepspeed/runtime/engine.py, _configure_basic_optimizer"
 _SCHEDULES = "deepspeed/runtime/lr_schedules.py"
 
-STARTING_POINTS: dict[OptimizerName, dict[str, Any]] = {
-    "AdamW": {"lr": 2e-5, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01},
-    "Adam": {"lr": 2e-5, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0},
-    # Lion's paper (arXiv 2302.06675): a rate 3 to 10 times smaller than AdamW's, a decay as much larger.
-    "Lion": {"lr": 4e-6, "betas": [0.9, 0.99], "weight_decay": 0.05},
-    # LAMB scales each step by the norm of the weights, so that rates are far larger than Adam's.
-    "Lamb": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-6, "weight_decay": 0.01},
-    "Adagrad": {"lr": 1e-3, "eps": 1e-10, "weight_decay": 0.0},
-    "SGD": {"lr": 1e-2, "momentum": 0.9, "weight_decay": 0.0},
-    # `lr` is for what Muon does not handle (embeddings, norms, the head), which Adam does.
-    "Muon": {"lr": 2e-5, "muon_lr": 2e-4, "momentum": 0.95, "weight_decay": 0.01},
-}
-"""Numbers to fine-tune a language model with, by optimizer; a person tunes them."""
-
 _OF_ADAM = ("Adam", "AdamW", "Lamb")
 """Optimizers for which the Trainer's adam_epsilon is meant."""
 
@@ -65,6 +52,14 @@ WARMUP_SHARE = 0.03
 """Of all steps, where the number of warmup steps is not given."""
 WARMUP_STEPS = 100
 """Where the number of all steps is not given either."""
+
+
+def starting_point(name: OptimizerName) -> Mapping[str, Any]:
+    """Arguments to fine-tune a language model with; a person tunes them."""
+    spec = optimizer_spec(name)
+    assert spec is not None
+    assert spec.starting_point is not None  # each name of OptimizerName has one
+    return spec.starting_point
 
 
 def optimizer_choices(decisions: Decisions) -> Iterator[Choice]:
@@ -75,7 +70,7 @@ def optimizer_choices(decisions: Decisions) -> Iterator[Choice]:
             yield Choice(
                 ("optimizer",),
                 LEFT_OUT,
-                "the script's own applies; a section here would replace it without a word",
+                "the script's own applies; a section here would replace it silently",
                 "transformers integrations/deepspeed.py, deepspeed_optim_sched",
             )
         return
@@ -84,7 +79,7 @@ def optimizer_choices(decisions: Decisions) -> Iterator[Choice]:
         yield Choice(("optimizer", "type"), name, why, _ENGINE)
     else:
         yield Choice(("optimizer", "type"), name, "the optimizer that DeepSpeed builds", ASKED)
-    for key, value in STARTING_POINTS[name].items():
+    for key, value in starting_point(name).items():
         yield from _parameter(decisions, name, key, value)
     if name == "Adam":
         why = "without it DeepSpeed's Adam decays the weights as AdamW does"
@@ -171,7 +166,7 @@ def _warmup(decisions: Decisions) -> Iterator[Choice]:
     name, target = decisions.scheduler, decisions.target
     if name != "WarmupCosineLR":  # which scales the optimizer's own rate instead
         if target == "deepspeed":
-            rate = decisions.learning_rate or STARTING_POINTS[decisions.optimizer_type or "AdamW"]["lr"]
+            rate = decisions.learning_rate or starting_point(decisions.optimizer_type or "AdamW")["lr"]
             yield choice("warmup_max_lr", rate, "the optimizer's rate; absent, it would be 1e-3")
         elif decisions.learning_rate is not None:
             yield choice("warmup_max_lr", decisions.learning_rate, "the learning rate", ASKED)
@@ -200,8 +195,8 @@ def _one_cycle(decisions: Decisions) -> Iterator[Choice]:
     def choice(key: str, value: Any, why: str) -> Choice:
         return Choice(("scheduler", "params", key), value, why, f"{_SCHEDULES}, OneCycle")
 
-    rate = decisions.learning_rate or STARTING_POINTS[decisions.optimizer_type or "AdamW"]["lr"]
-    why = "nobody fills it"
+    rate = decisions.learning_rate or starting_point(decisions.optimizer_type or "AdamW")["lr"]
+    why = "it is not filled in"
     if decisions.target != "deepspeed":
         why += "; the script's learning rate is not used"
     yield choice("cycle_max_lr", rate, why)

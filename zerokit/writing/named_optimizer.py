@@ -40,7 +40,7 @@ def write_optimizer(document: Document, loaded: LoadedRecipe) -> tuple[Document,
     if name is None or not isinstance(data, dict) or "optimizer" in data:
         return document, loaded
     zero = data.get(ZERO, {})
-    if not isinstance(zero, dict):  # the check of the ds_config says so
+    if not isinstance(zero, dict):  # the check of the ds_config reports it
         return document, loaded
     where = loaded.where("training", "optim")
     stage = zero.get("stage", 0)

@@ -36,7 +36,7 @@ def with_preset(name: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         name: of the preset; None: there is none.
-        given: fields of Decisions; None, or False for a switch, stands for what was not given.
+        given: fields of Decisions; None, or False for a switch, means that it was not given.
 
     Raises:
         ConfigError: there is no preset of that name, or neither a preset nor a stage.

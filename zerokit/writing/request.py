@@ -1,7 +1,7 @@
-"""What a person decides when a ds_config is generated, and which decisions go together.
+"""The decisions from which a ds_config is generated, and which of them work together.
 
-The checks are few and explicit: what DeepSpeed refuses, ignores in silence, or computes something else for.
-Everything subtler is left to lint, which looks at the finished config.
+The checks are few and explicit: what DeepSpeed refuses, ignores silently, or computes something else for.
+Everything subtler is left to lint, which reads the finished config.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NEEDS_TOTAL_STEPS = ("WarmupDecayLR", "WarmupCosineLR")
 
 @dataclass(frozen=True, kw_only=True)
 class Decisions:
-    """Everything that `zerokit config` can be told."""
+    """All options of `zerokit config`."""
 
     zero_stage: int
     """0, 1, 2 or 3."""

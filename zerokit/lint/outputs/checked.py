@@ -23,7 +23,7 @@ class CheckedFile:
     report: Report
     """What is (still) wrong with it; empty for a file with an error."""
     fixed: tuple[Finding, ...] = ()
-    """What was mended."""
+    """What was fixed."""
     error: ZerokitError | None = None
     """Why it cannot be read, or written."""
 

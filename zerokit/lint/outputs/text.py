@@ -56,7 +56,7 @@ def _line(name: str, kind: str, finding: Finding) -> StyledLine:
 
 
 def _not_run(files: Sequence[CheckedFile]) -> Iterator[str]:
-    """In one line, which rules had to be left out, and what they would have to be told."""
+    """One line about the rules that did not run, and what they need."""
     rules: dict[str, tuple[str, ...]] = {}
     for file in files:
         rules.update(file.report.not_run)
@@ -88,5 +88,5 @@ def _summary(files: Sequence[CheckedFile]) -> Iterator[str]:
     parts += [f"{number} info" if kind == "info" else quantity(number, kind) for kind, number in found]
     parts += [f"{suppressed} switched off"] * bool(suppressed)
     fixable = sum(bool(finding.fix) for file in files for finding in file.report.findings)
-    mend = f" ({fixable} can be mended by --fix)" if fixable else ""
-    yield f"{', '.join(parts)} in {quantity(len(files), 'file')}{mend}"
+    fix = f" ({fixable} can be fixed by --fix)" if fixable else ""
+    yield f"{', '.join(parts)} in {quantity(len(files), 'file')}{fix}"

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.findings import Remove
-from zerokit.lint.examples import Given, model_with_text_config, recipe
+from zerokit.lint.examples import Facts, model_with_text_config, recipe
 from zerokit.lint.optimizer_facts import default_clipping, optimizer_name
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, is_set_to, offloads_optimizer
 from zerokit.resolving.who_fills import SIZE_RULES
 
 rule = Rules("accelerate")
@@ -25,7 +24,7 @@ SWAP = (
     "with offload accelerate replaces the script's optimizer by Adam, and stops at Adagrad and at Lion of "
     "bitsandbytes"
 )
-"""Of a script of which nothing is known."""
+"""The message for a script that zerokit does not know."""
 
 
 def _zero(stage: int, /, **keys: Any) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def _through_accelerate(subject: Subject) -> bool:
     given={"target": "accelerate"},
 )
 def accelerate_without_zero(subject: Subject) -> Iterator[Hit]:
-    """No section 'zero_optimization', which accelerate insists on
+    """No section 'zero_optimization', which accelerate requires
 
     DeepSpeed takes a config without it for stage 0. accelerate raises "Please specify the ZeRO optimization
     config in the DeepSpeed config" before the script's first line is through, and the Trainer with it.
@@ -54,7 +53,7 @@ def accelerate_without_zero(subject: Subject) -> Iterator[Hit]:
 
     Source: `DeepSpeedPlugin.__post_init__` in accelerate `utils/dataclasses.py` (1.15).
     """
-    if _through_accelerate(subject) and subject.lacks(ZERO):
+    if _through_accelerate(subject) and subject.is_absent(ZERO):
         message = f"'{ZERO}' is absent, and accelerate refuses a config without it"
         yield Hit((), message, f'Add "{ZERO}": {{"stage": 0}}, or 2 to divide gradients and optimizer')
 
@@ -67,7 +66,7 @@ def accelerate_without_zero(subject: Subject) -> Iterator[Hit]:
     given={"target": "accelerate"},
 )
 def null_section(subject: Subject) -> Iterator[Hit]:
-    """A section that is null, on which accelerate stumbles
+    """A section that is null, which accelerate cannot handle
 
     DeepSpeed takes null for "absent". accelerate asks only whether the key is there, and then for what is
     inside: `offload_optimizer` null ends in "'NoneType' object has no attribute 'get'" once the model is
@@ -80,11 +79,11 @@ def null_section(subject: Subject) -> Iterator[Hit]:
     if not _through_accelerate(subject):
         return
     path: tuple[str, ...] = (ZERO, "offload_optimizer")
-    if subject.sets(*path) and subject.written_at(*path) is None and subject.lacks("optimizer"):
+    if subject.is_set(*path) and subject.written_value(*path) is None and subject.is_absent("optimizer"):
         yield Hit(path, "accelerate fails on 'offload_optimizer' null", "Remove the key", (Remove(path),))
     path = ("bf16",)
-    if subject.sets(*path) and subject.written_at(*path) is None:
-        message = "with 'bf16' null accelerate switches no precision on, whatever the script asks for"
+    if subject.is_set(*path) and subject.written_value(*path) is None:
+        message = "with 'bf16' null accelerate switches no precision on, whatever the script requests"
         yield Hit(path, message, "Remove the key", (Remove(path),), "warning")
 
 
@@ -96,7 +95,7 @@ def null_section(subject: Subject) -> Iterator[Hit]:
     given={"target": "accelerate"},
 )
 def accelerate_lost_argument(subject: Subject) -> Iterator[Hit]:
-    """A key whose absence overrides what the script says
+    """An absent key that overrides a setting of the script
 
     Without `gradient_accumulation_steps` in the file accelerate writes 1 into it, and then takes the file's
     value over that of `Accelerator(gradient_accumulation_steps=...)`, with a warning. Without
@@ -108,10 +107,10 @@ def accelerate_lost_argument(subject: Subject) -> Iterator[Hit]:
     """
     if subject.run.target != "accelerate":
         return
-    if subject.lacks("gradient_accumulation_steps"):
+    if subject.is_absent("gradient_accumulation_steps"):
         message = "'gradient_accumulation_steps' is absent, so accelerate uses 1 whatever the script says"
         yield Hit((), message, 'Add "gradient_accumulation_steps": "auto"')
-    if subject.lacks("gradient_clipping"):
+    if subject.is_absent("gradient_clipping"):
         does = "clips at 1.0" if default_clipping(subject) else "does not clip"
         message = f"'gradient_clipping' is absent, so DeepSpeed {does} whatever clip_grad_norm_ is given"
         yield Hit((), message, 'Add "gradient_clipping" with the norm that is meant, or 0 for none')
@@ -125,7 +124,7 @@ def accelerate_lost_argument(subject: Subject) -> Iterator[Hit]:
     given={"target": "accelerate"},
 )
 def accelerate_auto_clipping(subject: Subject) -> Iterator[Hit]:
-    """'gradient_clipping' "auto" means 1.0 with accelerate
+    """'gradient_clipping' "auto", which is 1.0 with accelerate
 
     The Trainer fills in its `max_grad_norm`. accelerate knows no such argument: it takes
     `DeepSpeedPlugin(gradient_clipping=...)` or the variable ACCELERATE_GRADIENT_CLIPPING, else 1.0. What the
@@ -134,7 +133,7 @@ def accelerate_auto_clipping(subject: Subject) -> Iterator[Hit]:
     Source: `_prepare_deepspeed` in accelerate `accelerator.py` (1.15).
     """
     path = ("gradient_clipping",)
-    if subject.run.target == "accelerate" and is_set_to(subject, AUTO, *path):
+    if subject.run.target == "accelerate" and subject.is_set(*path, to=AUTO):
         message = '"auto" becomes 1.0, whatever the script\'s clip_grad_norm_ is given'
         yield Hit(path, message, "Write the norm that is meant, or 0 for none")
 
@@ -147,7 +146,7 @@ def accelerate_auto_clipping(subject: Subject) -> Iterator[Hit]:
     given={"target": "accelerate"},
 )
 def accelerate_dummies(subject: Subject) -> Iterator[Hit]:
-    """An optimizer in the file, and what the script must then pass
+    """An optimizer in the file, which requires a DummyOptim in the script
 
     With `optimizer` in the file accelerate refuses a real optimizer from the script: it must pass an
     `accelerate.utils.DummyOptim`, and every schedule must be a `DummyScheduler`. That takes
@@ -159,7 +158,7 @@ def accelerate_dummies(subject: Subject) -> Iterator[Hit]:
     if subject.run.target != "accelerate" or optimizer_name(subject) is None:
         return
     schedule = "a DummyScheduler"
-    if subject.lacks("scheduler"):
+    if subject.is_absent("scheduler"):
         schedule += " with lr_scheduler_callable, if any"
     message = f"with 'optimizer' in the file the script must pass a DummyOptim, and {schedule}"
     yield Hit(("optimizer",), message, "See that it does, or leave 'optimizer' to the script")
@@ -170,7 +169,7 @@ def accelerate_dummies(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad=_zero(2, offload_optimizer={"device": "cpu"}),
     good=_zero(2),
-    given=Given(target="trainer", recipe=lambda: recipe(training={"optim": "adafactor"})),
+    given=Facts(target="trainer", recipe=lambda: recipe(training={"optim": "adafactor"})),
 )
 def accelerate_optimizer_swap(subject: Subject) -> Iterator[Hit]:
     """Offload that turns the script's optimizer into Adam
@@ -185,11 +184,11 @@ def accelerate_optimizer_swap(subject: Subject) -> Iterator[Hit]:
     Source: `map_pytorch_optim_to_deepspeed` in accelerate `utils/deepspeed.py`, `_prepare_deepspeed` in
     `accelerator.py` (1.15).
     """
-    if not _through_accelerate(subject) or not subject.lacks("optimizer"):
+    if not _through_accelerate(subject) or not subject.is_absent("optimizer"):
         return
-    if not offloads_optimizer(subject) or in_force(subject, "zero_force_ds_cpu_optimizer") is not True:
+    if not subject.offloads_optimizer or subject.value("zero_force_ds_cpu_optimizer") is not True:
         return
-    place = (ZERO, "offload_optimizer") if subject.sets(ZERO, "offload_optimizer") else (ZERO,)
+    place = (ZERO, "offload_optimizer") if subject.is_set(ZERO, "offload_optimizer") else (ZERO,)
     hint = "Use AdamW, or put the optimizer into the file"
     optim = subject.run.recipe.training.get("optim") if subject.run.recipe is not None else None
     if isinstance(optim, str):
@@ -208,11 +207,11 @@ def accelerate_optimizer_swap(subject: Subject) -> Iterator[Hit]:
     stops=True,
     bad=_zero(2, reduce_bucket_size="auto"),
     good=_zero(2, reduce_bucket_size=5e7),
-    given=Given(target="accelerate", model=model_with_text_config),
+    given=Facts(target="accelerate", model=model_with_text_config),
     needs=("model",),
 )
 def no_hidden_size(subject: Subject) -> Iterator[Hit]:
-    """ "auto" that is made from a hidden size which cannot be found
+    """ "auto" sizes for a model without a hidden size
 
     Bucket sizes that are "auto" are computed from the model's `hidden_size`, or the largest of its
     `hidden_sizes`. The Trainer also looks into `text_config`, where models of text and images have it;
@@ -229,7 +228,7 @@ def no_hidden_size(subject: Subject) -> Iterator[Hit]:
     if hidden is not None:
         return
     for key in SIZE_RULES:
-        if is_set_to(subject, AUTO, ZERO, key):
+        if subject.is_set(ZERO, key, to=AUTO):
             who = "the Trainer" if by_trainer else "accelerate"
             message = f"{who} finds no hidden size in '{model.name}', from which it fills in '{key}'"
             yield Hit((ZERO, key), message, "Write a number, such as 5e7")

@@ -85,11 +85,11 @@ def launch_unknown_key(data: Mapping[str, Any]) -> Iterator[Hit]:
     """A key that accelerate does not know
 
     At the top of the file accelerate refuses unknown keys. Inside `deepspeed_config` it copies every key over
-    the argument of that name and looks at none of the others again: `zero_stag: 3` trains in stage 2, the
+    the argument of that name and reads none of the others again: `zero_stag: 3` trains in stage 2, the
     default.
 
     Keys of a ds_config, such as `train_micro_batch_size_per_gpu` and `zero_force_ds_cpu_optimizer`, are
-    passed over as well. Write a ds_config and name it as `deepspeed_config_file`.
+    ignored as well. Write a ds_config and name it as `deepspeed_config_file`.
 
     Source: `BaseConfig.from_yaml_file` in `accelerate/commands/config/config_args.py`,
     `_validate_launch_command` in `accelerate/commands/launch.py` (1.15).
@@ -111,7 +111,7 @@ def launch_unknown_key(data: Mapping[str, Any]) -> Iterator[Hit]:
     for key in section:
         if key not in DEEPSPEED_KEYS and key not in OTHER_OPTIONS:
             hint = _meant_in_section(str(key), DEEPSPEED_KEYS - section.keys())
-            yield Hit((SECTION, key), f"accelerate passes over '{key}', which it does not know", hint)
+            yield Hit((SECTION, key), f"accelerate ignores '{key}', which it does not know", hint)
 
 
 def _meant(name: str, known: frozenset[str], otherwise: str = "Remove it") -> str:
@@ -134,7 +134,7 @@ def _meant_in_section(name: str, known: frozenset[str]) -> str:
     good=launch_file(section={_FILE: "ds_config.json"}),
 )
 def launch_two_configs(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """A ds_config, and beside it what a ds_config says
+    """A ds_config together with keys that it should set
 
     With `deepspeed_config_file` accelerate refuses nine keys that the file has too, even where they agree, or
     are null: "the following accelerate config variables will be ignored". `mixed_precision` at the top is one
@@ -153,7 +153,7 @@ def launch_two_configs(data: Mapping[str, Any]) -> Iterator[Hit]:
     if data.get("mixed_precision") is not None:
         paths.append(("mixed_precision",))
     for path in paths:
-        message = f"accelerate refuses '{path[-1]}' beside '{_FILE}'"
+        message = f"accelerate refuses '{path[-1]}' together with '{_FILE}'"
         yield Hit(path, message, "Remove the key; the ds_config says it", (Remove(path),))
 
 
@@ -163,9 +163,9 @@ def launch_two_configs(data: Mapping[str, Any]) -> Iterator[Hit]:
     good=launch_file(distributed_type="DEEPSPEED"),
 )
 def launch_type(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """A 'distributed_type' with which DeepSpeed is not used
+    """A 'distributed_type' that does not use DeepSpeed
 
-    accelerate needs the key, and its values in capitals. With any but `DEEPSPEED` it does not look at
+    accelerate needs the key, and its values in capitals. With any other than `DEEPSPEED` it does not read
     `deepspeed_config`: MULTI_GPU trains with PyTorch's DistributedDataParallel.
 
     Source: `BaseConfig.process_config` in `accelerate/commands/config/config_args.py`,
@@ -185,7 +185,7 @@ def launch_type(data: Mapping[str, Any]) -> Iterator[Hit]:
         hint = f"Write {meant}" if fix else "Write DEEPSPEED"
         yield Hit(path, f"accelerate has no 'distributed_type' {kind}", hint, fix)
     elif kind != "DEEPSPEED" and data.get(SECTION):
-        message = f"with 'distributed_type' {kind} accelerate does not look at '{SECTION}'"
+        message = f"with 'distributed_type' {kind} accelerate does not read '{SECTION}'"
         yield Hit(path, message, f"Write DEEPSPEED, or remove '{SECTION}'", severity="warning")
 
 
@@ -195,7 +195,7 @@ def launch_type(data: Mapping[str, Any]) -> Iterator[Hit]:
     good=launch_file(mixed_precision="no"),
 )
 def launch_precision(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """A 'mixed_precision' that accelerate does not understand
+    """A 'mixed_precision' that accelerate does not know
 
     The values are the words no, fp8, fp16 and bf16. YAML reads an unquoted no as false, on which accelerate
     stops with "'bool' object has no attribute 'lower'".
@@ -222,7 +222,7 @@ def launch_precision(data: Mapping[str, Any]) -> Iterator[Hit]:
     good=launch_file(section={"zero_stage": 2, "gradient_accumulation_steps": 2}),
 )
 def launch_value(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """A value with which accelerate or DeepSpeed fails
+    """A value that accelerate or DeepSpeed refuses
 
     accelerate passes these on as environment variables, unchecked, and reads them in the training script:
     a stage that is not 0 to 3, a device other than none, cpu and nvme, a number of steps that is not whole,
@@ -278,7 +278,7 @@ def _is_number(text: str) -> bool:
     good=launch_file(section={_FILE: "ds_config.json"}),
 )
 def launch_nvme(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """NVMe by way of the launch file
+    """NVMe offload set in the launch file
 
     accelerate passes the device on and forgets the path: it sets no variable for
     `offload_param_nvme_path` and `offload_optimizer_nvme_path`, and so hands DeepSpeed the path "none". The
@@ -306,9 +306,9 @@ def launch_nvme(data: Mapping[str, Any]) -> Iterator[Hit]:
     good=launch_file(section={"zero_stage": 3, "offload_param_device": "cpu"}),
 )
 def launch_offload_stage(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """Offload in a stage that does not have it
+    """Offload in a stage that does not support it
 
-    Parameters are offloaded in stage 3 only; below, DeepSpeed ignores `offload_param_device` in silence. In
+    Parameters are offloaded in stage 3 only; below, DeepSpeed ignores `offload_param_device` silently. In
     stage 0 there is no offload at all. The stage is 2 unless `zero_stage` is given.
 
     Source: `_configure_zero_optimizer` in `deepspeed/runtime/engine.py`, which hands `offload_param` to stage
@@ -334,7 +334,7 @@ def launch_zero3_keys(data: Mapping[str, Any]) -> Iterator[Hit]:
     """A key for stage 3, in another stage
 
     `zero3_init_flag` and `zero3_save_16bit_model` act in stage 3. In others accelerate takes the first back,
-    with a warning, and nobody reads the second.
+    with a warning, and nothing reads the second.
 
     Source: `DeepSpeedPlugin.__post_init__` in `accelerate/utils/dataclasses.py` (1.15).
     """
@@ -376,7 +376,7 @@ def launch_unsaved_weights(data: Mapping[str, Any]) -> Iterator[Hit]:
     good=launch_file(section={"zero_stage": 2, "gradient_clipping": 1.0}),
 )
 def launch_clipping_off(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """Clipping switched off, and on again
+    """Clipping switched off, which DeepSpeed switches on again
 
     accelerate leaves `gradient_clipping` out of the config that it makes if the value is 0. DeepSpeed then
     takes its own default, which is 1.0 since 0.19.3.

@@ -30,7 +30,7 @@ def _count(data: Mapping[str, Any], key: str) -> int | None:
     good=launch_file(num_machines=2, num_processes=8, section={"deepspeed_hostfile": "hostfile"}),
 )
 def launch_processes(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """A number of processes that does not suit the machines
+    """A number of processes that does not divide among the machines
 
     `num_processes` counts those of all machines. accelerate starts `num_processes // num_machines` on each,
     so that 7 on 2 machines become 6. Without the key it stops, unless the command line has
@@ -67,7 +67,7 @@ def launch_processes(data: Mapping[str, Any]) -> Iterator[Hit]:
     good=launch_file(num_machines=2, num_processes=16, section={"deepspeed_multinode_launcher": "standard"}),
 )
 def launch_hostfile(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """Several machines, and no list of them
+    """Several machines without a hostfile
 
     With every `deepspeed_multinode_launcher` but `standard`, accelerate calls DeepSpeed's launcher with a
     hostfile. If none is named, the file is called "None", is not found, and DeepSpeed "will proceed with
@@ -100,7 +100,7 @@ def launch_hostfile(data: Mapping[str, Any]) -> Iterator[Hit]:
     ),
 )
 def launch_machine_rank(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """A machine that does not exist
+    """A machine rank out of range
 
     `machine_rank` counts from 0, so that the last of 2 machines is 1. PyTorch's launcher refuses a greater
     one; with a hostfile the first machine starts all others.
@@ -141,7 +141,7 @@ def launch_gpu_ids(data: Mapping[str, Any]) -> Iterator[Hit]:
 
 @launch_rule("launch-cpu", severity="warning", bad=launch_file(use_cpu=True), good=launch_file(use_cpu=False))
 def launch_cpu(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """'use_cpu', which DeepSpeed's start does not pass on
+    """'use_cpu', which has no effect with DeepSpeed
 
     accelerate tells a script to use the CPU by a variable that it sets for its other ways to start. With
     DEEPSPEED it does not, and DeepSpeed takes the GPUs if there are any. (The option `--cpu` starts the
@@ -157,7 +157,7 @@ def launch_cpu(data: Mapping[str, Any]) -> Iterator[Hit]:
 
 @launch_rule("launch-switch", bad=launch_file(debug="false"), good=launch_file(debug=False))
 def launch_switch(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """A switch that is on because it is a text
+    """A switch that is on because its value is a string
 
     accelerate asks these keys only whether they are empty, and "false" in quotes is not: it switches `debug`,
     `enable_cpu_affinity` and `same_network` on.

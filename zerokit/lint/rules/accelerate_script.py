@@ -22,13 +22,13 @@ _PRECISIONS: Mapping[str, str] = {"fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}
     good=launch_file(section={"zero_stage": 2, "gradient_accumulation_steps": "auto"}),
 )
 def launch_fixed_value(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """A value that the script cannot choose any more
+    """A value that overrides the script
 
     The Trainer compares `gradient_accumulation_steps` and `gradient_clipping` with its own arguments, and
     stops where they differ: "Please correct the following DeepSpeed config values that mismatch
     TrainingArguments values". It does so with a `mixed_precision` of fp16 or bf16, too, unless its own
     argument asks for either. A script with an `Accelerator` of its own trains with the file's steps and norm,
-    whatever it asks for.
+    whatever its arguments are.
 
     "auto" for the two leaves them to the Trainer, and the steps to the `Accelerator`.
 
@@ -47,7 +47,7 @@ def launch_fixed_value(data: Mapping[str, Any]) -> Iterator[Hit]:
         yield Hit((SECTION, fixed[0]), message, hint)
     argument = _PRECISIONS.get(str(data.get("mixed_precision")).lower())
     if argument is not None:
-        message = f"the Trainer insists that its arguments ask for {argument}, too"
+        message = f"the Trainer insists that its arguments request {argument}, too"
         hint = f"See that the script sets {argument}, or remove the key"
         yield Hit(("mixed_precision",), message, hint)
 

@@ -8,7 +8,6 @@ from zerokit.config.base import is_comment
 from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import in_force
 
 rule = Rules("parallelism")
 _ACTIVATIONS = ("activation_checkpointing",)
@@ -33,7 +32,7 @@ _RANDOM_LTD = (*_DATA, "data_routing", "random_ltd")
     },
 )
 def contiguous_checkpoints(subject: Subject) -> Iterator[Hit]:
-    """One buffer for kept activations, without what it needs
+    """Contiguous activation memory without its requirements
 
     `contiguous_memory_optimization` needs `partition_activations`, and `number_checkpoints` to know the
     buffer's size. `deepspeed.checkpointing.configure` asserts both; where the script does not call it, the
@@ -42,14 +41,14 @@ def contiguous_checkpoints(subject: Subject) -> Iterator[Hit]:
     Source: `configure` in `deepspeed/runtime/activation_checkpointing/checkpointing.py`.
     """
     path = (*_ACTIVATIONS, "contiguous_memory_optimization")
-    if in_force(subject, *path) is not True:
+    if subject.value(*path) is not True:
         return
     missing = []
-    if in_force(subject, *_ACTIVATIONS, "partition_activations") is False:
+    if subject.value(*_ACTIVATIONS, "partition_activations") is False:
         missing.append('"partition_activations": true')
-    if subject.lacks(*_ACTIVATIONS, "number_checkpoints") or (
-        subject.sets(*_ACTIVATIONS, "number_checkpoints")
-        and subject.written_at(*_ACTIVATIONS, "number_checkpoints") is None
+    if subject.is_absent(*_ACTIVATIONS, "number_checkpoints") or (
+        subject.is_set(*_ACTIVATIONS, "number_checkpoints")
+        and subject.written_value(*_ACTIVATIONS, "number_checkpoints") is None
     ):
         missing.append("'number_checkpoints'")
     if missing:
@@ -65,7 +64,7 @@ def contiguous_checkpoints(subject: Subject) -> Iterator[Hit]:
     given={"target": "trainer"},
 )
 def activation_checkpointing(subject: Subject) -> Iterator[Hit]:
-    """Activation checkpointing that transformers' models do not have
+    """Activation checkpointing that transformers' models do not use
 
     The section sets options of `deepspeed.checkpointing.checkpoint`. It does not switch checkpointing on, and
     transformers' models do not call that function: they recompute activations with PyTorch's, which the
@@ -75,7 +74,7 @@ def activation_checkpointing(subject: Subject) -> Iterator[Hit]:
     Source: `deepspeed/runtime/activation_checkpointing/checkpointing.py`; transformers `modeling_utils.py`
     (`gradient_checkpointing_enable`).
     """
-    section = subject.written_at(*_ACTIVATIONS)
+    section = subject.written_value(*_ACTIVATIONS)
     if subject.run.target not in ("trainer", "accelerate") or not isinstance(section, Mapping):
         return
     on = [key for key, value in section.items() if not is_comment(key) and value is True]
@@ -83,7 +82,7 @@ def activation_checkpointing(subject: Subject) -> Iterator[Hit]:
         how = "'gradient_checkpointing' of the Trainer"
         if subject.run.target == "accelerate":
             how = "model.gradient_checkpointing_enable()"
-        message = f"transformers' models do not look at '{on[0]}' here: it recomputes no activations"
+        message = f"transformers' models do not read '{on[0]}' here: it recomputes no activations"
         yield Hit((*_ACTIVATIONS, on[0]), message, f"Use {how}, and remove the section")
 
 
@@ -105,11 +104,11 @@ def activation_checkpointing(subject: Subject) -> Iterator[Hit]:
     },
 )
 def data_efficiency_switch(subject: Subject) -> Iterator[Hit]:
-    """An outer switch that switches nothing off
+    """An outer switch without effect
 
     DeepSpeed reads `data_efficiency.enabled`, `data_sampling.enabled` and `data_routing.enabled`, and asks
     for none of them afterwards. Curriculum learning, dynamic batching and random layerwise token dropping
-    each follow their own `enabled`, whatever stands above it.
+    each follow their own `enabled`, whatever the outer switches are.
 
     To switch one off, set its own `enabled` to false.
 
@@ -117,11 +116,11 @@ def data_efficiency_switch(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/data_pipeline/config.py`.
     """
     for inner in (_CURRICULUM, _BATCHING, _RANDOM_LTD):
-        if in_force(subject, *inner, "enabled") is not True:
+        if subject.value(*inner, "enabled") is not True:
             continue
         for outer in (inner[:-1], _DATA):
             path = (*outer, "enabled")
-            if subject.written_at(*path) is False:
+            if subject.written_value(*path) is False:
                 message = f"'{outer[-1]}.enabled' false does not switch '{inner[-1]}' off"
                 yield Hit(path, message, f"Set 'enabled' of '{inner[-1]}' to false, or this one to true")
                 break
@@ -138,7 +137,7 @@ def data_efficiency_switch(subject: Subject) -> Iterator[Hit]:
     given={"target": "trainer"},
 )
 def data_efficiency_unused(subject: Subject) -> Iterator[Hit]:
-    """Sampling by DeepSpeed, with another library's data loader
+    """DeepSpeed's data sampling with another library's data loader
 
     Curriculum learning acts in the data loader that DeepSpeed builds from the `training_data` that
     `deepspeed.initialize` is given, dynamic batching in a loader that the script asks DeepSpeed for. The
@@ -149,6 +148,6 @@ def data_efficiency_unused(subject: Subject) -> Iterator[Hit]:
     accelerate `accelerator.py`.
     """
     for section in (_CURRICULUM, _BATCHING):
-        if section in subject.idle and in_force(subject, *section, "enabled") is True:
-            message = f"'{section[-1]}' {subject.idle[section].reason}"
+        if section in subject.unused and subject.value(*section, "enabled") is True:
+            message = f"'{section[-1]}' {subject.unused[section].reason}"
             yield Hit((*section, "enabled"), message, "Remove the section")

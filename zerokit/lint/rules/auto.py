@@ -1,19 +1,18 @@
-"""The word "auto" where nobody fills it in."""
+"""The word "auto" where it is not filled in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.key_index import canonical, section_at
 from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Edit, Move, Remove, SetValue
-from zerokit.lint.examples import ONE_SAMPLE, Given, model_with_text_config, zero
+from zerokit.lint.examples import ONE_SAMPLE, Facts, model_with_text_config, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO
 from zerokit.resolving.auto_word import FREE_TEXT, TARGETS, autos
 from zerokit.resolving.who_fills import FILLED, FILLED_BY, SIZE_RULES
 
@@ -27,7 +26,7 @@ rule = Rules("auto")
     given={"target": "deepspeed"},
 )
 def unfilled_auto(subject: Subject) -> Iterator[Hit]:
-    """The word "auto" where nobody fills it in
+    """ "auto" for a key that is not filled in
 
     "auto" is a word of transformers and accelerate. The Trainer fills the batch sizes, `gradient_clipping`,
     `lr`, `betas`, `eps`, `weight_decay`, the four parameters of DeepSpeed's warmup schedules, the switches of
@@ -37,14 +36,14 @@ def unfilled_auto(subject: Subject) -> Iterator[Hit]:
     accelerate stop in `prepare()`, once the model is loaded.
 
     DeepSpeed by itself knows the word in a few places only, such as `data_types.keep_in_fp32_modules`. In the
-    sections that it parses with pydantic it drops the key in silence: `"stage": "auto"` trains without ZeRO,
+    sections that it parses with pydantic it drops the key silently: `"stage": "auto"` trains without ZeRO,
     an "auto" device offloads nothing, and "auto" in both `bf16` and `fp16` trains in fp32. Elsewhere the word
     is compared with a number or handed to a constructor, which fails when training starts or at the first
     step.
 
-    It is a warning where DeepSpeed drops a key of `zero_optimization` that nobody ever fills, such as
+    It is a warning where DeepSpeed drops a key of `zero_optimization` that is never filled in, such as
     `stage3_max_live_parameters`, and the batch sizes are numbers, so that DeepSpeed may get the file as it
-    is: the default applies, and no other value was asked for.
+    is: the default applies, and the file requests no other value.
 
     Write a value, or leave the key out for DeepSpeed's default.
 
@@ -66,11 +65,11 @@ def unfilled_auto(subject: Subject) -> Iterator[Hit]:
     good={MICRO: 2, "bf16": {"enabled": True}},
 )
 def auto_beside_numbers(subject: Subject) -> Iterator[Hit]:
-    """The word "auto" in a config with which DeepSpeed alone would start
+    """ "auto" in a config that DeepSpeed would start with by itself
 
     A config for the Trainer or accelerate leaves the batch sizes to "auto", at which DeepSpeed by itself
     stops at once. Where they are numbers, DeepSpeed starts without either of the two, and then "auto" means
-    something else: in most sections the key is dropped in silence, elsewhere the run fails at its first step.
+    something else: in most sections the key is dropped silently, elsewhere the run fails at its first step.
 
     Write a value if the script calls `deepspeed.initialize` itself. Otherwise say who hands the config over
     (`--target trainer` or `--target accelerate`), and the rule is silent.
@@ -79,7 +78,7 @@ def auto_beside_numbers(subject: Subject) -> Iterator[Hit]:
     """
     if subject.run.target is not None or not subject.may_be_plain:
         return
-    if subject.lacks(TRAIN) and subject.lacks(MICRO):
+    if subject.is_absent(TRAIN) and subject.is_absent(MICRO):
         return
     alone = replace(subject, run=replace(subject.run, target="deepspeed"))
     for path in autos(subject.written):
@@ -91,7 +90,7 @@ def auto_beside_numbers(subject: Subject) -> Iterator[Hit]:
 def _what_happens(path: KeyPath, subject: Subject) -> str:
     says = f"'{path[-1]}' is \"auto\""
     if subject.run.target is None:
-        return f"{says}, which nobody fills in here"
+        return f"{says}, which is not filled in here"
     if subject.run.target != "deepspeed":
         who = "the Trainer" if subject.run.target == "trainer" else "accelerate"
         return f"{says}, which {who} does not fill in here, and accelerate refuses what is left"
@@ -114,7 +113,7 @@ def _dropped(path: KeyPath, subject: Subject) -> str:
         return "the device is none, and nothing is offloaded"
     if path in (("bf16", "enabled"), ("fp16", "enabled")):
         other = "fp16" if path[0] == "bf16" else "bf16"
-        in_fp32 = subject.written_at(other, "enabled") is not True
+        in_fp32 = subject.written_value(other, "enabled") is not True
         return f"{path[0]} is off" + (", and training runs in fp32" if in_fp32 else "")
     section = section_at(path[:-1])
     field = section.model_fields.get(str(path[-1])) if section is not None else None
@@ -158,11 +157,11 @@ def _fills(path: KeyPath, subject: Subject) -> bool:
     stops=True,
     bad=zero(2, stage3_param_persistence_threshold=AUTO),
     good=zero(2),
-    given=Given(target="trainer", model=model_with_text_config),
+    given=Facts(target="trainer", model=model_with_text_config),
     needs=("model",),
 )
 def auto_left_to_accelerate(subject: Subject) -> Iterator[Hit]:
-    """Sizes of stage 3 left to "auto" in another stage, for a model with a `text_config`
+    """Stage-3 sizes at "auto" in another stage, for a model with a `text_config`
 
     The Trainer makes `stage3_prefetch_bucket_size` and `stage3_param_persistence_threshold` from the model's
     hidden size in stage 3 only. In the other stages it leaves the word to accelerate, which stops once the
@@ -178,17 +177,17 @@ def auto_left_to_accelerate(subject: Subject) -> Iterator[Hit]:
     if model is None or subject.run.target != "trainer" or subject.stage not in (0, 1, 2):
         return
     if model.hidden_size_for_trainer is None or model.hidden_size_for_accelerate is not None:
-        return  # no-hidden-size speaks of the former
+        return  # no-hidden-size reports the former
     for key, size in SIZE_RULES.items():
         path = (ZERO, key)
-        if size.stage_3_only and subject.written_at(*path) == AUTO:
+        if size.stage_3_only and subject.written_value(*path) == AUTO:
             message = f"the Trainer fills '{key}' in stage 3 only, and accelerate finds no hidden size"
             yield Hit(path, message, "Remove the key: it acts in stage 3 only", (Remove(path),))
 
 
 @rule("auto-without-argument", severity="warning", bad=zero(AUTO), good=zero(3), given={"target": "trainer"})
 def auto_without_argument(subject: Subject) -> Iterator[Hit]:
-    """The word "auto" where the Trainer has no argument
+    """ "auto" for a key without an argument of the Trainer
 
     The stage, the devices and paths of offload and `stage3_gather_16bit_weights_on_model_save` are filled in
     from accelerate's plugin and environment, which hold nothing when a config file is given to the Trainer.
@@ -205,14 +204,14 @@ def auto_without_argument(subject: Subject) -> Iterator[Hit]:
             if filled.trainer is not None or source is None or path[-1] in ("nvme_path", "steps_per_print"):
                 continue
             acts = not path[-1].startswith("stage3_") or subject.stage == 3
-            if subject.written_at(*path) == AUTO and acts:
+            if subject.written_value(*path) == AUTO and acts:
                 outcome = f"it becomes {str(source.makes).lower()}"
                 yield Hit(path, f"no argument of the Trainer fills '{path[-1]}': {outcome}", "Write a value")
     if subject.run.target not in ("trainer", "accelerate"):
         return
     for key in ("offload_optimizer", "offload_param"):
         path = (ZERO, key, "nvme_path")
-        if subject.written_at(*path) == AUTO and subject.written_at(ZERO, key, "device") == "nvme":
+        if subject.written_value(*path) == AUTO and subject.written_value(ZERO, key, "device") == "nvme":
             message = "'nvme_path' is \"auto\", which becomes a folder called none in the working directory"
             yield Hit(path, message, "Write the folder on the NVMe device")
 
@@ -225,7 +224,7 @@ def auto_without_argument(subject: Subject) -> Iterator[Hit]:
     given={"target": "accelerate"},
 )
 def auto_train_batch_size(subject: Subject) -> Iterator[Hit]:
-    """The batch of all GPUs left to "auto", without the batch of one
+    """`train_batch_size` at "auto" without the batch size of one GPU
 
     accelerate computes `train_batch_size` from `train_micro_batch_size_per_gpu`, and stops if that key is
     absent. The Trainer fills `train_batch_size` from its own arguments, and DeepSpeed divides it again.
@@ -235,7 +234,11 @@ def auto_train_batch_size(subject: Subject) -> Iterator[Hit]:
     Source: `_prepare_deepspeed` in accelerate `accelerator.py` (`batch_size_per_device`);
     `trainer_config_process` in transformers `integrations/deepspeed.py`.
     """
-    if subject.written_at(TRAIN) == AUTO and subject.lacks(MICRO) and subject.run.target == "accelerate":
+    if (
+        subject.written_value(TRAIN) == AUTO
+        and subject.is_absent(MICRO)
+        and subject.run.target == "accelerate"
+    ):
         message = f"'{TRAIN}' is \"auto\", which accelerate computes from the absent '{MICRO}'"
         fix = (SetValue((MICRO,), AUTO),)
         yield Hit((TRAIN,), message, f'Add "{MICRO}": "auto"', fix)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.base import ZERO
 from zerokit.findings import Remove
 from zerokit.lint.examples import zero
 from zerokit.lint.number_formats import format_at, switch
 from zerokit.lint.optimizer_facts import default_clipping
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force
 
 rule = Rules("precision")
 _AUTOCAST = "torch_autocast"
@@ -19,7 +19,7 @@ _IN_FP16 = {_AUTOCAST: {"enabled": True, "dtype": "float16"}}
 
 
 def _is_on(subject: Subject) -> bool:
-    return in_force(subject, _AUTOCAST, "enabled") is True
+    return subject.value(_AUTOCAST, "enabled") is True
 
 
 @rule(
@@ -29,7 +29,7 @@ def _is_on(subject: Subject) -> bool:
     good={**zero(1), **_IN_BF16},
 )
 def autocast_dtype(subject: Subject) -> Iterator[Hit]:
-    """Autocast without a format
+    """Autocast without a dtype
 
     DeepSpeed's pages say that `torch_autocast.dtype` is bfloat16 by default. In the code it is nothing, and
     PyTorch then takes its own default: float16 on CUDA, and that without the loss scaling which DeepSpeed
@@ -41,7 +41,7 @@ def autocast_dtype(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/torch_autocast.py`; `torch_autocast_gradscaler` in
     `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
-    if _is_on(subject) and subject.lacks(_AUTOCAST, "dtype"):
+    if _is_on(subject) and subject.is_absent(_AUTOCAST, "dtype"):
         message = "'dtype' is absent, and PyTorch's default on CUDA is float16, here without loss scaling"
         yield Hit((_AUTOCAST,), message, 'Add "dtype": "bfloat16"')
 
@@ -54,7 +54,7 @@ def autocast_dtype(subject: Subject) -> Iterator[Hit]:
     good={**zero(1), "bf16": {"enabled": False}, **_IN_BF16},
 )
 def autocast_and_precision(subject: Subject) -> Iterator[Hit]:
-    """Autocast on top of a model in 16 bits
+    """Autocast together with bf16 or fp16
 
     `torch_autocast` keeps the weights in fp32 and casts them as they are used; `bf16` and `fp16` make the
     weights 16-bit ones. DeepSpeed takes both together, and then there is nothing left for autocast to spare.
@@ -68,14 +68,16 @@ def autocast_and_precision(subject: Subject) -> Iterator[Hit]:
     Source: `_take_model_step` in `deepspeed/runtime/engine.py`; `scale_if_loss` in
     `deepspeed/runtime/base_optimizer.py` and `_optimizer_step` in `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
-    section = next((name for name in ("bf16", "fp16") if subject.written_at(name, "enabled") is True), None)
+    section = next(
+        (name for name in ("bf16", "fp16") if subject.written_value(name, "enabled") is True), None
+    )
     if section is None or not _is_on(subject):
         return
     path = (_AUTOCAST, "enabled")
     hint = f"Remove 'torch_autocast', or set 'enabled' of '{section}' to false"
     in_fp16 = format_at(subject, _AUTOCAST, "dtype") == "fp16"
     if in_fp16 and subject.stage == 0:
-        message = f"autocast in float16 beside '{section}' fails at the first step in stage 0"
+        message = f"autocast in float16 with '{section}' fails at the first step in stage 0"
         yield Hit(path, message, hint, severity="error")
     elif in_fp16 and section == "fp16" and subject.stage in (1, 2, 3):
         message = "with 'fp16' and autocast in float16 gradients are divided by the loss scale twice"
@@ -107,11 +109,11 @@ def autocast_clipping(subject: Subject) -> Iterator[Hit]:
         return
     if subject.stage not in (1, 2, 3) or switch(subject, "fp16"):
         return
-    given = subject.sets("gradient_clipping")
-    norm = in_force(subject, "gradient_clipping") if given else default_clipping(subject)
-    if isinstance(norm, int | float) and norm > 0 and not subject.unsure("gradient_clipping"):
-        place = ("gradient_clipping",) if subject.sets("gradient_clipping") else (_AUTOCAST, "dtype")
-        absent = "" if subject.sets("gradient_clipping") else ", its default,"
+    given = subject.is_set("gradient_clipping")
+    norm = subject.value("gradient_clipping") if given else default_clipping(subject)
+    if isinstance(norm, int | float) and norm > 0 and not subject.is_uncertain("gradient_clipping"):
+        place = ("gradient_clipping",) if subject.is_set("gradient_clipping") else (_AUTOCAST, "dtype")
+        absent = "" if subject.is_set("gradient_clipping") else ", its default,"
         message = f"with autocast in float16 'gradient_clipping' {norm:g}{absent} cuts gradients still scaled"
         yield Hit(place, message, 'Use the dtype "bfloat16", or set "gradient_clipping" to 0')
 
@@ -127,7 +129,7 @@ def autocast_clipping(subject: Subject) -> Iterator[Hit]:
     good={"train_micro_batch_size_per_gpu": 1, **_IN_BF16, ZERO: {"stage": 3}},
 )
 def autocast_quantized_weights(subject: Subject) -> Iterator[Hit]:
-    """Autocast with weights that are gathered in 8 bits
+    """Autocast together with quantized weights
 
     DeepSpeed asserts that `torch_autocast` and `zero_quantized_weights` are not both on, in whatever stage.
 
@@ -136,7 +138,7 @@ def autocast_quantized_weights(subject: Subject) -> Iterator[Hit]:
     Source: `_validate_auto_cast_settings` in `deepspeed/runtime/torch_autocast.py`.
     """
     path = (ZERO, "zero_quantized_weights")
-    if _is_on(subject) and in_force(subject, *path) is True:
+    if _is_on(subject) and subject.value(*path) is True:
         message = "DeepSpeed refuses 'zero_quantized_weights' together with 'torch_autocast'"
         yield Hit(path, message, "Remove one of the two")
 

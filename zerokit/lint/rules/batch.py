@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.findings import SetValue, Severity
 from zerokit.lint.rule import Hit, Rules
-from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, autotp_size, in_force
+from zerokit.lint.subject import Subject, autotp_size
 
 rule = Rules("batch")
 _RANKS = "data-parallel ranks"
@@ -25,7 +24,7 @@ _STAGE_2 = {ZERO: {"stage": 2}}
     given={"num_gpus": 8},
 )
 def batch_size(subject: Subject) -> Iterator[Hit]:
-    """Batch sizes that do not fit together
+    """Batch sizes that do not multiply out
 
     `train_batch_size` is the number of samples per optimizer step over all GPUs:
     `train_micro_batch_size_per_gpu` x `gradient_accumulation_steps` x data-parallel ranks. DeepSpeed computes
@@ -68,7 +67,7 @@ def batch_size(subject: Subject) -> Iterator[Hit]:
 
 @rule("no-batch-size", stops=True, bad=_STAGE_2, good={MICRO: AUTO, **_STAGE_2}, given={"target": "trainer"})
 def no_batch_size(subject: Subject) -> Iterator[Hit]:
-    """No batch size at all
+    """No batch size
 
     DeepSpeed needs `train_batch_size` or `train_micro_batch_size_per_gpu`, and asserts one of them when it
     reads the config. The Trainer and accelerate fill in these keys where they are "auto", and add neither.
@@ -98,7 +97,7 @@ def no_batch_size(subject: Subject) -> Iterator[Hit]:
     good={MICRO: 4, STEPS: 2, **_STAGE_2},
 )
 def fixed_train_batch_size(subject: Subject) -> Iterator[Hit]:
-    """A config that is good for one number of GPUs
+    """A config that works for one number of GPUs only
 
     With all three batch sizes given there is one number of data-parallel ranks for which they agree. On any
     other, and in a process that was started without a launcher, DeepSpeed stops. Under the Trainer and
@@ -128,7 +127,7 @@ def fixed_train_batch_size(subject: Subject) -> Iterator[Hit]:
     given={"num_gpus": 8},
 )
 def computed_micro_batch(subject: Subject) -> Iterator[Hit]:
-    """A batch per GPU that depends on the number of GPUs
+    """A batch size per GPU that changes with the number of GPUs
 
     Without `train_micro_batch_size_per_gpu` DeepSpeed divides `train_batch_size` by the ranks and by
     `gradient_accumulation_steps`. The samples per forward pass, and with them the memory for activations,
@@ -139,7 +138,7 @@ def computed_micro_batch(subject: Subject) -> Iterator[Hit]:
     Source: `_set_batch_related_parameters` in `deepspeed/runtime/config.py`.
     """
     train, steps = _number(subject, TRAIN), _number(subject, STEPS) or 1
-    if train is None or not _absent(subject, MICRO) or subject.written_at(STEPS) == AUTO:
+    if train is None or not _absent(subject, MICRO) or subject.written_value(STEPS) == AUTO:
         return
     ranks = data_parallel_ranks(subject)
     over = f"{_RANKS}" + (f" / {steps}" if steps > 1 else "")
@@ -161,8 +160,8 @@ def computed_micro_batch(subject: Subject) -> Iterator[Hit]:
 def fractional_batch_size(subject: Subject) -> Iterator[Hit]:
     """Batch sizes that are floating-point numbers
 
-    PyTorch's `DataLoader` and Python's `range` refuse 4.0 where 4 is meant. DeepSpeed takes batch sizes as
-    they stand, and what it computes from a 4.0 is one again. With `sequence_parallel_size` in the file, and
+    PyTorch's `DataLoader` and Python's `range` refuse 4.0 where 4 is meant. DeepSpeed uses batch sizes as
+    they are, and computes another float from 4.0. With `sequence_parallel_size` in the file, and
     neither `data_parallel_size` nor an `mpu` from the script, it divides the number of GPUs by it as
     floating-point numbers, so that what it computes is one, too.
 
@@ -173,11 +172,11 @@ def fractional_batch_size(subject: Subject) -> Iterator[Hit]:
     Source: `DeepSpeedConfig.__init__` in `deepspeed/runtime/config.py`.
     """
     for name in (TRAIN, MICRO, STEPS):
-        value = subject.written_at(name)
+        value = subject.written_value(name)
         if isinstance(value, float):
             message = f"'{name}' is {value:.1f}, a floating-point number, which data loaders refuse"
             yield Hit((name,), message, f"Write {value:.0f}", (SetValue((name,), int(value)),))
-    if not subject.sets("sequence_parallel_size") or not subject.lacks("data_parallel_size"):
+    if not subject.is_set("sequence_parallel_size") or not subject.is_absent("data_parallel_size"):
         return
     if subject.config.sequence_parallel_size is None or _number(subject, TRAIN) is None:
         return
@@ -200,7 +199,7 @@ def fractional_batch_size(subject: Subject) -> Iterator[Hit]:
     given={"target": "deepspeed"},
 )
 def unmanaged_accumulation(subject: Subject) -> Iterator[Hit]:
-    """Accumulation steps although the script decides when to step
+    """Accumulation steps although the script decides when to update
 
     With `"managed_gradient_accumulation": false` each call of `step()` updates the weights, however many
     `backward()` went before. `backward()` still divides the loss by `gradient_accumulation_steps`, so the
@@ -211,7 +210,7 @@ def unmanaged_accumulation(subject: Subject) -> Iterator[Hit]:
     Source: `backward` and `is_gradient_accumulation_boundary` in `deepspeed/runtime/engine.py`.
     """
     steps = _number(subject, STEPS)
-    if steps is not None and steps > 1 and in_force(subject, "managed_gradient_accumulation") is False:
+    if steps is not None and steps > 1 and subject.value("managed_gradient_accumulation") is False:
         message = f"'step()' updates at each call, while 'backward()' divides the loss by {steps}"
         yield Hit((STEPS,), message, "Write 1, unless the script steps after as many backward passes")
 
@@ -228,20 +227,20 @@ def _accelerate_writes_the_steps(subject: Subject) -> bool:
     """Whether the accumulation steps are 1 because they are absent."""
     # zerokit train, which runs recipes, adds "auto" in place of that 1.
     through_accelerate = subject.run.target in ("trainer", "accelerate") and subject.run.recipe is None
-    return through_accelerate and subject.lacks(STEPS)
+    return through_accelerate and subject.is_absent(STEPS)
 
 
 def _splits_the_model(subject: Subject) -> bool:
     # The groups of tensor and pipeline parallelism come from the script, not only from the file.
-    pipeline = subject.written_at("pipeline")
+    pipeline = subject.written_value("pipeline")
     return (isinstance(pipeline, Mapping) and bool(pipeline)) or autotp_size(subject) > 1
 
 
 def _number(subject: Subject, name: str) -> int | None:
     value = getattr(subject.config, name)
-    return value if isinstance(value, int) and not subject.unsure(name) else None
+    return value if isinstance(value, int) and not subject.is_uncertain(name) else None
 
 
 def _absent(subject: Subject, name: str) -> bool:
     """Whether DeepSpeed finds no value; null counts as none."""
-    return subject.lacks(name) or (subject.sets(name) and subject.written_at(name) is None)
+    return subject.is_absent(name) or (subject.is_set(name) and subject.written_value(name) is None)

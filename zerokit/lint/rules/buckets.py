@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from zerokit.config.base import ZERO
 from zerokit.findings import Severity
-from zerokit.lint.examples import Given, llama_8b, small_decoder
-from zerokit.lint.rule import Hit, Rules, idle_at
-from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, model_dtype_bytes
+from zerokit.lint.examples import Facts, llama_8b, small_decoder
+from zerokit.lint.rule import Hit, Rules, unused_key
+from zerokit.lint.subject import Subject, model_dtype_bytes
 from zerokit.resolving.who_fills import SIZE_RULES
 from zerokit.units import GIB, format_bytes, format_count
 
@@ -47,7 +47,7 @@ def reduce_buffers(subject: Subject) -> tuple[int, int] | None:
     `deepspeed/runtime/zero/stage3.py`.
     """
     size, stage = subject.zero.reduce_bucket_size, subject.stage
-    if stage not in (1, 2, 3) or not isinstance(size, int) or subject.unsure(*_REDUCE):
+    if stage not in (1, 2, 3) or not isinstance(size, int) or subject.is_uncertain(*_REDUCE):
         return None
     if not subject.zero.contiguous_gradients and not (stage < 3 and subject.offload_optimizer):
         return None
@@ -55,7 +55,7 @@ def reduce_buffers(subject: Subject) -> tuple[int, int] | None:
 
 
 def _bucket_place(subject: Subject) -> tuple[str, ...]:
-    return _REDUCE if subject.sets(*_REDUCE) else (ZERO,)
+    return _REDUCE if subject.is_set(*_REDUCE) else (ZERO,)
 
 
 @rule(
@@ -63,7 +63,7 @@ def _bucket_place(subject: Subject) -> tuple[str, ...]:
     severity="warning",
     bad=_zero(2, reduce_bucket_size=5e8),
     good=_zero(2, reduce_bucket_size=5e7),
-    given=Given(model=small_decoder),
+    given=Facts(model=small_decoder),
     needs=("model",),
 )
 def bucket_exceeds_model(subject: Subject) -> Iterator[Hit]:
@@ -83,13 +83,13 @@ def bucket_exceeds_model(subject: Subject) -> Iterator[Hit]:
     size, count = buffers
     waste = (size - model.num_parameters) * count * (model_dtype_bytes(subject) or 2)
     if waste > 0:
-        by_default = "" if subject.sets(*_REDUCE) else ", its default,"
+        by_default = "" if subject.is_set(*_REDUCE) else ", its default,"
         message = (
             f"'reduce_bucket_size' {format_count(size)}{by_default} exceeds the model's "
             f"{format_count(model.num_parameters)} parameters: {format_bytes(waste)} are never used"
         )
         hint = f'Set "reduce_bucket_size" to {min(_USUAL_BUCKET, model.num_parameters // 4)}'
-        severity: Severity | None = None if subject.sets(*_REDUCE) or waste > GIB else "info"
+        severity: Severity | None = None if subject.is_set(*_REDUCE) or waste > GIB else "info"
         yield Hit(_bucket_place(subject), message, hint, (), severity)
 
 
@@ -98,11 +98,11 @@ def bucket_exceeds_model(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad=_zero(2, reduce_bucket_size=5e8, overlap_comm=True),
     good=_zero(2, reduce_bucket_size=5e7, overlap_comm=True),
-    given=Given(gpu_memory_bytes=24 * GIB),
+    given=Facts(gpu_memory_bytes=24 * GIB),
     needs=("gpu_memory",),
 )
 def bucket_memory(subject: Subject) -> Iterator[Hit]:
-    """Reduce buckets that take much of the GPU
+    """Reduce buckets that take much GPU memory
 
     The buffer for gradients on their way has `reduce_bucket_size` elements, and `overlap_comm` doubles it in
     stages 1 and 2. DeepSpeed's default of 5e8 is 0.93 GiB in 16 bits, 1.86 GiB with `overlap_comm`, whatever
@@ -120,7 +120,7 @@ def bucket_memory(subject: Subject) -> Iterator[Hit]:
     taken = size * count * (model_dtype_bytes(subject) or 2)
     part = taken / subject.cluster.gpu_memory_bytes
     if part > _BUCKET_SHARE:
-        by_default = "" if subject.sets(*_REDUCE) else ", its default,"
+        by_default = "" if subject.is_set(*_REDUCE) else ", its default,"
         doubled = "; 'overlap_comm' doubles it" if count == 2 else ""
         message = (
             f"'reduce_bucket_size' {format_count(size)}{by_default} takes {format_bytes(taken)} of the GPU, "
@@ -136,7 +136,7 @@ def bucket_memory(subject: Subject) -> Iterator[Hit]:
     good=_zero(2, reduce_bucket_size=5e7),
 )
 def tiny_bucket(subject: Subject) -> Iterator[Hit]:
-    """A reduce bucket of next to nothing
+    """A tiny reduce bucket
 
     `reduce_bucket_size` counts elements, not bytes and not millions of either. A gradient that does not fit
     into the bucket is reduced by itself, so a small number means one message for each parameter, each of
@@ -157,11 +157,11 @@ def tiny_bucket(subject: Subject) -> Iterator[Hit]:
     severity="info",
     bad=_zero(2, reduce_bucket_size="auto"),
     good=_zero(2, reduce_bucket_size=5e7),
-    given=Given(model=small_decoder, target="trainer"),
+    given=Facts(model=small_decoder, target="trainer"),
     needs=("model",),
 )
 def small_auto_bucket(subject: Subject) -> Iterator[Hit]:
-    """ "auto" makes a small bucket of a narrow model
+    """A small bucket from "auto" for a narrow model
 
     For "auto" the Trainer and accelerate write the hidden size squared. For a hidden size of 768 that is
     0.6 million elements: the gradients of a layer go out in a dozen messages, and the network waits for each
@@ -191,17 +191,17 @@ def small_auto_bucket(subject: Subject) -> Iterator[Hit]:
     good=_zero(2),
 )
 def allgather_bucket(subject: Subject) -> Iterator[Hit]:
-    """A size for a bucket that is not used
+    """The size of a bucket that is not used
 
     In stages 1 and 2 updated parameters are gathered in one piece, straight into the flat buffer that holds
     them anyway, wherever PyTorch has `all_gather_into_tensor`, which it has since 1.13. The pieces of
     `allgather_bucket_size` elements are for older ones; the key neither costs nor saves memory. ZenFlow alone
-    still looks at it.
+    still reads it.
 
     Source: `all_gather_dp_groups` in `deepspeed/runtime/utils.py`.
     """
     severity: Severity | None = "warning" if subject.zero.allgather_bucket_size == 0 else None
-    yield from idle_at(subject, (ZERO, "allgather_bucket_size"), whatever_stage=True, severity=severity)
+    yield from unused_key(subject, (ZERO, "allgather_bucket_size"), whatever_stage=True, severity=severity)
 
 
 @rule(
@@ -211,7 +211,7 @@ def allgather_bucket(subject: Subject) -> Iterator[Hit]:
     good=_zero(3, stage3_prefetch_bucket_size=5e7, stage3_max_live_parameters=1e8),
 )
 def prefetch_exceeds_live(subject: Subject) -> Iterator[Hit]:
-    """More to prefetch than may be live
+    """A prefetch bucket above 'stage3_max_live_parameters'
 
     Stage 3 prefetches at most as many elements as `stage3_max_live_parameters` leaves free, so that a larger
     `stage3_prefetch_bucket_size` is never reached: prefetching stops and starts at the limit.
@@ -222,12 +222,12 @@ def prefetch_exceeds_live(subject: Subject) -> Iterator[Hit]:
     path = (ZERO, "stage3_prefetch_bucket_size")
     if subject.stage != 3 or not isinstance(prefetch, int) or not 0 < live < prefetch:
         return
-    if not subject.unsure(*path) and not subject.unsure(*_LIVE):
+    if not subject.is_uncertain(*path) and not subject.is_uncertain(*_LIVE):
         message = (
             f"'stage3_prefetch_bucket_size' {format_count(prefetch)} is more than "
             f"'stage3_max_live_parameters' {format_count(live)} allows"
         )
-        place = path if subject.sets(*path) else _LIVE
+        place = path if subject.is_set(*path) else _LIVE
         yield Hit(place, message, "Lower the first or raise the second")
 
 
@@ -250,7 +250,7 @@ def live_unbounded(subject: Subject) -> Iterator[Hit]:
         return
     for key in ("stage3_max_live_parameters", "stage3_max_reuse_distance"):
         limit = getattr(subject.zero, key)
-        if limit >= _UNBOUNDED and subject.sets(ZERO, key):
+        if limit >= _UNBOUNDED and subject.is_set(ZERO, key):
             message = f"'{key}' {limit:.0e} is more than any model has, so it limits nothing"
             yield Hit((ZERO, key), message, f'Set "{key}" to 1e9, DeepSpeed\'s default')
 
@@ -260,11 +260,11 @@ def live_unbounded(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad=_zero(3, stage3_max_live_parameters=5e9),
     good=_zero(3, stage3_max_live_parameters=1e9),
-    given=Given(model=llama_8b, gpu_memory_bytes=24 * GIB),
+    given=Facts(model=llama_8b, gpu_memory_bytes=24 * GIB),
     needs=("model", "gpu_memory"),
 )
 def live_parameters_memory(subject: Subject) -> Iterator[Hit]:
-    """Gathered parameters that take much of the GPU
+    """Gathered parameters that take much GPU memory
 
     Up to `stage3_max_live_parameters` elements stay gathered on each GPU between their uses. Raised to the
     size of the model it turns stage 3 into stage 2 as far as memory goes.
@@ -277,7 +277,7 @@ def live_parameters_memory(subject: Subject) -> Iterator[Hit]:
         subject.stage != 3
         or model is None
         or subject.cluster.gpu_memory_bytes is None
-        or subject.unsure(*_LIVE)
+        or subject.is_uncertain(*_LIVE)
     ):
         return
     live = min(subject.zero.stage3_max_live_parameters, model.num_parameters)
@@ -285,5 +285,5 @@ def live_parameters_memory(subject: Subject) -> Iterator[Hit]:
     part = taken / subject.cluster.gpu_memory_bytes
     if part > _LIVE_SHARE:
         message = f"up to {format_bytes(taken)} of gathered parameters stay on each GPU, {part:.0%} of it"
-        place = _LIVE if subject.sets(*_LIVE) else (ZERO,)
+        place = _LIVE if subject.is_set(*_LIVE) else (ZERO,)
         yield Hit(place, message, 'Lower "stage3_max_live_parameters"')

@@ -8,8 +8,7 @@ from typing import Any
 from zerokit.config.compile import Compile
 from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules
-from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import autotp_size, offloads_optimizer
+from zerokit.lint.subject import Subject, autotp_size
 
 rule = Rules("parallelism")
 _SECTION = ("compile",)
@@ -21,7 +20,7 @@ def _with(stage: int, **keys: Any) -> dict[str, Any]:
 
 def _section(subject: Subject) -> Compile | None:
     """The section as far as the file has one."""
-    return subject.config.compile if isinstance(subject.written_at(*_SECTION), Mapping) else None
+    return subject.config.compile if isinstance(subject.written_value(*_SECTION), Mapping) else None
 
 
 @rule(
@@ -31,17 +30,17 @@ def _section(subject: Subject) -> Compile | None:
     good=_with(3, deepcompile=True, offload_activation=True),
 )
 def compile_off(subject: Subject) -> Iterator[Hit]:
-    """Options of DeepCompile, which is off
+    """DeepCompile options although DeepCompile is off
 
-    Without `"deepcompile": true` the call of `engine.compile()` is PyTorch's own, and nothing looks at the
+    Without `"deepcompile": true` the call of `engine.compile()` is PyTorch's own, and nothing reads the
     section's other keys. `autoep_non_moe` alone acts without it.
 
     Source: `DeepSpeedEngine.compile` in `deepspeed/runtime/engine.py`.
     """
     section = _section(subject)
-    paths = [path for path in subject.idle if path[0] == "compile"]
+    paths = [path for path in subject.unused if path[0] == "compile"]
     if section is not None and not section.deepcompile and paths:
-        first, reason = paths[0], subject.idle[paths[0]].reason
+        first, reason = paths[0], subject.unused[paths[0]].reason
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         message = f"'{first[-1]}'{more} {reason if not more else reason.replace('acts', 'act')}"
         yield Hit(first, message, 'Add "deepcompile": true, or remove what does nothing')
@@ -54,10 +53,10 @@ def compile_off(subject: Subject) -> Iterator[Hit]:
     good=_with(2, deepcompile=True),
 )
 def compile_stage(subject: Subject) -> Iterator[Hit]:
-    """DeepCompile in a stage that it does not know
+    """DeepCompile in a stage that it does not support
 
     DeepCompile plans the communication of ZeRO. In stage 0 there is none, and DeepSpeed falls back to
-    PyTorch's compiler, which is said in the log and nowhere else. The pass "autosp" does the same in stages
+    PyTorch's compiler, which only its log mentions. The pass "autosp" does the same in stages
     2 and 3, and the pass "autotp" without tensor parallelism.
 
     Source: `get_deepcompile_backend`, `get_autosp_backend` and `get_autotp_backend` in
@@ -75,7 +74,7 @@ def compile_stage(subject: Subject) -> Iterator[Hit]:
             )
             yield Hit(path, message, "Use stage 1, or remove the pass")
     elif "autotp" in passes:
-        if autotp_size(subject) == 1 and not subject.unsure("tensor_parallel", "autotp_size"):
+        if autotp_size(subject) == 1 and not subject.is_uncertain("tensor_parallel", "autotp_size"):
             message = "the pass \"autotp\" needs 'tensor_parallel.autotp_size' above 1"
             yield Hit(path, message, "Set it, or remove the pass")
     elif stage == 0:
@@ -90,10 +89,10 @@ def compile_stage(subject: Subject) -> Iterator[Hit]:
     good=_with(3, deepcompile=True, offload_opt_states=True),
 )
 def compile_stage_3_key(subject: Subject) -> Iterator[Hit]:
-    """An option of DeepCompile that acts in stage 3 only
+    """A DeepCompile option that acts in stage 3 only
 
     Offload by the compiler and symmetric memory are planned where stage 3 sets DeepCompile up. In stages 1
-    and 2 nothing looks at them.
+    and 2 nothing reads them.
 
     Source: `init_z3` in `deepspeed/compile/init_z3.py`, `init_z1_and_2` in
     `deepspeed/compile/init_z1_and_2.py`.
@@ -101,7 +100,7 @@ def compile_stage_3_key(subject: Subject) -> Iterator[Hit]:
     section = _section(subject)
     if section is None or not section.deepcompile:
         return
-    for path, idle in subject.idle.items():
+    for path, idle in subject.unused.items():
         if path[0] == "compile" and idle.by_stage:
             yield Hit(path, f"'{path[-1]}' {idle.reason}", "Use stage 3, or remove the key")
 
@@ -113,7 +112,7 @@ def compile_stage_3_key(subject: Subject) -> Iterator[Hit]:
     good=_with(3, deepcompile=True, offload_activation=True),
 )
 def compile_combination(subject: Subject) -> Iterator[Hit]:
-    """Options of DeepCompile that exclude each other
+    """DeepCompile options that exclude each other
 
     DeepSpeed refuses these when the engine is compiled, after the model has been loaded:
 
@@ -156,7 +155,7 @@ def _two_offloads(subject: Subject, section: Compile) -> Iterator[Hit]:
     cpu = [side is not None and side.device == "cpu" for side in (optimizer, param)]
     parameters = section.offload_parameters or all(cpu)
     named = "'offload_parameters'" if section.offload_parameters else "offload of everything to the CPU"
-    if section.offload_opt_states and offloads_optimizer(subject):
+    if section.offload_opt_states and subject.offloads_optimizer:
         path = (*_SECTION, "offload_opt_states")
         yield Hit(path, "'offload_opt_states' does not go with 'offload_optimizer'", "Remove one of the two")
     elif section.offload_activation and section.offload_opt_states:
@@ -177,7 +176,7 @@ def _two_offloads(subject: Subject, section: Compile) -> Iterator[Hit]:
     good=_with(3, deepcompile=True, free_activation=True, free_activation_threshold=1_000_000),
 )
 def compile_activation_threshold(subject: Subject) -> Iterator[Hit]:
-    """A threshold for freeing activations, which is off
+    """A threshold for freeing activations although that is off
 
     `free_activation_threshold` is asked when an activation is to be freed early, which happens with
     `"free_activation": true` only.
@@ -185,8 +184,8 @@ def compile_activation_threshold(subject: Subject) -> Iterator[Hit]:
     Source: `deepspeed/compile/backend.py` and `deepspeed/ops/csrc/compile/deepcompile.cpp`.
     """
     section, path = _section(subject), (*_SECTION, "free_activation_threshold")
-    if section is None or not section.deepcompile or not subject.sets(*path):
+    if section is None or not section.deepcompile or not subject.is_set(*path):
         return
-    if path in subject.idle and not subject.idle[path].by_stage:
-        message = f"'free_activation_threshold' {subject.idle[path].reason}"
+    if path in subject.unused and not subject.unused[path].by_stage:
+        message = f"'free_activation_threshold' {subject.unused[path].reason}"
         yield Hit(path, message, "Remove the key, or switch 'free_activation' on")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.base import ZERO
 from zerokit.lint.examples import ONE_SAMPLE
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO
 from zerokit.releases.versions import Version
 
 rule = Rules("versions")
@@ -20,13 +20,13 @@ rule = Rules("versions")
     given={"deepspeed_version": Version(0, 18, 2)},
 )
 def known_defect(subject: Subject) -> Iterator[Hit]:
-    """A setting with which this release of DeepSpeed goes wrong
+    """A setting that meets a known defect of this DeepSpeed release
 
     zerokit knows some fifty defects of DeepSpeed 0.14 to 0.19 that depend on the config: gradients lost in
     accumulation, races of overlapped communication, weights that are not updated. What always shows and does
     harm is an error; what may show, or only costs speed or memory, a warning.
 
-    The rule speaks with `--deepspeed-version` only, and gives the defect's name: `zerokit explain NAME` says
+    The rule runs with `--deepspeed-version` only, and gives the defect's name: `zerokit explain NAME` says
     when it shows. Defects that the newest release still has are rules of their own, such as
     `fp16-without-zero`.
 

@@ -10,7 +10,6 @@ from zerokit.findings import Edit, Move, Remove, SetValue
 from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import in_force
 
 rule = Rules("structure")
 
@@ -22,7 +21,7 @@ rule = Rules("structure")
     good=zero(2, offload_optimizer={"device": "cpu"}),
 )
 def old_and_new_key(subject: Subject) -> Iterator[Hit]:
-    """A deprecated key stands beside the one that took its place.
+    """A deprecated key together with its replacement.
 
     DeepSpeed hands the value of the deprecated key on to the new one, and asserts that the new one is not
     given.
@@ -44,7 +43,7 @@ def old_and_new_key(subject: Subject) -> Iterator[Hit]:
     good=zero(2, offload_optimizer={"device": "cpu"}),
 )
 def deprecated_key(subject: Subject) -> Iterator[Hit]:
-    """A key that DeepSpeed still reads, but will not for ever.
+    """A deprecated key.
 
     DeepSpeed translates the key and warns on every rank. The Trainer and accelerate look for the new names
     only: under `bfloat16` they fill in no "auto", and they do not see an offload that `cpu_offload` asks
@@ -52,7 +51,7 @@ def deprecated_key(subject: Subject) -> Iterator[Hit]:
     with offload it wants its own for the CPU.
 
     Second names, such as `prefetch_bucket_size` for `stage3_prefetch_bucket_size`, are for your information:
-    DeepSpeed reads them without a word, but other programs do not.
+    DeepSpeed reads them silently, but other programs do not.
 
     Write the new key; `zerokit check --fix` does so.
 
@@ -60,8 +59,8 @@ def deprecated_key(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/precision_config.py`; `set_stage_and_offload` in `accelerate/utils/deepspeed.py`.
     """
     for old, new in RENAMED.items():
-        if subject.sets(ZERO, old) and not subject.sets(ZERO, new):
-            value = subject.written_at(ZERO, old)
+        if subject.is_set(ZERO, old) and not subject.is_set(ZERO, new):
+            value = subject.written_value(ZERO, old)
             hint, fix = _replacement(old, new, value)
             if old == "cpu_offload" and value is True and _is_overlooked(subject):
                 who = "the Trainer" if subject.run.target == "trainer" else "accelerate"
@@ -69,14 +68,14 @@ def deprecated_key(subject: Subject) -> Iterator[Hit]:
                 yield Hit((ZERO, old), message, hint, fix, "error")
             else:
                 yield Hit((ZERO, old), f"'{old}' is deprecated", hint, fix)
-    if subject.sets(ZERO, "cpu_offload_use_pin_memory"):
+    if subject.is_set(ZERO, "cpu_offload_use_pin_memory"):
         message = "'cpu_offload_use_pin_memory' is deprecated, and DeepSpeed does not use its value"
         hint = "Remove it, and write 'pin_memory' in the offload sections"
         yield Hit((ZERO, "cpu_offload_use_pin_memory"), message, hint)
     switch = subject.written.get(ZERO)
     if isinstance(switch, bool):
         section = {"stage": int(switch)}
-        fix = () if subject.sets("allgather_size") else (SetValue((ZERO,), section),)
+        fix = () if subject.is_set("allgather_size") else (SetValue((ZERO,), section),)
         hint = f'Write {{"stage": {int(switch)}}}'
         yield Hit((ZERO,), f"'{ZERO}' as true or false is deprecated", hint, fix)
     if "bfloat16" in subject.written:
@@ -92,9 +91,9 @@ def _is_overlooked(subject: Subject) -> bool:
     Source: `_prepare_deepspeed` in accelerate `accelerator.py`, `_configure_optimizer` in
     `deepspeed/runtime/engine.py`.
     """
-    if subject.run.target not in ("trainer", "accelerate") or not subject.lacks("optimizer"):
+    if subject.run.target not in ("trainer", "accelerate") or not subject.is_absent("optimizer"):
         return False
-    return in_force(subject, "zero_force_ds_cpu_optimizer") is True
+    return subject.value("zero_force_ds_cpu_optimizer") is True
 
 
 def _replacement(old: str, new: str, value: object) -> tuple[str, tuple[Edit, ...]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.base import ZERO
 from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, is_set_to
 
 rule = Rules("performance")
 _SWITCH_OFF = "Set it to false once you know what you wanted to know"
@@ -30,7 +30,7 @@ def wall_clock_breakdown(subject: Subject) -> Iterator[Hit]:
     `deepspeed/utils/timer.py`.
     """
     path = ("wall_clock_breakdown",)
-    if is_set_to(subject, True, *path):
+    if subject.is_set(*path, to=True):
         message = "'wall_clock_breakdown' makes the host wait for the GPU in every micro batch"
         yield Hit(path, message, _SWITCH_OFF)
 
@@ -42,17 +42,17 @@ def wall_clock_breakdown(subject: Subject) -> Iterator[Hit]:
     good={**zero(2), "flops_profiler": {"enabled": False, "profile_step": 5}},
 )
 def flops_profiler(subject: Subject) -> Iterator[Hit]:
-    """A profile of one step that slows all of them
+    """A flops profile that slows every step
 
-    The profiler looks at the step `profile_step` alone. But `flops_profiler.enabled` also switches
+    The profiler profiles the step `profile_step` alone. But `flops_profiler.enabled` also switches
     `wall_clock_breakdown` on, for the whole run: its timers make the host wait for the GPU in every micro
     batch, before and after.
 
     Source: `DeepSpeedConfig._initialize_params` in `deepspeed/runtime/config.py`.
     """
     path = ("flops_profiler", "enabled")
-    if is_set_to(subject, True, *path):
-        step = in_force(subject, "flops_profiler", "profile_step")
+    if subject.is_set(*path, to=True):
+        step = subject.value("flops_profiler", "profile_step")
         profiled = "one step" if step is None else f"step {step}"  # None: what the file has is no step
         message = f"the profile is of {profiled}, but 'flops_profiler' times and slows every step"
         yield Hit(path, message, _SWITCH_OFF)
@@ -65,17 +65,17 @@ def flops_profiler(subject: Subject) -> Iterator[Hit]:
     good={**zero(2), "memory_breakdown": False},
 )
 def memory_breakdown(subject: Subject) -> Iterator[Hit]:
-    """Memory printed around every pass
+    """Memory statistics printed around every pass
 
     `memory_breakdown` prints the GPU's and the host's memory on rank 0 before and after each forward and
     backward pass and each step. For each of them it runs Python's garbage collector, while the other ranks
-    wait, and resets PyTorch's record of the highest use, so that a script that asks for it gets the peak of
+    wait, and resets PyTorch's record of the highest use, so that a script that reads it gets the peak of
     the last pass only.
 
     Source: `see_memory_usage` in `deepspeed/runtime/utils.py`.
     """
     path = ("memory_breakdown",)
-    if is_set_to(subject, True, *path):
+    if subject.is_set(*path, to=True):
         message = "'memory_breakdown' collects garbage around every pass and resets PyTorch's memory peak"
         yield Hit(path, message, _SWITCH_OFF)
 
@@ -87,7 +87,7 @@ def memory_breakdown(subject: Subject) -> Iterator[Hit]:
     good={**zero(2), "comms_logger": {"enabled": False}},
 )
 def comms_logger(subject: Subject) -> Iterator[Hit]:
-    """Every collective waited for, to be logged
+    """A communication logger that blocks every collective
 
     While `comms_logger` is enabled the host waits for the GPU after *every* collective, also those that
     `prof_ops` leaves out. Nothing overlaps any more, in stage 3 least of all.
@@ -95,7 +95,7 @@ def comms_logger(subject: Subject) -> Iterator[Hit]:
     Source: `timed_op` in `deepspeed/comm/comm.py`.
     """
     path = ("comms_logger", "enabled")
-    if is_set_to(subject, True, *path):
+    if subject.is_set(*path, to=True):
         message = "'comms_logger' makes the host wait after every collective, so that nothing overlaps"
         yield Hit(path, message, _SWITCH_OFF)
 
@@ -107,7 +107,7 @@ def comms_logger(subject: Subject) -> Iterator[Hit]:
     good={**zero(2), ZERO: {"stage": 3}},
 )
 def sanity_checks(subject: Subject) -> Iterator[Hit]:
-    """DeepSpeed's checks of its own bookkeeping
+    """DeepSpeed's sanity checks of its own bookkeeping
 
     `enable_sanity_checks` lets all ranks compare, with a collective of its own, which parameters are in each
     bucket of gradients before it is reduced. It is for those who work on DeepSpeed, or look for a model that
@@ -116,7 +116,7 @@ def sanity_checks(subject: Subject) -> Iterator[Hit]:
     Source: `__reduce_and_partition_ipg_grads` in `deepspeed/runtime/zero/stage3.py`.
     """
     path = (ZERO, "enable_sanity_checks")
-    if subject.stage == 3 and is_set_to(subject, True, *path):
+    if subject.stage == 3 and subject.is_set(*path, to=True):
         message = "'enable_sanity_checks' adds a collective to each bucket of gradients"
         yield Hit(path, message, _SWITCH_OFF)
 
@@ -128,7 +128,7 @@ def sanity_checks(subject: Subject) -> Iterator[Hit]:
     good={**zero(2), "activation_checkpointing": {"synchronize_checkpoint_boundary": False}},
 )
 def checkpoint_profiling(subject: Subject) -> Iterator[Hit]:
-    """Activation checkpoints that are waited for
+    """Activation checkpoints that are synchronized or timed
 
     With `synchronize_checkpoint_boundary` the host waits for the GPU at the start and the end of each
     checkpointed part of the model, and with `profile` it times them, in both passes.
@@ -140,7 +140,7 @@ def checkpoint_profiling(subject: Subject) -> Iterator[Hit]:
         ("profile", "times each checkpoint of activations"),
     ):
         path = ("activation_checkpointing", key)
-        if is_set_to(subject, True, *path):
+        if subject.is_set(*path, to=True):
             yield Hit(path, f"'{key}' {what}", _SWITCH_OFF)
 
 
@@ -152,7 +152,7 @@ def checkpoint_profiling(subject: Subject) -> Iterator[Hit]:
     given={"target": "trainer"},
 )
 def hybrid_engine_left_on(subject: Subject) -> Iterator[Hit]:
-    """The engine for reinforcement learning, in a plain training
+    """The hybrid engine in plain training
 
     `hybrid_engine.enabled` builds an engine that switches between training and fast generation, for scripts
     that call its `generate`. The Trainer never does. It pays with copies of layers in another form and with
@@ -162,7 +162,7 @@ def hybrid_engine_left_on(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/hybrid_engine.py`.
     """
     path = ("hybrid_engine", "enabled")
-    if subject.run.target == "trainer" and is_set_to(subject, True, *path):
+    if subject.run.target == "trainer" and subject.is_set(*path, to=True):
         message = "'hybrid_engine' is for generation in reinforcement learning; the Trainer does not use it"
         yield Hit(path, message, "Set it to false")
 
@@ -183,31 +183,11 @@ def debug_output(subject: Subject) -> Iterator[Hit]:
     Source: `DeepSpeedEngine.__init__` and `_report_progress` in `deepspeed/runtime/engine.py`;
     `DeepSpeedPlugin.__post_init__` in accelerate `utils/dataclasses.py`.
     """
-    if is_set_to(subject, True, "dump_state"):
+    if subject.is_set("dump_state", to=True):
         yield Hit(("dump_state",), "'dump_state' prints the whole engine when it is built", "Set it to false")
-    if is_set_to(subject, "debug", "log_level"):
+    if subject.is_set("log_level", to="debug"):
         yield Hit(("log_level",), "'log_level' debug prints more than anyone reads", 'Write "info"')
-    if subject.run.target == "deepspeed" and is_set_to(subject, 1, "steps_per_print"):
+    if subject.run.target == "deepspeed" and subject.is_set("steps_per_print", to=1):
         yield Hit(
             ("steps_per_print",), "'steps_per_print' 1 prints a line for every step", "Write 10 or more"
         )
-
-
-@rule(
-    "vocabulary-size",
-    severity="info",
-    bad={**zero(2), "vocabulary_size": 1001},
-    good={**zero(2), "vocabulary_size": 1008},
-)
-def vocabulary_size(subject: Subject) -> Iterator[Hit]:
-    """A vocabulary that tensor cores do not like
-
-    DeepSpeed reads `vocabulary_size` for one thing: to warn if it is no multiple of 8. Matrices whose sides
-    are multiples of 8 run faster in 16 bits. What counts is the model's embedding, not this number.
-
-    Source: `_do_warning_check` in `deepspeed/runtime/config.py`.
-    """
-    size = in_force(subject, "vocabulary_size")
-    if isinstance(size, int) and size % 8:
-        message = f"'vocabulary_size' {size} is no multiple of 8, which slows matrix products down"
-        yield Hit(("vocabulary_size",), message, f"Pad the model's embedding to {size + -size % 8}")

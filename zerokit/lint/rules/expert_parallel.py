@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from zerokit.config.base import ZERO
 from zerokit.config.expert_parallel import ExpertParallel
-from zerokit.lint.examples import Given, mixture_of_experts, zero
+from zerokit.lint.examples import Facts, mixture_of_experts, zero
 from zerokit.lint.rule import Hit, Rules
-from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, autotp_size, in_force
+from zerokit.lint.subject import Subject, autotp_size
 from zerokit.units import quantity
 
 rule = Rules("parallelism")
@@ -34,7 +34,7 @@ def _enabled(subject: Subject) -> ExpertParallel | None:
     needs=("num_gpus",),
 )
 def expert_parallel_size(subject: Subject) -> Iterator[Hit]:
-    """Expert-parallel ranks that do not divide the GPUs
+    """An expert-parallel size that does not divide the number of GPUs
 
     `expert_parallel.autoep_size` ranks hold all experts between them. DeepSpeed refuses a size that does not
     divide the number of GPUs when training starts.
@@ -52,14 +52,14 @@ def expert_parallel_size(subject: Subject) -> Iterator[Hit]:
     stops=True,
     bad=_with(autoep_size=3),
     good=_with(autoep_size=8),
-    given=Given(model=mixture_of_experts),
+    given=Facts(model=mixture_of_experts),
     needs=("model",),
 )
 def expert_parallel_experts(subject: Subject) -> Iterator[Hit]:
-    """Expert-parallel ranks that do not divide the experts
+    """An expert-parallel size that does not divide the number of experts
 
     Each rank holds equally many whole experts, so `autoep_size` has to divide their number. DeepSpeed refuses
-    it otherwise once it has looked at the model's layers. A dense model has none to divide.
+    it otherwise once it has inspected the model's layers. A dense model has none to divide.
 
     Source: `validate_autoep_post_detection` in `deepspeed/module_inject/auto_ep_config.py`.
     """
@@ -83,7 +83,7 @@ def expert_parallel_experts(subject: Subject) -> Iterator[Hit]:
     good=_with(autoep_size=2),
 )
 def expert_parallel_combination(subject: Subject) -> Iterator[Hit]:
-    """Expert parallelism with what it does not go with
+    """Expert parallelism with options that it refuses
 
     DeepSpeed refuses these when training starts:
 
@@ -106,7 +106,7 @@ def expert_parallel_combination(subject: Subject) -> Iterator[Hit]:
         yield Hit((*_SECTION, "expert_tensor_parallel_size"), message, "Remove the key")
     if autotp_size(subject) > 1:
         yield from _beside_tensor_parallelism(subject, section)
-    other = in_force(subject, "tensor_parallel", "preset_model")
+    other = subject.value("tensor_parallel", "preset_model")
     if section.preset_model is not None and other is not None and other != section.preset_model:
         message = f"the presets of expert and tensor parallelism differ: '{section.preset_model}', '{other}'"
         yield Hit((*_SECTION, "preset_model"), message, "Use the same for both, or remove one")
@@ -122,15 +122,15 @@ def expert_parallel_combination(subject: Subject) -> Iterator[Hit]:
 
 
 def _beside_tensor_parallelism(subject: Subject, section: ExpertParallel) -> Iterator[Hit]:
-    beside = "beside tensor parallelism"
+    beside = "with tensor parallelism"
     size = (*_SECTION, "autoep_size")
     if section.autoep_size == 1:
-        place = size if subject.sets(*size) else _SECTION
+        place = size if subject.is_set(*size) else _SECTION
         yield Hit(place, f"'autoep_size' has to be above 1 {beside}", "Raise it, or disable the section")
     for key in ("offload_optimizer", "offload_param"):
         if getattr(subject.zero, key) is not None:
             yield Hit((ZERO, key), f"expert parallelism does not offload {beside}", f"Remove '{key}'")
-    if in_force(subject, "compile", "deepcompile") is True:
+    if subject.value("compile", "deepcompile") is True:
         path: tuple[str, ...] = ("compile", "deepcompile")
         yield Hit(path, f"expert parallelism does not go with DeepCompile {beside}", "Remove the key")
     if subject.config.use_data_before_expert_parallelism:
@@ -151,7 +151,7 @@ def _beside_tensor_parallelism(subject: Subject, section: ExpertParallel) -> Ite
     good=_with(comm_backend="deepep", comm_max_tokens_per_rank=8192),
 )
 def expert_parallel_backend(subject: Subject) -> Iterator[Hit]:
-    """Options of expert parallelism that need each other
+    """Expert-parallel options that require each other
 
     DeepSpeed refuses these when training starts: the backend "deepep" without `comm_max_tokens_per_rank`;
     `combine_impl` "fused_weighted_sum" with that backend; `row_weighting_impl` "fused" without it, or with

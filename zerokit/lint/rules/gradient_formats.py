@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.base import ZERO
 from zerokit.findings import Remove
-from zerokit.lint.changes import CHANGES
 from zerokit.lint.examples import ONE_SAMPLE
 from zerokit.lint.number_formats import format_at, precision, switch
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 from zerokit.releases.versions import known_at
 
 rule = Rules("precision")
@@ -26,7 +25,7 @@ _TYPES = "data_types"
     good={**_BF16, _TYPES: {"grad_accum_dtype": "fp32"}, ZERO: {"stage": 1}},
 )
 def accumulation_dtype(subject: Subject) -> Iterator[Hit]:
-    """A format for summing gradients that the stage does not have, or that loses them
+    """An accumulation format that the stage does not support, or that loses gradients
 
     `data_types.grad_accum_dtype` says in what gradients are summed over micro-batches. In stage 0 DeepSpeed
     refuses any format but the model's own. In the other stages it takes all, sensible or not: sums in fp16
@@ -43,9 +42,8 @@ def accumulation_dtype(subject: Subject) -> Iterator[Hit]:
     wanted, model = format_at(subject, *path), precision(subject)
     if wanted in (None, "int8") or model is None or wanted == model:
         return
-    release, change = subject.run.deepspeed_version, CHANGES["bf16-without-zero"]
-    if release is not None and release < change.since and change.when.holds(subject):
-        return  # it had an optimizer of its own for this
+    if _sums_in_fp32_without_zero(subject):
+        return
     if subject.stage == 0:
         message = f"stage 0 cannot sum the gradients of a model in {model} in {wanted}"
         yield Hit(path, message, "Remove the key, or raise the stage")
@@ -55,13 +53,24 @@ def accumulation_dtype(subject: Subject) -> Iterator[Hit]:
         yield Hit(path, message, 'Remove the key, or write "fp32"', severity="warning")
 
 
+def _sums_in_fp32_without_zero(subject: Subject) -> bool:
+    """Whether the release is so old that it has an optimizer of its own for bf16 in stage 0."""
+    release = subject.run.deepspeed_version
+    if release is None:
+        return False
+    from zerokit.lint.defects import CHANGES
+
+    change = CHANGES["bf16-without-zero"]
+    return release < change.since and change.when.holds(subject)
+
+
 @rule(
     "integer-dtype",
     bad={**_BF16, _TYPES: {"grad_accum_dtype": "int8"}, **_STAGE_2},
     good={**_BF16, _TYPES: {"grad_accum_dtype": "fp32"}, **_STAGE_2},
 )
 def integer_dtype(subject: Subject) -> Iterator[Hit]:
-    """Integers as the format of something that is trained
+    """An integer format for something that is trained
 
     DeepSpeed's list of formats has `int8` for inference, and the keys for training take it: gradients are
     then cut to whole numbers, which leaves mostly zeros, or the first step fails. Autocast has no integers
@@ -89,7 +98,7 @@ def integer_dtype(subject: Subject) -> Iterator[Hit]:
     good={**_BF16, _TYPES: {"param_dtype": "bf16"}, **_STAGE_2},
 )
 def param_dtype(subject: Subject) -> Iterator[Hit]:
-    """A format of parameters that is not the one that is switched on
+    """A parameter format that differs from the enabled precision
 
     Parameters are in the format of `bf16` or `fp16`, or in fp32 if both are off. `data_types.param_dtype`
     changes nothing: DeepSpeed asserts that it says the same, once the model is loaded.
@@ -114,7 +123,7 @@ def param_dtype(subject: Subject) -> Iterator[Hit]:
     good={**_BF16, "communication_data_type": "fp32", **_STAGE_2},
 )
 def communication_dtype(subject: Subject) -> Iterator[Hit]:
-    """Gradients sent in a format that does not hold them, or that is not looked at
+    """A communication format that is too small for the gradients, or not used
 
     Gradients are reduced in the model's format unless `communication_data_type` names another. In fp16, sums
     over ranks overflow beyond 65,504 and small gradients vanish; only a model that itself trains in fp16 has
@@ -132,8 +141,8 @@ def communication_dtype(subject: Subject) -> Iterator[Hit]:
     wanted, model = format_at(subject, *path), precision(subject)
     if wanted is None:
         return
-    if path in subject.idle:
-        message = f"'communication_data_type' {subject.idle[path].reason}"
+    if path in subject.unused:
+        message = f"'communication_data_type' {subject.unused[path].reason}"
         yield Hit(path, message, "Remove the key", (Remove(path),))
     elif wanted == "fp16" and model in ("bf16", "fp32"):
         message = f"gradients of a model in {model} are sent in fp16, which ends at 65,504"
@@ -156,12 +165,12 @@ def immediate_update(subject: Subject) -> Iterator[Hit]:
 
     It belongs to DeepSpeed's BF16_Optimizer, which is used in stage 1 with bf16,
     `data_types.grad_accum_dtype` "fp32" and without offload, and for pipelines without ZeRO. Elsewhere
-    nothing looks at it.
+    nothing reads it.
 
     Source: `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`;
     `deepspeed/runtime/bf16_optimizer.py`.
     """
-    yield from idle_at(subject, ("bf16", "immediate_grad_update"))
+    yield from unused_key(subject, ("bf16", "immediate_grad_update"))
 
 
 @rule(
@@ -171,7 +180,7 @@ def immediate_update(subject: Subject) -> Iterator[Hit]:
     good={**_BF16, ZERO: {"stage": 3}},
 )
 def overflow_check(subject: Subject) -> Iterator[Hit]:
-    """A check of gradients that this stage makes anyway
+    """An overflow check that this stage always makes
 
     `"check_grad_overflow": false` lets stages 1 and 2 apply gradients that are infinite or NaN. Stage 0,
     stage 3 and the optimizer that sums bf16 gradients in fp32 in stage 1 look at the norm in any case, and
@@ -184,10 +193,10 @@ def overflow_check(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/bf16_optimizer.py` and in `deepspeed/runtime/fp16/fused_optimizer.py`.
     """
     path = ("bf16", "check_grad_overflow")
-    if path in subject.idle:
-        message = f"'check_grad_overflow' {subject.idle[path].reason}"
+    if path in subject.unused:
+        message = f"'check_grad_overflow' {subject.unused[path].reason}"
         yield Hit(path, message, "Remove the key", (Remove(path),))
-    elif subject.written_at(*path) is False and switch(subject, "bf16") and subject.stage in (1, 2):
+    elif subject.written_value(*path) is False and switch(subject, "bf16") and subject.stage in (1, 2):
         message = "gradients that are infinite or NaN are applied to the weights"
         yield Hit(path, message, "Remove the key, unless something else guards the weights", severity="info")
 
@@ -199,7 +208,7 @@ def overflow_check(subject: Subject) -> Iterator[Hit]:
     good={**_BF16, "gradient_accumulation_steps": 32, _TYPES: {"grad_accum_dtype": "fp32"}, **_STAGE_2},
 )
 def bf16_accumulation(subject: Subject) -> Iterator[Hit]:
-    """Many gradients summed in bf16
+    """Many gradients accumulated in bf16
 
     bfloat16 has 8 significant bits, so each addition rounds away what is below 1/256 of the sum. The more
     micro-batches are summed, the more of each is lost.
@@ -209,11 +218,11 @@ def bf16_accumulation(subject: Subject) -> Iterator[Hit]:
 
     Source: `gradient_accumulation_dtype` in `deepspeed/runtime/zero/stage_1_and_2.py` and `stage3.py`.
     """
-    steps = in_force(subject, "gradient_accumulation_steps")
+    steps = subject.value("gradient_accumulation_steps")
     many = isinstance(steps, int) and steps >= 16
     if not many or switch(subject, "bf16") is not True or subject.stage not in (1, 2, 3):
         return
-    if subject.lacks(_TYPES, "grad_accum_dtype") and offloads_optimizer(subject) is False:
+    if subject.is_absent(_TYPES, "grad_accum_dtype") and subject.offloads_optimizer is False:
         message = f"the gradients of {steps} micro-batches are summed in bf16, which has 8 significant bits"
         hint = 'Add "data_types": {"grad_accum_dtype": "fp32"}'
         yield Hit(("gradient_accumulation_steps",), message, hint)

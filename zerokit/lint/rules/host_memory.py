@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zerokit.lint.examples import Given, llama_8b, recipe, zero
+from zerokit.config.base import ZERO
+from zerokit.config.optimizers import optimizer_spec
+from zerokit.lint.examples import Facts, llama_8b, recipe, zero
 from zerokit.lint.rule import Hit, Rules
-from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, model_dtype_bytes, offload_param_at_the_run, share
+from zerokit.lint.subject import Subject, model_dtype_bytes, offload_param_at_the_run, share
 from zerokit.units import GIB, format_bytes
 
 rule = Rules("offload")
-_STATE_BYTES = {"adam": 8, "adamw": 8, "adagrad": 4, "lion": 4}
-"""Bytes of fp32 states per parameter."""
-
 _PINNED_SHARE = 0.8
-"""Of the host's memory, beyond which too little is left that can be swapped out."""
+"""Share of the host's memory: if more is pinned, too little is left that can be swapped out."""
 
 _ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, "bf16": {"enabled": True}}
 
@@ -73,31 +71,34 @@ def _optimizer_bytes(subject: Subject, stage: int, element: int) -> tuple[int, i
         subject.config.bf16 is not None and subject.config.bf16.bf16_master_weights_and_grads
     )
     master = 2 if low else 4
-    states = 0 if low else _STATE_BYTES.get(_optimizer_name(subject), 0)
+    states = 0 if low else _state_bytes(subject)
     if stage == 3:
         return master + states, master + element
     return states, 2 * master + element
 
 
-def _optimizer_name(subject: Subject) -> str:
-    """Of the file, or of a recipe for the Trainer, whose AdamW accelerate turns into DeepSpeed's."""
-    if subject.config.optimizer is not None:
-        return subject.config.optimizer.type.lower()
-    if subject.run.recipe is None or subject.run.target != "trainer":
-        return ""
-    named = str(subject.run.recipe.training.get("optim", "adamw_torch"))
-    return "adamw" if named.startswith("adamw_torch") else ""
+def _state_bytes(subject: Subject) -> int:
+    """Bytes of fp32 states per parameter, for the file's optimizer.
+
+    For a recipe and the Trainer, whose AdamW accelerate turns into DeepSpeed's, those of AdamW.
+    """
+    name = None if subject.config.optimizer is None else subject.config.optimizer.type
+    if name is None and subject.run.recipe is not None and subject.run.target == "trainer":
+        named = str(subject.run.recipe.training.get("optim", "adamw_torch"))
+        name = "AdamW" if named.startswith("adamw_torch") else None
+    optimizer = optimizer_spec(name)
+    return 4 * optimizer.host_states if optimizer is not None else 0
 
 
 @rule(
     "host-memory",
     bad={**zero(2, offload_optimizer={"device": "cpu"}), **_ADAMW},
     good={**zero(2), **_ADAMW},
-    given=Given(model=llama_8b, num_gpus=8, host_memory_bytes=64 * GIB, recipe=recipe),
+    given=Facts(model=llama_8b, num_gpus=8, host_memory_bytes=64 * GIB, recipe=recipe),
     needs=("model", "num_gpus", "host_memory"),
 )
 def host_memory(subject: Subject) -> Iterator[Hit]:
-    """More offloaded than the host's memory holds
+    """Offload that exceeds the host's memory
 
     Offload to the CPU keeps about 18 bytes per parameter on the hosts for Adam: 4 of fp32 weights, 8 of
     states, 4 of fp32 gradients and 2 of 16-bit copies; `offload_param` adds 2. ZeRO divides them among the
@@ -130,11 +131,11 @@ def host_memory(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad={**zero(3, offload_param={"device": "nvme", "nvme_path": "/nvme", "buffer_size": 2.8e9}), **_ADAMW},
     good={**zero(3, offload_param={"device": "nvme", "nvme_path": "/nvme", "buffer_count": 12}), **_ADAMW},
-    given=Given(model=llama_8b, num_gpus=8, host_memory_bytes=256 * GIB),
+    given=Facts(model=llama_8b, num_gpus=8, host_memory_bytes=256 * GIB),
     needs=("model", "num_gpus", "host_memory"),
 )
 def pinned_memory(subject: Subject) -> Iterator[Hit]:
-    """Most of the host's memory page-locked
+    """Offload that pins most of the host's memory
 
     Pinned memory is fast to copy from and can neither be swapped out nor given back. Offload pins gradients
     and weights on their way (`pin_memory`, true by default since DeepSpeed 0.19.5), and NVMe offload pins
@@ -154,7 +155,7 @@ def pinned_memory(subject: Subject) -> Iterator[Hit]:
     gpus = subject.cluster.local_ranks
     pinned = gpus * needed.pinned
     if pinned + gpus * needed.pageable > subject.cluster.host_bytes:
-        return  # the rule above says so
+        return  # the rule above reports it
     if pinned > _PINNED_SHARE * subject.cluster.host_bytes:
         message = (
             f"offload pins {format_bytes(pinned)} of each host's memory, "
@@ -179,7 +180,7 @@ def _place(subject: Subject) -> tuple[str, ...]:
         (
             key
             for key in ("offload_optimizer", "cpu_offload", "offload_param", "cpu_offload_param")
-            if subject.sets(ZERO, key)
+            if subject.is_set(ZERO, key)
         ),
         None,
     )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.base import ZERO
 from zerokit.config.conditions import LOSS_SCALING
 from zerokit.findings import Remove, Severity
-from zerokit.lint.defects.without_zero import FP16_UNSCALED
 from zerokit.lint.examples import ONE_SAMPLE
 from zerokit.lint.number_formats import switch
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, Rules, may_have_defect
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force
 from zerokit.releases.versions import NEWEST
 
 rule = Rules("precision")
@@ -32,12 +31,12 @@ def _fp16(*, stage: int = 2, **keys: object) -> dict[str, object]:
 def _may_be_on(subject: Subject) -> bool:
     """Whether fp16 is on, or "auto" in a config that is made for it."""
     if switch(subject, "fp16") is None:
-        return subject.sets("fp16", "enabled")
+        return subject.is_set("fp16", "enabled")
     return switch(subject, "fp16") is True
 
 
 def _adapts(subject: Subject) -> bool:
-    return bool(in_force(subject, "fp16", "loss_scale") == 0)
+    return bool(subject.value("fp16", "loss_scale") == 0)
 
 
 @rule("loss-scale-range", stops=True, bad=_fp16(min_loss_scale=0), good=_fp16(min_loss_scale=1))
@@ -86,7 +85,7 @@ def loss_scale_start(subject: Subject) -> Iterator[Hit]:
 
     Source: `DynamicLossScaler.update_scale` in `deepspeed/runtime/fp16/loss_scaler.py`.
     """
-    power = in_force(subject, "fp16", "initial_scale_power")
+    power = subject.value("fp16", "initial_scale_power")
     if not isinstance(power, int) or not _SKIPPED_FROM < power <= _LARGEST_INT:
         return
     if _may_be_on(subject) and _adapts(subject):
@@ -102,7 +101,7 @@ def loss_scale_start(subject: Subject) -> Iterator[Hit]:
     good=_fp16(initial_scale_power=16, min_loss_scale=1024),
 )
 def loss_scale_floor(subject: Subject) -> Iterator[Hit]:
-    """A smallest loss scale above the one to start with
+    """A minimum loss scale above the initial one
 
     The scale starts at 2^`initial_scale_power`. At an overflow DeepSpeed takes the larger of half the scale
     and `min_loss_scale`: with a floor above the start, an overflow raises the scale. At the next one ZeRO
@@ -132,7 +131,7 @@ def static_loss_scale(subject: Subject) -> Iterator[Hit]:
     Source: `dynamic_loss_scale` in `deepspeed/runtime/engine.py`; `LossScaler` in
     `deepspeed/runtime/fp16/loss_scaler.py`.
     """
-    scale = in_force(subject, "fp16", "loss_scale")
+    scale = subject.value("fp16", "loss_scale")
     if isinstance(scale, int | float) and scale > 0 and _may_be_on(subject):
         path = ("fp16", "loss_scale")
         what = "there is no loss scaling" if scale == 1 else f"the loss scale is always {scale:g}"
@@ -147,17 +146,17 @@ def static_loss_scale(subject: Subject) -> Iterator[Hit]:
     good=_fp16(loss_scale=0, loss_scale_window=500),
 )
 def loss_scale_key(subject: Subject) -> Iterator[Hit]:
-    """An option of loss scaling that nothing looks at
+    """A loss-scaling option without effect
 
     `initial_scale_power`, `loss_scale_window`, `hysteresis`, `consecutive_hysteresis` and `min_loss_scale`
     belong to the adaptive scale, which a `loss_scale` other than 0 switches off. `hysteresis` and
     `consecutive_hysteresis` belong to ZeRO: in stage 0 every overflow halves the scale.
 
-    Values that are DeepSpeed's own defaults are passed over.
+    Values that are DeepSpeed's own defaults are ignored.
 
     Source: `CreateLossScaler` and `LossScaleConfig` in `deepspeed/runtime/fp16/loss_scaler.py`.
     """
-    for path, idle in subject.idle.items():
+    for path, idle in subject.unused.items():
         if idle.acts.when is LOSS_SCALING and _may_be_on(subject):
             yield Hit(path, f"'{path[-1]}' {idle.reason}", "Remove the key", (Remove(path),))
 
@@ -169,20 +168,20 @@ def loss_scale_key(subject: Subject) -> Iterator[Hit]:
     good={**ONE_SAMPLE, "bf16": {"enabled": True}, **_STAGE_2},
 )
 def fp16_off(subject: Subject) -> Iterator[Hit]:
-    """Options of fp16, which is off
+    """Options of fp16 although fp16 is off
 
-    With `enabled` false or absent nothing looks at the loss scaling of the section. (`auto_cast` and
+    With `enabled` false or absent nothing reads the loss scaling of the section. (`auto_cast` and
     `fp16_master_weights_and_grads` do act, and have rules of their own.)
 
-    Values that are DeepSpeed's own defaults are passed over.
+    Values that are DeepSpeed's own defaults are ignored.
 
     Source: `deepspeed/runtime/precision_config.py`.
     """
     if switch(subject, "fp16") is not False:
         return
-    if subject.lacks("fp16", "enabled") and switch(subject, "bf16") is not True:
-        return  # precision-off speaks of it
-    idle = [str(path[-1]) for path, one in subject.idle.items() if one.acts.when is LOSS_SCALING]
+    if subject.is_absent("fp16", "enabled") and switch(subject, "bf16") is not True:
+        return  # precision-off reports it
+    idle = [str(path[-1]) for path, one in subject.unused.items() if one.acts.when is LOSS_SCALING]
     if idle:
         message = f"fp16 is off, so {_listed(idle)} {'does' if len(idle) == 1 else 'do'} nothing"
         yield Hit(("fp16",), message, "Remove the section, or enable it")
@@ -207,14 +206,14 @@ def fp16_auto_cast(subject: Subject) -> Iterator[Hit]:
     Source: `_forward_prologue` and `_cast_inputs_half` in `deepspeed/runtime/engine.py`.
     """
     path = ("fp16", "auto_cast")
-    if in_force(subject, *path) is True and switch(subject, "fp16") is False:
+    if subject.value(*path) is True and switch(subject, "fp16") is False:
         message = "'auto_cast' casts floating-point inputs to fp16 although fp16 is off"
         yield Hit(path, message, "Remove the key", (Remove(path),))
 
 
 @rule("fp16-without-zero", bad={**_fp16(stage=0), **_ADAMW}, good={**_fp16(stage=1), **_ADAMW})
 def fp16_without_zero(subject: Subject) -> Iterator[Hit]:
-    """fp16 without ZeRO, whose gradients are divided by a scale that they never had
+    """fp16 without ZeRO: gradients are divided by a loss scale that was never applied
 
     From 0.18.3 to 0.19.8 at least, DeepSpeed's `backward()` multiplies the loss by the loss scale in stages
     1, 2 and 3 only. In stage 0 the loss stays as it is, and the optimizer divides the gradients by the scale
@@ -229,16 +228,15 @@ def fp16_without_zero(subject: Subject) -> Iterator[Hit]:
     `unscale_and_clip_grads` in `deepspeed/runtime/fp16/fused_optimizer.py` and `unfused_optimizer.py`;
     deepspeedai/DeepSpeed#8393.
     """
-    version = subject.run.deepspeed_version
-    if version is not None and not FP16_UNSCALED.affects(version):
-        return
     if subject.stage != 0 or switch(subject, "fp16") is not True:
         return
-    scale = in_force(subject, "fp16", "loss_scale")
+    if not may_have_defect(subject, "stage0-fp16-unscaled"):
+        return
+    scale = subject.value("fp16", "loss_scale")
     if not isinstance(scale, int | float) or scale == 1:
         return
     by = f"{scale:g}" if scale else f"2^{subject.config.fp16.initial_scale_power}"
-    trains = subject.sets("optimizer") or subject.run.target == "trainer" or subject.run.recipe is not None
+    trains = subject.is_set("optimizer") or subject.run.target == "trainer" or subject.run.recipe is not None
     message = f"in stage 0 DeepSpeed does not scale the loss for fp16, but divides the gradients by {by}"
     severity: Severity | None = None if trains else "warning"
     yield Hit(("fp16", "enabled"), message, "Use ZeRO stage 1, or bf16", severity=severity)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from zerokit.config.base import ZERO
 from zerokit.findings import Remove, SetValue
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
@@ -13,9 +14,8 @@ from zerokit.lint.optimizer_facts import (
     optimizer_name,
     wraps_in_bf16_optimizer,
 )
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force
 
 rule = Rules("optimizer")
 _LARGE_FOR_ADAM = 5e-3
@@ -36,7 +36,7 @@ def _muon(stage: int, /, *, zero: dict[str, Any] | None = None, **keys: Any) -> 
 
 @rule("muon-reduce-scatter", stops=True, bad=_muon(3), good=_muon(3, zero={"reduce_scatter": False}))
 def muon_reduce_scatter(subject: Subject) -> Iterator[Hit]:
-    """Muon in stage 3 with gradients that no rank has whole
+    """Muon in stage 3 with scattered gradients
 
     Muon works on whole matrices. Stage 3 gives each rank its share of the gradients by `reduce_scatter`,
     which is true by default, and quantised gradients travel in a group of their own; it refuses both with
@@ -47,20 +47,20 @@ def muon_reduce_scatter(subject: Subject) -> Iterator[Hit]:
     if optimizer_name(subject) != "muon" or subject.stage != 3:
         return
     path = (ZERO, "reduce_scatter")
-    if in_force(subject, *path) is True:
-        by_default = "" if subject.sets(*path) else ", as it is by default"
+    if subject.value(*path) is True:
+        by_default = "" if subject.is_set(*path) else ", as it is by default"
         message = f"ZeRO stage 3 refuses Muon while 'reduce_scatter' is true{by_default}"
-        place = path if subject.sets(*path) else (ZERO,)
+        place = path if subject.is_set(*path) else (ZERO,)
         yield Hit(place, message, 'Set "reduce_scatter" to false', (SetValue(path, False),))
     quantized = (ZERO, "zero_quantized_gradients")
-    if in_force(subject, *quantized) is True:
+    if subject.value(*quantized) is True:
         message = "ZeRO stage 3 refuses Muon with 'zero_quantized_gradients'"
         yield Hit(quantized, message, "Remove the key", (Remove(quantized),))
 
 
 @rule("muon-clipping", severity="warning", bad=_muon(2, gradient_clipping=1.0), good=_muon(2))
 def muon_clipping(subject: Subject) -> Iterator[Hit]:
-    """Clipping that cuts Muon's steps
+    """Gradient clipping that cuts Muon's updates
 
     Under ZeRO the gradients are made into Muon's updates before their norm is taken, so that
     `gradient_clipping` bounds the updates. The update of a matrix is orthogonal: its norm is the root of its
@@ -74,10 +74,10 @@ def muon_clipping(subject: Subject) -> Iterator[Hit]:
     Source: `get_flat_partition` and `step` in `deepspeed/runtime/zero/stage_1_and_2.py`,
     `_apply_muon_to_accumulated_grads` in `deepspeed/runtime/zero/stage3.py`; measured with DeepSpeed 0.19.8.
     """
-    clipping = in_force(subject, "gradient_clipping")
+    clipping = subject.value("gradient_clipping")
     if optimizer_name(subject) != "muon" or subject.stage not in (1, 2, 3) or not clipping:
         return
-    set_ = subject.sets("gradient_clipping")
+    set_ = subject.is_set("gradient_clipping")
     if wraps_in_bf16_optimizer(subject) or not (set_ or default_clipping(subject)):
         return
     by_default = "" if set_ else ", its default,"
@@ -103,7 +103,7 @@ def muon_learning_rate(subject: Subject) -> Iterator[Hit]:
     Source: `_muon_half_defaults` in `deepspeed/runtime/engine.py`, `MuonWithAuxAdam` in
     `deepspeed/runtime/zero/muon/original_muon.py`.
     """
-    if optimizer_name(subject) != "muon" or not subject.lacks(*OPTIMIZER, "adam_lr"):
+    if optimizer_name(subject) != "muon" or not subject.is_absent(*OPTIMIZER, "adam_lr"):
         return
     rate, path = optimizer_argument(subject, "lr"), (*OPTIMIZER, "lr")
     if isinstance(rate, int | float) and rate >= _LARGE_FOR_ADAM:
@@ -122,10 +122,10 @@ def muon_learning_rate(subject: Subject) -> Iterator[Hit]:
     good=_muon(3, zero={"reduce_scatter": False, "save_muon_momentum_buffer_in_memory": True}),
 )
 def muon_buffer_unused(subject: Subject) -> Iterator[Hit]:
-    """A buffer for Muon's momentum, without Muon
+    """A buffer for Muon's momentum without Muon
 
-    `save_muon_momentum_buffer_in_memory` is looked at only if the optimizer is Muon.
+    `save_muon_momentum_buffer_in_memory` is read only if the optimizer is Muon.
 
     Source: the uses of `save_muon_momentum_buffer_in_memory` in `deepspeed/runtime/zero/stage3.py`.
     """
-    yield from idle_at(subject, (ZERO, "save_muon_momentum_buffer_in_memory"), whatever_stage=True)
+    yield from unused_key(subject, (ZERO, "save_muon_momentum_buffer_in_memory"), whatever_stage=True)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.base import ZERO
 from zerokit.config.conditions import FAST_INIT, NVME
+from zerokit.config.optimizers import optimizer_spec
 from zerokit.findings import Remove, SetValue, Severity
-from zerokit.lint.examples import Given, llama_8b, zero
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.examples import Facts, llama_8b, zero
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.rules.offload import in_use
-from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, nvme_buffers, offload_param_at_the_run
+from zerokit.lint.subject import Subject, nvme_buffers, offload_param_at_the_run
 from zerokit.resolving.nvme_buffers import NvmeBuffers
 from zerokit.units import format_count
 
 rule = Rules("offload")
 _NVME = {"device": "nvme", "nvme_path": "/local_nvme"}
-_LLAMA = Given(model=llama_8b, num_gpus=8)
-
-_TENSORS = {"adam": 4, "adamw": 4, "adagrad": 3, "lion": 3}
-"""Of an optimizer's step: the parameter, its gradient and the states."""
+_LLAMA = Facts(model=llama_8b, num_gpus=8)
 
 
 def _buffers(subject: Subject) -> NvmeBuffers | None:
@@ -53,9 +51,7 @@ def nvme_stage(subject: Subject) -> Iterator[Hit]:
     """
     section = subject.offload_optimizer
     if subject.stage in (1, 2) and section is not None and section.device == "nvme":
-        message = (
-            f"NVMe offload needs ZeRO stage 3; in stage {subject.stage} DeepSpeed uses the CPU in silence"
-        )
+        message = f"NVMe offload needs ZeRO stage 3; in stage {subject.stage} DeepSpeed uses the CPU silently"
         yield Hit((ZERO, "offload_optimizer", "device"), message, 'Use stage 3, or the device "cpu"')
 
 
@@ -70,14 +66,14 @@ def nvme_path(subject: Subject) -> Iterator[Hit]:
 
     DeepSpeed has no default folder, whatever its pages say. In stage 3 it stops when training starts: for
     parameters with an assertion, for the optimizer with a TypeError about a path that is None. In the other
-    stages it does not look at the path.
+    stages it does not read the path.
 
     Source: `nvme_path` in `deepspeed/runtime/zero/offload_config.py`; `_validate_remote_device` in
     `deepspeed/runtime/zero/partition_parameters.py`; `_configure_tensor_swapping` in
     `deepspeed/runtime/zero/stage3.py`.
     """
     for key, section in in_use(subject):
-        if section.device == "nvme" and subject.lacks(ZERO, key, "nvme_path"):
+        if section.device == "nvme" and subject.is_absent(ZERO, key, "nvme_path"):
             message = f"'{key}' goes to NVMe, but 'nvme_path' is not given"
             severity: Severity | None = "warning" if subject.stage in (0, 1, 2) else None
             hint = 'Add "nvme_path": the folder to write to'
@@ -104,7 +100,7 @@ def nvme_relative_path(subject: Subject) -> Iterator[Hit]:
     """
     for key, section in in_use(subject):
         path = section.nvme_path
-        acts = (ZERO, key, "nvme_path") not in subject.idle
+        acts = (ZERO, key, "nvme_path") not in subject.unused
         if section.device == "nvme" and acts and path and path != "auto" and not path.startswith("/"):
             message = f"'nvme_path' \"{path}\" is relative to the folder in which each process was started"
             yield Hit((ZERO, key, "nvme_path"), message, "Write the whole path of a folder on a local drive")
@@ -117,9 +113,9 @@ def nvme_relative_path(subject: Subject) -> Iterator[Hit]:
     good=zero(3, offload_param={"device": "cpu"}),
 )
 def nvme_key(subject: Subject) -> Iterator[Hit]:
-    """A key for NVMe, and nothing goes to NVMe
+    """An NVMe option although nothing goes to NVMe
 
-    `nvme_path`, the buffers, `max_in_cpu`, `pipeline_read`, `pipeline_write` and `fast_init` are looked at
+    `nvme_path`, the buffers, `max_in_cpu`, `pipeline_read`, `pipeline_write` and `fast_init` are read
     when the device is `nvme` and the stage 3, and only then. With `cpu` all of the tensors are in the host's
     memory: no key keeps a part of them there.
 
@@ -127,8 +123,8 @@ def nvme_key(subject: Subject) -> Iterator[Hit]:
     `_create_param_groups_fp16_flat_cpu_memory`) and
     `deepspeed/runtime/swap_tensor/partitioned_param_swapper.py`.
     """
-    for path, idle in subject.idle.items():
-        nowhere = idle.acts.when is FAST_INIT and in_force(subject, *map(str, path[:-1]), "device") != "nvme"
+    for path, idle in subject.unused.items():
+        nowhere = idle.acts.when is FAST_INIT and subject.value(*map(str, path[:-1]), "device") != "nvme"
         if idle.acts.when is NVME or nowhere:
             yield Hit(path, f"'{path[-1]}' {idle.reason}", "Remove the key", fix=(Remove(path),))
 
@@ -140,7 +136,7 @@ def nvme_key(subject: Subject) -> Iterator[Hit]:
     good={**zero(3, offload_optimizer=_NVME), "aio": {"queue_depth": 32}},
 )
 def aio_unused(subject: Subject) -> Iterator[Hit]:
-    """Options of NVMe access, and nothing uses them
+    """'aio' options that nothing uses
 
     The section `aio` is for tensors that are offloaded to NVMe, in stage 3, and for the fast writer of
     checkpoints (`checkpoint.writer`).
@@ -148,8 +144,8 @@ def aio_unused(subject: Subject) -> Iterator[Hit]:
     Source: the uses of `aio_config` in `deepspeed/runtime/swap_tensor/` and
     `deepspeed/runtime/model_checkpointing/writer_factory.py`.
     """
-    if ("aio",) in subject.idle:
-        yield Hit(("aio",), f"'aio' {subject.idle['aio',].reason}", "Remove the section")
+    if ("aio",) in subject.unused:
+        yield Hit(("aio",), f"'aio' {subject.unused['aio',].reason}", "Remove the section")
 
 
 @rule(
@@ -171,7 +167,7 @@ def fast_init(subject: Subject) -> Iterator[Hit]:
         return
     needs = "use stage 3" if subject.stage in (1, 2) else "offload the parameters to NVMe"
     hint = f"Remove the key, or {needs}"
-    yield from idle_at(subject, (ZERO, "offload_optimizer", "fast_init"), hint)
+    yield from unused_key(subject, (ZERO, "offload_optimizer", "fast_init"), hint)
 
 
 @rule(
@@ -183,7 +179,7 @@ def fast_init(subject: Subject) -> Iterator[Hit]:
     needs=("model", "num_gpus"),
 )
 def nvme_buffer_size(subject: Subject) -> Iterator[Hit]:
-    """A buffer for NVMe that does not hold the largest parameter
+    """An NVMe buffer smaller than the largest parameter
 
     Each rank reads and writes its share of a parameter through one buffer of `offload_param.buffer_size`
     elements. The largest parameter is usually the token embedding. If its share does not fit, DeepSpeed stops
@@ -195,14 +191,14 @@ def nvme_buffer_size(subject: Subject) -> Iterator[Hit]:
     """
     section, buffers = offload_param_at_the_run(subject), _buffers(subject)
     path = (ZERO, "offload_param", "buffer_size")
-    if section is None or buffers is None or subject.unsure(*path):
+    if section is None or buffers is None or subject.is_uncertain(*path):
         return
     if section.buffer_size < buffers.least_size:
         message = (
             f"'buffer_size' {section.buffer_size:,} is less than a rank's share of '{buffers.largest.name}', "
             f"{buffers.size:,} elements"
         )
-        place = path if subject.sets(*path) else path[:2]
+        place = path if subject.is_set(*path) else path[:2]
         yield Hit(place, message, f'Set "buffer_size" to {buffers.size}', (SetValue(path, buffers.size),))
 
 
@@ -216,7 +212,7 @@ def nvme_buffer_size(subject: Subject) -> Iterator[Hit]:
     needs=("model", "num_gpus"),
 )
 def nvme_buffer_count(subject: Subject) -> Iterator[Hit]:
-    """Fewer buffers for NVMe than a layer has large parameters
+    """Fewer NVMe buffers than a layer has large parameters
 
     A parameter keeps its buffer while it is in use. Where activations are recomputed (the Trainer's
     `gradient_checkpointing`), all parameters of a layer are in use at once, and the backward pass stops when
@@ -231,7 +227,7 @@ def nvme_buffer_count(subject: Subject) -> Iterator[Hit]:
     """
     section, buffers = offload_param_at_the_run(subject), _buffers(subject)
     path = (ZERO, "offload_param", "buffer_count")
-    if section is None or buffers is None or subject.unsure(*path):
+    if section is None or buffers is None or subject.is_uncertain(*path):
         return
     if buffers.of_layer <= section.buffer_count:
         return
@@ -242,7 +238,7 @@ def nvme_buffer_count(subject: Subject) -> Iterator[Hit]:
     )
     hint = f'Set "buffer_count" to {buffers.count}'
     fix = (SetValue(path, buffers.count),) if stops else ()
-    place = path if subject.sets(*path) else path[:2]
+    place = path if subject.is_set(*path) else path[:2]
     yield Hit(place, message, hint, fix, "error" if stops else None)
 
 
@@ -259,7 +255,7 @@ def nvme_buffer_count(subject: Subject) -> Iterator[Hit]:
     },
 )
 def nvme_optimizer_buffers(subject: Subject) -> Iterator[Hit]:
-    """Fewer buffers for NVMe than the optimizer has tensors
+    """Fewer NVMe buffers than the optimizer has tensors
 
     To update a sub-group, DeepSpeed reads its parameters, its gradients and the optimizer's states into one
     buffer each: 4 for Adam, 3 for Lion and Adagrad. With fewer the step fails with an assertion. With
@@ -271,16 +267,17 @@ def nvme_optimizer_buffers(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/swap_tensor/partitioned_optimizer_swapper.py` and
     `deepspeed/runtime/swap_tensor/pipelined_optimizer_swapper.py`.
     """
-    section, optimizer = subject.offload_optimizer, subject.config.optimizer
+    section = subject.offload_optimizer
     if subject.stage != 3 or section is None or section.device != "nvme":
         return
     path = (ZERO, "offload_optimizer", "buffer_count")
-    if subject.unsure(*path):
+    if subject.is_uncertain(*path):
         return
     count = section.buffer_count
-    one = _TENSORS.get(optimizer.type.lower(), 2) if optimizer is not None else 2
+    optimizer = None if subject.config.optimizer is None else optimizer_spec(subject.config.optimizer.type)
+    one = 2 + (optimizer.host_states if optimizer is not None else 0)  # the parameter and its gradient
     all_of_them = one * (1 + section.pipeline_read + section.pipeline_write)
-    place = path if subject.sets(*path) else path[:2]
+    place = path if subject.is_set(*path) else path[:2]
     if count < one:
         message = f"the optimizer's step reads {one} tensors from NVMe, and 'buffer_count' is {count}"
         yield Hit(place, message, f'Set "buffer_count" to {all_of_them}', (SetValue(path, all_of_them),))
@@ -294,7 +291,7 @@ def nvme_optimizer_buffers(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad=zero(3, offload_param={**_NVME, "buffer_count": 12}),
     good=zero(3, offload_param={**_NVME, "buffer_count": 12, "max_in_cpu": 0}),
-    given=Given(model=llama_8b, num_gpus=16),
+    given=Facts(model=llama_8b, num_gpus=16),
     needs=("model", "num_gpus"),
 )
 def nvme_unused(subject: Subject) -> Iterator[Hit]:
@@ -311,7 +308,7 @@ def nvme_unused(subject: Subject) -> Iterator[Hit]:
     """
     section, buffers = subject.offload_param, _buffers(subject)
     path = (ZERO, "offload_param", "max_in_cpu")
-    if section is None or buffers is None or subject.unsure(*path):
+    if section is None or buffers is None or subject.is_uncertain(*path):
         return
     held = sum(buffers.share(tensor) * tensor.count for tensor in buffers.model.tensors)
     if held <= section.max_in_cpu:
@@ -320,5 +317,7 @@ def nvme_unused(subject: Subject) -> Iterator[Hit]:
             f"{format_count(section.max_in_cpu)}, so all of it stays in the host's memory"
         )
         yield Hit(
-            path if subject.sets(*path) else path[:2], message, 'Lower "max_in_cpu", or use the device "cpu"'
+            path if subject.is_set(*path) else path[:2],
+            message,
+            'Lower "max_in_cpu", or use the device "cpu"',
         )

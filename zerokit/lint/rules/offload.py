@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from zerokit.config.base import ZERO
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.lint.examples import zero
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force
 
 rule = Rules("offload")
 _SECTIONS = ("offload_optimizer", "offload_param")
@@ -21,10 +21,10 @@ def in_use(subject: Subject) -> Iterator[tuple[str, OffloadOptimizer | OffloadPa
     The deprecated `cpu_offload` and `cpu_offload_param` are such keys.
     """
     if subject.offload_optimizer is not None:
-        written = subject.sets(ZERO, "offload_optimizer")
+        written = subject.is_set(ZERO, "offload_optimizer")
         yield "offload_optimizer" if written else "cpu_offload", subject.offload_optimizer
     if subject.offload_param is not None:
-        written = subject.sets(ZERO, "offload_param")
+        written = subject.is_set(ZERO, "offload_param")
         yield "offload_param" if written else "cpu_offload_param", subject.offload_param
 
 
@@ -37,7 +37,7 @@ def in_use(subject: Subject) -> Iterator[tuple[str, OffloadOptimizer | OffloadPa
 def offload_without_zero(subject: Subject) -> Iterator[Hit]:
     """Offload although ZeRO is off
 
-    Offload is a part of ZeRO. In stage 0 `offload_param` is not looked at, and `offload_optimizer` does half
+    Offload is a part of ZeRO. In stage 0 `offload_param` is not read, and `offload_optimizer` does half
     of its work: DeepSpeed builds its optimizer for the CPU and leaves the parameters on the GPU, so that the
     first step fails with an assertion, after the model has been loaded.
 
@@ -46,7 +46,7 @@ def offload_without_zero(subject: Subject) -> Iterator[Hit]:
     Source: `zero_use_cpu_optimizer` in `deepspeed/runtime/engine.py`; `DeepSpeedCPUAdam.step` in
     `deepspeed/ops/adam/cpu_adam.py`.
     """
-    if subject.stage != 0 or not subject.sets(ZERO, "stage"):
+    if subject.stage != 0 or not subject.is_set(ZERO, "stage"):
         return
     for key, _ in in_use(subject):
         message = f"'{key}' has no ZeRO stage to act in: the stage is 0"
@@ -62,8 +62,8 @@ def offload_without_zero(subject: Subject) -> Iterator[Hit]:
 def offload_param_stage(subject: Subject) -> Iterator[Hit]:
     """Parameters offloaded below stage 3
 
-    In stages 1 and 2 every GPU keeps all parameters, because they are not divided; DeepSpeed does not look at
-    `offload_param` there and says nothing. The memory that it was to save is not saved.
+    In stages 1 and 2 every GPU keeps all parameters, because they are not divided; DeepSpeed does not read
+    `offload_param` there and reports nothing. It saves no memory.
 
     Use stage 3, or remove the section.
 
@@ -74,7 +74,7 @@ def offload_param_stage(subject: Subject) -> Iterator[Hit]:
         return
     for key, _ in in_use(subject):
         if "param" in key:
-            message = f"'{key}' needs ZeRO stage 3; in stage {subject.stage} DeepSpeed ignores it in silence"
+            message = f"'{key}' needs ZeRO stage 3; in stage {subject.stage} DeepSpeed ignores it silently"
             yield Hit((ZERO, key), message, f"Use stage 3, or remove '{key}'")
 
 
@@ -96,7 +96,7 @@ def offload_empty(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/zero/offload_config.py`.
     """
     for key in _SECTIONS:
-        if isinstance(subject.written_at(ZERO, key), Mapping) and subject.lacks(ZERO, key, "device"):
+        if isinstance(subject.written_value(ZERO, key), Mapping) and subject.is_absent(ZERO, key, "device"):
             message = f"'{key}' names no 'device', so nothing is offloaded"
             yield Hit((ZERO, key), message, f'Add "device": "cpu", or remove \'{key}\'')
 
@@ -109,11 +109,11 @@ def offload_empty(subject: Subject) -> Iterator[Hit]:
     good=zero(3, offload_optimizer={"device": "cpu", "super_offload": True}),
 )
 def super_offload(subject: Subject) -> Iterator[Hit]:
-    """'super_offload' where it does not act
+    """'super_offload' without effect
 
     SuperOffload is an optimizer of stage 3 that steps on the CPU while the backward pass still runs. Below
     stage 3 the key does nothing. In stage 3 it is obeyed even if the device is `none`, and then fails: it
-    looks for states on the CPU that nobody put there. `cpuadam_cores_perc` is its share of CPU cores, and
+    looks for states on the CPU that are not there. `cpuadam_cores_perc` is its share of CPU cores, and
     nothing else reads it.
 
     Source: `_configure_zero_optimizer` in `deepspeed/runtime/engine.py`, and
@@ -124,12 +124,12 @@ def super_offload(subject: Subject) -> Iterator[Hit]:
     if section is None:
         return
     path = (ZERO, "offload_optimizer", "super_offload")
-    if path in subject.idle:
-        yield Hit(path, f"'super_offload' {subject.idle[path].reason}", "Use stage 3, or remove the key")
-    elif subject.stage == 3 and section.super_offload and in_force(subject, *path[:2], "device") == "none":
+    if path in subject.unused:
+        yield Hit(path, f"'super_offload' {subject.unused[path].reason}", "Use stage 3, or remove the key")
+    elif subject.stage == 3 and section.super_offload and subject.value(*path[:2], "device") == "none":
         message = "'super_offload' fails unless the optimizer is offloaded, and the device is \"none\""
         yield Hit(path, message, 'Set "device" to "cpu", or remove the key', (), "error")
-    yield from idle_at(subject, (ZERO, "offload_optimizer", "cpuadam_cores_perc"))
+    yield from unused_key(subject, (ZERO, "offload_optimizer", "cpuadam_cores_perc"))
 
 
 @rule(
@@ -145,7 +145,7 @@ def super_offload(subject: Subject) -> Iterator[Hit]:
     },
 )
 def partial_offload_optimizer(subject: Subject) -> Iterator[Hit]:
-    """A part of the optimizer on the GPU, with an optimizer other than Adam
+    """Partial optimizer offload with an optimizer other than Adam
 
     With a `ratio` below 1 a part of the states stays on the GPU, where PyTorch's AdamW updates them.
     DeepSpeed asserts when training starts that the optimizer on the CPU is its Adam.
@@ -168,7 +168,7 @@ def partial_offload_optimizer(subject: Subject) -> Iterator[Hit]:
     good=zero(3, offload_param={"device": "cpu"}),
 )
 def pinned_in_spite(subject: Subject) -> Iterator[Hit]:
-    """Parameters that are pinned although the file says no
+    """Parameters that are pinned despite 'pin_memory' false
 
     `offload_param.pin_memory` is asked while the model is divided. The optimizer of stage 3 then moves all
     trainable parameters into one buffer on the host, and pins that buffer without asking. Only frozen

@@ -58,11 +58,11 @@ def one_cycle_betas(subject: Subject) -> Iterator[Hit]:
     betas = optimizer_argument(subject, "betas")
     if schedule_argument(subject, "cycle_momentum") is not True or not isinstance(betas, list):
         return
-    if betas[1] != _SECOND_BETA or subject.sets(*OPTIMIZER, "betas"):
-        written = subject.sets(*OPTIMIZER, "betas")
+    if betas[1] != _SECOND_BETA or subject.is_set(*OPTIMIZER, "betas"):
+        written = subject.is_set(*OPTIMIZER, "betas")
         which = f"'betas' {betas}" if written else f"the default betas {betas}"
         message = f"'OneCycle' moves the first of {which} and sets the second to {_SECOND_BETA}"
-        place = _MOMENTUM if subject.sets(*_MOMENTUM) else SCHEDULER
+        place = _MOMENTUM if subject.is_set(*_MOMENTUM) else SCHEDULER
         yield Hit(place, message, 'Set "cycle_momentum" to false to keep the betas')
 
 
@@ -81,7 +81,7 @@ def one_cycle_betas(subject: Subject) -> Iterator[Hit]:
     },
 )
 def one_cycle_momentum(subject: Subject) -> Iterator[Hit]:
-    """A momentum to be moved, of an optimizer that has no betas
+    """'OneCycle' momentum for an optimizer without betas
 
     `OneCycle` moves the first of `betas` and knows no other momentum. With an optimizer that has none, such
     as SGD and Muon, it prints a line and leaves the momentum alone.
@@ -94,7 +94,7 @@ def one_cycle_momentum(subject: Subject) -> Iterator[Hit]:
         return
     for key in ("cycle_momentum", "cycle_min_mom", "cycle_max_mom", "decay_mom_rate"):
         path = (*SCHEDULER, key)
-        if subject.sets(*path):
+        if subject.is_set(*path):
             message = f"'{key}' has no effect with '{optimizer_type(subject)}', which has no betas"
             fix = (SetValue(path, False),) if key == "cycle_momentum" else ()
             yield Hit(path, message, 'Set "cycle_momentum" to false', fix)
@@ -108,14 +108,14 @@ def one_cycle_momentum(subject: Subject) -> Iterator[Hit]:
     good=_one_cycle(cycle_momentum=False, decay_lr_rate=0.1, decay_step_size=100),
 )
 def one_cycle_decay(subject: Subject) -> Iterator[Hit]:
-    """A decay after the cycle that does not take place
+    """A decay after the cycle without effect
 
     After its cycle `OneCycle` lets the rate fall by `decay_lr_rate` every `decay_step_size` steps. That is 0
     by default, which means no decay at all: the rate stays at `cycle_min_lr`.
 
     Source: `OneCycle._initialize_cycle` in `deepspeed/runtime/lr_schedules.py`.
     """
-    for path, idle in subject.idle.items():
+    for path, idle in subject.unused.items():
         if idle.acts.when is DECAY_STEPS:
             message = f"'{path[-1]}' {idle.reason}"
             yield Hit(path, message, 'Add "decay_step_size", or remove the key')

@@ -5,28 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from zerokit.config.base import AUTO
-from zerokit.config.optimizer import TORCH_OPTIMIZERS
+from zerokit.config.base import AUTO, ZERO
 from zerokit.findings import Edit, SetValue
 from zerokit.lint.examples import ONE_SAMPLE, zero
-from zerokit.lint.optimizer_facts import OPTIMIZER, optimizer_name, optimizer_type
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.optimizer_facts import OPTIMIZER, optimizer_name, optimizer_type, spec
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 rule = Rules("optimizer")
 _UNTESTED = "zero_allow_untested_optimizer"
-
-_NEEDS_WHOLE_TENSORS = {
-    "lamb": "computes one trust ratio per layer",
-    "Adafactor": "saves memory by rows and columns of a matrix",
-}
-"""What ZeRO's flat partitions take from an optimizer."""
-
-_STEP_FAILS = {
-    "LBFGS": "its step needs a function that computes the loss again, and DeepSpeed passes none",
-    "SparseAdam": "it refuses dense gradients, and DeepSpeed hands it no other",
-}
 
 
 def with_optimizer(kind: str, stage: int = 0, /, **params: Any) -> dict[str, Any]:
@@ -44,7 +31,7 @@ _LAMB_IN_BF16 = {**with_optimizer("Lamb", lr=1e-3), "bf16": {"enabled": True}}
     good=with_optimizer("AdamW", lr=1e-4, weight_decay=0.1),
 )
 def adam_is_adamw(subject: Subject) -> Iterator[Hit]:
-    """'Adam' that decays weights as AdamW does
+    """'Adam' that applies weight decay as AdamW does
 
     DeepSpeed's `adam_w_mode` is true by default, and it holds for the type `Adam` too: weight decay is taken
     off the weights and is not added to the gradient. So `Adam` and `AdamW` are one and the same unless
@@ -56,8 +43,8 @@ def adam_is_adamw(subject: Subject) -> Iterator[Hit]:
     Source: `_configure_basic_optimizer` and `ADAM_W_MODE_DEFAULT` in `deepspeed/runtime/engine.py` and
     `deepspeed/runtime/config.py`.
     """
-    decay = subject.written_at(*OPTIMIZER, "weight_decay")
-    silent = subject.lacks(*OPTIMIZER, "adam_w_mode")
+    decay = subject.written_value(*OPTIMIZER, "weight_decay")
+    silent = subject.is_absent(*OPTIMIZER, "adam_w_mode")
     if optimizer_name(subject) == "adam" and decay and silent:
         amount = "" if decay == AUTO else f" {decay:g}"
         message = f"'Adam' applies 'weight_decay'{amount} as AdamW does, for 'adam_w_mode' is true by default"
@@ -74,15 +61,15 @@ def adam_is_adamw(subject: Subject) -> Iterator[Hit]:
 def adamw_mode(subject: Subject) -> Iterator[Hit]:
     """'AdamW' with 'adam_w_mode' false
 
-    The key is looked at with the type `Adam` alone. With `AdamW` weight decay stays decoupled.
+    The key is read with the type `Adam` alone. With `AdamW` weight decay stays decoupled.
 
     To get Adam with an L2 penalty, write the type `Adam` and keep the key; to get AdamW, remove the key.
 
     Source: `_configure_basic_optimizer` in `deepspeed/runtime/engine.py`.
     """
     path = (*OPTIMIZER, "adam_w_mode")
-    if path in subject.idle:
-        message = f"'adam_w_mode' false {subject.idle[path].reason}"
+    if path in subject.unused:
+        message = f"'adam_w_mode' false {subject.unused[path].reason}"
         yield Hit(path, message, 'Write the type "Adam", or remove the key')
 
 
@@ -93,7 +80,7 @@ def adamw_mode(subject: Subject) -> Iterator[Hit]:
     good={**with_optimizer("SGD", 2, lr=0.1), _UNTESTED: True},
 )
 def untested_optimizer(subject: Subject) -> Iterator[Hit]:
-    """An optimizer that ZeRO takes only with permission
+    """An optimizer that ZeRO accepts only with `zero_allow_untested_optimizer`
 
     ZeRO knows Adam, AdamW, Adagrad, Lion and Muon. With any other it stops once the model is loaded: "You
     are using an untested ZeRO Optimizer". Those that treat each number by itself, such as SGD and RMSprop,
@@ -104,15 +91,14 @@ def untested_optimizer(subject: Subject) -> Iterator[Hit]:
     Source: `ZERO_SUPPORTED_OPTIMIZERS` in `deepspeed/runtime/zero/utils.py`, `_do_optimizer_sanity_check` in
     `deepspeed/runtime/engine.py`.
     """
-    name = optimizer_name(subject)
-    untested = name in ("lamb", "musgd") or name in TORCH_OPTIMIZERS
-    if not untested or name in _STEP_FAILS or subject.stage not in (1, 2, 3):
+    optimizer = spec(subject)
+    if optimizer is None or optimizer.zero_supports or optimizer.step_fails or subject.stage not in (1, 2, 3):
         return
-    if subject.config.zero_allow_untested_optimizer or subject.unsure(_UNTESTED):
+    if subject.config.zero_allow_untested_optimizer or subject.is_uncertain(_UNTESTED):
         return
     message = f"ZeRO refuses '{optimizer_type(subject)}' unless '{_UNTESTED}' is true"
     fix: tuple[Edit, ...] = ()
-    if name in _NEEDS_WHOLE_TENSORS:
+    if optimizer.needs_whole_tensors:
         hint = "Use AdamW, or ZeRO stage 0"
     else:
         hint, fix = f'Add "{_UNTESTED}": true', (SetValue((_UNTESTED,), True),)
@@ -137,9 +123,9 @@ def whole_tensor_optimizer(subject: Subject) -> Iterator[Hit]:
     of two dimensions only; `single_partition_of_fp32_groups` in
     `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
-    name = optimizer_name(subject)
-    if name in _NEEDS_WHOLE_TENSORS and subject.stage in (1, 2, 3):
-        reason = _NEEDS_WHOLE_TENSORS[name]
+    optimizer = spec(subject)
+    if optimizer is not None and optimizer.needs_whole_tensors and subject.stage in (1, 2, 3):
+        reason = optimizer.needs_whole_tensors
         message = f"'{optimizer_type(subject)}' {reason}, and ZeRO hands it one flat piece of all layers"
         yield Hit(("optimizer", "type"), message, "Use AdamW, or ZeRO stage 0")
 
@@ -156,9 +142,9 @@ def optimizer_step(subject: Subject) -> Iterator[Hit]:
 
     Source: `_take_model_step` in `deepspeed/runtime/engine.py`; the `step` of the two classes in PyTorch.
     """
-    name = optimizer_name(subject)
-    if name in _STEP_FAILS:
-        message = f"'{name}' fails at the first step: {_STEP_FAILS[name]}"
+    optimizer = spec(subject)
+    if optimizer is not None and optimizer.step_fails:
+        message = f"'{optimizer.name}' fails at the first step: {optimizer.step_fails}"
         yield Hit(("optimizer", "type"), message, "Use another optimizer, such as AdamW")
 
 
@@ -177,32 +163,10 @@ def lamb_static_loss_scale(subject: Subject) -> Iterator[Hit]:
     Source: `_do_sanity_check` in `deepspeed/runtime/engine.py`.
     """
     path = ("fp16", "loss_scale")
-    scale = in_force(subject, *path)
+    scale = subject.value(*path)
     if optimizer_name(subject) == "lamb" and scale:
         message = f"'Lamb' needs a loss scale that adapts, and 'loss_scale' is fixed at {scale:g}"
         yield Hit(path, message, "Set it to 0, or remove it", (SetValue(path, 0),))
-
-
-@rule(
-    "mup-optimizer",
-    severity="info",
-    bad=with_optimizer("MuAdam", lr=1e-3),
-    good=with_optimizer("AdamW", lr=1e-3),
-)
-def mup_optimizer(subject: Subject) -> Iterator[Hit]:
-    """An optimizer of the library mup
-
-    `MuAdam`, `MuAdamW` and `MuSGD` come from the package `mup`, which DeepSpeed does not install, and work
-    on models that were built with it. Where it is missing, DeepSpeed stops with "cannot access local
-    variable", which says nothing of that.
-
-    They are not Muon, whose name is `Muon`.
-
-    Source: `_configure_basic_optimizer` in `deepspeed/runtime/engine.py`.
-    """
-    if optimizer_name(subject) in ("muadam", "muadamw", "musgd"):
-        message = f"'{optimizer_type(subject)}' needs the package 'mup', and a model that was built with it"
-        yield Hit(("optimizer", "type"), message, "Install mup; or write Muon, if that is meant")
 
 
 @rule(
@@ -212,14 +176,14 @@ def mup_optimizer(subject: Subject) -> Iterator[Hit]:
     good={**with_optimizer("AdamW", 2), "optimizer": {"type": "AdamW"}},
 )
 def legacy_fusion(subject: Subject) -> Iterator[Hit]:
-    """'legacy_fusion' where it does nothing
+    """'legacy_fusion' without effect
 
     The key chooses an older step of the optimizer that holds fp32 copies of 16-bit weights without ZeRO. It
     is read in stage 0, with fp16 or bf16, for DeepSpeed's Adam and AdamW on the GPU.
 
     Source: `_configure_fp16_optimizer` in `deepspeed/runtime/engine.py`.
     """
-    yield from idle_at(subject, ("optimizer", "legacy_fusion"))
+    yield from unused_key(subject, ("optimizer", "legacy_fusion"))
 
 
 @rule(
@@ -233,13 +197,13 @@ def script_optimizer(subject: Subject) -> Iterator[Hit]:
 
     The script must then pass one to `deepspeed.initialize`; the Trainer and scripts of accelerate do.
     Without either, stages 1 and 2 stop when training starts, and stage 0 with an assertion that has no text,
-    at the first step. Stage 3 takes it for a run without training.
+    at the first step. Stage 3 treats it as a run without training.
 
     Source: `_configure_zero_optimizer` in `deepspeed/runtime/engine.py`, `get_grads_for_norm` in
     `deepspeed/runtime/bf16_optimizer.py`.
     """
-    asked = subject.may_be_plain and subject.lacks("optimizer")
-    offloaded = subject.run.target == "deepspeed" and offloads_optimizer(subject)
+    asked = subject.may_be_plain and subject.is_absent("optimizer")
+    offloaded = subject.run.target == "deepspeed" and subject.offloads_optimizer
     if asked and not offloaded and subject.stage in (0, 1, 2):
         message = "no 'optimizer' is given, so the script must pass one to deepspeed.initialize"
         yield Hit((), message, 'Add "optimizer", unless the script makes one')
@@ -264,7 +228,7 @@ def decay_everything(subject: Subject) -> Iterator[Hit]:
     Source: `deepspeed_init` and `deepspeed_optim_sched` in transformers `integrations/deepspeed.py`,
     `get_decay_parameter_names` in its `trainer.py`.
     """
-    decay = subject.written_at(*OPTIMIZER, "weight_decay")
+    decay = subject.written_value(*OPTIMIZER, "weight_decay")
     if subject.run.target == "trainer" and optimizer_name(subject) is not None and decay:
         message = "with an optimizer in the file, 'weight_decay' acts on biases and norms too"
         hint = "Leave 'optimizer' to the Trainer, which spares them"
@@ -273,7 +237,7 @@ def decay_everything(subject: Subject) -> Iterator[Hit]:
 
 @rule("clipping-default", severity="info", bad=zero(2), good={**zero(2), "gradient_clipping": 1.0})
 def clipping_default(subject: Subject) -> Iterator[Hit]:
-    """Gradients that are clipped without a word
+    """Gradient clipping by default
 
     Since DeepSpeed 0.19.3 an absent `gradient_clipping` means 1.0; before it meant 0, no clipping. The same
     file trains differently after an upgrade, and differently from the run that it is to repeat.
@@ -284,9 +248,9 @@ def clipping_default(subject: Subject) -> Iterator[Hit]:
     """
     if not subject.may_be_plain or subject.run.deepspeed_version is not None:
         return
-    if subject.stage == 3 and subject.lacks("optimizer"):
+    if subject.stage == 3 and subject.is_absent("optimizer"):
         return  # perhaps a run without training
-    norm = in_force(subject, ZERO, "compute_grad_norm")
-    if subject.lacks("gradient_clipping") and norm is not False:
+    norm = subject.value(ZERO, "compute_grad_norm")
+    if subject.is_absent("gradient_clipping") and norm is not False:
         message = "'gradient_clipping' is absent: DeepSpeed clips at 1.0 since 0.19.3, and did not before"
         yield Hit((), message, 'Add "gradient_clipping": 1.0, or 0 for none')

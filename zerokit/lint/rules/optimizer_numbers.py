@@ -11,16 +11,13 @@ from zerokit.lint.optimizer_facts import (
     optimizer_params,
     optimizer_type,
     rate_of_schedule,
+    spec,
 )
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.rules.optimizer import with_optimizer
 from zerokit.lint.subject import Subject
 
 rule = Rules("optimizer")
-_LARGE_RATE = {"SGD": 10.0, "musgd": 10.0, "ASGD": 10.0, "Adadelta": 10.0, "LBFGS": 10.0, "Rprop": 10.0}
-"""A learning rate that nobody means, by optimizer."""
-_LARGE_ADAPTIVE_RATE = 1.0
-_NO_STEP = ("LBFGS", "SparseAdam")
 
 
 @rule(
@@ -30,7 +27,7 @@ _NO_STEP = ("LBFGS", "SparseAdam")
     good=with_optimizer("AdamW", lr=1e-4),
 )
 def learning_rate(subject: Subject) -> Iterator[Hit]:
-    """A learning rate that cannot be meant
+    """An implausible learning rate
 
     DeepSpeed takes any number. One above 1 makes optimizers of Adam's kind leap farther than weights are
     large; with 1000 the loss is 2e14 after three steps. With 0, and no schedule that sets another, nothing
@@ -38,19 +35,19 @@ def learning_rate(subject: Subject) -> Iterator[Hit]:
 
     Source: DeepSpeed checks no learning rate; measured with DeepSpeed 0.19.8.
     """
-    name = optimizer_name(subject)
-    if name is None:
+    optimizer = spec(subject)
+    if optimizer is None:
         return
     for key in ("lr", "muon_lr", "adam_lr"):
-        if not subject.sets(*OPTIMIZER, key):
+        if not subject.is_set(*OPTIMIZER, key):
             continue
         rate, path = optimizer_argument(subject, key), (*OPTIMIZER, key)
         if not isinstance(rate, int | float):
             continue
-        if rate > _LARGE_RATE.get(name, _LARGE_ADAPTIVE_RATE):
+        if rate > optimizer.largest_rate:
             message = f"'{key}' is {rate:g}, far beyond what '{optimizer_type(subject)}' can use"
             yield Hit(path, message, "Write a rate such as 1e-4")
-        elif rate == 0 and rate_of_schedule(subject) is None and not subject.unsure("scheduler"):
+        elif rate == 0 and rate_of_schedule(subject) is None and not subject.is_uncertain("scheduler"):
             message = f"'{key}' is 0 and no schedule sets another rate, so that nothing is learned"
             yield Hit(path, message, "Write a rate such as 1e-4")
 
@@ -71,22 +68,23 @@ def default_learning_rate(subject: Subject) -> Iterator[Hit]:
     Source: the constructors named in `_configure_basic_optimizer` in `deepspeed/runtime/engine.py`;
     `fill_match` in transformers `integrations/deepspeed.py`.
     """
-    name, params = optimizer_name(subject), optimizer_params(subject)
-    if name is None or params is None or name in _NO_STEP or subject.unsure("scheduler"):
+    optimizer, params = spec(subject), optimizer_params(subject)
+    if optimizer is None or optimizer.step_fails or params is None or subject.is_uncertain("scheduler"):
         return
-    keys = ("muon_lr", "adam_lr", "lr") if name == "muon" else ("lr",)
-    if not all(subject.lacks(*OPTIMIZER, key) for key in keys) or rate_of_schedule(subject) is not None:
+    is_muon = optimizer.name == "Muon"
+    keys = ("muon_lr", "adam_lr", "lr") if is_muon else ("lr",)
+    if not all(subject.is_absent(*OPTIMIZER, key) for key in keys) or rate_of_schedule(subject) is not None:
         return
     default = params.get("lr")
-    if default is None and name != "muon":
+    if default is None and not is_muon:
         return  # the constructors of the library mup have none
-    rate = "0.02 for matrices and 0.0003 for the rest" if name == "muon" else f"{default:g}"
+    rate = "0.02 for matrices and 0.0003 for the rest" if is_muon else f"{default:g}"
     message = f"'lr' is absent, so '{optimizer_type(subject)}' runs with its default, {rate}"
     hint = 'Add "lr" to "params"'
     if subject.run.target == "trainer":
         message += ", whatever the Trainer's learning_rate says"
         hint = 'Add "lr": "auto" to "params"'
-    place = OPTIMIZER if subject.sets(*OPTIMIZER) else ("optimizer",)
+    place = OPTIMIZER if subject.is_set(*OPTIMIZER) else ("optimizer",)
     yield Hit(place, message, hint)
 
 
@@ -97,7 +95,7 @@ def default_learning_rate(subject: Subject) -> Iterator[Hit]:
     good=with_optimizer("AdamW", lr=1e-4, betas=[0.9, 0.999]),
 )
 def betas_order(subject: Subject) -> Iterator[Hit]:
-    """Betas the wrong way round
+    """Betas in the wrong order
 
     The first of `betas` is for the average of the gradient, the second for that of its square, which is
     meant to change more slowly. The other way round Adam need not converge: a large gradient moves the

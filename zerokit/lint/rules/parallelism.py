@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.findings import Remove
-from zerokit.lint.examples import Given, llama_8b, zero
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.examples import Facts, llama_8b, zero
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import in_force
 from zerokit.units import quantity
 
 rule = Rules("parallelism")
@@ -23,12 +22,12 @@ rule = Rules("parallelism")
     needs=("num_gpus",),
 )
 def sequence_parallel_size(subject: Subject) -> Iterator[Hit]:
-    """Ranks that share a sequence and do not divide the GPUs
+    """A sequence-parallel size that does not divide the number of GPUs
 
     Under sequence parallelism as many ranks as `sequence_parallel_size` work on one sequence, and the rest of
     the GPUs see other samples. DeepSpeed divides one number by the other without looking at the remainder: 8
     GPUs and a size of 3 make 2.667 data-parallel ranks, and batch sizes that are no whole numbers. With
-    `data_parallel_size` beside it, the product of both has to be the number of GPUs, or DeepSpeed stops when
+    `data_parallel_size` set too, the product of both has to be the number of GPUs, or DeepSpeed stops when
     training starts.
 
     Source: `DeepSpeedConfig.__init__` in `deepspeed/runtime/config.py`; `initialize` in
@@ -55,14 +54,14 @@ def sequence_parallel_size(subject: Subject) -> Iterator[Hit]:
     good={**zero(1), "data_parallel_size": 4, "sequence_parallel_size": 2},
 )
 def data_parallel_size(subject: Subject) -> Iterator[Hit]:
-    """'data_parallel_size' by itself
+    """'data_parallel_size' without 'sequence_parallel_size'
 
     The key is read together with `sequence_parallel_size` only, to lay out the ranks of both. By itself it
     changes nothing: all GPUs are data-parallel ranks.
 
     Source: `initialize` in `deepspeed/__init__.py`.
     """
-    yield from idle_at(subject, ("data_parallel_size",))
+    yield from unused_key(subject, ("data_parallel_size",))
 
 
 @rule(
@@ -74,7 +73,7 @@ def data_parallel_size(subject: Subject) -> Iterator[Hit]:
     needs=("num_gpus",),
 )
 def tensor_parallel_size(subject: Subject) -> Iterator[Hit]:
-    """Tensor-parallel ranks that do not divide the GPUs
+    """A tensor-parallel size that does not divide the number of GPUs
 
     `tensor_parallel.autotp_size` ranks hold one copy of the model between them, so it has to divide the
     number of GPUs. Otherwise DeepSpeed cannot lay out the ranks and stops when training starts, in some cases
@@ -82,7 +81,7 @@ def tensor_parallel_size(subject: Subject) -> Iterator[Hit]:
 
     Source: `_init_tp_mesh_device` in `deepspeed/utils/groups.py`.
     """
-    size, gpus = in_force(subject, "tensor_parallel", "autotp_size"), subject.cluster.num_gpus
+    size, gpus = subject.value("tensor_parallel", "autotp_size"), subject.cluster.num_gpus
     if isinstance(size, int) and size > 1 and gpus is not None and gpus % size:
         message = f"'autotp_size' {size} does not divide {quantity(gpus, 'GPU')}"
         hint = f"Choose a divisor of {gpus}, or another number of GPUs"
@@ -96,15 +95,15 @@ def tensor_parallel_size(subject: Subject) -> Iterator[Hit]:
     good={**zero(1), "tensor_parallel": {"autotp_size": 4}},
 )
 def tensor_parallel_sizes(subject: Subject) -> Iterator[Hit]:
-    """Two sizes of tensor parallelism that differ
+    """Two different tensor-parallel sizes
 
     Training reads `tensor_parallel.autotp_size`, and refuses a `tp.tp_size` that is neither 1 nor the same.
     Without `autotp_size` the model is not divided at all, whatever `tp.tp_size` says.
 
     Source: `_apply_autotp_partitioning` in `deepspeed/runtime/engine.py`.
     """
-    size = in_force(subject, "tensor_parallel", "autotp_size")
-    other = in_force(subject, "tensor_parallel", "tp", "tp_size")
+    size = subject.value("tensor_parallel", "autotp_size")
+    other = subject.value("tensor_parallel", "tp", "tp_size")
     path = ("tensor_parallel", "tp", "tp_size")
     if not isinstance(size, int) or not isinstance(other, int) or other in (1, size):
         return
@@ -112,7 +111,7 @@ def tensor_parallel_sizes(subject: Subject) -> Iterator[Hit]:
         message = f"'tp.tp_size' {other} differs from 'autotp_size' {size}"
         yield Hit(path, message, "Remove the key", fix=(Remove(path),))
     else:
-        message = f"'tp.tp_size' {other} {subject.idle[path].reason}"
+        message = f"'tp.tp_size' {other} {subject.unused[path].reason}"
         yield Hit(path, message, f'Write "autotp_size": {other} in its place', (), "warning")
 
 
@@ -121,18 +120,18 @@ def tensor_parallel_sizes(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad={**zero(1), "tensor_parallel": {"autotp_size": 16}},
     good={**zero(1), "tensor_parallel": {"autotp_size": 8}},
-    given=Given(model=llama_8b),
+    given=Facts(model=llama_8b),
     needs=("model",),
 )
 def tensor_parallel_heads(subject: Subject) -> Iterator[Hit]:
     """More tensor-parallel ranks than key-value heads
 
     AutoTP divides attention by its key-value heads. Ranks beyond their number hold no part of attention and
-    wait for the others in every layer. The result is correct, and DeepSpeed says so in its log.
+    wait for the others in every layer. The result is correct, and DeepSpeed's log mentions it.
 
     Source: `_apply_autotp_partitioning` in `deepspeed/runtime/engine.py`.
     """
-    size, model = in_force(subject, "tensor_parallel", "autotp_size"), subject.run.model
+    size, model = subject.value("tensor_parallel", "autotp_size"), subject.run.model
     heads = model.num_key_value_heads if model is not None else None
     if isinstance(size, int) and heads is not None and size > heads:
         message = f"'autotp_size' {size} exceeds the model's {heads} key-value heads: the other ranks wait"
@@ -146,7 +145,7 @@ def tensor_parallel_heads(subject: Subject) -> Iterator[Hit]:
     good={**zero(1), "pipeline": {"activation_checkpoint_interval": 1}},
 )
 def pipeline_section(subject: Subject) -> Iterator[Hit]:
-    """Options of a pipeline that cannot be
+    """Pipeline options without a pipeline
 
     The section `pipeline` is read by the engine of a model that the script made a `PipelineModule`. That
     engine refuses ZeRO stages 2 and 3, because they divide gradients while a pipeline still adds to them. In
@@ -154,7 +153,7 @@ def pipeline_section(subject: Subject) -> Iterator[Hit]:
 
     Source: `PipelineEngine.__init__` in `deepspeed/runtime/pipe/engine.py`.
     """
-    idle = subject.idle.get(("pipeline",))
+    idle = subject.unused.get(("pipeline",))
     if idle is not None:
         hint = "Use stage 1, or remove the section" if idle.by_stage else "Remove the section"
         yield Hit(("pipeline",), f"'pipeline' {idle.reason}", hint)
@@ -168,15 +167,15 @@ def pipeline_section(subject: Subject) -> Iterator[Hit]:
     needs=("num_gpus",),
 )
 def hybrid_engine_size(subject: Subject) -> Iterator[Hit]:
-    """Ranks of the hybrid engine that do not divide the GPUs
+    """A hybrid-engine size that does not divide the number of GPUs
 
     For generation the hybrid engine puts ranks into groups of `inference_tp_size`. Ranks that are left over
     are in no group, and generation fails on them while the others wait.
 
     Source: `create_inference_module` in `deepspeed/runtime/hybrid_engine.py`.
     """
-    size, gpus = in_force(subject, "hybrid_engine", "inference_tp_size"), subject.cluster.num_gpus
-    if in_force(subject, "hybrid_engine", "enabled") is not True or not isinstance(size, int):
+    size, gpus = subject.value("hybrid_engine", "inference_tp_size"), subject.cluster.num_gpus
+    if subject.value("hybrid_engine", "enabled") is not True or not isinstance(size, int):
         return
     if gpus is not None and size > 1 and gpus % size:
         message = f"'inference_tp_size' {size} does not divide {quantity(gpus, 'GPU')}"
@@ -197,6 +196,6 @@ def hybrid_engine_off(subject: Subject) -> Iterator[Hit]:
 
     Source: `HybridEngineConfig` in `deepspeed/runtime/config.py`; `initialize` in `deepspeed/__init__.py`.
     """
-    if any(path[0] == "hybrid_engine" for path in subject.idle):
+    if any(path[0] == "hybrid_engine" for path in subject.unused):
         message = "'hybrid_engine' is off without \"enabled\": true, and its other keys do nothing"
         yield Hit(("hybrid_engine",), message, 'Add "enabled": true, or remove the section')

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.base import ZERO
 from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, is_set_to, offloads_optimizer
 from zerokit.units import format_count
 
 rule = Rules("performance")
@@ -27,7 +27,7 @@ _MANY_ACCUMULATION_STEPS = 8
     good=zero(3, stage3_max_live_parameters=1e9),
 )
 def no_prefetch(subject: Subject) -> Iterator[Hit]:
-    """Stage 3 without gathering ahead
+    """Stage 3 without prefetching
 
     While one module is computed, stage 3 gathers the parameters of the next. It gathers at most
     `stage3_prefetch_bucket_size` elements, and no more than `stage3_max_live_parameters` leaves free. With 0
@@ -40,7 +40,7 @@ def no_prefetch(subject: Subject) -> Iterator[Hit]:
     if subject.stage != 3:
         return
     for key in ("stage3_prefetch_bucket_size", "stage3_max_live_parameters"):
-        if subject.sets(ZERO, key) and in_force(subject, ZERO, key) == 0:
+        if subject.is_set(ZERO, key) and subject.value(ZERO, key) == 0:
             message = f"'{key}' is 0, so that every module waits for its parameters"
             yield Hit((ZERO, key), message, "Remove the key for DeepSpeed's default, or write 1e7 or more")
 
@@ -55,10 +55,10 @@ def sequential_gather(subject: Subject) -> Iterator[Hit]:
     Source: `_configure_zero_optimizer` in `deepspeed/runtime/engine.py`.
     """
     path, prefetch = (ZERO, "stage3_allgather_sequential"), (ZERO, "stage3_prefetch_bucket_size")
-    if subject.stage == 3 and is_set_to(subject, True, *path):
+    if subject.stage == 3 and subject.is_set(*path, to=True):
         message = "'stage3_allgather_sequential' gathers each parameter by itself"
-        size = in_force(subject, *prefetch)
-        if subject.sets(*prefetch) and isinstance(size, int) and size != 1:
+        size = subject.value(*prefetch)
+        if subject.is_set(*prefetch) and isinstance(size, int) and size != 1:
             message += f", and 'stage3_prefetch_bucket_size' {format_count(size)} becomes 1"
         yield Hit(path, message, "Remove the key, if the model fits without it")
 
@@ -74,8 +74,8 @@ def small_sub_groups(subject: Subject) -> Iterator[Hit]:
     Source: `_create_fp16_sub_groups` in `deepspeed/runtime/zero/stage3.py`.
     """
     path = (ZERO, "sub_group_size")
-    size = in_force(subject, *path)
-    if subject.stage == 3 and subject.sets(*path) and isinstance(size, int) and size < _SMALL_SUB_GROUP:
+    size = subject.value(*path)
+    if subject.stage == 3 and subject.is_set(*path) and isinstance(size, int) and size < _SMALL_SUB_GROUP:
         message = f"'sub_group_size' {size:,} makes the optimizer step tensor by tensor"
         yield Hit(path, message, "Remove the key for DeepSpeed's default, 1e9")
 
@@ -87,7 +87,7 @@ def small_sub_groups(subject: Subject) -> Iterator[Hit]:
     good=zero(3, stage3_param_persistence_threshold=1e5),
 )
 def no_persistence(subject: Subject) -> Iterator[Hit]:
-    """Norms and biases gathered again and again
+    """Norms and biases gathered at every use
 
     Parameters below `stage3_param_persistence_threshold` elements stay whole on every GPU. With 0 each norm
     and bias is gathered before each use: a message for some kilobytes. Keeping them takes a few megabytes.
@@ -95,17 +95,17 @@ def no_persistence(subject: Subject) -> Iterator[Hit]:
     Source: `mark_persistent_parameters` in `deepspeed/runtime/zero/parameter_offload.py`.
     """
     path = (ZERO, "stage3_param_persistence_threshold")
-    if subject.stage == 3 and subject.sets(*path) and in_force(subject, *path) == 0:
+    if subject.stage == 3 and subject.is_set(*path) and subject.value(*path) == 0:
         message = f"'{path[1]}' is 0, so that even norms and biases are gathered for each use"
         yield Hit(path, message, "Remove the key for DeepSpeed's default, 1e5")
 
 
 @rule("overlap-off", severity="info", bad=zero(3, overlap_comm=False), good=zero(3))
 def overlap_off(subject: Subject) -> Iterator[Hit]:
-    """Communication that is waited for, in stage 3
+    """Communication that does not overlap, in stage 3
 
     `overlap_comm` is true in stage 3 unless the file says otherwise. With false the backward pass stops for
-    each reduction of gradients. Some set it against defects of older versions, the last of which were mended
+    each reduction of gradients. Some set it because of defects of older releases; the last of them were fixed
     in 0.18.8.
 
     Source: `DeepSpeedZeroConfig.overlap_comm_valid` in `deepspeed/runtime/zero/config.py`; DeepSpeed's pull
@@ -114,14 +114,14 @@ def overlap_off(subject: Subject) -> Iterator[Hit]:
     path = (ZERO, "overlap_comm")
     if subject.run.deepspeed_version is not None and subject.run.deepspeed_version < (0, 18, 8):
         return
-    if subject.stage == 3 and is_set_to(subject, False, *path):
+    if subject.stage == 3 and subject.is_set(*path, to=False):
         message = "'overlap_comm' false makes the backward pass wait for each reduction"
         yield Hit(path, message, "Remove the key: stage 3 overlaps by default")
 
 
 @rule("scattered-gradients", severity="info", bad=zero(2, contiguous_gradients=False), good=zero(2))
 def scattered_gradients(subject: Subject) -> Iterator[Hit]:
-    """Gradients left where the backward pass makes them
+    """Gradients that are not in one contiguous buffer
 
     `contiguous_gradients`, true by default, copies gradients into one buffer as they are made. Without it
     they lie scattered among the activations, and the holes that these leave cannot be used for anything
@@ -130,7 +130,7 @@ def scattered_gradients(subject: Subject) -> Iterator[Hit]:
     Source: `setup_buckets` and `copy_grads_in_partition` in `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
     path = (ZERO, "contiguous_gradients")
-    if subject.stage in (1, 2, 3) and is_set_to(subject, False, *path) and not offloads_optimizer(subject):
+    if subject.stage in (1, 2, 3) and subject.is_set(*path, to=False) and not subject.offloads_optimizer:
         message = "'contiguous_gradients' false saves one buffer and fragments the GPU's memory"
         yield Hit(path, message, "Remove the key")
 
@@ -147,8 +147,8 @@ def one_gpu(subject: Subject) -> Iterator[Hit]:
     """
     if subject.cluster.num_gpus != 1 or subject.stage not in (1, 2, 3) or subject.offload_param is not None:
         return
-    offloaded = offloads_optimizer(subject)
-    if offloaded is None or subject.unsure(ZERO, "offload_param"):
+    offloaded = subject.offloads_optimizer
+    if offloaded is None or subject.is_uncertain(ZERO, "offload_param"):
         return
     path = (ZERO, "stage")
     if subject.stage == 3:
@@ -169,7 +169,7 @@ def one_gpu(subject: Subject) -> Iterator[Hit]:
     needs=("num_gpus",),
 )
 def quantized_weights_node(subject: Subject) -> Iterator[Hit]:
-    """Quantised weights that never leave a node
+    """Quantized weights on a single node
 
     `zero_quantized_weights` gathers parameters in 8 bits, to halve what goes between nodes. Inside a node
     the GPUs' own links are so fast that quantising costs more than it saves, and the rounding stays.
@@ -180,7 +180,7 @@ def quantized_weights_node(subject: Subject) -> Iterator[Hit]:
     path = (ZERO, "zero_quantized_weights")
     gpus = subject.cluster.num_gpus
     on_one_node = gpus is not None and gpus <= subject.cluster.gpus_per_node
-    if subject.stage == 3 and on_one_node and is_set_to(subject, True, *path):
+    if subject.stage == 3 and on_one_node and subject.is_set(*path, to=True):
         message = f"'zero_quantized_weights' saves nothing on one node; there are {gpus} GPUs"
         yield Hit(path, message, "Remove the key, unless the node has no fast links between GPUs")
 
@@ -201,8 +201,8 @@ def reduction_per_micro_batch(subject: Subject) -> Iterator[Hit]:
     Source: `overlapping_partition_gradients_reduce_epilogue` and `allreduce_gradients` in
     `deepspeed/runtime/engine.py` and `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
-    steps = in_force(subject, "gradient_accumulation_steps")
-    if subject.stage != 2 or subject.cluster.num_gpus == 1 or offloads_optimizer(subject) is not False:
+    steps = subject.value("gradient_accumulation_steps")
+    if subject.stage != 2 or subject.cluster.num_gpus == 1 or subject.offloads_optimizer is not False:
         return
     if isinstance(steps, int) and steps >= _MANY_ACCUMULATION_STEPS:
         message = f"stage 2 reduces gradients in each of {steps} micro batches, stage 1 once"
@@ -222,7 +222,7 @@ def reduction_per_micro_batch(subject: Subject) -> Iterator[Hit]:
     },
 )
 def slow_nvme_access(subject: Subject) -> Iterator[Hit]:
-    """NVMe read in small pieces, one after the other
+    """NVMe access in small blocks or single requests
 
     A drive reaches its speed with large blocks (`block_size`, in bytes, 1048576 by default) and many requests
     at once (`queue_depth`, 8 by default). With 4 KiB or a single request it gives a small part of it, and the
@@ -240,8 +240,8 @@ def slow_nvme_access(subject: Subject) -> Iterator[Hit]:
         ("block_size", _SMALL_BLOCK_BYTES, "1048576 or more"),
         ("queue_depth", _SMALL_QUEUE, "8 or more"),
     ):
-        value = in_force(subject, "aio", key)
-        if subject.sets("aio", key) and isinstance(value, int) and value < least:
+        value = subject.value("aio", key)
+        if subject.is_set("aio", key) and isinstance(value, int) and value < least:
             message = f"'{key}' {value} slows NVMe down"
             yield Hit(("aio", key), message, f"Write {default}")
 
@@ -262,8 +262,8 @@ def autotuning_left_on(subject: Subject) -> Iterator[Hit]:
     Source: `_autotuning_exit` in `deepspeed/runtime/engine.py`.
     """
     path = ("autotuning", "enabled")
-    if is_set_to(subject, True, *path):
-        last = in_force(subject, "autotuning", "end_profile_step")
+    if subject.is_set(*path, to=True):
+        last = subject.value("autotuning", "end_profile_step")
         steps = f"after {last + 1} steps" if isinstance(last, int) else "after a few steps"
         message = f"'autotuning' ends every run {steps}"
         yield Hit(path, message, "Set it to false once tuning is done")

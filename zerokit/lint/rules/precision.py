@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from zerokit.config.base import AUTO, is_comment
+from zerokit.config.base import AUTO, ZERO, is_comment
 from zerokit.config.normal_form import refused_together
 from zerokit.config.scheduler import TORCH_SCHEDULERS
 from zerokit.findings import SetValue
-from zerokit.lint.examples import ONE_SAMPLE, Given, llama_8b
+from zerokit.lint.examples import ONE_SAMPLE, Facts, llama_8b
 from zerokit.lint.number_formats import switch
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 rule = Rules("precision")
 _BF16 = {**ONE_SAMPLE, "bf16": {"enabled": True}}
@@ -30,7 +29,7 @@ _SWITCHES: tuple[Literal["bf16", "fp16"], ...] = ("bf16", "fp16")
     good={**_BF16, "fp16": {"enabled": False}, **_STAGE_2},
 )
 def bf16_and_fp16(subject: Subject) -> Iterator[Hit]:
-    """Both 16-bit formats at once
+    """bf16 and fp16 at the same time
 
     A model trains in bfloat16 or in float16; DeepSpeed asserts that one of them is off when it reads the
     config.
@@ -52,12 +51,12 @@ def bf16_and_fp16(subject: Subject) -> Iterator[Hit]:
     good={**ONE_SAMPLE, "bf16": {"enabled": True, "check_grad_overflow": False}, **_STAGE_2},
 )
 def precision_off(subject: Subject) -> Iterator[Hit]:
-    """A section for 16 bits that does not switch them on
+    """A 16-bit section that is not enabled
 
     `fp16`, `bf16` and `torch_autocast` are off unless `enabled` says otherwise, and their other keys then do
     nothing. Under the Trainer and accelerate it is worse: they switch on what `--bf16` or `mixed_precision`
     asks for where the section is absent or `enabled` is "auto". A section without `enabled` keeps the run in
-    fp32, without a word.
+    fp32, silently.
 
     Add `enabled`: "auto" for the Trainer and accelerate, true otherwise.
 
@@ -66,14 +65,14 @@ def precision_off(subject: Subject) -> Iterator[Hit]:
     """
     others = {"bf16": "fp16", "fp16": "bf16"}
     for name in (*_SWITCHES, "torch_autocast"):
-        section = subject.written_at(name)
-        if not isinstance(section, Mapping) or not subject.lacks(name, "enabled"):
+        section = subject.written_value(name)
+        if not isinstance(section, Mapping) or not subject.is_absent(name, "enabled"):
             continue
-        if name in others and subject.written_at(others[name], "enabled") is True:
+        if name in others and subject.written_value(others[name], "enabled") is True:
             continue
         filled = name in others and subject.run.target in ("trainer", "accelerate")
         if any(not is_comment(key) for key in section) or filled:
-            outcome = ", whatever the script asks for" if filled else ", and its keys do nothing"
+            outcome = ", whatever the script requests" if filled else ", and its keys do nothing"
             fix = (SetValue((name, "enabled"), AUTO),) if filled else ()
             value = '"auto"' if filled else "true"
             hint = f'Add "enabled": {value} to it, or remove the section'
@@ -88,22 +87,22 @@ def precision_off(subject: Subject) -> Iterator[Hit]:
     given={"target": "deepspeed"},
 )
 def fp32_training(subject: Subject) -> Iterator[Hit]:
-    """A config that does not speak of precision
+    """A config without a precision
 
     Without `bf16`, `fp16` and `torch_autocast` DeepSpeed leaves the model's weights in the format in which
     the script made them and takes it for fp32. In fp32 weights and gradients take twice the memory of 16
-    bits, and matrix products run at a fraction of the speed.
+    bits, and matmuls run at a fraction of the speed.
 
     Add `"bf16": {"enabled": true}`, or `"bf16": {"enabled": false}` if fp32 is meant.
 
     Source: `get_data_types` in `deepspeed/runtime/engine.py`.
     """
     if subject.run.target == "deepspeed" and all(
-        subject.lacks(name) for name in ("bf16", "bfloat16", "fp16", "torch_autocast")
+        subject.is_absent(name) for name in ("bf16", "bfloat16", "fp16", "torch_autocast")
     ):
         message = "neither 'bf16' nor 'fp16' is given, so DeepSpeed trains in fp32"
         hint = 'Add "bf16": {"enabled": true}, or false if fp32 is meant'
-        if subject.written_at("scheduler", "type") in TORCH_SCHEDULERS:  # torch-scheduler says why
+        if subject.written_value("scheduler", "type") in TORCH_SCHEDULERS:  # torch-scheduler says why
             hint = 'Add "bf16": {"enabled": false}, or use bf16 and a schedule of DeepSpeed\'s'
         yield Hit((), message, hint)
 
@@ -131,16 +130,16 @@ def precision_option(subject: Subject) -> Iterator[Hit]:
     Source: `_do_error_check` in `deepspeed/runtime/config.py`; `_configure_master_weights` in
     `deepspeed/runtime/base_optimizer.py`.
     """
-    given = [path for path in _MASTERS if in_force(subject, *path) is True]
+    given = [path for path in _MASTERS if subject.value(*path) is True]
     for path in given:
         if subject.stage == 0:
             message = f"'{path[-1]}' needs ZeRO stage 1, 2 or 3, not 0"
             yield Hit(path, message, "Raise the stage or remove the key")
     states, masters = _MASTERS[1], _MASTERS[0]
-    if states in given and in_force(subject, *masters) is False:
+    if states in given and subject.value(*masters) is False:
         yield Hit(states, f"'{states[-1]}' needs '{masters[-1]}'", "Enable both or none")
     if masters in given and _MASTERS[2] in given and subject.stage != 0:
-        message = "master weights are asked for in bf16 and in fp16"
+        message = "master weights are requested in bf16 and in fp16"
         yield Hit(_MASTERS[2], message, "Remove one of the two keys")
 
 
@@ -158,7 +157,7 @@ _MASTERS = (
     good={**ONE_SAMPLE, "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}, **_CPU},
 )
 def masters_without_offload(subject: Subject) -> Iterator[Hit]:
-    """16-bit master weights without offload of the optimizer
+    """16-bit master weights without optimizer offload
 
     Master weights in bf16 or fp16 go with DeepSpeed's Adam for the CPU, which keeps its averages in fp32, so
     they need `offload_optimizer`. DeepSpeed asserts it once the model is loaded. bf16 alone has a form
@@ -169,12 +168,12 @@ def masters_without_offload(subject: Subject) -> Iterator[Hit]:
     Source: `_configure_master_weights` in `deepspeed/runtime/base_optimizer.py`, and `_enforce_cpu_offload`
     in `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
-    if subject.stage not in (1, 2, 3) or offloads_optimizer(subject) is not False:
+    if subject.stage not in (1, 2, 3) or subject.offloads_optimizer is not False:
         return
     for section, path in (("bf16", _MASTERS[0]), ("fp16", _MASTERS[2])):
-        if in_force(subject, *path) is not True:
+        if subject.value(*path) is not True:
             continue
-        if section == "bf16" and in_force(subject, *_MASTERS[1]) is not False:
+        if section == "bf16" and subject.value(*_MASTERS[1]) is not False:
             continue
         hint = f'Add "offload_optimizer": {{"device": "cpu"}} to \'{ZERO}\''
         if section == "bf16":
@@ -188,7 +187,7 @@ def masters_without_offload(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad={**_FP16, **_STAGE_2},
     good={**_BF16, **_STAGE_2},
-    given=Given(model=llama_8b),
+    given=Facts(model=llama_8b),
     needs=("model",),
 )
 def fp16_on_bf16_model(subject: Subject) -> Iterator[Hit]:
@@ -217,7 +216,7 @@ def fp16_on_bf16_model(subject: Subject) -> Iterator[Hit]:
     needs=("gpu",),
 )
 def bf16_on_older_card(subject: Subject) -> Iterator[Hit]:
-    """bf16 on a card without it
+    """bf16 on a GPU that does not support it
 
     Tensor cores multiply bfloat16 from compute capability 8.0 (Ampere) on. On older cards torch emulates the
     format: DeepSpeed asks `torch.cuda.is_bf16_supported()`, which is true there too, so the run starts and

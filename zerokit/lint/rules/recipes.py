@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.findings import SetValue
-from zerokit.lint.examples import Given, recipe
+from zerokit.lint.examples import Facts, recipe
 from zerokit.lint.optimizer_facts import SCHEDULER, optimizer_params, schedule_params
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.rules.batch import data_parallel_ranks
 from zerokit.lint.rules.trainer import LEFT_TO_TRAINER, for_trainer
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO
 from zerokit.resolving.who_fills import FILLED, REPLACED_ARGUMENTS
 
 rule = Rules("trainer")
 _STAGE_3 = {**LEFT_TO_TRAINER, ZERO: {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}}
 
 
-def _given(**training: Any) -> Given:
-    return Given(target="trainer", recipe=lambda: recipe(training=training))
+def _given(**training: Any) -> Facts:
+    return Facts(target="trainer", recipe=lambda: recipe(training=training))
 
 
 def _training(subject: Subject) -> Mapping[str, Any]:
@@ -43,7 +42,7 @@ def recipe_mismatch(subject: Subject) -> Iterator[Hit]:
 
     What the recipe sets under `training` and the config by a number of its own must be equal. The Trainer
     stops in `train()`, once the model is loaded; `zerokit train` stops at once. `total_num_steps` must be
-    `max_steps`, and without that nobody can know the steps before the data are read. `train_batch_size` must
+    `max_steps`, and without that the steps are not known before the data are read. `train_batch_size` must
     be the micro batch size x accumulation steps x data-parallel ranks, which is compared where `--num-gpus`
     is given.
 
@@ -53,14 +52,14 @@ def recipe_mismatch(subject: Subject) -> Iterator[Hit]:
     """
     training = _training(subject)
     for filled in FILLED.values():
-        written = subject.written_at(*filled.path)
+        written = subject.written_value(*filled.path)
         if not filled.adopted or written in (None, AUTO):
             continue
-        for name, value in filled.contradicted(written, training):
+        for name, value in filled.conflicts(written, training):
             message = f"'{filled.name}' is {_shown(value)}, but the recipe's {name} is "
             yield Hit(filled.path, message + _shown(training[name]), 'Write "auto", or make them equal')
     path = (*SCHEDULER, "total_num_steps")
-    total, steps = subject.written_at(*path), training.get("max_steps", -1)
+    total, steps = subject.written_value(*path), training.get("max_steps", -1)
     if subject.run.recipe is not None and isinstance(total, int) and total != steps and for_trainer(subject):
         reason = f"the recipe's max_steps is {steps}"
         if not isinstance(steps, int) or steps <= 0:
@@ -70,7 +69,7 @@ def recipe_mismatch(subject: Subject) -> Iterator[Hit]:
 
 
 def _train_batch_size(subject: Subject, training: Mapping[str, Any]) -> Iterator[Hit]:
-    train, ranks = subject.written_at(TRAIN), data_parallel_ranks(subject)
+    train, ranks = subject.written_value(TRAIN), data_parallel_ranks(subject)
     micro = _either(subject, MICRO, training, "per_device_train_batch_size")
     steps = _either(subject, STEPS, training, "gradient_accumulation_steps")
     from_recipe = {"per_device_train_batch_size", "gradient_accumulation_steps"} & training.keys()
@@ -82,7 +81,7 @@ def _train_batch_size(subject: Subject, training: Mapping[str, Any]) -> Iterator
 
 
 def _either(subject: Subject, key: str, training: Mapping[str, Any], argument: str) -> int | None:
-    for value in (training.get(argument), subject.written_at(key)):
+    for value in (training.get(argument), subject.written_value(key)):
         if isinstance(value, int):
             return value
     return None
@@ -110,7 +109,7 @@ def replaced_recipe_argument(subject: Subject) -> Iterator[Hit]:
     """An argument of the recipe that a section of the config replaces
 
     The section `optimizer` takes the place of `optim`, and `scheduler` that of `lr_scheduler_type`, even
-    where both mean the same. The Trainer says nothing about it; `zerokit train` refuses it.
+    where both mean the same. The Trainer reports nothing; `zerokit train` refuses it.
 
     Remove one of the two. Without the section the argument applies.
 
@@ -118,7 +117,7 @@ def replaced_recipe_argument(subject: Subject) -> Iterator[Hit]:
     """
     training = _training(subject)
     for section, argument in REPLACED_ARGUMENTS.items():
-        if argument in training and subject.sets(section):
+        if argument in training and subject.is_set(section):
             message = f"'{section}' replaces the recipe's {argument} '{training[argument]}'"
             hint = f"Remove '{section}', or {argument} from the recipe"
             yield Hit((section,), message, hint)
@@ -136,7 +135,7 @@ def lost_recipe_argument(subject: Subject) -> Iterator[Hit]:
     """An argument of the recipe that does not reach the optimizer or the schedule
 
     Where the optimizer or the schedule is in the config, arguments such as `weight_decay` reach it through
-    keys that are "auto". If such a key is absent, the constructor's own value holds, without a word.
+    keys that are "auto". If such a key is absent, the constructor's own value holds, silently.
 
     Add the key as "auto".
 
@@ -148,9 +147,9 @@ def lost_recipe_argument(subject: Subject) -> Iterator[Hit]:
         section, key = filled.path[0], filled.path[-1]
         values = params.get(section)
         default = values.get(key) if values is not None else None
-        if not filled.adopted or default is None or not subject.lacks(*filled.path):
+        if not filled.adopted or default is None or not subject.is_absent(*filled.path):
             continue
-        for name, value in filled.contradicted(default, training):
+        for name, value in filled.conflicts(default, training):
             message = f"the recipe's {name} {_shown(training[name])} is lost: '{key}' is absent, so it is "
             hint = f'Add "{key}": "auto" to \'{section}.params\''
             yield Hit((section,), message + _shown(value), hint)
@@ -199,7 +198,7 @@ def recipe_refused(subject: Subject) -> Iterator[Hit]:
     needs=("recipe",),
 )
 def auto_find_batch_size(subject: Subject) -> Iterator[Hit]:
-    """A batch size that is searched for and fixed at once
+    """A fixed batch size together with 'auto_find_batch_size'
 
     With `auto_find_batch_size` the Trainer halves its batch until it fits, and writes the new size where the
     config says "auto". A number in the config stays what it is: DeepSpeed counts samples with it, and refuses
@@ -213,6 +212,6 @@ def auto_find_batch_size(subject: Subject) -> Iterator[Hit]:
     if _training(subject).get("auto_find_batch_size") is not True:
         return
     for key in (MICRO, TRAIN):
-        if isinstance(subject.written_at(key), int):
+        if isinstance(subject.written_value(key), int):
             message = f"'{key}' is fixed, and the recipe's auto_find_batch_size changes the batch"
             yield Hit((key,), message, 'Write "auto"', (SetValue((key,), AUTO),))

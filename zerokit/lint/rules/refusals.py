@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.base import ZERO
 from zerokit.config.conditions import TORCH_FP32
 from zerokit.findings import Remove
 from zerokit.lint.examples import ONE_SAMPLE, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 rule = Rules("zero")
 
@@ -21,7 +21,7 @@ rule = Rules("zero")
     good={**zero(2), "gradient_allreduce_op": "sum"},
 )
 def zero_option(subject: Subject) -> Iterator[Hit]:
-    """An option that does not go with the stage
+    """An option that the stage refuses
 
     DeepSpeed refuses these when it reads the config:
 
@@ -45,7 +45,7 @@ def zero_option(subject: Subject) -> Iterator[Hit]:
         others = {
             "ZeRO stage 3": stage == 3,
             "ZenFlow": zero.zenflow is not None,
-            "DeepCompile": in_force(subject, "compile", "deepcompile") is True,
+            "DeepCompile": subject.value("compile", "deepcompile") is True,
         }
         other = next((name for name, present in others.items() if present), None)
         if other is not None:
@@ -60,7 +60,7 @@ def zero_option(subject: Subject) -> Iterator[Hit]:
     good={**ONE_SAMPLE, "gradient_clipping": 0.0, ZERO: {"stage": 2, "compute_grad_norm": False}},
 )
 def grad_norm_off(subject: Subject) -> Iterator[Hit]:
-    """'compute_grad_norm' switched off although something needs the norm
+    """'compute_grad_norm' off although something needs the norm
 
     Clipping needs the norm of all gradients, and `gradient_clipping` is 1.0 unless the file says otherwise
     (since DeepSpeed 0.19.3). ZenFlow and optimizer offload need it too, and so does the optimizer that stage
@@ -75,16 +75,16 @@ def grad_norm_off(subject: Subject) -> Iterator[Hit]:
     stage, zero = subject.stage, subject.zero
     if zero.compute_grad_norm or stage not in (1, 2):
         return
-    clipping = in_force(subject, "gradient_clipping")
-    sums_in_fp32 = in_force(subject, "data_types", "grad_accum_dtype") in TORCH_FP32
-    in_bf16 = in_force(subject, "bf16", "enabled") is True
+    clipping = subject.value("gradient_clipping")
+    sums_in_fp32 = subject.value("data_types", "grad_accum_dtype") in TORCH_FP32
+    in_bf16 = subject.value("bf16", "enabled") is True
     if isinstance(clipping, (int, float)) and clipping > 0:
-        by_default = "" if subject.sets("gradient_clipping") else ", its default,"
+        by_default = "" if subject.is_set("gradient_clipping") else ", its default,"
         reason = f"'gradient_clipping' {clipping:g}{by_default} needs the norm"
         hint = 'Set "gradient_clipping" to 0, or remove the key'
     elif zero.zenflow is not None:
         reason, hint = "ZenFlow needs the norm", "Remove the key"
-    elif offloads_optimizer(subject):
+    elif subject.offloads_optimizer:
         reason, hint = "optimizer offload needs the norm", "Remove the key"
     elif stage == 1 and in_bf16 and sums_in_fp32:
         reason, hint = "stage 1 needs the norm for bf16 parameters with fp32 gradients", "Remove the key"
@@ -95,7 +95,7 @@ def grad_norm_off(subject: Subject) -> Iterator[Hit]:
 
 @rule("prescaled-gradients", stops=True, bad={**zero(2), "prescale_gradients": True}, good=zero(2))
 def prescaled_gradients(subject: Subject) -> Iterator[Hit]:
-    """Gradients divided before they are summed, where ZeRO does not do so
+    """Prescaled gradients where ZeRO does not support them
 
     `prescale_gradients` and a `gradient_predivide_factor` other than 1 guard against overflow in the sum
     over many ranks. With `reduce_scatter`, which is on by default, stages 2 and 3 refuse both when training
@@ -108,7 +108,7 @@ def prescaled_gradients(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/zero/stage3.py`; `average_tensor` in the former.
     """
     stage, config = subject.stage, subject.config
-    if stage not in (1, 2, 3) or in_force(subject, ZERO, "reduce_scatter") is not True:
+    if stage not in (1, 2, 3) or subject.value(ZERO, "reduce_scatter") is not True:
         return
     for key, given in (
         ("prescale_gradients", config.prescale_gradients),
@@ -116,8 +116,8 @@ def prescaled_gradients(subject: Subject) -> Iterator[Hit]:
     ):
         if not given:
             continue
-        if (key,) in subject.idle:
-            message = f"'{key}' {subject.idle[key,].reason}"
+        if (key,) in subject.unused:
+            message = f"'{key}' {subject.unused[key,].reason}"
             yield Hit((key,), message, "Remove the key", (Remove((key,)),), "warning")
         else:
             message = f"ZeRO stage {stage} refuses '{key}' as long as 'reduce_scatter' is on"
@@ -136,7 +136,7 @@ def legacy_stage_1(subject: Subject) -> Iterator[Hit]:
     path = (ZERO, "legacy_stage1")
     if subject.zero.legacy_stage1:
         off = subject.stage == 0
-        message = "'legacy_stage1' asks for code that DeepSpeed no longer has"
+        message = "'legacy_stage1' needs code that DeepSpeed no longer has"
         yield Hit(path, message, "Remove the key", (Remove(path),), "warning" if off else None)
 
 
@@ -155,12 +155,12 @@ def accumulation_overlap(subject: Subject) -> Iterator[Hit]:
 
     Source: `_do_sanity_check` in `deepspeed/runtime/engine.py`.
     """
-    if in_force(subject, "managed_gradient_accumulation") is not False:
+    if subject.value("managed_gradient_accumulation") is not False:
         return
     if subject.stage in (0, 1) and subject.zero.overlap_comm:
         message = f"'overlap_comm' in stage {subject.stage} needs 'managed_gradient_accumulation'"
         yield Hit((ZERO, "overlap_comm"), message, "Remove one of the two, or use stage 2")
-    if in_force(subject, "compile", "deepcompile") is True:
+    if subject.value("compile", "deepcompile") is True:
         message = "DeepCompile needs 'managed_gradient_accumulation'"
         yield Hit(("managed_gradient_accumulation",), message, "Remove the key")
 
@@ -171,7 +171,7 @@ def accumulation_overlap(subject: Subject) -> Iterator[Hit]:
     good=zero(3, pipeline_loading_checkpoint=True),
 )
 def pipeline_loading_stage(subject: Subject) -> Iterator[Hit]:
-    """Checkpoints read one rank after another, below stage 3
+    """'pipeline_loading_checkpoint' below stage 3
 
     `pipeline_loading_checkpoint` lets the ranks of a node read a checkpoint in turn, to spare the host's
     memory. Only stage 3 can do so. In stages 1 and 2 training starts and saves as usual, and the first

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from zerokit.config.base import ZERO
 from zerokit.findings import SetValue, Severity
 from zerokit.lint.examples import ONE_SAMPLE, zero
-from zerokit.lint.rule import Hit, Rules, idle_at
-from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, autotp_size, in_force
+from zerokit.lint.rule import Hit, Rules, unused_key
+from zerokit.lint.subject import Subject, autotp_size
 
 rule = Rules("saving")
 _GATHER = "stage3_gather_16bit_weights_on_model_save"
@@ -25,7 +25,7 @@ _WITHOUT: Mapping[str | None, str] = {
 
 @rule("unsaved-weights", severity="warning", bad=zero(3), good=_GATHERED, given={"target": "trainer"})
 def unsaved_weights(subject: Subject) -> Iterator[Hit]:
-    """A model in pieces that is not gathered when it is saved
+    """A partitioned model that is not gathered when it is saved
 
     In stage 3 each GPU holds its part of every parameter, and `stage3_gather_16bit_weights_on_model_save` is
     off unless it is given. Without it
@@ -46,14 +46,14 @@ def unsaved_weights(subject: Subject) -> Iterator[Hit]:
     if subject.stage != 3 and not (divided and subject.stage is not None):
         return
     path = (ZERO, _GATHER)
-    given = next((key for key in (_GATHER, _OLD) if subject.sets(ZERO, key)), None)
-    if getattr(subject.zero, _OLD) or in_force(subject, *path) is not False:
+    given = next((key for key in (_GATHER, _OLD) if subject.is_set(ZERO, key)), None)
+    if getattr(subject.zero, _OLD) or subject.value(*path) is not False:
         return
     if subject.run.recipe is not None and subject.run.recipe.peft and subject.run.target in ("trainer", None):
         return
     message = f"'{given or _GATHER}' is {'false' if given else 'absent'}: {_WITHOUT[subject.run.target]}"
     severity: Severity | None = "info" if subject.run.target in ("deepspeed", None) else None
-    # Without a Trainer or an accelerate nobody may ever save so.
+    # Without the Trainer or accelerate the script may never save in this way.
     fix = () if severity is not None else (SetValue(path, True),)
     place = (ZERO, given) if given else (ZERO,)
     hint = f'Set "{_GATHER}" to true' if given != _OLD else f"Write '{_GATHER}' in its place, with true"
@@ -78,7 +78,7 @@ def universal_left_on(subject: Subject) -> Iterator[Hit]:
     Source: `load_checkpoint` in `deepspeed/runtime/engine.py`.
     """
     path = ("checkpoint", "load_universal")
-    if in_force(subject, *path) is True or subject.written_at(*path) is True:
+    if subject.value(*path) is True or subject.written_value(*path) is True:
         message = "with 'load_universal' no checkpoint that this run saves can be resumed from"
         yield Hit(path, message, "Keep it for the run that loads a converted checkpoint only")
 
@@ -91,7 +91,7 @@ def universal_left_on(subject: Subject) -> Iterator[Hit]:
     given={"target": "trainer"},
 )
 def parallel_write(subject: Subject) -> Iterator[Hit]:
-    """Parallel writing of pipeline stages, without a pipeline
+    """Parallel writing of pipeline stages without a pipeline
 
     `checkpoint.parallel_write.pipeline_stage` lets the data-parallel ranks of a pipeline stage write its
     layers together. It is read by the engine of a `PipelineModule`, which neither the Trainer nor accelerate
@@ -99,23 +99,7 @@ def parallel_write(subject: Subject) -> Iterator[Hit]:
 
     Source: `checkpoint_parallel_write_pipeline` in `deepspeed/runtime/pipe/module.py`.
     """
-    yield from idle_at(subject, ("checkpoint", "parallel_write", "pipeline_stage"), removable=False)
-
-
-@rule(
-    "datastates",
-    severity="warning",
-    bad={**zero(2), "datastates_ckpt": {"host_cache_size": 16}, "checkpoint": {"writer": {"type": "fast"}}},
-    good={**zero(2), "datastates_ckpt": {"host_cache_size": 16}},
-)
-def datastates(subject: Subject) -> Iterator[Hit]:
-    """Two ways of writing checkpoints
-
-    Beside `checkpoint.writer`, DeepSpeed does not look at `datastates_ckpt`: the writer writes all files.
-
-    Source: `create_checkpoint_engine` in `deepspeed/runtime/checkpoint_engine/utils.py`.
-    """
-    yield from idle_at(subject, ("datastates_ckpt",), "Remove one of the two", removable=False)
+    yield from unused_key(subject, ("checkpoint", "parallel_write", "pipeline_stage"), removable=False)
 
 
 @rule("masters-from-16bit", severity="info", bad=zero(2, load_from_fp32_weights=False), good=zero(2))
@@ -124,11 +108,11 @@ def masters_from_16_bit(subject: Subject) -> Iterator[Hit]:
 
     When training resumes, `"load_from_fp32_weights": false` makes the fp32 master weights of the checkpoint's
     16-bit weights, although the checkpoint has the fp32 ones: what lies below 16-bit precision is lost at
-    each resume. The key is for checkpoints whose optimizer states are gone.
+    each resume. The key is for checkpoints without optimizer states.
 
     Source: `_load_legacy_checkpoint` in `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
     path = (ZERO, "load_from_fp32_weights")
-    if subject.stage in (1, 2, 3) and in_force(subject, *path) is False:
+    if subject.stage in (1, 2, 3) and subject.value(*path) is False:
         message = "each resume rounds the fp32 master weights to 16 bits"
         yield Hit(path, message, "Remove the key, unless the checkpoint has no optimizer states")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.scheduler import TORCH_SCHEDULERS
 from zerokit.findings import SetValue
 from zerokit.lint.optimizer_facts import (
@@ -19,7 +19,6 @@ from zerokit.lint.optimizer_facts import (
 )
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, is_set_to
 
 rule = Rules("scheduler")
 _WARMUPS = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
@@ -45,7 +44,7 @@ def with_schedule(kind: str, /, *, lr: Any = 1e-4, stage: int = 2, **params: Any
     good=with_schedule("WarmupCosineLR", total_num_steps=1000, **_LINEAR),
 )
 def torch_scheduler(subject: Subject) -> Iterator[Hit]:
-    """A schedule of PyTorch on an optimizer that DeepSpeed wraps
+    """A PyTorch schedule for an optimizer that DeepSpeed wraps
 
     DeepSpeed finds the schedules of `torch.optim.lr_scheduler` by their names and hands them the optimizer
     as it is by then: wrapped by ZeRO, fp16 or bf16. PyTorch takes none but its own and stops with
@@ -65,7 +64,7 @@ def torch_scheduler(subject: Subject) -> Iterator[Hit]:
 
 def _is_wrapped(subject: Subject) -> bool:
     return subject.stage in (1, 2, 3) or any(
-        in_force(subject, precision, "enabled") is True for precision in ("fp16", "bf16")
+        subject.value(precision, "enabled") is True for precision in ("fp16", "bf16")
     )
 
 
@@ -76,7 +75,7 @@ def _is_wrapped(subject: Subject) -> bool:
     good=with_schedule("WarmupCosineLR", stage=0, total_num_steps=1000, **_LINEAR),
 )
 def plateau_schedule(subject: Subject) -> Iterator[Hit]:
-    """'ReduceLROnPlateau', which is shown the batch size
+    """'ReduceLROnPlateau', which gets the batch size as its metric
 
     This schedule lowers the learning rate when a measure, such as the validation loss, stops falling. The
     engine has none to pass. Its call fails, and it falls back on one with the global batch size, which was
@@ -100,7 +99,7 @@ def plateau_schedule(subject: Subject) -> Iterator[Hit]:
     good=with_schedule("WarmupDecayLR", lr=2e-5, total_num_steps=1000, warmup_max_lr=2e-5, **_LINEAR),
 )
 def decay_default_rate(subject: Subject) -> Iterator[Hit]:
-    """'WarmupDecayLR' that rises to 0.001, whatever the optimizer says
+    """'WarmupDecayLR' that rises to 0.001 whatever the optimizer's rate
 
     `warmup_max_lr` of `WarmupDecayLR` is 0.001 unless it is given, while `WarmupLR` takes the optimizer's
     `lr`. An optimizer with 2e-5 is so trained with fifty times as much. The Trainer fills the key if it is
@@ -110,9 +109,9 @@ def decay_default_rate(subject: Subject) -> Iterator[Hit]:
 
     Source: the constructors in `deepspeed/runtime/lr_schedules.py`.
     """
-    if schedule_name(subject) != "WarmupDecayLR" or not subject.lacks(*SCHEDULER, "warmup_max_lr"):
+    if schedule_name(subject) != "WarmupDecayLR" or not subject.is_absent(*SCHEDULER, "warmup_max_lr"):
         return
-    path, rate = (*SCHEDULER, "warmup_max_lr"), subject.written_at(*OPTIMIZER, "lr")
+    path, rate = (*SCHEDULER, "warmup_max_lr"), subject.written_value(*OPTIMIZER, "lr")
     default = schedule_argument(subject, "warmup_max_lr")
     message = f"'warmup_max_lr' is absent, so the rate rises to {default:g}"
     if isinstance(rate, int | float):
@@ -133,7 +132,7 @@ def decay_default_rate(subject: Subject) -> Iterator[Hit]:
     good=with_schedule("WarmupLR", lr=2e-5, warmup_max_lr=2e-5, **_LINEAR),
 )
 def overridden_rate(subject: Subject) -> Iterator[Hit]:
-    """A learning rate that the schedule replaces
+    """A learning rate that the schedule overrides
 
     A schedule with a rate of its own, such as `warmup_max_lr`, writes it into every group of parameters from
     the first step on. The optimizer's `lr` is then never used, and neither are Muon's `muon_lr` and
@@ -148,7 +147,7 @@ def overridden_rate(subject: Subject) -> Iterator[Hit]:
     transformers `integrations/deepspeed.py`.
     """
     if subject.run.target == "trainer" and subject.run.recipe is None:  # a recipe is compared
-        rates = {key: subject.written_at(*path, key) for path, key in _RATES_OF_TRAINER}
+        rates = {key: subject.written_value(*path, key) for path, key in _RATES_OF_TRAINER}
         if all(isinstance(rate, int | float) for rate in rates.values()) and len(set(rates.values())) > 1:
             shown = " and ".join(f"'{key}' {rate:g}" for key, rate in rates.items())
             message = f"the Trainer stops: {shown} cannot both equal its learning_rate"
@@ -160,13 +159,17 @@ def overridden_rate(subject: Subject) -> Iterator[Hit]:
             )
             return
     key = rate_of_schedule(subject)
-    if key is None or key == "lr_range_test_min_lr" or not subject.sets(*SCHEDULER, key):
+    if key is None or key == "lr_range_test_min_lr" or not subject.is_set(*SCHEDULER, key):
         return
     peak, name = schedule_argument(subject, key), schedule_name(subject)
     for argument in ("lr", "muon_lr", "adam_lr"):
         path = (*OPTIMIZER, argument)
         rate = optimizer_argument(subject, argument)
-        if not subject.sets(*path) or not isinstance(rate, int | float) or not isinstance(peak, int | float):
+        if (
+            not subject.is_set(*path)
+            or not isinstance(rate, int | float)
+            or not isinstance(peak, int | float)
+        ):
             continue
         if rate != peak and optimizer_name(subject) is not None:
             message = f"'{argument}' {rate:g} is never used: '{name}' sets the rate by '{key}' {peak:g}"
@@ -180,7 +183,7 @@ def overridden_rate(subject: Subject) -> Iterator[Hit]:
     good=with_schedule("WarmupLR", lr=1e-3, warmup_min_lr=0.0, warmup_max_lr=1e-3, **_LINEAR),
 )
 def falling_warmup(subject: Subject) -> Iterator[Hit]:
-    """A schedule whose least value is above its greatest
+    """A schedule whose minimum is above its maximum
 
     DeepSpeed does not compare them. A warmup then begins at the higher rate, and the first steps are the
     largest: with 1.0 the model is lost before training has begun.
@@ -193,12 +196,12 @@ def falling_warmup(subject: Subject) -> Iterator[Hit]:
         ("cycle_min_mom", "cycle_max_mom"),
     ):
         least, greatest = schedule_argument(subject, low), schedule_argument(subject, high)
-        of_optimizer = high == "warmup_max_lr" and subject.lacks(*SCHEDULER, high)
+        of_optimizer = high == "warmup_max_lr" and subject.is_absent(*SCHEDULER, high)
         if of_optimizer and schedule_name(subject) == "WarmupLR":
             greatest, high = optimizer_argument(subject, "lr"), "lr"
         if isinstance(least, int | float) and isinstance(greatest, int | float) and least > greatest:
             path = (*SCHEDULER, low)
-            place = path if subject.sets(*path) else (*SCHEDULER, high)
+            place = path if subject.is_set(*path) else (*SCHEDULER, high)
             message = f"'{low}' {least:g} is above '{high}' {greatest:g}"
             yield Hit(place, message, "Swap the values, or lower the first")
 
@@ -225,9 +228,9 @@ def warmup_exceeds_total(subject: Subject) -> Iterator[Hit]:
     if not isinstance(total, int) or not isinstance(warmup, int) or total >= max(2, warmup):
         return
     path = (*SCHEDULER, "warmup_num_steps")
-    by_default = "" if subject.sets(*path) else ", its default,"
+    by_default = "" if subject.is_set(*path) else ", its default,"
     message = f"'warmup_num_steps' {warmup}{by_default} is more than 'total_num_steps' {total}"
-    place = path if subject.sets(*path) else (*SCHEDULER, "total_num_steps")
+    place = path if subject.is_set(*path) else (*SCHEDULER, "total_num_steps")
     yield Hit(place, message, 'Lower "warmup_num_steps", or raise "total_num_steps"')
 
 
@@ -238,7 +241,7 @@ def warmup_exceeds_total(subject: Subject) -> Iterator[Hit]:
     good=with_schedule("WarmupLR", warmup_num_steps=10, warmup_type="linear"),
 )
 def warmup_of_one(subject: Subject) -> Iterator[Hit]:
-    """A warmup of one step, which takes two
+    """A warmup of one step, which takes two steps
 
     DeepSpeed makes `warmup_num_steps` at least 2, and since 0.19.6 refuses 0. So there is no schedule
     without a warmup: the first step always has the least rate, 0 unless it is given, and changes nothing.
@@ -248,33 +251,10 @@ def warmup_of_one(subject: Subject) -> Iterator[Hit]:
     Source: the constructors in `deepspeed/runtime/lr_schedules.py`.
     """
     path = (*SCHEDULER, "warmup_num_steps")
-    if schedule_name(subject) in _WARMUPS and is_set_to(subject, 1, *path):
+    if schedule_name(subject) in _WARMUPS and subject.is_set(*path, to=1):
         full = "warmup_min_ratio" if schedule_name(subject) == "WarmupCosineLR" else "warmup_min_lr"
         message = "'warmup_num_steps' 1 is taken as 2, and the first step has the least rate"
         yield Hit(path, message, f'Write 2, or set "{full}" for no warmup')
-
-
-@rule(
-    "log-warmup",
-    severity="info",
-    bad=with_schedule("WarmupLR", warmup_num_steps=100),
-    good=with_schedule("WarmupLR", **_LINEAR),
-)
-def log_warmup(subject: Subject) -> Iterator[Hit]:
-    """A warmup that is not a straight line
-
-    DeepSpeed's warmup rises with the logarithm of the step unless `warmup_type` is "linear": after a tenth
-    of 1000 steps it has two thirds of its peak. Everyone else's, that of transformers too, is a straight
-    line, and a tenth then.
-
-    Source: `WarmupLR._get_gamma` in `deepspeed/runtime/lr_schedules.py`; `get_linear_schedule_with_warmup`
-    in transformers.
-    """
-    if schedule_name(subject) in _WARMUPS and subject.lacks(*SCHEDULER, "warmup_type"):
-        steps = schedule_argument(subject, "warmup_num_steps")
-        if steps is None or steps > 2:
-            message = "'warmup_type' is absent, so the rate rises with the logarithm of the step"
-            yield Hit(SCHEDULER, message, 'Add "warmup_type": "linear", or "log" if that is meant')
 
 
 @rule(
@@ -284,7 +264,7 @@ def log_warmup(subject: Subject) -> Iterator[Hit]:
     good=with_schedule("WarmupCosineLR", total_num_steps=1000, **_LINEAR),
 )
 def range_test_left_on(subject: Subject) -> Iterator[Hit]:
-    """A test of learning rates, left in the file
+    """A learning-rate range test left in the file
 
     `LRRangeTest` raises the learning rate step by step and without an end, to find out from where on
     training breaks. It is for a trial run of some hundred steps.
@@ -303,7 +283,7 @@ def range_test_left_on(subject: Subject) -> Iterator[Hit]:
     good=with_schedule("WarmupLR", **_LINEAR),
 )
 def schedule_start(subject: Subject) -> Iterator[Hit]:
-    """A schedule that begins in the middle
+    """A schedule that does not start at step 0
 
     `last_batch_iteration` is for code that restores a schedule by hand. DeepSpeed sets it itself when it
     loads a checkpoint. In a file it makes each new run skip the steps before it, the warmup among them.

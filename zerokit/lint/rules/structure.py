@@ -10,7 +10,7 @@ from zerokit.config.key_index import section_at
 from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Edit, Move, Severity
 from zerokit.lint.examples import ONE_SAMPLE, zero
-from zerokit.lint.rule import Hit, Rule, Rules, add, title_and_text
+from zerokit.lint.rule import Hit, Rule, Rules, add
 from zerokit.lint.subject import Subject
 
 rule = Rules("structure")
@@ -22,7 +22,7 @@ def _found_elsewhere(
     """Register a rule that the models or the engine run themselves; the function only holds its text."""
 
     def register(described: Callable[[], None]) -> Callable[[], None]:
-        add(Rule(id, rule.topic, severity, *title_and_text(described), bad, good))
+        add(Rule(id, rule.topic, severity, described, bad, good))
         return described
 
     return register
@@ -36,7 +36,7 @@ def _unknown_key() -> None:
 
     At the top of the file, and in the sections that it reads with `dict.get` (`optimizer`, `scheduler`,
     `activation_checkpointing`, `aio`, `data_types`, `checkpoint`, `flops_profiler` and more), DeepSpeed
-    passes over unknown keys without a word, and its default holds: with `gradient_cliping` it clips at 1.0
+    ignores unknown keys silently, and its default holds: with `gradient_cliping` it clips at 1.0
     (not at all before 0.19.3), whatever the value, and `zero_optimisation` trains without ZeRO. In the
     sections that it parses with pydantic (`zero_optimization`, `fp16`, `bf16`, ...) it stops.
 
@@ -63,7 +63,7 @@ def _misplaced_key() -> None:
 
 @_found_elsewhere("removed-key", bad={**zero(2), "elasticity": {"enabled": False}}, good=zero(2))
 def _removed_key() -> None:
-    """A key that DeepSpeed refuses by its mere presence.
+    """A key that DeepSpeed removed and refuses.
 
     DeepSpeed 0.19.8 removed features such as Apex `amp`, `elasticity` and MiCS, and stops when a config
     still has one of their keys, even if that key switches the feature off.
@@ -100,9 +100,9 @@ def _duplicate_key() -> None:
     good={**zero(2), "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}},
 )
 def _missing_key() -> None:
-    """A section without a key that it cannot do without.
+    """A section without a required key.
 
-    An `optimizer` or `scheduler` without `type` is ignored as a whole, in silence; a `scheduler` without
+    An `optimizer` or `scheduler` without `type` is ignored as a whole, silently; a `scheduler` without
     `params` makes DeepSpeed fail when it starts.
 
     Add the key, or remove the section.
@@ -117,7 +117,7 @@ def _missing_key() -> None:
     good={**zero(2), "train_micro_batch_size_per_gpu": 8},
 )
 def _wrong_type() -> None:
-    """A value of another type than the key takes.
+    """A value of the wrong type.
 
     Numbers in quotes are strings. DeepSpeed compares, divides or passes them on as they are, and fails at
     the first step, or in the middle of its start with a message about something else; where it parses with
@@ -154,7 +154,7 @@ def _string_switch() -> None:
     "out-of-range", bad={**zero(2), "gradient_clipping": -1}, good={**zero(2), "gradient_clipping": 1.0}
 )
 def _out_of_range() -> None:
-    """A number that the key cannot have.
+    """A number out of range.
 
     DeepSpeed checks few bounds. A negative clipping norm, a bucket of 0 elements or a learning rate below 0
     are accepted, and training then fails, does nothing, or diverges.
@@ -172,7 +172,7 @@ def _out_of_range() -> None:
     good={**zero(2), "communication_data_type": "bf16"},
 )
 def _bad_value() -> None:
-    """A value that is none of those which the key takes.
+    """A value that the key does not accept.
 
     Names of optimizers and schedules, devices, data types and the like must be spelled as DeepSpeed spells
     them. It refuses others, some of them only once the model is loaded.
@@ -193,7 +193,7 @@ def _bad_key() -> None:
     """A key that is not a string.
 
     Keys of JSON are strings. A config that a script or a YAML file made may hold numbers or `true` as keys,
-    which DeepSpeed passes over.
+    which DeepSpeed ignores.
 
     Put the key in double quotes, or remove it.
     """
@@ -206,7 +206,7 @@ def _bad_key() -> None:
     good=zero(2),
 )
 def _not_plain_json() -> None:
-    """The file is not JSON, though DeepSpeed reads it.
+    """The file is not plain JSON, although DeepSpeed reads it.
 
     DeepSpeed reads config files with hjson, which takes comments, commas after the last entry, keys and
     texts without quotes, and more. transformers and accelerate read the same file with Python's `json`, and
@@ -225,12 +225,12 @@ def _not_plain_json() -> None:
     "template", bad={**zero(2), "train_micro_batch_size_per_gpu": "${MICRO_BATCH_SIZE}"}, good=zero(2)
 )
 def _template() -> None:
-    """A file that somebody is still to fill in.
+    """A template with values still to be filled in.
 
     Launch scripts make a ds_config of a template: they put numbers in place of `${NAME}`, `{{ name }}` or
-    `CONFIG_NAME`. DeepSpeed does not: it reads such words as texts, takes `"${SCRATCH}/nvme"` for a folder of
-    that name, and fails on those that should be numbers or switches. One finding speaks of them all; what
-    holds whatever is filled in is named besides.
+    `CONFIG_NAME`. DeepSpeed does not: it reads such words as strings, uses `"${SCRATCH}/nvme"` as a folder of
+    that name, and fails on those that should be numbers or switches. One finding covers all of them; findings
+    that hold whatever is filled in are reported too.
 
     Fill it in, or check the file that the script makes from it.
 
@@ -245,13 +245,13 @@ def _template() -> None:
     good={**zero(2), "gradient_cliping": 1.0, "_zerokit": {"disable": ["unknown-key"]}},
 )
 def _bad_disable() -> None:
-    """The list of rules that a file switches off is not understood.
+    """A list of disabled rules that zerokit cannot read.
 
     A config can switch off rules for itself under a key that DeepSpeed ignores: `"_zerokit": {"disable":
     ["RULE", {"rule": "RULE", "path": "zero_optimization.stage", "reason": "..."}]}`. With `path` only
     findings there and below are meant. An entry that names no rule switches nothing off.
 
-    Write the id as it stands at the end of the finding's line.
+    Write the id from the end of the finding's line.
     """
 
 
@@ -259,7 +259,7 @@ def _bad_disable() -> None:
     "unused-disable", severity="info", bad={**zero(2), "_zerokit": {"disable": ["unknown-key"]}}, good=zero(2)
 )
 def _unused_disable() -> None:
-    """A rule is switched off that finds nothing.
+    """A disabled rule that finds nothing.
 
     What it was switched off for has gone, and the entry would hide the next mistake of its kind.
 
@@ -274,7 +274,7 @@ def _unused_disable() -> None:
     good={**zero(2), "_comment": "the usual"},
 )
 def refused_comment(subject: Subject) -> Iterator[Hit]:
-    """A comment key where DeepSpeed allows no unknown key.
+    """A comment key in a section that refuses unknown keys.
 
     JSON has no comments, so people write keys such as `_comment`. At the top of the file, and in the
     sections that it reads with `dict.get`, DeepSpeed ignores them. In those that it parses with pydantic,

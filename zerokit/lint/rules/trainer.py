@@ -1,10 +1,10 @@
-"""A config against the Trainer: what it fills, compares, overwrites and does not look at."""
+"""A config against the Trainer: what it fills, compares, overwrites and does not read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.documents import value_at
 from zerokit.findings import Move, Remove, SetValue, Severity
@@ -18,9 +18,8 @@ from zerokit.lint.optimizer_facts import (
     schedule_name,
     schedule_params,
 )
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, is_set_to
 from zerokit.resolving.who_fills import FILLED
 
 rule = Rules("trainer")
@@ -43,10 +42,10 @@ def for_trainer(subject: Subject) -> bool:
     given={"target": "trainer"},
 )
 def lost_argument(subject: Subject) -> Iterator[Hit]:
-    """An absent key, for which DeepSpeed's value holds and not the Trainer's argument
+    """An absent key: DeepSpeed's default overrides the Trainer's argument
 
     The Trainer fills in keys that are "auto" and compares those that have a value. To a key that is absent it
-    does neither, and says nothing:
+    does neither, and reports nothing:
 
     - without `gradient_clipping` DeepSpeed clips at 1.0 (before 0.19.3: not at all), whatever `max_grad_norm`
       is;
@@ -64,24 +63,24 @@ def lost_argument(subject: Subject) -> Iterator[Hit]:
     """
     if subject.run.target != "trainer" or subject.run.recipe is not None:
         return
-    if subject.lacks("gradient_clipping"):
+    if subject.is_absent("gradient_clipping"):
         outcome = "clips at 1.0" if default_clipping(subject) else "does not clip"
         message = f"'gradient_clipping' is absent, so DeepSpeed {outcome} whatever max_grad_norm says"
         yield _absent("gradient_clipping", message)
-    if subject.lacks(STEPS):
+    if subject.is_absent(STEPS):
         message = f"'{STEPS}' is absent, so DeepSpeed counts with 1 whatever the Trainer's argument says"
-        stops = subject.sets(TRAIN) and subject.sets(MICRO)
+        stops = subject.is_set(TRAIN) and subject.is_set(MICRO)
         if stops:
             message += f", and stops where that is more: it does not go with '{TRAIN}'"
         yield _absent(STEPS, message, None if stops else "info")
     params = optimizer_params(subject)
     decay = params.get("weight_decay") if params is not None else None
-    if decay is not None and subject.lacks(*OPTIMIZER, "weight_decay"):
+    if decay is not None and subject.is_absent(*OPTIMIZER, "weight_decay"):
         message = f"'weight_decay' is absent, so it is {decay:g} whatever the Trainer's argument says"
         yield _absent(("optimizer", "params", "weight_decay"), message, "info")
     schedule = schedule_params(subject)
     warmup = schedule.get("warmup_num_steps") if schedule is not None else None
-    if warmup is not None and subject.lacks(*SCHEDULER, "warmup_num_steps"):
+    if warmup is not None and subject.is_absent(*SCHEDULER, "warmup_num_steps"):
         message = f"'warmup_num_steps' is absent, so it is {warmup} whatever the Trainer's warmup_steps says"
         yield _absent(("scheduler", "params", "warmup_num_steps"), message)
 
@@ -101,7 +100,7 @@ def _absent(key: str | tuple[str, ...], message: str, severity: Severity | None 
     given={"target": "trainer"},
 )
 def fixed_value(subject: Subject) -> Iterator[Hit]:
-    """A value that the Trainer insists on finding in its own arguments
+    """A value that must equal an argument of the Trainer
 
     The Trainer compares what it could fill in, and stops where the file says otherwise: "Please correct the
     following DeepSpeed config values that mismatch TrainingArguments values". It does so in `train()`, after
@@ -121,7 +120,9 @@ def fixed_value(subject: Subject) -> Iterator[Hit]:
         for filled in FILLED.values()
         if filled.other == "refused" and value_at(subject.written, filled.path) not in (None, AUTO)
     ]
-    fixed = [one for one in fixed if one.path[-1] != "enabled" or subject.written_at(*one.path) is not False]
+    fixed = [
+        one for one in fixed if one.path[-1] != "enabled" or subject.written_value(*one.path) is not False
+    ]
     if len(fixed) == 1 and fixed[0].trainer is not None:
         path, words = fixed[0].path, fixed[0].trainer.words
         yield Hit(path, f"the Trainer insists that '{path[-1]}' equals {words}", 'Write "auto"')
@@ -147,10 +148,10 @@ _SHAPES: Mapping[str, str] = {
     given={"target": "trainer"},
 )
 def replaced_argument(subject: Subject) -> Iterator[Hit]:
-    """A section that takes the place of an argument, without a word
+    """A section that silently replaces an argument of the Trainer
 
-    With a section `scheduler` the Trainer does not look at `lr_scheduler_type`, with `optimizer` not at
-    `optim`. `WarmupLR`, which stands in many templates, is what the Trainer calls `constant_with_warmup`: the
+    With a section `scheduler` the Trainer ignores `lr_scheduler_type`, and with `optimizer` it ignores
+    `optim`. `WarmupLR`, which many templates have, is what the Trainer calls `constant_with_warmup`: the
     learning rate stays at its highest to the end, although the Trainer's own default is `linear` and people
     ask for `cosine`. `WarmupDecayLR` is `linear` and `WarmupCosineLR` is `cosine`, both with a warmup that is
     logarithmic unless `warmup_type` says "linear".
@@ -215,8 +216,8 @@ def bfloat16_section(subject: Subject) -> Iterator[Hit]:
     """bfloat16 under its old name
 
     accelerate, and the Trainer with it, knows `bf16` only. Where that is absent it adds it, switched on or
-    off as the script asks, and DeepSpeed does not look at `bfloat16` beside `bf16`. So a `bfloat16` that is
-    enabled trains in fp32 unless the script asks for bf16.
+    off as the script asks, and DeepSpeed does not read `bfloat16` if there is a `bf16`. So a `bfloat16` that
+    is enabled trains in fp32 unless the script asks for bf16.
 
     Call it `bf16`.
 
@@ -227,7 +228,7 @@ def bfloat16_section(subject: Subject) -> Iterator[Hit]:
         return
     section = subject.written.get("bfloat16")
     if "bf16" not in subject.written and isinstance(section, Mapping) and section.get("enabled") is True:
-        message = "'bfloat16' does nothing here: accelerate adds a 'bf16', which goes before it"
+        message = "'bfloat16' does nothing here: accelerate adds a 'bf16', which takes precedence over it"
         # The Trainer would compare what it has not seen so far with its arguments, and may stop.
         fix = () if subject.run.target == "trainer" else (Move(("bfloat16",), ("bf16",)),)
         yield Hit(("bf16",), message, "Call it 'bf16'", fix)
@@ -255,11 +256,11 @@ def overwritten_key(subject: Subject) -> Iterator[Hit]:
     if subject.run.target not in ("trainer", "accelerate"):
         return
     path: tuple[str, ...] = ("steps_per_print",)
-    if subject.written_at(*path) not in (None, AUTO):
+    if subject.written_value(*path) not in (None, AUTO):
         message = "accelerate overwrites 'steps_per_print', and DeepSpeed prints nothing"
         yield Hit(path, message, "Remove the key")  # for a person: other programs read it
     path = ("zero_allow_untested_optimizer",)
-    if is_set_to(subject, False, *path) and subject.lacks("optimizer"):
+    if subject.is_set(*path, to=False) and subject.is_absent("optimizer"):
         message = "accelerate overwrites 'zero_allow_untested_optimizer' with true"
         yield Hit(path, message, "Remove the key", (Remove(path),), "warning")
 
@@ -272,7 +273,7 @@ def overwritten_key(subject: Subject) -> Iterator[Hit]:
     given={"target": "trainer"},
 )
 def deepspeed_loader(subject: Subject) -> Iterator[Hit]:
-    """An option of a data loader that is not there
+    """An option of DeepSpeed's data loader, which is not used
 
     `dataloader_drop_last` is for the loader that DeepSpeed makes from the `training_data` that
     `deepspeed.initialize` is given. The Trainer and accelerate make their own; the Trainer's argument has the
@@ -284,4 +285,4 @@ def deepspeed_loader(subject: Subject) -> Iterator[Hit]:
     hint = "Set it for the script's loader"
     if subject.run.target == "trainer":
         hint = "Use the Trainer's argument dataloader_drop_last"
-    yield from idle_at(subject, ("dataloader_drop_last",), hint, removable=False)
+    yield from unused_key(subject, ("dataloader_drop_last",), hint, removable=False)

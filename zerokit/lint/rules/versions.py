@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zerokit.config.base import is_comment
+from zerokit.config.base import ZERO, is_comment
 from zerokit.config.key_index import canonical
 from zerokit.documents import KeyPath, dotted, from_dotted
 from zerokit.lint.examples import ONE_SAMPLE, zero
 from zerokit.lint.optimizer_facts import optimizer_name, optimizer_type
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 from zerokit.releases.versions import (
     NEWEST,
     NO_DEFAULT,
@@ -39,9 +38,9 @@ def key_of_later_version(subject: Subject) -> Iterator[Hit]:
 
     Files travel: a config written for today's DeepSpeed is used with last year's on a cluster. Most sections
     below `zero_optimization` refuse a key that they do not know, when training starts. At the top, and in
-    many other sections, older releases pass over it in silence, and the setting does nothing.
+    many other sections, older releases ignore it silently, and the setting does nothing.
 
-    The rule speaks with `--deepspeed-version` only.
+    The rule runs with `--deepspeed-version` only.
 
     Source: the sources of the releases from 0.14.0 on, compared key by key.
     """
@@ -53,7 +52,7 @@ def key_of_later_version(subject: Subject) -> Iterator[Hit]:
             continue
         facts = key_facts(path)
         since = facts.since if facts is not None else None
-        refuses = "refuses" if refused_at(path, version) else "passes over"
+        refuses = "refuses" if refused_at(path, version) else "ignores"
         message = f"DeepSpeed {version} {refuses} '{path[-1]}'"
         if since is not None and since > version:
             yield Hit(path, f"{message}, which came with {since}", f"Use DeepSpeed {since} or later")
@@ -113,7 +112,7 @@ def optimizer_of_later_version(subject: Subject) -> Iterator[Hit]:
     given={"deepspeed_version": Version(0, 18, 0)},
 )
 def default_of_version(subject: Subject) -> Iterator[Hit]:
-    """An absent key that means one thing in this release, and another in the newest
+    """An absent key whose default differs between this release and the newest
 
     DeepSpeed changed defaults without saying so: gradients are clipped at 1.0 since 0.19.3, and were not
     before; offloaded memory is pinned since 0.19.5. A file that leaves such a key out trains differently
@@ -127,7 +126,7 @@ def default_of_version(subject: Subject) -> Iterator[Hit]:
     if version is None:
         return
     for path in _telling_keys(subject):
-        if not subject.lacks(*path):
+        if not subject.is_absent(*path):
             continue
         then, now = default_at(path, version), default_at(path, NEWEST)
         if NO_DEFAULT in (then, now) or then == now:
@@ -135,7 +134,7 @@ def default_of_version(subject: Subject) -> Iterator[Hit]:
         message = (
             f"'{dotted(path)}' is absent: DeepSpeed {version} takes {_shown(then)}, {NEWEST} {_shown(now)}"
         )
-        place = path[:-1] if len(path) == 1 or subject.sets(*path[:-1]) else ()
+        place = path[:-1] if len(path) == 1 or subject.is_set(*path[:-1]) else ()
         yield Hit(place, message, f'Add "{path[-1]}" with the value that is meant')
 
 
@@ -143,12 +142,12 @@ def _telling_keys(subject: Subject) -> Iterator[tuple[str, ...]]:
     """Keys whose defaults change what happens, where they act."""
     if subject.run.target != "trainer":  # for which the absence has a rule of its own
         yield ("gradient_clipping",)
-    if in_force(subject, "bf16", "enabled") is True:
+    if subject.value("bf16", "enabled") is True:
         yield "bf16", "check_grad_overflow"
         yield "bf16", "immediate_grad_update"
-    if offloads_optimizer(subject) and subject.sets(ZERO, "offload_optimizer"):
+    if subject.offloads_optimizer and subject.is_set(ZERO, "offload_optimizer"):
         yield ZERO, "offload_optimizer", "pin_memory"
-    if subject.offload_param is not None and subject.stage == 3 and subject.sets(ZERO, "offload_param"):
+    if subject.offload_param is not None and subject.stage == 3 and subject.is_set(ZERO, "offload_param"):
         yield ZERO, "offload_param", "pin_memory"
 
 
@@ -164,20 +163,20 @@ def _shown(value: Any) -> str:
     given={"deepspeed_version": Version(0, 18, 0)},
 )
 def changed_meaning(subject: Subject) -> Iterator[Hit]:
-    """A setting that this release of DeepSpeed takes otherwise than the newest
+    """A setting that this release of DeepSpeed reads differently from the newest
 
     Some settings are as old as DeepSpeed and have come to mean something else: `WarmupLR` once rose to 0.001
     whatever the optimizer said, Muon once did without stage 3, and buffers such as the frequencies of rotary
     embeddings were converted to 16 bits. What an older release refuses, or does quite otherwise, is an error.
 
-    The rule speaks with `--deepspeed-version` only.
+    The rule runs with `--deepspeed-version` only.
 
     Source: DeepSpeed's pull requests, and the sources of the releases on both sides.
     """
     version = subject.run.deepspeed_version
     if version is None:
         return
-    from zerokit.lint.changes import CHANGES
+    from zerokit.lint.defects import CHANGES
 
     for change in CHANGES.values():
         if version < change.since and change.when.holds(subject):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.zenflow import ZenFlow
 from zerokit.findings import Severity
-from zerokit.lint.defects.offload import ZENFLOW_WEIGHTS
 from zerokit.lint.examples import zero
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.rule import Hit, Rules, may_have_defect, unused_key
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, offloads_optimizer
 
 rule = Rules("offload")
 _ZENFLOW = (ZERO, "zenflow")
@@ -50,11 +48,11 @@ def zenflow_offload(subject: Subject) -> Iterator[Hit]:
     """
     if _section(subject) is None:
         return
-    if subject.stage == 0 and subject.sets(ZERO, "stage"):
+    if subject.stage == 0 and subject.is_set(ZERO, "stage"):
         yield Hit(
             _ZENFLOW, "'zenflow' needs ZeRO stage 1, 2 or 3; the stage is 0", "Use stage 2, or remove it"
         )
-    elif subject.stage in (1, 2) and offloads_optimizer(subject) is False:
+    elif subject.stage in (1, 2) and subject.offloads_optimizer is False:
         message = (
             f"'zenflow' in stage {subject.stage} needs the optimizer on the CPU, and it is not offloaded"
         )
@@ -113,19 +111,24 @@ def zenflow_auto_update(subject: Subject) -> Iterator[Hit]:
     """
     section = _section(subject)
     path = (*_ZENFLOW, "update_interval")
-    if section is None or subject.stage == 0 or subject.run.target == "trainer" or subject.unsure(*path):
+    if (
+        section is None
+        or subject.stage == 0
+        or subject.run.target == "trainer"
+        or subject.is_uncertain(*path)
+    ):
         return
     if section.update_interval == AUTO:
         message = "without a number for 'update_interval', DeepSpeed divides the loss by 0 accumulation steps"
         severity: Severity = "warning" if subject.run.target is None else "error"
         yield Hit(
-            path if subject.sets(*path) else _ZENFLOW, message, 'Set "update_interval" to 4', (), severity
+            path if subject.is_set(*path) else _ZENFLOW, message, 'Set "update_interval" to 4', (), severity
         )
 
 
 @rule("zenflow-accumulation", severity="warning", bad={**_GOOD, "gradient_accumulation_steps": 8}, good=_GOOD)
 def zenflow_accumulation(subject: Subject) -> Iterator[Hit]:
-    """Accumulation steps that ZenFlow replaces
+    """Accumulation steps that ZenFlow overrides
 
     ZenFlow applies the accumulated gradients every `update_interval` micro-batches and writes that number
     over `gradient_accumulation_steps` when training starts. The batch sizes have been computed by then, so
@@ -169,7 +172,7 @@ def zenflow_overlap(subject: Subject) -> Iterator[Hit]:
         section is None
         or not section.offload
         or stage not in (1, 2, 3)
-        or subject.unsure(ZERO, "overlap_comm")
+        or subject.is_uncertain(ZERO, "overlap_comm")
     ):
         return
     overlap = subject.zero.overlap_comm
@@ -182,7 +185,7 @@ def zenflow_overlap(subject: Subject) -> Iterator[Hit]:
 
 @rule("zenflow-weights", bad=_zero_with(stage=2), good=_GOOD)
 def zenflow_weights(subject: Subject) -> Iterator[Hit]:
-    """ZenFlow in stages 1 and 2 of releases that scramble the model's weights
+    """ZenFlow in stages 1 and 2 of releases that scramble the weights
 
     From 0.19.7 to 0.19.8 at least, the engine lays matrices into its flat buffer column by column, as ZenFlow
     wants them, and reads them back row by row. Each matrix then has its values in another order, from before
@@ -193,10 +196,9 @@ def zenflow_weights(subject: Subject) -> Iterator[Hit]:
     Source: `_update_model_bit16_weights` in `deepspeed/runtime/zero/stage_1_and_2.py`, against
     `_flatten_dense_tensors` in `deepspeed/runtime/zenflow/zenflow_utils.py`.
     """
-    version = subject.run.deepspeed_version
-    if version is not None and not ZENFLOW_WEIGHTS.affects(version):
+    if _section(subject) is None or subject.stage not in (1, 2):
         return
-    if _section(subject) is not None and subject.stage in (1, 2):
+    if may_have_defect(subject, "zenflow-scrambled"):
         message = f"ZenFlow scrambles all matrices of the model in stage {subject.stage} of this DeepSpeed"
         yield Hit(_ZENFLOW, message, "Remove 'zenflow', or use DeepSpeed 0.19.6")
 
@@ -208,12 +210,12 @@ def zenflow_weights(subject: Subject) -> Iterator[Hit]:
     good=_GOOD,
 )
 def zenflow_optimizer(subject: Subject) -> Iterator[Hit]:
-    """ZenFlow with an optimizer other than Adam of the section 'optimizer'
+    """ZenFlow without Adam in the section 'optimizer'
 
     ZenFlow calls the optimizer on the CPU with arguments of its own, which only DeepSpeed's Adam for ZenFlow
     takes; that is what "Adam" and "AdamW" of the section become. Any other optimizer fails in the first step
     with a TypeError, the Trainer's own among them. Stages 1 and 2 fail without the section as soon as the
-    engine is made: they take its `params` for an optimizer of their own. Stage 3 asks for no section, and a
+    engine is made: they use its `params` for an optimizer of their own. Stage 3 needs no section, and a
     script may hand it a `ZenFlowCPUAdam`, to a Trainer as well.
 
     Source: `zenflow_cpu_optimizer_step` and `ZenFlowZeroOptimizer.__init__` in
@@ -221,7 +223,7 @@ def zenflow_optimizer(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/zenflow/engine_stage3.py`.
     """
     optimizer = subject.config.optimizer
-    if _section(subject) is None or subject.stage not in (1, 2, 3) or subject.unsure("optimizer"):
+    if _section(subject) is None or subject.stage not in (1, 2, 3) or subject.is_uncertain("optimizer"):
         return
     may_be_given = optimizer is None and subject.stage == 3  # by a script, which is not known to do so
     if may_be_given and subject.run.target != "trainer":
@@ -247,7 +249,7 @@ def zenflow_optimizer(subject: Subject) -> Iterator[Hit]:
     good=_GOOD,
 )
 def zenflow_steps_per_epoch(subject: Subject) -> Iterator[Hit]:
-    """'steps_per_epoch' of ZenFlow in the file
+    """'steps_per_epoch' of ZenFlow set in the file
 
     DeepSpeed writes this value itself, from the length of the data loader that it builds. A value in the
     file is used only where it builds none, and then only with the strategy "epoch".
@@ -255,4 +257,4 @@ def zenflow_steps_per_epoch(subject: Subject) -> Iterator[Hit]:
     Source: `ZenFlowConfig.steps_per_epoch` in `deepspeed/runtime/zenflow/zenflow_config.py` and
     `configure_zenflow` in `deepspeed/runtime/zenflow/engine.py`.
     """
-    yield from idle_at(subject, (*_ZENFLOW, "steps_per_epoch"))
+    yield from unused_key(subject, (*_ZENFLOW, "steps_per_epoch"))

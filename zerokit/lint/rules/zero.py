@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from zerokit.config.base import is_comment
-from zerokit.config.conditions import DEVICE, NOT_READ, SWITCH_OF_OLD
-from zerokit.config.no_effect import Idle
+from zerokit.config.base import ZERO, is_comment
+from zerokit.config.conditions import DEVICE, NO_WRITER, NOT_READ, OLD_SWITCH
+from zerokit.config.unused_keys import UnusedKey
 from zerokit.findings import Remove, Severity
 from zerokit.lint.examples import zero
-from zerokit.lint.rule import Hit, Rules, idle_at
+from zerokit.lint.rule import Hit, Rules, unused_key
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force, offloads_optimizer
 
 rule = Rules("zero")
 _HAVE_RULES_OF_THEIR_OWN = frozenset(
@@ -30,13 +29,13 @@ _HAVE_RULES_OF_THEIR_OWN = frozenset(
 )
 
 
-def _idle_keys(subject: Subject) -> dict[str, Idle]:
-    """Keys of the file that DeepSpeed does not look at in this stage."""
-    if not subject.sets(ZERO, "stage"):
+def _idle_keys(subject: Subject) -> dict[str, UnusedKey]:
+    """Keys of the file that DeepSpeed does not read in this stage."""
+    if not subject.is_set(ZERO, "stage"):
         return {}
     return {
         str(path[1]): idle
-        for path, idle in subject.idle.items()
+        for path, idle in subject.unused.items()
         if path[0] == ZERO and len(path) == 2 and idle.by_stage and path[1] not in _HAVE_RULES_OF_THEIR_OWN
     }
 
@@ -51,15 +50,15 @@ def no_stage(subject: Subject) -> Iterator[Hit]:
 
     The stage is 0 unless it is given, and 0 means that ZeRO is off: nothing is divided among the GPUs, each
     of them holds the whole of the optimizer's states, and the other keys of the section do nothing.
-    DeepSpeed says nothing about it.
+    DeepSpeed reports nothing.
 
     Write the stage. Stage 1 divides the optimizer's states, 2 the gradients as well, 3 the parameters too.
 
     Source: `DeepSpeedZeroConfig.stage` in `deepspeed/runtime/zero/config.py`, and `zero_enabled` in
     `deepspeed/runtime/config.py`.
     """
-    section = subject.written_at(ZERO)
-    if not isinstance(section, Mapping) or not subject.lacks(ZERO, "stage"):
+    section = subject.written_value(ZERO)
+    if not isinstance(section, Mapping) or not subject.is_absent(ZERO, "stage"):
         return
     keys = [key for key in section if not is_comment(key)]
     if keys:
@@ -78,10 +77,10 @@ def stage_3_key(subject: Subject) -> Iterator[Hit]:
 
     In stages 1 and 2 every GPU holds all parameters, so there is nothing to gather, to prefetch or to
     release, and DeepSpeed does not hand these keys to the optimizer of those stages. It accepts them
-    without a word. Most often the stage was lowered and the keys stayed, or the stage is not the one that
+    silently. Most often the stage was lowered and the keys stayed, or the stage is not the one that
     was meant.
 
-    One of them is read elsewhere: with `tensor_parallel.autotp_size` above 1, accelerate looks at
+    One of them is read elsewhere: with `tensor_parallel.autotp_size` above 1, accelerate reads
     `stage3_gather_16bit_weights_on_model_save` in every stage.
 
     Source: the arguments of both optimizers in `_configure_zero_optimizer`,
@@ -99,10 +98,10 @@ def stage_12_key(subject: Subject) -> Iterator[Hit]:
 
     Stage 3 has an optimizer of its own, which is not given these keys: it gathers parameters as they are
     used rather than after each step, and it always spreads gradients over all ranks. DeepSpeed accepts the
-    keys without a word; `elastic_checkpoint` alone makes it say that it is no longer supported.
+    keys silently; `elastic_checkpoint` alone makes it say that it is no longer supported.
 
-    Remove them: nothing changes but that the file says what happens. `allgather_bucket_size`, which stands in
-    most templates and next to never matters in any stage, is only for your information.
+    Remove them: the run stays the same, and the file says what happens. `allgather_bucket_size`, which most
+    templates have and which hardly ever matters, is an info.
 
     Source: the arguments of both optimizers in `_configure_zero_optimizer`,
     `deepspeed/runtime/engine.py`.
@@ -116,9 +115,9 @@ def stage_12_key(subject: Subject) -> Iterator[Hit]:
 
 @rule("stage0-keys", severity="warning", bad=zero(0, reduce_bucket_size=2e8), good=zero(0))
 def stage_0_keys(subject: Subject) -> Iterator[Hit]:
-    """Options of ZeRO although ZeRO is off
+    """ZeRO options although ZeRO is off
 
-    Stage 0 is plain data parallelism. None of the keys of `zero_optimization` is looked at: gradients are
+    Stage 0 is plain data parallelism. None of the keys of `zero_optimization` is read: gradients are
     reduced in pieces of 5e8 elements, which no key changes.
 
     Raise the stage, or keep `"stage": 0` alone.
@@ -137,7 +136,7 @@ def stage_0_keys(subject: Subject) -> Iterator[Hit]:
 def dead_key(subject: Subject) -> Iterator[Hit]:
     """A key that DeepSpeed accepts and no longer reads
 
-    Nothing in DeepSpeed 0.19.8 asks for these values, in any stage:
+    Nothing in DeepSpeed 0.19.8 reads these values, in any stage:
 
     - `zero_optimization.allgather_partitions`: updated parameters are always gathered by all-gather;
     - `disable_allgather`;
@@ -147,13 +146,13 @@ def dead_key(subject: Subject) -> Iterator[Hit]:
       1.13 does without;
     - `weight_quantization.enabled`, `num_bits`, `q_type` and `q_groups` there.
 
-    Remove them: nothing changes but that the file says what happens.
+    Remove them: the run stays the same, and the file says what happens.
 
-    Source: `zero_allgather_partitions` in `deepspeed/runtime/engine.py`, which nobody calls;
+    Source: `zero_allgather_partitions` in `deepspeed/runtime/engine.py`, which nothing calls;
     `get_disable_allgather` and `get_pipeline_config` in `deepspeed/runtime/config.py`.
     """
-    for path, idle in subject.idle.items():
-        if idle.acts.when in (NOT_READ.when, SWITCH_OF_OLD) and path[-1] != "cpu_offload_use_pin_memory":
+    for path, idle in subject.unused.items():
+        if idle.acts.when in (NOT_READ.when, OLD_SWITCH) and path[-1] != "cpu_offload_use_pin_memory":
             # What the dead key says is nonetheless what happens.
             agrees = path[-1] == "allgather_partitions" and subject.zero.allgather_partitions
             message = f"'{path[-1]}' {idle.reason}"
@@ -162,20 +161,20 @@ def dead_key(subject: Subject) -> Iterator[Hit]:
 
 @rule("idle-key", severity="warning", bad={**zero(0), "zero_allow_untested_optimizer": True}, good=zero(0))
 def idle_key(subject: Subject) -> Iterator[Hit]:
-    """A key that does nothing beside the others
+    """A key that has no effect with the other keys
 
     Keys outside `zero_optimization` that act in some stages only, such as `zero_allow_untested_optimizer` and
-    `checkpoint.writer.data_parallel`, and options of offload beside the device `none`. DeepSpeed accepts them
-    without a word. Where a key of this kind is a question of its own, another rule speaks of it.
+    `checkpoint.writer.data_parallel`, and offload options with the device `none`. DeepSpeed accepts them
+    silently. Other rules report keys of this kind that need an explanation of their own.
 
-    Remove them: nothing changes but that the file says what happens.
+    Remove them: the run stays the same, and the file says what happens.
 
     Source: `_configure_zero_optimizer` and `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`;
     `deepspeed/runtime/zero/offload_config.py`.
     """
-    for path, idle in subject.idle.items():
+    for path, idle in subject.unused.items():
         of_others = path[0] in (ZERO, "bf16", "fp16", "optimizer", "compile", "pipeline")
-        if (idle.by_stage and not of_others) or (idle.acts.when is DEVICE and not idle.by_stage):
+        if (idle.by_stage and not of_others) or (idle.acts.when in (DEVICE, NO_WRITER) and not idle.by_stage):
             yield Hit(path, f"'{path[-1]}' {idle.reason}", "Remove the key", (Remove(path),))
 
 
@@ -197,7 +196,7 @@ def contiguous_gradients_offload(subject: Subject) -> Iterator[Hit]:
     `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
     hint = "Remove the key; a smaller 'reduce_bucket_size' saves memory"
-    yield from idle_at(subject, (ZERO, "contiguous_gradients"), hint, whatever_stage=True)
+    yield from unused_key(subject, (ZERO, "contiguous_gradients"), hint, whatever_stage=True)
 
 
 @rule(
@@ -210,13 +209,13 @@ def unused_parameters_check(subject: Subject) -> Iterator[Hit]:
     """A check for unused parameters that never runs
 
     `"ignore_unused_parameters": false` is meant to stop training when a parameter took no part in the loss.
-    The only place that asks for it is the gradient norm under optimizer offload in stages 1 and 2; without
-    offload unused parameters are passed over whatever the key says.
+    It is only read for the gradient norm under optimizer offload in stages 1 and 2; without
+    offload unused parameters are ignored whatever the key says.
 
     Source: `complete_grad_norm_calculation_for_cpu_offload` in
     `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
-    yield from idle_at(subject, (ZERO, "ignore_unused_parameters"), whatever_stage=True)
+    yield from unused_key(subject, (ZERO, "ignore_unused_parameters"), whatever_stage=True)
 
 
 @rule(
@@ -235,8 +234,8 @@ def round_robin_gradients(subject: Subject) -> Iterator[Hit]:
     Source: `_round_robin_reorder` in `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
     path = (ZERO, "round_robin_gradients")
-    idle = subject.stage in (1, 2) and offloads_optimizer(subject) is False
-    if idle and in_force(subject, *path):
+    idle = subject.stage in (1, 2) and subject.offloads_optimizer is False
+    if idle and subject.value(*path):
         message = "'round_robin_gradients' speeds up copies to the host, and nothing is offloaded"
         yield Hit(path, message, "Remove the key, or offload the optimizer")
 
@@ -248,10 +247,10 @@ def round_robin_gradients(subject: Subject) -> Iterator[Hit]:
     good=zero(3, zero_hpz_partition_size=1),
 )
 def number_for_off(subject: Subject) -> Iterator[Hit]:
-    """A number that DeepSpeed takes for off, though it looks like another
+    """A number that DeepSpeed reads as off
 
     `zero_hpz_partition_size` counts the GPUs that share a second copy of the parameters: 1 is off, and 0,
-    which cannot be, is taken for the same. `stage3_module_granularity_threshold` counts parameters: 0 is off,
+    which is impossible, is read as 1. `stage3_module_granularity_threshold` counts parameters: 0 is off,
     and so is every number below.
 
     Remove the key, or write the number that is meant.

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zerokit.lint.examples import Given, llama_8b, mixture_of_experts, quantised, zero
+from zerokit.config.base import ZERO
+from zerokit.lint.examples import Facts, llama_8b, mixture_of_experts, quantised, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO
 from zerokit.resolving.who_fills import SIZE_RULES
 
 rule = Rules("zero")
 
 _LEAVES = frozenset({"mixtral", "qwen2_moe", "qwen3_moe"})
-"""The `model_type` of those whose blocks DeepSpeed takes for leaves by itself."""
+"""The `model_type` of models whose expert blocks DeepSpeed treats as leaf modules by itself."""
 
 
 @rule(
@@ -21,14 +21,14 @@ _LEAVES = frozenset({"mixtral", "qwen2_moe", "qwen3_moe"})
     severity="info",
     bad=zero(3),
     good=zero(3, leaf_module={"name_suffixes": ["mlp"]}),
-    given=Given(model=mixture_of_experts),
+    given=Facts(model=mixture_of_experts),
     needs=("model",),
 )
 def moe_leaf_module(subject: Subject) -> Iterator[Hit]:
-    """A mixture of experts that stage 3 does not know as such
+    """A mixture of experts without leaf modules in stage 3
 
     Stage 3 gathers parameters module by module, all ranks together. If the experts are modules of their own,
-    a rank whose tokens meet other experts than its neighbours' gathers other parameters, and training gets
+    a rank that routes tokens to other experts than its neighbours gathers other parameters, and training gets
     stuck. DeepSpeed avoids this by gathering a block of experts as one ("leaf module"), and knows the blocks
     of Mixtral, Qwen2-MoE and Qwen3-MoE.
 
@@ -41,7 +41,7 @@ def moe_leaf_module(subject: Subject) -> Iterator[Hit]:
     model = subject.run.model
     if subject.stage != 3 or model is None or not model.is_moe or model.model_type in _LEAVES:
         return
-    if subject.lacks(ZERO, "leaf_module"):
+    if subject.is_absent(ZERO, "leaf_module"):
         message = f"DeepSpeed has no leaf module for the experts of '{model.model_type}'"
         hint = "Name the class of its expert block in 'leaf_module.classes' if training gets stuck"
         yield Hit((ZERO,), message, hint)
@@ -52,7 +52,7 @@ def moe_leaf_module(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad=zero(3),
     good=zero(2),
-    given=Given(model=quantised),
+    given=Facts(model=quantised),
     needs=("model",),
 )
 def quantised_stage_3(subject: Subject) -> Iterator[Hit]:
@@ -78,7 +78,7 @@ def quantised_stage_3(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad=zero(3, stage3_param_persistence_threshold=1e9),
     good=zero(3, stage3_param_persistence_threshold=1e5),
-    given=Given(model=llama_8b),
+    given=Facts(model=llama_8b),
     needs=("model",),
 )
 def nothing_divided(subject: Subject) -> Iterator[Hit]:
@@ -94,7 +94,12 @@ def nothing_divided(subject: Subject) -> Iterator[Hit]:
     """
     model, key = subject.run.model, "stage3_param_persistence_threshold"
     threshold = subject.zero.stage3_param_persistence_threshold
-    if subject.stage != 3 or model is None or not isinstance(threshold, int) or subject.unsure(ZERO, key):
+    if (
+        subject.stage != 3
+        or model is None
+        or not isinstance(threshold, int)
+        or subject.is_uncertain(ZERO, key)
+    ):
         return
     kept = sum(tensor.total_elements for tensor in model.tensors if tensor.elements <= threshold)
     kept = min(kept, subject.zero.stage3_model_persistence_threshold)
@@ -103,6 +108,6 @@ def nothing_divided(subject: Subject) -> Iterator[Hit]:
             f"parameters of up to {threshold:,} elements stay whole on every GPU: "
             f"{kept / model.num_parameters:.0%} of the model"
         )
-        place = (ZERO, key) if subject.sets(ZERO, key) else (ZERO,)
+        place = (ZERO, key) if subject.is_set(ZERO, key) else (ZERO,)
         wanted = SIZE_RULES[key].elements(model.hidden_size) if model.hidden_size else 100_000
         yield Hit(place, message, f'Set "{key}" to {wanted}')

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.base import ZERO
 from zerokit.findings import Remove
-from zerokit.lint.examples import Given, recipe, zero
+from zerokit.lint.examples import Facts, recipe, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
-from zerokit.lint.values_in_force import ZERO, in_force
 from zerokit.units import quantity
 
 rule = Rules("parallelism")
@@ -26,7 +26,7 @@ _QNW = (ZERO, "zero_quantized_nontrainable_weights")
     needs=("num_gpus",),
 )
 def hpz_divides(subject: Subject) -> Iterator[Hit]:
-    """A second copy for groups of GPUs that do not come out even
+    """A secondary partition size that does not divide the number of GPUs
 
     `zero_hpz_partition_size` GPUs share a second copy of the parameters. DeepSpeed asserts that it divides
     the number of GPUs, when training starts. A size above that number becomes that number.
@@ -55,7 +55,7 @@ def hpz_divides(subject: Subject) -> Iterator[Hit]:
     needs=("num_gpus",),
 )
 def hpz_node(subject: Subject) -> Iterator[Hit]:
-    """A second copy that gains nothing
+    """A secondary partition (hpZ) without a benefit
 
     The second copy of the parameters is there so that the backward pass gathers them inside a node, over
     NVLink rather than over the network. Groups larger than a node gather over the network again, and on a
@@ -91,7 +91,7 @@ def hpz_node(subject: Subject) -> Iterator[Hit]:
     good=zero(3, zero_quantized_gradients=True),
 )
 def quantized_gradients_scatter(subject: Subject) -> Iterator[Hit]:
-    """Quantised gradients without 'reduce_scatter'
+    """Quantized gradients without 'reduce_scatter'
 
     `zero_quantized_gradients` replaces the reduce-scatter of stage 3, and DeepSpeed asserts when training
     starts that `reduce_scatter` is on, as it is by default. The optimizer Muon needs it off, so the two
@@ -104,7 +104,7 @@ def quantized_gradients_scatter(subject: Subject) -> Iterator[Hit]:
     optimizer = subject.config.optimizer
     if optimizer is not None and optimizer.type.lower() == "muon":
         yield Hit(_QGZ, "Muon does not go with 'zero_quantized_gradients'", "Remove the key")
-    elif in_force(subject, ZERO, "reduce_scatter") is False:
+    elif subject.value(ZERO, "reduce_scatter") is False:
         message = "'zero_quantized_gradients' needs 'reduce_scatter', which is off"
         yield Hit(
             (ZERO, "reduce_scatter"), message, "Remove the key", fix=(Remove((ZERO, "reduce_scatter")),)
@@ -120,11 +120,11 @@ def quantized_gradients_scatter(subject: Subject) -> Iterator[Hit]:
     needs=("num_gpus",),
 )
 def quantized_gradients_node(subject: Subject) -> Iterator[Hit]:
-    """Quantised gradients that never leave a node
+    """Quantized gradients on a single node
 
     DeepSpeed reduces gradients in 4 bits only if the run has more than one node. On one node it uses the
-    ordinary reduce-scatter and says nothing. On several it counts as many GPUs for each as this process sees,
-    and fails if they do not come out even.
+    ordinary reduce-scatter and reports nothing. On several it counts as many GPUs for each as this process
+    sees, and fails if they do not come out even.
 
     Source: `__avg_scatter_grads` in `deepspeed/runtime/zero/stage3.py`; `_get_local_all_to_all_group` in
     `deepspeed/utils/groups.py`.
@@ -145,11 +145,11 @@ def quantized_gradients_node(subject: Subject) -> Iterator[Hit]:
     severity="warning",
     bad=zero(3, zero_quantized_nontrainable_weights=True),
     good=zero(3),
-    given=Given(recipe=recipe),
+    given=Facts(recipe=recipe),
     needs=("recipe",),
 )
 def quantized_frozen_weights(subject: Subject) -> Iterator[Hit]:
-    """Frozen weights to be quantised, and none is frozen
+    """Quantized frozen weights although no weight is frozen
 
     `zero_quantized_nontrainable_weights` stores parameters in 8 bits that training does not change, as there
     are under LoRA. Where all parameters are trained it finds none.

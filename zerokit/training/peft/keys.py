@@ -12,10 +12,10 @@ from pydantic import ConfigDict, FiniteFloat, PydanticUserError, TypeAdapter, Va
 
 from zerokit.errors import RecipeError, ZerokitError, did_you_mean, noted, raise_together
 from zerokit.extras import require
-from zerokit.recipe.also_called import meant
 from zerokit.recipe.model import PeftType
-from zerokit.recipe.validation_errors import wrong_type
-from zerokit.training.peft.alike import mistyped
+from zerokit.recipe.synonyms import meant
+from zerokit.spelling import mistyped
+from zerokit.validation import wrong_value
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -151,7 +151,7 @@ def _checked_value(name: str, value: Any, kind: Any) -> Any:
             if close is None:
                 return value
             raise RecipeError(f"{value!r} is not a choice here", hint=f"Did you mean '{close}'?") from None
-        message, hint = wrong_type(error, name)
+        message, hint = wrong_value(error, name)
         raise RecipeError(message, hint=hint) from None
     if isinstance(value, bool) and type(result) in (int, float):  # which Python counts as 1
         raise RecipeError(f"expected a number, found {str(value).lower()}", hint="Change the value")

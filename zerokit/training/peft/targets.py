@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import RecipeError, nearest, raise_together
-from zerokit.training.peft.alike import mistyped
+from zerokit.spelling import mistyped
 from zerokit.training.peft.keys import config_class
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, Phase, given
 from tests.config.strategies import configs
 from tests.examples import examples
 from zerokit.config import load_ds_config
-from zerokit.config.base import ALL_STAGES, Acts, in_stages
-from zerokit.config.conditions import Known
+from zerokit.config.base import ALL_STAGES, in_stages
+from zerokit.config.conditions import Acts, ConfigView
 from zerokit.config.descriptions import description
 from zerokit.config.key_index import all_sections, sections
-from zerokit.config.no_effect import without_effect
 from zerokit.config.schema import json_schema
+from zerokit.config.unused_keys import unused_keys
 from zerokit.documents import Document, KeyPath, dotted
 from zerokit.errors import ConfigError
 from zerokit.lint import check_document
@@ -87,8 +87,8 @@ ACTING: dict[str, dict[str, Any]] = {
 
 
 def idle(config: dict[str, Any], target: str | None = "deepspeed") -> set[str]:
-    known = Known(load_ds_config(config), target=target)
-    return {dotted(one.path) for one in without_effect(known) if not one.harmless}
+    known = ConfigView(load_ds_config(config), target=target)
+    return {dotted(one.path) for one in unused_keys(known) if not one.harmless}
 
 
 def lost(config: dict[str, Any], target: Any = "deepspeed") -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What other tools, and people, call the keys of a recipe; and what to say of a key that is none."""
+"""Other names of a recipe's keys, and hints for unknown keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from zerokit.errors import did_you_mean, nearest
 from zerokit.recipe.model import DataSection, ModelSection, Recipe, Section, TaskSection
 from zerokit.recipe.trainer_keys import OWNED, installed_types
 
-_ALSO_CALLED: Mapping[str, Collection[str]] = {
+_SYNONYMS: Mapping[str, Collection[str]] = {
     "model.path": ("model_name_or_path", "model_name", "model_id", "base_model", "pretrained_model"),
     "model.tokenizer": ("tokenizer_name", "tokenizer_name_or_path", "tokenizer_path"),
     "model.attn_implementation": (
@@ -90,13 +90,13 @@ def _by_name(names_of: Mapping[str, Collection[str]]) -> dict[str, str]:
     return {name: key for key, names in names_of.items() for name in names}
 
 
-_KEYS = _by_name(_ALSO_CALLED)
+_KEYS = _by_name(_SYNONYMS)
 _KEYS_WITHIN = {section: _by_name(names_of) for section, names_of in _WITHIN.items()}
 _SECTIONS: Mapping[str, type[Section]] = {"model": ModelSection, "data": DataSection, "task": TaskSection}
 
 
 def meant(section: str, name: str, choices: Iterable[str]) -> str:
-    """A hint for a key that its section does not have: what it is called here, or where it stands.
+    """A hint for a key that its section does not have: its name here, or its section.
 
     Args:
         section: of the recipe; empty for its top.
@@ -121,24 +121,24 @@ def key_meant(section: str, name: str, choices: Iterable[str]) -> str | None:
 
 
 def _known(section: str, name: str, choices: Collection[str]) -> str | None:
-    """The key that goes by another name, or stands in another section."""
-    whole = _KEYS_WITHIN.get(section, {}).get(name.replace("-", "_")) or whole_name(name)
+    """The key under another name, or in another section."""
+    whole = _KEYS_WITHIN.get(section, {}).get(name.replace("-", "_")) or full_name(name)
     if whole is None:
         return None
     above, _, key = whole.rpartition(".")
     return whole if (key in choices if above == section else "." not in section) else None
 
 
-def whole_name(name: str) -> str | None:
-    """The key that a name means by itself, with its section; None for one that is unknown, or of several."""
+def full_name(name: str) -> str | None:
+    """The key that a name means in any section; None if there is none, or several."""
     name = name.replace("-", "_")
     of_the_trainer = (installed_types() or {}).keys() - OWNED.keys()
     if name in _KEYS:  # older releases of transformers have some of them themselves
         return f"training.{name}" if name in of_the_trainer else _KEYS[name]
-    if name in _ALSO_CALLED or name in Recipe.model_fields:
+    if name in _SYNONYMS or name in Recipe.model_fields:
         return name
     found = [f"{section}.{name}" for section, model in _SECTIONS.items() if name in model.model_fields]
-    found += [key for key in _ALSO_CALLED if key.rpartition(".")[2] == name and key not in found]
+    found += [key for key in _SYNONYMS if key.rpartition(".")[2] == name and key not in found]
     if not found and name in of_the_trainer:
         return f"training.{name}"
     return found[0] if len(found) == 1 else None

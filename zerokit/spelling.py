@@ -1,0 +1,72 @@
+"""Names that are other names with a typing error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+
+from zerokit.errors import nearest
+
+NEAR = 0.7
+"""Likeness of two names, by `difflib`, from which on one may be the other misspelled."""
+VERY_NEAR = 0.8
+"""From here on it very probably is: the likeness of `thruput` and `throughput`."""
+
+
+def near(name: str, choices: Iterable[str], least: float = NEAR) -> list[str]:
+    """The choices that the name may be, misspelled, the most similar first; with at least that likeness."""
+    words = _folded(name)
+    matcher = SequenceMatcher(b=words, autojunk=False)
+    found: dict[str, float] = {}
+    for choice in choices:
+        matcher.set_seq1(_folded(choice))
+        if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least or matcher.ratio() < least:
+            continue
+        if _same_words(words.split("_"), _folded(choice).split("_")):
+            found[choice] = matcher.ratio()
+    return sorted(found, key=lambda choice: -found[choice])
+
+
+def mistyped(name: str, choices: Iterable[str]) -> str | None:
+    """The choice that a name plainly is, with a typing error; None also for a name in another case."""
+    close = nearest(name, choices)
+    if close is None or close.lower() == name.lower():
+        return None
+    return close if SequenceMatcher(None, name.lower(), close.lower()).ratio() >= VERY_NEAR else None
+
+
+def is_slip(name: str, choice: str, choices: Iterable[str]) -> bool:
+    """Whether the name can only be that choice with one or two slips of the pen."""
+    slips = distance(_folded(name), _folded(choice))
+    if slips > (2 if len(name) >= 8 else 1) or len(name) < 5:
+        return slips == 0
+    return all(distance(_folded(name), other) > slips for other in choices if other != choice)
+
+
+def distance(left: str, right: str) -> int:
+    """Letters to insert, delete, change, or swap with their neighbour to make one of the other."""
+    before: list[int] = []
+    last = list(range(len(right) + 1))
+    for row, letter in enumerate(left, 1):
+        now = [row]
+        for column, other in enumerate(right, 1):
+            cost = min(last[column] + 1, now[-1] + 1, last[column - 1] + (letter != other))
+            swapped = row > 1 and column > 1 and (letter, left[row - 2]) == (right[column - 2], other)
+            now.append(min(cost, before[column - 2] + 1) if swapped else cost)
+        before, last = last, now
+    return last[-1]
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("-", "_").replace(" ", "_")
+
+
+def _same_words(words: list[str], others: list[str]) -> bool:
+    """Whether no word of one name is in the place of a quite different one: `model` for `data`."""
+    changes = SequenceMatcher(a=words, b=others, autojunk=False).get_opcodes()
+    return all(
+        SequenceMatcher(a="".join(words[start:end]), b="".join(others[from_:to]), autojunk=False).ratio()
+        >= 0.5
+        for change, start, end, from_, to in changes
+        if change == "replace"
+    )

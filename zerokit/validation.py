@@ -1,0 +1,100 @@
+"""pydantic's errors in words: the one table of what was expected, for ds_configs, recipes and options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from zerokit.units import in_digits, quantity
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
+
+EXPECTED: Mapping[str, str] = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    "finite_number": "a finite number",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    "string_type": "text",
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type", "dataclass_type"), "a mapping"),
+    "null": "a mapping",
+    "none_required": "null",
+}
+"""Type of an error -> what the value should have been."""
+
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
+"""Type of an error -> its words, and the name of the bound in its context."""
+_CHOICES = ("literal_error", "enum")
+_TOKEN_COUNTS = ("seq_len", "target_len")
+_LONGEST = 40
+
+
+def bound(kind: str, context: Mapping[str, Any]) -> str | None:
+    """The bound that a number misses, such as "at least 1"; None for an error of another type."""
+    if kind not in _BOUNDS:
+        return None
+    words, key = _BOUNDS[kind]
+    limit = context[key]
+    return f"{words} {limit:g}" if isinstance(limit, float) else f"{words} {limit}"
+
+
+def shown(value: Any, *, name_strings: bool = True) -> str:
+    """A value as JSON has it, cut where it is long; strings are called so, to tell "8" from 8."""
+    if isinstance(value, float) and value - value != 0:
+        return str(value)
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]}..."
+    return f"the string {text}" if isinstance(value, str) and name_strings else text
+
+
+def wrong_value(error: ValidationError | Sequence[ErrorDetails], name: str) -> tuple[str, str]:
+    """What is wrong with a value, and a hint.
+
+    Args:
+        error: what a model or a TypeAdapter raised, or the part of it about this value. A union has an error
+            for each of its types.
+        name: the key's.
+    """
+    if isinstance(error, Sequence):
+        branches = list(error)
+    else:
+        branches = error.errors(include_url=False)
+        # An error inside a list or a mapping says more than that it is no text.
+        depth = max(len(branch["loc"]) for branch in branches)
+        branches = sorted((branch for branch in branches if len(branch["loc"]) == depth), key=by_weight)
+    kind, value, context = branches[0]["type"], branches[0]["input"], branches[0].get("ctx", {})
+    expected = dict.fromkeys(EXPECTED[one["type"]] for one in branches if one["type"] in EXPECTED)
+    if "a number" in expected:
+        expected.pop("a whole number", None)
+    words = " or ".join(expected)
+    if kind in _CHOICES:
+        choices = ", ".join(one["ctx"]["expected"] for one in branches if one["type"] in _CHOICES)
+        return f"{value!r} is not a choice here", f"Write {words + ', or ' if words else ''}{choices}"
+    if kind in EXPECTED:
+        return f"expected {words}, found {shown(value)}", _hint(EXPECTED[kind], value, name)
+    if (limit := bound(kind, context)) is not None:
+        return f"{name} is {shown(value)}", f"Make it {limit}"
+    if kind == "too_short":
+        least = quantity(context["min_length"], "item")
+        return f"{name} has {quantity(context['actual_length'], 'item')}", f"Give it at least {least}"
+    return f"{shown(value)} {branches[0]['msg'].removeprefix('Input ')}", "Change the value"
+
+
+def by_weight(details: ErrorDetails) -> tuple[bool, bool]:
+    """Sort key: unknown keys explain missing ones, and the branch of the right type explains the others."""
+    return details["type"] in EXPECTED, details["type"] == "missing"
+
+
+def _hint(expected: str, value: Any, name: str) -> str:
+    # The comma of a number that need not be whole may be a decimal one.
+    is_clear = expected == "a whole number" or (expected == "a number" and "," not in str(value))
+    number = in_digits(str(value), of_tokens=name in _TOKEN_COUNTS) if is_clear else None
+    return "Change the value" if number is None else f"Write {number}"
