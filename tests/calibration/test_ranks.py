@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests import processes
+from tests.faults.place import wait_until
 from zerokit.calibration.ranks import run_ranks
+from zerokit.distributed.process_table import children_of, stat_of
 from zerokit.errors import LaunchError
 
 WAITS = [sys.executable, "-c", "import signal; signal.pause()"]
@@ -69,3 +71,32 @@ def test_no_rank_outlives_what_is_told_to_leave(number: signal.Signals) -> None:
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+_CALIBRATES = "from zerokit.calibration.measure import Machine, measured; measured(Machine('cpu', 2, 1))"
+_DIAGNOSES = """
+from zerokit.distributed.ranks import free_port
+from zerokit.doctor.speed import _ask
+_ask("", [0, 0, 2, f"tcp://127.0.0.1:{free_port()}", 180])  # waits for another rank
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("code", "count"), [(_CALIBRATES, 2), (_DIAGNOSES, 1)], ids=["calibrate", "doctor"])
+def test_no_rank_outlives_a_command_that_is_killed(code: str, count: int) -> None:
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as measuring:
+        pids: list[int] = []
+        while len(pids) < count or not all(_has_torch(pid) for pid in pids):
+            pids = children_of(measuring.pid)
+            assert measuring.poll() is None
+        measuring.kill()
+    assert wait_until(lambda: not any(map(_runs, pids)), 20.0)
+
+
+def _has_torch(pid: int) -> bool:
+    return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+
+
+def _runs(pid: int) -> bool:
+    stat = stat_of(pid)
+    return stat is not None and stat.runs

@@ -37,6 +37,7 @@ from zerokit.hardware.hardware_file import BOUNDS
 from zerokit.hardware.prices.attention import AttentionCurve
 from zerokit.hardware.prices.figures import figures
 from zerokit.hardware.prices.names import element_bytes
+from zerokit.signals import end_with_parent
 from zerokit.units import GIB, MIB
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -100,6 +101,7 @@ def measured(machine: Machine, sizes: Sizes | None = None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         # -P: no file of this folder stands in the place of a module.
         command = [sys.executable, "-P", "-m", __name__, folder, *map(str, machine), json.dumps(sizes)]
+        command.append(str(os.getpid()))
         run_ranks([[*command, str(rank)] for rank in range(machine.ranks)], _LIMIT_SECONDS)
         found: dict[str, Any] = json.loads(Path(folder, _WRITTEN).read_text(encoding="utf-8"))
         return found
@@ -305,5 +307,6 @@ def _host(machine: Machine, gpu: Gpu, copies: Mapping[str, float], adam: float) 
 
 
 if __name__ == "__main__":
-    folder_, device_, ranks_, threads_, sizes_, rank_ = sys.argv[1:]
+    folder_, device_, ranks_, threads_, sizes_, parent_, rank_ = sys.argv[1:]
+    end_with_parent(int(parent_))
     _main(folder_, Machine(device_, int(ranks_), int(threads_)), Sizes(*json.loads(sizes_)), int(rank_))

@@ -37,7 +37,9 @@ _WAITED = re.compile(
 """What a rank says whose only fault may be that another one did not come."""
 
 _MEASURE = """
-import datetime, json, signal, socket, sys, time
+import ctypes, datetime, json, signal, socket, sys, time
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the doctor, or its ssh
 import torch
 import torch.distributed as dist
 
