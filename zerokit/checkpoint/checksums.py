@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from zerokit.documents import shown
-from zerokit.errors import CheckpointError
+from zerokit.documents import check_regular, shown, unreadable_reason
+from zerokit.errors import CheckpointError, DocumentError
 from zerokit.files import write_file
 
 SUMS_FILE = "SHA256SUMS"
@@ -41,11 +41,14 @@ def read_checksums(folder: Path) -> dict[str, str] | None:
     """
     file = folder / SUMS_FILE
     try:
+        check_regular(file, folder)
         lines = file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"cannot be read: {error}", where=shown(file), hint=_HINT) from None
+    except DocumentError as error:
+        raise CheckpointError(error.message, where=shown(file), hint=_HINT) from None
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
 
@@ -53,9 +56,11 @@ def check_checksums(folder: Path, sums: Mapping[str, str]) -> None:
     """Compare files of `folder` with what they were when they were saved.
 
     Raises:
-        CheckpointError: one is missing, cannot be read, or has changed.
+        CheckpointError: one is missing, cannot be read, is not in the folder, or has changed.
     """
     for name, digest in sums.items():
+        if (reason := unreadable_reason(folder / name, folder)) is not None:
+            raise CheckpointError(reason, where=shown(folder / name), hint=_HINT)
         if _sha256(folder / name) != digest:
             raise CheckpointError(
                 f"is not what was saved: its SHA-256 is not that of {SUMS_FILE}",

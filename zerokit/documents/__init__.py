@@ -28,20 +28,23 @@ from zerokit.documents.reading import (
     read_bytes,
     read_document,
     shown,
-    without_waiting,
 )
+from zerokit.documents.regular_files import COPY, check_regular, first_unreadable, unreadable_reason
 from zerokit.documents.yaml_reader import parse_scalar, parse_yaml
 
 __all__ = [
     "ABSENT",
+    "COPY",
     "MAX_BYTES",
     "Departure",
     "Document",
     "Key",
     "KeyPath",
     "Span",
+    "check_regular",
     "dotted",
     "finite",
+    "first_unreadable",
     "from_dotted",
     "has_value",
     "is_file",
@@ -55,8 +58,8 @@ __all__ = [
     "read_bytes",
     "read_document",
     "shown",
+    "unreadable_reason",
     "value_at",
     "with_value",
     "without",
-    "without_waiting",
 ]
