@@ -19,6 +19,7 @@ from zerokit.distributed.launcher import deepspeed_words
 from zerokit.errors import ZerokitError
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import read_log
+from zerokit.staging import open_new
 from zerokit.units import format_seconds
 
 _POLL_SECONDS = 0.2
@@ -57,7 +58,7 @@ def run(num_ranks: int, words: list[str], log: Path, metrics: Path | None, *, wh
     # On CPU glibc would keep freed activations in its heap, in pieces: more memory, and no faster.
     environment.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**20))
     with (
-        log.open("w", encoding="utf-8") as output,
+        open_new(log) as output,
         subprocess.Popen(
             deepspeed_words(num_ranks, *words),
             cwd=home(),
