@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,18 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import work
+from tests import processes, work
 from tests.examples import examples
+from tests.tiny import REPOSITORY
 from zerokit.documents import (
     MAX_BYTES,
     Document,
     dotted,
+    first_unreadable,
     parse_json,
     parse_scalar,
     parse_yaml,
     read_bytes,
     read_document,
     reading,
+    unreadable_reason,
 )
 from zerokit.documents.json_reader import MAX_DEPTH
 from zerokit.errors import DocumentError
@@ -319,9 +323,10 @@ def test_a_file_of_data_is_not_read_to_its_end(ending: str, most: int, tmp_path:
 
 
 @pytest.mark.parametrize("ending", ["json", "yaml"])
-def test_a_file_without_end_is_read_up_to_the_bound(ending: str, tmp_path: Path) -> None:
-    file = tmp_path / f"endless.{ending}"
-    file.symlink_to("/dev/zero")
+def test_a_large_file_is_read_up_to_the_bound(ending: str, tmp_path: Path) -> None:
+    file = tmp_path / f"large.{ending}"
+    with file.open("wb") as opened:
+        opened.truncate(1 << 40)
     assert len(read_bytes(file)) == MAX_BYTES + 1
     with pytest.raises(DocumentError, match=f"is larger than {MAX_BYTES >> 20} MiB"):
         read_document(file)
@@ -380,3 +385,73 @@ def test_scalars_and_dotted_paths() -> None:
 def test_aliases_that_would_never_end_are_one_line(text: str, message: str) -> None:
     with pytest.raises(DocumentError, match=message):
         parse_yaml(text, "a.yaml")
+
+
+@pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/kmsg", "/sys/kernel/notes", "/dev/zero"])
+def test_what_the_kernel_makes_up_is_not_read(path: str, tmp_path: Path) -> None:
+    if not Path(path).exists():
+        pytest.skip("there is none")
+    (tmp_path / "link.json").symlink_to(path)
+    for file in (path, tmp_path / "link.json"):
+        with pytest.raises(DocumentError, match="not a regular file"):
+            read_bytes(file)
+
+
+def test_a_file_of_a_folder_is_regular_and_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (tmp_path / "private.json").write_text('{"a": "secret"}')
+    (tmp_path / "other").symlink_to(folder)
+    (folder / "inside.json").symlink_to("config.json")
+    (folder / "outside.json").symlink_to("../private.json")
+    (folder / "nothing.json").symlink_to("../nothing.json")
+    (folder / "itself.json").symlink_to("itself.json")
+    os.mkfifo(folder / "pipe.json")
+    assert read_document(tmp_path / "other/inside.json", folder=tmp_path / "other").data == {}
+    assert read_document(folder / "outside.json").data == {"a": "secret"}  # which a person has named
+    for name, reason in (
+        ("outside.json", "leads out of its folder"),
+        ("../private.json", "leads out of its folder"),
+        ("nothing.json", "leads out of its folder"),
+        ("pipe.json", "is a pipe, not a regular file"),
+    ):
+        assert unreadable_reason(folder / name, folder) == reason
+        with pytest.raises(DocumentError, match=reason):
+            read_document(folder / name, folder=folder)
+    for name in ("itself.json", "deep", "absent.json", "inside.json"):
+        assert unreadable_reason(folder / name, folder) is None
+    assert first_unreadable(folder) == (folder / "nothing.json", "leads out of its folder")
+
+
+@pytest.mark.parametrize(
+    ("blob", "is_read"),
+    [
+        ("model/blobs/" + "ab" * 20, True),
+        ("model/blobs/" + "ab" * 32, True),
+        ("model/blobs/notes.txt", False),
+        ("other/blobs/" + "ab" * 20, False),
+        ("model/snapshots/cd/config.json", False),
+    ],
+)
+def test_links_of_the_hub_cache_lead_to_blobs_of_their_own_repository(
+    blob: str, is_read: bool, tmp_path: Path
+) -> None:
+    snapshot = tmp_path / "model/snapshots" / ("12" * 20)
+    for folder in (snapshot / "additional_chat_templates", (tmp_path / blob).parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    (tmp_path / blob).write_text("{}")
+    for name in ("config.json", "additional_chat_templates/tool.jinja"):
+        link = snapshot / name
+        link.symlink_to(os.path.relpath(tmp_path / blob, link.parent))
+        assert (unreadable_reason(link, snapshot) is None) == is_read
+
+
+@pytest.mark.parametrize("stdin", ["< a.json", "< /dev/null", "<<< ''", "< <(cat a.json)"])
+def test_standard_input_by_another_name_is_read(stdin: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    code = "from zerokit.documents import read_bytes; print(read_bytes('/dev/stdin'))"
+    command = ["bash", "-c", f'{sys.executable} -c "{code}" {stdin}']
+    expected = {"a.json": "{}", "< /dev/null": "", "<<< ''": "\\n"}
+    printed = processes.checked(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    assert printed == f"b'{next(text for word, text in expected.items() if word in stdin)}'\n"

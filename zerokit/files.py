@@ -36,49 +36,64 @@ def refusals_told() -> Iterator[None]:
         raise ZerokitError(str(error.strerror), where=shown(error.filename), hint=hint) from None
 
 
-def write_file(path: str | Path, content: str | bytes, *, force: bool = True) -> None:
+def write_file(
+    path: str | Path, content: str | bytes, *, force: bool = True, follow_links: bool = False
+) -> None:
     """Write a file in one go; text as UTF-8. See :func:`new_file`."""
-    with new_file(path, force=force) as file:
+    with new_file(path, force=force, follow_links=follow_links) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
-def new_file(path: str | Path, *, force: bool = True) -> Iterator[IO[bytes]]:
+def new_file(path: str | Path, *, force: bool = True, follow_links: bool = False) -> Iterator[IO[bytes]]:
     """Write a file beside `path` and, when the block ends well, put it in its place.
 
-    So nobody ever sees half a file, whatever ends this process. A link stays a link, an existing file
-    keeps its permissions and its owner, and a device or a pipe is written as it is. Only a file that has
-    other names, or an owner that this process cannot give to another file, is written over where it lies,
-    once its new content is safe beside it.
+    So nobody ever sees half a file, whatever ends this process. An existing file keeps its permissions and
+    its owner. Only a file with an owner that this process cannot give to another file is written over where
+    it lies, once its new content is safe beside it.
 
     Args:
         path: the file.
         force: whether an existing file may be replaced.
+        follow_links: for a path that a person has named. A link then stays a link, a file that has other
+            names is written over where it lies, and a device or a pipe is written as it is. Where zerokit
+            chooses the name, the new file takes the place of all of these, and what they lead to stays as
+            it is.
 
     Raises:
         ZerokitError: as :func:`check_writable`, or the disk is full. Other errors of the block are its own.
     """
     path = Path(path)
-    check_writable(path, force=force)
-    if path.exists() and not path.is_file():
+    check_writable(path, force=force, follow_links=follow_links)
+    if follow_links and path.exists() and not path.is_file():
         with io.BufferedWriter(_Output(path, path)) as file:
             yield file
         return
-    target = path.resolve()
+    target = path.resolve() if follow_links else path
+    old = target if follow_links or is_own_file(target) else None
     temporary = target.with_name(f".{target.name[:50]}.{os.urandom(8).hex()}")
     try:
-        with io.BufferedWriter(_Output(path, temporary, target)) as file:
+        with io.BufferedWriter(_Output(path, temporary, old)) as file:
             yield file
             file.flush()
             with _explained(path):
                 os.fsync(file.fileno())
         with _explained(path):
-            if _can_be_replaced(target, temporary):
+            if old is None or _can_be_replaced(old, temporary):
                 temporary.replace(target)
             else:
                 _write_over(target, temporary)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_own_file(path: Path) -> bool:
+    """Whether a path is a regular file, no link, and the only name of that file."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
 
 
 def _can_be_replaced(old: Path, new: Path) -> bool:
@@ -137,8 +152,8 @@ def _explained(path: Path) -> Iterator[None]:
         ) from None
 
 
-def check_writable(path: str | Path, *, force: bool = True) -> None:
-    """See that a file can be written, before anything long begins.
+def check_writable(path: str | Path, *, force: bool = True, follow_links: bool = False) -> None:
+    """See that a file can be written, before anything long begins; arguments as of :func:`new_file`.
 
     Raises:
         ZerokitError: it is a folder, there is no folder for it, it or its folder is read-only, or it exists
@@ -148,20 +163,27 @@ def check_writable(path: str | Path, *, force: bool = True) -> None:
     problem = None
     with _explained(path):
         with suppress(FileNotFoundError, NotADirectoryError):
-            path.stat()  # of a name that is too long, and a link to itself, not every Python says so below
-        if path.is_dir():
+            # Of a name that is too long, and a link to itself, not every Python says so below.
+            path.stat(follow_symlinks=follow_links)
+        is_replaced = not follow_links and path.is_symlink()
+        is_there = is_replaced or path.exists()
+        if path.is_dir() and not is_replaced:
             problem = "is a folder", "Name a file in it"
-        elif not path.exists() or path.is_file():
-            folder = path.resolve().parent
+        elif not follow_links or not is_there or path.is_file():
+            folder = (path.resolve() if follow_links else path.absolute()).parent
             there = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
             if not there.is_dir():
                 problem = f"cannot be written: {shown(there)} is not a folder", "Name a file in a folder"
             elif there != folder:
                 problem = "cannot be written: its folder does not exist", f"Make {folder} first"
-            elif path.exists() and not force:
+            elif is_there and not force:
                 problem = "the file exists", "Add --force to overwrite it"
             # Whoever may write to a folder may replace what is read-only in it; and root may do anything.
-            elif path.exists() and not (path.stat().st_mode & 0o222 and os.access(path, os.W_OK)):
+            elif (
+                is_there
+                and not is_replaced
+                and not (path.stat().st_mode & 0o222 and os.access(path, os.W_OK))
+            ):
                 problem = "cannot be written: the file is read-only", "Name another, or try chmod u+w"
             elif not os.access(folder, os.W_OK):
                 problem = "cannot be written: its folder is read-only", "Name a file in another folder"

@@ -10,9 +10,11 @@ import pytest
 
 from tests.checkpoint.small import save_checkpoint
 from tests.cli import conftest
+from zerokit.checkpoint.aside import UNFINISHED
 from zerokit.checkpoint.prune import plan_pruning, remove
 from zerokit.checkpoint.step_folder import find_step_folder
 from zerokit.errors import CheckpointError
+from zerokit.staging import MARK
 
 zerokit = conftest.zerokit
 
@@ -20,6 +22,8 @@ zerokit = conftest.zerokit
 def run_of(folder: Path, *names: str) -> Path:
     for step, name in enumerate(names):
         save_checkpoint(folder / name / f"global_step{step}")
+    if (folder / UNFINISHED).is_dir():
+        (folder / UNFINISHED / MARK).touch()
     return folder
 
 
@@ -61,7 +65,7 @@ def test_a_removal_that_was_interrupted_is_ended(tmp_path: Path) -> None:
     for folder in plan_pruning(run, 1).removed:
         remove(folder)
     assert sorted(path.name for path in run.iterdir()) == [".unfinished", "checkpoint-200"]
-    assert [path.name for path in (run / ".unfinished").iterdir()] == ["notes"]
+    assert sorted(path.name for path in (run / ".unfinished").iterdir()) == [MARK, "notes"]
 
 
 def test_a_checkpoint_that_a_run_is_writing_is_left_alone(tmp_path: Path) -> None:
@@ -69,7 +73,7 @@ def test_a_checkpoint_that_a_run_is_writing_is_left_alone(tmp_path: Path) -> Non
     for folder in plan_pruning(run, 1).removed:
         remove(folder)
     assert sorted(path.name for path in run.iterdir()) == [".unfinished", "checkpoint-200"]
-    assert [path.name for path in (run / ".unfinished").iterdir()] == ["checkpoint-300"]
+    assert sorted(path.name for path in (run / ".unfinished").iterdir()) == [MARK, "checkpoint-300"]
 
 
 def test_half_of_a_checkpoint_never_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,7 @@ def test_a_missing_file_is_seen(folder: Path) -> None:
 
 
 def test_a_device_is_not_read(folder: Path) -> None:
-    with refused(folder, r"rng_state_0\.pth: is not a plain file"):
+    with refused(folder, r"rng_state_0\.pth: is a device, not a regular file"):
         (folder / "rng_state_0.pth").unlink()
         (folder / "rng_state_0.pth").symlink_to("/dev/zero")
 
@@ -195,3 +195,17 @@ def test_checksums_that_cannot_be_read_are_named(kind: str, folder: Path) -> Non
     makes[kind]()
     with pytest.raises(CheckpointError, match=r"SHA256SUMS(:1)?: is .*--no-verify"):
         complete_checksums(folder)
+
+
+@pytest.mark.parametrize("name", ["../private", "/etc/hostname", "/proc/kmsg"])
+def test_checksums_are_of_files_of_the_folder(name: str, folder: Path) -> None:
+    (folder.parent / "private").touch()
+    with pytest.raises(CheckpointError, match=r"leads out of its folder|is made up by the kernel"):
+        check_checksums(folder, {name: "0" * 64})
+
+
+def test_a_pipe_for_checksums_is_not_waited_for(folder: Path) -> None:
+    (folder / "SHA256SUMS").unlink()
+    os.mkfifo(folder / "SHA256SUMS")
+    with pytest.raises(CheckpointError, match="SHA256SUMS: is a pipe"):
+        read_checksums(folder)

@@ -150,7 +150,7 @@ def test_a_config_that_cannot_be_used_is_named(config: str | None, message: str,
 def test_a_file_without_end_is_not_given_to_transformers(name: str, folder: Path) -> None:
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to("/dev/zero")
-    assert f"{name} is a device or a pipe, not a file" in error_of(folder)
+    assert f"{name} is a device, not a regular file" in error_of(folder)
     (folder / name).unlink()
     with (folder / name).open("wb") as file:
         file.truncate(MAX_BYTES + 1)
@@ -228,3 +228,33 @@ def test_shards_in_folders_of_a_hub_model_are_downloaded_by_their_names(
     assert resolve_checkpoint("org/name", where="w", revision="r") == tmp_path
     assert [options["revision"] for options in asked] == ["r", "r"]
     assert asked[1]["allow_patterns"] == ["a/model.safetensors", "b/model.safetensors"]
+
+
+@pytest.mark.parametrize("name", ["../private.safetensors", "/etc/passwd", "link.safetensors"])
+def test_weights_are_files_of_the_folder(name: str, folder: Path) -> None:
+    weights = {"weight": torch.ones(2)}
+    save_file(weights, folder.parent / "private.safetensors")
+    if name == "link.safetensors":
+        (folder / name).symlink_to("../private.safetensors")
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    index = {"metadata": {}, "weight_map": {"weight": name}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert f"{folder / name} leads out of its folder" in error_of(folder)
+    with pytest.raises(ModelError, match="leads out of its folder"):
+        weight_files(folder, where="w")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tokenizer.notes", "modeling.py", "custom_generate/generate.py", "additional_chat_templates/a.jinja"],
+)
+def test_what_transformers_would_read_is_in_the_folder(name: str, folder: Path) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).symlink_to("/proc/self/environ")
+    assert f"{folder / name} is made up by the kernel" in error_of(folder)
+    (folder / name).unlink()
+    (folder / name).symlink_to(Path(__file__))
+    assert f"{folder / name} leads out of its folder" in error_of(folder)
+    (folder / name).unlink()
+    (folder / "README.md").symlink_to("/dev/zero")  # which nobody reads
+    check_checkpoint(folder, where="w")

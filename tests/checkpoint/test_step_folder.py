@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoint.small import save_checkpoint
 from zerokit.checkpoint.step_folder import find_step_folder
 from zerokit.errors import CheckpointError
 
@@ -68,3 +69,13 @@ def test_whole_weights_are_told_from_parts_of_ranks(
     with pytest.raises(CheckpointError, match=rf"_3: {re.escape(says)}") as raised:
         find_step_folder(tmp_path / "run")
     assert raised.value.hint == mend
+
+
+def test_a_checkpoint_is_what_a_person_names_and_no_link_of_the_run(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "elsewhere/checkpoint-2/global_step2")
+    save_checkpoint(tmp_path / "run/checkpoint-1/global_step1")
+    link = tmp_path / "run/checkpoint-2"
+    link.symlink_to(tmp_path / "elsewhere/checkpoint-2")
+    with pytest.raises(CheckpointError, match="leads out of its folder"):
+        find_step_folder(tmp_path / "run")
+    assert find_step_folder(link) == link / "global_step2"

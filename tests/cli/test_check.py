@@ -410,3 +410,11 @@ def test_nothing_heavy_is_imported() -> None:
         "assert not heavy, heavy"
     )
     processes.checked([sys.executable, "-c", code])
+
+
+def test_a_folder_is_fixed_without_what_links_of_it_lead_to(zerokit: Run, bad: Path, tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/link.json").symlink_to(bad)
+    before = bad.read_text()
+    code, _, err = zerokit("check", tmp_path / "configs", "--fix")
+    assert (code, bad.read_text()) == (2, before), err

@@ -191,12 +191,30 @@ def test_data_beside_folders_with_data_are_refused(tmp_path: Path) -> None:
 
 
 def test_folders_that_links_lead_to_are_read_once(tmp_path: Path) -> None:
-    for name in ("data/own", "elsewhere"):
+    for name in ("own", ".store"):
         (tmp_path / name).mkdir(parents=True)
         write(tmp_path / name, "a.jsonl", JSONL)
-    (tmp_path / "data/linked").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "elsewhere/back").symlink_to(tmp_path / "data")
-    assert len(load_examples(str(tmp_path / "data"), where="w")) == 4
+    (tmp_path / "linked").symlink_to(".store")
+    (tmp_path / ".store/back").symlink_to(tmp_path)
+    assert len(load_examples(str(tmp_path), where="w")) == 4
+
+
+@pytest.mark.parametrize("name", ["b.jsonl", "deep"])
+def test_a_link_out_of_a_folder_of_data_is_refused(name: str, tmp_path: Path) -> None:
+    for folder in ("data", "elsewhere"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder, "a.jsonl", JSONL)
+    target = tmp_path / "elsewhere"
+    (tmp_path / "data" / name).symlink_to(target if name == "deep" else target / "a.jsonl")
+    error = error_of(str(tmp_path / "data"))
+    assert error.message == f"'{tmp_path / 'data' / name}' leads out of its folder"
+    assert len(load_examples([str(tmp_path / "data/a.jsonl"), str(target)], where="w")) == 4
+
+
+def test_a_file_that_the_kernel_makes_up_is_no_data(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").symlink_to("/proc/self/environ")
+    for source in (str(tmp_path / "a.txt"), str(tmp_path), f"{tmp_path}/*.txt"):
+        assert error_of(source).message.endswith("a.txt' is made up by the kernel, not a regular file")
 
 
 def test_a_pattern_is_the_files_that_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from zerokit.distributed.nvme import (
     uses_nvme,
 )
 from zerokit.documents import dotted
-from zerokit.errors import ConfigError
+from zerokit.errors import ConfigError, ZerokitError
 
 pytestmark = pytest.mark.torch
 
@@ -79,3 +79,26 @@ def test_what_an_earlier_run_has_left_is_cleared_of_a_rank_alone(tmp_path: Path)
     assert len(list(tmp_path.glob("*/*/rank*"))) == 2
     clear_swap_folder(on_nvme("offload_optimizer", str(tmp_path)), 1)
     assert [path.name for path in tmp_path.glob("*/*/rank*")] == ["rank0"]
+
+
+@pytest.mark.parametrize("name", ["zero_stage_3", "zero_stage_3/optimizer", "zero_stage_3/optimizer/rank0"])
+def test_a_link_where_deepspeed_swaps_to_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "home/optimizer/rank0").mkdir(parents=True)
+    link = tmp_path / "nvme" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "home")
+    zero = on_nvme("offload_optimizer", str(tmp_path / "nvme"))
+    with pytest.raises(ConfigError, match=r"nvme_path: '.*' is a link"), holding_swap_folders(zero, dotted):
+        pass
+
+
+def test_the_lock_of_a_swap_folder_is_no_link(tmp_path: Path) -> None:
+    zero = on_nvme("offload_optimizer", str(tmp_path))
+    with holding_swap_folders(zero, dotted):
+        (lock,) = tmp_path.iterdir()
+    lock.unlink()
+    (tmp_path / "theirs").write_text("theirs")
+    lock.symlink_to("theirs")
+    with pytest.raises(ZerokitError, match="is a link"), holding_swap_folders(zero, dotted):
+        pass
+    assert (tmp_path / "theirs").read_text() == "theirs"

@@ -577,3 +577,11 @@ def test_a_packed_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(b"\x1f\x8b\x08xxxx")
     with pytest.raises(DocumentError, match="zcat"):
         read_log(str(tmp_path / "a.gz"))
+
+
+def test_what_is_no_log_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "run.log").symlink_to("/proc/self/environ")
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/proc/kmsg", "/dev/zero", tmp_path / "run.log", tmp_path / "pipe"):
+        with pytest.raises(DocumentError, match=r"not a regular file\. Name a log file; for a pipe"):
+            read_log(str(path))

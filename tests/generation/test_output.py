@@ -1,5 +1,6 @@
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,18 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
         check_output(tmp_path, force=True)
     with pytest.raises(ZerokitError, match="its folder does not exist"):
         check_output(tmp_path / "none" / "out.jsonl", force=True)
+
+
+@pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to])
+def test_what_is_kept_until_the_end_takes_the_place_of_a_link(
+    plant: Callable[[Path, Path], None], tmp_path: Path
+) -> None:
+    out, theirs = tmp_path / "out.jsonl", tmp_path / "theirs"
+    theirs.write_text("theirs")
+    plant(partial_path(out), theirs)
+    results = Results(out, io.StringIO())
+    results.add([record(0, Prompt("a"), 1, [DONE])])
+    assert not partial_path(out).is_symlink()
+    results.finish()
+    assert theirs.read_text() == "theirs"
+    assert [line["index"] for line in lines(out.read_text(encoding="utf-8"))] == [0]

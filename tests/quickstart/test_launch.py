@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from zerokit.distributed.extensions import COMPILING
+from zerokit.errors import ZerokitError
 from zerokit.quickstart import launch
+from zerokit.quickstart.plan import Devices, make_plan, write_plan
 
 
 def finishes(code: str) -> list[str]:
@@ -58,3 +60,25 @@ def test_it_says_how_long_is_left(
     monkeypatch.setattr(launch, "deepspeed_words", lambda ranks, *words: finishes(write))
     launch.run(2, ["train.py"], tmp_path / "log", metrics, what="corpus")
     assert "      step 10/40  loss 2.500  1 min 30 s left\n" in capsys.readouterr().err
+
+
+def test_its_files_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, folder = tmp_path / "theirs", tmp_path / "quickstart"
+    theirs.mkdir()
+    folder.mkdir()
+    (theirs / "file").write_text("theirs")
+    plan = make_plan(folder, Devices("CPU", 2, "fp32"))
+    write_plan(plan)
+    files = [path for path in folder.iterdir() if path.is_file()]
+    for file in (*files, folder / "log"):
+        file.unlink(missing_ok=True)
+        file.symlink_to(theirs / "file")
+    plan.own_recipe_file.unlink()
+    write_plan(plan)
+    monkeypatch.setattr(launch, "deepspeed_words", lambda ranks, *words: [sys.executable, "-c", ""])
+    launch.run(2, ["train.py"], folder / "log", None, what="corpus")
+    assert (theirs / "file").read_text() == "theirs"
+    plan.stages[0].folder.rmdir()
+    plan.stages[0].folder.symlink_to(theirs)
+    with pytest.raises(ZerokitError, match="corpus: is a link"):
+        write_plan(plan)

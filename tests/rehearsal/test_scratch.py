@@ -11,6 +11,7 @@ import pytest
 from tests import processes
 from tests.rehearsal import fake_worker
 from zerokit.rehearsal.scratch import scratch_folder
+from zerokit.staging import MARK
 
 REHEARSE = """
 import os, sys
@@ -63,3 +64,16 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
         assert first.is_dir()
         assert not second.parent.exists()
     assert list(tmp_path.iterdir()) == [other]
+
+
+def test_a_folder_that_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "files").mkdir(parents=True)
+    for name in ("lock", MARK):
+        (project / name).touch()
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    (temporary / "zerokit-rehearsal-x").symlink_to(project)
+    with scratch_folder(temporary):
+        pass
+    assert (project / "files").is_dir()

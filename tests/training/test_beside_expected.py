@@ -98,7 +98,7 @@ def test_measured_stands_beside_expected() -> None:
 
 def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
-    with pytest.raises(LaunchError, match="No such file"):
+    with pytest.raises(LaunchError, match="no such file"):
         read_rehearsed(file, 2)
     report = RehearsalReport.model_construct(
         world_size=2, device=DeviceMemory.model_construct(peak_bytes=7), ranks=[], time=None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +12,12 @@ from typing import Any
 import pytest
 
 from zerokit.checkpoint.aside import UNFINISHED
-from zerokit.errors import CheckpointError
+from zerokit.errors import CheckpointError, ZerokitError
+from zerokit.staging import make_staging
 from zerokit.training.checksums import publish, seal
 from zerokit.training.disks import lacks_room
 from zerokit.training.folder import OutputFolder, checkpoints, remove_old
+from zerokit.training.identity import Identity
 from zerokit.training.resume import find_resume, saved_by
 
 
@@ -108,7 +112,7 @@ def alone(**ranks: int) -> Any:
 
 def test_a_checkpoint_has_its_name_only_when_all_of_it_is_there(tmp_path: Path) -> None:
     written, saved = tmp_path / UNFINISHED / "checkpoint-5", tmp_path / "checkpoint-5"
-    of_a_run(tmp_path / UNFINISHED, 5, sealed=False)
+    of_a_run(make_staging(tmp_path / UNFINISHED), 5, sealed=False)
     (written / "latest").unlink()
     (written / "latest").symlink_to("gone")  # such as on a server that has lost it
     group = alone(world_size=2)
@@ -130,7 +134,7 @@ def test_a_checkpoint_has_its_name_only_when_all_of_it_is_there(tmp_path: Path) 
 def test_a_checkpoint_is_removed_under_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (2, 10):
         of_a_run(tmp_path, number)
-    monkeypatch.setattr("zerokit.checkpoint.aside.shutil.rmtree", lambda *_, **__: None)  # killed
+    monkeypatch.setattr("zerokit.staging.shutil.rmtree", lambda *_, **__: None)  # killed
     remove_old(tmp_path, 1, last=tmp_path / "checkpoint-10", best=None)
     assert checkpoints(tmp_path) == [tmp_path / "checkpoint-10"]
     monkeypatch.undo()
@@ -180,3 +184,30 @@ def test_the_parts_of_another_step_in_a_checkpoint_are_not_counted(tmp_path: Pat
     (checkpoint / "global_step30/zero_pp_rank_0_mp_rank_00_optim_states.pt").unlink()
     with pytest.raises(CheckpointError, match="lacks the states of the optimizer of each rank"):
         last_of(tmp_path)
+
+
+def test_a_lock_that_is_a_link_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "keys").write_text("ssh-rsa")
+    for plant in (Path.symlink_to, Path.hardlink_to):
+        plant(tmp_path / "out/run.lock", tmp_path / "keys")
+        with ExitStack() as held, pytest.raises(ZerokitError, match=r"out/run\.lock: is "):
+            OutputFolder(tmp_path / "out", "there", force=False, resume=None)._take(held, "0123abcd")
+        assert (tmp_path / "keys").read_text() == "ssh-rsa"
+        (tmp_path / "out/run.lock").unlink()
+
+
+@pytest.mark.parametrize("run_id", ["../../x", "..", "", "/tmp/x", 7, None])
+def test_an_id_that_is_not_hexadecimal_names_no_folder(run_id: object, tmp_path: Path) -> None:
+    checkpoint = of_a_run(tmp_path / "parent/run", 1)
+    identity = {field.name: {} for field in fields(Identity)} | {"run_id": run_id}
+    (checkpoint / "zerokit_run.json").write_text(json.dumps(identity))
+    output = OutputFolder(tmp_path / "parent/run", "there", force=True, resume=None)
+    with ExitStack() as held, pytest.raises(CheckpointError, match="is not hexadecimal"):
+        output._take(held, "0123abcd")
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_dir()) == [
+        "checkpoint-1",
+        "global_step1",
+        "parent",
+        "run",
+    ]

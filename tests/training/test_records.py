@@ -334,3 +334,27 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(
 def test_finite_keeps_what_json_has() -> None:
     data = {"a": [1, 1.5, True, None, "NaN"], "b": {"c": (NAN, -INFINITE)}}
     assert finite(data) == {"a": [1, 1.5, True, None, "NaN"], "b": {"c": [None, None]}}
+
+
+@pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to])
+def test_lines_are_added_to_the_files_of_the_run_alone(plant: Any, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    drive(RunProgress(run, to_csv=True), {1: {"loss": 3.0}})
+    for name in (METRICS_FILE, "metrics.csv"):
+        (run / name).rename(tmp_path / name)
+        plant(run / name, tmp_path / name)
+    before = [(tmp_path / name).read_bytes() for name in (METRICS_FILE, "metrics.csv")]
+    drive(RunProgress(run, to_csv=True), {2: {"loss": 2.0}}, start=1)
+    assert [(tmp_path / name).read_bytes() for name in (METRICS_FILE, "metrics.csv")] == before
+    # A second name of the file has what the run has written until now.
+    assert [line["step"] for line in lines(run)] == ([1, 2] if plant is Path.symlink_to else [0, 1, 1, 2])
+
+
+def test_the_curve_takes_the_place_of_a_link(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    drive(RunProgress(tmp_path), {1: {"loss": 3.0}})
+    (tmp_path / "theirs").write_text("theirs")
+    (tmp_path / "loss.png").symlink_to("theirs")
+    draw_losses(tmp_path / METRICS_FILE, tmp_path / "loss.png")
+    assert (tmp_path / "theirs").read_text() == "theirs"
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -20,8 +21,9 @@ from tests.training.test_records import REPORT
 from zerokit.checkpoint.source import check_checkpoint
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import Ranks
-from zerokit.errors import CheckpointError, RecipeError, RunError
+from zerokit.errors import CheckpointError, RecipeError, RunError, ZerokitError
 from zerokit.recipe import load_recipe
+from zerokit.staging import make_staging
 from zerokit.training.disks import DiskProblems
 from zerokit.training.folder import OutputFolder, checkpoints
 from zerokit.training.save import save_model, settle
@@ -46,6 +48,7 @@ class StubTrainer(OnDisk):
 
     def save_model(self, folder: str) -> None:
         assert not Path(folder).exists()  # nothing of an earlier save is mixed in
+        make_staging(Path(folder))
         self.model.save_pretrained(folder, **self.options)
         (Path(folder) / "training_args.bin").write_bytes(b"a pickle")
 
@@ -74,7 +77,7 @@ def test_a_rehearsal_saves_without_the_weights_that_it_does_not_write(
 ) -> None:
     class Suppressed(OnDisk):
         def save_model(self, folder: str) -> None:
-            Path(folder).mkdir()
+            make_staging(Path(folder))
 
     with pytest.raises(CheckpointError, match="has no weights"):
         save(Suppressed(), tmp_path)
@@ -96,7 +99,7 @@ def test_a_new_model_replaces_all_files_of_the_old_one(
 def test_what_a_crash_left_in_the_staging_folder_is_not_published(
     model: PreTrainedModel, tmp_path: Path
 ) -> None:
-    (tmp_path / ".saving").mkdir()
+    make_staging(tmp_path / ".saving")
     (tmp_path / ".saving" / "model-00001-of-00002.safetensors").write_bytes(b"half")
     save(StubTrainer(model), tmp_path)
     assert not list(tmp_path.glob("model-*"))
@@ -170,7 +173,8 @@ class CopyTrainer(OnDisk):
         self.folder = folder
 
     def save_model(self, folder: str) -> None:
-        shutil.copytree(self.folder, folder)
+        Path(folder).parent.mkdir(exist_ok=True)
+        shutil.copytree(self.folder, make_staging(Path(folder)), dirs_exist_ok=True)
 
 
 @pytest.mark.parametrize(("first", "second"), [("100KB", "5GB"), ("5GB", "100KB")])
@@ -264,7 +268,8 @@ def test_other_ranks_publish_nothing(model: PreTrainedModel, tmp_path: Path) -> 
 
 
 def test_what_an_ended_resume_has_left_is_removed(tmp_path: Path) -> None:
-    for name in (".checkpoint-3-on-2-ranks", "..checkpoint-4-on-1-rank.unfinished", ".mine", "checkpoint-3"):
+    make_staging(tmp_path / ".divided")
+    for name in (".divided/checkpoint-3-on-2-ranks", ".mine", "checkpoint-3"):
         (tmp_path / name).mkdir()
     output = OutputFolder(tmp_path, "w", False, tmp_path / "checkpoint-3")
     with output.owned(RankGroup(Ranks()), "1"):
@@ -313,3 +318,36 @@ def test_a_link_to_nothing_is_refused_before_the_run(tmp_path: Path) -> None:
     (tmp_path / "out").symlink_to(tmp_path / "away" / "out")
     with pytest.raises(RecipeError, match="cannot write into"):
         OutputFolder(tmp_path / "out", "w", False, None).check(load_recipe(tmp_path / "recipe.yaml"))
+
+
+def test_a_link_that_is_not_of_a_save_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "home/docs").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
+    for name in (".model", ".saving", ".replaced"):
+        (tmp_path / "run" / name).symlink_to("../home")
+        settle(tmp_path / "run")
+        assert (tmp_path / "home/docs").is_dir()
+
+
+def test_a_report_names_no_folder_above_its_own(model: PreTrainedModel, tmp_path: Path) -> None:
+    run = tmp_path / "parent/run"
+    run.mkdir(parents=True)
+    (tmp_path / "parent/thesis.tex").touch()
+    (run / "run.json").write_text(json.dumps({"files": ["..", ".", "", "../thesis.tex", "/tmp"]}))
+    save(StubTrainer(model), run)
+    assert (tmp_path / "parent/thesis.tex").exists()
+    check_checkpoint(run, where="w")
+
+
+def test_all_names_that_lead_elsewhere_are_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(ONE_STEP_RECIPE + "  report_to: [tensorboard]\n")
+    (tmp_path / "out").mkdir()
+    names = (".saving", ".replaced", ".unfinished", ".divided", "run.lock", "earlier", "runs")
+    for name in names:
+        (tmp_path / "out" / name).symlink_to(tmp_path)
+    output = OutputFolder(tmp_path / "out", "w", False, None)
+    with pytest.raises(ZerokitError) as caught, patch("zerokit.training.trackers.find_spec"):
+        output.check(load_recipe(tmp_path / "recipe.yaml"))
+    errors = [caught.value, *caught.value.others]
+    assert [Path(str(error.where)).name for error in errors] == list(names)
+    assert {error.message for error in errors} == {"is a link, which zerokit does not follow here"}

@@ -19,6 +19,7 @@ from zerokit.distributed.stuck import Work
 from zerokit.errors import RunError
 from zerokit.recipe import load_recipe
 from zerokit.recipe.model import TaskSection
+from zerokit.staging import make_staging
 from zerokit.training.blanks import BlanksLast, FilledUp
 from zerokit.training.disks import DiskProblems
 from zerokit.training.engine_calls import keep_out_of_graphs, shorten_calls
@@ -371,9 +372,17 @@ def test_the_output_folder_itself_is_never_removed(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Trainer, "_save", save)
     trainer = saving(tmp_path / "out", is_main=True)
-    for folder in (None, f"{tmp_path}/out/../out", str(tmp_path / "out" / "part")):
+    (tmp_path / "out").mkdir()
+    unfinished = make_staging(tmp_path / "out" / ".unfinished")
+    before = sorted(tmp_path.rglob("*"))
+    for folder in (
+        None,
+        f"{tmp_path}/out/../out",
+        str(unfinished / "checkpoint-1"),
+        f"{tmp_path}/out/.saving",
+    ):
         trainer._save(folder)
-        assert list(tmp_path.rglob("*")) == [tmp_path / "out"]
+        assert sorted(tmp_path.rglob("*")) == before
 
 
 def zero_trainer(

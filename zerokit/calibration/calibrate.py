@@ -86,6 +86,6 @@ def calibrate_into(path: Path, device: str | None, ranks: int | None, threads: i
     text = json.dumps(measured(machine), indent=1) + "\n"
     # Nobody finds a file that its reader refuses.
     hardware = hardware_of(parse_json(text, shown(path)))
-    write_file(path, text)
+    write_file(path, text, follow_links=True)
     prices = Prices(Cluster(ranks, gpu=hardware.gpu), hardware.figures)
     return list(compared(prices, machine.card))

@@ -12,7 +12,6 @@ import io
 import math
 import os
 import pickle
-import stat
 import struct
 import zipfile
 import zlib
@@ -31,7 +30,7 @@ from zerokit.checkpoint.pickle_limits import (
     PickleLimitError,
     guarded,
 )
-from zerokit.documents import shown, without_waiting
+from zerokit.documents import shown, unreadable_reason
 from zerokit.errors import CheckpointError
 
 ITEMSIZES = {
@@ -252,10 +251,10 @@ def read_archive(file: Path) -> Archive:
         CheckpointError: the file is no archive of `torch.save`, is damaged or cut short, or its pickle names
             something that no checkpoint needs.
     """
+    if (reason := unreadable_reason(file)) is not None:
+        raise CheckpointError(reason, where=shown(file), hint=_HINT)
     try:
-        with open(file, "rb", opener=without_waiting) as opened:
-            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-                raise CheckpointError("is not a plain file", where=shown(file), hint=_HINT)
+        with file.open("rb") as opened:
             if opened.read(1) == b"\x80":
                 _refuse_plain_pickle(file, opened)
             with zipfile.ZipFile(opened) as archive:

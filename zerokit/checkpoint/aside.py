@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import suppress
 from pathlib import Path
+
+from zerokit import staging
 
 UNFINISHED = ".unfinished"
 """Of a run, where its checkpoints lie until they are whole, and while they are removed."""
@@ -19,10 +20,12 @@ def set_aside(checkpoint: Path) -> Path:
     """Take its name from a checkpoint that is to be removed; where it lies then.
 
     Raises:
+        ZerokitError: what zerokit did not make lies where it would be moved to.
         OSError: it cannot be moved.
     """
     doomed = aside(checkpoint)
-    doomed.parent.mkdir(exist_ok=True)
+    staging.make_staging(doomed.parent)
+    staging.remove(doomed)
     return checkpoint.rename(doomed)
 
 
@@ -33,11 +36,12 @@ def remove_aside(doomed: Path) -> None:
         OSError: it cannot be removed.
     """
     with suppress(FileNotFoundError):  # the run has removed it
-        shutil.rmtree(doomed)
-    with suppress(OSError):  # others lie there
-        doomed.parent.rmdir()
+        staging.remove(doomed)
+    with suppress(OSError):
+        staging.remove_empty(doomed.parent)
 
 
 def remove_all_aside(run: Path) -> None:
     """Remove all that lies there, as far as possible: for the run itself, while it writes nothing there."""
-    shutil.rmtree(run / UNFINISHED, ignore_errors=True)
+    with suppress(OSError):
+        staging.remove(run / UNFINISHED)

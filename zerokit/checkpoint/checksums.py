@@ -16,7 +16,14 @@ from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
 from zerokit.checkpoint.step_folder import IDENTITY_FILE
-from zerokit.documents import MAX_TABLE_BYTES, read_bytes, read_document, shown
+from zerokit.documents import (
+    MAX_TABLE_BYTES,
+    check_regular,
+    read_bytes,
+    read_document,
+    shown,
+    unreadable_reason,
+)
 from zerokit.errors import CheckpointError, DocumentError
 from zerokit.files import write_file
 
@@ -77,6 +84,7 @@ def read_checksums(folder: Path) -> dict[str, str] | None:
     if not os.path.lexists(file):
         return None
     try:
+        check_regular(file, folder)
         lines = read_bytes(file, max_bytes=MAX_TABLE_BYTES).decode().split("\n")
     except DocumentError as error:
         raise CheckpointError(error.message, where=error.where, hint=_HINT) from None
@@ -136,9 +144,11 @@ def check_checksums(folder: Path, sums: Mapping[str, str]) -> None:
     """Compare files of `folder` with what they were when they were saved.
 
     Raises:
-        CheckpointError: one is missing, cannot be read, or has changed.
+        CheckpointError: one is missing, cannot be read, is not in the folder, or has changed.
     """
     for name, digest in sums.items():
+        if (reason := unreadable_reason(folder / name, folder)) is not None:
+            raise CheckpointError(reason, where=shown(folder / name), hint=_HINT)
         if _sha256(folder / name) != digest:
             raise CheckpointError(
                 f"is not what was saved: its SHA-256 is not that of {SUMS_FILE}",

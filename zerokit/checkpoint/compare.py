@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.elements import CONVERTIBLE, ElementReader, converter, difference
 from zerokit.checkpoint.safetensors_file import read_safetensors
 from zerokit.checkpoint.source import weight_files
-from zerokit.checkpoint.step_folder import find_step_folder
+from zerokit.checkpoint.step_folder import has_step_folder
 from zerokit.checkpoint.tensors import NamedTensor
 from zerokit.documents import is_folder, shown
 from zerokit.errors import CheckpointError, ModelError
@@ -73,10 +72,7 @@ def _difference(reader: ElementReader, left: NamedTensor, right: NamedTensor) ->
 def _tensors(path: Path) -> Mapping[str, NamedTensor]:
     if not is_folder(path):
         raise CheckpointError("no such folder", where=shown(path), hint="Name a checkpoint or a model")
-    is_checkpoint = False
-    with suppress(CheckpointError):
-        is_checkpoint = find_step_folder(path).is_dir()
-    if is_checkpoint:
+    if has_step_folder(path):
         return read_checkpoint(path).tensors()
     try:
         return {

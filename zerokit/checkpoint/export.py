@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit import choices, console
 from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, adapter_names, is_adapted
-from zerokit.checkpoint.checksums import checksums, read_checksums, write_checksums
+from zerokit.checkpoint.checksums import SUMS_FILE, checksums, read_checksums, write_checksums
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.elements import CONVERTIBLE, ElementReader, converter
 from zerokit.checkpoint.model_files import CONFIG, copy_files, find_file, model_files, read_config
-from zerokit.checkpoint.new_folder import check_output, check_space, clear, new_folder
+from zerokit.checkpoint.new_folder import check_output, check_space, new_folder
 from zerokit.checkpoint.safetensors_file import write_safetensors
 from zerokit.checkpoint.soundness import Remarks, sound_blocks
 from zerokit.documents import is_folder, shown
 from zerokit.errors import CheckpointError, ZerokitError
-from zerokit.files import write_file
+from zerokit.files import is_own_file, write_file
+from zerokit.staging import clear
 from zerokit.units import quantity
 
 if TYPE_CHECKING:
@@ -215,9 +216,10 @@ def _begun(staging: Path, plan: _Plan) -> dict[str, str]:
     text = json.dumps({"files": stats, "shards": shards})
     file = staging / _PLAN
     kept = {}
-    if file.is_file() and file.read_text(encoding="utf-8") == text:
+    are_own = all(is_own_file(one) for one in (file, staging / SUMS_FILE))
+    if are_own and file.read_text(encoding="utf-8") == text:
         sums = read_checksums(staging) or {}
-        whole = {name for name in sums if name in plan.shards and (staging / name).is_file()}
+        whole = {name for name in sums if name in plan.shards and is_own_file(staging / name)}
         kept = {name: sums[name] for name in whole if checksums(staging, [name])[name] == sums[name]}
     clear(staging, kept=kept)
     write_file(file, text)

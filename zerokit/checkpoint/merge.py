@@ -16,12 +16,19 @@ from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, LEARNED_TOKENS, WIT
 from zerokit.checkpoint.checksums import checksums, write_checksums
 from zerokit.checkpoint.elements import CONVERTIBLE, ElementReader, converter
 from zerokit.checkpoint.model_files import CONFIG, copy_files, model_files, read_config
-from zerokit.checkpoint.new_folder import check_output, check_space, clear, new_folder
+from zerokit.checkpoint.new_folder import check_output, check_space, new_folder
 from zerokit.checkpoint.safetensors_file import read_safetensors, write_safetensors
-from zerokit.checkpoint.source import WEIGHTS_INDEX, check_checkpoint, resolve_checkpoint, weight_files
+from zerokit.checkpoint.source import (
+    WEIGHTS_INDEX,
+    check_checkpoint,
+    check_files,
+    resolve_checkpoint,
+    weight_files,
+)
 from zerokit.documents import is_folder, shown
 from zerokit.errors import CheckpointError
 from zerokit.files import write_file
+from zerokit.staging import clear
 
 if TYPE_CHECKING:
     from zerokit.checkpoint.elements import Block
@@ -88,6 +95,7 @@ def merge(adapter: Path, output: Path, *, base: Path | None = None) -> Merged:
         ZerokitError: the adapter is of another kind, or does not fit the model; the folder cannot be written.
     """
     settings = _read_settings(adapter)
+    check_files(adapter, where=shown(adapter))
     check_output(output)
     where = shown(adapter / ADAPTER_CONFIG)
     own = _text(adapter, settings, "base_model_name_or_path")

@@ -37,7 +37,7 @@ def read_config(file: Path) -> dict[str, Any]:
     Raises:
         ZerokitError: it cannot be read, or is none.
     """
-    data = read_document(file).data
+    data = read_document(file, folder=file.parent).data
     if not isinstance(data, dict):
         raise CheckpointError("is not a JSON object", where=shown(file), hint="Copy it again")
     return dict(data)
@@ -51,12 +51,12 @@ def model_files(folder: Path, *, code: bool) -> list[Path]:
         code: also its Python files, which the config names.
 
     Raises:
-        ZerokitError: a file is a device or a pipe, or far too large.
+        ZerokitError: a file is a special one, leads out of the folder, or is far too large.
     """
     patterns = [*_COPIED, f"{_TEMPLATES}/*", *(["*.py"] if code else [])]
     files = sorted({file for pattern in patterns for file in folder.glob(pattern)})
     for file in files:
-        check_file(file, where=shown(folder))
+        check_file(file, folder, where=shown(folder))
     return [file for file in files if file.is_file()]
 
 

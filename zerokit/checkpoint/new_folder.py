@@ -5,22 +5,20 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from zerokit.documents import is_folder, shown
 from zerokit.errors import CheckpointError, ZerokitError
+from zerokit.staging import MARK, check_staging, make_staging, open_own, remove
 from zerokit.units import format_bytes
-
-_LOCK = ".lock"
-"""In an unfinished folder, locked by the process that writes it."""
 
 
 @contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """Write a hidden folder and, when the block ends well, give it its name.
+    """Write a hidden staging folder and, when the block ends well, give it its name.
 
     What an interrupted process has left in it is still there; of a damaged checkpoint nothing stays.
 
@@ -30,12 +28,16 @@ def new_folder(output: Path) -> Iterator[Path]:
     Raises:
         ZerokitError: it cannot be written, or another process writes it.
     """
-    absolute = output.absolute()
-    staging = absolute.with_name(f".{absolute.name}.unfinished")
+    staging = _staging(output)
     with _explained(output), _alone(output, staging):
         yield staging
-        staging.rename(absolute)
-        (absolute / _LOCK).unlink()
+        staging.rename(output.absolute())
+        (output.absolute() / MARK).unlink()
+
+
+def _staging(output: Path) -> Path:
+    absolute = output.absolute()
+    return absolute.with_name(f".{absolute.name}.unfinished")
 
 
 def check_output(output: Path) -> None:
@@ -43,6 +45,7 @@ def check_output(output: Path) -> None:
 
     Raises:
         CheckpointError: it has something in it, or the folder that it is to be in is not there.
+        ZerokitError: what is not zerokit's lies where it is to be written.
     """
     if os.path.lexists(output) and not (is_folder(output) and not any(output.iterdir())):
         raise CheckpointError("exists", where=shown(output), hint="Name a folder that does not exist yet")
@@ -50,15 +53,7 @@ def check_output(output: Path) -> None:
         raise CheckpointError(
             "its folder does not exist", where=shown(output), hint=f"Make {shown(output.parent)} first"
         )
-
-
-def clear(folder: Path, *, kept: Collection[str] = ()) -> None:
-    """Remove what an interrupted process has left in an unfinished folder, but for some files."""
-    for other in list(folder.iterdir()):
-        if other.is_dir():
-            shutil.rmtree(other)
-        elif other.name not in (*kept, _LOCK):
-            other.unlink()
+    check_staging(_staging(output))
 
 
 def check_space(output: Path, needed: int) -> None:
@@ -91,9 +86,8 @@ def _explained(output: Path) -> Iterator[None]:
 @contextmanager
 def _alone(output: Path, staging: Path) -> Iterator[None]:
     """Keep other exports out of the unfinished folder; of a damaged checkpoint leave nothing."""
-    staging.mkdir(exist_ok=True)
-    lock = staging / _LOCK
-    with lock.open("wb") as opened:
+    lock = make_staging(staging) / MARK
+    with open_own(lock) as opened:
         if not _locked(opened, lock):
             raise ZerokitError(
                 "is being written by another process",
@@ -103,11 +97,12 @@ def _alone(output: Path, staging: Path) -> Iterator[None]:
         try:
             yield
         except CheckpointError:
-            shutil.rmtree(staging, ignore_errors=True)
+            with suppress(OSError):
+                remove(staging)
             raise
 
 
-def _locked(opened: IO[bytes], lock: Path) -> bool:
+def _locked(opened: IO[str], lock: Path) -> bool:
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

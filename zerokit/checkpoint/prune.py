@@ -13,13 +13,14 @@ from zerokit.checkpoint.aside import UNFINISHED, remove_aside, set_aside
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.step_folder import (
     TRAINER_STATE,
-    find_step_folder,
+    has_step_folder,
     named_as_latest,
     number_of,
     numbered,
 )
 from zerokit.documents import is_folder, read_bytes, shown
 from zerokit.errors import CheckpointError
+from zerokit.staging import is_staging
 
 _MOST_OF_STATE = 64 << 20
 """Bytes; it has a line for each step that was logged."""
@@ -64,7 +65,7 @@ def plan_pruning(run: Path, keep: int) -> Pruning:
     named = {*named_as_latest(run).values(), *_best(run, folders)}
     old = folders[:oldest]
     begun = list(_begun(run / UNFINISHED, number_of(folders[-1].name) or 0))
-    removed = [folder for folder in old if folder.name not in named and _is_of_deepspeed(folder)]
+    removed = [folder for folder in old if folder.name not in named and has_step_folder(folder)]
     kept = [*(folder for folder in old if folder.name in named), *complete[-keep:]]
     left = [folder for folder in folders if folder not in (*kept, *removed)]
     return Pruning(kept, [*begun, *removed], left)
@@ -83,7 +84,7 @@ def _best(run: Path, folders: Sequence[Path]) -> Iterator[str]:
 
 
 def _state(file: Path) -> dict[str, Any]:
-    content = read_bytes(file, max_bytes=_MOST_OF_STATE)
+    content = read_bytes(file, max_bytes=_MOST_OF_STATE, folder=file.parent)
     with suppress(ValueError, RecursionError):
         state = json.loads(content) if len(content) <= _MOST_OF_STATE else None
         if isinstance(state, dict):
@@ -97,7 +98,7 @@ def _state(file: Path) -> dict[str, Any]:
 
 def _begun(aside: Path, newest: int) -> Iterator[Path]:
     """What is left of checkpoints whose removal was interrupted: one that a run is writing is the newest."""
-    for path in sorted(aside.iterdir()) if aside.is_dir() and not aside.is_symlink() else ():
+    for path in sorted(aside.iterdir()) if is_staging(aside) else ():
         number = number_of(path.name)
         if number is not None and number < newest and path.is_dir() and not path.is_symlink():
             yield path
@@ -120,14 +121,6 @@ def remove(folder: Path) -> None:
 def _is_complete(folder: Path) -> bool:
     try:
         read_checkpoint(folder)
-    except CheckpointError:
-        return False
-    return True
-
-
-def _is_of_deepspeed(folder: Path) -> bool:
-    try:
-        find_step_folder(folder)
     except CheckpointError:
         return False
     return True

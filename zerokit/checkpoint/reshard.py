@@ -29,7 +29,7 @@ from zerokit.checkpoint.checksums import (
     write_checksums,
 )
 from zerokit.checkpoint.elements import ElementReader
-from zerokit.checkpoint.new_folder import check_output, check_space, clear, new_folder
+from zerokit.checkpoint.new_folder import check_output, check_space, new_folder
 from zerokit.checkpoint.optimizer_groups import read_groups, zero_section, zero_settings
 from zerokit.checkpoint.partitions import DividedParameters, FlatGroups
 from zerokit.checkpoint.saved import Saved, as_deepspeed_saves, read_saved, shapes_of
@@ -39,6 +39,7 @@ from zerokit.checkpoint.verify import verify as verify_all
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 from zerokit.files import write_file
+from zerokit.staging import clear
 from zerokit.units import format_bytes
 
 _OF_ANY_STAGE = ("loss_scaler", "dynamic_loss_scale", "overflow")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from zerokit.checkpoint.archive import Storage
 from zerokit.checkpoint.tensors import NamedTensor, Piece
-from zerokit.documents import shown
+from zerokit.documents import shown, unreadable_reason
 from zerokit.errors import CheckpointError
 from zerokit.files import new_file
 
@@ -86,11 +86,11 @@ def read_safetensors(file: Path) -> dict[str, NamedTensor]:
     """The tensors of a file, by name.
 
     Raises:
-        CheckpointError: it is damaged or cut short.
+        CheckpointError: it is no regular file, damaged or cut short.
     """
+    if (reason := unreadable_reason(file)) is not None:
+        raise CheckpointError(reason, where=shown(file), hint="Copy or save it again")
     try:
-        if not file.is_file():  # a pipe would be waited for
-            raise ValueError("it is not a plain file")
         with file.open("rb") as opened:
             begin, header = read_header(opened)
         storage = Storage(file, "", begin, file.stat().st_size - begin, None)

@@ -11,11 +11,25 @@ from pathlib import Path, PurePosixPath
 
 from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, LEARNED_TOKENS, WITH_PEFT
 from zerokit.checkpoint.step_folder import TRAINER_STATE
-from zerokit.documents import MAX_BYTES, MAX_TABLE_BYTES, Document, read_document, shown
+from zerokit.documents import (
+    COPY,
+    MAX_BYTES,
+    MAX_TABLE_BYTES,
+    Document,
+    is_file,
+    read_document,
+    shown,
+    unreadable_reason,
+)
 from zerokit.errors import DocumentError, ModelError
 from zerokit.hub import is_hub_id, not_given
 
 _HUB_FILES = ["*.json", "model*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
+_OPENED = (
+    *("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.spm", "*.codes", "*tokenizer*"),
+    *("*.safetensors", "*.py", "additional_chat_templates/*", "custom_generate/*"),
+)
+"""Files of a model or an adapter that zerokit, transformers, peft or safetensors may open, or copy."""
 _HUB_COPIES = ["original/*", "*.fp16*.safetensors"]
 """The same weights again, in other formats."""
 WEIGHTS_INDEX = "model.safetensors.index.json"
@@ -78,36 +92,37 @@ def check_checkpoint(folder: Path, *, where: str) -> Document:
     Raises:
         ModelError: a file is missing, malformed, cut short, or holds empty tensors.
     """
-    config = read_model_config(folder / "config.json", where=where)
     check_files(folder, where=where)
+    config = read_model_config(folder / "config.json", where=where)
     if not is_rehearsal():
         check_weights(folder, where=where)
     return config
 
 
 def check_files(folder: Path, *, where: str) -> None:
-    """Refuse a folder with a file that transformers would read without end, or into all of memory.
+    """Refuse a folder with a file that must not be read: transformers and the other libraries do not look.
 
     Raises:
-        ModelError: a file of settings or of the tokenizer is a device or a pipe, or far too large.
+        ModelError: a file that one of them would open is a special file or leads out of the folder, or a file
+            of settings or of the tokenizer is far too large.
     """
-    for pattern in ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "additional_chat_templates/*"):
+    for pattern in _OPENED:
         for file in sorted(folder.glob(pattern)):
-            if file.name != TRAINER_STATE:  # no part of a model, and long after a long run
-                check_file(file, where=where)
+            check_file(file, folder, where=where)
 
 
-def check_file(file: Path, *, where: str) -> None:
-    """As :func:`check_files`, of one file."""
-    is_settings = file.suffix in (".json", ".jinja") and file.name not in _TABLES
-    most = MAX_BYTES if is_settings else MAX_TABLE_BYTES
-    if file.is_file() and file.stat().st_size > most:
-        problem = f"is larger than {most >> 20} MiB"
-    elif file.exists() and not file.is_file() and not file.is_dir():
-        problem = "is a device or a pipe, not a file"
-    else:
-        return
-    raise ModelError(f"{shown(file)} {problem}", where=where, hint="Copy the model again")
+def check_file(file: Path, folder: Path, *, where: str) -> None:
+    """As :func:`check_files`, of one file of a folder."""
+    problem = unreadable_reason(file, folder)
+    hint = COPY
+    # The Trainer's state is no part of a model, and long after a long run.
+    if problem is None and file.suffix not in (".safetensors", ".py") and file.name != TRAINER_STATE:
+        is_settings = file.suffix in (".json", ".jinja") and file.name not in _TABLES
+        most = MAX_BYTES if is_settings else MAX_TABLE_BYTES
+        if is_file(file) and file.stat().st_size > most:
+            problem, hint = f"is larger than {most >> 20} MiB", "Copy the model again"
+    if problem is not None:
+        raise ModelError(f"{shown(file)} {problem}", where=where, hint=hint)
 
 
 def check_weights(folder: Path, *, where: str) -> None:
@@ -165,16 +180,19 @@ def weight_files(folder: Path, *, where: str) -> list[Path]:
     """The safetensors files of a checkpoint, all of them present.
 
     Raises:
-        ModelError: there are none, or one that the index names is missing.
+        ModelError: there are none, or one that the index names is missing, special or out of the folder.
     """
     index = folder / WEIGHTS_INDEX
+    check_file(index, folder, where=where)
     if index.is_file():
         files = [folder / name for name in _shard_names(index, where=where)]
         for file in files:
+            check_file(file, folder, where=where)
             if not file.is_file():
                 raise ModelError(f"{file} is missing", where=where, hint="Copy the whole checkpoint")
         return files
     for name in ("model.safetensors", "adapter_model.safetensors"):
+        check_file(folder / name, folder, where=where)
         if (folder / name).is_file():
             return [folder / name]
     if any(folder.glob("*.bin")):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerokit.documents import is_folder, read_bytes, shown
+from zerokit.documents import COPY, first_unreadable, is_folder, read_bytes, shown, unreadable_reason
 from zerokit.errors import CheckpointError
 
 AGAIN = "Take an earlier checkpoint, or copy this one again"
@@ -75,9 +75,42 @@ def find_step_folder(path: Path) -> Path:
     """The folder with the files of one step: `path` itself, or the newest one in it.
 
     Raises:
-        CheckpointError: there is none, the one that ``latest`` names is missing, or nothing
-            tells which is the newest.
+        CheckpointError: there is none, the one that ``latest`` names is missing, nothing tells which is the
+            newest, or the checkpoint has a special file or a link that leads out of it.
     """
+    step = _find_step_folder(path)
+    if (reason := unreadable_reason(step, path)) is not None:
+        raise CheckpointError(reason, where=shown(step), hint="Name the folder that the link leads to")
+    check_regular_files(step.parent if is_of_checkpoint(step) else step)
+    return step
+
+
+def has_step_folder(path: Path) -> bool:
+    """Whether a folder is, or has in it, a checkpoint of DeepSpeed's, complete or not."""
+    try:
+        _find_step_folder(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def check_regular_files(checkpoint: Path) -> None:
+    """Refuse a checkpoint with a special file, or a link that leads out of it.
+
+    Raises:
+        CheckpointError: it has one, or cannot be read.
+    """
+    try:
+        found = first_unreadable(checkpoint)
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot be read: {error.strerror}", where=shown(checkpoint), hint="Check its permissions"
+        ) from None
+    if found is not None:
+        raise CheckpointError(found[1], where=shown(found[0]), hint=COPY)
+
+
+def _find_step_folder(path: Path) -> Path:
     if not is_folder(path):
         problem = "is a file, not a folder" if os.path.lexists(path) else "no such folder"
         raise CheckpointError(problem, where=shown(path), hint="Name the folder of a checkpoint")
@@ -92,7 +125,7 @@ def find_step_folder(path: Path) -> Path:
         raise CheckpointError(problem, where=shown(path / latest), hint=AGAIN)
     for folder in [*reversed(numbered(path)), path / _OF_ACCELERATE]:
         if folder.is_dir():
-            return find_step_folder(folder)
+            return _find_step_folder(folder)
     weights = next((name for name in _WHOLE_WEIGHTS if (path / name).is_file()), None)
     if weights is not None:
         of_several = weights.endswith(_INDEX)
@@ -116,7 +149,7 @@ def named_as_latest(path: Path) -> dict[str, str]:
     """
     found = {name: path / name for name in _LATEST if os.path.lexists(path / name)}
     return {
-        name: read_bytes(file, max_bytes=_LONGEST_NAME).decode(errors="replace").strip()
+        name: read_bytes(file, max_bytes=_LONGEST_NAME, folder=path).decode(errors="replace").strip()
         if file.is_file()
         else ""
         for name, file in found.items()

@@ -49,7 +49,7 @@ def calibrate(
     from zerokit.files import check_writable
 
     require("rehearse", where="zerokit calibrate")
-    check_writable(output, force=force)
+    check_writable(output, force=force, follow_links=True)
     from zerokit.calibration.calibrate import calibrate_into
     from zerokit.reporting.terminal import show_rows
 

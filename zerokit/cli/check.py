@@ -219,7 +219,7 @@ class _Checker:
             return CheckedFile(document.name, self._report(document))
         try:
             if fixed.done:
-                write_file(file, fixed.document.text or "")
+                write_file(file, fixed.document.text or "", follow_links=True)
         except ZerokitError as error:
             return CheckedFile(document.name, Report((), {}), error=error)
         return CheckedFile(document.name, fixed.report, fixed.done)

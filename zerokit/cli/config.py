@@ -90,7 +90,8 @@ def config(
     )
     built = build(decisions)
     if accelerate_yaml is not None:
-        write_file(accelerate_yaml, _launcher(decisions, output, force=force), force=force)
+        text = _launcher(decisions, output, force=force)
+        write_file(accelerate_yaml, text, force=force, follow_links=True)
     _write(built, output, force=force, explain=explain, as_json=output_format == "json")
 
 
@@ -112,7 +113,7 @@ def _launcher(decisions: Decisions, output: Path | None, *, force: bool) -> str:
             where="--accelerate-yaml",
             hint="Name that file with -o",
         )
-    check_writable(output, force=force)
+    check_writable(output, force=force, follow_links=True)
     return accelerate_yaml(decisions, str(output))
 
 
@@ -120,7 +121,7 @@ def _write(built: Built, output: Path | None, *, force: bool, explain: bool, as_
     """The config to its file or stdout, the reasons to the other of stdout and stderr."""
     data = built.config.dump()
     if output is not None:
-        write_file(output, to_json(data), force=force)
+        write_file(output, to_json(data), force=force, follow_links=True)
     if explain and as_json:
         print_json({"config": data, "choices": [_as_data(choice) for choice in built.choices]})
         return

@@ -151,7 +151,7 @@ def _answer(
 
         write_plot(estimates, plot, memory)
     if output is not None:
-        write_file(output, to_json(data))
+        write_file(output, to_json(data), follow_links=True)
     if as_json:
         print_json(data)
     else:
@@ -227,4 +227,4 @@ def _check_files(plot: Path | None, output: Path | None, *, force: bool) -> None
         check_plot(plot)
     for file in (plot, output):
         if file is not None:
-            check_writable(file, force=force)
+            check_writable(file, force=force, follow_links=True)

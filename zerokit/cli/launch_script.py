@@ -102,4 +102,4 @@ def launch_script(
     ):
         raise LaunchError("is what this run reads", where=f"-o {output}", hint="Name another file")
     else:
-        write_file(output, text, force=force)
+        write_file(output, text, force=force, follow_links=True)

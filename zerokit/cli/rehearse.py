@@ -196,7 +196,7 @@ def rehearse(
             raise ZerokitError("is no file", where=f"{option} -", hint="Name one: the report is on stdout")
     for file in (output, *drawn.values()):
         if file is not None:
-            check_writable(file, force=force)
+            check_writable(file, force=force, follow_links=True)
     try:
         report = rehearse_script(
             script,
@@ -244,7 +244,7 @@ def _give(report: RehearsalReport, as_json: bool, output: Path | None) -> None:
 
     data = report.model_dump()
     if output is not None:
-        write_file(output, to_json(data))
+        write_file(output, to_json(data), follow_links=True)
     if as_json:
         print_json(data)
     else:

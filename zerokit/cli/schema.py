@@ -27,4 +27,4 @@ def schema(
     if output is None:
         print_json(data)
     else:
-        write_file(output, to_json(data), force=force)
+        write_file(output, to_json(data), force=force, follow_links=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import IO, Any
 
+from zerokit.documents import unreadable_reason
 from zerokit.errors import DataError, did_you_mean
 from zerokit.hub import is_hub_id
 
@@ -112,12 +113,15 @@ def local_files(name: str, where: str, split: str | None = "train") -> list[Path
         return _of_split(path, _in_folder(path, where), split, where)[0]
     if path.is_file():
         _refuse_parts(split, where)
+        _check_regular(path, None, where)
         return [path]
     if any(sign in name for sign in "*?["):
         _refuse_parts(split, where)
         root = Path(path.anchor)
         if not (files := sorted(one for one in root.glob(str(path.relative_to(root))) if one.is_file())):
             raise DataError(f"no file is called like '{name}'", where=where, hint="Check the pattern")
+        for file in files:
+            _check_regular(file, None, where)
         return files
     if format_of(path) is not None or name.startswith(("/", "./", "../", "~")):
         raise DataError(f"no such file: '{name}'", where=where, hint="Check the path")
@@ -145,7 +149,10 @@ def left_out(sources: Sequence[str], where: str, split: str = "train") -> list[P
 
 def _in_folder(folder: Path, where: str) -> list[Path]:
     """The data files of a folder, or of the folders in it."""
-    files = sorted(file for file in _below(folder) if _is_data(file))
+    files = sorted(file for file in _below(folder, where) if _is_data(file))
+    for file in files:
+        if file.is_symlink():
+            _check_regular(file, folder, where)
     if not files:
         raise DataError(
             f"the folder '{folder}' has no data files",
@@ -163,13 +170,26 @@ def _in_folder(folder: Path, where: str) -> list[Path]:
     return files
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    """All files in a folder that are not hidden, also those in folders that links lead to."""
+def _check_regular(file: Path, folder: Path | None, where: str) -> None:
+    if (reason := unreadable_reason(file, folder)) is not None:
+        hint = "Name a regular file" if folder is None else "Name what the link leads to, beside the folder"
+        raise DataError(f"'{file}' {reason}", where=where, hint=hint)
+
+
+def _below(folder: Path, where: str) -> Iterator[Path]:
+    """All files in a folder that are not hidden, also those in folders of it that links lead to.
+
+    Raises:
+        DataError: a link leads to a folder elsewhere.
+    """
     seen = set()
     for place, folders, names in os.walk(folder, followlinks=True):
         is_new = (real := os.path.realpath(place)) not in seen  # links may lead in a circle
         seen.add(real)
         folders[:] = [name for name in folders if is_new and not name.startswith(".")]
+        for name in folders:
+            if (path := Path(place, name)).is_symlink():
+                _check_regular(path, folder, where)
         yield from (Path(place, name) for name in names if is_new and not name.startswith("."))
 
 

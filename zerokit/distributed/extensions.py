@@ -30,6 +30,7 @@ from zerokit.distributed.shared_memory import check_shared_memory
 from zerokit.documents import shown
 from zerokit.errors import LaunchError
 from zerokit.files import write_file
+from zerokit.staging import open_own
 
 if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
@@ -136,7 +137,7 @@ def _alone_in(folder: Path, *, speaks: bool) -> Iterator[None]:
     """Hold the lock of `folder`, which the kernel releases when this process ends, however it ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        guard = (folder / "compiling").open("a+", encoding="utf-8")
+        guard = open_own(folder / "compiling")
     except OSError as error:
         raise LaunchError(
             f"DeepSpeed's extensions cannot be compiled in {shown(folder)}: {error.strerror}",

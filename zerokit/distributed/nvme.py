@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 from zerokit.distributed.extensions import check_compiler, is_loaded
 from zerokit.documents import KeyPath
 from zerokit.errors import ConfigError
+from zerokit.staging import open_own
 
 if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
 
 INSTALL_LIBAIO = "apt install libaio-dev (Debian, Ubuntu), dnf install libaio-devel (Fedora)"
 _SECTIONS = ("offload_param", "offload_optimizer")
+_SWAPPED = "zero_stage_3"
+"""What DeepSpeed calls the folder of its swap files."""
 
 
 def uses_nvme(zero: Mapping[str, Any]) -> bool:
@@ -82,15 +85,17 @@ def holding_swap_folders(zero: Mapping[str, Any], where: Callable[[KeyPath], str
         where: the place of a key of the ds_config, for an error.
 
     Raises:
-        ConfigError: another run holds one.
+        ConfigError: another run holds one, or a link is in it where DeepSpeed writes.
+        ZerokitError: a link is in the place of the lock.
     """
     folders = {Path(offload["nvme_path"]).resolve(): section for section, offload in _offloaded(zero)}
     with ExitStack() as held:
         for folder, section in folders.items():
             # By machine, whose ranks are one run's: where several share the folder, each has its own.
             lock = folder / f".zerokit-{os.uname().nodename}-{os.getuid()}"
+            _check_swap_folder(folder, where(("zero_optimization", section, "nvme_path")))
             try:
-                opened = held.enter_context(lock.open("w"))
+                opened = held.enter_context(open_own(lock))
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigError(
@@ -101,6 +106,16 @@ def holding_swap_folders(zero: Mapping[str, Any], where: Callable[[KeyPath], str
             except OSError:
                 continue  # a file system without locks
         yield
+
+
+def _check_swap_folder(folder: Path, where: str) -> None:
+    """See that no link is in the way of what DeepSpeed clears and writes: `zero_stage_3/*/rank*`."""
+    made = folder / _SWAPPED
+    for path in (made, *made.glob("*"), *made.glob("*/rank*")):
+        if path.is_symlink():
+            raise ConfigError(
+                f"'{path}' is a link, and DeepSpeed clears what is there", where=where, hint="Remove the link"
+            )
 
 
 @contextmanager
@@ -127,7 +142,7 @@ def clear_swap_folder(zero: Mapping[str, Any], rank: int) -> None:
     """
     offload = dict(_offloaded(zero)).get("offload_optimizer")
     if offload is not None:
-        folder = Path(offload["nvme_path"]) / "zero_stage_3" / "optimizer" / f"rank{rank}"
+        folder = Path(offload["nvme_path"]) / _SWAPPED / "optimizer" / f"rank{rank}"
         shutil.rmtree(folder, ignore_errors=True)
 
 

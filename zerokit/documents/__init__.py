@@ -30,12 +30,13 @@ from zerokit.documents.reading import (
     read_bytes,
     read_document,
     shown,
-    without_waiting,
 )
+from zerokit.documents.regular_files import COPY, check_regular, first_unreadable, unreadable_reason
 from zerokit.documents.yaml_reader import parse_scalar, parse_yaml
 
 __all__ = [
     "ABSENT",
+    "COPY",
     "MAX_BYTES",
     "MAX_TABLE_BYTES",
     "Departure",
@@ -43,8 +44,10 @@ __all__ = [
     "Key",
     "KeyPath",
     "Span",
+    "check_regular",
     "dotted",
     "finite",
+    "first_unreadable",
     "from_dotted",
     "has_value",
     "is_file",
@@ -59,8 +62,8 @@ __all__ = [
     "read_bytes",
     "read_document",
     "shown",
+    "unreadable_reason",
     "value_at",
     "with_value",
     "without",
-    "without_waiting",
 ]

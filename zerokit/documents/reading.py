@@ -12,6 +12,7 @@ from pathlib import Path
 
 from zerokit.documents.document import Document
 from zerokit.documents.json_reader import parse_json
+from zerokit.documents.regular_files import COPY, NAME, unreadable_reason
 from zerokit.documents.yaml_reader import parse_yaml
 from zerokit.errors import DocumentError
 
@@ -31,7 +32,9 @@ _BYTES_PER_YAML_ENTRY = 400
 """PyYAML takes eight times as long."""
 
 
-def read_document(path: str | Path, *, lenient: bool = False, max_bytes: int = MAX_BYTES) -> Document:
+def read_document(
+    path: str | Path, *, lenient: bool = False, max_bytes: int = MAX_BYTES, folder: Path | None = None
+) -> Document:
     """Read a file: JSON by the ending ``.json`` or ``.jsonc``, YAML by ``.yaml`` or ``.yml``.
 
     A pipe, such as ``/dev/stdin`` or ``<(...)``, is read as JSON if its text begins with a bracket.
@@ -41,9 +44,10 @@ def read_document(path: str | Path, *, lenient: bool = False, max_bytes: int = M
         lenient: of JSON, read what DeepSpeed reads; see :func:`zerokit.documents.parse_json`. So is
             ``.jsonc`` in any case.
         max_bytes: refuse larger files unread.
+        folder: as of :func:`read_bytes`.
 
     Raises:
-        DocumentError: no such file, not UTF-8, too large, not JSON or YAML, or a duplicate key.
+        DocumentError: as of :func:`read_bytes`, not UTF-8, too large, not JSON or YAML, or a duplicate key.
     """
     file = Path(path)
     name = shown(path)
@@ -55,7 +59,7 @@ def read_document(path: str | Path, *, lenient: bool = False, max_bytes: int = M
             where=name,
             hint="Name the file .json, .yaml or .yml",
         )
-    content = read_bytes(file, max_bytes=max_bytes)
+    content = read_bytes(file, max_bytes=max_bytes, folder=folder)
     lenient = lenient or ending == ".jsonc"
     yaml = ending in _YAML or (not known and not opens_json(content))
     return parse_document(content, name, yaml=yaml, lenient=lenient, max_bytes=max_bytes)
@@ -71,15 +75,24 @@ def _is_pipe(file: Path) -> bool:
     return file.parts[:2] in (("/", "dev"), ("/", "proc")) or not is_file(file)
 
 
-def read_bytes(path: str | Path, *, max_bytes: int = MAX_BYTES) -> bytes:
+def read_bytes(path: str | Path, *, max_bytes: int = MAX_BYTES, folder: Path | None = None) -> bytes:
     """The content of a file, but no more of it than a byte over `max_bytes`.
 
+    Args:
+        path: a file; without `folder` also a pipe, as of a shell's ``<(...)``, or standard input.
+        max_bytes: the limit.
+        folder: in which the file must lie, as of :func:`unreadable_reason`; None if it was named itself.
+
     Raises:
-        DocumentError: no such file, a folder, one that may not be read, or a pipe that nobody writes to.
+        DocumentError: no such file, a folder, one that may not be read, a special file, one that is not in
+            `folder`, or a pipe that nobody writes to.
     """
     name = shown(path)
+    refused = unreadable_reason(Path(path), folder)
+    if refused is not None and not (folder is None and _is_stream(path)):
+        raise DocumentError(refused, where=name, hint=NAME if folder is None else COPY)
     try:
-        with open(path, "rb", opener=without_waiting) as opened:
+        with open(path, "rb", opener=_without_waiting) as opened:
             first = _first_of_pipe(opened.fileno(), name)
             return first + opened.read(max_bytes + 1 - len(first))
     except FileNotFoundError:
@@ -91,10 +104,19 @@ def read_bytes(path: str | Path, *, max_bytes: int = MAX_BYTES) -> bytes:
         raise DocumentError(f"cannot be read: {reason}", where=name, hint="Check its name and mode") from None
 
 
-def without_waiting(path: str, flags: int) -> int:
+def _without_waiting(path: str, flags: int) -> int:
     """Open a file, for `open`; a named pipe at once, also if nobody writes to it."""
     is_pipe = stat.S_ISFIFO(Path(path).stat().st_mode)
     return os.open(path, flags | os.O_NONBLOCK if is_pipe else flags)
+
+
+def _is_stream(path: str | Path) -> bool:
+    """Whether a file is a pipe, or standard input by another name such as ``/dev/stdin``."""
+    found = Path(path).stat()
+    with suppress(OSError):  # standard input may be closed
+        if os.path.samestat(found, os.fstat(0)):
+            return True
+    return stat.S_ISFIFO(found.st_mode)
 
 
 def _first_of_pipe(descriptor: int, name: str) -> bytes:

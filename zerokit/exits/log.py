@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
+from pathlib import Path
 from typing import BinaryIO
 
-from zerokit.documents import shown, without_waiting
+from zerokit.documents import shown, unreadable_reason
 from zerokit.errors import DocumentError
 
 HEAD_BYTES = 1 << 20
@@ -88,10 +87,10 @@ def read_log(path: str) -> Log:
     if path == "-":
         return _read(sys.stdin.buffer, "stdin")
     name = shown(path)
+    if (refused := unreadable_reason(Path(path))) is not None:
+        raise DocumentError(refused, where=name, hint="Name a log file; for a pipe: explain-exit - < PIPE")
     try:
-        with open(path, "rb", opener=without_waiting) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise DocumentError("is no file", where=name, hint="For a pipe: explain-exit - < PIPE")
+        with Path(path).open("rb") as file:
             return _read(file, name)
     except FileNotFoundError:
         hint = "Give a log, '-' for standard input, or an exit code such as -9"

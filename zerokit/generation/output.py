@@ -16,6 +16,7 @@ from typing import IO, Any
 from zerokit.files import check_writable, new_file
 from zerokit.generation.completions import Completion
 from zerokit.generation.prompts import Prompt
+from zerokit.staging import open_new
 
 
 def check_output(path: Path | None, *, force: bool) -> None:
@@ -26,8 +27,8 @@ def check_output(path: Path | None, *, force: bool) -> None:
     """
     if path is None:
         return
-    for file in (path, partial_path(path)):
-        check_writable(file, force=force)
+    check_writable(path, force=force, follow_links=True)
+    check_writable(partial_path(path), force=force)
 
 
 def partial_path(path: Path) -> Path:
@@ -82,7 +83,7 @@ class Results:
         if self.path is None:
             return
         if self._partial is None:
-            self._partial = partial_path(self.path).open("w", encoding="utf-8")
+            self._partial = open_new(partial_path(self.path))
         self._partial.writelines(map(_line, records))
         self._partial.flush()
 
@@ -93,7 +94,7 @@ class Results:
             self.stream.writelines(lines)
             self.stream.flush()
             return
-        with new_file(self.path) as file:
+        with new_file(self.path, follow_links=True) as file:
             file.writelines(map(str.encode, lines))
         if self._partial is not None:
             self._partial.close()

@@ -8,7 +8,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from zerokit.documents import MAX_BYTES, Document, is_folder, opens_json, parse_document, read_bytes, shown
+from zerokit.documents import (
+    MAX_BYTES,
+    Document,
+    is_folder,
+    opens_json,
+    parse_document,
+    read_bytes,
+    shown,
+    unreadable_reason,
+)
 from zerokit.documents.causes import has_tags
 from zerokit.errors import DocumentError
 from zerokit.lint.recognition import (
@@ -92,7 +101,8 @@ def _json_files(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "node_modules")
         for name in sorted(names):
             file = Path(parent, name)
-            if name.lower().endswith(_JSON) and file.is_file():  # a pipe would be waited for
+            # A link out of the folder was not meant by whoever named the folder, and --fix would follow it.
+            if name.lower().endswith(_JSON) and file.is_file() and unreadable_reason(file, folder) is None:
                 yield file
 
 

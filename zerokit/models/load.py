@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerokit.documents import MAX_BYTES, dotted, read_bytes, read_document
+from zerokit.documents import MAX_BYTES, dotted, is_file, read_bytes, read_document
 from zerokit.errors import DocumentError, ModelError
 from zerokit.hub import is_hub_id
 from zerokit.models import catalogue, hub_config
@@ -128,8 +128,8 @@ def _not_found(name: str) -> ModelError:
 
 def _in_folder(folder: Path, name: str) -> _Config:
     file = folder / "config.json"
-    if file.is_file():
-        return _read(file, name)
+    if is_file(file):
+        return _read(file, name, folder)
     if (folder / "adapter_config.json").is_file():
         raise ModelError(
             f"'{name}' is a peft adapter, without a config.json",
@@ -139,11 +139,11 @@ def _in_folder(folder: Path, name: str) -> _Config:
     raise ModelError(f"'{name}' has no config.json", where=name, hint="Name a model's folder")
 
 
-def _read(file: Path, name: str) -> _Config:
+def _read(file: Path, name: str, folder: Path | None = None) -> _Config:
     try:
-        document = read_document(file)
+        document = read_document(file, folder=folder)
     except DocumentError as error:
-        data = _read_as_transformers_does(file)
+        data = _read_as_transformers_does(file, folder)
         if not isinstance(data, dict):
             raise ModelError(error.message, where=error.where, hint=error.hint) from None
         return _Config(data, lambda path: f"{file} ({dotted(path)})" if path else str(file), name)
@@ -152,10 +152,10 @@ def _read(file: Path, name: str) -> _Config:
     return _Config(document.data, document.where, name)
 
 
-def _read_as_transformers_does(file: Path) -> Any:
+def _read_as_transformers_does(file: Path, folder: Path | None) -> Any:
     """transformers takes what Python's json takes: NaN, Infinity and the last of duplicate keys, too."""
     try:
-        content = read_bytes(file)
+        content = read_bytes(file, folder=folder)
         return json.loads(content) if len(content) <= MAX_BYTES else None
     except (DocumentError, ValueError, RecursionError):
         return None

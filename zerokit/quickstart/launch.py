@@ -20,6 +20,7 @@ from zerokit.distributed.preemption import SAVE_WITHIN
 from zerokit.errors import ZerokitError
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import read_log
+from zerokit.staging import open_new
 from zerokit.units import format_seconds
 
 _POLL_SECONDS = 0.2
@@ -57,7 +58,7 @@ def run(num_ranks: int, words: list[str], log: Path, metrics: Path | None, *, wh
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_ranks)))
     # On CPU glibc would keep freed activations in its heap, in pieces: more memory, and no faster.
     environment.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**20))
-    with log.open("w", encoding="utf-8") as output:
+    with open_new(log) as output:
         launched = LaunchedRanks(
             deepspeed_words(num_ranks, *words),
             num_ranks,

@@ -23,6 +23,7 @@ from zerokit.models import ModelShape, load_model_shape
 from zerokit.recipe import PYTHON_QUESTIONS
 from zerokit.recipe.load import embedded_text
 from zerokit.resolving.run import Run
+from zerokit.staging import make_folder
 from zerokit.writing.build import build_ds_config
 
 ZERO_STAGE = 2
@@ -147,8 +148,11 @@ def write_plan(plan: Plan) -> None:
 
     Raises:
         ConfigError: the ds_config has an error, which would be a bug of zerokit.
+        ZerokitError: a link is in the place of a folder, or a file cannot be written.
     """
     plan.folder.mkdir(parents=True, exist_ok=True)
+    for stage in plan.stages:
+        make_folder(stage.folder)
     config = quickstart_ds_config()
     write_file(plan.ds_config_file, json.dumps(config.dump(), indent=2) + "\n")
     document = read_document(plan.ds_config_file)

@@ -13,6 +13,7 @@ from zerokit import __version__, console
 from zerokit.checkpoint.source import check_checkpoint
 from zerokit.distributed.extensions import check_compiler
 from zerokit.distributed.group import count_gpus, device_precision
+from zerokit.documents import read_bytes
 from zerokit.errors import ZerokitError
 from zerokit.files import write_file
 from zerokit.quickstart.launch import home, run, words_of
@@ -30,6 +31,7 @@ from zerokit.quickstart.plan import (
 )
 from zerokit.reporting.tables import table
 from zerokit.reporting.terminal import Command, heading, show
+from zerokit.staging import make_own
 from zerokit.units import format_bytes, format_count, format_seconds, quantity
 
 if TYPE_CHECKING:
@@ -144,7 +146,7 @@ def _finished(stage: Stage) -> dict[str, Any] | None:
 
 
 def _read_report(stage: Stage) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((stage.folder / "run.json").read_text(encoding="utf-8"))
+    report: dict[str, Any] = json.loads(read_bytes(stage.folder / "run.json", folder=stage.folder))
     return report
 
 
@@ -159,6 +161,7 @@ def _generate(plan: Plan) -> list[dict[str, Any]]:
         *("--batch-size", str(GENERATION_BATCH_SIZE)),
         *("--max_new_tokens", str(MAX_NEW_TOKENS)),
     ]
+    make_own(plan.answers_file)  # 'generate -o' would follow a link
     run(plan.devices.num_ranks, words, plan.folder / "generate.log", None, what="generate")
     return [json.loads(line) for line in plan.answers_file.read_text(encoding="utf-8").splitlines()]
 

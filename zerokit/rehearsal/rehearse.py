@@ -130,7 +130,7 @@ def rehearse(
         check_plot(Path(timeline), "--timeline")
     for file in (trace, plot, timeline, memory_snapshot):
         if file is not None:
-            check_writable(Path(file))
+            check_writable(Path(file), follow_links=True)
     if time and gpu is None and hardware is None:
         raise ZerokitError(
             "there is no time without a card",
@@ -210,7 +210,7 @@ def _outputs(files: Mapping[str, str | Path | None], folder: Path) -> Iterator[d
     finally:
         for kind, path in made.items():
             if path.exists():
-                write_file(str(files[kind]), path.read_bytes())
+                write_file(str(files[kind]), path.read_bytes(), follow_links=True)
 
 
 def rehearse_roles(

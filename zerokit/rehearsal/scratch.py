@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from zerokit.errors import ZerokitError
+from zerokit.staging import MARK, is_staging, open_own
+
 _PREFIX = "zerokit-rehearsal-"
 
 
@@ -19,16 +22,19 @@ def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
     Beside it lies a file that this process holds locked. The kernel lets go of it however the process ends,
     upon which the folder is nobody's.
     """
-    for left in Path(parent or tempfile.gettempdir()).glob(f"{_PREFIX}*/lock"):
-        with suppress(OSError), left.open("r+") as lock:  # another person's, or in use
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(left.parent)
+    for left in Path(parent or tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError, ZerokitError):  # another person's, or in use
+            if not is_staging(left):
+                continue
+            with open_own(left / MARK) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(left)
     home = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
     folder = home / "files"
     folder.mkdir()
-    with (home / "new").open("w") as lock:
+    with open_own(home / "new") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        (home / "new").rename(home / "lock")
+        (home / "new").rename(home / MARK)
         try:
             yield folder
         finally:

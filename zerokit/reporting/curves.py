@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
+
+from zerokit.files import write_file
 
 
 def draw_losses(metrics: Path, file: Path) -> None:
@@ -15,6 +18,10 @@ def draw_losses(metrics: Path, file: Path) -> None:
     Args:
         metrics: ``metrics.jsonl`` of the run.
         file: the picture.
+
+    Raises:
+        OSError: the metrics cannot be read.
+        ZerokitError: the picture cannot be written.
     """
     from matplotlib.figure import Figure
 
@@ -29,7 +36,9 @@ def draw_losses(metrics: Path, file: Path) -> None:
     axes.set_ylabel("loss")
     if axes.lines:
         axes.legend(frameon=False)
-    figure.savefig(file, dpi=120)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=120)
+    write_file(file, picture.getvalue())
 
 
 def _lines(metrics: Path) -> list[dict[str, Any]]:

@@ -92,7 +92,7 @@ def write_plot(
         data = _html(page(), data.decode()).encode()
     elif kind == "svg":
         data = b"\n".join(line.rstrip() for line in data.splitlines()) + b"\n"
-    write_file(path, data)
+    write_file(path, data, follow_links=True)
 
 
 def look(category: Category) -> dict[str, Any]:

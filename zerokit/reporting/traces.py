@@ -27,7 +27,10 @@ def write_trace(path: str | Path, entries: Iterable[Entry]) -> None:
         ZerokitError: the file cannot be written.
     """
     packed = Path(path).suffix == ".gz"
-    with new_file(path) as raw, gzip.GzipFile("", "wb", fileobj=raw) if packed else nullcontext(raw) as file:
+    with (
+        new_file(path, follow_links=True) as raw,
+        gzip.GzipFile("", "wb", fileobj=raw) if packed else nullcontext(raw) as file,
+    ):
         file.write(b'{"displayTimeUnit": "ms", "traceEvents": [\n')
         for number, entry in enumerate(entries):
             file.write(((",\n" if number else "") + json.dumps(entry, separators=(",", ":"))).encode())

@@ -40,6 +40,8 @@ def publish(group: RankGroup, written: Path, saved: Path) -> str | None:
     problem = seal(group, written)
     if problem is None and group.ranks.is_main:
         try:
+            if saved.is_symlink():  # to nothing or to a file: one to a folder is a checkpoint of its own
+                saved.unlink()
             written.rename(saved)
             _sync_folders([written.parent, saved.parent])
         except OSError as error:

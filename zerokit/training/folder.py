@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,13 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from zerokit import console
-from zerokit.checkpoint.aside import remove_all_aside, set_aside
+from zerokit import console, staging
+from zerokit.checkpoint.aside import UNFINISHED, remove_all_aside, set_aside
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.choices import OUTPUT_DIR
-from zerokit.errors import RecipeError
+from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
 from zerokit.training.identity import read_identity
 from zerokit.training.report import CSV_FILE, METRICS_FILE, REPORT_FILE
+from zerokit.training.trackers import tracker_files, trackers
 from zerokit.units import quantity
 
 if TYPE_CHECKING:
@@ -32,9 +32,12 @@ LOCK_FILE = "run.lock"
 EARLIER = "earlier"
 """Where checkpoints of replaced runs are set aside, in a folder for each."""
 
+DIVIDED = ".divided"
+"""Of a run, where a checkpoint lies divided anew for another number of ranks, until the run has loaded it."""
+SAVING, REPLACED = ".saving", ".replaced"
+"""Folders of the whole new model, and of the one that it replaces."""
+
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-_DIVIDED = re.compile(r"\.{1,2}.+-on-\d+-ranks?(\.unfinished)?")
-"""Names of `divided_folder`, and of what it was while it was being written."""
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -58,7 +61,7 @@ def remove_old(folder: Path, limit: int | None, *, last: Path, best: str | None)
         stay = {last.name, best and Path(best).name}
         removable = [path for path in found if path.name not in stay]
         for path in removable[: max(0, len(found) - limit)]:
-            with suppress(OSError):  # one that stays is tried again at the next
+            with suppress(OSError, ZerokitError):  # one that stays is tried again at the next
                 set_aside(path)
     remove_all_aside(folder)
 
@@ -74,16 +77,14 @@ def check_earlier(loaded: LoadedRecipe, *, force: bool) -> None:
 
     Raises:
         RecipeError: it has.
+        ZerokitError: a link, or what zerokit did not make, has a name that zerokit needs there.
     """
     training = loaded.recipe.training
+    where = loaded.where("training", "output_dir")
+    output = OutputFolder(Path(training.get("output_dir") or OUTPUT_DIR), where, force, None)
     if not training.get("resume_from_checkpoint"):
-        where = loaded.where("training", "output_dir")
-        OutputFolder(Path(training.get("output_dir") or OUTPUT_DIR), where, force, None)._check_earlier()
-
-
-def divided_folder(folder: Path, checkpoint: Path, num_ranks: int) -> Path:
-    """Where a checkpoint of another number of ranks lies divided anew, until the run has loaded it."""
-    return folder / f".{checkpoint.name}-on-{quantity(num_ranks, 'rank').replace(' ', '-')}"
+        output._check_earlier()
+    output._check_names(loaded)
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class OutputFolder:
 
         Raises:
             RecipeError: it cannot, or an earlier run has left what would be lost.
+            ZerokitError: a link, or what zerokit did not make, has a name that zerokit needs there.
         """
         model = loaded.recipe.model.path
         if model is not None and self.path.exists() and Path(model).resolve() == self.path.resolve():
@@ -123,6 +125,7 @@ class OutputFolder:
                     where=where,
                     hint="Name a folder that can be made or written to",
                 )
+        self._check_names(loaded)
         rescue = self.rescue
         if rescue is not None and (
             rescue.resolve() == self.path.resolve() or (rescue / REPORT_FILE).exists()
@@ -132,6 +135,19 @@ class OutputFolder:
                 where=loaded.where("training", "rescue_dir"),
                 hint="Name another folder, on another disk",
             )
+
+    def _check_names(self, loaded: LoadedRecipe) -> None:
+        """See that what lies at the names that zerokit needs is zerokit's own."""
+        errors: list[ZerokitError] = []
+        places = [path for path in (self.path, self.rescue) if path is not None]
+        staged = [place / name for place in places for name in (SAVING, REPLACED)]
+        for folder in (*staged, self.path / UNFINISHED, self.path / DIVIDED):
+            with noted(errors):
+                staging.check_staging(folder)
+        for name in (LOCK_FILE, EARLIER, *tracker_files(trackers(loaded))):
+            with noted(errors):
+                staging.check_own_name(self.path / name)
+        raise_together(errors)
 
     @contextmanager
     def owned(self, group: RankGroup, run_id: str) -> Iterator[None]:
@@ -175,9 +191,10 @@ class OutputFolder:
             ) from None
         self._check_earlier()
         remove_all_aside(self.path)
-        for path in self.path.iterdir():  # of a run that was ended as it resumed
-            if _DIVIDED.fullmatch(path.name) and path != self.resume:
-                shutil.rmtree(path, ignore_errors=True)
+        divided = self.path / DIVIDED  # of a run that was ended as it resumed
+        if self.resume is None or not self.resume.is_relative_to(divided):
+            with suppress(OSError):
+                staging.remove(divided)
         self._set_aside(run_id)
 
     def _check_earlier(self) -> None:
@@ -228,13 +245,15 @@ class OutputFolder:
     def _move(self, left: list[Path], files: Sequence[str], name: str, which: str) -> None:
         aside = self.path / EARLIER / name
         number = 1
-        while aside.exists():
+        while os.path.lexists(aside):
             number += 1
             aside = self.path / EARLIER / f"{name}-{number}"
-        for path in (*left, *(self.path / file for file in files)):
-            if path.exists():
-                aside.mkdir(parents=True, exist_ok=True)
-                path.rename(aside / path.name)
+        moved = [path for path in (*left, *(self.path / file for file in files)) if os.path.lexists(path)]
+        if moved:
+            staging.make_folder(self.path / EARLIER)
+            aside.mkdir()
+        for path in moved:
+            path.rename(aside / path.name)
         if left:
             console.note(f"{quantity(len(left), 'checkpoint')} {which} set aside in {aside}")
 
@@ -279,10 +298,11 @@ def _held(file: Path, folder: Path, where: str) -> IO[str]:
 
     Raises:
         RecipeError: another process holds it.
+        ZerokitError: a link is there, or a file that has other names.
         OSError: it cannot be opened.
     """
     while True:
-        opened = file.open("a+", encoding="utf-8")
+        opened = staging.open_own(file)
         owner = _read(opened)
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -56,6 +57,7 @@ _PARTITIONING = (
 """Keys of its zero_optimization without which a checkpoint's parts do not fit, or hold other parameters."""
 
 _MOST_NAMED = 4
+_RUN_ID = re.compile(r"[0-9a-f]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Identity:
     """Of one run; a resumed one goes on under the id that it began with."""
 
     run_id: str
+    """Hexadecimal."""
     started: str
     """When the run began, in UTC, as ISO 8601."""
     world_size: int
@@ -150,8 +153,11 @@ def read_identity(checkpoint: Path) -> Identity | None:
     if not file.is_file():
         return None
     try:
-        return _from(read_document(file).data)
-    except (DocumentError, TypeError, KeyError) as error:
+        found = _from(read_document(file, folder=checkpoint).data)
+        if not (isinstance(found.run_id, str) and _RUN_ID.fullmatch(found.run_id)):  # it names a folder
+            raise ValueError(f"the run_id {found.run_id!r} is not hexadecimal")
+        return found
+    except (DocumentError, TypeError, KeyError, ValueError) as error:
         raise CheckpointError(
             f"cannot be read: {error}", where=str(file), hint="Remove it to resume without a comparison"
         ) from None

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from transformers import TrainerCallback
 
 from zerokit import console
 from zerokit.documents import finite
+from zerokit.errors import ZerokitError
+from zerokit.staging import make_own, open_own
 from zerokit.training.measure import PeakMemory
 from zerokit.training.pace import Pace
 from zerokit.training.report import CSV_FILE, METRICS_FILE
@@ -63,9 +66,11 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         if not state.is_world_process_zero:
             return
         resumed = state.global_step > 0 and self._file.exists()
-        if not resumed:
-            for file in (self._file, self._csv):
-                if file is not None:
+        for file in (self._file, self._csv):
+            with suppress(OSError, ZerokitError):  # the first line says so
+                if file is not None and resumed:
+                    make_own(file)
+                elif file is not None:
                     file.unlink(missing_ok=True)
         self._write({"max_steps": state.max_steps, "step": state.global_step})
         self._bar = console.progress()
@@ -140,13 +145,14 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)  # it may have been removed
             _end_line(self._file)
-            with self._file.open("a", encoding="utf-8") as file:
+            with open_own(self._file) as file:
                 file.write(json.dumps(finite(entry), allow_nan=False) + "\n")
             if self._csv is not None:
                 self._write_csv(self._csv, entry)
-        except OSError as error:
+        except (OSError, ZerokitError) as error:
             if not self._is_unwritten:
-                console.note(f"{self._file} cannot be written: {error.strerror or error}. The run goes on")
+                why = getattr(error, "strerror", None) or getattr(error, "message", None) or error
+                console.note(f"{self._file} cannot be written: {why}. The run goes on")
             self._is_unwritten = True
 
     @staticmethod
@@ -155,7 +161,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         place = {name: entry[name] for name in ("step", "elapsed_seconds")}
         _end_line(path)
         is_new = not path.exists()
-        with path.open("a", encoding="utf-8", newline="") as file:
+        with open_own(path, newline="") as file:
             lines = csv.writer(file)
             if is_new:
                 lines.writerow([*place, "name", "value"])
@@ -180,7 +186,7 @@ def _end_line(path: Path) -> None:
     """End the last line of a file, if a run that was killed, or a full disk, has left it half written."""
     if not path.exists():
         return
-    with path.open("ab+") as file:
+    with open_own(path, "ab+") as file:
         if file.tell() > 0:
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":

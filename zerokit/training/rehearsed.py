@@ -7,9 +7,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
 
-from zerokit.errors import LaunchError
+from zerokit.documents import read_bytes
+from zerokit.errors import DocumentError, LaunchError
 
 OPTION = "--rehearsed"
+_MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,10 @@ def read_rehearsed(file: Path, world_size: int) -> Rehearsed:
         LaunchError: it is none, or of another number of ranks.
     """
     try:
-        report = _Report.model_validate_json(file.read_bytes())
-    except OSError as error:
+        report = _Report.model_validate_json(read_bytes(file, max_bytes=_MOST_BYTES))
+    except DocumentError as error:
         raise LaunchError(
-            f"{file}: {error.strerror}", where=OPTION, hint="Name a report of 'zerokit rehearse -o FILE'"
+            f"{file}: {error.message}", where=OPTION, hint="Name a report of 'zerokit rehearse -o FILE'"
         ) from error
     except ValidationError as error:
         raise LaunchError(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -16,8 +16,10 @@ from zerokit.checkpoint.checksums import SUMS_FILE
 from zerokit.checkpoint.reshard import reshard
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
+from zerokit.documents import first_unreadable, unreadable_reason
 from zerokit.errors import CheckpointError, RecipeError
-from zerokit.training.folder import checkpoints, divided_folder
+from zerokit.staging import make_staging, remove
+from zerokit.training.folder import DIVIDED, checkpoints
 from zerokit.training.identity import (
     differences,
     has_partial_digest,
@@ -63,7 +65,7 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
                 where=where,
                 hint="Set save_strategy and save_steps in the run that is to be continued",
             )
-        problems = {one: lacks(one) for one in found}
+        problems = {one: unreadable_reason(one, output_dir) or lacks(one) for one in found}
         whole = [one for one in found if problems[one] is None]
         sealed = [one for one in whole if (one / SUMS_FILE).is_file()]  # which is written last
         folder = (sealed or whole or found)[-1]
@@ -93,15 +95,18 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
 
 
 def lacks(folder: Path) -> str | None:
-    """What a checkpoint-N lacks to be continued from, by the names of its files; None of a whole one."""
+    """What keeps a run from going on from a checkpoint-N, by the names of its files; None of a whole one."""
     try:
-        json.loads((folder / TRAINER_STATE).read_bytes())
-    except (OSError, ValueError) as error:
-        return f"{TRAINER_STATE} is damaged: {error}"
-    try:
-        return _lacks_part(folder)
+        if (found := first_unreadable(folder)) is not None:
+            return f"{found[0].name} {found[1]}"
+        state, problem = (folder / TRAINER_STATE).read_bytes(), _lacks_part(folder)
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
+    try:
+        json.loads(state)
+    except ValueError as error:
+        return f"{TRAINER_STATE} is damaged: {error}"
+    return problem
 
 
 def _lacks_part(folder: Path) -> str | None:
@@ -166,7 +171,8 @@ class Divided:
         ranks = group.ranks.world_size
         if resume is None or saved_by(resume) in (0, ranks):
             return
-        made = divided_folder(output_dir, resume, ranks)
+        name = f"{resume.name}-on-{quantity(ranks, 'rank').replace(' ', '-')}"
+        made = output_dir / DIVIDED / name
         group.together(lambda: self._make(resume, made, ranks) if self._is_main else None)
         self.folder = self._made = made
 
@@ -179,13 +185,20 @@ class Divided:
     def remove(self) -> None:
         """Remove what was made, when every rank has loaded it."""
         if self._made is not None and self._is_main:
-            shutil.rmtree(self._made, ignore_errors=True)
+            with suppress(OSError):
+                remove(self._made.parent)
         self._made = None
 
     def _make(self, resume: Path, made: Path, ranks: int) -> None:
         was = quantity(saved_by(resume), "rank")
         console.note(f"{resume} was saved by {was}, and this run has {ranks}: it is divided anew")
-        reshard(resume, made, num_ranks=ranks, verify=False, sums=False)
+        self._made = made
+        make_staging(made.parent)
+        try:
+            reshard(resume, made, num_ranks=ranks, verify=False, sums=False)
+        except BaseException:
+            self.remove()
+            raise
 
 
 def resumed(checkpoint: Path, now: Identity, *, where: str) -> Identity:

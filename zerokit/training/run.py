@@ -190,8 +190,8 @@ def _flops(prepared: Prepared, group: RankGroup) -> float | None:
 def _draw(output_dir: Path) -> None:
     try:
         draw_losses(output_dir / METRICS_FILE, output_dir / CURVE_FILE)
-    except (OSError, ValueError) as error:  # no picture is worth the end of a run whose model is saved
-        reason = getattr(error, "strerror", None) or error
+    except (OSError, ValueError, ZerokitError) as error:  # no picture is worth the end of a run that is saved
+        reason = getattr(error, "strerror", None) or getattr(error, "message", None) or error
         console.note(f"{output_dir / CURVE_FILE} cannot be written: {reason}")
 
 

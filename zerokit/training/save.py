@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING
 from zerokit.checkpoint.source import check_weights, is_rehearsal
 from zerokit.documents import read_document
 from zerokit.errors import CheckpointError, DocumentError, ModelError, RunError
-from zerokit.training.folder import checkpoints
+from zerokit.staging import MARK, is_staging, make_staging, remove, remove_empty
+from zerokit.training.folder import REPLACED, SAVING, checkpoints
 from zerokit.training.report import REPORT_FILE
 
 if TYPE_CHECKING:
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from zerokit.training.report import RunReport
     from zerokit.training.trainer import ZeroTrainer
 
-_NEW, _OLD = ".saving", ".replaced"
-"""Folders of the whole new model, and of the one that it replaces."""
 _CURRENT = ".model"
 """While one replaces the other, a link to the one that counts. Each file's name leads through it."""
 
@@ -41,11 +41,11 @@ def save_model(trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, rep
         RunError: the folder cannot be written; the model is in the rescue folder if the recipe names one.
     """
     places = [output.path, *([output.rescue] if output.rescue is not None else [])]
-    staging, *trainer.other_places = [place / _NEW for place in places]
+    staging, *trainer.other_places = [place / SAVING for place in places]
     if group.ranks.is_main:
         settle(output.path)
         for folder in (staging, *trainer.other_places):
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
     trainer.disk_problems.clear()
     trainer.save_model(str(staging))
     problems = trainer.disk_problems
@@ -55,12 +55,12 @@ def save_model(trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, rep
 def _publish_in_first(places: list[Path], problems: DiskProblems, report: RunReport) -> list[Path]:
     """Publish where the weights lie, or in a later place; `problems` has one of each place without them."""
     output_dir = places[0]
-    staging = output_dir / _NEW
+    staging = output_dir / SAVING
     for place in places[len(problems) :]:
         with problems.noted():
-            if not (place / _NEW).exists():
-                shutil.copytree(staging, place / _NEW)
-            files = _publish(place / _NEW, place, report)
+            if not is_staging(place / SAVING):
+                shutil.copytree(staging, make_staging(place / SAVING), dirs_exist_ok=True)
+            files = _publish(place / SAVING, place, report)
             if place == output_dir:
                 return files
             raise RunError(
@@ -87,9 +87,9 @@ def _publish(staging: Path, output_dir: Path, report: RunReport) -> list[Path]:
             check_weights(staging, where=str(staging))
         except ModelError as error:
             raise CheckpointError(error.message, where=error.where, hint=error.hint) from None
-    replace(report, files=sorted([*(file.name for file in staging.iterdir()), REPORT_FILE])).write(staging)
-    new = {file.name for file in staging.iterdir()}
-    old = _earlier_files(output_dir) | {name for name in new if (output_dir / name).exists()}
+    new = {REPORT_FILE, *(file.name for file in staging.iterdir() if file.name != MARK)}
+    replace(report, files=sorted(new)).write(staging)
+    old = _earlier_files(output_dir) | {name for name in new if os.path.lexists(output_dir / name)}
     try:
         _switch(output_dir, old, new)
     except OSError:
@@ -109,8 +109,10 @@ def _earlier_files(folder: Path) -> set[str]:
     """What an earlier model left, such as shards or an adapter that whoever loads the folder would take."""
     found = {path.name for pattern in ("model*.safetensors*", "adapter_*") for path in folder.glob(pattern)}
     with suppress(DocumentError, AttributeError, TypeError):  # no report, or one of something else
-        found |= {str(name) for name in read_document(folder / REPORT_FILE).data.get("files", ())}
-    return {name for name in found if Path(name).name == name and (folder / name).exists()}
+        report = read_document(folder / REPORT_FILE, folder=folder).data
+        found |= {str(name) for name in report.get("files", ())}
+    names = {name for name in found if Path(name).name == name and name not in ("", "..")}
+    return {name for name in names if os.path.lexists(folder / name)}
 
 
 def _switch(folder: Path, old: set[str], new: set[str]) -> None:
@@ -121,35 +123,41 @@ def _switch(folder: Path, old: set[str], new: set[str]) -> None:
     Raises:
         OSError: this file system has no links, or is full.
     """
-    current, replaced = folder / _CURRENT, folder / _OLD
-    shutil.rmtree(replaced, ignore_errors=True)
-    replaced.mkdir()
+    current, replaced = folder / _CURRENT, folder / REPLACED
+    _remove(replaced)
+    make_staging(replaced)
     for name in old:
         _duplicate(folder / name, replaced / name)
-    _point(current, _OLD)
+    _point(current, REPLACED)
     for name in old | new:
         if (folder / name).is_dir() and not (folder / name).is_symlink():
             shutil.rmtree(folder / name)  # which no link can replace in one step
         _point(folder / name, f"{_CURRENT}/{name}")
-    _point(current, _NEW)
+    _point(current, SAVING)
 
 
 def settle(folder: Path) -> None:
     """Put files in the place of links, whichever model they lead to: also what a killed run left undone."""
     current = folder / _CURRENT
-    if current.is_symlink():
+    # A link to anything else is not zerokit's.
+    if current.is_symlink() and str(current.readlink()) in (SAVING, REPLACED):
         held = folder / current.readlink()
-        for file in sorted(held.iterdir()) if held.is_dir() else []:
-            if (folder / file.name).is_symlink():
+        for file in sorted(held.iterdir()) if is_staging(held) else []:
+            if file.name != MARK and (folder / file.name).is_symlink():
                 _move(file, folder / file.name)
         for link in folder.iterdir():
             if link.is_symlink() and link.readlink().parent == Path(_CURRENT):
                 link.unlink()  # of the model that no longer counts
         current.unlink()
-        shutil.rmtree(held, ignore_errors=True)
-    for name in (_NEW, _OLD):
-        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in (SAVING, REPLACED):
+        _remove(folder / name)
     _aside(current).unlink(missing_ok=True)
+
+
+def _remove(folder: Path) -> None:
+    with suppress(OSError):
+        remove(folder)
+        remove_empty(folder)  # a kill may have left one without its mark
 
 
 def _point(link: Path, target: str) -> None:
@@ -165,17 +173,20 @@ def _aside(link: Path) -> Path:
 
 
 def _duplicate(path: Path, copy: Path) -> None:
+    if path.is_symlink():  # the link itself, as it leads from its folder
+        copy.symlink_to(path.parent.absolute() / path.readlink())
+        return
     if path.is_dir():
-        shutil.copytree(path, copy)
+        shutil.copytree(path, copy, symlinks=True)
         return
     try:
-        copy.hardlink_to(path.resolve())
+        copy.hardlink_to(path)
     except OSError:  # a file system without hard links
         shutil.copy2(path, copy)
 
 
 def _move(path: Path, target: Path) -> None:
-    if path.is_dir():  # additional_chat_templates
+    if path.is_dir() and not path.is_symlink():  # additional_chat_templates
         if target.is_symlink():
             target.unlink()
         shutil.rmtree(target, ignore_errors=True)

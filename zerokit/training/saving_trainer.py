@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from zerokit import console
+from zerokit import console, staging
 from zerokit.checkpoint.aside import UNFINISHED, aside, remove_all_aside
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
+from zerokit.errors import ZerokitError
 from zerokit.files import write_file
 from zerokit.patches import overriding
 from zerokit.training.checksums import publish
 from zerokit.training.disks import DiskProblems, bytes_of, lacks_room
-from zerokit.training.folder import checkpoints, remove_old
+from zerokit.training.folder import SAVING, checkpoints, remove_old
 from zerokit.training.peft.prompts import saved_whole
 
 if TYPE_CHECKING:
@@ -74,12 +75,15 @@ class SavingTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped h
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         for folder in (Path(output_dir or self.args.output_dir), *self.other_places):
             with self.disk_problems.noted(), saved_whole(self.model, state_dict):
+                if folder.name == SAVING:
+                    folder.parent.mkdir(parents=True, exist_ok=True)
+                    staging.make_staging(folder)
                 super()._save(str(folder), state_dict)
                 for file in folder.glob("*.safetensors") if self.args.should_save else ():
                     file.chmod(folder.stat().st_mode & 0o666)  # made readable for the owner alone
                 return
-            if folder.resolve() != Path(self.args.output_dir).resolve():  # which has more than this model
-                shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):
+                staging.remove(folder)
 
     def _get_output_dir(self, trial: Any) -> str:
         return super()._get_output_dir(trial) if self._aside is None else str(self._aside)
@@ -109,12 +113,12 @@ class SavingTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped h
     def _write_checkpoint(self, model: Any, trial: Any, folder: Path, saved: Path) -> str | None:
         """Returns why a checkpoint is not whole, the same on every rank; None if it is."""
         self.disk_problems.clear()
-        if problem := self._group.broadcast_object(lacks_room(folder, self._checkpoint_bytes)):
+        # No rank writes before all have a folder to write into: what lies there may be a link.
+        begun = self._group.gather_objects(self._begin_checkpoint(folder))
+        if problem := next((problem for problem in begun if problem is not None), None):
             return problem
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         self._aside = None if is_rehearsal() else folder / UNFINISHED
-        if self.args.should_save:  # no other rank writes before this one has come to the sum of all weights
-            remove_all_aside(folder)
         try:
             with self.disk_problems.noted():  # from here on, what can fail makes no other rank wait
                 super()._save_checkpoint(model, trial)
@@ -126,6 +130,21 @@ class SavingTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped h
         if problem is not None or is_rehearsal():  # which writes no weights
             return problem
         return publish(self._group, aside(saved), saved)
+
+    def _begin_checkpoint(self, folder: Path) -> str | None:
+        """Make the folder that checkpoints are written into, on each machine; returns why there is none."""
+        if problem := lacks_room(folder, self._checkpoint_bytes):
+            return problem
+        if is_rehearsal() or not (self.args.should_save or self._group.ranks.is_node_main):
+            return None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            unfinished = staging.make_staging(folder / UNFINISHED)
+            if self.args.should_save:
+                staging.clear(unfinished)
+        except (OSError, ZerokitError) as error:
+            return str(error) if isinstance(error, ZerokitError) else error.strerror or str(error)
+        return None
 
     def _name_best(self, saved: Path) -> None:
         """Have the state of the checkpoint that is written say where the best one will be, if this is it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ _PACKAGES = {"azureml": "azureml-core", "comet_ml": "comet-ml"}
 """Module -> the package that has it, where that is called otherwise."""
 _OF_TRANSFORMERS = ("all",)
 """Whatever is installed: transformers looks."""
+_IN_OUTPUT_DIR = {"tensorboard": "runs", "codecarbon": "emissions.csv"}
+"""Tracker -> the file or folder that transformers' callback has it write in the output folder."""
 
 
 def trackers(loaded: LoadedRecipe) -> tuple[str, ...]:
@@ -62,3 +65,12 @@ def trackers(loaded: LoadedRecipe) -> tuple[str, ...]:
                     hint=f"Run pip install {package}; csv needs nothing",
                 )
     return found
+
+
+def tracker_files(names: Sequence[str]) -> list[str]:
+    """What trackers write into the output folder, at names that are known beforehand."""
+    return [
+        written
+        for tracker, written in _IN_OUTPUT_DIR.items()
+        if not {tracker, *_OF_TRANSFORMERS}.isdisjoint(names)
+    ]

@@ -26,7 +26,9 @@ from pathlib import Path
 from zerokit import console
 from zerokit.errors import LaunchError
 from zerokit.extras import require
+from zerokit.files import write_file
 from zerokit.rehearsal.native.compilers import Compilers, as_they_end
+from zerokit.staging import make_folder, open_own
 
 SOURCES = Path(__file__).parent
 LIBRARY = "libzerokit_rehearsal.so"
@@ -156,7 +158,7 @@ def _built(library: Path, build: Callable[[Path], None]) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Ranks and runs may come here at the same time; the lock dies with its holder.
-        with (folder / "lock").open("w") as lock:
+        with open_own(folder / "lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not library.is_file():
                 build(library)
@@ -247,12 +249,12 @@ def compile_library(library: Path, torch: Path) -> None:
     includes += ["-isystem", str(torch / "include" / "torch" / "csrc" / "api" / "include")]
     strings = strings_of(torch)
     parts = library.parent / "parts"  # which stay where this is interrupted, and are taken the next time
-    parts.mkdir(exist_ok=True)
+    make_folder(parts)
 
     def compile_unit(name: str) -> Path:
         source, target = parts / f"{name}.cpp", parts / f"{name}.o"
         if not target.is_file():
-            source.write_text("".join(f'#include "{SOURCES / file}.cpp"\n' for file in UNITS[name]))
+            write_file(source, "".join(f'#include "{SOURCES / file}.cpp"\n' for file in UNITS[name]))
             beside = target.with_suffix(".begun")
             run([*compiler, *COMPILE, strings, *includes, "-c", str(source), "-o", str(beside)])
             beside.replace(target)

@@ -1,0 +1,113 @@
+"""Which files of somebody else may be read: regular ones that lie in the folder that was named.
+
+A model, an adapter or a checkpoint may come from an archive or a clone. A link in it may lead to any file of
+the person who reads it, and a named pipe, a device or a file such as ``/proc/kmsg`` may block or never end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from zerokit.errors import DocumentError
+
+_KINDS = {
+    stat.S_IFIFO: "is a pipe",
+    stat.S_IFSOCK: "is a socket",
+    stat.S_IFCHR: "is a device",
+    stat.S_IFBLK: "is a device",
+}
+_OF_KERNEL = frozenset(
+    [
+        *("proc", "sysfs", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "configfs", "bpf"),
+        *("pstore", "efivarfs", "mqueue", "selinuxfs", "binfmt_misc", "fusectl", "devpts", "rpc_pipefs"),
+    ]
+)
+"""Types of file systems whose files the kernel makes up when they are read."""
+_BLOB = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""Names of files in a Hub cache: the SHA-1 or SHA-256 of their content."""
+
+
+def unreadable_reason(path: Path, folder: Path | None = None) -> str | None:
+    """Why a file is not read, as the end of a sentence; None of a regular file, a folder, or no file at all.
+
+    Args:
+        path: of the file.
+        folder: in which it must lie once all links are followed; None if the file itself was named. Links of
+            a Hub cache may lead from ``snapshots/REVISION`` to ``blobs/HASH`` of the same repository.
+    """
+    try:
+        found = path.stat()
+    except (OSError, ValueError):  # nothing is there, a link to itself, or no possible name
+        found = None
+    if found is not None and (kind := _KINDS.get(stat.S_IFMT(found.st_mode))) is not None:
+        return f"{kind}, not a regular file"
+    if found is not None and stat.S_ISREG(found.st_mode) and _file_system(found.st_dev) in _OF_KERNEL:
+        return "is made up by the kernel, not a regular file"
+    if folder is not None and not _lies_in(path, folder):
+        return "leads out of its folder"
+    return None
+
+
+def check_regular(path: Path, folder: Path | None = None) -> None:
+    """Refuse a file that is not read; arguments as of :func:`unreadable_reason`.
+
+    Raises:
+        DocumentError: it is not regular, or not in the folder.
+    """
+    if (reason := unreadable_reason(path, folder)) is not None:
+        raise DocumentError(reason, where=str(path), hint=COPY if folder is not None else NAME)
+
+
+COPY = "Replace it with a copy of the file"
+"""What to do about a file of a folder."""
+NAME = "Name a regular file"
+"""What to do about a file that was named itself."""
+
+
+def first_unreadable(folder: Path) -> tuple[Path, str] | None:
+    """The first file or folder below a folder that is not read, and why; None if there is none.
+
+    Raises:
+        OSError: a folder cannot be listed.
+    """
+    for path in _links_and_special(folder):
+        if (reason := unreadable_reason(path, folder)) is not None:
+            return path, reason
+    return None
+
+
+def _links_and_special(folder: Path) -> Iterator[Path]:
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_dir(follow_symlinks=False):
+                yield from _links_and_special(Path(entry))
+            elif not entry.is_file(follow_symlinks=False):
+                yield Path(entry)
+
+
+def _lies_in(path: Path, folder: Path) -> bool:
+    real, root = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+    if real.is_relative_to(root):
+        return True
+    blobs = real.parent
+    is_blob = blobs.name == "blobs" and _BLOB.fullmatch(real.name) is not None
+    return is_blob and root.is_relative_to(blobs.parent / "snapshots")
+
+
+@cache
+def _file_system(device: int) -> str:
+    """The type of a mounted file system; empty if unknown. Source: proc_pid_mountinfo(5)."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # no Linux
+        return ""
+    for mount in map(str.split, mounts):
+        if number in mount[2:3] and "-" in mount[:-1]:
+            return mount[mount.index("-") + 1]
+    return ""
