@@ -238,7 +238,7 @@ ALLOWED = {
     "generation/output.py": "results as they come, which a broken run leaves behind",
     "quickstart/launch.py": "the log of a process",
     "rehearsal/native/build.py": "a lock",
-    "rehearsal/processes.py": "the log of a process",
+    "rehearsal/parent/processes.py": "the log of a process",
     "rehearsal/scratch.py": "a lock",
     "training/folder.py": "a lock",
     "training/measure.py": "a switch of the kernel's",

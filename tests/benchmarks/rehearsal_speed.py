@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tests.benchmarks.cost import Cost, cost_of, print_ratios
 from zerokit.hardware.gpus import find_gpu
-from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
+from zerokit.rehearsal.parent.job import RehearsalJob
 
 SCRIPT = Path(__file__).resolve().with_name("rehearsal_scripts") / "train_config.py"
 STEPS = 2
@@ -74,7 +74,7 @@ def rehearse(case: Case, folder: Path) -> Cost:
     )
     job_file = folder / "job.json"
     job_file.write_text(job.model_dump_json(), encoding="utf-8")
-    cost = cost_of([sys.executable, "-m", "zerokit.rehearsal.worker", str(job_file)])
+    cost = cost_of([sys.executable, "-m", "zerokit.rehearsal.worker.run", str(job_file)])
     report = json.loads(Path(job.report_file).read_text(encoding="utf-8"))
     if report["steps"] != case.steps:
         sys.exit(f"{case.name}: {report['steps']} steps were rehearsed instead of {case.steps}")

@@ -15,9 +15,9 @@ from zerokit.cli.rehearse import rehearse as command
 from zerokit.errors import LaunchError, ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
-from zerokit.rehearsal.analysis import analyse
-from zerokit.rehearsal.combined import on_nodes
-from zerokit.rehearsal.rehearse import rehearse
+from zerokit.rehearsal.parent.rehearse import rehearse
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.combination import on_nodes
 
 pytestmark = pytest.mark.torch
 
@@ -150,7 +150,7 @@ def test_times_are_written_as_people_write_them(
 ) -> None:
     given: list[float | None] = []
     monkeypatch.setattr(
-        "zerokit.rehearsal.rehearse.rehearse_together",
+        "zerokit.rehearsal.parent.rehearse.rehearse_together",
         lambda *_, timeout, **__: given.append(timeout) or [REPORT],
     )
     for text, seconds in (("5min", 300), ("5m", 300), ("300", 300), ("300s", 300), ("1h", 3600)):
@@ -194,8 +194,8 @@ def test_what_does_not_fit_gives_1(zerokit: Run, tmp_path: Path, script: Path) -
 
 def test_what_would_not_end_gives_2_above_its_report(zerokit: Run, tmp_path: Path, script: Path) -> None:
     alone = """
-from zerokit.rehearsal.call_order import STEPS_DONE
-from zerokit.rehearsal.exchange import Exchange
+from zerokit.rehearsal.ranks.call_order import STEPS_DONE
+from zerokit.rehearsal.ranks.exchange import Exchange
 exchange = Exchange(pathlib.Path(job["exchange_folder"]), job["rank"], 16)
 if job["rank"] == 0:
     exchange.note_call(tuple(range(16)), "barrier")
@@ -333,8 +333,9 @@ def test_a_module_gets_its_arguments(
 
 
 def test_reporting_needs_no_torch() -> None:
-    names = "recording report analysis table plot trace snapshot overheads job timeline processes advice"
-    imports = ", ".join(f"zerokit.rehearsal.{name}" for name in names.split())
+    reporting = "report analysis tables plots trace snapshot overheads"
+    names = ["recording", "parent.processes", "parent.advice", *(f"report.{one}" for one in reporting.split())]
+    imports = ", ".join(f"zerokit.rehearsal.{name}" for name in names)
     check = f"import zerokit.cli.rehearse, {imports}, sys; "
     check += "assert not {'torch', 'transformers', 'deepspeed', 'matplotlib'} & set(sys.modules)"
     processes.checked([sys.executable, "-c", check])
@@ -394,7 +395,7 @@ def test_the_device_is_built_in_sight_once_and_after_all_else_is_checked(
         built.append("built")
         raise LaunchError("no C++ compiler", where="rehearse")
 
-    monkeypatch.setattr("zerokit.rehearsal.rehearse.built_library", build)
+    monkeypatch.setattr("zerokit.rehearsal.parent.rehearse.built_library", build)
     for options in (["absent.py"], ["--rank", 9, script], ["--gpu", "gaudi2", script]):
         assert zerokit("rehearse", "--num-gpus", 4, *options)[0] == 2
     assert built == []

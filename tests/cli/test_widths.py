@@ -100,9 +100,9 @@ def test_reports_break_no_word_and_no_number(
     in_columns: InColumns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.rehearsal.recordings import device_with, job, training
-    from zerokit.rehearsal.analysis import analyse
-    from zerokit.rehearsal.report import Advice
-    from zerokit.rehearsal.table import print_report
+    from zerokit.rehearsal.report.analysis import analyse
+    from zerokit.rehearsal.report.report import Advice
+    from zerokit.rehearsal.report.tables import print_report
 
     monkeypatch.setattr("zerokit.quickstart.run.home", lambda: tmp_path)
     advice = Advice(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from zerokit.rehearsal import processes, rehearse
-from zerokit.rehearsal.report import RehearsalReport
+from zerokit.rehearsal.parent import processes, rehearse
+from zerokit.rehearsal.report.report import RehearsalReport
 
 _MODULE = """
 import json, pathlib, sys
@@ -18,7 +18,7 @@ pathlib.Path(job["report_file"]).write_text})
 
 
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Have :mod:`zerokit.rehearsal.processes` start this worker for the length of a test."""
+    """Have :mod:`zerokit.rehearsal.parent.processes` start this worker for the length of a test."""
     (folder / "fake_rehearsal_worker.py").write_text(_MODULE)
     monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.setattr(processes, "WORKER", "fake_rehearsal_worker")

@@ -1,7 +1,7 @@
 """Rehearsals that share their imports: one process sets a virtual cluster up, and forks for each run.
 
 `python -m tests.rehearsal.feature_runs` is that process: it reads a run from each line of stdin and answers
-with its exit code. A run that has to start from nothing goes through zerokit.rehearsal.processes instead.
+with its exit code. A run that has to start anew goes through zerokit.rehearsal.parent.processes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from types import TracebackType
 
 from tests.rehearsal.recordings import device_with
 from tests.tiny import REPOSITORY
-from zerokit.rehearsal.job import RehearsalJob
-from zerokit.rehearsal.report import RehearsalReport
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.report.report import RehearsalReport
 
 SCRIPTS = REPOSITORY / "tests" / "rehearsal" / "scripts"
 NUM_GPUS = 8
@@ -105,7 +105,7 @@ def job_of(script: str, arguments: tuple[str, ...], report: Path, steps: int = 1
 def main() -> None:
     """Answer the runs on stdin until it ends."""
     from zerokit.rehearsal import virtual_cluster
-    from zerokit.rehearsal.worker import run_in
+    from zerokit.rehearsal.worker.run import run_in
 
     leave = os._exit  # which a rehearsed script is kept from
     # What the imports print must not be taken for an answer.

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from zerokit.hardware.gpus import find_gpu
-from zerokit.rehearsal.analysis import analyse
 from zerokit.rehearsal.devices import VirtualDevice, virtual_device
-from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.clock import WorkKind
+from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.recording import BLOCK, CATEGORY_CODES, DTYPES, EVENT, SPAN, Recording, Space
-from zerokit.rehearsal.report import RehearsalReport
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.report import RehearsalReport
 from zerokit.reporting.phases import RUN_PHASES
 
 MIB = 2**20

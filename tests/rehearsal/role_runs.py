@@ -21,12 +21,12 @@ from unittest import mock
 
 from tests.rehearsal.real_runs import DEVICE, deviations, environment, figures
 from tests.tiny import REPOSITORY
-from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
-from zerokit.rehearsal.processes import Output, Worker
-from zerokit.rehearsal.rehearse import rehearse_roles
-from zerokit.rehearsal.report import RehearsalReport
-from zerokit.rehearsal.roles import Roles
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.parent.processes import Output, Worker
+from zerokit.rehearsal.parent.rehearse import rehearse_roles
+from zerokit.rehearsal.ranks.roles import Roles
+from zerokit.rehearsal.report.report import RehearsalReport
 
 SCRIPTS = REPOSITORY / "tests" / "rehearsal" / "scripts"
 WRITTEN = REPOSITORY / "docs" / "measured" / "role_runs.json"

@@ -14,13 +14,13 @@ from tests.rehearsal.recordings import MIB, job, training
 from zerokit import console
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
-from zerokit.rehearsal.advice import Candidate, advise, candidates
-from zerokit.rehearsal.analysis import analyse
-from zerokit.rehearsal.batch_size import BatchSize
-from zerokit.rehearsal.combined import on_nodes
-from zerokit.rehearsal.job import RehearsalJob
-from zerokit.rehearsal.processes import Output, rehearse_together
-from zerokit.rehearsal.report import Batches, RehearsalReport, TimeBreakdown, TimeReport
+from zerokit.rehearsal.parent.advice import Candidate, advise, candidates
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.parent.processes import Output, rehearse_together
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.combination import on_nodes
+from zerokit.rehearsal.report.report import Batches, RehearsalReport, TimeBreakdown, TimeReport
+from zerokit.rehearsal.watching.batch_size import BatchSize
 from zerokit.units import GIB
 
 REPORT = analyse(training(), job())

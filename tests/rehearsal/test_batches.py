@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from zerokit.rehearsal.batch_size import measure
-from zerokit.rehearsal.call_order import STEPS_DONE
-from zerokit.rehearsal.exchange import Exchange
+from zerokit.rehearsal.ranks.call_order import STEPS_DONE
+from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.watching import batches as module
+from zerokit.rehearsal.watching.batch_size import measure
 from zerokit.rehearsal.watching.batches import Batches
 from zerokit.rehearsal.watching.scan import Candidate, Scan
 

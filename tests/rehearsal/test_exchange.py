@@ -13,12 +13,12 @@ import pytest
 
 from tests.rehearsal.recordings import job
 from zerokit.errors import RunError
-from zerokit.rehearsal.call_order import SCRIPT_ENDED, STEPS_DONE, unequal_calls
-from zerokit.rehearsal.exchange import Exchange, for_a_change
-from zerokit.rehearsal.journal import Journal
-from zerokit.rehearsal.listening import NOTHING
-from zerokit.rehearsal.role_watch import RoleWatch
-from zerokit.rehearsal.watching.groups import Groups
+from zerokit.rehearsal.ranks.call_order import SCRIPT_ENDED, STEPS_DONE, unequal_calls
+from zerokit.rehearsal.ranks.exchange import Exchange, for_a_change
+from zerokit.rehearsal.ranks.groups import Groups
+from zerokit.rehearsal.ranks.journal import Journal
+from zerokit.rehearsal.ranks.listening import NOTHING
+from zerokit.rehearsal.ranks.role_watch import RoleWatch
 
 WORLD = (0, 1, 2, 3)
 STAGES = [(0, 2), (1, 3)]

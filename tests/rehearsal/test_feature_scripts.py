@@ -9,7 +9,7 @@ import pytest
 
 from tests.combinations import REST
 from tests.rehearsal.feature_runs import GPUS_PER_NODE, NUM_GPUS, FeatureRuns, job_of
-from zerokit.rehearsal.processes import ExplainedError, Output, Worker
+from zerokit.rehearsal.parent.processes import ExplainedError, Output, Worker
 
 PARAMETERS, LAYERS, KEYS, MICRO_BATCH = 110_633_984, 4, 256, 2
 """The same Llama in all of these scripts, and in scripts/features.py."""

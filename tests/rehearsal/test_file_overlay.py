@@ -14,9 +14,9 @@ import pytest
 
 from tests import processes
 from tests.rehearsal.commands import SCRIPTS, rehearse
-from zerokit.rehearsal.file_overlay import FileOverlay
-from zerokit.rehearsal.report import FileChanges, RehearsalReport
-from zerokit.rehearsal.table import print_report
+from zerokit.rehearsal.parent.file_overlay import FileOverlay
+from zerokit.rehearsal.report.report import FileChanges, RehearsalReport
+from zerokit.rehearsal.report.tables import print_report
 
 _OPERATIONS = 120
 
@@ -206,6 +206,6 @@ def test_the_report_names_the_files(report: RehearsalReport, capsys: pytest.Capt
 @pytest.fixture
 def report() -> RehearsalReport:
     from tests.rehearsal.recordings import job, training
-    from zerokit.rehearsal.analysis import analyse
+    from zerokit.rehearsal.report.analysis import analyse
 
     return analyse(training(), job())

@@ -12,8 +12,8 @@ import pytest
 from tests.rehearsal.commands import SCRIPTS, Rehearsed, rehearse
 from tests.rehearsal.recordings import job
 from zerokit.errors import LaunchError, ZerokitError
-from zerokit.rehearsal import launchers
-from zerokit.rehearsal.launchers import check_module
+from zerokit.rehearsal.worker import launchers
+from zerokit.rehearsal.worker.launchers import check_module
 
 ACCELERATE_CONFIG = """\
 compute_environment: LOCAL_MACHINE

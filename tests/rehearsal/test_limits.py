@@ -21,15 +21,16 @@ from torch._utils import ExceptionWrapper
 
 from zerokit import patches
 from zerokit.errors import ZerokitError
-from zerokit.rehearsal import limits, worker
 from zerokit.rehearsal.call_sites import CallSites
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.limits import limit_of
 from zerokit.rehearsal.stand_ins import compiled_packages
 from zerokit.rehearsal.stand_ins.from_pretrained import _Slice
 from zerokit.rehearsal.stand_ins.triton_kernels import _check_pointers
 from zerokit.rehearsal.watching import suppressed_writes
 from zerokit.rehearsal.watching.overrides import Overriding
+from zerokit.rehearsal.worker import limits
+from zerokit.rehearsal.worker import run as worker
+from zerokit.rehearsal.worker.limits import limit_of
 
 
 def _fails(call: Callable[[], object]) -> Exception | SystemExit:

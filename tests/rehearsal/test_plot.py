@@ -8,12 +8,12 @@ import pytest
 from tests.rehearsal.recordings import Recorder, job, large, training
 from zerokit.errors import ZerokitError
 from zerokit.hardware.gpus import find_gpu
-from zerokit.rehearsal.analysis import analyse
 from zerokit.rehearsal.native.clock import WorkKind
-from zerokit.rehearsal.plot import write_plot
 from zerokit.rehearsal.recording import SPAN
-from zerokit.rehearsal.streams_plot import write_streams_plot
-from zerokit.rehearsal.timeline import phase_runs, thinned
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.plots import write_plot
+from zerokit.rehearsal.report.streams_plot import write_streams_plot
+from zerokit.rehearsal.report.timeline import phase_runs, thinned
 from zerokit.reporting.phases import RUN_PHASES
 
 GIB = 2**30

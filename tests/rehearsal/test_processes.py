@@ -13,10 +13,10 @@ from tests import processes
 from tests.rehearsal import fake_worker
 from tests.rehearsal.recordings import job, training
 from zerokit.errors import ZerokitError
-from zerokit.rehearsal.analysis import analyse
-from zerokit.rehearsal.job import RehearsalJob
-from zerokit.rehearsal.processes import ExplainedError, Output, Worker, rehearse_together
-from zerokit.rehearsal.report import RehearsalReport
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.parent.processes import ExplainedError, Output, Worker, rehearse_together
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.report import RehearsalReport
 
 REPORT = analyse(training(), job())
 
@@ -135,7 +135,7 @@ def test_a_rehearsal_that_takes_too_long_says_where_it_stands(tmp_path: Path) ->
 def test_who_waits_for_others_at_its_end_is_not_asked_where_it_stands(tmp_path: Path) -> None:
     code = """
 import os, pathlib, signal
-from zerokit.rehearsal.journal import Journal
+from zerokit.rehearsal.ranks.journal import Journal
 if job['rank'] == 0:
     Journal(pathlib.Path(job['exchange_folder']), 0).write('ends', 'steps')
 os.close(os.open(f"{job['exchange_folder']}/pipe{job['rank']}", os.O_WRONLY))
@@ -221,7 +221,7 @@ def test_no_child_stays_behind_when_zerokit_is_killed(tmp_path: Path) -> None:
     rank = f"{_LEAVES}\nprint(json.dumps([os.getpid(), *left]), flush=True)\nsignal.pause()"
     command = f"""
 import sys
-from zerokit.rehearsal.guard import GuardedProcess
+from zerokit.rehearsal.worker.guard import GuardedProcess
 GuardedProcess([sys.executable, "-c", {rank!r}], {{}}).wait()
 """
     with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE) as zerokit:
@@ -236,7 +236,7 @@ def test_a_rank_ends_whose_zerokit_was_killed_before_it_started(tmp_path: Path) 
     program = "print('started'); import signal; signal.pause()"
     command = f"""
 import os, subprocess, sys
-from zerokit.rehearsal import guard
+from zerokit.rehearsal.worker import guard
 start = subprocess.Popen.__init__
 def start_and_die(*arguments, **given):
     start(*arguments, **given)

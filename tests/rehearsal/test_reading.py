@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from zerokit.rehearsal import time_table
 from zerokit.rehearsal.native.clock import WorkKind
-from zerokit.rehearsal.report import DataTime, TimeBreakdown
+from zerokit.rehearsal.report import time_table
+from zerokit.rehearsal.report.report import DataTime, TimeBreakdown
 from zerokit.rehearsal.watching import reading
 from zerokit.rehearsal.watching.reading import Reading
 

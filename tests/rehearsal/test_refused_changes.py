@@ -8,11 +8,11 @@ import pytest
 
 from tests.rehearsal.recordings import job, timed, training
 from zerokit.errors import ZerokitError
-from zerokit.rehearsal.advice import advise, candidates
-from zerokit.rehearsal.analysis import analyse
-from zerokit.rehearsal.job import RehearsalJob
-from zerokit.rehearsal.processes import Output, rehearse_together
-from zerokit.rehearsal.report import RehearsalReport, TimeReport
+from zerokit.rehearsal.parent.advice import advise, candidates
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.parent.processes import Output, rehearse_together
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.report import RehearsalReport, TimeReport
 
 REPORT = analyse(training(), job())
 REFUSAL = "You are using ZeRO-Offload with a client provided optimizer"

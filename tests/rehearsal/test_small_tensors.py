@@ -19,8 +19,8 @@ from zerokit.rehearsal.native import backend
 from zerokit.rehearsal.stand_ins import collective_results, small_tensors
 from zerokit.rehearsal.stand_ins.collective_results import LastingWork, Received, operation_of
 from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
-from zerokit.rehearsal.virtual_rank import train_together
 from zerokit.rehearsal.watching.traffic import Traffic
+from zerokit.rehearsal.worker.virtual_rank import train_together
 
 
 @pytest.mark.parametrize("ends", [LastingWork.let_go, Received.wait])
@@ -113,8 +113,8 @@ import json, sys
 from pathlib import Path
 from unittest import mock
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from zerokit.rehearsal.exchange import Exchange
-from zerokit.rehearsal.journal import Journal
+from zerokit.rehearsal.ranks.exchange import Exchange
+from zerokit.rehearsal.ranks.journal import Journal
 from zerokit.rehearsal.stand_ins.making_groups import install
 folder = Path(sys.argv[1])
 exchange = Exchange(folder, 0, 4)

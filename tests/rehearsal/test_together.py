@@ -11,10 +11,10 @@ import pytest
 from tests import processes
 from tests.rehearsal.commands import SCRIPTS, rehearse
 from tests.tiny import REPOSITORY
-from zerokit.rehearsal.endings import left_by_all
-from zerokit.rehearsal.journal import Journal
 from zerokit.rehearsal.native.together import Played
-from zerokit.rehearsal.roles import ROLES, Axis, Roles, find_roles
+from zerokit.rehearsal.ranks.endings import left_by_all
+from zerokit.rehearsal.ranks.journal import Journal
+from zerokit.rehearsal.ranks.roles import ROLES, Axis, Roles, find_roles
 from zerokit.rehearsal.timing.meetings import Meetings, matched
 
 

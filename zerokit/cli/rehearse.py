@@ -24,7 +24,7 @@ from zerokit.files import check_writable, write_file
 from zerokit.hardware import GPUS_PER_NODE
 
 if TYPE_CHECKING:
-    from zerokit.rehearsal.report import RehearsalReport
+    from zerokit.rehearsal.report.report import RehearsalReport
 
 
 _NumGpus = Annotated[
@@ -184,8 +184,8 @@ def rehearse(
     """
     require("rehearse", where="zerokit rehearse")  # before its packages are imported
 
-    from zerokit.rehearsal.processes import ExplainedError, ScriptError
-    from zerokit.rehearsal.rehearse import rehearse as rehearse_script
+    from zerokit.rehearsal.parent.processes import ExplainedError, ScriptError
+    from zerokit.rehearsal.parent.rehearse import rehearse as rehearse_script
 
     _check_words(script)
     as_json = json_on_stdout(output, output_format)
@@ -239,7 +239,7 @@ def rehearse(
 
 
 def _give(report: RehearsalReport, as_json: bool, output: Path | None) -> None:
-    from zerokit.rehearsal.table import print_report
+    from zerokit.rehearsal.report.tables import print_report
     from zerokit.reporting.verdicts import exit_code
 
     data = report.model_dump()

@@ -16,6 +16,6 @@ Importing this package imports neither torch nor DeepSpeed.
 from __future__ import annotations
 
 from zerokit.rehearsal.process_setup import virtual_cluster
-from zerokit.rehearsal.virtual_rank import VirtualRank
+from zerokit.rehearsal.worker.virtual_rank import VirtualRank
 
 __all__ = ["VirtualRank", "virtual_cluster"]

@@ -8,9 +8,9 @@ from typing import Any
 import torch.distributed as dist
 
 from zerokit.patches import Patch, wrap
-from zerokit.rehearsal.exchange import Exchange
-from zerokit.rehearsal.listening import NOTHING
-from zerokit.rehearsal.roles import Ranks
+from zerokit.rehearsal.ranks.exchange import Exchange
+from zerokit.rehearsal.ranks.listening import NOTHING
+from zerokit.rehearsal.ranks.roles import Ranks
 
 OWNERS = ("torch.distributed", "torch.distributed.distributed_c10d")
 """The modules that have each function of torch.distributed."""

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from zerokit.rehearsal.exchange import Exchange
-from zerokit.rehearsal.listening import NOTHING, Awaited
-from zerokit.rehearsal.roles import Ranks
+from zerokit.rehearsal.ranks.exchange import Exchange
+from zerokit.rehearsal.ranks.groups import Groups
+from zerokit.rehearsal.ranks.listening import NOTHING, Awaited
+from zerokit.rehearsal.ranks.roles import Ranks
 from zerokit.rehearsal.stand_ins.collective_results import Received, copy, done, flatten, operation_of
 from zerokit.rehearsal.stand_ins.small_tensors import (
     carries_values,
@@ -28,7 +29,6 @@ from zerokit.rehearsal.stand_ins.small_tensors import (
     values_of,
     what,
 )
-from zerokit.rehearsal.watching.groups import Groups
 from zerokit.rehearsal.watching.traffic import Traffic
 
 BACKEND = "rehearsal"

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from zerokit.rehearsal.listening import NOTHING
 from zerokit.rehearsal.native.backend import SMALL_BYTES, is_made_up, uncounted
+from zerokit.rehearsal.ranks.listening import NOTHING
 
 _MOST_TOLD = 2**24
 """Bytes of integers; more may be computed."""

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerokit.rehearsal.endings import left_by_all
 from zerokit.rehearsal.native import together
 from zerokit.rehearsal.native.together import Played, RankActs
+from zerokit.rehearsal.ranks.endings import left_by_all
+from zerokit.rehearsal.ranks.roles import Roles
 from zerokit.rehearsal.recording import SPAN
-from zerokit.rehearsal.roles import Roles
 
 if TYPE_CHECKING:
-    from zerokit.rehearsal.exchange import Exchange
     from zerokit.rehearsal.native.clock import Clock
+    from zerokit.rehearsal.ranks.exchange import Exchange
 
 Meeting = tuple[str, ...]
 """``("group", name)`` or ``("pair", source, target, tag)``; told with the number of the call."""

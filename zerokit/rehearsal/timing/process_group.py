@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.futures import Future
 
-from zerokit.rehearsal.call_order import group_name
 from zerokit.rehearsal.native.backend import backend
-from zerokit.rehearsal.roles import Ranks
+from zerokit.rehearsal.ranks.call_order import group_name
+from zerokit.rehearsal.ranks.roles import Ranks
 from zerokit.rehearsal.stand_ins.collective_results import LastingWork
 from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
 from zerokit.rehearsal.timing.rank_time import RankTime

@@ -21,9 +21,9 @@ from zerokit.rehearsal.timing.operators import Call, Operators, entries, to_ns
 from zerokit.units import GIB, MIB
 
 if TYPE_CHECKING:
-    from zerokit.rehearsal.exchange import Exchange
     from zerokit.rehearsal.native.backend import Backend
     from zerokit.rehearsal.native.together import Played
+    from zerokit.rehearsal.ranks.exchange import Exchange
 
 _KINDS: dict[str, Collective] = {
     **{"all_gather": "all_gather", "gather": "all_gather", "scatter": "broadcast"},

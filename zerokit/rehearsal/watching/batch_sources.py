@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerokit.rehearsal.batch_size import BatchSize, measure
+from zerokit.rehearsal.watching.batch_size import BatchSize, measure
 from zerokit.rehearsal.watching.scan import CRITERIA, Candidate, Scan
 
 

@@ -15,9 +15,9 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from zerokit import console
 from zerokit.patches import Patch, wrap
-from zerokit.rehearsal.batch_size import measure
 from zerokit.rehearsal.errors import script_line
-from zerokit.rehearsal.exchange import Exchange
+from zerokit.rehearsal.ranks.exchange import Exchange
+from zerokit.rehearsal.watching.batch_size import measure
 from zerokit.rehearsal.watching.batch_sources import Rehearsed, Source, signature_of
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.reading import Reading

@@ -12,7 +12,7 @@ from zerokit.config.load import check_ds_config, plain
 from zerokit.documents import Document, dotted, from_dotted, has_value, with_value, without
 from zerokit.errors import ConfigError
 from zerokit.patches import Patch, wrap
-from zerokit.rehearsal.job import Overrides
+from zerokit.rehearsal.parent.job import Overrides
 from zerokit.rehearsal.scratch import scratch_folder
 
 _MAKE_ENGINE = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "turn checkpointing on or off")

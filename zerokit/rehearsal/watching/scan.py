@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.patches import Patch, PrivateAttribute, put, watch
-from zerokit.rehearsal.batch_size import BatchSize, measure
+from zerokit.rehearsal.watching.batch_size import BatchSize, measure
 from zerokit.rehearsal.watching.mapped_files import MappedFiles
 
 CRITERIA: tuple[Callable[[BatchSize], int], ...] = (

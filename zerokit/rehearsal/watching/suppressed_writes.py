@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.patches import Patch, declare, put, wrap
-from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.native.backend import Backend
+from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.watching.unwritten_files import UnwrittenFiles, path_of
 
 _NO_TRACKERS = {

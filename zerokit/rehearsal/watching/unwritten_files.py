@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.native.backend import SMALL_BYTES, Backend
+from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.watching.weights_only import is_weights_only, load_weights
 
 _LOAD = Patch("torch", "load", "read what was left out of files")
