@@ -125,7 +125,7 @@ def test_a_rehearsal_that_takes_too_long_says_where_it_stands(tmp_path: Path) ->
     pipe, script = tmp_path / "pipe", tmp_path / "endless.py"
     os.mkfifo(pipe)
     script.write_text(f"import signal\n\nopen({str(pipe)!r}, 'w').close()\nsignal.pause()\n")
-    code = "from zerokit.rehearsal import stacks; stacks.answer(job['report_file']); import endless"
+    code = "from zerokit.rehearsal.worker import stacks; stacks.answer(job['report_file']); import endless"
     with Worker(_job(tmp_path, fake_worker.script(tmp_path, code)), Output.DROPPED) as worker:
         pipe.read_text()
         with pytest.raises(ZerokitError, match=rf"allowed: it stands at {script}:[34]\. Raise --timeout"):
