@@ -145,7 +145,7 @@ def rehearse(
         steps=NEVER,
         device=device,
         cwd=str(folder),
-        report_file=str(folder / f"{configuration.name}.report.json"),
+        recording_file=str(folder / f"{configuration.name}.npz"),
     )
     job_file = folder / f"{configuration.name}.job"
     job_file.write_text(job.model_dump_json(), encoding="utf-8")

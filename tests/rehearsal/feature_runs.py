@@ -16,6 +16,8 @@ from types import TracebackType
 from tests.rehearsal.recordings import device_with
 from tests.tiny import REPOSITORY
 from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.recording import Recording
+from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.report import RehearsalReport
 
 SCRIPTS = REPOSITORY / "tests" / "rehearsal" / "scripts"
@@ -28,7 +30,7 @@ class FeatureRuns:
     """Rehearses scripts on rank 0 of two nodes with four GPUs each. As a context manager it ends its process.
 
     Args:
-        folder: takes reports and logs.
+        folder: takes recordings and logs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -73,7 +75,7 @@ class FeatureRuns:
         return self._results[script, arguments]
 
     def _run(self, script: str, arguments: tuple[str, ...]) -> tuple[RehearsalReport, str]:
-        place = self._folder / f"{len(list(self._folder.iterdir()))}.json"
+        place = self._folder / f"{len(list(self._folder.iterdir()))}.npz"
         job = job_of(script, arguments, place)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -84,10 +86,10 @@ class FeatureRuns:
             raise RuntimeError("the process of the runs has ended; stderr says why")
         printed = place.with_suffix(".log").read_text(errors="replace")
         assert answer.strip() == "0", f"{script} {' '.join(arguments)}: exit code {answer}\n{printed[-6000:]}"
-        return RehearsalReport.model_validate_json(place.read_bytes()), printed
+        return analyse(Recording.load(place), job), printed
 
 
-def job_of(script: str, arguments: tuple[str, ...], report: Path, steps: int = 100) -> RehearsalJob:
+def job_of(script: str, arguments: tuple[str, ...], recording: Path, steps: int = 100) -> RehearsalJob:
     """A run of `scripts/<script>` in the cluster of these tests."""
     return RehearsalJob(
         script=str(SCRIPTS / script),
@@ -97,8 +99,8 @@ def job_of(script: str, arguments: tuple[str, ...], report: Path, steps: int = 1
         rank=0,
         steps=steps,
         device=DEVICE,
-        cwd=str(report.parent),
-        report_file=str(report),
+        cwd=str(recording.parent),
+        recording_file=str(recording),
     )
 
 
@@ -122,7 +124,7 @@ def main() -> None:
             child = os.fork()
             if child == 0:
                 log = os.open(
-                    Path(job.report_file).with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+                    Path(job.recording_file).with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
                 )
                 os.dup2(log, 1)
                 os.dup2(log, 2)

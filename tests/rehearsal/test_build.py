@@ -54,7 +54,9 @@ def test_what_is_compiled_when_a_build_ends_early_is_not_compiled_again(
     again = {name for name in compiled if compiled.count(name) > 1}
     assert "kernels.cpp" in again
     assert again < set(compiled)
-    assert {file.name for file in library.parent.iterdir()} == {library.name, "libcuda.so.1", "lock"}
+    assert {file.name for file in library.parent.iterdir()} == {
+        *(library.name, "libcuda.so.1", build.TOGETHER, "lock")
+    }
 
 
 def test_parts_of_other_units_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +81,8 @@ def test_parts_of_other_units_are_not_taken(tmp_path: Path, monkeypatch: pytest.
 
 def test_each_source_is_in_one_unit() -> None:
     sources = sorted(file.stem for file in build.SOURCES.glob("*.cpp"))
-    assert sorted(["no_driver", *(name for unit in build.UNITS.values() for name in unit)]) == sources
+    of_units = [name for unit in build.UNITS.values() for name in unit]
+    assert sorted(["no_driver", "together", *of_units]) == sources
 
 
 # As g++ does, it has another program work, which it leaves alone when it is ended.

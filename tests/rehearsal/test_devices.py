@@ -106,7 +106,7 @@ def test_nvidia_smi_refuses_what_it_does_not_know(words: list[str]) -> None:
 @pytest.mark.parametrize("name", ["T4", "B200", "RTX 5090"])
 def test_torch_reports_the_card(tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str) -> None:
     device = virtual_device(find_gpu(name))
-    job = job_of("says_its_gpu.py", (), tmp_path / "report.json")
+    job = job_of("says_its_gpu.py", (), tmp_path / "rank-0.npz")
     job = job.model_copy(update={"device": device, "num_gpus": 1})
     with Worker(job, Output.SHOWN) as worker:
         worker.result(None)

@@ -10,10 +10,8 @@ from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.config_findings import config_findings
-from zerokit.rehearsal.report.memory_report import RankMemory
-from zerokit.rehearsal.report.report import Advice, Batches, DataTime, RehearsalReport
+from zerokit.rehearsal.report.report import Advice, Batches, BatchSize, DataTime, RankMemory, RehearsalReport
 from zerokit.rehearsal.report.tables import print_report
-from zerokit.rehearsal.watching.batch_size import BatchSize
 from zerokit.reporting.verdicts import HostFit, Verdict
 from zerokit.units import GIB
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -72,13 +73,13 @@ class RehearsalJob(BaseModel):
     cwd: str
     exchange_folder: str | None = None
     """Where the ranks of one rehearsal hand each other what they exchange by value."""
-    report_file: str
-    """Where the worker writes the report, as JSON; also what there is of one if the script fails."""
-    recording_file: str | None = None
-    trace_file: str | None = None
-    plot_file: str | None = None
-    timeline_file: str | None = None
-    snapshot_file: str | None = None
+    recording_file: str
+    """Where the worker saves its recording, also if the script fails. Its other files lie next to it."""
+
+    def of_rank(self, rank: int) -> RehearsalJob:
+        """The job of another rank of the same rehearsal."""
+        file = Path(self.recording_file).with_name(f"rank-{rank}.npz")
+        return self.model_copy(update={"rank": rank, "recording_file": str(file)})
 
     @property
     def cluster(self) -> Cluster:

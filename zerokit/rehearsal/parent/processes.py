@@ -1,6 +1,6 @@
 """Rehearse ranks in processes of their own.
 
-A worker leaves with 0 when it has written its report, with 2 when it has printed what is wrong, and with 3
+A worker exits with 0 when it has saved its recording, with 2 when it has printed what is wrong, and with 3
 or 4 when the script itself failed and its traceback has been printed.
 """
 
@@ -19,15 +19,13 @@ from types import TracebackType
 from typing import NoReturn
 from weakref import WeakSet
 
-from pydantic import ValidationError
-
-from zerokit.errors import ZerokitError
+from zerokit.errors import DocumentError, ZerokitError
 from zerokit.files import write_file
 from zerokit.rehearsal.native.build import TESTED
 from zerokit.rehearsal.parent.file_overlay import FileOverlay
 from zerokit.rehearsal.parent.job import RehearsalJob
-from zerokit.rehearsal.ranks.journal import Journal
-from zerokit.rehearsal.report.report import RehearsalReport
+from zerokit.rehearsal.recording import Recording
+from zerokit.rehearsal.report.report import FileChanges
 from zerokit.rehearsal.worker import stacks
 from zerokit.rehearsal.worker.error_hints import left_hint
 from zerokit.rehearsal.worker.guard import GuardedProcess
@@ -74,7 +72,7 @@ _live: WeakSet[Worker] = WeakSet()
 def call_off(folder: Path) -> None:
     """End what is rehearsed at this moment, by any thread, with files in `folder`."""
     for worker in list(_live):
-        if Path(worker.job.report_file).is_relative_to(folder):
+        if Path(worker.job.recording_file).is_relative_to(folder):
             worker.call_off()
 
 
@@ -91,8 +89,8 @@ class Worker:
     ) -> None:
         self.job = job
         self._output = output
-        self._log = Path(job.report_file).with_suffix(".log")
-        job_file = Path(job.report_file).with_suffix(".job")
+        self._log = Path(job.recording_file).with_suffix(".log")
+        job_file = Path(job.recording_file).with_suffix(".job")
         write_file(job_file, job.model_dump_json())
         # -P: what lies in the current folder must not stand in for the worker's own imports.
         command = [sys.executable, "-P", "-m", module or WORKER, str(job_file)]
@@ -117,20 +115,12 @@ class Worker:
         self._process.end()
 
     def call_off(self) -> None:
-        """End it; who waits for its report hears that it was killed."""
+        """End it; who waits for its recording sees that it was killed."""
         self._process.let_go()
-
-    def has_said_its_end(self) -> bool:
-        """Whether its script has ended, as other ranks are told."""
-        if self.job.exchange_folder is None:
-            return False
-        said = Journal(Path(self.job.exchange_folder), self.job.rank)
-        said.read_on()
-        return "ends" in said.entries
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has ended without a report."""
+        """Whether it has ended with an error."""
         return bool(self._process.poll())
 
     def ends_within(self, seconds: float) -> bool:
@@ -141,8 +131,8 @@ class Worker:
             return False
         return True
 
-    def result(self, deadline: float | None) -> RehearsalReport:
-        """Wait for the report.
+    def result(self, deadline: float | None) -> Recording:
+        """Wait for the recording.
 
         Args:
             deadline: when to give up, by ``time.monotonic()``.
@@ -156,14 +146,14 @@ class Worker:
         try:
             code = self._process.wait(left)
         except subprocess.TimeoutExpired:
-            place = stacks.ask(self.job.report_file)
+            place = stacks.ask(self.job.recording_file)
             message = "the rehearsal did not end in the time allowed"
             self._fail(
                 f"{message}: it stands at {place}" if place else message, "Raise --timeout, or lower --steps"
             )
-        report = written_report(self.job)
-        if code == 0 and report is not None:
-            return report
+        recording = saved_recording(self.job)
+        if code == 0 and recording is not None:
+            return recording
         self._show_log()
         if code in (_INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
@@ -171,7 +161,7 @@ class Worker:
             raise ExplainedError(self._last_words().removeprefix("zerokit: error: "))
         if code in _SCRIPT_FAILED:
             hint = ". ".join((_SCRIPT_FAILED[code], *left_hint(self.job)))
-            self._fail(f"the script fails {_moment(report)}", hint, ScriptError)
+            self._fail(f"the script fails {_moment(recording)}", hint, ScriptError)
         if code == -signal.SIGKILL:
             self._fail("the rehearsal was killed", "This machine may be out of memory")
         if code in (-signal.SIGABRT, -signal.SIGSEGV):
@@ -180,7 +170,7 @@ class Worker:
                 f"native code ended the rehearsal ({name}), with torch {version('torch')}",
                 f"Install a version that zerokit is tested with: torch {TESTED}",
             )
-        ending = f"with exit code {code}" if code else "without a report"
+        ending = f"with exit code {code}" if code else "without a recording"
         self._fail(
             f"internal error: the rehearsal ended {ending}", "Please report this with the output above"
         )
@@ -204,19 +194,19 @@ class Worker:
             sys.stderr.flush()
 
 
-def written_report(job: RehearsalJob) -> RehearsalReport | None:
-    """What a worker has written of a rank, if only until the script failed; None if it has not."""
+def saved_recording(job: RehearsalJob) -> Recording | None:
+    """What a worker has recorded of a rank, if only until the script failed; None if it has saved nothing."""
     try:
-        return RehearsalReport.model_validate_json(Path(job.report_file).read_bytes())
-    except (OSError, ValidationError):
+        return Recording.load(job.recording_file)
+    except DocumentError:
         return None
 
 
-def _moment(report: RehearsalReport | None) -> str:
-    """When the script failed, by the report of what had been recorded until then."""
-    if report is None or report.steps == 0:
+def _moment(recording: Recording | None) -> str:
+    """When the script failed, by what had been recorded until then."""
+    if recording is None or recording.completed_steps == 0:
         return "before its first optimizer step was done"
-    return f"after {quantity(report.steps, 'optimizer step')}"
+    return f"after {quantity(recording.completed_steps, 'optimizer step')}"
 
 
 def rehearse_together(
@@ -225,18 +215,19 @@ def rehearse_together(
     output: Output = Output.SHOWN,
     timeout: float | None = None,
     more: Callable[[], Iterable[RehearsalJob]] = tuple,
-) -> list[RehearsalReport]:
+) -> tuple[list[Recording], FileChanges | None]:
     """Rehearse several ranks side by side.
 
     Args:
-        jobs: a job for each rank, with a report file of its own.
+        jobs: a job for each rank, with a recording file of its own.
         output: what becomes of what the first one prints; that of others is dropped as well if this is, and
             else shown if they fail.
         timeout: seconds for all of them together.
         more: asked again and again for jobs that are to be started besides.
 
     Returns:
-        Reports in the order of the jobs, further ones last.
+        Recordings in the order of the jobs, further ones last; and the files that the script would have
+        changed.
 
     Raises:
         ExplainedError, ZerokitError: as :meth:`Worker.result`, of the first rank that fails.
@@ -244,9 +235,9 @@ def rehearse_together(
     """
     of_others = Output.DROPPED if output is Output.DROPPED else Output.SHOWN_IF_IT_FAILS
     deadline = None if timeout is None else time.monotonic() + timeout
-    report = Path(jobs[0].report_file)
+    first = Path(jobs[0].recording_file)
     working = [Path(jobs[0].cwd), *([] if jobs[0].module else [Path(jobs[0].cwd, jobs[0].script).parent])]
-    with FileOverlay(report.with_suffix(".overlay"), working=working, written=[report.parent]) as files:
+    with FileOverlay(first.with_suffix(".overlay"), working=working, written=[first.parent]) as files:
         with ExitStack() as stack:
             workers: list[Worker] = []
 
@@ -256,19 +247,16 @@ def rehearse_together(
 
             for job in jobs:
                 start(job)
-            reports: dict[Worker, RehearsalReport] = {}
-            while len(reports) < len(workers):
+            recordings: dict[Worker, Recording] = {}
+            while len(recordings) < len(workers):
                 for job in more():
                     start(job)
-                ended = [one for one in workers if one not in reports and one.ends_within(_MOMENT)]
+                ended = [one for one in workers if one not in recordings and one.ends_within(_MOMENT)]
                 if deadline is not None and time.monotonic() >= deadline:
-                    # Who has come to its end may wait for another, which is the one that stands somewhere.
-                    left = [one for one in workers if one not in reports and one not in ended]
-                    ended += sorted(left, key=Worker.has_said_its_end)
+                    ended += [one for one in workers if one not in recordings and one not in ended]
                 # What all ranks fail of is told once, by the one whose output is seen.
                 if any(one.has_failed for one in ended) and workers[0].ends_within(_FOR_THE_SAME):
                     ended.insert(0, workers[0])
                 for worker in ended:
-                    reports[worker] = worker.result(deadline)
-        changes = files.changes()
-        return [reports[worker].model_copy(update={"files": changes}) for worker in workers]
+                    recordings[worker] = worker.result(deadline)
+        return [recordings[worker] for worker in workers], files.changes()

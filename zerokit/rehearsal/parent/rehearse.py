@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -14,34 +13,22 @@ from typing import Any, Literal, get_args
 from zerokit.choices import Launcher
 from zerokit.documents import is_file, is_folder, is_there
 from zerokit.errors import ZerokitError, check_choice
-from zerokit.files import check_writable, write_file
+from zerokit.files import check_writable
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import Gpu, some_gpu
 from zerokit.hardware.hardware_file import read_hardware
 from zerokit.rehearsal.devices import DEFAULT, caveats, virtual_device
-from zerokit.rehearsal.native.build import built_library
-from zerokit.rehearsal.parent.advice import advise as rehearse_changes
 from zerokit.rehearsal.parent.job import Clocks, Overrides, RehearsalJob
-from zerokit.rehearsal.parent.processes import (
-    ExplainedError,
-    Output,
-    ScriptError,
-    rehearse_together,
-    written_report,
-)
-from zerokit.rehearsal.ranks.exchange import for_a_change
-from zerokit.rehearsal.ranks.role_watch import RoleWatch
-from zerokit.rehearsal.ranks.roles import MOST_RANKS, Roles
-from zerokit.rehearsal.report.combination import combine, on_nodes
-from zerokit.rehearsal.report.config_findings import config_findings, tell_errors
+from zerokit.rehearsal.parent.processes import Output
+from zerokit.rehearsal.parent.start import rehearse_job
+from zerokit.rehearsal.report.drawings import Drawings
 from zerokit.rehearsal.report.report import RehearsalReport
 from zerokit.rehearsal.scratch import scratch_folder
 from zerokit.rehearsal.watching.overrides import check_overrides
 from zerokit.rehearsal.worker.launchers import no_such_module
 from zerokit.reporting.plots import check_plot
 from zerokit.signals import unwound_by_signals
-from zerokit.units import quantity
 
 
 def rehearse(
@@ -154,11 +141,7 @@ def rehearse(
     if rank is not None:
         cluster.check_rank(rank)
     overrides = Overrides(ds_config=dict(ds_config_overrides)) if ds_config_overrides else Overrides()
-    outputs = {
-        **{"trace_file": trace, "plot_file": plot, "timeline_file": timeline},
-        "snapshot_file": memory_snapshot,
-    }
-    with unwound_by_signals(), scratch_folder() as folder, _outputs(outputs, folder) as made:
+    with unwound_by_signals(), scratch_folder() as folder:
         job = RehearsalJob(
             script=str(script),
             module=module,
@@ -178,12 +161,12 @@ def rehearse(
             overrides=overrides,
             cwd=str(Path.cwd()),
             exchange_folder=str(folder / "exchange") if rank is None and num_gpus > 1 else None,
-            report_file=str(folder / "report.json"),
-            **made,
+            recording_file=str(folder / f"rank-{rank or 0}.npz"),
         )
         _ = job.prices  # or one line says that the card's speed is not known
         output = Output.SHOWN_ON_STDERR if script_prints_on == "stderr" else Output.SHOWN
-        report = _rehearse(job, cluster, advise, timeout, output)
+        drawings = Drawings(trace, plot, timeline, memory_snapshot)
+        report = rehearse_job(job, cluster, drawings, advise=advise, timeout=timeout, output=output)
     return report.model_copy(update={"warnings": [*report.warnings, *caveats(card)]})
 
 
@@ -203,164 +186,6 @@ def _card(
         raise ZerokitError("the file names the card", where="--hardware", hint="Leave out --gpu")
     found = read_hardware(hardware, timed=timed, run=run)
     return found.gpu if memory_bytes is None else found.gpu.with_memory(memory_bytes), dict(found.figures)
-
-
-@contextmanager
-def _outputs(files: Mapping[str, str | Path | None], folder: Path) -> Iterator[dict[str, str]]:
-    """Where the worker, which sees an overlay, is to write `files`; they are brought out at the end."""
-    made = {kind: folder / kind / Path(path).name for kind, path in files.items() if path is not None}
-    for path in made.values():
-        path.parent.mkdir()
-    try:
-        yield {kind: str(path) for kind, path in made.items()}
-    finally:
-        for kind, path in made.items():
-            if path.exists():
-                write_file(str(files[kind]), path.read_bytes())
-
-
-def rehearse_roles(
-    first: RehearsalJob, *, output: Output = Output.SHOWN, timeout: float | None = None
-) -> tuple[dict[int, RehearsalReport], Roles]:
-    """Rehearse the first and the last rank, and one of each other role as soon as it shows.
-
-    Args:
-        first: of rank 0, with an exchange folder that is there.
-        output: as of :func:`rehearse_together`.
-        timeout: likewise.
-
-    Returns:
-        Reports by rank, rank 0's first, and the roles of all ranks.
-    """
-    assert first.exchange_folder is not None
-    watch = RoleWatch(Path(first.exchange_folder), first.num_gpus)
-    ranks = list(watch.look())
-
-    def more() -> Iterator[RehearsalJob]:
-        for rank in watch.look():
-            if rank not in ranks:
-                ranks.append(rank)
-                yield _of_rank(first, rank)
-
-    jobs = [_of_rank(first, rank) for rank in ranks]
-    reports = rehearse_together(jobs, output=output, timeout=timeout, more=more)
-    stuck = watch.close()
-    warnings = reports[0].warnings + [
-        f"ranks that differ by their place in the {groups} were taken to be alike: no more than {MOST_RANKS} "
-        "ranks are rehearsed. --rank rehearses another one"
-        for groups in watch.roles.left_out
-    ]
-    reports[0] = reports[0].model_copy(update={"stuck": stuck, "warnings": warnings})
-    return dict(zip(ranks, reports, strict=True)), watch.roles
-
-
-def _of_rank(first: RehearsalJob, rank: int) -> RehearsalJob:
-    """The job of a rank of the same rehearsal; all but the first leave nothing but their report."""
-    if rank == first.rank:
-        return first
-    files = dict.fromkeys(("trace_file", "plot_file", "timeline_file", "snapshot_file"))
-    report = Path(first.report_file).with_name(f"rank-{rank}.json")
-    return first.model_copy(update={"rank": rank, "report_file": str(report), **files})
-
-
-def _rehearse(
-    job: RehearsalJob, cluster: Cluster, advise: bool | None, timeout: float | None, output: Output
-) -> RehearsalReport:
-    built_library()  # here, where what it says is seen; what a worker makes is thrown away
-    if job.exchange_folder is not None:
-        Path(job.exchange_folder).mkdir()
-    try:
-        report, fullest = _of_all_ranks(job, cluster, timeout, output)
-    except ScriptError:
-        tell_errors(written_report(job), cluster)  # one of which may be why
-        raise
-    found = config_findings(report.run.ds_config, cluster)
-    report = report.model_copy(update={"ds_config_findings": found})
-    if advise or (advise is None and report.fit.verdict == "does not fit"):
-        # A step of all ranks, which wait for each other, is no measure for a step of one alone.
-        alone = not report.ranks and not report.roles and report.time is None
-        advice, failed = rehearse_changes(
-            fullest,
-            job,
-            Path(job.report_file).parent,
-            lambda changed: _rehearse_change(job, changed, cluster, timeout, alone=alone),
-        )
-        report = report.model_copy(update={"advice": advice, "not_rehearsed": failed})
-    return report
-
-
-def _of_all_ranks(
-    job: RehearsalJob, cluster: Cluster, timeout: float | None, output: Output
-) -> tuple[RehearsalReport, RehearsalReport]:
-    """The report of all ranks that are to be rehearsed, and the same of the one whose GPU holds most."""
-    if job.exchange_folder is None:
-        reports = {job.rank: rehearse_together([job], output=output, timeout=timeout)[0]}
-        report = reports[job.rank]
-    else:
-        reports, roles = rehearse_roles(job, output=output, timeout=timeout)
-        report = combine(reports, roles)
-    _check_trained(reports.values(), job.script)
-    report = on_nodes(report, cluster)
-    fullest = max(reports.values(), key=lambda one: one.device.peak_bytes)
-    return report, report.model_copy(update={"device": fullest.device})
-
-
-def _check_trained(reports: Collection[RehearsalReport], script: str) -> None:
-    """Refuse a verdict on a script that has done nothing, or that trains and ended before its first step."""
-    if not any(
-        report.steps or report.run.ds_config is not None or report.device.peak_bytes for report in reports
-    ):
-        raise ZerokitError(
-            "ended by itself, without a DeepSpeed engine, an optimizer step, or a byte on the GPU: there is "
-            "nothing to judge",
-            where=script,
-            hint="Rehearse the script that trains, with the arguments with which it does",
-        )
-    idle = [report.run.idle_micro_steps for report in reports if report.fit.verdict != "does not fit"]
-    if not idle or None in idle or idle[0] is None:
-        return
-    done, needed = idle[0]
-    hint = "Rehearse it with data and arguments with which it trains"
-    if done:
-        reached = f"after {done:,} of the {quantity(needed, 'micro-step')} that one takes"
-        hint += ", or with fewer gradient_accumulation_steps"
-    else:  # engine.step() ends a micro-step
-        reached = "as engine.step() was never called"
-        hint = f"Call it after each engine.backward(), or {hint[0].lower()}{hint[1:]}"
-    raise ZerokitError(
-        f"ended by itself before its DeepSpeed engine made an optimizer step, {reached}: there is no step to "
-        "judge",
-        where=script,
-        hint=hint,
-    )
-
-
-def _rehearse_change(
-    job: RehearsalJob, changed: RehearsalJob, cluster: Cluster, timeout: float | None, *, alone: bool
-) -> RehearsalReport:
-    """The report of the rank that holds most with a change.
-
-    Args:
-        job: of the run as it is.
-        changed: with the change, and a folder of its own.
-        cluster: of the run as it is.
-        timeout: likewise.
-        alone: whether rank 0 is enough, since ranks are alike and take no time.
-
-    Raises:
-        ZerokitError: it cannot be rehearsed.
-    """
-    cluster = replace(cluster, num_gpus=changed.num_gpus, gpus_per_node=changed.gpus_per_node)
-    if job.exchange_folder is not None and changed.exchange_folder is not None:
-        for_a_change(job, changed, alone=alone)
-    try:
-        if not alone:
-            return _of_all_ranks(changed, cluster, timeout, Output.DROPPED)[1]
-        reports = rehearse_together([changed], output=Output.DROPPED, timeout=timeout)
-    except ExplainedError as error:
-        raise ZerokitError(str(error)) from None
-    _check_trained(reports, job.script)
-    return on_nodes(reports[0], cluster)
 
 
 def _check_script(script: str | Path, module: bool) -> None:

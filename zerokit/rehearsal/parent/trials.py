@@ -77,12 +77,7 @@ class Candidate:
                 "gpus_per_node": nodes_of,
                 "overrides": overrides,
                 "exchange_folder": str(own / "exchange") if job.exchange_folder else None,
-                "report_file": str(own / "report.json"),
-                "recording_file": None,
-                "trace_file": None,
-                "plot_file": None,
-                "timeline_file": None,
-                "snapshot_file": None,
+                "recording_file": str(own / "rank-0.npz"),
             }
         )
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
+from zerokit.rehearsal.facts import NvmeBytes
 from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.recording import (
     CATEGORY_CODES,
@@ -19,24 +19,22 @@ from zerokit.rehearsal.recording import (
     Recording,
     Space,
 )
-from zerokit.rehearsal.report.memory_report import (
-    AllocatorMemory,
-    BlockMemory,
-    DeviceMemory,
-    HostMemory,
-    NvmeMemory,
-    SiteMemory,
-    StepMemory,
-)
 from zerokit.rehearsal.report.overheads import overheads
 from zerokit.rehearsal.report.report import (
+    AllocatorMemory,
     Batches,
+    BlockMemory,
     Communication,
+    DeviceMemory,
     Evaluation,
     Fit,
+    HostMemory,
     MadeUpResult,
+    NvmeMemory,
     RehearsalReport,
     RunFacts,
+    SiteMemory,
+    StepMemory,
 )
 from zerokit.rehearsal.report.step_time import doubts, time_of
 from zerokit.rehearsal.report.timeline import peak_event
@@ -58,12 +56,10 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
     The peak is the largest running sum of allocated bytes, as ``torch.cuda.max_memory_allocated`` counts;
     what is alive there is listed from the allocations not yet released.
     """
-    meta = recording.meta
+    facts = recording.facts
     device = _device(recording)
     sizes = {call.group_size for call in recording.collectives}
     per_step = _per_step(recording)
-    batches = Batches.model_validate(meta["batches"]) if meta.get("batches") else None
-    evaluation = Evaluation.model_validate(meta["evaluation"]) if meta.get("evaluation") else None
     local_ranks = job.cluster.local_ranks
     prices = job.prices
     time = None if prices is None else time_of(recording, prices, job.rank)
@@ -71,37 +67,38 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
         world_size=job.num_gpus,
         gpus_per_node=local_ranks,
         rank=job.rank,
-        steps=_completed_steps(recording),
-        elapsed_seconds=float(meta.get("elapsed_seconds", 0.0)),
+        steps=recording.completed_steps,
+        elapsed_seconds=facts.elapsed_seconds,
         device=device,
         host=_host(recording, local_ranks),
-        nvme=_nvme(recording, local_ranks),
-        fit=_fit(device, job, sizes, _deciding(device, batches, evaluation, per_step)),
-        batches=batches,
-        evaluation=evaluation,
+        nvme=_nvme(facts.nvme, local_ranks),
+        fit=_fit(device, job, sizes, _deciding(device, facts.batches, facts.evaluation, per_step)),
+        batches=facts.batches,
+        evaluation=facts.evaluation,
         per_step=per_step,
         communication=_communication(recording),
         flops_per_step=_of_last_step(recording, recording.flops),
-        model_flops_per_step=_of_last_step(recording, recording.meta.get("model_flops", ())),
+        model_flops_per_step=_of_last_step(recording, facts.times.model_flops if facts.times else ()),
         ranks_rehearsed=[job.rank],
         warnings=[
             *recording.warnings,
             *(prices.assumptions if prices is not None else ()),
-            *(doubts(time, batches, prices) if time is not None and prices is not None else ()),
+            *(doubts(time, facts.batches, prices) if time is not None and prices is not None else ()),
+            *facts.gaps,
         ],
         made_up=[
             MadeUpResult(what=case.what, site=case.site, count=case.times) for case in recording.made_up
         ],
-        suppressed=[str(what) for what in meta.get("suppressed", [])],
+        suppressed=facts.suppressed,
         run=RunFacts(
             script=job.script,
             arguments=job.arguments,
-            versions={name: str(version) for name, version in meta.get("versions", {}).items()},
-            ds_config=meta.get("ds_config"),
-            refused_ds_config=meta.get("refused_ds_config"),
-            stopped_after_steps=meta.get("stopped_after_steps"),
+            versions=facts.versions,
+            ds_config=facts.ds_config,
+            refused_ds_config=facts.refused_ds_config,
+            stopped_after_steps=facts.stopped_after_steps,
             gpu=job.device.name,
-            idle_micro_steps=meta.get("idle_micro_steps"),
+            idle_micro_steps=facts.idle_micro_steps,
         ),
         time=time,
     )
@@ -114,9 +111,7 @@ def _device(recording: Recording) -> DeviceMemory:
     allocator = {
         kind: _allocator(recording.allocator[kind]) for kind in _SEGMENTS if kind in recording.allocator
     }
-    segments: Segments = (
-        "expandable" if AllocatorSettings.of_environment().expandable_segments else "ordinary"
-    )
+    segments: Segments = "expandable" if recording.facts.expandable_segments else "ordinary"
     peak_bytes = max(0, int(running[peak])) if len(running) else 0
     return DeviceMemory(
         peak_bytes=peak_bytes,
@@ -137,10 +132,6 @@ def _allocator(figures: Any) -> AllocatorMemory:
     known = {name: int(figures[name]) for name in AllocatorMemory.model_fields if name in figures}
     known["fragmentation_bytes"] = known["reserved_peak_bytes"] - known["allocated_peak_bytes"]
     return AllocatorMemory(**known)
-
-
-def _completed_steps(recording: Recording) -> int:
-    return max((mark.step for mark in recording.step_marks), default=0)
 
 
 def _at_steady(recording: Recording, running: Array) -> int:
@@ -233,15 +224,14 @@ def _host(recording: Recording, ranks_per_node: int) -> HostMemory:
     )
 
 
-def _nvme(recording: Recording, ranks_per_node: int) -> NvmeMemory | None:
-    held = recording.meta.get("nvme")
-    if held is None:
+def _nvme(nvme: NvmeBytes | None, ranks_per_node: int) -> NvmeMemory | None:
+    if nvme is None:
         return None
     return NvmeMemory(
-        per_rank_bytes=held["bytes"],
-        per_node_bytes=held["bytes"] * ranks_per_node,
-        written_bytes=held["written"],
-        read_bytes=held["read"],
+        per_rank_bytes=nvme.held,
+        per_node_bytes=nvme.held * ranks_per_node,
+        written_bytes=nvme.written,
+        read_bytes=nvme.read,
     )
 
 

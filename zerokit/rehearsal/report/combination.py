@@ -8,8 +8,16 @@ from typing import TypeVar
 from zerokit.hardware.cluster import Cluster
 from zerokit.rehearsal.ranks.roles import Roles
 from zerokit.rehearsal.report.analysis import RANKS_DIFFER
-from zerokit.rehearsal.report.memory_report import HostMemory, NvmeMemory, RankMemory, RoleDevice, RoleMemory
-from zerokit.rehearsal.report.report import Fit, RehearsalReport, TimeReport
+from zerokit.rehearsal.report.report import (
+    Fit,
+    HostMemory,
+    NvmeMemory,
+    RankMemory,
+    RehearsalReport,
+    RoleDevice,
+    RoleMemory,
+    TimeReport,
+)
 from zerokit.reporting.verdicts import VERDICTS, host_fit, worst
 from zerokit.units import MIB
 
@@ -47,7 +55,6 @@ def combine(reports: Mapping[int, RehearsalReport], roles: Roles) -> RehearsalRe
             "ranks": ranks if _differ(ranks) else [],
             "ranks_rehearsed": list(reports),
             "roles": [] if len(roles.names) == 1 else _roles(reports, roles),
-            "stuck": reports[0].stuck,
             "time": time,
             "warnings": _joined([*(report.warnings for report in reports.values()), doubts]),
             "made_up": _joined(report.made_up for report in reports.values()),

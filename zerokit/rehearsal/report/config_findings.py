@@ -9,7 +9,8 @@ from zerokit.console import note
 from zerokit.documents import dotted
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_config
-from zerokit.rehearsal.report.report import ConfigFinding, RehearsalReport
+from zerokit.rehearsal.facts import RankFacts
+from zerokit.rehearsal.report.report import ConfigFinding
 from zerokit.resolving.run import Run
 
 _KNOWN_BY_NOW = ("script-optimizer", "script-optimizer-offload")
@@ -42,10 +43,10 @@ def config_findings(ds_config: Mapping[str, Any] | None, cluster: Cluster) -> li
     ]
 
 
-def tell_errors(report: RehearsalReport | None, cluster: Cluster) -> None:
-    """Say on stderr what is wrong with the ds_config of a run that failed, as far as there is a report."""
-    if report is None:
+def print_config_errors(facts: RankFacts | None, cluster: Cluster) -> None:
+    """Print errors in the ds_config of a run that failed on stderr, as far as something was recorded."""
+    if facts is None:
         return
-    for found in config_findings(report.run.refused_ds_config or report.run.ds_config, cluster):
+    for found in config_findings(facts.refused_ds_config or facts.ds_config, cluster):
         if found.severity == "error":
             note(str(found))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,7 +13,15 @@ from zerokit.hardware.prices.prices import Prices
 from zerokit.rehearsal.native.clock import HOST, WorkKind
 from zerokit.rehearsal.recording import Array, Recording
 from zerokit.rehearsal.report.critical_path import critical_path
-from zerokit.rehearsal.report.report import Batches, DataTime, KernelTime, StepTime, TimeBreakdown, TimeReport
+from zerokit.rehearsal.report.report import (
+    Batches,
+    DataTime,
+    KernelTime,
+    ReadingTime,
+    StepTime,
+    TimeBreakdown,
+    TimeReport,
+)
 from zerokit.rehearsal.timing.operators import class_of_kernel
 from zerokit.units import quantity
 
@@ -47,9 +54,10 @@ _OTHER_CLASSES: dict[WorkKind, Class] = {
 
 def time_of(recording: Recording, prices: Prices, rank: int) -> TimeReport | None:
     """The times of the steps; None if no step was made."""
-    ends: Sequence[int] = recording.meta.get("ends_of_steps") or []
-    if not ends:
+    times = recording.facts.times
+    if times is None or not times.step_ends:
         return None
+    ends = times.step_ends
     spans = recording.spans
     begins = [_first_step_begins(spans, ends[0]), *ends[:-1]]
     steps = [
@@ -61,9 +69,8 @@ def time_of(recording: Recording, prices: Prices, rank: int) -> TimeReport | Non
     begin, end = begins[last.step - 1], ends[last.step - 1]
     peak = _peak_flops(prices.gpu)
     low, high = _range(recording, begin, end, prices)
-    flops, model_flops = recording.flops[last.step - 1], recording.meta["model_flops"][last.step - 1]
-    of_steps: Sequence[int | None] = recording.meta.get("tokens_of_steps") or []
-    tokens = of_steps[last.step - 1] if last.step <= len(of_steps) else None
+    flops, model_flops = recording.flops[last.step - 1], times.model_flops[last.step - 1]
+    tokens = times.tokens_per_step[last.step - 1] if last.step <= len(times.tokens_per_step) else None
     return TimeReport(
         rank=rank,
         step_seconds=last.seconds,
@@ -81,18 +88,17 @@ def time_of(recording: Recording, prices: Prices, rank: int) -> TimeReport | Non
             KernelTime(name=link.name, seconds=link.nanoseconds / 1e9, count=link.times)
             for link in critical_path(recording.spans, recording.ops, begin, end)[:MOST_KERNELS]
         ],
-        data=_data(recording, last),
-        host_threads=recording.meta.get("host_threads"),
+        data=_data(times.reading, last),
+        host_threads=times.host_threads,
     )
 
 
-def _data(recording: Recording, step: StepTime) -> DataTime | None:
-    facts = recording.meta.get("reading")
-    if facts is None:
+def _data(reading: ReadingTime | None, step: StepTime) -> DataTime | None:
+    if reading is None:
         return None
     computed = step.seconds - step.breakdown.data
-    needed = facts["batch_seconds"] * facts["batches_of_step"] / computed if computed else 0.0
-    return DataTime(**facts, workers_needed=max(1, math.ceil(needed)))
+    needed = reading.batch_seconds * reading.batches_of_step / computed if computed else 0.0
+    return DataTime(**reading.model_dump(), workers_needed=max(1, math.ceil(needed)))
 
 
 def doubts(time: TimeReport, batches: Batches | None, prices: Prices) -> list[str]:

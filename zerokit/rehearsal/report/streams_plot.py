@@ -40,8 +40,10 @@ def write_streams_plot(recording: Recording, report: RehearsalReport, path: str 
         ZerokitError: as :func:`zerokit.reporting.plots.write_plot`.
     """
     time = report.time
+    times = recording.facts.times
     assert time is not None, "no step was timed"
-    ends = [0, *recording.meta["ends_of_steps"]]
+    assert times is not None
+    ends = [0, *times.step_ends]
     end = ends[time.step]
     begin = end - round(time.step_seconds * 1e9)
     spans = recording.spans

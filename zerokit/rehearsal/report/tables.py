@@ -7,8 +7,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from zerokit.hardware.gpus import gpu_of_torch
-from zerokit.rehearsal.report.memory_report import BlockMemory, DeviceMemory
-from zerokit.rehearsal.report.report import Batches, FileChanges, Fit, RehearsalReport, TimeReport
+from zerokit.rehearsal.report.report import (
+    Batches,
+    BlockMemory,
+    DeviceMemory,
+    FileChanges,
+    Fit,
+    RehearsalReport,
+    TimeReport,
+)
 from zerokit.rehearsal.report.time_table import faster, last_line, time_parts
 from zerokit.reporting.categories import category_words
 from zerokit.reporting.phases import phase_words

@@ -43,9 +43,8 @@ def write_trace(recording: Recording, path: str | Path) -> None:
 
 
 def _entries(recording: Recording) -> Iterator[Entry]:
-    rank = recording.meta.get("rank", 0)
     axis = "virtual time" if len(recording.spans) else "CPU time, not GPU time"
-    yield traces.process_name(f"rank {rank}, rehearsed: {axis}")
+    yield traces.process_name(f"rank {recording.facts.rank}, rehearsed: {axis}")
     for thread, name in _THREADS.items():
         yield traces.thread_name(thread, name)
     times = _microseconds(recording)

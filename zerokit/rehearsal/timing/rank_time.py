@@ -15,15 +15,13 @@ from zerokit.hardware.prices.kernels import Kernel
 from zerokit.hardware.prices.prices import Copy, Prices
 from zerokit.rehearsal.call_sites import PACKAGE, is_in
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, Clock, Price, WorkKind
-from zerokit.rehearsal.recording import SPAN
+from zerokit.rehearsal.recording import SPAN, Array
 from zerokit.rehearsal.timing.meetings import Meeting, Meetings
 from zerokit.rehearsal.timing.operators import Call, Operators, entries, to_ns
 from zerokit.units import GIB, MIB
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.native.backend import Backend
-    from zerokit.rehearsal.native.together import Played
-    from zerokit.rehearsal.ranks.exchange import Exchange
 
 _KINDS: dict[str, Collective] = {
     **{"all_gather": "all_gather", "gather": "all_gather", "scatter": "broadcast"},
@@ -104,8 +102,9 @@ class RankTime:
         """GPUs of a node and nodes of each communicator: of thousands of ranks they take long to count."""
         self._of_collectives: dict[tuple[Collective, int, int, int], int] = {}
         """What was priced already."""
-        self._meetings = Meetings()
-        self._marks: list[list[int]] = []
+        self.meetings = Meetings()
+        self.step_end_events: list[list[int]] = []
+        """Of each step, the events whose last ends it."""
         self.clock: Clock = backend.start_clock(prices.beside_collective)
         if beside_others:
             self.clock.keep_acts()
@@ -241,7 +240,7 @@ class RankTime:
         duration = self._price_of_collective(name, num_bytes, ranks, communicator)
         current = self._backend.current_stream
         kind = WorkKind.COLLECTIVE if len(ranks) > 1 else WorkKind.KERNEL
-        number = self._meetings.come(meeting)
+        number = self.meetings.come(meeting)
         if not is_async:
             self.clock.submit(current, kind, name, duration, meeting=number)
             return None
@@ -265,24 +264,20 @@ class RankTime:
 
     def mark(self, moment: list[int]) -> None:
         """The end of a step, to which belongs what had been submitted at `moment`."""
-        self._marks.append(moment)
+        self.step_end_events.append(moment)
 
-    def finish(self, exchange: Exchange) -> None:
-        """Have the host wait for all of it, and tell the other ranks what this one did."""
+    def finish(self) -> None:
+        """Have the host wait for everything that was submitted."""
         self._wait_for_all()
-        if exchange.is_active:
-            self._meetings.tell(exchange, self.clock.acts())
 
-    def ends_of_steps(self, played: Played | None) -> list[int]:
-        """When all that belonged to each step was done, in nanoseconds.
+    def acts(self) -> Array:
+        """What the host did, as bytes; empty if no other rank is rehearsed."""
+        return np.frombuffer(self.clock.acts(), np.uint8)
 
-        Args:
-            played: this rank, where it had to wait for others.
-        """
-        if played is not None:
-            return [int(played.events[events].max()) for events in self._marks]
+    def step_ends(self) -> list[int]:
+        """When all that belonged to each step was done, in nanoseconds, by this rank's own clock."""
         self._wait_for_all()
-        return [max(self.clock.time_of(event) or 0 for event in events) for events in self._marks]
+        return [max(self.clock.time_of(event) or 0 for event in events) for events in self.step_end_events]
 
     def _wait_for_all(self) -> None:
         """Have the host wait for the device and for the drives."""

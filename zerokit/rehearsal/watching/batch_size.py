@@ -3,38 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
-Unit = Literal["tokens", "characters", "values"]
+from zerokit.rehearsal.report.report import BatchSize, Unit
 
 _DEEPEST = 6
 """Levels of lists and dictionaries that are looked into."""
-
-
-class BatchSize(BaseModel):
-    """The size of one batch, by the largest of what tells its length."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    shape: list[int]
-    """Of the token ids, padding included: rows, and the longest of them. Of the largest tensor if a batch has
-    no tokens."""
-    unit: Unit
-    tokens: int
-    """What that holds in all: padding, too, but for rows that are not padded yet."""
-    bytes: int
-    """Of the whole batch."""
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest row."""
-        return self.shape[-1] if self.shape else 0
-
-    def __str__(self) -> str:
-        """``"4 x 8,192 tokens"``."""
-        return f"{' x '.join(f'{size:,}' for size in self.shape)} {self.unit}"
 
 
 class _Leaf:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerokit.rehearsal.watching.batch_size import BatchSize, measure
+from zerokit.rehearsal.report.report import Batches, BatchSize, Evaluation, LargestBatch
+from zerokit.rehearsal.watching.batch_size import measure
 from zerokit.rehearsal.watching.scan import CRITERIA, Candidate, Scan
 
 
@@ -89,43 +90,38 @@ class Source:
         """Of the batches that came by themselves."""
         return self.first[0].tokens
 
-    def facts(self) -> dict[str, Any]:
-        """What the report says of batches that were trained on (report.Batches)."""
+    def facts(self) -> Batches:
+        """What the report says of batches that were trained on."""
         found = self.scan or Scan()
         handed = [one for one in self.rehearsed if one.fits]
         rehearsed = [self.first[0], *(one.candidate.size for one in handed)]
         largest = [*rehearsed, *(one.size for one in found.worst)]
-        return {
-            "rehearsed_tokens": max(size.tokens for size in rehearsed),
-            "longest_tokens": max(size.tokens for size in largest),
-            "first": self.first[0].model_dump(),
-            "largest": max(largest, key=CRITERIA[0]).model_dump(),
-            "rehearsed": [
-                {
-                    "size": one.candidate.size.model_dump(),
-                    "number": one.candidate.number,
-                    "rank": one.candidate.rank,
-                    "first_step": one.first_step,
-                    "last_step": one.last_step,
-                }
+        return Batches(
+            rehearsed_tokens=max(size.tokens for size in rehearsed),
+            longest_tokens=max(size.tokens for size in largest),
+            first=self.first[0],
+            largest=max(largest, key=CRITERIA[0]),
+            rehearsed=[
+                LargestBatch(
+                    size=one.candidate.size,
+                    number=one.candidate.number,
+                    rank=one.candidate.rank,
+                    first_step=one.first_step,
+                    last_step=one.last_step,
+                )
                 for one in handed
             ],
-            "scanned": found.batches,
-            "of": found.of,
-            "is_whole": found.is_whole,
-            "seconds": found.seconds,
-            "problem": found.problem,
-        }
+            scanned=found.batches,
+            of=found.of,
+            is_whole=found.is_whole,
+            seconds=found.seconds,
+            problem=found.problem,
+        )
 
-    def evaluation_facts(self) -> dict[str, Any]:
-        """What the report says of batches that an evaluation was rehearsed with (report.Evaluation)."""
+    def evaluation_facts(self) -> Evaluation:
+        """What the report says of batches that an evaluation was rehearsed with."""
         found = self.scan or Scan()
-        return {
-            "largest": self.first[0].model_dump(),
-            "scanned": found.batches,
-            "of": found.of,
-            "is_whole": found.is_whole,
-        }
+        return Evaluation(largest=self.first[0], scanned=found.batches, of=found.of, is_whole=found.is_whole)
 
 
 def signature_of(batch: Any) -> Any:

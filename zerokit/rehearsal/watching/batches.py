@@ -17,6 +17,7 @@ from zerokit import console
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.ranks.exchange import Exchange
+from zerokit.rehearsal.report.report import Batches, Evaluation, ReadingTime
 from zerokit.rehearsal.watching.batch_size import measure
 from zerokit.rehearsal.watching.batch_sources import Rehearsed, Source, signature_of
 from zerokit.rehearsal.watching.labels import Labels
@@ -35,7 +36,7 @@ _MOST_STEPS_FOR_ONE = 3
 _SECONDS_OF_SILENCE = 3.0
 
 
-class Batches:
+class BatchWatcher:
     """Measures what loaders hand out, and has the largest batches follow the steps that were asked for.
 
     Args:
@@ -306,7 +307,7 @@ class Batches:
             if source.first
         )
 
-    def facts(self) -> dict[str, Any] | None:
+    def facts(self) -> Batches | None:
         """What the report says of the batches; None if nothing was trained on."""
         source = max(self._trained_on(), key=Source.most_tokens, default=None)
         return None if source is None else source.facts()
@@ -318,20 +319,20 @@ class Batches:
             return [None] * self._completed()
         return [source.tokens[step] or None for step in range(1, self._completed() + 1)]
 
-    def reading_facts(self) -> dict[str, Any] | None:
-        """What the report says of reading data (report.DataTime); None where nothing was measured."""
+    def reading_facts(self) -> ReadingTime | None:
+        """What the report says of reading data; None where nothing was measured."""
         source = max(self._trained_on(), key=Source.most_tokens, default=None)
         if source is None or self._reading is None or self._reading.seconds is None:
             return None
-        return {
-            "batch_seconds": self._reading.seconds,
-            "batches": self._reading.batches,
-            "workers": self._reading.workers,
-            "batches_of_step": max(source.batches.values()),
-            "is_in_step": self._reading.takes_time,
-        }
+        return ReadingTime(
+            batch_seconds=self._reading.seconds,
+            batches=self._reading.batches,
+            workers=self._reading.workers,
+            batches_of_step=max(source.batches.values()),
+            is_in_step=self._reading.takes_time,
+        )
 
-    def evaluation_facts(self) -> dict[str, Any] | None:
+    def evaluation_facts(self) -> Evaluation | None:
         """What the report says of an evaluation that was rehearsed; None if none was."""
         source = max((one for one in self.evaluated if one.first), key=Source.most_tokens, default=None)
         return None if source is None else source.evaluation_facts()

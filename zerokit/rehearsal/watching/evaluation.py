@@ -10,7 +10,7 @@ from typing import Any
 
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.native.backend import Backend
-from zerokit.rehearsal.watching.batches import Batches
+from zerokit.rehearsal.watching.batches import BatchWatcher
 
 _TRAIN = Patch("transformers.trainer:Trainer", "train", "rehearse the evaluation that is to come")
 
@@ -18,7 +18,7 @@ _MOST_KEPT = 32
 """Batches of an evaluation that keeps what the model returns."""
 
 
-class Evaluation:
+class EvaluationWatcher:
     """Knows the Trainer that trains.
 
     Args:
@@ -26,7 +26,7 @@ class Evaluation:
         batches: hands out the largest ones.
     """
 
-    def __init__(self, backend: Backend, batches: Batches) -> None:
+    def __init__(self, backend: Backend, batches: BatchWatcher) -> None:
         self._backend = backend
         self._batches = batches
         self._trainer: Any = None

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.patches import Patch, PrivateAttribute, put, watch
-from zerokit.rehearsal.watching.batch_size import BatchSize, measure
+from zerokit.rehearsal.report.report import BatchSize
+from zerokit.rehearsal.watching.batch_size import measure
 from zerokit.rehearsal.watching.mapped_files import MappedFiles
 
 CRITERIA: tuple[Callable[[BatchSize], int], ...] = (

@@ -21,7 +21,7 @@ def hint_for(failure: BaseException) -> str | None:
 
 def hint_file(job: RehearsalJob) -> Path:
     """Where a worker leaves its hint."""
-    return Path(job.report_file).with_suffix(".hint")
+    return Path(job.recording_file).with_suffix(".hint")
 
 
 def left_hint(job: RehearsalJob) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Runs one rank of a rehearsal in this process: `python -m zerokit.rehearsal.worker.run JOB.json`.
 
-Exit codes: 0 the report is written; 2 a mistake in the input or a gap of the rehearsal, told in one line on
+Exit codes: 0 the recording is saved; 2 a mistake in the input or a gap of the rehearsal, told in one line on
 stderr; 3 the script raised, and its traceback is on stderr as it would be on the cluster; 4 likewise, if it
 does not come of a value that was made up.
 """
@@ -13,13 +13,13 @@ import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from zerokit import console, patches
 from zerokit.errors import ZerokitError
 from zerokit.files import write_file
 from zerokit.rehearsal.call_sites import OWN
-from zerokit.rehearsal.errors import RehearsalGap, met_gaps
+from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.process_setup import InstallGroup, virtual_cluster
 from zerokit.rehearsal.ranks.call_order import FAILED, SCRIPT_ENDED, STEPS_DONE
@@ -39,7 +39,7 @@ _PASSING_ON = (OWN, patches.__file__, runpy.run_path.__code__.co_filename)
 def main(real_group: InstallGroup | None = None) -> None:
     """Entry point; leaves by :func:`os._exit`, since threads of the script may still run."""
     job = RehearsalJob.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    stacks.answer(job.report_file)
+    stacks.answer(job.recording_file)
     code = rehearse(job, real_group)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -47,7 +47,7 @@ def main(real_group: InstallGroup | None = None) -> None:
 
 
 def rehearse(job: RehearsalJob, real_group: InstallGroup | None = None) -> int:
-    """Run the job and write its report; the exit code of this module's docstring.
+    """Run the job and save its recording; return the exit code of this module's docstring.
 
     Args:
         job: what to run.
@@ -64,7 +64,7 @@ def rehearse(job: RehearsalJob, real_group: InstallGroup | None = None) -> int:
             overrides=job.overrides,
             real_group=real_group,
             exchange_folder=Path(job.exchange_folder) if job.exchange_folder else None,
-            folder=Path(job.report_file).parent,
+            folder=Path(job.recording_file).parent,
             prices=job.prices,
             clocks=job.clocks,
         ) as rank:
@@ -99,7 +99,7 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
     ending = FAILED if failure else STEPS_DONE if rank.steps.stopped else SCRIPT_ENDED
     rank.end(ending)
     limit = limit_of(failure)
-    # Before its results, which may fail themselves: a full disk never hides why a script failed.
+    # Before the recording is saved, which may fail: a full disk never hides why a script failed.
     if isinstance(failure, SystemExit):
         if isinstance(failure.code, str):
             print(failure.code, file=sys.stderr)  # as Python does
@@ -108,7 +108,7 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
         if hint := hint_for(failure):
             write_file(hint_file(job), hint)
     if limit is None:
-        _write_results(job, rank)
+        _save_recording(job, rank)
     if failure is None:
         return 0
     if limit is not None:
@@ -150,34 +150,13 @@ def _run_script(job: RehearsalJob) -> None:
         runpy.run_path(job.script, run_name="__main__")
 
 
-def _write_results(job: RehearsalJob, rank: VirtualRank) -> None:
-    from zerokit.rehearsal.report import analysis, snapshot, streams_plot, trace
-    from zerokit.rehearsal.report import plots as plot
-
-    # What the results themselves allocate is not the script's.
+def _save_recording(job: RehearsalJob, rank: VirtualRank) -> None:
+    # What this itself allocates is not the script's.
     with rank.backend.uncounted():
-        recording = rank.recording(script=job.script, argv=job.arguments, versions=_versions())
-        gaps = tuple(str(gap) for gap in met_gaps())
-        report = analysis.analyse(recording, job)
-        if gaps:
-            report = report.model_copy(update={"warnings": [*report.warnings, *gaps]})
-        if job.timeline_file and report.time is None:
-            untimed = "--timeline: no step was timed, so there is none to draw"
-            report = report.model_copy(update={"warnings": [*report.warnings, untimed]})
-        write_file(job.report_file, report.model_dump_json(indent=2))
-        if job.recording_file:
-            recording.save(job.recording_file)
-        if job.trace_file:
-            trace.write_trace(recording, Path(job.trace_file))
-        if job.plot_file:
-            plot.write_plot(recording, report, Path(job.plot_file), job.device.total_bytes)
-        if job.timeline_file and report.time is not None:
-            streams_plot.write_streams_plot(recording, report, Path(job.timeline_file))
-        if job.snapshot_file:
-            snapshot.write_snapshot(recording, Path(job.snapshot_file))
+        rank.recording(_versions()).save(job.recording_file)
 
 
-def _versions() -> dict[str, Any]:
+def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}

@@ -19,23 +19,23 @@ _LOOKS, _PAUSE = 20, 0.05
 """Seconds between looks at an answer, which comes from a signal's handler."""
 
 
-def _file_of(report_file: str) -> Path:
-    return Path(report_file).with_suffix(".stack")
+def _file_of(recording_file: str) -> Path:
+    return Path(recording_file).with_suffix(".stack")
 
 
-def answer(report_file: str) -> None:
-    """Have this process write its stacks to a file beside `report_file` whenever :func:`ask` does."""
-    file = os.open(_file_of(report_file), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def answer(recording_file: str) -> None:
+    """Have this process write its stacks to a file beside `recording_file` whenever :func:`ask` does."""
+    file = os.open(_file_of(recording_file), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     os.write(file, f"{os.getpid()}\n".encode())
     faulthandler.register(_ASKED, file, all_threads=True)
 
 
-def ask(report_file: str) -> str | None:
+def ask(recording_file: str) -> str | None:
     """The line at which the process stands that answers there, None if it does not say.
 
     It must be running.
     """
-    path = _file_of(report_file)
+    path = _file_of(recording_file)
     with suppress(OSError, ValueError):
         os.kill(int(path.read_text().partition("\n")[0]), _ASKED)
         told = [""]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -11,11 +11,12 @@ import numpy as np
 
 from zerokit import patches
 from zerokit.rehearsal.call_sites import CallSites
+from zerokit.rehearsal.errors import met_gaps
+from zerokit.rehearsal.facts import NvmeBytes, RankFacts, RankTimes
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.native.allocator_statistics import Model
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.native.notes import Note, NoteKind
-from zerokit.rehearsal.native.together import Played
 from zerokit.rehearsal.parent.job import Overrides
 from zerokit.rehearsal.ranks.call_order import FAILED
 from zerokit.rehearsal.ranks.exchange import Exchange
@@ -34,10 +35,9 @@ from zerokit.rehearsal.stand_ins.hub_kernels import not_loaded
 from zerokit.rehearsal.stand_ins.launched_kernels import launched
 from zerokit.rehearsal.stand_ins.nvml import not_installed
 from zerokit.rehearsal.stand_ins.torch_compile import compiled_otherwise
-from zerokit.rehearsal.timing.meetings import play_together
 from zerokit.rehearsal.timing.rank_time import RankTime
-from zerokit.rehearsal.watching.batches import Batches
-from zerokit.rehearsal.watching.evaluation import Evaluation
+from zerokit.rehearsal.watching.batches import BatchWatcher
+from zerokit.rehearsal.watching.evaluation import EvaluationWatcher
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.overrides import Overriding
 from zerokit.rehearsal.watching.phases import Phases
@@ -61,9 +61,6 @@ _ALLOCATOR_FIGURES = {
 
 _LARGER_THAN_A_LOSS = 1024
 """Bytes of what scripts reduce to print it."""
-
-_SEEN_LONGER = 1.02
-"""How much longer ranks that wait for each other take before it is told that the script's clocks differ."""
 
 # What a block is for, by the line that made it, where no label says so. First match counts.
 _BY_LINE: tuple[tuple[str, Category], ...] = (
@@ -120,13 +117,12 @@ class VirtualRank:
         self.call_sites = CallSites()
         self.traffic = Traffic(backend)
         self.exchange = Exchange(exchange_folder, rank, num_gpus)
-        self._has_failed = False
         self.suppressed = SuppressedWrites(backend, self.exchange)
         self.labels = Labels(backend)
         self.overriding = Overriding(overrides, folder)
         phases = Phases(backend)
         recomputing = Recomputing(backend)
-        self.batches = Batches(
+        self.batches = BatchWatcher(
             self.labels,
             self.exchange,
             steps,
@@ -136,7 +132,7 @@ class VirtualRank:
             is_divided=lambda: self.overriding.sizes_arguments,
             reading=None if time is None else Reading(time.clock, takes_time=data_takes_time),
         )
-        self.evaluation = Evaluation(backend, self.batches)
+        self.evaluation = EvaluationWatcher(backend, self.batches)
         self.steps = Steps(
             backend,
             self.traffic,
@@ -172,29 +168,20 @@ class VirtualRank:
         Args:
             ending: as of :meth:`Exchange.close`.
         """
-        self._has_failed = ending == FAILED
         self.steps.finish()
         if self.time is not None:
-            self.time.finish(self.exchange)
+            self.time.finish()
         self.exchange.close(ending, steps=self.steps.completed)
 
-    def _beside_others(self) -> Played | None:
-        """This rank as it has to wait for others, once they have ended; None if nothing is to be told."""
-        folder = self.exchange.folder
-        if self.time is None or folder is None or self._has_failed:
-            return None
-        return play_together(self.time.clock, folder, self.rank, self.num_gpus)
+    def recording(self, versions: Mapping[str, str] | None = None) -> Recording:
+        """Return what was recorded up to now.
 
-    def recording(self, **meta: Any) -> Recording:
-        """Everything up to now; `meta` is added to its meta data."""
+        Args:
+            versions: of installed packages, by name.
+        """
         backend, steps = self.backend, self.steps
         steps.finish()
-        played = self._beside_others()
-        times = {} if self.time is None else _times(self, self.time, played)
-        events, spans = backend.events(EVENT), backend.spans(SPAN)
-        if played is not None:
-            events["time_ns"] = played.time_of_host(events["time_ns"])
-            spans = played.spans
+        events = backend.events(EVENT)
         blocks = backend.blocks(BLOCK)
         place(steps.updates, steps.marks, events, blocks)
         sites = self.call_sites.lines
@@ -209,35 +196,36 @@ class VirtualRank:
             names=tuple(self.labels.names),
             step_marks=tuple(steps.marks),
             collectives=tuple(self.traffic.calls),
-            spans=spans,
+            spans=backend.spans(SPAN),
+            acts=np.zeros(0, np.uint8) if self.time is None else self.time.acts(),
             flops=tuple(round(flops) for flops in steps.flops),
             allocator={
                 "ordinary": _allocator_figures(backend, Model.ORDINARY),
                 "expandable": _allocator_figures(backend, Model.EXPANDABLE),
             },
-            warnings=(*_of_notes(notes, sites, self), *_warnings(self), *_waited(self, played)),
+            warnings=(*_of_notes(notes, sites, self), *_warnings(self)),
             made_up=tuple(
                 MadeUp(note.what, _site(note, sites), note.times)
                 for note in notes
                 if note.kind == NoteKind.MADE_UP
             ),
-            meta={
-                "num_gpus": self.num_gpus,
-                "gpus_per_node": self.gpus_per_node,
-                "rank": self.rank,
-                "ds_config": self.overriding.ds_config,
-                "refused_ds_config": self.overriding.refused,
-                "stopped_after_steps": steps.completed if steps.stopped else None,
-                "steps_asked": self.batches.steps or None,
-                "idle_micro_steps": _idle_micro_steps(self),
-                "elapsed_seconds": perf_counter() - self.started,
-                "suppressed": self.suppressed.lines(),
-                "nvme": _nvme(),
-                "batches": self.batches.facts(),
-                "evaluation": self.batches.evaluation_facts(),
-                **times,
-                **meta,
-            },
+            facts=RankFacts(
+                rank=self.rank,
+                versions=dict(versions or {}),
+                elapsed_seconds=perf_counter() - self.started,
+                ds_config=self.overriding.ds_config,
+                refused_ds_config=self.overriding.refused,
+                requested_steps=self.batches.steps or None,
+                stopped_after_steps=steps.completed if steps.stopped else None,
+                idle_micro_steps=_idle_micro_steps(self),
+                expandable_segments=AllocatorSettings.of_environment().expandable_segments,
+                suppressed=self.suppressed.lines(),
+                gaps=list(map(str, met_gaps())),
+                nvme=_nvme(),
+                batches=self.batches.facts(),
+                evaluation=self.batches.evaluation_facts(),
+                times=None if self.time is None else _times(self, self.time),
+            ),
         )
 
 
@@ -251,18 +239,20 @@ def _idle_micro_steps(rank: VirtualRank) -> tuple[int, int] | None:
     return engine.micro_steps, engine.gradient_accumulation_steps()
 
 
-def _times(rank: VirtualRank, time: RankTime, played: Played | None) -> dict[str, Any]:
+def _times(rank: VirtualRank, time: RankTime) -> RankTimes:
     """When steps ended, and what they did."""
     engine = next((one for one in rank.labels.engines if one.optimizer is not None), None)
     ranks = 0 if engine is None else engine.dp_world_size
     tokens = rank.batches.tokens_of_steps()
-    return {
-        "ends_of_steps": time.ends_of_steps(played),
-        "host_threads": time.host_threads,
-        "model_flops": rank.steps.model_flops,
-        "reading": rank.batches.reading_facts(),
-        "tokens_of_steps": [None if one is None or not ranks else one * ranks for one in tokens],
-    }
+    return RankTimes(
+        step_ends=time.step_ends(),
+        step_end_events=time.step_end_events,
+        meetings=time.meetings.all,
+        model_flops=rank.steps.model_flops,
+        tokens_per_step=[None if one is None or not ranks else one * ranks for one in tokens],
+        reading=rank.batches.reading_facts(),
+        host_threads=time.host_threads,
+    )
 
 
 def _warnings(rank: VirtualRank) -> list[str]:
@@ -298,25 +288,6 @@ def _warnings(rank: VirtualRank) -> list[str]:
             else "of plain torch optimizers"
         )
         warnings.append(f"no DeepSpeed engine was made: the steps are {whose}{alone}")
-    return warnings
-
-
-def _waited(rank: VirtualRank, played: Played | None) -> list[str]:
-    """What of the times differs from what the script saw, and from what is true."""
-    if played is None or rank.time is None:
-        return []
-    warnings = []
-    alone, together = (rank.time.ends_of_steps(how)[-1:] for how in (None, played))
-    if together and together[0] > _SEEN_LONGER * alone[0]:
-        warnings.append(
-            "ranks wait for each other, which the clocks that the script sees do not know: the speed that it "
-            "prints is that of each rank by itself"
-        )
-    if played.given_up:
-        warnings.append(
-            f"{played.given_up} collectives began in virtual time before all of their ranks had come to "
-            "them, as ranks would have waited for each other: the step's time may be told too short"
-        )
     return warnings
 
 
@@ -359,13 +330,13 @@ def _site(note: Note, sites: list[str]) -> str:
     return sites[note.site] if note.site >= 0 else "an unknown line"
 
 
-def _nvme() -> dict[str, int] | None:
+def _nvme() -> NvmeBytes | None:
     from zerokit.rehearsal.stand_ins.async_io import ledger
 
     held = ledger()
     if not held.written_bytes:
         return None
-    return {"bytes": held.total_bytes, "written": held.written_bytes, "read": held.read_bytes}
+    return NvmeBytes(held=held.total_bytes, written=held.written_bytes, read=held.read_bytes)
 
 
 def _allocator_figures(backend: Backend, model: Model) -> dict[str, int]:
