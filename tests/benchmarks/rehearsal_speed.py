@@ -73,7 +73,7 @@ def rehearse(case: Case, folder: Path) -> Cost:
         recording_file=str(folder / "rank-0.npz"),
     )
     job_file = folder / "job.json"
-    job_file.write_text(job.model_dump_json(), encoding="utf-8")
+    job_file.write_text(job.to_json(), encoding="utf-8")
     cost = cost_of([sys.executable, "-m", "zerokit.rehearsal.worker.run", str(job_file)])
     steps = Recording.load(job.recording_file).completed_steps
     if steps != case.steps:

@@ -249,7 +249,7 @@ if changed and job["rank"]:
     raise SystemExit(3)
 """
     fake_worker.script(tmp_path, "import pathlib", RECORDING, note)
-    code, out, _ = zerokit("rehearse", "--num-gpus", 16, *SMALL_GPU, script)
+    code, out, _ = zerokit("rehearse", "--num-gpus", 16, "--details", *SMALL_GPU, script)
     assert code == 1
     assert sorted(file.name for file in told.iterdir()) == ["0", "15", "more0", "more31"]
     why = "twice the GPUs: the script fails after 2 optimizer steps (RuntimeError: no room)"

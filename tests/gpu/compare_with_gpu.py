@@ -148,7 +148,7 @@ def rehearse(
         recording_file=str(folder / f"{configuration.name}.npz"),
     )
     job_file = folder / f"{configuration.name}.job"
-    job_file.write_text(job.model_dump_json(), encoding="utf-8")
+    job_file.write_text(job.to_json(), encoding="utf-8")
     environment = {**os.environ, **configuration.environment}
     _run(["-m", "zerokit.rehearsal.worker.run", str(job_file)], environment, seconds)
     return dict(json.loads(output.read_text(encoding="utf-8")))

@@ -6,7 +6,6 @@ with its exit code. A run that has to start anew goes through zerokit.rehearsal.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -79,7 +78,7 @@ class FeatureRuns:
         job = job_of(script, arguments, place)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(job.model_dump_json() + "\n")
+        self._process.stdin.write(job.to_json() + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
@@ -120,7 +119,7 @@ def main() -> None:
         from transformers import LlamaForCausalLM, Trainer  # noqa: F401
 
         for line in sys.stdin:
-            job = RehearsalJob.model_validate(json.loads(line))
+            job = RehearsalJob.from_json(line)
             child = os.fork()
             if child == 0:
                 log = os.open(

@@ -17,7 +17,7 @@ from zerokit.rehearsal.report.analysis import LARGEST_BLOCKS, analyse
 from zerokit.rehearsal.report.combination import combine
 from zerokit.rehearsal.report.report import Batches, BatchSize, RehearsalReport
 from zerokit.rehearsal.report.step_time import _range, doubts
-from zerokit.rehearsal.report.time_table import time_parts
+from zerokit.rehearsal.report.tables import time_parts
 from zerokit.rehearsal.watching.batch_size import Unit
 
 GIB = 2**30
@@ -279,14 +279,12 @@ def test_communication_is_that_of_the_last_step_and_of_init() -> None:
     assert report.flops_per_step == 7_000_001
 
 
-def test_reserved_memory_is_of_the_segments_the_run_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
-    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+def test_reserved_memory_is_of_the_segments_the_run_asks_for() -> None:
     device = analyse(training(), job()).device
     assert device.reserved_peak_bytes == device.allocator["ordinary"].reserved_peak_bytes
     assert device.allocator["ordinary"].fragmentation_bytes == device.reserved_peak_bytes - 864 * MIB
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    device = analyse(training(), job()).device
+    expandable = replace(training(), facts=RankFacts(expandable_segments=True))
+    device = analyse(expandable, job()).device
     assert device.segments == "expandable"
     assert device.reserved_peak_bytes == device.allocator["expandable"].reserved_peak_bytes
 

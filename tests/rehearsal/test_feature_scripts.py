@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_a_model_is_put_on_its_gpu(runs: FeatureRuns, how: str) -> None:
 
 def test_device_map_auto_on_one_gpu(tmp_path: Path) -> None:
     job = job_of("features_placement.py", ("auto",), tmp_path / "rank-0.npz")
-    job = job.model_copy(update={"num_gpus": 1, "gpus_per_node": 1})
+    job = replace(job, num_gpus=1, gpus_per_node=1)
     with Worker(job, Output.SHOWN_IF_IT_FAILS) as worker:
         report = analyse(worker.result(None), job)
     assert report.device.steady_bytes == pytest.approx(8 * PARAMETERS + WORKSPACES, rel=0.04)

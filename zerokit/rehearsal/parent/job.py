@@ -1,36 +1,38 @@
-"""What one rank's rehearsal is told: written by the command, read by the worker."""
+"""The job of one rank: written by the command, read by the worker."""
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from typing_extensions import TypedDict
 
-from zerokit.choices import Launcher
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import Gpu, find_gpu
 from zerokit.hardware.prices.figures import figures
 from zerokit.hardware.prices.prices import Prices
 from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
+from zerokit.rehearsal.parent.options import RunOptions
 
 
 class Overrides(TypedDict, total=False):
-    """Changes to make to the run without touching its script."""
+    """Changes to the run that leave its script as it is."""
 
     ds_config: dict[str, Any]
-    """Values by dotted key, merged into whatever config DeepSpeed is given."""
+    """Values by dotted key, merged into the config that DeepSpeed is given."""
     gradient_checkpointing: bool
-    """Turn the model's gradient checkpointing on, or off."""
+    """Turn the model's gradient checkpointing on or off."""
     micro_batch_divisor: int
     """Divide the micro-batch size by this, and multiply the accumulation steps by it."""
     micro_batch_multiplier: int
-    """The other way round; where there are fewer accumulation steps, one is left."""
+    """Multiply the micro-batch size by this, and divide the accumulation steps by it, down to one."""
 
 
 class Clocks(BaseModel):
-    """What goes by virtual time, where time is rehearsed."""
+    """What uses virtual time, if time is rehearsed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,57 +42,63 @@ class Clocks(BaseModel):
     """Reading data: it takes as long as it does on this machine."""
 
 
-class RehearsalJob(BaseModel):
+@dataclass(frozen=True)
+class RehearsalJob(RunOptions):
     """One rank of one rehearsal."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
+    _: KW_ONLY
     script: str
-    """A file, or the name of a module if `module`."""
-    module: bool = False
-    arguments: list[str] = Field(default_factory=list)
-    num_gpus: int = Field(ge=1)
-    gpus_per_node: int = Field(ge=1)
-    rank: int = Field(ge=0)
-    launcher: Launcher = "torchrun"
-    """Whose arguments and variables the script gets."""
+    arguments: list[str] = field(default_factory=list)
     accelerate_config: str | None = None
-    """The file that `accelerate launch --config_file` is given; the user's default one if None."""
-    accelerate_arguments: list[str] = Field(default_factory=list)
-    """What `accelerate launch` is given besides."""
-    steps: int = Field(ge=0)
-    """Optimizer steps after which the script is stopped; 0 lets it run to its end."""
-    scan_seconds: float = Field(default=0.0, ge=0.0)
-    """How long to look for the largest batches of the data, which are rehearsed after those steps."""
-    device: VirtualDevice = Field(default_factory=lambda: virtual_device(find_gpu(DEFAULT)))
+    accelerate_arguments: list[str] = field(default_factory=list)
+    rank: int
+    steps: int
+    """Optimizer steps after which the script is stopped; 0 runs it to its end."""
+    device: VirtualDevice = field(default_factory=lambda: virtual_device(find_gpu(DEFAULT)))
     """The GPU that the script sees."""
     timed_on: Gpu | None = None
-    """The card whose speed time is rehearsed with; None: memory alone is."""
+    """The card whose speed predicts time; None: only memory is rehearsed."""
     figures: dict[str, Any] | None = None
-    """Those behind the prices, where a file changes them (:mod:`zerokit.hardware.hardware_file`)."""
-    clocks: Clocks = Field(default_factory=Clocks)
-    overrides: Overrides = Field(default_factory=Overrides)
+    """Measured figures behind the costs, if a file changes them (:mod:`zerokit.hardware.hardware_file`)."""
+    clocks: Clocks = field(default_factory=Clocks)
+    overrides: Overrides = field(default_factory=Overrides)
     cwd: str
     exchange_folder: str | None = None
-    """Where the ranks of one rehearsal hand each other what they exchange by value."""
+    """Where the ranks of one rehearsal exchange values; None if this rank is rehearsed alone."""
     recording_file: str
     """Where the worker saves its recording, also if the script fails. Its other files lie next to it."""
+
+    def to_json(self) -> str:
+        """The text that :meth:`from_json` reads."""
+        return _adapter().dump_json(self).decode()
+
+    @staticmethod
+    def from_json(text: str | bytes) -> RehearsalJob:
+        """Read what :meth:`to_json` wrote."""
+        return _adapter().validate_json(text)
 
     def of_rank(self, rank: int) -> RehearsalJob:
         """The job of another rank of the same rehearsal."""
         file = Path(self.recording_file).with_name(f"rank-{rank}.npz")
-        return self.model_copy(update={"rank": rank, "recording_file": str(file)})
+        return replace(self, rank=rank, recording_file=str(file))
 
     @property
     def cluster(self) -> Cluster:
-        """What is rehearsed."""
+        """The cluster that is rehearsed."""
         return Cluster(self.num_gpus, self.gpus_per_node, self.timed_on)
 
     @property
     def prices(self) -> Prices | None:
-        """What everything costs; None if memory alone is rehearsed.
+        """What kernels, copies and collectives cost; None if only memory is rehearsed.
 
         Raises:
             ZerokitError: the speed of the card is not known.
         """
         return None if self.timed_on is None else Prices(self.cluster, self.figures or figures())
+
+
+@cache
+def _adapter() -> TypeAdapter[RehearsalJob]:
+    return TypeAdapter(RehearsalJob)

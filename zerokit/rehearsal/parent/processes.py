@@ -91,7 +91,7 @@ class Worker:
         self._output = output
         self._log = Path(job.recording_file).with_suffix(".log")
         job_file = Path(job.recording_file).with_suffix(".job")
-        write_file(job_file, job.model_dump_json())
+        write_file(job_file, job.to_json())
         # -P: what lies in the current folder must not stand in for the worker's own imports.
         command = [sys.executable, "-P", "-m", module or WORKER, str(job_file)]
         variables = environment or {}

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ParamSpec, get_args
 
 from zerokit.choices import Launcher
 from zerokit.documents import is_file, is_folder, is_there
 from zerokit.errors import ZerokitError, check_choice
 from zerokit.files import check_writable
-from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import Gpu, some_gpu
 from zerokit.hardware.hardware_file import read_hardware
 from zerokit.rehearsal.devices import DEFAULT, caveats, virtual_device
 from zerokit.rehearsal.parent.job import Clocks, Overrides, RehearsalJob
+from zerokit.rehearsal.parent.options import RehearsalOptions, RunOptions, described
 from zerokit.rehearsal.parent.processes import Output
 from zerokit.rehearsal.parent.start import rehearse_job
 from zerokit.rehearsal.report.drawings import Drawings
@@ -30,36 +32,29 @@ from zerokit.rehearsal.worker.launchers import no_such_module
 from zerokit.reporting.plots import check_plot
 from zerokit.signals import unwound_by_signals
 
+_P = ParamSpec("_P")
 
-def rehearse(
-    script: str | Path,
-    arguments: Sequence[str] = (),
-    *,
-    num_gpus: int,
-    gpus_per_node: int = GPUS_PER_NODE,
-    gpu: str | None = None,
-    hardware: str | Path | None = None,
-    gpu_memory_bytes: int | None = None,
-    host_memory_bytes: int | None = None,
-    steps: int | None = None,
-    time: bool = False,
-    real_time: bool = False,
-    with_data_time: bool = False,
-    scan_seconds: float = 60.0,
-    rank: int | None = None,
-    launcher: Launcher = "torchrun",
-    accelerate_config: str | Path | None = None,
-    accelerate_arguments: Sequence[str] = (),
-    module: bool = False,
-    ds_config_overrides: Mapping[str, Any] | None = None,
-    advise: bool | None = None,
-    timeout: float | None = None,
-    trace: str | Path | None = None,
-    plot: str | Path | None = None,
-    timeline: str | Path | None = None,
-    memory_snapshot: str | Path | None = None,
-    script_prints_on: Literal["stdout", "stderr"] = "stdout",
-) -> RehearsalReport:
+
+def _with_options_of(
+    options: Callable[_P, RehearsalOptions],
+) -> Callable[[Callable[[RehearsalOptions], RehearsalReport]], Callable[_P, RehearsalReport]]:
+    """Have a function accept the options one by one, with their signature and help."""
+
+    def decorate(run: Callable[[RehearsalOptions], RehearsalReport]) -> Callable[_P, RehearsalReport]:
+        @functools.wraps(run)
+        def accept(*arguments: _P.args, **given: _P.kwargs) -> RehearsalReport:
+            return run(options(*arguments, **given))
+
+        lines = "".join(f"    {name}: {one.help}\n" for name, (_, one) in described(RehearsalOptions).items())
+        accept.__doc__ = inspect.cleandoc(run.__doc__ or "") + f"\n\nArgs:\n{lines}"
+        accept.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]
+        return accept
+
+    return decorate
+
+
+@_with_options_of(RehearsalOptions)
+def rehearse(options: RehearsalOptions) -> RehearsalReport:
     """Run a training script on virtual GPUs, in processes of its own, and report its memory.
 
     ::
@@ -67,124 +62,110 @@ def rehearse(
         report = zerokit.rehearse("train.py", ["--deepspeed", "zero3.json"], num_gpus=64, gpu="H100")
         report.device.peak_bytes, report.fit.verdict
 
-    Args:
-        script: a Python file, or with `module` the name of a module.
-        arguments: of the script, handed on untouched.
-        num_gpus: GPUs of the run.
-        gpus_per_node: GPUs of one node.
-        gpu: a card by its name (:func:`zerokit.hardware.gpus.find_gpu`); None: an H100.
-        hardware: a file with a card, and figures behind its times, in place of `gpu`
-            (:mod:`zerokit.hardware.hardware_file`).
-        gpu_memory_bytes: memory of one GPU, in place of the card's.
-        host_memory_bytes: memory of one node; None: that of nodes rented with such cards, if it is known.
-        steps: optimizer steps after which the script is ended; 0 lets it run to its end; None: 2, or 3 with
-            `time`, for it is the third from which on ZeRO-3 prefetches as it will.
-        time: rehearse time, too, that of the card which `gpu` or `hardware` names: the script sees virtual
-            clocks, and the report has `time`.
-        real_time: leave the script's clocks as they are: only the report tells of virtual time.
-        with_data_time: let reading data take as long in virtual time as it does on this machine.
-        scan_seconds: how long to look through the data for its largest batches, which are rehearsed after
-            those steps; 0 leaves that out.
-        rank: the one rank to rehearse; None: one of each role, the first and the last among them.
-        launcher: whose arguments and variables the script is given.
-        accelerate_config: as of ``accelerate launch --config_file``; then the launcher is accelerate.
-        accelerate_arguments: words that ``accelerate launch`` is given besides; likewise.
-        module: whether `script` is the name of a module.
-        ds_config_overrides: dotted keys of the ds_config and the values to put there.
-        advise: rehearse changes that would help; None: only if the run does not fit.
-        timeout: seconds after which to give up.
-        trace: write a trace for ui.perfetto.dev there.
-        plot: draw the memory over time there, .png, .svg or .html.
-        timeline: draw the streams of a step there, likewise, if `time`.
-        memory_snapshot: write a snapshot for pytorch.org/memory_viz there.
-        script_prints_on: where what the script prints goes.
-
     Raises:
-        ZerokitError: a size, name or file that cannot be, or the script failed (its traceback is printed), or
-            ended without a DeepSpeed engine or an optimizer step.
-        ExplainedError: the rehearsal cannot stand in for something; what it is has been printed on stderr.
+        ZerokitError: an option is wrong, or the script failed (its traceback is printed), or ended without a
+            DeepSpeed engine or an optimizer step.
+        ExplainedError: the rehearsal lacks a stand-in; the reason is printed on stderr.
     """
-    _check_script(script, module)
-    _check_launcher(launcher, accelerate_config, accelerate_arguments)
-    steps = (3 if time else 2) if steps is None else steps
-    if steps < 0:
-        raise ZerokitError(f"steps is {steps}", hint="Give 0 or more; 0 runs the script to its end")
-    if ds_config_overrides:
-        check_overrides(ds_config_overrides)
-    if timeout is not None and timeout <= 0:
-        raise ZerokitError(f"{timeout:g} seconds are none", where="--timeout", hint="Give more than 0")
-    if scan_seconds < 0:
-        raise ZerokitError(
-            f"scan_seconds is {scan_seconds}", hint="Give 0 or more; 0 looks for no larger batch"
+    _check(options)
+    cluster = Cluster(options.num_gpus, options.gpus_per_node, host_bytes=options.host_memory_bytes)
+    cluster.check_nodes()
+    card, figures = _card(options, cluster)
+    cluster = replace(cluster, gpu=card)
+    if options.rank is not None:
+        cluster.check_rank(options.rank)
+    with unwound_by_signals(), scratch_folder() as folder:
+        job = _job(options, card, figures, folder)
+        _ = job.prices  # or one line says that the card's speed is not known
+        report = rehearse_job(
+            job,
+            cluster,
+            Drawings(options.trace, options.plot, options.timeline, options.memory_snapshot),
+            advise=options.advise,
+            timeout=options.timeout,
+            output=Output.SHOWN_ON_STDERR if options.script_prints_on == "stderr" else Output.SHOWN,
         )
-    if plot is not None:
-        check_plot(Path(plot))
-    if timeline is not None:
-        check_plot(Path(timeline), "--timeline")
-    for file in (trace, plot, timeline, memory_snapshot):
+    return report.model_copy(update={"warnings": [*report.warnings, *caveats(card)]})
+
+
+def _job(options: RehearsalOptions, card: Gpu, figures: dict[str, Any] | None, folder: Path) -> RehearsalJob:
+    """The job of the first rank, with its files in `folder`."""
+    shared = {one.name: getattr(options, one.name) for one in fields(RunOptions)}
+    config = options.accelerate_config
+    if config is not None or options.accelerate_arguments:
+        shared["launcher"] = "accelerate"
+    shared |= {"script": str(options.script), "arguments": list(options.arguments)}
+    shared["accelerate_arguments"] = list(options.accelerate_arguments)
+    shared["accelerate_config"] = None if config is None else str(Path(config).absolute())
+    changes = options.ds_config_overrides
+    return RehearsalJob(
+        **shared,
+        rank=options.rank or 0,
+        steps=(3 if options.time else 2) if options.steps is None else options.steps,
+        device=virtual_device(card),
+        timed_on=card if options.time else None,
+        figures=figures,
+        clocks=Clocks(script=not options.real_time, data=options.with_data_time),
+        overrides=Overrides(ds_config=dict(changes)) if changes else Overrides(),
+        cwd=str(Path.cwd()),
+        exchange_folder=str(folder / "exchange") if options.rank is None and options.num_gpus > 1 else None,
+        recording_file=str(folder / f"rank-{options.rank or 0}.npz"),
+    )
+
+
+def _check(options: RehearsalOptions) -> None:
+    """Refuse options that are wrong by themselves."""
+    _check_script(options.script, options.module)
+    _check_launcher(options)
+    if options.steps is not None and options.steps < 0:
+        raise ZerokitError(f"steps is {options.steps}", hint="Give 0 or more; 0 runs the script to its end")
+    if options.ds_config_overrides:
+        check_overrides(options.ds_config_overrides)
+    if options.timeout is not None and options.timeout <= 0:
+        raise ZerokitError(
+            f"{options.timeout:g} seconds are none", where="--timeout", hint="Give more than 0"
+        )
+    if options.scan_seconds < 0:
+        raise ZerokitError(
+            f"scan_seconds is {options.scan_seconds}", hint="Give 0 or more; 0 looks for no larger batch"
+        )
+    if options.plot is not None:
+        check_plot(Path(options.plot))
+    if options.timeline is not None:
+        check_plot(Path(options.timeline), "--timeline")
+    for file in (options.trace, options.plot, options.timeline, options.memory_snapshot):
         if file is not None:
             check_writable(Path(file))
-    if time and gpu is None and hardware is None:
+    if options.time and options.gpu is None and options.hardware is None:
         raise ZerokitError(
             "there is no time without a card",
             where="--time",
             hint="Name one that zerokit gpus lists, such as --gpu H100, or give its figures: --hardware FILE",
         )
-    only_timed = {"--real-time": real_time, "--with-data-time": with_data_time, "--timeline": timeline}
-    for option, asked in only_timed.items():
-        if asked and not time:
+    only_timed = {
+        "--real-time": options.real_time,
+        "--with-data-time": options.with_data_time,
+        "--timeline": options.timeline,
+    }
+    for option, given in only_timed.items():
+        if given and not options.time:
             raise ZerokitError("there is no virtual time", where=option, hint="Add --time")
-    cluster = Cluster(num_gpus, gpus_per_node, host_bytes=host_memory_bytes)
-    cluster.check_nodes()
-    card, figures = _card(gpu, hardware, gpu_memory_bytes, cluster, timed=time)
-    cluster = replace(cluster, gpu=card)
-    if rank is not None:
-        cluster.check_rank(rank)
-    overrides = Overrides(ds_config=dict(ds_config_overrides)) if ds_config_overrides else Overrides()
-    with unwound_by_signals(), scratch_folder() as folder:
-        job = RehearsalJob(
-            script=str(script),
-            module=module,
-            launcher="accelerate" if accelerate_config or accelerate_arguments else launcher,
-            accelerate_config=_absolute(accelerate_config),
-            accelerate_arguments=list(accelerate_arguments),
-            arguments=list(arguments),
-            num_gpus=num_gpus,
-            gpus_per_node=gpus_per_node,
-            rank=rank or 0,
-            steps=steps,
-            scan_seconds=scan_seconds,
-            device=virtual_device(card),
-            timed_on=card if time else None,
-            figures=figures,
-            clocks=Clocks(script=not real_time, data=with_data_time),
-            overrides=overrides,
-            cwd=str(Path.cwd()),
-            exchange_folder=str(folder / "exchange") if rank is None and num_gpus > 1 else None,
-            recording_file=str(folder / f"rank-{rank or 0}.npz"),
-        )
-        _ = job.prices  # or one line says that the card's speed is not known
-        output = Output.SHOWN_ON_STDERR if script_prints_on == "stderr" else Output.SHOWN
-        drawings = Drawings(trace, plot, timeline, memory_snapshot)
-        report = rehearse_job(job, cluster, drawings, advise=advise, timeout=timeout, output=output)
-    return report.model_copy(update={"warnings": [*report.warnings, *caveats(card)]})
 
 
-def _card(
-    gpu: str | None, hardware: str | Path | None, memory_bytes: int | None, run: Cluster, *, timed: bool
-) -> tuple[Gpu, dict[str, Any] | None]:
+def _card(options: RehearsalOptions, run: Cluster) -> tuple[Gpu, dict[str, Any] | None]:
     """The card to rehearse, and the figures of a file.
 
     Raises:
-        ZerokitError: there is no such card, the file says what cannot be, or both are given.
+        ZerokitError: the card is not known, the file is wrong, or both are given.
     """
-    if hardware is None:
-        card = some_gpu(gpu or DEFAULT, memory_bytes, timed=timed)
+    memory_bytes = options.gpu_memory_bytes
+    if options.hardware is None:
+        card = some_gpu(options.gpu or DEFAULT, memory_bytes, timed=options.time)
         assert card is not None
         return card, None
-    if gpu is not None:
+    if options.gpu is not None:
         raise ZerokitError("the file names the card", where="--hardware", hint="Leave out --gpu")
-    found = read_hardware(hardware, timed=timed, run=run)
+    found = read_hardware(options.hardware, timed=options.time, run=run)
     return found.gpu if memory_bytes is None else found.gpu.with_memory(memory_bytes), dict(found.figures)
 
 
@@ -214,17 +195,14 @@ def _check_module(name: str) -> None:
         raise no_such_module(name)
 
 
-def _check_launcher(launcher: str, accelerate_config: str | Path | None, arguments: Sequence[str]) -> None:
-    check_choice("launcher", launcher, get_args(Launcher))
-    if launcher == "deepspeed" and (accelerate_config is not None or arguments):
+def _check_launcher(options: RehearsalOptions) -> None:
+    check_choice("launcher", options.launcher, get_args(Launcher))
+    config = options.accelerate_config
+    if options.launcher == "deepspeed" and (config is not None or options.accelerate_arguments):
         raise ZerokitError(
-            "is of another launcher than deepspeed",
-            where="--accelerate-arguments" if accelerate_config is None else "--accelerate-config",
+            "is an option of accelerate, and the launcher is deepspeed",
+            where="--accelerate-arguments" if config is None else "--accelerate-config",
             hint="Leave one of the two options out",
         )
-    if accelerate_config is not None and not is_file(Path(accelerate_config)):
-        raise ZerokitError("no such file", where=str(accelerate_config), hint="accelerate config writes one")
-
-
-def _absolute(path: str | Path | None) -> str | None:
-    return None if path is None else str(Path(path).absolute())
+    if config is not None and not is_file(Path(config)):
+        raise ZerokitError("no such file", where=str(config), hint="accelerate config writes one")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +71,13 @@ class Candidate:
             overrides["micro_batch_multiplier"] = (
                 overrides.get("micro_batch_multiplier", 1) * self.micro_batch_multiplier
             )
-        return job.model_copy(
-            update={
-                "num_gpus": num_gpus,
-                "gpus_per_node": nodes_of,
-                "overrides": overrides,
-                "exchange_folder": str(own / "exchange") if job.exchange_folder else None,
-                "recording_file": str(own / "rank-0.npz"),
-            }
+        return replace(
+            job,
+            num_gpus=num_gpus,
+            gpus_per_node=nodes_of,
+            overrides=overrides,
+            exchange_folder=str(own / "exchange") if job.exchange_folder else None,
+            recording_file=str(own / "rank-0.npz"),
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from zerokit.rehearsal.native.clock import HOST, WorkKind
 from zerokit.rehearsal.recording import Array, Recording
 from zerokit.rehearsal.report.report import RehearsalReport, TimeReport
-from zerokit.rehearsal.report.time_table import breakdown_rows
+from zerokit.rehearsal.report.tables import breakdown_rows
 from zerokit.rehearsal.report.trace import stream_words
 from zerokit.reporting import plots
 

@@ -1,4 +1,4 @@
-"""The report of a rehearsal for a terminal."""
+"""All tables of a rehearsal's report: what ``--details`` prints."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from zerokit.hardware.gpus import gpu_of_torch
 from zerokit.rehearsal.report.report import (
+    Advice,
     Batches,
     BlockMemory,
     DeviceMemory,
@@ -16,11 +17,9 @@ from zerokit.rehearsal.report.report import (
     RehearsalReport,
     TimeReport,
 )
-from zerokit.rehearsal.report.time_table import faster, last_line, time_parts
 from zerokit.reporting.categories import category_words
 from zerokit.reporting.phases import phase_words
 from zerokit.reporting.tables import table
-from zerokit.reporting.terminal import show
 from zerokit.reporting.verdicts import stuck_line, verdict_line
 from zerokit.units import format_bytes, format_count, format_seconds, format_span, quantity
 
@@ -34,19 +33,26 @@ _STEPS_DIFFER = 0.01
 """Of the peak; less is noise from caches and small buffers."""
 _MOST_LINES = 10
 _MOST_PATHS = 5
+_MOST_LINKS = 5
+_PARTS = {
+    "compute": "Kernels",
+    "host_optimizer": "Optimizer on the host",
+    "host_operators": "Operators on tensors of the host",
+    "communication": "Communication",
+    "copies": "Copies from and to host and drives",
+    "data": "Waiting for data",
+    "other_ranks": "Waiting for other ranks",
+    "launch": "Waiting for the host to launch",
+}
 _LAYER = re.compile(r"\.\d+(?=\.|$)")
 """The number of a layer in a parameter's name."""
 
 
-def print_report(report: RehearsalReport) -> None:
-    """Print `report` on stdout."""
-    show(_parts(report))
-
-
-def _parts(report: RehearsalReport) -> Iterator[Part]:
+def detailed_parts(report: RehearsalReport) -> Iterator[Part]:
+    """Every figure of a report, for a terminal."""
     yield from map(stuck_line, report.stuck)
-    yield _verdict(report)
-    yield _heading(report)
+    yield verdict(report)
+    yield heading(report)
     yield ""
     if report.time is not None:
         yield from time_parts(report.time, of_several=len(report.ranks_rehearsed) > 1)
@@ -85,7 +91,7 @@ def _in_the_end(report: RehearsalReport, time: TimeReport) -> Text:
     return line.append(f"; {last_line(time)}")
 
 
-def _verdict(report: RehearsalReport) -> Text:
+def verdict(report: RehearsalReport) -> Text:
     """The answer, by how much, and what decides."""
     fit = report.fit
     line = verdict_line(fit.verdict, fit.low_bytes, fit.high_bytes, fit.gpu_memory_bytes, fit.host)
@@ -93,7 +99,7 @@ def _verdict(report: RehearsalReport) -> Text:
         line.append(f"; {words}")
     line.append(f", with {fit.batch}" if fit.batch else "")
     errors = sum(found.severity == "error" for found in report.ds_config_findings)
-    return line.append(f"; {quantity(errors, 'error')} in the ds_config, told at the end" if errors else "")
+    return line.append(f"; {quantity(errors, 'error')} in the ds_config" if errors else "")
 
 
 def _margins(fit: Fit) -> Iterator[str]:
@@ -109,7 +115,7 @@ def _margins(fit: Fit) -> Iterator[str]:
 
 def _fullest(report: RehearsalReport) -> str:
     """When a GPU holds most, and that of which rank where they differ."""
-    phase, of_rank = _moment(report.device), ""
+    phase, of_rank = moment(report.device), ""
     if report.roles:
         of_rank = f" on rank {report.rank}"
     elif report.ranks:
@@ -120,7 +126,7 @@ def _fullest(report: RehearsalReport) -> str:
     return f"fullest in {phase}{of_rank}"
 
 
-def _moment(device: DeviceMemory) -> str:
+def moment(device: DeviceMemory) -> str:
     """The phase of the peak, with the step that it is in."""
     phase = phase_words(device.peak_phase)
     return phase if device.peak_phase in ("init", "evaluation") else f"{phase} {device.peak_step + 1}"
@@ -132,7 +138,8 @@ def _card(torch_name: str) -> str:
     return torch_name if known is None else f"{known.name}, {torch_name}"
 
 
-def _heading(report: RehearsalReport) -> str:
+def heading(report: RehearsalReport) -> str:
+    """What was rehearsed, on which GPUs, and how long that took."""
     devices = quantity(report.world_size, "GPU")
     if report.world_size > report.gpus_per_node:
         devices += f", {report.gpus_per_node} per node"
@@ -156,7 +163,7 @@ def _rehearsed(report: RehearsalReport) -> str:
 def _memory(report: RehearsalReport) -> Part:
     device, host = report.device, report.host
     ranks = quantity(report.gpus_per_node, "rank")
-    rows: list[Cells] = [("GPU, allocated", device.peak_bytes, device.steady_bytes, f"in {_moment(device)}")]
+    rows: list[Cells] = [("GPU, allocated", device.peak_bytes, device.steady_bytes, f"in {moment(device)}")]
     for segments, figures in device.allocator.items():
         lost = f"{format_bytes(figures.fragmentation_bytes)} unused"
         name = f"GPU, reserved, {segments}"
@@ -405,3 +412,87 @@ def _first(paths: list[str], count: int) -> Iterator[str]:
     yield from (f"    {path}" for path in shown)
     if count > len(shown):
         yield f"    and {count - len(shown):,} more"
+
+
+def time_parts(time: TimeReport, *, of_several: bool) -> Iterator[Part]:
+    """How long a step takes, and what it takes.
+
+    Args:
+        time: to be told.
+        of_several: whether other ranks were rehearsed, too.
+    """
+    whose = f" of rank {time.rank}" if of_several else ""
+    facts = [f"step {time.step}{whose} {_takes(time)}"]
+    if time.tokens_per_second is not None:
+        facts.append(f"{time.tokens_per_second:,.0f} tokens/s on all GPUs with this step's batch")
+    if time.mfu is not None and time.hfu is not None:
+        facts.append(f"MFU {time.mfu:.1%}, HFU {time.hfu:.1%}")
+    yield f"Time: {'; '.join(facts)}"
+    if time.tokens_per_second is not None:
+        yield "  Batches of other lengths have other tokens/s: a run's are those of its data's mix of lengths"
+    yield ""
+    title = "Where a step's time goes: each moment counts for the first of these that goes on then"
+    yield table(title, ["", "Time", "Share"], breakdown_rows(time))
+    yield from _data(time)
+    yield table(
+        "What takes most of it, whatever goes on beside",
+        ["Kernel", "Calls", "Time"],
+        [(one.name, f"{one.count:,}", milliseconds(one.seconds)) for one in time.kernels],
+    )
+    yield table(
+        "What a step waits for, one after the other (its critical path)",
+        ["", "Times", "Time", "Share"],
+        [
+            (one.name, f"{one.count:,}", milliseconds(one.seconds), f"{one.seconds / time.step_seconds:.1%}")
+            for one in time.critical_path[:_MOST_LINKS]
+        ],
+    )
+
+
+def last_line(time: TimeReport) -> str:
+    """What follows the verdict where it is said again, below a long report."""
+    return f"a step {_takes(time)}"
+
+
+def _takes(time: TimeReport) -> str:
+    low, high = milliseconds(time.low_seconds), milliseconds(time.high_seconds)
+    return f"takes {milliseconds(time.step_seconds)} ({low} to {high})"
+
+
+def breakdown_rows(time: TimeReport) -> list[tuple[str, ...]]:
+    """Name, time and share of each part of the step that took any."""
+    parts = {_PARTS[name]: seconds for name, seconds in time.breakdown.model_dump().items() if seconds}
+    return [
+        (name, milliseconds(seconds), f"{seconds / time.step_seconds:.1%}") for name, seconds in parts.items()
+    ]
+
+
+def _data(time: TimeReport) -> Iterator[str]:
+    data = time.data
+    if data is None:
+        return
+    if not data.is_in_step:
+        where = "not in the step's time (--with-data-time)"
+    elif time.breakdown.data:
+        where = f"of which the step waits for {milliseconds(time.breakdown.data)}"
+    else:
+        where = "of which the step waits for nothing"
+    own = quantity(data.workers, "worker") if data.workers else "none, so that the script reads between steps"
+    yield (
+        f"Reading a batch takes {milliseconds(data.batch_seconds)} on this machine, {where}: "
+        f"{quantity(data.workers_needed, 'worker')} would hide it behind a step, and the loader has {own}"
+    )
+    yield ""
+
+
+def milliseconds(seconds: float) -> str:
+    """``"12.3 ms"``."""
+    return f"{1000 * seconds:,.1f} ms"
+
+
+def faster(advice: Advice) -> str:
+    """What a change makes of a step."""
+    if advice.step_seconds is None or advice.faster is None:
+        return ""
+    words = "less time" if advice.faster >= 0 else "more time"
+    return f"{milliseconds(advice.step_seconds)}; {abs(advice.faster):.0%} {words}"

@@ -38,7 +38,7 @@ _PASSING_ON = (OWN, patches.__file__, runpy.run_path.__code__.co_filename)
 
 def main(real_group: InstallGroup | None = None) -> None:
     """Entry point; leaves by :func:`os._exit`, since threads of the script may still run."""
-    job = RehearsalJob.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    job = RehearsalJob.from_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
     stacks.answer(job.recording_file)
     code = rehearse(job, real_group)
     sys.stdout.flush()
