@@ -210,7 +210,7 @@ from zerokit.rehearsal.ranks.call_order import STEPS_DONE
 from zerokit.rehearsal.ranks.exchange import Exchange
 exchange = Exchange(pathlib.Path(job["exchange_folder"]), job["rank"], 16)
 if job["rank"] == 0:
-    exchange.note_call(tuple(range(16)), "barrier")
+    exchange.record_call(tuple(range(16)), "barrier")
 exchange.close(STEPS_DONE, steps=2)
 """
     fake_worker.script(tmp_path, "import pathlib" + alone, RECORDING)

@@ -20,7 +20,7 @@ def packages_found(rank: VirtualRank) -> dict[str, Any]:
     from transformers.utils import import_utils
 
     from zerokit.rehearsal.stand_ins.compiled_packages import taken
-    from zerokit.rehearsal.worker.limits import limit_of
+    from zerokit.rehearsal.worker.failures import limit_of
 
     def found() -> list[Any]:
         import_utils.is_apex_available.cache_clear()

@@ -154,7 +154,7 @@ def test_a_rank_without_batches_goes_as_far_as_rank_0(
         first.steps = second.steps = steps
         monkeypatch.setattr(first.batches, "_are_rehearsed", lambda _, over=over: over)
         assert [first.batches.are_over(), second.batches.are_over()] == [over, over]
-    assert second.exchange.unknown == 0
+    assert second.exchange.unknown_values == 0
 
 
 def _made(batches: BatchWatcher, *arguments: Any, **given: Any) -> DataLoader[Any]:

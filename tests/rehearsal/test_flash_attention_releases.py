@@ -22,7 +22,7 @@ from zerokit.rehearsal.stand_ins.flash_attention_release import (
     Release,
     asked_for,
 )
-from zerokit.rehearsal.worker.limits import limit_of
+from zerokit.rehearsal.worker.failures import limit_of
 
 
 @pytest.fixture

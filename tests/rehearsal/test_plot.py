@@ -12,9 +12,8 @@ from zerokit.rehearsal.facts import RankFacts, RankTimes
 from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.recording import SPAN
 from zerokit.rehearsal.report.analysis import analyse
-from zerokit.rehearsal.report.plots import write_plot
-from zerokit.rehearsal.report.streams_plot import write_streams_plot
-from zerokit.rehearsal.report.timeline import phase_runs, thinned
+from zerokit.rehearsal.report.plots import write_plot, write_streams_plot
+from zerokit.rehearsal.report.trace import phase_runs, thinned
 from zerokit.reporting.phases import RUN_PHASES
 
 GIB = 2**30

@@ -122,7 +122,7 @@ install(mock.Mock(), exchange, rank=0, world_size=4)
 mesh = init_device_mesh("cpu", (1, 4), mesh_dim_names=("data_parallel", "tensor_parallel"))
 mesh["tensor_parallel"]
 DeviceMesh(device_type="cpu", mesh=mesh.mesh, mesh_dim_names=mesh.mesh_dim_names)  # by names, as torch 2.7's
-exchange.tell_groups()
+exchange.publish_groups()
 journal = Journal(folder, 0)
 journal.read_on()
 told = json.loads(journal.payload(journal.of_kind["groups"][-1]))

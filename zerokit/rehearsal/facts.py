@@ -41,6 +41,8 @@ class RankFacts(Part):
     rank: int = 0
     versions: dict[str, str] = Field(default_factory=dict)
     """Installed versions by package."""
+    hint: str | None = None
+    """What to do about the error that ended the script, if that is known."""
     elapsed_seconds: float = 0.0
     ds_config: dict[str, Any] | None = None
     """As DeepSpeed read it; None without an engine."""

@@ -249,3 +249,8 @@ class Recording:
         for space in Space:
             if (self.running_bytes(space) < 0).any():
                 raise ValueError(f"more was released in {space.name} than had been allocated")
+
+
+def peak_event(running: Array) -> int:
+    """The number of the event that first reaches the largest of `running` bytes; -1 without events."""
+    return int(running.argmax()) if len(running) else -1

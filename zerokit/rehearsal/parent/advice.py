@@ -9,10 +9,9 @@ from pathlib import Path
 
 from zerokit.console import note, progress
 from zerokit.errors import ZerokitError
-from zerokit.rehearsal.parent.faster import faster
 from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.parent.processes import call_off
-from zerokit.rehearsal.parent.trials import Candidate, smaller
+from zerokit.rehearsal.parent.trials import Candidate, faster, smaller
 from zerokit.rehearsal.report.report import Advice, NotRehearsed, RehearsalReport
 from zerokit.units import format_bytes, format_span
 

@@ -27,7 +27,6 @@ from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.report.report import FileChanges
 from zerokit.rehearsal.worker import stacks
-from zerokit.rehearsal.worker.error_hints import left_hint
 from zerokit.rehearsal.worker.guard import GuardedProcess
 from zerokit.units import quantity
 
@@ -160,7 +159,9 @@ class Worker:
         if code == _EXPLAINED:
             raise ExplainedError(self._last_words().removeprefix("zerokit: error: "))
         if code in _SCRIPT_FAILED:
-            hint = ". ".join((_SCRIPT_FAILED[code], *left_hint(self.job)))
+            hint = _SCRIPT_FAILED[code]
+            if recording is not None and recording.facts.hint:
+                hint += f". {recording.facts.hint}"
             self._fail(f"the script fails {_moment(recording)}", hint, ScriptError)
         if code == -signal.SIGKILL:
             self._fail("the rehearsal was killed", "This machine may be out of memory")

@@ -19,7 +19,7 @@ from zerokit.rehearsal.parent.processes import (
     rehearse_together,
     saved_recording,
 )
-from zerokit.rehearsal.ranks.exchange import for_a_change
+from zerokit.rehearsal.ranks.exchange import prepare_exchange_of_change
 from zerokit.rehearsal.ranks.role_watch import RoleWatch
 from zerokit.rehearsal.ranks.roles import MOST_RANKS, Roles
 from zerokit.rehearsal.recording import Recording
@@ -211,7 +211,7 @@ def _rehearse_change(
     """
     cluster = replace(cluster, num_gpus=changed.num_gpus, gpus_per_node=changed.gpus_per_node)
     if job.exchange_folder is not None and changed.exchange_folder is not None:
-        for_a_change(job, changed, alone=alone)
+        prepare_exchange_of_change(job, changed, alone=alone)
     try:
         if alone:
             recordings, files = rehearse_together([changed], output=Output.DROPPED, timeout=timeout)

@@ -1,4 +1,4 @@
-"""Changes of a run that may lower its peak, by what is alive there and what its config does not use yet."""
+"""Changes of a run to try: what may lower its peak, and what may make its steps faster."""
 
 from __future__ import annotations
 
@@ -13,8 +13,17 @@ from zerokit.rehearsal.report.report import RehearsalReport
 _CHECKPOINTED = 1.2
 """Of ``recomputed``, from which on the layers have checkpoints: all of them make it 4/3 or more."""
 _SMALL_BUCKET = 50_000_000
-DEFAULT_BUCKET = 500_000_000
+_DEFAULT_BUCKET = 500_000_000
 """reduce_bucket_size where the config has none (DeepSpeed zero/config.py, DeepSpeedZeroConfig)."""
+
+
+_EXPOSED = 0.02
+"""Of a step, from which on it is tried to hide communication."""
+_RECOMPUTED = 1.05
+"""From which on something is computed again in the backward pass."""
+_LARGE_PREFETCH = 500_000_000
+_DEFAULT_PREFETCH = 50_000_000
+"""stage3_prefetch_bucket_size where the config has none (DeepSpeed zero/config.py, DeepSpeedZeroConfig)."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +92,8 @@ class Candidate:
 
 def smaller(report: RehearsalReport) -> Iterator[Candidate]:
     """What may lower the peak."""
-    zero = zero_section(report)
-    stage = integer(zero.get("stage"), 0)
+    zero = _zero_section(report)
+    stage = _integer(zero.get("stage"), 0)
     yield from _partition_more(report, stage)
     yield from _offload(report, zero, stage)
     yield from _shrink_activations(report)
@@ -109,7 +118,7 @@ def _partition_more(report: RehearsalReport, stage: int) -> Iterator[Candidate]:
 
 
 def _offload(report: RehearsalReport, zero: dict[str, Any], stage: int) -> Iterator[Candidate]:
-    if stage >= 1 and not offloads(zero, "offload_optimizer"):
+    if stage >= 1 and not _offloads(zero, "offload_optimizer"):
         how = '"zero_optimization": {"offload_optimizer": {"device": "cpu"}}'
         offload = {"zero_optimization.offload_optimizer.device": "cpu"}
         yield Candidate(
@@ -125,7 +134,7 @@ def _offload(report: RehearsalReport, zero: dict[str, Any], stage: int) -> Itera
                 ds_config={**offload, "zero_force_ds_cpu_optimizer": False},
             ),
         )
-    if stage == 3 and not offloads(zero, "offload_param") and _share(report, "parameters") > 0.02:
+    if stage == 3 and not _offloads(zero, "offload_param") and _share(report, "parameters") > 0.02:
         yield Candidate(
             change="parameters on the host",
             how='"zero_optimization": {"offload_param": {"device": "cpu"}}',
@@ -152,7 +161,7 @@ def _shrink_activations(report: RehearsalReport) -> Iterator[Candidate]:
 def _shrink_buffers(report: RehearsalReport, zero: dict[str, Any], stage: int) -> Iterator[Candidate]:
     if stage == 0 or _share(report, "buffers", "gradients", "other") <= 0.05:
         return
-    if integer(zero.get("reduce_bucket_size"), DEFAULT_BUCKET) > _SMALL_BUCKET:
+    if _integer(zero.get("reduce_bucket_size"), _DEFAULT_BUCKET) > _SMALL_BUCKET:
         yield Candidate(
             change="smaller reduce buckets",
             how=f'"zero_optimization": {{"reduce_bucket_size": {_SMALL_BUCKET}}}',
@@ -167,19 +176,19 @@ def _shrink_buffers(report: RehearsalReport, zero: dict[str, Any], stage: int) -
         )
 
 
-def zero_section(report: RehearsalReport) -> dict[str, Any]:
+def _zero_section(report: RehearsalReport) -> dict[str, Any]:
     """The ds_config's; empty without one."""
     section = (report.run.ds_config or {}).get("zero_optimization")
     return section if isinstance(section, dict) else {}
 
 
-def offloads(zero: dict[str, Any], key: str) -> bool:
+def _offloads(zero: dict[str, Any], key: str) -> bool:
     """Whether the section `key` sends anything away from the GPU; by itself it does not."""
     section = zero.get(key)
     return isinstance(section, dict) and section.get("device", "none") != "none"
 
 
-def integer(value: Any, default: int) -> int:
+def _integer(value: Any, default: int) -> int:
     """The number, or `default` for what is absent or still "auto"."""
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 
@@ -187,3 +196,71 @@ def integer(value: Any, default: int) -> int:
 def _share(report: RehearsalReport, *categories: str) -> float:
     held = sum(report.device.at_peak.get(category, 0) for category in categories)
     return held / max(1, report.device.peak_bytes)
+
+
+def faster(report: RehearsalReport) -> Iterator[Candidate]:
+    """What may shorten a step; `report` has its time."""
+    assert report.time is not None
+    zero = _zero_section(report)
+    stage = _integer(zero.get("stage"), 0)
+    yield Candidate(
+        change="twice the micro-batch",
+        how="twice train_micro_batch_size_per_gpu, half gradient_accumulation_steps if there are any",
+        micro_batch_multiplier=2,
+    )
+    if report.recomputed > _RECOMPUTED:
+        yield Candidate(
+            change="no gradient checkpointing",
+            how="gradient_checkpointing=False of the Trainer, or model.gradient_checkpointing_disable()",
+            gradient_checkpointing=False,
+        )
+    yield from _partition_less(report, stage)
+    yield from _offload_less(zero)
+    if report.time.breakdown.communication > _EXPOSED * report.time.step_seconds:
+        yield from _hide_communication(zero, stage)
+
+
+def _partition_less(report: RehearsalReport, stage: int) -> Iterator[Candidate]:
+    if report.world_size == 1 or stage < 2:
+        return
+    lower = stage - 1
+    how = f'"zero_optimization": {{"stage": {lower}}}'
+    if _offloads(_zero_section(report), "offload_param"):
+        how += ' without "offload_param"'  # which is of stage 3 alone
+    yield Candidate(
+        change=f"ZeRO stage {lower}",
+        how=how,
+        ds_config={"zero_optimization.stage": lower, "zero_optimization.offload_param": None},
+    )
+
+
+def _offload_less(zero: dict[str, Any]) -> Iterator[Candidate]:
+    for key, what in (("offload_optimizer", "optimizer"), ("offload_param", "parameters")):
+        if _offloads(zero, key):
+            yield Candidate(
+                change=f"{what} on the GPU",
+                how=f'"zero_optimization" without "{key}"',
+                ds_config={f"zero_optimization.{key}": None},
+            )
+
+
+def _hide_communication(zero: dict[str, Any], stage: int) -> Iterator[Candidate]:
+    # Stage 3 overlaps unless told otherwise (DeepSpeed zero/config.py, overlap_comm_valid).
+    if stage > 0 and not zero.get("overlap_comm", stage == 3):
+        yield Candidate(
+            change="overlap of communication",
+            how='"zero_optimization": {"overlap_comm": true}',
+            ds_config={"zero_optimization.overlap_comm": True},
+        )
+    if stage > 0 and _integer(zero.get("reduce_bucket_size"), _DEFAULT_BUCKET) < _DEFAULT_BUCKET:
+        yield Candidate(
+            change="larger reduce buckets",
+            how=f'"zero_optimization": {{"reduce_bucket_size": {_DEFAULT_BUCKET}}}',
+            ds_config={"zero_optimization.reduce_bucket_size": _DEFAULT_BUCKET},
+        )
+    if stage == 3 and _integer(zero.get("stage3_prefetch_bucket_size"), _DEFAULT_PREFETCH) < _LARGE_PREFETCH:
+        yield Candidate(
+            change="more prefetching",
+            how=f'"zero_optimization": {{"stage3_prefetch_bucket_size": {_LARGE_PREFETCH}}}',
+            ds_config={"zero_optimization.stage3_prefetch_bucket_size": _LARGE_PREFETCH},
+        )

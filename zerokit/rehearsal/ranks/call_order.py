@@ -56,7 +56,7 @@ def group_name(ranks: Ranks, number: int) -> str:
 
     Args:
         ranks: of the group.
-        number: as of :meth:`zerokit.rehearsal.ranks.exchange.Exchange.know_group`.
+        number: as of :meth:`zerokit.rehearsal.ranks.exchange.Exchange.register_group`.
     """
     return f"group-{len(ranks)}-{ranks[0]}-{zlib.crc32(repr((ranks, number)).encode()):08x}"
 

@@ -49,7 +49,7 @@ class Groups:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        exchange.tell_groups = self.settle
+        exchange.publish_groups = self.settle
         self._made: list[_Made] = []
         self._told = 0
 
@@ -57,9 +57,9 @@ class Groups:
         """Take in a group as it is made; `group` is what its members are given.
 
         Returns:
-            its number, as of :meth:`Exchange.know_group`.
+            its number, as of :meth:`Exchange.register_group`.
         """
-        number = self._exchange.know_group(ranks)
+        number = self._exchange.register_group(ranks)
         frame = _maker()
         self._made.append(
             _Made(
@@ -86,7 +86,7 @@ class Groups:
             return
         self._told = len(self._made)
         told = [(made.where, _kind(made), made.ranks) for made in self._made]
-        self._exchange.say(f"groups.{self._told}", payload=json.dumps(told).encode())
+        self._exchange.publish(f"groups.{self._told}", payload=json.dumps(told).encode())
 
 
 def _maker() -> FrameType:

@@ -18,6 +18,7 @@ from zerokit.rehearsal.recording import (
     Collective,
     Recording,
     Space,
+    peak_event,
 )
 from zerokit.rehearsal.report.overheads import overheads
 from zerokit.rehearsal.report.report import (
@@ -37,7 +38,6 @@ from zerokit.rehearsal.report.report import (
     StepMemory,
 )
 from zerokit.rehearsal.report.step_time import doubts, time_of
-from zerokit.rehearsal.report.timeline import peak_event
 from zerokit.reporting.phases import RUN_PHASES
 from zerokit.reporting.verdicts import judge
 

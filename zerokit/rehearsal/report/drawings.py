@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zerokit.rehearsal.recording import Recording
-from zerokit.rehearsal.report.plots import write_plot
+from zerokit.rehearsal.report.plots import write_plot, write_streams_plot
 from zerokit.rehearsal.report.report import RehearsalReport
 from zerokit.rehearsal.report.snapshot import write_snapshot
-from zerokit.rehearsal.report.streams_plot import write_streams_plot
 from zerokit.rehearsal.report.trace import write_trace
 
 

@@ -8,13 +8,13 @@ is that: steps, phases and memory are as the host sees them, and each stream has
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, HOST, WorkKind
 from zerokit.rehearsal.recording import CATEGORY_CODES, Array, Collective, Recording, Space
-from zerokit.rehearsal.report.timeline import phase_runs, thinned
 from zerokit.reporting import traces
 from zerokit.reporting.phases import RUN_PHASES
 from zerokit.reporting.traces import Entry
@@ -143,3 +143,29 @@ def _counter(recording: Recording, times: Array, space: Space, name: str) -> Ite
     for number, place in enumerate(places):
         values = {category: values[number] for category, values in held.items()}
         yield traces.counter(name, times[place], values)
+
+
+def phase_runs(recording: Recording) -> list[tuple[int, int, str]]:
+    """Stretches of events in one phase: first event, the event after the last, name."""
+    phases = recording.events["phase"]
+    if not len(phases):
+        return []
+    edges = [0, *(np.flatnonzero(np.diff(phases)) + 1).tolist(), len(phases)]
+    return [(begin, end, RUN_PHASES[phases[begin]]) for begin, end in pairwise(edges)]
+
+
+def thinned(total: Array, most: int) -> Array:
+    """Places in `total` to draw, at most about `most`: of each stretch the highest and the lowest.
+
+    The overall peak is always among them.
+    """
+    if len(total) <= most:
+        return np.arange(len(total))
+    edges = np.linspace(0, len(total), max(1, most // 2) + 1, dtype=np.int64)
+    chosen = [
+        begin + place
+        for begin, end in pairwise(edges)
+        if end > begin
+        for place in (total[begin:end].argmax(), total[begin:end].argmin())
+    ]
+    return np.unique([*chosen, 0, len(total) - 1])

@@ -15,7 +15,7 @@ from typing import Any
 
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.native.backend import backend, is_made_up
-from zerokit.rehearsal.worker.limits import limit_of
+from zerokit.rehearsal.worker.failures import limit_of
 
 _SIZED = "size operators by their fake implementations"
 _REGISTER = Patch("torch.library:Library", "impl", _SIZED)

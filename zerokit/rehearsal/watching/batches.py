@@ -152,7 +152,7 @@ class BatchWatcher:
         source = self._source_of(loader.dataset)
         if source.scan is None and self._scans:
             source.name = self._name_of(loader)
-            source.scan = self._exchange.of_rank_0(
+            source.scan = self._exchange.from_rank_0(
                 f"scanned.{source.name}", "look through the data", lambda: self._scan(loader)
             )
             self._seconds_left -= source.scan.seconds
@@ -227,7 +227,7 @@ class BatchWatcher:
             found = source.scan.worst if source.scan else []
             places = source.larger(may_be_ahead=self._accumulated() is None)
             if found:
-                places = self._exchange.of_rank_0(
+                places = self._exchange.from_rank_0(
                     f"largest.{source.name}", "choose the largest batches", lambda: places
                 )
             source.worst = [found[place] for place in places]
@@ -284,7 +284,7 @@ class BatchWatcher:
         over = self._are_rehearsed(sources)
         if sources and self._exchange.rank != 0:
             return over
-        return self._exchange.of_rank_0(
+        return self._exchange.from_rank_0(
             f"over.{self._divisor}.{self._completed()}", "end the run", lambda: over
         )
 

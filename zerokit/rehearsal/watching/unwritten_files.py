@@ -100,7 +100,7 @@ class UnwrittenFiles:
         kept = _Kept(_state(path), written.getvalue(), pickler.storages, pickler.tensors, problem)
         self._kept[path] = kept
         if self._exchange.is_active:
-            self._exchange.tell_of_file(path, pickle.dumps(kept))
+            self._exchange.publish_file(path, pickle.dumps(kept))
 
     def _load(self, load: Any, f: Any, map_location: Any = None, *arguments: Any, **given: Any) -> Any:
         path = _real_path(f)

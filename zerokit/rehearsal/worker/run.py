@@ -17,7 +17,6 @@ from typing import NoReturn
 
 from zerokit import console, patches
 from zerokit.errors import ZerokitError
-from zerokit.files import write_file
 from zerokit.rehearsal.call_sites import OWN
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.parent.job import RehearsalJob
@@ -25,8 +24,7 @@ from zerokit.rehearsal.process_setup import InstallGroup, virtual_cluster
 from zerokit.rehearsal.ranks.call_order import FAILED, SCRIPT_ENDED, STEPS_DONE
 from zerokit.rehearsal.watching.steps import RehearsalComplete
 from zerokit.rehearsal.worker import launchers, stacks
-from zerokit.rehearsal.worker.error_hints import hint_file, hint_for
-from zerokit.rehearsal.worker.limits import limit_of
+from zerokit.rehearsal.worker.failures import hint_for, limit_of
 from zerokit.rehearsal.worker.virtual_rank import VirtualRank
 
 _leave = os._exit
@@ -98,17 +96,16 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
         failure = error
     ending = FAILED if failure else STEPS_DONE if rank.steps.stopped else SCRIPT_ENDED
     rank.end(ending)
-    limit = limit_of(failure)
+    limit, hint = limit_of(failure), None
     # Before the recording is saved, which may fail: a full disk never hides why a script failed.
     if isinstance(failure, SystemExit):
         if isinstance(failure.code, str):
             print(failure.code, file=sys.stderr)  # as Python does
     elif failure is not None and not isinstance(limit, RehearsalGap):
         _print_traceback(failure)
-        if hint := hint_for(failure):
-            write_file(hint_file(job), hint)
+        hint = hint_for(failure)
     if limit is None:
-        _save_recording(job, rank)
+        _save_recording(job, rank, hint)
     if failure is None:
         return 0
     if limit is not None:
@@ -120,7 +117,7 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
 def _may_rest_on_values(failure: BaseException, rank: VirtualRank) -> bool:
     """Whether a script may have raised `failure` because of what it read from the model or of other ranks."""
     kinds = (ArithmeticError, AssertionError, LookupError, ValueError)
-    return isinstance(failure, kinds) and (rank.backend.flops > 0 or rank.exchange.stood_for > 0)
+    return isinstance(failure, kinds) and (rank.backend.flops > 0 or rank.exchange.substituted > 0)
 
 
 def _stay() -> None:
@@ -150,10 +147,10 @@ def _run_script(job: RehearsalJob) -> None:
         runpy.run_path(job.script, run_name="__main__")
 
 
-def _save_recording(job: RehearsalJob, rank: VirtualRank) -> None:
+def _save_recording(job: RehearsalJob, rank: VirtualRank, hint: str | None) -> None:
     # What this itself allocates is not the script's.
     with rank.backend.uncounted():
-        rank.recording(_versions()).save(job.recording_file)
+        rank.recording(_versions(), hint).save(job.recording_file)
 
 
 def _versions() -> dict[str, str]:

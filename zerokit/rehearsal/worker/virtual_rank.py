@@ -173,11 +173,12 @@ class VirtualRank:
             self.time.finish()
         self.exchange.close(ending, steps=self.steps.completed)
 
-    def recording(self, versions: Mapping[str, str] | None = None) -> Recording:
+    def recording(self, versions: Mapping[str, str] | None = None, hint: str | None = None) -> Recording:
         """Return what was recorded up to now.
 
         Args:
             versions: of installed packages, by name.
+            hint: what to do about the error that ended the script.
         """
         backend, steps = self.backend, self.steps
         steps.finish()
@@ -212,6 +213,7 @@ class VirtualRank:
             facts=RankFacts(
                 rank=self.rank,
                 versions=dict(versions or {}),
+                hint=hint,
                 elapsed_seconds=perf_counter() - self.started,
                 ds_config=self.overriding.ds_config,
                 refused_ds_config=self.overriding.refused,
@@ -263,7 +265,7 @@ def _warnings(rank: VirtualRank) -> list[str]:
             "batches are of several sizes, and a shuffle by torch's default generator puts others together "
             "than in a real run: the random numbers that fill weights on the host were not drawn"
         )
-    if unknown := rank.exchange.unknown:
+    if unknown := rank.exchange.unknown_values:
         warnings.append(
             f"{unknown} values came from a rank that was not rehearsed beside this one, which went on with "
             "its own"

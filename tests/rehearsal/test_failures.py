@@ -28,9 +28,9 @@ from zerokit.rehearsal.stand_ins.from_pretrained import _Slice
 from zerokit.rehearsal.stand_ins.triton_kernels import _check_pointers
 from zerokit.rehearsal.watching import suppressed_writes
 from zerokit.rehearsal.watching.overrides import Overriding
-from zerokit.rehearsal.worker import limits
+from zerokit.rehearsal.worker import failures
 from zerokit.rehearsal.worker import run as worker
-from zerokit.rehearsal.worker.limits import limit_of
+from zerokit.rehearsal.worker.failures import limit_of
 
 
 def _fails(call: Callable[[], object]) -> Exception | SystemExit:
@@ -149,7 +149,7 @@ def test_a_failure_that_a_stand_in_takes_part_in_is_a_limit(
         return
     assert limit is not None
     assert said in str(limit)
-    assert "test_limits.py" in str(limit)
+    assert "test_failures.py" in str(limit)
 
 
 def test_what_fails_in_c_where_a_watcher_calls_the_original_is_the_scripts() -> None:
@@ -304,7 +304,7 @@ def test_what_cannot_be_explained_stays_the_failure_that_it_is(monkeypatch: pyte
     def explain(_: object) -> None:
         raise RuntimeError("of the explanation")
 
-    monkeypatch.setattr(limits, "_cause", explain)
+    monkeypatch.setattr(failures, "_cause", explain)
     failure = _fails(lambda: {}["best"])
     assert limit_of(failure) is None
     assert "(RuntimeError: of the explanation): please report it" in failure.__notes__[0]
@@ -317,7 +317,7 @@ def test_why_a_script_failed_is_printed_though_its_results_cannot_be_written(
         raise OSError("disk full")
 
     monkeypatch.setattr(worker, "_run_script", lambda _: {}["best"])
-    monkeypatch.setattr(worker, "_write_results", fail)
+    monkeypatch.setattr(worker, "_save_recording", fail)
     rank: Any = SimpleNamespace(steps=SimpleNamespace(stopped=False), end=lambda _: None)
     job: Any = None
     with pytest.raises(OSError, match="disk full"):
@@ -354,7 +354,7 @@ def test_the_script_that_a_library_was_called_from_is_told() -> None:
     assert limit is not None
     assert limit.where is not None
     assert limit.where.startswith("models/load.py:2 (called from ")
-    assert "test_limits.py:" in limit.where
+    assert "test_failures.py:" in limit.where
 
 
 def test_a_project_in_a_folder_called_like_a_package_is_the_users_own() -> None:

@@ -1,58 +1,114 @@
-"""Which failures of a script the cluster may not see: zerokit's limits, and what is not installed here.
+"""What ended a script: a limit of zerokit or of this environment, or the script itself; and what to do.
 
-A failure is a limit if a stand-in takes part in it: something has no stand-in, a library of CUDA is missing
-on this machine, or the network, a stand-in lacks what a script asks it for, or a script reads back what the
-rehearsal did not write. So it is if an installed package fails while it is imported. A deliberate `raise` in
-a stand-in is what the cluster would raise. What a script imports is looked for in the environment that it is
-rehearsed in; the cluster may have another one.
+A failure is a limit if a stand-in takes part in it: something has no stand-in, a CUDA library is missing on
+this machine, or the network, a stand-in lacks what a script uses of it, or a script reads back what the
+rehearsal did not write. It is also a limit if an installed package fails while it is imported. A deliberate
+`raise` in a stand-in is what the cluster would raise. Imports are resolved in this environment; the cluster
+may have another one.
 """
 
 from __future__ import annotations
 
 import ast
+import dis
 import functools
+import inspect
+import linecache
 import platform
 import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType, ModuleType, TracebackType
+from typing import Any, NamedTuple
 
 from zerokit import patches
 from zerokit.errors import LaunchError, ZerokitError
+from zerokit.exits.causes.entry import EXIT_CODE
+from zerokit.exits.explain import explain_log
+from zerokit.exits.log import Log
 from zerokit.rehearsal.call_sites import OWN, folder_of, in_words, is_of_script, short_path
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins import compiled_packages
 from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
 from zerokit.rehearsal.stand_ins.nvml import NVMLNotSupportedError
 from zerokit.rehearsal.watching.suppressed_writes import not_written
-from zerokit.rehearsal.worker.failing_lines import instruction, last_of, named, raises, tree_of
 from zerokit.whose_code import is_installed, is_no_file, is_pythons
 
 _GAP = "zerokit cannot stand in for"
 """What native/dispatch.cpp says of an operator."""
 _NO_NAME = "cannot import name"
 """What Python says of a name that a module lacks."""
-_CPU_BUILD = "Torch not compiled with CUDA enabled"
-_NEEDS_CUDA = re.compile(
-    r"(?P<library>lib(?:cuda|cudart|cublas\w*|cudnn\w*|cufft\w*|curand|cusolver\w*|cusparse\w*|cupti|nccl|"
-    r"nv\w+|c10_cuda|torch_cuda)[\w.+-]*\.so[\d.]*)"
-    rf"|(?P<else>{_CPU_BUILD}|CUDA_HOME|no CUDA-capable device|CUDA driver|"
-    r"NVIDIA driver|no kernel image|CUDA (?:runtime )?initialization)"
-)
-_NO_NETWORK = re.compile(
-    r"Name or service not known|Temporary failure in name resolution|No address associated with hostname|"
-    r"Network is unreachable|No route to host|Failed to resolve '"
-)
-_NOT_FETCHED = re.compile(r"outgoing traffic has been disabled|offline mode is enabled", re.IGNORECASE)
-"""What huggingface_hub and datasets say of what is not in their cache."""
-_NO_LIBRARY = re.compile(r"(?P<library>[^\s'\"]+\.so[\w.]*): cannot open shared object file")
 _RAISED = re.compile(r"[\w.]*(?:Error|Exception): (.+)")
-"""The line of a traceback that tells what was raised."""
+"""The line of a traceback that says what was raised."""
 _GPU_TOOLS = ("nvidia-smi", "nvcc", "dcgmi", "nsys")
 """Commands of NVIDIA's driver and toolkit, which a machine without a GPU lacks."""
 _ELSEWHERE = "Choose a setting that does not use it, or measure this run on a GPU"
+
+
+class _Limit(NamedTuple):
+    """A limit that the words of an error show."""
+
+    pattern: re.Pattern[str]
+    says: str
+    """`{error}` is the error's type and first line, `{line}` its first line; other names are groups."""
+    hint: str
+    kinds: tuple[type[BaseException], ...] = (BaseException,)
+
+
+_LIMITS = (
+    _Limit(
+        re.compile("Torch not compiled with CUDA enabled"),
+        "the rehearsal cannot stand in for what torch's CPU build leaves out ({error})",
+        "Install torch's CUDA build here, which needs no GPU",
+    ),
+    _Limit(
+        re.compile(
+            r"(?P<library>lib(?:cuda|cudart|cublas\w*|cudnn\w*|cufft\w*|curand|cusolver\w*|cusparse\w*|cupti|"
+            r"nccl|nv\w+|c10_cuda|torch_cuda)[\w.+-]*\.so[\d.]*)"
+            r"|CUDA_HOME|no CUDA-capable device|CUDA driver|NVIDIA driver|no kernel image|"
+            r"CUDA (?:runtime )?initialization"
+        ),
+        "the rehearsal cannot stand in for what calls {library}, which is not on this machine ({error})",
+        _ELSEWHERE,
+    ),
+    _Limit(
+        re.compile(re.escape(CHECKPOINT)),
+        "the rehearsal reads no weights, and the script reads their files ({line})",
+        "Load the model by from_pretrained, or read weights only where ZEROKIT_REHEARSAL is not set",
+    ),
+    _Limit(
+        re.compile(
+            r"Name or service not known|Temporary failure in name resolution|"
+            r"No address associated with hostname|Network is unreachable|No route to host|Failed to resolve '"
+        ),
+        "the script asks the network, which this machine does not reach ({error})",
+        "Put what it would load where it looks first, or rehearse where the network is reached",
+        (OSError,),
+    ),
+    _Limit(  # what huggingface_hub and datasets say of what is not in their cache
+        re.compile(r"outgoing traffic has been disabled|offline mode is enabled", re.IGNORECASE),
+        "the script asks the Hub for {repository} this machine has not fetched, and may not ask the network "
+        "({error})",
+        "Fetch it here first (hf download{of_repository}), or rehearse without HF_HUB_OFFLINE",
+        (OSError,),
+    ),
+    _Limit(  # packages that try several in turn, as torchcodec does, collect the errors of all
+        re.compile(r"(?P<library>[^\s'\"]+\.so[\w.]*): cannot open shared object file"),
+        "the script needs {library}, a library of the system that is not on this machine ({line})",
+        "Install it here, too, if the cluster has it; the rehearsal cannot go on without it",
+        (OSError, RuntimeError),
+    ),
+)
+
+
+def hint_for(failure: BaseException) -> str | None:
+    """What `zerokit explain-exit` advises for an error with these words; None if it does not know them."""
+    words = "".join(traceback.format_exception_only(failure))
+    known = explain_log(Log("stderr", words))
+    # The traceback, which has been printed, says more than these causes do.
+    return None if known.cause in ("exception", "unknown", EXIT_CODE) else known.mend
 
 
 def limit_of(failure: BaseException | None) -> ZerokitError | None:
@@ -112,58 +168,29 @@ def _gives_up(error: BaseException) -> bool:
 def _cause(error: BaseException) -> tuple[str, str] | None:
     """What of the rehearsal or its environment takes part in `error`, and what to do."""
     text = str(error)
-    needed = _NEEDS_CUDA.search(text)
-    if needed is not None:
-        if needed["else"] == _CPU_BUILD:
-            return (
-                "the rehearsal cannot stand in for what torch's CPU build leaves out "
-                f"({type(error).__name__}: {_first_line(text)})",
-                "Install torch's CUDA build here, which needs no GPU",
-            )
-        what = needed["library"] or "a CUDA driver"
-        return (
-            f"the rehearsal cannot stand in for what calls {what}, which is not on this machine "
-            f"({type(error).__name__}: {_first_line(text)})",
-            _ELSEWHERE,
-        )
-    if CHECKPOINT in text:
-        return (
-            f"the rehearsal reads no weights, and the script reads their files ({_first_line(text)})",
-            "Load the model by from_pretrained, or read weights only where ZEROKIT_REHEARSAL is not set",
-        )
-    if isinstance(error, OSError) and _NO_NETWORK.search(text):
-        return (
-            f"the script asks the network, which this machine does not reach ({type(error).__name__}: "
-            f"{_first_line(text)})",
-            "Put what it would load where it looks first, or rehearse where the network is reached",
-        )
-    if isinstance(error, OSError) and _NOT_FETCHED.search(text):
-        asked = _asked_of_the_hub(error)
-        what = f"{asked}, which" if asked else "what"
-        return (
-            f"the script asks the Hub for {what} this machine has not fetched, and may not ask the network "
-            f"({type(error).__name__}: {_first_line(text)})",
-            f"Fetch it here first (hf download{f' {asked}' if asked else ''}), or rehearse without "
-            "HF_HUB_OFFLINE",
-        )
+    line = _first_line(text)
+    said = f"{type(error).__name__}: {line}"
+    for limit in _LIMITS:
+        found = limit.pattern.search(text) if isinstance(error, limit.kinds) else None
+        if found is not None:
+            repository = _asked_of_the_hub(error)
+            names = {
+                "library": "a CUDA driver",
+                **{name: value for name, value in found.groupdict().items() if value},
+                "repository": f"{repository}, which" if repository else "what",
+                "of_repository": f" {repository}" if repository else "",
+            }
+            return limit.says.format(error=said, line=line, **names), limit.hint.format(**names)
     if isinstance(error, FileNotFoundError) and Path(str(error.filename)).name in _GPU_TOOLS:
         return (
-            f"the script runs {error.filename}, which is not on this machine ({_first_line(text)})",
+            f"the script runs {error.filename}, which is not on this machine ({line})",
             "Leave it out where ZEROKIT_REHEARSAL is set, or put a command of that name in PATH",
-        )
-    # Packages that try several in turn, as torchcodec does, gather what was said of each.
-    lacking = _NO_LIBRARY.search(text) if isinstance(error, OSError | RuntimeError) else None
-    if lacking is not None:
-        return (
-            f"the script needs {lacking['library']}, a library of the system that is not on this machine "
-            f"({_first_line(text)})",
-            "Install it here, too, if the cluster has it; the rehearsal cannot go on without it",
         )
     missing = not_written(error)
     if missing is not None:
         return (
             f"the rehearsal did not write {missing}, since what it holds has no values, and the script reads "
-            f"it ({_first_line(text)})",
+            f"it ({line})",
             "Leave out what comes after saving, or read it only where ZEROKIT_REHEARSAL is not set",
         )
     stood_in_for = _used_library(error)
@@ -171,19 +198,18 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
         library, hint = stood_in_for
         return (
             f"the rehearsal stands in for {library}, and the script fails at what that has, takes or "
-            f"gives ({type(error).__name__}: {_first_line(text)})",
+            f"gives ({said})",
             hint,
         )
     if _is_of_a_stand_in(error):
         return (
-            f"the rehearsal's stand-in is not like what it stands for ({type(error).__name__}: "
-            f"{_first_line(text)})",
+            f"the rehearsal's stand-in is not like what it stands for ({said})",
             "Please report this with the output above; " + _ELSEWHERE[0].lower() + _ELSEWHERE[1:],
         )
     if isinstance(error, ImportError):
         if _is_of_own_module(error):
             return None
-        # transformers imports where a name is asked for, and calls whatever fails there a missing module.
+        # transformers imports where a name is used, and reports whatever fails there as a missing module.
         below = error.__cause__ if error.name is None else None
         return (None if below is None else _not_compatible(below)) or _not_importable(error)
     return _not_compatible(error)
@@ -386,3 +412,83 @@ def _passes_on(path: str) -> bool:
     """Whether a file is torch's, zerokit's or Python's own, or none."""
     own = (folder_of("torch"), folder_of("zerokit"))
     return is_no_file(path) or is_pythons(path) or path.startswith(own)
+
+
+# ---- the line that failed: whose objects take part in what was raised
+
+_UNEXPECTED = (TypeError, ValueError, AttributeError, LookupError)
+"""What Python raises of names that are not there, and of values other than expected."""
+
+
+def last_of(error: BaseException) -> TracebackType | None:
+    """Where `error` was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace
+
+
+def instruction(frame: FrameType, offset: int) -> dis.Instruction | None:
+    """None where compiled code, such as Cython's, has made a frame that has no instructions of its own."""
+    return next((one for one in dis.get_instructions(frame.f_code) if one.offset == offset), None)
+
+
+def raises(frame: FrameType, offset: int) -> bool:
+    """Whether an instruction is a ``raise``."""
+    found = instruction(frame, offset)
+    return found is not None and found.opname in ("RAISE_VARARGS", "RERAISE")
+
+
+@functools.cache
+def tree_of(path: str) -> ast.Module:
+    """Of a file of Python; an empty one of any other, such as Cython's, which its frames name, too."""
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):  # ValueError: a zero byte
+        return ast.Module([], [])
+
+
+def named(error: BaseException) -> Iterator[Any]:
+    """Objects that the line names at which Python raised `error`; none if a ``raise`` stands there.
+
+    And those that are named where a variable of that line got its value.
+    """
+    trace = last_of(error)
+    if trace is None or not isinstance(error, _UNEXPECTED):
+        return
+    frame = trace.tb_frame
+    path = frame.f_code.co_filename
+    if path.startswith(OWN) or raises(frame, trace.tb_lasti):
+        return
+    inside = [
+        node
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.stmt) and node.lineno <= trace.tb_lineno <= (node.end_lineno or 0)
+    ]
+    if not inside:
+        return
+    line = max(inside, key=lambda node: node.lineno)  # the innermost
+    within = next((node for node in reversed(inside) if isinstance(node, ast.FunctionDef)), None)
+    words = {node.id for node in ast.walk(line) if isinstance(node, ast.Name)}
+    sources = [
+        node.value
+        for node in ast.walk(within or ast.Module([], []))
+        if isinstance(node, ast.Assign) and words & {name for one in node.targets for name in _names(one)}
+    ]
+    for node in (line, *sources):
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name | ast.Attribute):
+                yield _value(part, frame)
+
+
+def _names(target: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+
+
+def _value(node: ast.expr, frame: FrameType) -> Any:
+    """What a name stands for, None if that takes running code."""
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if isinstance(node, ast.Attribute):
+        return inspect.getattr_static(_value(node.value, frame), node.attr, None)
+    return None
