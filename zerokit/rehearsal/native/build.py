@@ -56,7 +56,6 @@ UNITS = {
     "operators": (
         "dispatch",
         "operator_facts",
-        "updates",
         "real_values",
         "takeover",
         "api",

@@ -37,8 +37,6 @@ _OF_ONE_SIZE = frozenset(
     {"all_reduce", "reduce_scatter", "reduce", "broadcast", "scatter", "all_gather_into_tensor"}
 )
 """Collectives that are called with tensors of one size on all ranks."""
-_WRITING = frozenset({"all_reduce", "broadcast", "all_gather"})
-"""Those that are noted with the tensors that they write."""
 
 
 def _size(tensors: Sequence[torch.Tensor]) -> int:
@@ -80,8 +78,6 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._traffic.add(name, _size(tensors), self._size, is_of_rows=is_of_rows)
         if self._groups is not None:
             self._groups.settle()
-        if name in _WRITING:
-            self._traffic.tell_of_writes(tensors)
         if self._exchange is not None and name not in ("send", "recv"):
             size = f" of {_size(tensors):,} bytes" if name in _OF_ONE_SIZE else ""
             # Options of older torch do not tell, and no option at all says that nobody waits.

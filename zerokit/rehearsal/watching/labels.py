@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerokit.patches import Patch, PrivateAttribute, watch, wrap
@@ -141,13 +141,6 @@ class Labels:
                     self._backend.label(parameter.grad, "gradients")
         for tensor in _tensors_in(dict(optimizer.state)):
             self._backend.label(tensor, "optimizer_states")
-
-    def label_trained(self, leaves: Iterable[Any]) -> None:
-        """The same for parameters that got gradients, where no optimizer of torch's has them."""
-        for leaf in leaves:
-            self._backend.label(leaf, "parameters")
-            if leaf.grad is not None:
-                self._backend.label(leaf.grad, "gradients")
 
     def _label_gradients(self, module: Any) -> None:
         """Label each gradient as autograd hands it over, before DeepSpeed takes it."""

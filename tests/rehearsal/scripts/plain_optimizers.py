@@ -1,4 +1,4 @@
-"""Trains by a way of updating parameters of its own, named first: no optimizer of torch's, or several.
+"""Trains without an engine, by a way to use torch's optimizers that is named first.
 
 The model is four matrices of 4 MiB.
 """
@@ -18,6 +18,7 @@ torch.__future__.set_swap_module_params_on_conversion(True)  # which no tensor m
 model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(4)))
 model.to("cuda")
 parameters = list(model.parameters())
+sgd = torch.optim.SGD(parameters, lr=RATE)
 inputs = torch.zeros(128, 1024, device="cuda")
 
 
@@ -26,68 +27,14 @@ def forward() -> torch.Tensor:
     return loss
 
 
-def in_place() -> None:
-    forward().backward()
-    with torch.no_grad():
-        for parameter in parameters:
-            parameter -= RATE * parameter.grad
-            parameter.grad = None
-
-
 def checkpointed() -> None:
     """Each layer in a backward pass of its own, whose inputs are gone after it."""
     hidden = torch.zeros(ROWS, 1024, device="cuda", requires_grad=True)
     for layer in model:
         hidden = checkpoint(layer, hidden, use_reentrant=True)
     hidden.sum().backward()
-    with torch.no_grad():
-        for parameter in parameters:
-            parameter -= RATE * parameter.grad
-            parameter.grad = None
-
-
-def data() -> None:
-    forward().backward()
-    for parameter in parameters:
-        assert parameter.grad is not None
-        parameter.data = parameter.data - RATE * parameter.grad
-        parameter.grad = None
-
-
-held: tuple[torch.Tensor, ...] = ()
-
-
-def gradients() -> None:
-    """Kept until there are others."""
-    global held
-    held = torch.autograd.grad(forward(), parameters)
-    torch._foreach_add_([parameter.data for parameter in parameters], held, alpha=-RATE)
-
-
-class Momentum:
-    """No subclass of `torch.optim.Optimizer`, after two backward passes, with an average beside it."""
-
-    def __init__(self) -> None:
-        self.state: dict[nn.Parameter, torch.Tensor] = {}
-        self.average = [parameter.detach().clone() for parameter in parameters]
-
-    @torch.no_grad()
-    def step(self) -> None:
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        for parameter in parameters:
-            assert parameter.grad is not None
-            held = self.state.setdefault(parameter, torch.zeros_like(parameter))
-            held.mul_(0.9).add_(parameter.grad)
-            parameter.data.add_(held @ held.T, alpha=-RATE)
-            parameter.grad = None
-        for average, parameter in zip(self.average, parameters, strict=True):
-            average.lerp_(parameter, 0.1)
-
-    def __call__(self) -> None:
-        for _ in range(2):
-            (forward() / 2).backward()
-            self.average[0].mul_(1)
-        self.step()
+    sgd.step()
+    sgd.zero_grad()
 
 
 class Several:
@@ -157,11 +104,7 @@ class Normalizing:
 
 
 ways = {
-    "in_place": lambda: in_place,
     "checkpointed": lambda: checkpointed,
-    "data": lambda: data,
-    "gradients": lambda: gradients,
-    "momentum": Momentum,
     "several": Several,
     "container": Container,
     "in_backward": InBackward,
