@@ -99,7 +99,7 @@ def test_few_threads_for_much_work_of_the_host_are_told(threads: int, share: flo
     assert time is not None
     parts = time.breakdown.model_copy(update={"host_operators": share * time.step_seconds})
     time = time.model_copy(update={"host_threads": threads, "breakdown": parts})
-    said = "the host's own work is done by 1 thread of each rank, and takes 2.7 times as long"
+    said = "CPU work is done by 1 thread of each rank, and takes 2.7 times as long"
     assert [said in line for line in doubts(time, None, PRICES)] == [True] * told
 
 

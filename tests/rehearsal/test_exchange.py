@@ -202,7 +202,7 @@ def test_who_makes_a_group_needs_no_dict_of_its_own(tmp_path: Path) -> None:
     own, maker = Exchange(tmp_path, 0, 4), Made()
     groups = Groups(own)
     maker.make(groups)
-    groups.settle()
+    groups.publish()
     said = Journal(tmp_path, 0)
     said.read_on()
     assert len(said.of_kind["groups"]) == 1

@@ -140,7 +140,7 @@ def test_a_rehearsal_that_takes_too_long_says_where_it_stands(tmp_path: Path) ->
     code = "from zerokit.rehearsal.worker import stacks; stacks.answer(job['recording_file']); import endless"
     with Worker(_job(tmp_path, fake_worker.script(tmp_path, code)), Output.DROPPED) as worker:
         pipe.read_text()
-        with pytest.raises(ZerokitError, match=rf"allowed: it stands at {script}:[34]\. Raise --timeout"):
+        with pytest.raises(ZerokitError, match=rf"allowed: it is at {script}:[34]\. Raise --timeout"):
             worker.result(0.0)  # which is over
 
 

@@ -36,7 +36,7 @@ EVENT = np.dtype(
     ]
 )
 """One allocation (``bytes`` > 0) or release (< 0). ``time_ns`` is CPU time of the rehearsal: it orders
-events, it does not say how long a GPU takes; where time is rehearsed, it is the host's. ``step`` counts the
+events and does not measure a GPU; where time is rehearsed, it is the host's. ``step`` counts the
 optimizer steps completed before."""
 
 BLOCK = np.dtype(
@@ -91,7 +91,7 @@ Array = npt.NDArray[Any]
 
 
 class Space(IntEnum):
-    """Which memory a block lies in."""
+    """The memory that a block is in."""
 
     DEVICE = 0
     PAGEABLE_HOST = 1
@@ -157,7 +157,7 @@ class Recording:
     warnings: tuple[str, ...] = ()
     made_up: tuple[MadeUp, ...] = ()
     acts: Array = field(default_factory=lambda: np.zeros(0, np.uint8))
-    """What the host of this rank did, to be played beside other ranks (`native/together.py`)."""
+    """What the host of this rank did, to be played together with other ranks (`native/together.py`)."""
     facts: RankFacts = field(default_factory=RankFacts)
 
     def __post_init__(self) -> None:

@@ -10,25 +10,25 @@ from pathlib import Path
 from zerokit.console import note, progress
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.parent.job import RehearsalJob
-from zerokit.rehearsal.parent.processes import call_off
+from zerokit.rehearsal.parent.processes import end_rehearsals
 from zerokit.rehearsal.parent.trials import Candidate, faster, smaller
 from zerokit.rehearsal.report.report import Advice, NotRehearsed, RehearsalReport
 from zerokit.units import format_bytes, format_span
 
-_AT_ONCE = 2
+_PARALLEL = 2
 _MOMENT = 0.05
-"""Seconds after which changes are called off once more: one may just have been starting."""
+"""Seconds after which changes are ended once more: one may just have been starting."""
 _MOST = 5
-_WORTH_SAYING = 0.01
-"""Of the peak, or of a token's time of a GPU."""
+_SIGNIFICANT = 0.01
+"""Share of the peak, or of the GPU time of a token."""
 _Outcome = tuple[Candidate, RehearsalReport | ZerokitError]
-"""What was rehearsed in the end, and what came of it."""
-_FOR_MEMORY = 2
-"""At least so many changes that save memory are told besides those that make steps faster."""
+"""What was rehearsed in the end, and its result."""
+_LEAST_FOR_MEMORY = 2
+"""At least this many changes that save memory are listed after those that make steps faster."""
 
 
 def candidates(report: RehearsalReport) -> Iterator[Candidate]:
-    """What may help: to need less, and where time is rehearsed and the run fits to take less."""
+    """Changes that may lower memory, and, where time is rehearsed and the run fits, time."""
     yield from smaller(report)
     if report.time is not None and report.fit.verdict != "does not fit":
         yield from faster(report)
@@ -42,7 +42,7 @@ def advise(
 ) -> tuple[list[Advice], list[NotRehearsed]]:
     """Rehearse what may help, two changes at a time, and keep what helps most.
 
-    What the run needs as it is, and which change is tried, is said on stderr: it may take long.
+    Needed memory and the change that is tried are printed on stderr, because this may take long.
 
     Args:
         report: of the run as it is.
@@ -51,10 +51,10 @@ def advise(
         rehearse: gives the report of a job; raises ZerokitError if it cannot be rehearsed.
 
     Returns:
-        At most five changes that make tokens faster, where time is known and the run fits, and those that
-        save memory, up to five in all or two if that is more, the most helpful first; none that gains 1 % or
-        less, unless it makes the run fit, and none that the host cannot hold. And those that could not be
-        rehearsed.
+        The most helpful changes first, and the changes that could not be rehearsed. If time is known and the
+        run fits, up to five changes that make tokens faster come first; changes that save memory fill up to
+        five, or are two if that is more. Changes that gain 1 % or less are left out unless they make the run
+        fit, and so are changes that the host cannot hold.
     """
     chosen = list(candidates(report))
     found = []
@@ -64,7 +64,7 @@ def advise(
         has = format_bytes(report.fit.gpu_memory_bytes)
         host = "" if _host_holds(report) else ", and the host has too little"
         note(f"{report.fit.verdict}: a GPU needs {needs} of {has}{host}. Now changes are rehearsed")
-    with progress(transient=True) as bar, ThreadPoolExecutor(_AT_ONCE) as pool:
+    with progress(transient=True) as bar, ThreadPoolExecutor(_PARALLEL) as pool:
         task = bar.add_task("Trying changes", total=len(chosen), note="")
 
         def outcome(number: int, candidate: Candidate) -> _Outcome:
@@ -90,7 +90,7 @@ def advise(
                 candidate, changed = future.result()
                 if isinstance(changed, ZerokitError):
                     failed.append(NotRehearsed(change=candidate.change, why=changed.message))
-                elif candidate.changes_micro_batch and _as_large(report, changed):
+                elif candidate.changes_micro_batch and _has_same_batch(report, changed):
                     why = (
                         "the first batch is as large as before: of one example, or not of a size "
                         "that the script gives a DataLoader"
@@ -101,14 +101,14 @@ def advise(
         except BaseException:  # Ctrl-C, and a scheduler's signal
             pool.shutdown(wait=False, cancel_futures=True)
             while not all(one.done() for one in running):
-                call_off(folder)
+                end_rehearsals(folder)
                 time.sleep(_MOMENT)
             raise
     return _best(report, found), sorted(failed, key=lambda one: one.change)
 
 
 def _best(report: RehearsalReport, found: list[Advice]) -> list[Advice]:
-    """Those worth saying, the most helpful first: by time if it is known and the run fits, then by bytes."""
+    """The most helpful changes first: by time if it is known and the run fits, then by bytes."""
     if report.fit.verdict == "does not fit":
         chosen = [one for one in found if _saves(report, one) or one.verdict != "does not fit"]
         return sorted(chosen, key=lambda one: (-one.saves_bytes, one.change))[:_MOST]
@@ -116,19 +116,19 @@ def _best(report: RehearsalReport, found: list[Advice]) -> list[Advice]:
         (one for one in found if _saves(report, one)), key=lambda one: (-one.saves_bytes, one.change)
     )
     quicker = sorted(
-        (one for one in found if (one.faster or 0) > _WORTH_SAYING and one.verdict != "does not fit"),
+        (one for one in found if (one.faster or 0) > _SIGNIFICANT and one.verdict != "does not fit"),
         key=lambda one: (-(one.faster or 0), one.change),
     )
     best = quicker[:_MOST]
-    return best + [one for one in smaller if one not in best][: max(_MOST - len(best), _FOR_MEMORY)]
+    return best + [one for one in smaller if one not in best][: max(_MOST - len(best), _LEAST_FOR_MEMORY)]
 
 
 def _saves(report: RehearsalReport, advice: Advice) -> bool:
-    return advice.saves_bytes > _WORTH_SAYING * report.device.peak_bytes
+    return advice.saves_bytes > _SIGNIFICANT * report.device.peak_bytes
 
 
-def _as_large(report: RehearsalReport, changed: RehearsalReport) -> bool:
-    """Whether the batches are what they were."""
+def _has_same_batch(report: RehearsalReport, changed: RehearsalReport) -> bool:
+    """Whether the first batch has the same size as before."""
     return (
         report.batches is not None
         and changed.batches is not None
@@ -155,7 +155,7 @@ def _advice(candidate: Candidate, report: RehearsalReport, changed: RehearsalRep
 
 
 def _faster(candidate: Candidate, report: RehearsalReport, changed: RehearsalReport) -> float | None:
-    """How much less of a GPU's time a token takes, as a share; of a step where tokens are not known."""
+    """The share of GPU time that a token saves; of a step where tokens are not known."""
     before, after = report.time, changed.time
     if before is None or after is None or not before.step_seconds:
         return None

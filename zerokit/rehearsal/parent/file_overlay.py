@@ -1,7 +1,8 @@
-"""Keeps a rehearsed script's hands off the files of the person who rehearses it.
+"""Protects the user's files from a rehearsed script.
 
-What the script writes, renames and deletes lands in an overlay, which it reads back and which is thrown away
-(native/files/view.h). Temporary folders are written for real, but for a folder that is worked in.
+Everything that the script writes, renames and deletes goes to an overlay, which the script reads back and
+which is removed at the end (native/files/view.h). Temporary folders are really written to, except the working
+folder.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from zerokit.rehearsal.report.report import FileChanges
 
 _ORIGIN = ".zerokit-origin"
 _SHARED_BYTES = 4096
-_GUARDED = 4  # where native/files/view.cpp says in them that the guard is in place
+_GUARDED = 4  # where native/files/view.cpp sets the flag that the guard is in place
 _SHOWN = 10
-_BETWEEN_LOOKS = 0.2
+_CHECK_SECONDS = 0.2
 """Seconds."""
 _PUNCH_HOLE_AND_KEEP_SIZE = 3  # fallocate(2)
-_OF_NO_INTEREST = "__pycache__"
+_IGNORED = "__pycache__"
 
 
 class FileOverlay:
-    """The overlay of one rehearsal, which all its ranks share; as a context manager it is thrown away.
+    """The overlay of one rehearsal, shared by its ranks; the context manager removes it at the end.
 
-    When half of the room that its disk had is taken, the largest of its files are emptied: they keep their
+    When half of the free disk space is used, the largest files of the overlay are emptied: they keep their
     size and read as zeros.
 
     Args:
         folder: an empty place for it, in a temporary folder.
-        working: the folders that the script works in. They are the person's own, wherever they are.
+        working: the folders that the script works in. They are the user's, wherever they are.
         written: folders that take what the rehearsal itself writes.
 
     Raises:
@@ -65,9 +66,9 @@ class FileOverlay:
             "LD_PRELOAD": ":".join([str(library), *filter(None, [os.environ.get("LD_PRELOAD")])]),
             "ZEROKIT_FILES": "\n".join([str(self._root), *zones]),
         }
-        """The variables that have a process and all that it starts see the overlay."""
+        """Environment variables with which a process and its children see the overlay."""
         self._not_kept = 0
-        self._over = threading.Event()
+        self._ended = threading.Event()
         self._watcher = threading.Thread(target=self._keep_room, daemon=True)
 
     def __enter__(self) -> FileOverlay:
@@ -77,17 +78,18 @@ class FileOverlay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._over.set()
+        self._ended.set()
         self._watcher.join()
         shutil.rmtree(self._root.parent, ignore_errors=True)
 
     def _keep_room(self) -> None:
         least = shutil.disk_usage(self._root).free // 2
-        while not self._over.wait(_BETWEEN_LOOKS):
+        while not self._ended.wait(_CHECK_SECONDS):
             if shutil.disk_usage(self._root).free < least:
                 self.empty_the_largest()
 
     def empty_the_largest(self) -> None:
+        """Empty the largest file of the overlay."""
         found = [(os.lstat(path).st_blocks * 512, path) for path in self._own_files(self._root)]
         size, path = max(found, default=(0, None))
         if path is None or not size:
@@ -108,7 +110,7 @@ class FileOverlay:
                     yield Path(path, name)
 
     def changes(self) -> FileChanges | None:
-        """What of the disk would be another now; None if nothing would."""
+        """What the script would have changed on disk; None if nothing."""
         written: dict[str, int] = {}
         deleted: list[str] = []
         self._compare(self._root, written, deleted)
@@ -129,18 +131,18 @@ class FileOverlay:
         )
 
     def _compare(self, folder: Path, written: dict[str, int], deleted: list[str]) -> None:
-        """Collect what the overlay holds of its own in `folder`, and what of the disk is gone there."""
+        """Collect files that the overlay has in `folder`, and files of the disk that are deleted there."""
         path = Path("/", folder.relative_to(self._root))
         origin = folder / _ORIGIN
         names = {entry.name for entry in os.scandir(folder)}
         if not origin.is_symlink():
             on_disk = {entry.name for entry in os.scandir(path)} if path.is_dir() else set()
-            for name in on_disk - names - {_OF_NO_INTEREST}:
+            for name in on_disk - names - {_IGNORED}:
                 deleted += map(str, _files_of(path / name))
         elif str(origin.readlink()) != str(path):
             for file in _files_of(origin.readlink()):
                 written[str(path / file.relative_to(origin.readlink()))] = file.lstat().st_size
-        for name in sorted(names - {_ORIGIN, _OF_NO_INTEREST}):
+        for name in sorted(names - {_ORIGIN, _IGNORED}):
             entry = folder / name
             mode, size = entry.lstat().st_mode, entry.lstat().st_size
             if stat.S_ISDIR(mode):

@@ -1,4 +1,4 @@
-"""Rehearse ranks in processes of their own.
+"""Runs ranks in processes of their own.
 
 A worker exits with 0 when it has saved its recording, with 2 when it has printed what is wrong, and with 3
 or 4 when the script itself failed and its traceback has been printed.
@@ -35,32 +35,32 @@ _EXPLAINED = 2
 _SCRIPT_FAILED = {
     3: "What is printed above is what the cluster would show",
     4: "The cluster would show what is printed above, unless it comes of a value: what depends on parameters "
-    "is made up (a loss is 1), and what is told by a rank that is not rehearsed is that of one like it",
+    "is made up (a loss is 1), and values of a rank that is not rehearsed are those of a rank like it",
 }
 _INTERRUPTED = 130
 _STDERR = 2
-_MOMENT = 0.01
-"""Seconds for which a rank is waited for before the others are looked at."""
-_FOR_THE_SAME = 10.0
-"""Seconds that the first rank is given to fail of what another one fails of."""
-_SHOWN_OF_A_LOG = 20_000
-_SHOWN_OF_A_LINE = 300
+_POLL_SECONDS = 0.01
+"""Seconds to wait for a rank before looking at the others."""
+_SAME_FAILURE_SECONDS = 10.0
+"""Seconds that the first rank has to fail for the same reason as another one."""
+_LOG_CHARACTERS = 20_000
+_LINE_CHARACTERS = 300
 
 
 class ExplainedError(Exception):
-    """A worker has told what is wrong: the person, or in this line, where nobody saw what it printed."""
+    """A worker has printed what is wrong; where its output is dropped, this message has it."""
 
 
 class ScriptError(ZerokitError):
-    """The script itself failed, and its traceback has been printed where a person sees it."""
+    """The script itself failed, and its traceback has been printed."""
 
 
 class Output(Enum):
-    """What becomes of what a worker and its script print."""
+    """Where the output of a worker and its script goes."""
 
     SHOWN = auto()
     SHOWN_ON_STDERR = auto()
-    """All of it, so that stdout is free for the report."""
+    """All output on stderr, so that stdout is free for the report."""
     SHOWN_IF_IT_FAILS = auto()
     DROPPED = auto()
 
@@ -68,11 +68,11 @@ class Output(Enum):
 _live: WeakSet[Worker] = WeakSet()
 
 
-def call_off(folder: Path) -> None:
-    """End what is rehearsed at this moment, by any thread, with files in `folder`."""
+def end_rehearsals(folder: Path) -> None:
+    """End the workers of all threads that have their files in `folder`."""
     for worker in list(_live):
         if Path(worker.job.recording_file).is_relative_to(folder):
-            worker.call_off()
+            worker.end()
 
 
 class Worker:
@@ -91,7 +91,7 @@ class Worker:
         self._log = Path(job.recording_file).with_suffix(".log")
         job_file = Path(job.recording_file).with_suffix(".job")
         write_file(job_file, job.to_json())
-        # -P: what lies in the current folder must not stand in for the worker's own imports.
+        # -P: files of the current folder must not shadow the worker's own imports.
         command = [sys.executable, "-P", "-m", module or WORKER, str(job_file)]
         variables = environment or {}
         if output is Output.SHOWN:
@@ -113,9 +113,9 @@ class Worker:
     ) -> None:
         self._process.end()
 
-    def call_off(self) -> None:
+    def end(self) -> None:
         """End it; who waits for its recording sees that it was killed."""
-        self._process.let_go()
+        self._process.kill()
 
     @property
     def has_failed(self) -> bool:
@@ -137,7 +137,7 @@ class Worker:
             deadline: when to give up, by ``time.monotonic()``.
 
         Raises:
-            ExplainedError: the worker has said what is wrong.
+            ExplainedError: the worker has printed what is wrong.
             ScriptError: the script failed.
             ZerokitError: the worker failed, or the time is up.
         """
@@ -148,7 +148,7 @@ class Worker:
             place = stacks.ask(self.job.recording_file)
             message = "the rehearsal did not end in the time allowed"
             self._fail(
-                f"{message}: it stands at {place}" if place else message, "Raise --timeout, or lower --steps"
+                f"{message}: it is at {place}" if place else message, "Raise --timeout, or lower --steps"
             )
         recording = saved_recording(self.job)
         if code == 0 and recording is not None:
@@ -157,12 +157,12 @@ class Worker:
         if code in (_INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
         if code == _EXPLAINED:
-            raise ExplainedError(self._last_words().removeprefix("zerokit: error: "))
+            raise ExplainedError(self._last_line().removeprefix("zerokit: error: "))
         if code in _SCRIPT_FAILED:
             hint = _SCRIPT_FAILED[code]
             if recording is not None and recording.facts.hint:
                 hint += f". {recording.facts.hint}"
-            self._fail(f"the script fails {_moment(recording)}", hint, ScriptError)
+            self._fail(f"the script fails {_when_it_failed(recording)}", hint, ScriptError)
         if code == -signal.SIGKILL:
             self._fail("the rehearsal was killed", "This machine may be out of memory")
         if code in (-signal.SIGABRT, -signal.SIGSEGV):
@@ -178,20 +178,20 @@ class Worker:
 
     def _fail(self, message: str, hint: str, kind: type[ZerokitError] = ZerokitError) -> NoReturn:
         rank = f" (rank {self.job.rank})" if self._output is Output.SHOWN_IF_IT_FAILS else ""
-        if last_words := self._last_words():
-            message += f" ({last_words})"
+        if last_line := self._last_line():
+            message += f" ({last_line})"
         raise kind(message, where=f"{self.job.script}{rank}", hint=hint)
 
-    def _last_words(self) -> str:
-        """The last line that it printed, where nobody saw it; of a traceback that is the error."""
+    def _last_line(self) -> str:
+        """The last line that it printed, if its output is dropped; of a traceback that is the error."""
         if self._output is not Output.DROPPED:
             return ""
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1][:_SHOWN_OF_A_LINE] if lines else ""
+        return lines[-1][:_LINE_CHARACTERS] if lines else ""
 
     def _show_log(self) -> None:
         if self._output is Output.SHOWN_IF_IT_FAILS:
-            sys.stderr.write(self._log.read_text(encoding="utf-8", errors="replace")[-_SHOWN_OF_A_LOG:])
+            sys.stderr.write(self._log.read_text(encoding="utf-8", errors="replace")[-_LOG_CHARACTERS:])
             sys.stderr.flush()
 
 
@@ -203,7 +203,7 @@ def saved_recording(job: RehearsalJob) -> Recording | None:
         return None
 
 
-def _moment(recording: Recording | None) -> str:
+def _when_it_failed(recording: Recording | None) -> str:
     """When the script failed, by what had been recorded until then."""
     if recording is None or recording.completed_steps == 0:
         return "before its first optimizer step was done"
@@ -221,10 +221,10 @@ def rehearse_together(
 
     Args:
         jobs: a job for each rank, with a recording file of its own.
-        output: what becomes of what the first one prints; that of others is dropped as well if this is, and
-            else shown if they fail.
+        output: where the first one's output goes; that of others is dropped too if this is, and else shown
+            if they fail.
         timeout: seconds for all of them together.
-        more: asked again and again for jobs that are to be started besides.
+        more: called repeatedly for further jobs to start.
 
     Returns:
         Recordings in the order of the jobs, further ones last; and the files that the script would have
@@ -252,11 +252,11 @@ def rehearse_together(
             while len(recordings) < len(workers):
                 for job in more():
                     start(job)
-                ended = [one for one in workers if one not in recordings and one.ends_within(_MOMENT)]
+                ended = [one for one in workers if one not in recordings and one.ends_within(_POLL_SECONDS)]
                 if deadline is not None and time.monotonic() >= deadline:
                     ended += [one for one in workers if one not in recordings and one not in ended]
-                # What all ranks fail of is told once, by the one whose output is seen.
-                if any(one.has_failed for one in ended) and workers[0].ends_within(_FOR_THE_SAME):
+                # An error of all ranks is shown once, by the rank whose output is shown.
+                if any(one.has_failed for one in ended) and workers[0].ends_within(_SAME_FAILURE_SECONDS):
                     ended.insert(0, workers[0])
                 for worker in ended:
                     recordings[worker] = worker.result(deadline)

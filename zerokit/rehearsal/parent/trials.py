@@ -11,16 +11,16 @@ from zerokit.rehearsal.parent.job import Overrides, RehearsalJob
 from zerokit.rehearsal.report.report import RehearsalReport
 
 _CHECKPOINTED = 1.2
-"""Of ``recomputed``, from which on the layers have checkpoints: all of them make it 4/3 or more."""
+"""``recomputed`` from which on layers have checkpoints; if all have, it is 4/3 or more."""
 _SMALL_BUCKET = 50_000_000
 _DEFAULT_BUCKET = 500_000_000
 """reduce_bucket_size where the config has none (DeepSpeed zero/config.py, DeepSpeedZeroConfig)."""
 
 
 _EXPOSED = 0.02
-"""Of a step, from which on it is tried to hide communication."""
+"""Share of a step from which on hiding communication is tried."""
 _RECOMPUTED = 1.05
-"""From which on something is computed again in the backward pass."""
+"""``recomputed`` from which on something is recomputed in the backward pass."""
 _LARGE_PREFETCH = 500_000_000
 _DEFAULT_PREFETCH = 50_000_000
 """stage3_prefetch_bucket_size where the config has none (DeepSpeed zero/config.py, DeepSpeedZeroConfig)."""
@@ -40,13 +40,13 @@ class Candidate:
     micro_batch_multiplier: int = 1
     num_gpus_factor: int = 1
     refusal: str = ""
-    """Words of the error by which the run refuses this."""
+    """Part of the error with which the run refuses this."""
     otherwise: Candidate | None = None
-    """What is tried where it does; not after another error, which says nothing against this."""
+    """What is tried if the run refuses this with that error."""
 
     @property
     def changes_micro_batch(self) -> bool:
-        """Whether the batches are to be of another size."""
+        """Whether it changes the size of batches."""
         return (self.micro_batch_divisor, self.micro_batch_multiplier) != (1, 1)
 
     @property
@@ -55,7 +55,7 @@ class Candidate:
         return (self.micro_batch_divisor, self.micro_batch_multiplier, self.num_gpus_factor) != (1, 1, 1)
 
     def applied_to(self, job: RehearsalJob, folder: Path, number: int) -> RehearsalJob:
-        """The job of rehearsing this change, which leaves nothing but its report.
+        """The job with this change.
 
         Args:
             job: of the run as it is.
@@ -167,7 +167,7 @@ def _shrink_buffers(report: RehearsalReport, zero: dict[str, Any], stage: int) -
             how=f'"zero_optimization": {{"reduce_bucket_size": {_SMALL_BUCKET}}}',
             ds_config={"zero_optimization.reduce_bucket_size": _SMALL_BUCKET},
         )
-    # Stage 3 overlaps unless told otherwise (DeepSpeed zero/config.py, overlap_comm_valid).
+    # Stage 3 overlaps by default (DeepSpeed zero/config.py, overlap_comm_valid).
     if zero.get("overlap_comm", stage == 3) not in (False, None):
         yield Candidate(
             change="no overlap of communication",
@@ -245,7 +245,7 @@ def _offload_less(zero: dict[str, Any]) -> Iterator[Candidate]:
 
 
 def _hide_communication(zero: dict[str, Any], stage: int) -> Iterator[Candidate]:
-    # Stage 3 overlaps unless told otherwise (DeepSpeed zero/config.py, overlap_comm_valid).
+    # Stage 3 overlaps by default (DeepSpeed zero/config.py, overlap_comm_valid).
     if stage > 0 and not zero.get("overlap_comm", stage == 3):
         yield Candidate(
             change="overlap of communication",

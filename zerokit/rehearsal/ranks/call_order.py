@@ -34,7 +34,7 @@ class CallOrder:
         """The ranks of a group, and its calls by number."""
 
     def add(self, group: str, ranks: Ranks, operation: str, *, is_async: bool) -> None:
-        """Take one down.
+        """Record one.
 
         Args:
             group: as of :func:`group_name`.
@@ -52,7 +52,7 @@ class CallOrder:
 
 @functools.cache
 def group_name(ranks: Ranks, number: int) -> str:
-    """What a group is called on all its ranks.
+    """The name of a group, the same on all its ranks.
 
     Args:
         ranks: of the group.
@@ -91,7 +91,7 @@ class _Rank(NamedTuple):
 
 
 def _difference(group: str, first: _Rank, other: _Rank) -> str | None:
-    """The first call in which they are not at one, if the cluster would wait there."""
+    """The first call in which they differ, if the cluster would wait there."""
     pairs = zip_longest(first.calls.get(group, ()), other.calls.get(group, ()))
     its, own = next((pair for pair in pairs if _operation(pair[0]) != _operation(pair[1])), (None, None))
     surplus = its or own
@@ -99,7 +99,7 @@ def _difference(group: str, first: _Rank, other: _Rank) -> str | None:
         return None
     if its is None or own is None:
         lacking = first if its is None else other
-        # In a step the ranks wait for each other, but for nothing that goes on beside it.
+        # In a step ranks wait for each other, except for asynchronous calls.
         same_step = (first.ending, first.steps) == (other.ending, other.steps) and not surplus[3]
         if lacking.ending != SCRIPT_ENDED and not (lacking.ending == STEPS_DONE and same_step):
             return None
@@ -118,7 +118,7 @@ def _described(call: _Call | None) -> str:
 
 
 def _script_place() -> tuple[str, int]:
-    """File and line of the user's script, or else of whoever calls torch; fast, as every collective asks."""
+    """File and line of the user's script, or else of torch's caller; fast: each collective needs it."""
     frame = sys._getframe(1)
     place = None
     while frame.f_back is not None:

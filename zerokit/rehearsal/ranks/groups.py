@@ -1,4 +1,4 @@
-"""The process groups that the script makes, and what each is for by the names that it goes by."""
+"""The process groups that the script makes, and the purpose of each by its names."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ class _Made:
 
 
 class Groups:
-    """Tells of the groups of this rank; rank 0's are what the roles of the run are found from.
+    """Publishes the groups of this rank; the roles of the run are found from those of rank 0.
 
     Args:
-        exchange: whom to tell.
+        exchange: where to publish them.
     """
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        exchange.publish_groups = self.settle
+        exchange.publish_groups = self.publish
         self._made: list[_Made] = []
-        self._told = 0
+        self._published = 0
 
     def note(self, ranks: Ranks, group: Any, description: str | None) -> int:
-        """Take in a group as it is made; `group` is what its members are given.
+        """Register a group as it is made; `group` is the object that its members get.
 
         Returns:
             its number, as of :meth:`Exchange.register_group`.
@@ -75,22 +75,22 @@ class Groups:
         return number
 
     def name_all_ranks(self, ranks: Ranks, description: str) -> None:
-        """Take in what the group of all ranks is for besides: torch makes none of its own for it."""
+        """Register another purpose of the group of all ranks, for which torch makes no new group."""
         where = f"group of all {len(ranks)} ranks {description}"
         if where not in (made.where for made in self._made):
             self._made.append(_Made(ranks, None, where, description, "", "", ()))
 
-    def settle(self) -> None:
-        """As rank 0: tell of the groups made so far, once they are in use and go by their names."""
-        if self._exchange.rank or self._told == len(self._made):
+    def publish(self) -> None:
+        """On rank 0: publish the groups made so far, once they are in use and have their names."""
+        if self._exchange.rank or self._published == len(self._made):
             return
-        self._told = len(self._made)
-        told = [(made.where, _kind(made), made.ranks) for made in self._made]
-        self._exchange.publish(f"groups.{self._told}", payload=json.dumps(told).encode())
+        self._published = len(self._made)
+        groups = [(made.where, _kind(made), made.ranks) for made in self._made]
+        self._exchange.publish(f"groups.{self._published}", payload=json.dumps(groups).encode())
 
 
 def _maker() -> FrameType:
-    """Who asked for the group: not torch, which makes those of device meshes, and nobody who passes it on."""
+    """The frame that made the group: not of torch, which makes those of device meshes, nor of a wrapper."""
     frame = sys._getframe(2)
     while frame.f_back is not None:
         path = frame.f_code.co_filename
@@ -123,7 +123,7 @@ def _kind(made: _Made) -> GroupKind:
 
 
 def _names(made: _Made) -> Iterator[str]:
-    """What the group is called, the most telling first."""
+    """Names of the group, the most specific first."""
     yield made.description
     for holder in made.holders:
         for name, value in list(getattr(holder(), "__dict__", {}).items()):

@@ -1,6 +1,6 @@
-"""Append-only files through which the processes of one rehearsal tell each other what they have to say.
+"""Append-only files through which the processes of one rehearsal communicate.
 
-Nothing is ever removed, so that a rank that is started later finds all that was said before.
+Entries are never removed, so that a rank that starts later finds all earlier ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LENGTHS = struct.Struct(">IQ")
 
 
 class Entry(NamedTuple):
-    """One entry of a journal, and where its payload lies in the file."""
+    """One entry of a journal, and the place of its payload in the file."""
 
     name: str
     words: tuple[str, ...]
@@ -39,7 +39,7 @@ class Journal:
         self.entries: dict[str, Entry] = {}
         """By name; of several with one name, the last."""
         self.of_kind: defaultdict[str, list[Entry]] = defaultdict(list)
-        """In order, by what stands before the first dot of their names."""
+        """In order, by the part of their names before the first dot."""
 
     def write(self, name: str, *words: str, payload: bytes = b"") -> None:
         """Add an entry, at the end of whatever this process has written before."""
@@ -52,7 +52,7 @@ class Journal:
             rest = rest[os.write(self._writes_to, rest) :]
 
     def read_on(self) -> None:
-        """Take in what has been added."""
+        """Read the entries that have been added."""
         try:
             with self._file.open("rb", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size

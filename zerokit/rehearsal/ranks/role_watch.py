@@ -1,4 +1,4 @@
-"""Finds the roles of a run while it is rehearsed, and which ranks are to be rehearsed besides."""
+"""Finds the roles of a run while it is rehearsed, and which further ranks to rehearse."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from zerokit.rehearsal.ranks.roles import ROLES, Axis, axes_of, data_parallel, f
 
 
 class RoleWatch:
-    """Reads what ranks say of their groups and of whom they send to, and answers with the roles.
+    """Reads the groups and sends that ranks publish, and publishes the roles.
 
     Args:
-        folder: where the ranks exchange what they say.
+        folder: of the exchange.
         num_gpus: world size.
     """
 
@@ -24,20 +24,20 @@ class RoleWatch:
         self._own = Journal(folder, ROLES)
         self._journals = {rank: Journal(folder, rank) for rank in data_parallel(num_gpus).rehearsed}
         self._pairs: dict[tuple[int, int], None] = {}
-        self._said = 0
+        self._covered = 0
         self.roles = data_parallel(num_gpus)
 
     def look(self) -> tuple[int, ...]:
-        """Read on, and answer if there is anything new; the ranks to rehearse, those of before among them."""
+        """Read on, and publish new roles; return all ranks to rehearse."""
         for journal in self._journals.values():
             journal.read_on()
             for entry in journal.of_kind["pair"]:
                 one, other = map(int, entry.words)
                 self._pairs[min(one, other), max(one, other)] = None
         groups = self._journals[0].of_kind["groups"]
-        if len(groups) + len(self._pairs) == self._said:
+        if len(groups) + len(self._pairs) == self._covered:
             return self.roles.rehearsed
-        self._said = len(groups) + len(self._pairs)
+        self._covered = len(groups) + len(self._pairs)
         made = json.loads(self._journals[0].payload(groups[-1])) if groups else []
         axes = axes_of((where, kind, tuple(ranks)) for where, kind, ranks in made)
         for pair in self._pairs:
@@ -46,11 +46,13 @@ class RoleWatch:
         for rank in self.roles.rehearsed:
             self._journals.setdefault(rank, Journal(self._folder, rank))
         pairs = [f"{one} and {other}" for one, other in self._pairs]
-        self._own.write(f"roles.{self._said}", str(len(made)), *pairs, payload=self.roles.to_json().encode())
+        self._own.write(
+            f"roles.{self._covered}", str(len(made)), *pairs, payload=self.roles.to_json().encode()
+        )
         return self.roles.rehearsed
 
     def close(self) -> list[str]:
-        """Tell ranks that still run that there will be no other roles.
+        """Publish that there will be no other roles.
 
         Returns:
             where the ranks of a group did not make the same calls.
@@ -62,7 +64,7 @@ class RoleWatch:
 
 
 def _with_stages(axes: list[Axis], pair: tuple[int, int], num_gpus: int) -> list[Axis]:
-    """`axes`, with those in which `pair` send to each other as a pipeline, if nobody says what they are."""
+    """`axes`, with those in which `pair` send to each other as a pipeline, if nothing says what they are."""
     both = [axis for axis in axes if any(set(pair) <= set(ranks) for ranks in axis.groups)]
     if any(axis.kind != "unknown" for axis in both):
         return axes

@@ -1,12 +1,12 @@
 """The roles of a run: which ranks hold the same, by the process groups that the script makes.
 
 Ranks that differ by their place among data-parallel ones alone have one role. Of a pipeline, every stage is
-a role; of any other group (tensor, sequence, expert, or of a purpose that nobody tells), its first rank and
-the others are: what does not divide evenly falls to one end. One rank of each role is rehearsed, and stands
-for the others of it.
+a role; of any other group (tensor, sequence, expert, or unknown purpose), its first rank and the others are
+roles, because what does not divide evenly falls to one end. One rank of each role is rehearsed, and stands
+for the others.
 
 The ranks of a tensor or sequence group work on the same data, those of the next group on other data; what
-they tell each other is true of their own group alone: if one of it is rehearsed, one of each role in it is.
+they exchange is valid in their own group only: if one of it is rehearsed, one of each role in it is.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def data_parallel(num_gpus: int) -> Roles:
 
 
 def axes_of(groups: Iterable[tuple[str, GroupKind, Ranks]]) -> list[Axis]:
-    """Put groups that belong together into one axis each.
+    """Group process groups that belong together into axes.
 
     Args:
         groups: in the order in which they were made: where, what for, and their ranks.
@@ -122,16 +122,18 @@ def find_roles(num_gpus: int, axes: Sequence[Axis], rehearsed: Iterable[int] = (
     Args:
         num_gpus: world size.
         axes: as of :func:`axes_of`.
-        rehearsed: ranks that are being rehearsed already, besides the first and the last; they stay.
+        rehearsed: ranks that are being rehearsed already, next to the first and the last; they stay.
     """
     started = {0, num_gpus - 1, *rehearsed}
     left_out = []
-    told = [axis for axis in axes if axis.kind != "data" and (axis.kind, axis.size) != ("unknown", num_gpus)]
+    splits = [
+        axis for axis in axes if axis.kind != "data" and (axis.kind, axis.size) != ("unknown", num_gpus)
+    ]
     signatures: list[tuple[str, ...]] = [()] * num_gpus
     together: list[Ranks] = []
     """Groups of which one rank of each role is rehearsed if any is."""
-    for axis in sorted(told, key=lambda axis: (_FIRST_COUNTS.index(axis.kind), axis.size)):
-        # Stages are put together until few enough ranks are rehearsed; groups of groups tell nothing new.
+    for axis in sorted(splits, key=lambda axis: (_FIRST_COUNTS.index(axis.kind), axis.size)):
+        # Stages are put together until few enough ranks are rehearsed; groups of groups add nothing.
         for parts in range(min(axis.size, MOST_RANKS) if axis.kind == "pipeline" else 2, 1, -1):
             split = _split(signatures, axis, parts)
             if len(set(split)) == len(set(signatures)):
@@ -143,7 +145,7 @@ def find_roles(num_gpus: int, axes: Sequence[Axis], rehearsed: Iterable[int] = (
                 break
         else:
             members = [rank for ranks in axis.groups for rank in ranks]
-            # A group that holds whole other ones, such as all of a model's, says nothing of its members.
+            # A group that holds whole other ones, such as all of a model's, does not distinguish its members.
             if len({split[rank] for rank in members}) > len({signatures[rank] for rank in members}):
                 left_out.append(f"{axis.kind} groups of {axis.size}")
     numbers = {signature: number for number, signature in enumerate(dict.fromkeys(signatures))}

@@ -24,13 +24,13 @@ from zerokit.units import MIB
 T = TypeVar("T")
 
 _ABOUT = 0.01
-"""Of a step: what ranks that wait for each other may differ by at its end."""
+"""Share of a step by which ranks that wait for each other may differ at its end."""
 _STAGES = "pipeline stages"
 """In the names of roles of several stages."""
 
 
 def combine(reports: Mapping[int, RehearsalReport], roles: Roles) -> RehearsalReport:
-    """One report of several ranks, with what each says where they differ.
+    """One report of several ranks, with the figures of each where they differ.
 
     It is rank 0's where all ranks have one role, else that of the rank that needs most; so is the verdict.
     A node holds what its ranks hold, each of which is like the one that stands for it.
@@ -64,7 +64,7 @@ def combine(reports: Mapping[int, RehearsalReport], roles: Roles) -> RehearsalRe
 
 
 def _time(reports: Mapping[int, RehearsalReport], roles: Roles) -> tuple[TimeReport | None, list[str]]:
-    """That of the rank that others wait for, and why not to trust it."""
+    """The time of the rank that others wait for, and reasons not to trust it."""
     times = {rank: report.time for rank, report in reports.items() if report.time is not None}
     if not times:
         return None, []
@@ -73,7 +73,7 @@ def _time(reports: Mapping[int, RehearsalReport], roles: Roles) -> tuple[TimeRep
         # What they send each other comes together on no rehearsed rank.
         return None, [
             f"{', '.join(together)} were rehearsed as one each, which cannot wait for each other as the "
-            "stages of the real pipeline do: no time is told"
+            "stages of the real pipeline do: no time is reported"
         ]
     slowest = max(time.step_seconds for time in times.values())
     # Ranks that wait for each other need about as long for a step.
@@ -167,10 +167,10 @@ def _first(found: Iterable[T]) -> T | None:
     return next(iter(found), None)
 
 
-def _joined(said: Iterable[list[T]]) -> list[T]:
-    """What all ranks say, once, in their order."""
+def _joined(of_ranks: Iterable[list[T]]) -> list[T]:
+    """The items of all ranks, each once, in their order."""
     joined: list[T] = []
-    for lines in said:
+    for lines in of_ranks:
         joined += [line for line in lines if line not in joined]
     return joined
 

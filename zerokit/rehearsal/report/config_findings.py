@@ -1,4 +1,4 @@
-"""What zerokit's lint says of the ds_config that a rehearsed run ended up with."""
+"""Findings of zerokit's lint on the ds_config that a rehearsed run used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zerokit.rehearsal.report.report import ConfigFinding
 from zerokit.resolving.run import Run
 
 _KNOWN_BY_NOW = ("script-optimizer", "script-optimizer-offload")
-"""Rules that ask what optimizer the script makes: the run has shown that DeepSpeed takes it."""
+"""Rules about the optimizer that the script makes: the run has shown that DeepSpeed accepts it."""
 
 
 def config_findings(ds_config: Mapping[str, Any] | None, cluster: Cluster) -> list[ConfigFinding]:

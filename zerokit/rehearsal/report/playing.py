@@ -1,4 +1,4 @@
-"""Ranks that are rehearsed beside each other wait for each other in one virtual time."""
+"""Ranks that are rehearsed together wait for each other in one virtual time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.timing.meetings import Meeting
 
 _NOTICEABLY_LONGER = 1.02
-"""How much longer a step takes beside other ranks before a warning says that the script's clocks differ."""
+"""How much longer a step takes together with other ranks before a warning mentions the script's clocks."""
 
 
 def play_together(
@@ -51,7 +51,7 @@ def _beside_others(recording: Recording, played: Played) -> Recording:
     if played.given_up:
         warnings.append(
             f"{played.given_up} collectives began in virtual time before all of their ranks had come to "
-            "them, as ranks would have waited for each other: the step's time may be told too short"
+            "them, as ranks would have waited for each other: the step's time may be too short"
         )
     return replace(
         recording,
@@ -63,7 +63,7 @@ def _beside_others(recording: Recording, played: Played) -> Recording:
 
 
 def matched(meetings: Sequence[Sequence[Meeting]], roles: Roles) -> tuple[list[list[int]], list[int]]:
-    """Which meetings of several ranks are the same.
+    """Match the meetings of several ranks.
 
     Args:
         meetings: of each rank.
@@ -80,7 +80,7 @@ def matched(meetings: Sequence[Sequence[Meeting]], roles: Roles) -> tuple[list[l
     ]
     sizes = Counter(place for of_rank in numbers for place in of_rank)
     comers = Counter(place for of_rank in numbers for place in set(of_rank))
-    # A rank that stands for both ends of a pair comes twice, and meets nobody.
+    # A rank that stands for both ends of a pair comes twice, and meets no other rank.
     met = [[place if comers[place] > 1 else -1 for place in of_rank] for of_rank in numbers]
     return met, [sizes[place] for place in range(len(places))]
 

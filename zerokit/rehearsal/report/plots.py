@@ -38,7 +38,7 @@ _LOOKS: dict[WorkKind, tuple[str, dict[str, Any]]] = {
     WorkKind.RESERVING: ("cudaMalloc, cudaFree", {"facecolor": "#d55e00"}),
     WorkKind.WAITING: ("the host waits", {"facecolor": "#dddddd"}),
 }
-"""Colours that the colour-blind tell apart (Okabe and Ito 2008)."""
+"""Colours for the colour-blind (Okabe and Ito 2008)."""
 
 
 def write_plot(
@@ -114,7 +114,7 @@ def _page(report: RehearsalReport, gpu_memory_bytes: int) -> plots.Page:
 
 
 def write_streams_plot(recording: Recording, report: RehearsalReport, path: str | Path) -> None:
-    """Draw the step whose time the report tells.
+    """Draw the step whose time the report has.
 
     Raises:
         ZerokitError: as :func:`zerokit.reporting.plots.write_plot`.

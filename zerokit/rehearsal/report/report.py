@@ -193,7 +193,7 @@ class Fit(Part):
 
 
 class BatchSize(Part):
-    """The size of one batch, by the largest of what tells its length."""
+    """The size of one batch, by its largest tensor of tokens."""
 
     shape: list[int]
     """Of the token ids, padding included: rows, and the longest of them. Of the largest tensor if a batch has
@@ -225,7 +225,7 @@ class LargestBatch(Part):
     first_step: int
     """The optimizer step that it is part of, counted from 1."""
     last_step: int
-    """The same, unless no engine told which of several it is."""
+    """The same, unless no engine shows which of several it is."""
 
     def __str__(self) -> str:
         """``"the batch of 4 x 8,192 tokens, the 57th of epoch 1, rank 0"``."""
@@ -244,9 +244,9 @@ class Batches(Part):
     largest: BatchSize
     """The largest of the data, as far as it was looked through."""
     rehearsed: list[LargestBatch]
-    """What was found and rehearsed besides."""
+    """Larger batches that were found and rehearsed."""
     scanned: int
-    """Batches looked through, of all ranks whose batches can be told; 0 if none were."""
+    """Batches searched, of all ranks whose batches can be computed; 0 if none were."""
     of: int | None
     """Batches of the epoch; None if that is not known."""
     is_whole: bool
@@ -273,17 +273,17 @@ class TimeBreakdown(Part):
     compute: float
     """A kernel runs on some stream."""
     host_optimizer: float
-    """The host updates parameters, and no kernel runs beside it."""
+    """The host updates parameters, while no kernel runs."""
     host_operators: float
     """The host computes on its own tensors, as where it unscales gradients, and none of these goes on."""
     communication: float
-    """A collective runs, and none of these beside it."""
+    """A collective runs, and none of these."""
     copies: float
-    """Between host and device, or to and from drives, beside none of these."""
+    """Between host and device, or to and from drives, and none of these."""
     data: float
     """The host reads the next batch: only where that is part of the time."""
     other_ranks: float
-    """A collective waits for ranks that are rehearsed beside this one and have not come to it yet."""
+    """A collective waits for ranks that are rehearsed together with this one and have not come to it yet."""
     launch: float
     """The device has nothing to do: the host launches, allocates or waits."""
 
@@ -327,19 +327,19 @@ class DataTime(ReadingTime):
 
 
 class TimeReport(Part):
-    """How long the last step takes that was asked for, on the rehearsed rank that others wait for."""
+    """Time of the last requested step, on the rehearsed rank that others wait for."""
 
     rank: int
     """That one."""
     step_seconds: float
     low_seconds: float
-    """If all prices are as low as they may be and, likewise, as high: what was hidden then comes out."""
+    """If all costs are as low as they may be; `high_seconds`: as high. Work that was hidden may then show."""
     high_seconds: float
     step: int
     breakdown: TimeBreakdown
     tokens_per_second: float | None
     """Of all GPUs, padding included; None if the batches are not of tokens or come from no DataLoader, if
-    there is no DeepSpeed engine to tell how many ranks have others, and for pipelines."""
+    there is no DeepSpeed engine that knows how many ranks have other batches, and for pipelines."""
     mfu: float | None
     """Floating-point operations that the step needs, by what the card can do in 16 bits: three times those of
     the forward passes, or all but recomputed ones if that is less. None for pipelines."""
@@ -349,7 +349,7 @@ class TimeReport(Part):
     """Dense, of one card in 16 bits."""
     steps: list[StepTime]
     kernels: list[KernelTime]
-    """That cost most in that step."""
+    """The most expensive kernels of that step."""
     critical_path: list[KernelTime]
     """What that step consists of, going back from its end each time to what had to be over before."""
     data: DataTime | None = None
@@ -374,7 +374,7 @@ class Advice(Part):
     step_seconds: float | None = None
     """Of a step with the change; None if time was not rehearsed."""
     faster: float | None = None
-    """How much less of a GPU's time a token takes, as a share; of a step where tokens are not known."""
+    """The share of GPU time that a token saves; of a step where tokens are not known."""
 
 
 class NotRehearsed(Part):
@@ -385,7 +385,7 @@ class NotRehearsed(Part):
 
 
 class MadeUpResult(Part):
-    """A result that depends on values, of which there are none."""
+    """A result that depends on values, which a rehearsal does not have."""
 
     what: str
     site: str
@@ -393,7 +393,7 @@ class MadeUpResult(Part):
 
 
 class ConfigFinding(Part):
-    """What zerokit's lint says of the ds_config; `zerokit explain RULE` says more."""
+    """A finding of zerokit's lint on the ds_config; see `zerokit explain RULE`."""
 
     rule: str
     severity: Literal["error", "warning"]
@@ -476,13 +476,13 @@ class RehearsalReport(Part):
     """Empty if ranks differ by their place among data-parallel ones at most."""
     advice: list[Advice] = Field(default_factory=list)
     not_rehearsed: list[NotRehearsed] = Field(default_factory=list)
-    """What might help besides."""
+    """Other changes that might help."""
     ranks_rehearsed: list[int] = Field(default_factory=list)
     stuck: list[str] = Field(default_factory=list)
     """Where ranks did not make the same calls on their group: the cluster would wait there for ever."""
     warnings: list[str]
     ds_config_findings: list[ConfigFinding] = Field(default_factory=list)
-    """What DeepSpeed passes over in silence, or will stop at later, in the config that it was given."""
+    """What DeepSpeed ignores silently, or will stop at later, in its config."""
     made_up: list[MadeUpResult]
     suppressed: list[str]
     """Checkpoints, trackers and uploads that were not written."""

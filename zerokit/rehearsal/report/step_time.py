@@ -102,25 +102,25 @@ def _data(reading: ReadingTime | None, step: StepTime) -> DataTime | None:
 
 
 def doubts(time: TimeReport, batches: Batches | None, prices: Prices) -> list[str]:
-    """What a reader is to know of the times before trusting them."""
+    """Warnings about the accuracy of the times."""
     found = []
     if time.breakdown.launch >= _MUCH * time.step_seconds:
         found.append(
             f"more than {_MUCH:.0%} of the step is spent launching kernels: these are priced "
             "as on six hosts of published runs, of which the slowest takes more than twice as long as the "
-            "fastest. Larger micro-batches are told more truly"
+            "fastest. Predictions for larger micro-batches are more accurate"
         )
     if batches is not None and batches.first.unit == "tokens" and batches.first.tokens < _FEW_TOKENS:
         found.append(
             f"batches of {batches.first.tokens:,} tokens are few for a GPU: the real step may take twice "
-            "as long, beyond the range told, as one published step of so few did, which is not explained. "
-            "Larger micro-batches are told more truly"
+            "as long, beyond the reported range, as one published step of so few did, which is not "
+            "explained. Predictions for larger micro-batches are more accurate"
         )
     own_work = time.breakdown.host_optimizer + time.breakdown.host_operators
     limited = prices.on_host(1, time.host_threads) / prices.on_host(1)
     if own_work >= _MUCH * time.step_seconds and limited > 1:
         found.append(
-            f"the host's own work is done by {quantity(time.host_threads or 0, 'thread')} of each rank, and "
+            f"CPU work is done by {quantity(time.host_threads or 0, 'thread')} of each rank, and "
             f"takes {limited:.1f} times as long as by all of the machine's cores: torchrun and accelerate "
             "give a rank one where OMP_NUM_THREADS is not set"
         )
@@ -278,7 +278,7 @@ class _Spans:
         return self._place - 1 if self._place else None
 
     def that_ended_at(self, time: int) -> int | None:
-        """The place of one that ended then; likewise."""
+        """The place of one that ended then, for earlier and earlier times."""
         place = self.last_until(time)
         return None if place is None or self.ends[place] < time else place
 

@@ -85,7 +85,7 @@ def detailed_parts(report: RehearsalReport) -> Iterator[Part]:
 
 
 def _in_the_end(report: RehearsalReport, time: TimeReport) -> Text:
-    """The answer once more: its first line is out of sight by now."""
+    """The verdict once more: the first line is out of sight by now."""
     fit = report.fit
     line = verdict_line(fit.verdict, fit.low_bytes, fit.high_bytes, fit.gpu_memory_bytes, fit.host)
     return line.append(f"; {last_line(time)}")
@@ -133,7 +133,7 @@ def moment(device: DeviceMemory) -> str:
 
 
 def _card(torch_name: str) -> str:
-    """A card by its name in the catalogue, which tells an H100-SXM from an H100-PCIe, and by torch's."""
+    """A card by its catalogue name, which distinguishes H100-SXM and H100-PCIe, and by torch's."""
     known = gpu_of_torch(torch_name)
     return torch_name if known is None else f"{known.name}, {torch_name}"
 
@@ -418,7 +418,7 @@ def time_parts(time: TimeReport, *, of_several: bool) -> Iterator[Part]:
     """How long a step takes, and what it takes.
 
     Args:
-        time: to be told.
+        time: of the report.
         of_several: whether other ranks were rehearsed, too.
     """
     whose = f" of rank {time.rank}" if of_several else ""
@@ -435,7 +435,7 @@ def time_parts(time: TimeReport, *, of_several: bool) -> Iterator[Part]:
     yield table(title, ["", "Time", "Share"], breakdown_rows(time))
     yield from _data(time)
     yield table(
-        "What takes most of it, whatever goes on beside",
+        "What takes most of it, hidden work included",
         ["Kernel", "Calls", "Time"],
         [(one.name, f"{one.count:,}", milliseconds(one.seconds)) for one in time.kernels],
     )
@@ -450,7 +450,7 @@ def time_parts(time: TimeReport, *, of_several: bool) -> Iterator[Part]:
 
 
 def last_line(time: TimeReport) -> str:
-    """What follows the verdict where it is said again, below a long report."""
+    """What follows the verdict where it is repeated below a long report."""
     return f"a step {_takes(time)}"
 
 

@@ -77,7 +77,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         is_of_rows = any(tensor.numel() > max(tensor.shape, default=1) for tensor in tensors)
         self._traffic.add(name, _size(tensors), self._size, is_of_rows=is_of_rows)
         if self._groups is not None:
-            self._groups.settle()
+            self._groups.publish()
         if self._exchange is not None and name not in ("send", "recv"):
             size = f" of {_size(tensors):,} bytes" if name in _OF_ONE_SIZE else ""
             # Options of older torch do not tell, and no option at all says that nobody waits.

@@ -1,4 +1,4 @@
-"""The time of a rehearsed rank: the backend's clock, and what things cost on it."""
+"""The time of a rehearsed rank: the backend's clock, and what work costs on it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def take_time(name: str, *moved: Any) -> None:
 
 
 def take_time_of_product(name: str, m: int, n: int, k: int, dtype: Any) -> None:
-    """Have a kernel of a stand-in take the time of a product (m, k) by (k, n), if time is rehearsed."""
+    """Have a kernel of a stand-in take the time of a matmul (m, k) by (k, n), if time is rehearsed."""
     if _of_process is not None:
         _of_process.product(name, m, n, k, str(dtype).removeprefix("torch."))
 
@@ -74,13 +74,13 @@ def untimed() -> AbstractContextManager[None]:
 
 
 class RankTime:
-    """What the work of a rank costs, by its clock.
+    """Gives the work of a rank its cost on the clock.
 
     Args:
         backend: the loaded library, before it is configured.
         prices: of everything.
         cluster: of which this is a rank.
-        beside_others: whether other ranks are rehearsed, too, which wait for this one.
+        beside_others: whether other ranks, which wait for this one, are rehearsed too.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class RankTime:
         self.unpriced: dict[str, str] = {}
         """Operators that could not be priced, and took no time but their launch; why."""
         self.host_threads: int | None = None
-        """Of this rank, for what the host computes; None: as many as the machine has cores."""
+        """Of this rank, for CPU work; None: as many as the machine has cores."""
         self._backend = backend
         self._gpus_per_node = cluster.gpus_per_node
         self._local_ranks = cluster.local_ranks
@@ -101,7 +101,7 @@ class RankTime:
         self._places: dict[int, tuple[int, int]] = {}
         """GPUs of a node and nodes of each communicator: of thousands of ranks they take long to count."""
         self._of_collectives: dict[tuple[Collective, int, int, int], int] = {}
-        """What was priced already."""
+        """Costs that are known already."""
         self.meetings = Meetings()
         self.step_end_events: list[list[int]] = []
         """Of each step, the events whose last ends it."""
@@ -123,7 +123,7 @@ class RankTime:
         name = self._backend.operator_names()[key[0]]
         try:
             return self._operators.price(Call(name, tuple(entries(key))))
-        except Exception as error:  # a library's callback cannot raise; the report tells of it
+        except Exception as error:  # a library's callback cannot raise; the report shows it
             self.unpriced.setdefault(name, f"{type(error).__name__}: {error}")
             return Price(0, to_ns(self.prices.launch(name)))
 
@@ -135,14 +135,14 @@ class RankTime:
             node_run=to_ns(self.prices.autograd_node("run")),
         )
         if not counts:
-            self.unpriced["calls of Python functions"] = "this Python does not tell of them"
+            self.unpriced["calls of Python functions"] = "this Python does not report them"
 
     def _price_of_call(self, code: CodeType) -> int | None:
         if code.co_filename.startswith(PACKAGE):
             return None
         return to_ns(self.prices.python_call(of_deepspeed=is_in(code.co_filename, "deepspeed/")))
 
-    # ---- what Python stands in for
+    # ---- work of stand-ins in Python
     def kernel(self, name: str, bytes_moved: int) -> None:
         """A kernel of a stand-in, on the current stream, that reads and writes so many bytes."""
         self.clock.advance(to_ns(self.prices.launch(name)))
@@ -170,13 +170,13 @@ class RankTime:
         self.clock.submit(self._backend.current_stream, WorkKind.KERNEL, _GRAPH, duration)
 
     def product(self, name: str, m: int, n: int, k: int, dtype: str) -> None:
-        """A product (m, k) by (k, n) of a package beside torch, on the current stream."""
+        """A matmul (m, k) by (k, n) of another package, on the current stream."""
         self.clock.advance(to_ns(self.prices.launch(name)))
         duration = to_ns(self.prices.matmul(m, n, k, dtype=dtype))
         self.clock.submit(self._backend.current_stream, WorkKind.KERNEL, name, duration)
 
     def attention(self, kernel: Kernel, backward: bool, *shape: Any) -> None:
-        """Attention of a package beside torch, on the current stream; arguments as of `Prices.attention`."""
+        """Attention of another package, on the current stream; arguments as of `Prices.attention`."""
         name = f"{kernel} backward" if backward else kernel
         self.clock.advance(to_ns(self.prices.launch(name)))
         duration = to_ns(self.prices.attention(kernel, backward, *shape))

@@ -25,7 +25,7 @@ class _Leaf:
 
     @property
     def rank(self) -> tuple[bool, bool, int]:
-        """How well it tells the length of a batch: the largest token ids, else the largest of all."""
+        """How well it shows the length of a batch: the largest token ids, else the largest of all."""
         is_tokens = self.unit != "values" and len(self.shape) in (1, 2)
         return is_tokens and "input_ids" in self.name, is_tokens and self.shape[-1:] != (1,), self.bytes
 
@@ -44,7 +44,7 @@ def measure(batch: Any) -> BatchSize:
 
 
 def _rows(leaves: list[_Leaf]) -> tuple[_Leaf, int]:
-    """Examples that nobody has put into one tensor yet, as one; and the elements that they have together."""
+    """Examples that are not collated into one tensor yet, as one; and all their elements."""
     elements = sum(leaf.elements for leaf in leaves)
     if len(leaves) == 1:
         leaf = leaves[0]
@@ -72,7 +72,7 @@ def _leaves(item: Any, name: str, depth: int) -> Iterator[_Leaf]:
         if item and all(isinstance(value, int | float) for value in item):
             yield _Leaf(name, (len(item),), 8, "tokens" if isinstance(item[0], int) else "values")
         else:
-            # Fields are told apart by their places, examples are alike; batches of fields may be in a list.
+            # Fields differ by their places, examples are alike; batches of fields may be in a list.
             are_fields = isinstance(item, tuple) or any(len(getattr(one, "shape", ())) > 1 for one in item)
             for place, value in enumerate(item):
                 yield from _leaves(value, f"{name}.{place}" if are_fields else name, depth + 1)

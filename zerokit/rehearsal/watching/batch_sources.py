@@ -1,4 +1,4 @@
-"""Data that loaders give batches of: which came, which are to follow, what the report says of them."""
+"""The batches of a data set: those that came, those that are to follow, and what the report shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Rehearsed:
     first_step: int
     """The optimizer step that it is part of, counted from 1."""
     last_step: int
-    """The same, unless no engine tells how many batches a step takes."""
+    """The same, unless no engine shows how many batches a step takes."""
     fits: bool
     """Whether it is of this rank's kind of batches, and has taken the place of one."""
 
@@ -91,7 +91,7 @@ class Source:
         return self.first[0].tokens
 
     def facts(self) -> Batches:
-        """What the report says of batches that were trained on."""
+        """Facts for the report about batches that were trained on."""
         found = self.scan or Scan()
         handed = [one for one in self.rehearsed if one.fits]
         rehearsed = [self.first[0], *(one.candidate.size for one in handed)]
@@ -119,7 +119,7 @@ class Source:
         )
 
     def evaluation_facts(self) -> Evaluation:
-        """What the report says of batches that an evaluation was rehearsed with."""
+        """Facts for the report about batches of an evaluation."""
         found = self.scan or Scan()
         return Evaluation(largest=self.first[0], scanned=found.batches, of=found.of, is_whole=found.is_whole)
 

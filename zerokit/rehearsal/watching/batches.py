@@ -25,7 +25,7 @@ from zerokit.rehearsal.watching.reading import Reading
 from zerokit.rehearsal.watching.scan import Candidate, Scan, scan
 from zerokit.rehearsal.watching.scan import install as watch_torch
 
-_MAKE = Patch("torch.utils.data.dataloader:DataLoader", "__init__", "find data that nobody asks for")
+_MAKE = Patch("torch.utils.data.dataloader:DataLoader", "__init__", "find data that is never requested")
 _ITERATE = Patch("torch.utils.data.dataloader:DataLoader", "__iter__", "find the largest batches")
 _NEXT = Patch("torch.utils.data.dataloader:_BaseDataLoaderIter", "__next__", "rehearse the largest batches")
 
@@ -46,7 +46,7 @@ class BatchWatcher:
         seconds: to look for larger ones, in all; 0: none are looked for.
         completed: how many optimizer steps are done.
         divisor: what the script's micro-batch is divided by.
-        is_divided: whether the script's arguments say so already; else its loaders are told.
+        is_divided: whether the script's arguments are changed already; else its loaders are.
         reading: measures how long reading them takes, if time is rehearsed.
     """
 
@@ -138,7 +138,7 @@ class BatchWatcher:
         return arguments, {**given, "batch_size": divided}
 
     def _name_of(self, loader: Any) -> str:
-        """What tells a loader apart on all ranks, of which one may have made or asked others besides.
+        """A name for a loader, the same on all ranks, which may have made other loaders too.
 
         Not the number of its examples, of which ranks may have one more or less than others.
         """
@@ -171,11 +171,11 @@ class BatchWatcher:
         return self.sources[-1]
 
     def _scan(self, loader: Any) -> Scan:
-        """Look through the data, unless the time is up, which the other ranks are told as well."""
+        """Search the data, unless the time is up; the other ranks get the result too."""
         if self._seconds_left <= 0:
             return Scan()
         with _Progress() as progress:
-            return scan(loader, self._seconds_left, progress.tell, most=self.most)
+            return scan(loader, self._seconds_left, progress.show, most=self.most)
 
     def _next(self, original: Any, iterator: Any) -> Any:
         with nullcontext() if self._reading is None else self._reading.next_batch(iterator):
@@ -261,7 +261,7 @@ class BatchWatcher:
         )
 
     def _accumulated(self) -> int | None:
-        """Batches of an optimizer step; None where no engine says so."""
+        """Batches of an optimizer step; None without an engine."""
         steps = [int(engine.gradient_accumulation_steps()) for engine in self._labels.engines]
         return max(steps, default=None)
 
@@ -308,7 +308,7 @@ class BatchWatcher:
         )
 
     def facts(self) -> Batches | None:
-        """What the report says of the batches; None if nothing was trained on."""
+        """Facts for the report about the batches; None if nothing was trained on."""
         source = max(self._trained_on(), key=Source.most_tokens, default=None)
         return None if source is None else source.facts()
 
@@ -320,7 +320,7 @@ class BatchWatcher:
         return [source.tokens[step] or None for step in range(1, self._completed() + 1)]
 
     def reading_facts(self) -> ReadingTime | None:
-        """What the report says of reading data; None where nothing was measured."""
+        """Facts for the report about reading data; None if nothing was measured."""
         source = max(self._trained_on(), key=Source.most_tokens, default=None)
         if source is None or self._reading is None or self._reading.seconds is None:
             return None
@@ -333,7 +333,7 @@ class BatchWatcher:
         )
 
     def evaluation_facts(self) -> Evaluation | None:
-        """What the report says of an evaluation that was rehearsed; None if none was."""
+        """Facts for the report about an evaluation; None if none was rehearsed."""
         source = max((one for one in self.evaluated if one.first), key=Source.most_tokens, default=None)
         return None if source is None else source.evaluation_facts()
 
@@ -341,7 +341,7 @@ class BatchWatcher:
         """The largest batch of data that has loaders, of which none was asked for anything, in words."""
         lines: list[str] = []
         if self._exchange.rank != 0 and self._exchange.is_active:
-            return lines  # rank 0 says it
+            return lines  # rank 0 reports it
         for loader in list(self._never_asked):
             if self._seconds_left <= 0 or any(one.dataset is loader.dataset for one in self.sources):
                 continue
@@ -350,7 +350,7 @@ class BatchWatcher:
             self._seconds_left -= source.scan.seconds
             if source.scan.worst:
                 lines.append(
-                    f"not rehearsed: the loader of a {type(loader.dataset).__name__} was asked for nothing "
+                    f"not rehearsed: the loader of a {type(loader.dataset).__name__} was not used "
                     "within the rehearsed steps (it may be for evaluation); its longest batch is "
                     f"{source.scan.worst[0].size}"
                 )
@@ -359,7 +359,7 @@ class BatchWatcher:
     def _trained_on(self) -> list[Source]:
         """Those whose last batch an optimizer step followed at once, or that gave some for several steps.
 
-        Without an engine nothing else tells training from a look at the data with autograd on.
+        Without an engine nothing else distinguishes training from a look at the data with autograd on.
         """
         completed = self._completed()
         return [
@@ -374,7 +374,7 @@ class BatchWatcher:
 
 
 class _Progress:
-    """Says how far a scan is, where it takes long."""
+    """Shows the progress of a long scan."""
 
     def __enter__(self) -> _Progress:
         self._bar: Any = None
@@ -385,7 +385,7 @@ class _Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def tell(self, done: int, of: int | None, seconds: float) -> None:
+    def show(self, done: int, of: int | None, seconds: float) -> None:
         if seconds < _SECONDS_OF_SILENCE:
             return
         words = "Looking for the longest batches"

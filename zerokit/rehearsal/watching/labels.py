@@ -1,4 +1,4 @@
-"""What blocks of memory are for: parameters, gradients, optimizer states and buffers, by who holds them."""
+"""Labels blocks of memory as parameters, gradients, optimizer states or buffers, by their holders."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _NAMES = {
 
 
 class Labels:
-    """Tells the backend what blocks are for."""
+    """Labels blocks in the backend."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -117,7 +117,7 @@ class Labels:
         return len(self.names) - 1
 
     def label_engines(self) -> None:
-        """Label the blocks of parameters, gradients and optimizer states as they lie between steps."""
+        """Label the blocks of parameters, gradients and optimizer states between steps."""
         for engine in self.engines:
             for name, parameter in engine.module.named_parameters():
                 index = self._name(name)

@@ -1,4 +1,4 @@
-"""The collectives of a rank, as the report tells them."""
+"""The collectives of a rank, for the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Traffic:
         self._step = 0
 
     def add(self, name: str, size: int, group_size: int, *, is_of_rows: bool = False) -> None:
-        """Write one call down.
+        """Record one call.
 
         Args:
             name: the collective, as torch.distributed names it.

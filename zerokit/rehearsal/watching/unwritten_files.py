@@ -44,7 +44,7 @@ class _Tensor(NamedTuple):
 
 class _Kept(NamedTuple):
     state: tuple[int, int] | None
-    """Of what lies at the path: if that has changed, somebody has written there since."""
+    """Of the file at the path: if that has changed, it has been written since."""
     structure: bytes
     storages: list[_Storage]
     tensors: list[_Tensor]
@@ -127,9 +127,9 @@ class UnwrittenFiles:
         kept = self._kept.get(path)
         if kept is None or kept.state != state:
             # On the cluster ranks wait for what is read; here it may not be there yet, or just be opened.
-            told = self._exchange.files_of_others(path, wait=state is None or not state[1])
+            published = self._exchange.files_of_others(path, wait=state is None or not state[1])
             state = _state(path)
-            others = (pickle.loads(one) for one in told)  # noqa: S301  written by this very run
+            others = (pickle.loads(one) for one in published)  # noqa: S301  written by this very run
             kept = next((one for one in others if one.state == state), None)
         return kept
 
@@ -144,7 +144,7 @@ class _WithoutTensors(pickle.Pickler):
         self._backend = backend
         self._places: dict[int, int] = {}
         self._places_of_storages: dict[int, int] = {}
-        self._alive: list[Any] = []  # by whose identity, and whose storages', they are told apart
+        self._alive: list[Any] = []  # so that their identities, and their storages', stay unique
         self.storages: list[_Storage] = []
         self.tensors: list[_Tensor] = []
 

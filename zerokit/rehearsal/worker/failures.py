@@ -37,9 +37,9 @@ from zerokit.rehearsal.watching.suppressed_writes import not_written
 from zerokit.whose_code import is_installed, is_no_file, is_pythons
 
 _GAP = "zerokit cannot stand in for"
-"""What native/dispatch.cpp says of an operator."""
+"""What native/dispatch.cpp reports of an operator."""
 _NO_NAME = "cannot import name"
-"""What Python says of a name that a module lacks."""
+"""What Python reports of a name that a module lacks."""
 _RAISED = re.compile(r"[\w.]*(?:Error|Exception): (.+)")
 """The line of a traceback that says what was raised."""
 _GPU_TOOLS = ("nvidia-smi", "nvcc", "dcgmi", "nsys")
@@ -87,7 +87,7 @@ _LIMITS = (
         "Put what it would load where it looks first, or rehearse where the network is reached",
         (OSError,),
     ),
-    _Limit(  # what huggingface_hub and datasets say of what is not in their cache
+    _Limit(  # of huggingface_hub and datasets, for what is not in their cache
         re.compile(r"outgoing traffic has been disabled|offline mode is enabled", re.IGNORECASE),
         "the script asks the Hub for {repository} this machine has not fetched, and may not ask the network "
         "({error})",
@@ -112,14 +112,14 @@ def hint_for(failure: BaseException) -> str | None:
 
 
 def limit_of(failure: BaseException | None) -> ZerokitError | None:
-    """What the rehearsal or its environment lacks, if `failure` came of that, with what to do."""
+    """What the rehearsal or its environment lacks, if that caused `failure`, with what to do."""
     if failure is None:
         return None
     try:
         return _found_in(failure)
-    except Exception as error:  # what explains a failure never replaces it
+    except Exception as error:  # an explanation never replaces the failure
         failure.add_note(
-            "zerokit could not find out whether this came of the rehearsal, and takes it for the script's "
+            "zerokit could not determine whether the rehearsal caused this, and takes it for the script's "
             f"own ({type(error).__name__}: {_first_line(str(error))}): please report it"
         )
         return None
@@ -140,20 +140,20 @@ def _found_in(failure: BaseException) -> ZerokitError | None:
 
 
 def _chain(failure: BaseException | None) -> Iterator[tuple[BaseException, bool]]:
-    """`failure` and what it came of, and whether that is said to be its cause.
+    """`failure` and the errors behind it, and whether each is a cause.
 
-    What was only being handled is no cause: a script that does without a library of CUDA may fail there of
-    something else. It is one where the clause that handles it raises the other. A gap is one wherever it
-    stands.
+    An error that was only being handled is no cause: a script that works without a CUDA library may fail
+    there for another reason. It is a cause if the clause that handles it raises the other error. A gap is
+    always a cause.
     """
     is_cause = True
     while failure is not None:
         yield failure, is_cause
-        is_cause = is_cause and (failure.__cause__ is not None or _gives_up(failure))
+        is_cause = is_cause and (failure.__cause__ is not None or _raises_in_handler(failure))
         failure = failure.__cause__ or failure.__context__
 
 
-def _gives_up(error: BaseException) -> bool:
+def _raises_in_handler(error: BaseException) -> bool:
     """Whether `error` is raised, or the script ended, by the very clause that handles another one."""
     handled, last = error.__context__, last_of(error)
     if last is None or handled is None or handled.__traceback__ is None:
@@ -161,7 +161,7 @@ def _gives_up(error: BaseException) -> bool:
     if last.tb_frame is not handled.__traceback__.tb_frame:
         return False
     if isinstance(error, SystemExit):
-        return error.code not in (None, 0)  # else the script says that all went well
+        return error.code not in (None, 0)  # else the script reports success
     return raises(last.tb_frame, last.tb_lasti)
 
 
@@ -216,7 +216,7 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
 
 
 def _not_compatible(error: BaseException) -> tuple[str, str] | None:
-    """Which installed module fails while it is imported, as beside a release that it was not made for.
+    """Which installed module fails while it is imported, for example with a release that it was not made for.
 
     Other kinds of errors, such as a file that is not there, may well be of a project that its owner has
     installed, and come on the cluster, too.
@@ -280,14 +280,14 @@ def _not_importable(error: ImportError) -> tuple[str, str]:
             f"Install the {package} that the script was written for, or that the cluster has; the rehearsal "
             "cannot go on without it",
         )
-    what = "the script needs what this environment does not have"  # as a package's own check says
+    what = "the script needs what this environment does not have"  # as a package's own check reports
     if isinstance(error, ModuleNotFoundError):
         what = "the script imports what is not installed in this environment"
     elif _NO_NAME in str(error):
         what = "the script imports what the packages do not have in this environment"
     return (
         f"{what} {said}",
-        "Install it here, too, if the cluster has it, or mend the import; the rehearsal cannot go on without "
+        "Install it here, too, if the cluster has it, or fix the import; the rehearsal cannot go on without "
         "it",
     )
 
@@ -322,9 +322,9 @@ def _is_of_a_stand_in(error: BaseException) -> bool:
 
 
 def _used_library(error: BaseException) -> tuple[str, str] | None:
-    """Which library that is stood in for takes part in `error`, in words, and what to do.
+    """Which library with a stand-in takes part in `error`, in words, and what to do.
 
-    It is like one release alone.
+    A stand-in is like one release only.
     """
     trace = last_of(error)
     modules: Iterable[str | None]
@@ -350,7 +350,7 @@ def _is_of_own_module(error: ImportError) -> bool:
 
 
 def _is_in_a_target(path: str) -> bool:
-    """Whether a file was put where it lies by ``pip install --target``, as a package's own record says."""
+    """Whether ``pip install --target`` has installed a file, according to a package's record."""
     file = Path(path)
     folders = {Path(entry).absolute() for entry in sys.path} & set(file.parents)  # those imported from
     return any(
@@ -380,7 +380,7 @@ def _fails_unintended(frame: FrameType, offset: int) -> bool:
 
 
 def _is_a_stand_in(module: str) -> bool:
-    """Whether `module` would lie in a package that the rehearsal stands in for."""
+    """Whether `module` would be in a package that has a stand-in."""
     spec = getattr(sys.modules.get(module.partition(".")[0]), "__spec__", None)
     return spec is not None and (spec.origin or "").startswith(OWN)
 
@@ -449,7 +449,7 @@ def tree_of(path: str) -> ast.Module:
 
 
 def named(error: BaseException) -> Iterator[Any]:
-    """Objects that the line names at which Python raised `error`; none if a ``raise`` stands there.
+    """Objects that the line names at which Python raised `error`; none if that line is a ``raise``.
 
     And those that are named where a variable of that line got its value.
     """
@@ -486,7 +486,7 @@ def _names(target: ast.expr) -> set[str]:
 
 
 def _value(node: ast.expr, frame: FrameType) -> Any:
-    """What a name stands for, None if that takes running code."""
+    """The value of a name, None if that takes running code."""
     if isinstance(node, ast.Name):
         return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
     if isinstance(node, ast.Attribute):

@@ -1,9 +1,9 @@
 """No process of a rehearsal outlives it, however it ends.
 
-Between zerokit and each rank stands a process that runs this file alone. The kernel gives it whatever
-processes the rank leaves behind, also those in a session or with an environment of their own (the subreaper
-of prctl(2)). It ends all of them when the rank has ended, or when nobody holds a certain pipe open any more,
-which is when zerokit lets go of it or is killed.
+A process between zerokit and each rank runs only this file. The kernel gives it all processes that the rank
+leaves behind, also those with a session or an environment of their own (the subreaper of prctl(2)). It ends
+all of them when the rank has ended, or when a pipe is closed, whose other end zerokit holds: when zerokit
+closes it or is killed.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ class GuardedProcess(subprocess.Popen[bytes]):
 
     Args:
         command: words.
-        variables: what its environment has beside this one's.
+        variables: added to this process's environment.
         streams: its `stdin`, `stdout` and `stderr`, as for Popen.
     """
 
     def __init__(self, command: list[str], variables: Mapping[str, str], **streams: Any) -> None:
-        told, held = os.pipe()
+        ended_pipe, held = os.pipe()
         self._held = [held]
-        # Not in this environment: what is preloaded is the rank's.
+        # Not in this environment: preloaded libraries are for the rank only.
         set_for_it = ["env", *(f"{name}={value}" for name, value in variables.items())]
-        guard = [sys.executable, "-I", "-S", __file__, str(told)]
+        guard = [sys.executable, "-I", "-S", __file__, str(ended_pipe)]
         try:
             super().__init__(
-                [*guard, *set_for_it, *command], pass_fds=[told], start_new_session=True, **streams
+                [*guard, *set_for_it, *command], pass_fds=[ended_pipe], start_new_session=True, **streams
             )
         except BaseException:
-            self.let_go()
+            self.kill()
             raise
         finally:
-            os.close(told)
+            os.close(ended_pipe)
 
-    def let_go(self) -> None:
-        """Have all of it end that still runs; any thread may, more than once."""
+    def kill(self) -> None:
+        """Have all of it end that still runs; any thread may call this, more than once."""
         with suppress(IndexError):
             os.close(self._held.pop())
 
     def end(self) -> None:
         """End all of it that still runs, and wait until it has."""
-        self.let_go()
+        self.kill()
         self.wait()
 
 
 def _main() -> NoReturn:
-    told, command = int(sys.argv[1]), sys.argv[2:]
-    os.set_inheritable(told, False)
+    ended_pipe, command = int(sys.argv[1]), sys.argv[2:]
+    os.set_inheritable(ended_pipe, False)
     ctypes.CDLL(None).prctl(_TAKE_ORPHANS, 1)
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
@@ -72,8 +72,8 @@ def _main() -> NoReturn:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
     rank = _start(command)
-    status = _status_of(rank, told, woken)
-    _end_children()  # first: whoever reads what the rank prints waits until nobody can print any more
+    status = _status_of(rank, ended_pipe, woken)
+    _end_children()  # first: readers of the rank's output wait until all that could print have ended
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank's own is enough
         if os.WTERMSIG(status) == signal.SIGINT:  # which Python handles itself
@@ -94,13 +94,13 @@ def _start(command: list[str]) -> int:
     return rank
 
 
-def _status_of(rank: int, told: int, woken: int) -> int:
-    """As waitpid(2) has it; of a rank that was killed, if nobody holds `told` open before the rank ends."""
+def _status_of(rank: int, ended_pipe: int, woken: int) -> int:
+    """The status as of waitpid(2); SIGKILL if the pipe is closed before the rank ends."""
     poll = select.poll()  # any descriptor, also one that is too large for select
-    for one in (told, woken):
+    for one in (ended_pipe, woken):
         poll.register(one, select.POLLIN)
     while True:
-        if told in dict(poll.poll()):
+        if ended_pipe in dict(poll.poll()):
             return signal.SIGKILL
         with suppress(BlockingIOError):
             os.read(woken, 4096)

@@ -32,7 +32,7 @@ _NOT_TAKEN = (
 
 
 def no_such_module(name: str, why: str = "no such module") -> ZerokitError:
-    """What is said of a module that cannot be run, be it looked for by the command or by a rank."""
+    """The error for a module that cannot be run."""
     hint = "Name one of the current folder or of an installed package, as python -m would find it"
     return ZerokitError(why, where=f"-m {name}", hint=hint)
 
@@ -60,7 +60,7 @@ def script_arguments(job: RehearsalJob) -> list[str]:
     """The script's arguments as the launcher hands them on.
 
     `deepspeed` puts the local rank before all others (deepspeed/launcher/launch.py); torchrun and accelerate
-    tell it by LOCAL_RANK alone.
+    only set LOCAL_RANK.
     """
     if job.launcher != "deepspeed":
         return job.arguments
@@ -94,8 +94,8 @@ def _prepare_by_accelerate(job: RehearsalJob) -> _Environment:
     words = f"accelerate launch {shlex.join(job.accelerate_arguments)}" if job.accelerate_arguments else None
     file = job.accelerate_config
     where = file or words or "--launcher accelerate"
-    mend_file = "Mend it by accelerate config"
-    mend_words = "accelerate launch --help lists what it takes"
+    fix_file = "Fix it by accelerate config"
+    fix_words = "accelerate launch --help lists what it takes"
     try:
         environment = _accelerate_environment(job)
     except ImportError as error:
@@ -104,15 +104,15 @@ def _prepare_by_accelerate(job: RehearsalJob) -> _Environment:
         ) from None
     except SystemExit:  # of argparse, which sees words, and nothing of a file
         raise LaunchError(
-            "accelerate launch refuses this, as it says above", where=words or where, hint=mend_words
+            "accelerate launch refuses this, as printed above", where=words or where, hint=fix_words
         ) from None
     except Exception as error:
-        # Without words it is the file's doing: this one, or the one that accelerate config has written.
-        mends = [*([mend_file] if file or not words else []), *([mend_words] if words else [])]
+        # Without arguments the file is the reason: this one, or the one that accelerate config wrote.
+        fixes = [*([fix_file] if file or not words else []), *([fix_words] if words else [])]
         raise LaunchError(
             f"accelerate launch refuses this: {error}",
             where=f"{file} with {words}" if file and words else where,
-            hint="; ".join(mends),
+            hint="; ".join(fixes),
         ) from None
     added = {name: value for name, value in environment.items() if name not in _NOT_TAKEN}
     os.environ.update(added)
@@ -142,7 +142,7 @@ def _accelerate_environment(job: RehearsalJob) -> _Environment:
 
 
 def _command(job: RehearsalJob) -> list[str]:
-    """Arguments of `accelerate launch`: what the rehearsal was told stands before what the file says."""
+    """Arguments of `accelerate launch`: options of the rehearsal take precedence over its file."""
     nodes = job.cluster.num_nodes
     config = ["--config_file", str(Path(job.accelerate_config))] if job.accelerate_config else []
     return [

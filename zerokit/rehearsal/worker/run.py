@@ -1,8 +1,8 @@
 """Runs one rank of a rehearsal in this process: `python -m zerokit.rehearsal.worker.run JOB.json`.
 
-Exit codes: 0 the recording is saved; 2 a mistake in the input or a gap of the rehearsal, told in one line on
-stderr; 3 the script raised, and its traceback is on stderr as it would be on the cluster; 4 likewise, if it
-does not come of a value that was made up.
+Exit codes: 0 the recording is saved; 2 a mistake in the input or a gap of the rehearsal, printed in one line
+on stderr; 3 the script raised, and its traceback is on stderr as it would be on the cluster; 4 the same,
+unless a value that was made up caused it.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def _may_rest_on_values(failure: BaseException, rank: VirtualRank) -> bool:
     return isinstance(failure, kinds) and (rank.backend.flops > 0 or rank.exchange.substituted > 0)
 
 
-def _stay() -> None:
-    """Let a script that ends its process by os._exit, as zerokit's own do, come back here instead."""
+def _intercept_exit() -> None:
+    """Make os._exit, by which zerokit's own scripts end, return here."""
     leave, process = os._exit, os.getpid()
 
     def come_back(status: int) -> NoReturn:
@@ -135,7 +135,7 @@ def _stay() -> None:
 def _run_script(job: RehearsalJob) -> None:
     """As `python SCRIPT ARGS` or `python -m MODULE ARGS` would."""
     os.chdir(job.cwd)
-    _stay()
+    _intercept_exit()
     launchers.prepare(job)
     sys.argv = [job.script, *launchers.script_arguments(job)]
     if job.module:
@@ -167,13 +167,13 @@ def _versions() -> dict[str, str]:
 
 def _print_traceback(failure: BaseException) -> None:
     """Without what only passes on: frames of the rehearsal's own and of runpy that others follow."""
-    told = traceback.TracebackException.from_exception(failure)
-    one: traceback.TracebackException | None = told
+    shown = traceback.TracebackException.from_exception(failure)
+    one: traceback.TracebackException | None = shown
     while one is not None:
-        shown = [frame for frame in one.stack[:-1] if not frame.filename.startswith(_PASSING_ON)]
-        one.stack = traceback.StackSummary.from_list([*shown, *one.stack[-1:]])
+        frames = [frame for frame in one.stack[:-1] if not frame.filename.startswith(_PASSING_ON)]
+        one.stack = traceback.StackSummary.from_list([*frames, *one.stack[-1:]])
         one = one.__cause__ or one.__context__
-    told.print()
+    shown.print()
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ _ALLOCATOR_FIGURES = {
 _LARGER_THAN_A_LOSS = 1024
 """Bytes of what scripts reduce to print it."""
 
-# What a block is for, by the line that made it, where no label says so. First match counts.
+# The category of a block without a label, by the line that made it. First match counts.
 _BY_LINE: tuple[tuple[str, Category], ...] = (
     (".copy_grads_in_partition", "gradients"),
     ("zero/partition_parameters.py", "parameters"),
@@ -87,7 +87,7 @@ _BY_PHASE: dict[RunPhase, Category] = {
 
 
 class VirtualRank:
-    """The rank that this process plays, with all that follows its run in place.
+    """The rank that this process plays, with everything that follows its run installed.
 
     Args: as of :func:`zerokit.rehearsal.virtual_cluster`, which makes it.
     """
@@ -157,7 +157,7 @@ class VirtualRank:
             watcher.install()
 
     def close(self) -> None:
-        """Let the other ranks go on without this one, and remove what stood in for files of the script."""
+        """Let the other ranks go on without this one, and remove stand-ins for files of the script."""
         self.exchange.close(FAILED)
         self.overriding.close()
 
@@ -259,7 +259,7 @@ def _times(rank: VirtualRank, time: RankTime) -> RankTimes:
 
 
 def _warnings(rank: VirtualRank) -> list[str]:
-    """What of the run differs from a real one's."""
+    """How the run differs from a real one."""
     warnings = []
     if rank.backend.random_elements_skipped and rank.batches.are_uneven():
         warnings.append(
@@ -268,7 +268,7 @@ def _warnings(rank: VirtualRank) -> list[str]:
         )
     if unknown := rank.exchange.unknown_values:
         warnings.append(
-            f"{unknown} values came from a rank that was not rehearsed beside this one, which went on with "
+            f"{unknown} values came from a rank that was not rehearsed with this one, which went on with "
             "its own"
         )
     warnings += compiled_otherwise() + launched() + sized() + not_loaded() + not_installed() + taken()
@@ -304,7 +304,7 @@ def train_together(calls: Sequence[Collective]) -> bool:
 
 
 def _of_notes(notes: list[Note], sites: list[str], rank: VirtualRank) -> list[str]:
-    """Warnings of what the library met and went on from."""
+    """Warnings about gaps that the library went on from."""
     own = f"cuda:{rank.rank % rank.gpus_per_node}"
     warnings = []
     for note in notes:
