@@ -262,7 +262,7 @@ def writes_by_itself(node: ast.AST) -> bool:
 ALLOWED = {
     "files.py": "the writer itself",
     "checkpoint/archive_writer.py": "a member of an archive",
-    "rehearsal/processes.py": "the log of a process",
+    "rehearsal/parent/processes.py": "the log of a process",
     "staging.py": "locks, and lines added as they come, at names that zerokit chooses",
     "training/measure.py": "a switch of the kernel's",
 }

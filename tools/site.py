@@ -37,10 +37,10 @@ API = {
     "rehearse": (
         "Rehearsals",
         [
-            "zerokit.rehearsal.rehearse",
-            "zerokit.rehearsal.report",
+            "zerokit.rehearsal.parent.rehearse",
+            "zerokit.rehearsal.report.report",
             "zerokit.rehearsal.process_setup",
-            "zerokit.rehearsal.virtual_rank",
+            "zerokit.rehearsal.worker.virtual_rank",
         ],
     ),
     "models": ("Models", ["zerokit.models"]),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from zerokit.ds_config import DSConfig as DSConfig
     from zerokit.ds_config import check as check
     from zerokit.estimation.ask import estimate as estimate
-    from zerokit.rehearsal.rehearse import rehearse as rehearse
+    from zerokit.rehearsal.parent.rehearse import rehearse as rehearse
 
 __version__ = "0.1.0"
 
@@ -24,7 +24,7 @@ _HOMES = {
     "DSConfig": "zerokit.ds_config",
     "check": "zerokit.ds_config",
     "estimate": "zerokit.estimation.ask",
-    "rehearse": "zerokit.rehearsal.rehearse",
+    "rehearse": "zerokit.rehearsal.parent.rehearse",
 }
 
 

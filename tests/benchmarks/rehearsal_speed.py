@@ -6,7 +6,6 @@ time is the process's own, from start to report, with all that it imports.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -14,8 +13,9 @@ from pathlib import Path
 
 from tests.benchmarks.cost import Cost, cost_of, print_ratios
 from zerokit.hardware.gpus import find_gpu
-from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.recording import Recording
 
 SCRIPT = Path(__file__).resolve().with_name("rehearsal_scripts") / "train_config.py"
 STEPS = 2
@@ -70,14 +70,14 @@ def rehearse(case: Case, folder: Path) -> Cost:
         steps=case.steps,
         timed_on=find_gpu("H100") if case.timed else None,
         cwd=str(folder),
-        report_file=str(folder / "report.json"),
+        recording_file=str(folder / "rank-0.npz"),
     )
     job_file = folder / "job.json"
-    job_file.write_text(job.model_dump_json(), encoding="utf-8")
-    cost = cost_of([sys.executable, "-m", "zerokit.rehearsal.worker", str(job_file)])
-    report = json.loads(Path(job.report_file).read_text(encoding="utf-8"))
-    if report["steps"] != case.steps:
-        sys.exit(f"{case.name}: {report['steps']} steps were rehearsed instead of {case.steps}")
+    job_file.write_text(job.to_json(), encoding="utf-8")
+    cost = cost_of([sys.executable, "-m", "zerokit.rehearsal.worker.run", str(job_file)])
+    steps = Recording.load(job.recording_file).completed_steps
+    if steps != case.steps:
+        sys.exit(f"{case.name}: {steps} steps were rehearsed instead of {case.steps}")
     return cost
 
 

@@ -239,8 +239,9 @@ def test_weights_are_files_of_the_folder(name: str, folder: Path) -> None:
     (folder / "model.safetensors").unlink(missing_ok=True)
     index = {"metadata": {}, "weight_map": {"weight": name}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert f"{folder / name} leads out of its folder" in error_of(folder)
-    with pytest.raises(ModelError, match="leads out of its folder"):
+    reason = "leads out of its folder" if name == "link.safetensors" else "is not in its folder"
+    assert reason in error_of(folder)
+    with pytest.raises(ModelError, match=reason):
         weight_files(folder, where="w")
 
 

@@ -2,6 +2,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -9,28 +10,41 @@ import pytest
 
 from tests import processes
 from tests.rehearsal import fake_worker
-from tests.rehearsal.recordings import device_with, job, training
+from tests.rehearsal.recordings import Recorder, job, training
 from zerokit.choices import Launcher
 from zerokit.cli.rehearse import rehearse as command
 from zerokit.errors import LaunchError, ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
-from zerokit.rehearsal.analysis import analyse
-from zerokit.rehearsal.combined import on_nodes
-from zerokit.rehearsal.rehearse import rehearse
+from zerokit.rehearsal.devices import virtual_device
+from zerokit.rehearsal.facts import RankFacts
+from zerokit.rehearsal.parent.rehearse import rehearse
+from zerokit.rehearsal.recording import Recording
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.combination import on_nodes
 
 pytestmark = pytest.mark.torch
 
 Run = Callable[..., tuple[int, str, str]]
 
-REPORT = analyse(training(), job())
-DOES_NOT_FIT = analyse(training(), job(device=device_with(2**30)))
+RECORDING = training()
+SMALL_GPU = ["--gpu-memory", "1GiB"]
+"""On which the recorded run does not fit."""
+
+
+def _held(size: int) -> Recording:
+    """A run that holds so many bytes."""
+    run = Recorder()
+    run.allocate(size)
+    run.end_step(1)
+    run.end_step(1)
+    return run.recording()
 
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     fake_worker.install(monkeypatch, tmp_path)
-    return fake_worker.script(tmp_path, report=REPORT)
+    return fake_worker.script(tmp_path, recording=RECORDING)
 
 
 @pytest.fixture
@@ -126,16 +140,14 @@ def test_a_script_whose_engine_makes_no_step_is_not_said_to_fit(
     zerokit: Run, tmp_path: Path, script: Path
 ) -> None:
     for done, reached in ((5, "after 5 of the 8 micro-steps"), (0, "as engine.step() was never called: ")):
-        run = REPORT.run.model_copy(update={"idle_micro_steps": (done, 8)})
-        idle = {"steps": 0, "run": run}
-        fake_worker.script(tmp_path, report=REPORT.model_copy(update=idle))
+        facts = RankFacts(idle_micro_steps=(done, 8))
+        fake_worker.script(tmp_path, recording=replace(RECORDING, step_marks=(), facts=facts))
         code, out, err = zerokit("rehearse", "--num-gpus", 16, script)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert (
             f"train.py: ended by itself before its DeepSpeed engine made an optimizer step, {reached}" in err
         )
-    fake_worker.script(tmp_path, report=DOES_NOT_FIT.model_copy(update=idle))
-    assert zerokit("rehearse", "--num-gpus", 16, "--no-advise", script)[0] == 1
+    assert zerokit("rehearse", "--num-gpus", 16, *SMALL_GPU, "--no-advise", script)[0] == 1
 
 
 def test_an_option_behind_the_script_is_named(zerokit: Run, script: Path) -> None:
@@ -150,8 +162,8 @@ def test_times_are_written_as_people_write_them(
 ) -> None:
     given: list[float | None] = []
     monkeypatch.setattr(
-        "zerokit.rehearsal.rehearse.rehearse_together",
-        lambda *_, timeout, **__: given.append(timeout) or [REPORT],
+        "zerokit.rehearsal.parent.start.rehearse_together",
+        lambda *_, timeout, **__: given.append(timeout) or ([RECORDING], None),
     )
     for text, seconds in (("5min", 300), ("5m", 300), ("300", 300), ("300s", 300), ("1h", 3600)):
         assert zerokit("rehearse", "--num-gpus", 1, "--timeout", text, "--scan", text, script)[0] == 0
@@ -162,7 +174,7 @@ def test_a_plot_without_matplotlib_ends_before_the_run(
     zerokit: Run, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = tmp_path / "ran"
-    fake_worker.script(tmp_path, f"open({str(ran)!r}, 'w')", REPORT)
+    fake_worker.script(tmp_path, f"open({str(ran)!r}, 'w')", RECORDING)
     find = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "matplotlib" else find(name))
     code, _, err = zerokit("rehearse", "--num-gpus", 4, "--plot", tmp_path / "a.png", script)
@@ -175,7 +187,8 @@ def test_the_report_is_json_on_stdout_and_in_a_file(zerokit: Run, tmp_path: Path
     file = tmp_path / "report.json"
     code, out, _ = zerokit("rehearse", "--num-gpus", 16, "--format", "json", "-o", file, script)
     assert code == 0
-    judged = on_nodes(REPORT, Cluster(16, gpu=find_gpu("H100")))
+    alone = analyse(RECORDING, job(script=str(script), device=virtual_device(find_gpu("H100"))))
+    judged = on_nodes(alone, Cluster(16, gpu=find_gpu("H100")))
     both = {**judged.model_dump(mode="json"), "ranks_rehearsed": [0, 15]}
     assert json.loads(out) == json.loads(file.read_text()) == both
     code, out, _ = zerokit("rehearse", "--num-gpus", 16, "-o", "-", script)
@@ -186,22 +199,21 @@ def test_the_report_is_json_on_stdout_and_in_a_file(zerokit: Run, tmp_path: Path
 
 
 def test_what_does_not_fit_gives_1(zerokit: Run, tmp_path: Path, script: Path) -> None:
-    fake_worker.script(tmp_path, report=DOES_NOT_FIT)
-    code, out, _ = zerokit("rehearse", "--num-gpus", 16, "--no-advise", script)
+    code, out, _ = zerokit("rehearse", "--num-gpus", 16, *SMALL_GPU, "--no-advise", script)
     assert code == 1
     assert "Does not fit: needs" in out
 
 
 def test_what_would_not_end_gives_2_above_its_report(zerokit: Run, tmp_path: Path, script: Path) -> None:
     alone = """
-from zerokit.rehearsal.call_order import STEPS_DONE
-from zerokit.rehearsal.exchange import Exchange
+from zerokit.rehearsal.ranks.call_order import STEPS_DONE
+from zerokit.rehearsal.ranks.exchange import Exchange
 exchange = Exchange(pathlib.Path(job["exchange_folder"]), job["rank"], 16)
 if job["rank"] == 0:
-    exchange.note_call(tuple(range(16)), "barrier")
+    exchange.record_call(tuple(range(16)), "barrier")
 exchange.close(STEPS_DONE, steps=2)
 """
-    fake_worker.script(tmp_path, "import pathlib" + alone, REPORT)
+    fake_worker.script(tmp_path, "import pathlib" + alone, RECORDING)
     code, out, _ = zerokit("rehearse", "--num-gpus", 16, script)
     assert code == 2
     first, second, *_ = out.splitlines()
@@ -212,12 +224,10 @@ exchange.close(STEPS_DONE, steps=2)
 
 
 def test_what_does_not_fit_gets_advice(zerokit: Run, tmp_path: Path, script: Path) -> None:
-    smaller = DOES_NOT_FIT.model_copy(
-        update={"device": DOES_NOT_FIT.device.model_copy(update={"peak_bytes": 2**20})}
-    )
-    change = "if 'gradient_checkpointing' in job['overrides']: give(" + repr(smaller.model_dump_json()) + ")"
-    fake_worker.script(tmp_path, report=DOES_NOT_FIT, then=change)
-    code, out, _ = zerokit("rehearse", "--num-gpus", 16, "--format", "json", script)
+    smaller = _held(2**20)
+    change = f"if 'gradient_checkpointing' in job['overrides']: {fake_worker.saved(tmp_path, smaller)}"
+    fake_worker.script(tmp_path, recording=RECORDING, then=change)
+    code, out, _ = zerokit("rehearse", "--num-gpus", 16, *SMALL_GPU, "--format", "json", script)
     assert code == 1
     assert [(one["change"], one["peak_bytes"]) for one in json.loads(out)["advice"]] == [
         ("gradient checkpointing", 2**20)
@@ -227,22 +237,19 @@ def test_what_does_not_fit_gets_advice(zerokit: Run, tmp_path: Path, script: Pat
 def test_a_change_is_rehearsed_on_all_ranks_that_differ_and_named_if_it_fails(
     zerokit: Run, tmp_path: Path, told: Path, script: Path
 ) -> None:
-    larger = DOES_NOT_FIT.model_copy(
-        update={"device": DOES_NOT_FIT.device.model_copy(update={"peak_bytes": 2**40})}
-    )
     note = f"""
 changed = "" if job["num_gpus"] == 16 else "more"
 if not job["overrides"]:
     folder = pathlib.Path(job["exchange_folder"])
     open(f'{told}/{{changed}}{{job["rank"]}}', "w").write(str([file.name for file in folder.iterdir()]))
 if job["rank"]:
-    give({larger.model_dump_json()!r})
+    {fake_worker.saved(tmp_path, _held(2**40))}
 if changed and job["rank"]:
     print("RuntimeError: no room")
     raise SystemExit(3)
 """
-    fake_worker.script(tmp_path, "import pathlib", DOES_NOT_FIT, note)
-    code, out, _ = zerokit("rehearse", "--num-gpus", 16, script)
+    fake_worker.script(tmp_path, "import pathlib", RECORDING, note)
+    code, out, _ = zerokit("rehearse", "--num-gpus", 16, "--details", *SMALL_GPU, script)
     assert code == 1
     assert sorted(file.name for file in told.iterdir()) == ["0", "15", "more0", "more31"]
     why = "twice the GPUs: the script fails after 2 optimizer steps (RuntimeError: no room)"
@@ -267,8 +274,7 @@ def test_a_worker_that_has_said_why_is_not_talked_over(zerokit: Run, tmp_path: P
 
 def test_the_worker_is_told_everything(zerokit: Run, tmp_path: Path, told: Path, script: Path) -> None:
     note = f"import json; open(f'{told}/{{job[\"rank\"]}}', 'w').write(json.dumps(job))"
-    note += "; job['trace_file'] and pathlib.Path(job['trace_file']).write_text('traced')"
-    fake_worker.script(tmp_path, f"import pathlib; {note}", REPORT)
+    fake_worker.script(tmp_path, f"import pathlib; {note}", RECORDING)
     trace = tmp_path / "t.json"
     zerokit(
         "rehearse", "--num-gpus", 16, "--gpu-memory", "40GiB", "--steps", 3, "--trace", trace,
@@ -281,9 +287,7 @@ def test_the_worker_is_told_everything(zerokit: Run, tmp_path: Path, told: Path,
     assert first["arguments"] == last["arguments"] == ["--steps", "9", "-o", "x", "--", "--help"]
     assert first["overrides"] == {"ds_config": {"zero_optimization.stage": 3, "optimizer.type": "Lion"}}
     assert (first["steps"], first["device"]["total_bytes"], first["module"]) == (3, 40 * 2**30, False)
-    # The worker sees an overlay; the command brings the file out.
-    assert (Path(first["trace_file"]).name, last["trace_file"]) == ("t.json", None)
-    assert trace.read_text() == "traced"
+    assert json.loads(trace.read_text())["traceEvents"]
     assert first["cwd"] == str(Path.cwd())
 
 
@@ -299,7 +303,7 @@ def test_the_worker_is_told_everything(zerokit: Run, tmp_path: Path, told: Path,
 def test_the_card_is_told_to_the_worker(
     zerokit: Run, tmp_path: Path, told: Path, script: Path, options: list[str], name: str, memory: int
 ) -> None:
-    fake_worker.script(tmp_path, f"import json; open('{told}/job', 'w').write(json.dumps(job))", REPORT)
+    fake_worker.script(tmp_path, f"import json; open('{told}/job', 'w').write(json.dumps(job))", RECORDING)
     assert zerokit("rehearse", "--num-gpus", 1, *options, script)[0] == 0
     job = json.loads((told / "job").read_text())
     assert (job["device"]["name"], job["device"]["total_bytes"]) == (name, memory)
@@ -313,7 +317,7 @@ def test_what_is_uncertain_of_a_card_is_a_warning_of_the_report(zerokit: Run, sc
 
 
 def test_one_rank_alone(zerokit: Run, tmp_path: Path, told: Path, script: Path) -> None:
-    fake_worker.script(tmp_path, f"open(f'{told}/{{job[\"rank\"]}}', 'w')", REPORT)
+    fake_worker.script(tmp_path, f"open(f'{told}/{{job[\"rank\"]}}', 'w')", RECORDING)
     assert zerokit("rehearse", "--num-gpus", 16, "--rank", 5, script)[0] == 0
     assert [file.name for file in told.iterdir()] == ["5"]
 
@@ -323,7 +327,7 @@ def test_a_module_gets_its_arguments(
 ) -> None:
     # The worker of these tests reads what it is told to run as a file, whatever the name.
     monkeypatch.chdir(tmp_path)
-    fake_worker.script(tmp_path, f"import json; open('{told}/job', 'w').write(json.dumps(job))", REPORT)
+    fake_worker.script(tmp_path, f"import json; open('{told}/job', 'w').write(json.dumps(job))", RECORDING)
     (tmp_path / "train.py").rename(tmp_path / "package.train")
     (tmp_path / "package.py").touch()
     assert zerokit("rehearse", "--num-gpus", 1, "-m", "package.train", "-m", "--lr=1")[0] == 0
@@ -333,8 +337,9 @@ def test_a_module_gets_its_arguments(
 
 
 def test_reporting_needs_no_torch() -> None:
-    names = "recording report analysis table plot trace snapshot overheads job timeline processes advice"
-    imports = ", ".join(f"zerokit.rehearsal.{name}" for name in names.split())
+    names = ["recording", "parent.processes", "parent.advice", "report.report", "report.analysis"]
+    names += ["report.tables", "report.plots", "report.trace", "report.snapshot", "report.playing"]
+    imports = ", ".join(f"zerokit.rehearsal.{name}" for name in names)
     check = f"import zerokit.cli.rehearse, {imports}, sys; "
     check += "assert not {'torch', 'transformers', 'deepspeed', 'matplotlib'} & set(sys.modules)"
     processes.checked([sys.executable, "-c", check])
@@ -394,7 +399,7 @@ def test_the_device_is_built_in_sight_once_and_after_all_else_is_checked(
         built.append("built")
         raise LaunchError("no C++ compiler", where="rehearse")
 
-    monkeypatch.setattr("zerokit.rehearsal.rehearse.built_library", build)
+    monkeypatch.setattr("zerokit.rehearsal.parent.start.built_library", build)
     for options in (["absent.py"], ["--rank", 9, script], ["--gpu", "gaudi2", script]):
         assert zerokit("rehearse", "--num-gpus", 4, *options)[0] == 2
     assert built == []

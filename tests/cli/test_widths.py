@@ -100,9 +100,9 @@ def test_reports_break_no_word_and_no_number(
     in_columns: InColumns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.rehearsal.recordings import device_with, job, training
-    from zerokit.rehearsal.analysis import analyse
-    from zerokit.rehearsal.report import Advice
-    from zerokit.rehearsal.table import print_report
+    from zerokit.rehearsal.report.analysis import analyse
+    from zerokit.rehearsal.report.report import Advice
+    from zerokit.rehearsal.report.summary import print_report
 
     monkeypatch.setattr("zerokit.quickstart.run.home", lambda: tmp_path)
     advice = Advice(
@@ -117,7 +117,7 @@ def test_reports_break_no_word_and_no_number(
     losses = {"loss_before": 10.5, "loss_after": 2.1}
     trained = {**losses, "tokens_per_second": 12345.6, "peak_memory_bytes": 2**31}
     plan = make_plan(tmp_path, Devices("CPU", 2, "bf16"))
-    for act in (lambda: print_report(report), lambda: show(summary(plan, [trained] * 2, 61))):
+    for act in (lambda: print_report(report, details=True), lambda: show(summary(plan, [trained] * 2, 61))):
         wide = in_columns(200, act)
         for columns in NARROW:
             assert_whole(wide, in_columns(columns, act), columns)

@@ -29,7 +29,7 @@ from tests.tiny import REPOSITORY
 from zerokit.distributed.ranks import free_port
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import VirtualDevice, virtual_device
-from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.parent.job import RehearsalJob
 
 SCRIPT = REPOSITORY / "tests" / "gpu" / "train_once.py"
 WRITTEN = REPOSITORY / "docs" / "measured" / "gpu.json"
@@ -145,12 +145,12 @@ def rehearse(
         steps=NEVER,
         device=device,
         cwd=str(folder),
-        report_file=str(folder / f"{configuration.name}.report.json"),
+        recording_file=str(folder / f"{configuration.name}.npz"),
     )
     job_file = folder / f"{configuration.name}.job"
-    job_file.write_text(job.model_dump_json(), encoding="utf-8")
+    job_file.write_text(job.to_json(), encoding="utf-8")
     environment = {**os.environ, **configuration.environment}
-    _run(["-m", "zerokit.rehearsal.worker", str(job_file)], environment, seconds)
+    _run(["-m", "zerokit.rehearsal.worker.run", str(job_file)], environment, seconds)
     return dict(json.loads(output.read_text(encoding="utf-8")))
 
 

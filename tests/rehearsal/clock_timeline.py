@@ -28,7 +28,7 @@ def steps(rank: Any, *, overlap_comm: bool, prefetch: int) -> dict[str, Any]:
     import torch
 
     from zerokit.rehearsal.recording import SPAN
-    from zerokit.rehearsal.timing.breakdown import breakdown
+    from zerokit.rehearsal.report.step_time import breakdown
 
     class Model(torch.nn.Module):
         def __init__(self) -> None:

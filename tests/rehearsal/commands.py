@@ -15,7 +15,7 @@ from tests.tiny import REPOSITORY
 
 SCRIPTS = REPOSITORY / "tests" / "rehearsal" / "scripts"
 _COMMAND = "from zerokit.cli.main import main; main()"
-_SET = f"from zerokit.rehearsal import processes; processes.WORKER = {forked_worker.__name__!r}"
+_SET = f"from zerokit.rehearsal.parent import processes; processes.WORKER = {forked_worker.__name__!r}"
 
 
 @dataclass(frozen=True)

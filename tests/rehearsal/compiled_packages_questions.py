@@ -19,8 +19,8 @@ def packages_found(rank: VirtualRank) -> dict[str, Any]:
     """What is found of Apex before and after the script imports it, and what the report says."""
     from transformers.utils import import_utils
 
-    from zerokit.rehearsal.limits import limit_of
     from zerokit.rehearsal.stand_ins.compiled_packages import taken
+    from zerokit.rehearsal.worker.failures import limit_of
 
     def found() -> list[Any]:
         import_utils.is_apex_available.cache_clear()

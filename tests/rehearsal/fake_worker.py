@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from zerokit.rehearsal import processes, rehearse
-from zerokit.rehearsal.report import RehearsalReport
+from zerokit.rehearsal.parent import processes, start
+from zerokit.rehearsal.recording import Recording
 
 _MODULE = """
-import json, pathlib, sys
+import json, pathlib, shutil, sys
 job = json.loads(pathlib.Path(sys.argv[1]).read_text())
-exec(pathlib.Path(job["script"]).read_text(), {"job": job, "give":
-pathlib.Path(job["report_file"]).write_text})
+def give(file):
+    shutil.copy(file, job["recording_file"])
+exec(pathlib.Path(job["script"]).read_text(), {"job": job, "give": give})
 """
 
 
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Have :mod:`zerokit.rehearsal.processes` start this worker for the length of a test."""
+    """Have :mod:`zerokit.rehearsal.parent.processes` start this worker for the length of a test."""
     (folder / "fake_rehearsal_worker.py").write_text(_MODULE)
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
     monkeypatch.setattr(processes, "WORKER", "fake_rehearsal_worker")
-    monkeypatch.setattr(rehearse, "built_library", lambda: None)
+    monkeypatch.setattr(start, "built_library", lambda: None)
 
 
-def script(folder: Path, code: str = "", report: RehearsalReport | None = None, then: str = "") -> Path:
-    """A script that runs `code`, gives `report` to its worker and runs `then`."""
+def saved(folder: Path, recording: Recording) -> str:
+    """Save `recording`; return code that gives it to the worker."""
+    file = folder / f"given-{len(list(folder.glob('given-*')))}.npz"
+    recording.save(file)
+    return f"give({str(file)!r})"
+
+
+def script(folder: Path, code: str = "", recording: Recording | None = None, then: str = "") -> Path:
+    """A script that runs `code`, gives `recording` to its worker and runs `then`."""
     path = folder / "train.py"
-    given = "" if report is None else f"give({report.model_dump_json()!r})"
+    given = "" if recording is None else saved(folder, recording)
     path.write_text(f"{code}\n{given}\n{then}\n")
     return path

@@ -1,12 +1,11 @@
 """Rehearsals that share their imports: one process sets a virtual cluster up, and forks for each run.
 
 `python -m tests.rehearsal.feature_runs` is that process: it reads a run from each line of stdin and answers
-with its exit code. A run that has to start from nothing goes through zerokit.rehearsal.processes instead.
+with its exit code. A run that has to start anew goes through zerokit.rehearsal.parent.processes.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,8 +14,10 @@ from types import TracebackType
 
 from tests.rehearsal.recordings import device_with
 from tests.tiny import REPOSITORY
-from zerokit.rehearsal.job import RehearsalJob
-from zerokit.rehearsal.report import RehearsalReport
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.recording import Recording
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.report import RehearsalReport
 
 SCRIPTS = REPOSITORY / "tests" / "rehearsal" / "scripts"
 NUM_GPUS = 8
@@ -28,7 +29,7 @@ class FeatureRuns:
     """Rehearses scripts on rank 0 of two nodes with four GPUs each. As a context manager it ends its process.
 
     Args:
-        folder: takes reports and logs.
+        folder: takes recordings and logs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -73,21 +74,21 @@ class FeatureRuns:
         return self._results[script, arguments]
 
     def _run(self, script: str, arguments: tuple[str, ...]) -> tuple[RehearsalReport, str]:
-        place = self._folder / f"{len(list(self._folder.iterdir()))}.json"
+        place = self._folder / f"{len(list(self._folder.iterdir()))}.npz"
         job = job_of(script, arguments, place)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(job.model_dump_json() + "\n")
+        self._process.stdin.write(job.to_json() + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
             raise RuntimeError("the process of the runs has ended; stderr says why")
         printed = place.with_suffix(".log").read_text(errors="replace")
         assert answer.strip() == "0", f"{script} {' '.join(arguments)}: exit code {answer}\n{printed[-6000:]}"
-        return RehearsalReport.model_validate_json(place.read_bytes()), printed
+        return analyse(Recording.load(place), job), printed
 
 
-def job_of(script: str, arguments: tuple[str, ...], report: Path, steps: int = 100) -> RehearsalJob:
+def job_of(script: str, arguments: tuple[str, ...], recording: Path, steps: int = 100) -> RehearsalJob:
     """A run of `scripts/<script>` in the cluster of these tests."""
     return RehearsalJob(
         script=str(SCRIPTS / script),
@@ -97,15 +98,15 @@ def job_of(script: str, arguments: tuple[str, ...], report: Path, steps: int = 1
         rank=0,
         steps=steps,
         device=DEVICE,
-        cwd=str(report.parent),
-        report_file=str(report),
+        cwd=str(recording.parent),
+        recording_file=str(recording),
     )
 
 
 def main() -> None:
     """Answer the runs on stdin until it ends."""
     from zerokit.rehearsal import virtual_cluster
-    from zerokit.rehearsal.worker import run_in
+    from zerokit.rehearsal.worker.run import run_in
 
     leave = os._exit  # which a rehearsed script is kept from
     # What the imports print must not be taken for an answer.
@@ -118,11 +119,11 @@ def main() -> None:
         from transformers import LlamaForCausalLM, Trainer  # noqa: F401
 
         for line in sys.stdin:
-            job = RehearsalJob.model_validate(json.loads(line))
+            job = RehearsalJob.from_json(line)
             child = os.fork()
             if child == 0:
                 log = os.open(
-                    Path(job.report_file).with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+                    Path(job.recording_file).with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
                 )
                 os.dup2(log, 1)
                 os.dup2(log, 2)

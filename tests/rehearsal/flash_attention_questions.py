@@ -43,8 +43,8 @@ def hub_kernels(rank: VirtualRank) -> dict[str, Any]:
 
     import torch
 
-    from zerokit.rehearsal.limits import limit_of
     from zerokit.rehearsal.stand_ins import hub_kernels
+    from zerokit.rehearsal.worker.failures import limit_of
 
     hub_kernels.install()
     kernels = importlib.import_module("kernels")

@@ -31,7 +31,7 @@ _IMPORTED = (
     *("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.fsdp"),
     *("torch.distributed.tensor", "datasets", "networkx", "pandas", "sympy"),
     *("transformers.configuration_utils", "transformers.generation.configuration_utils"),
-    *("transformers.models", "transformers.tokenization_utils_base", "zerokit.rehearsal.worker"),
+    *("transformers.models", "transformers.tokenization_utils_base", "zerokit.rehearsal.worker.run"),
 )
 """Of what a rehearsal replaces, these keep only the streams that Dynamo compiles for."""
 _STREAMS = (0, 1, 2)
@@ -96,7 +96,8 @@ def _work(asking: socket.socket) -> NoReturn:
     """Be the worker of the job that is asked for."""
     from tests.processes import exits
     from tests.rehearsal.real_worker import install_group
-    from zerokit.rehearsal import process_setup, worker
+    from zerokit.rehearsal import process_setup
+    from zerokit.rehearsal.worker import run as worker
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     text, streams, _, _ = socket.recv_fds(asking, _MOST_BYTES, len(_STREAMS))

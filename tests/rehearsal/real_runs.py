@@ -24,11 +24,12 @@ from tests.rehearsal import forked_worker
 from tests.rehearsal.recordings import device_with
 from tests.tiny import REPOSITORY
 from zerokit.distributed.ranks import free_port
-from zerokit.rehearsal import processes
-from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
-from zerokit.rehearsal.processes import Output, Worker
-from zerokit.rehearsal.report import RehearsalReport
+from zerokit.rehearsal.parent import processes
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.parent.processes import Output, Worker
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.report import RehearsalReport
 
 SCRIPT = REPOSITORY / "tests" / "rehearsal" / "scripts" / "matrix.py"
 WRITTEN = REPOSITORY / "docs" / "measured" / "real_runs.json"
@@ -178,7 +179,7 @@ def run(
     Args:
         arguments: options of the script.
         values: "real" for two ranks that talk to each other.
-        folder: takes the reports, what the script prints, and NVMe files.
+        folder: takes the recordings, what the script prints, and NVMe files.
         steps: optimizer steps.
         forked: whether workers are forked: see :mod:`tests.rehearsal.forked_worker`.
 
@@ -209,7 +210,7 @@ def run(
             steps=steps,
             device=DEVICE,
             cwd=str(folder),
-            report_file=str(folder / f"{values}-{rank}.json"),
+            recording_file=str(folder / f"{values}-{rank}.npz"),
         )
         for rank, file in enumerate(files)
     ]
@@ -217,7 +218,7 @@ def run(
     with environment(forked=forked), ExitStack() as stack:
         module = "tests.rehearsal.real_worker" if values == "real" else None
         workers = [stack.enter_context(Worker(job, Output.SHOWN_IF_IT_FAILS, module=module)) for job in jobs]
-        reports = [worker.result(None) for worker in workers]
+        reports = [analyse(worker.result(None), worker.job) for worker in workers]
     return reports, [[float(line) for line in file.read_text().splitlines()] for file in files]
 
 

@@ -18,6 +18,6 @@ def install_group(traffic: Any, rank: int, world_size: int) -> None:
 if __name__ == "__main__":
     if forked_worker.SOCKET in os.environ:
         forked_worker.ask(real=True)
-    from zerokit.rehearsal import worker
+    from zerokit.rehearsal.worker import run as worker
 
     worker.main(install_group)

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from zerokit.hardware.gpus import find_gpu
-from zerokit.rehearsal.analysis import analyse
 from zerokit.rehearsal.devices import VirtualDevice, virtual_device
-from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.facts import RankFacts, RankTimes
 from zerokit.rehearsal.native.clock import WorkKind
+from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.recording import BLOCK, CATEGORY_CODES, DTYPES, EVENT, SPAN, Recording, Space
-from zerokit.rehearsal.report import RehearsalReport
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.report import RehearsalReport
 from zerokit.reporting.phases import RUN_PHASES
 
 MIB = 2**20
@@ -36,7 +37,7 @@ def job(**changes: Any) -> RehearsalJob:
         "steps": 2,
         "device": device_with(80 * 2**30),
         "cwd": ".",
-        "report_file": "report.json",
+        "recording_file": "rank-0.npz",
     }
     return RehearsalJob(**{**usual, **changes})
 
@@ -162,17 +163,16 @@ def training(layers: int = 4, steps: int = 2) -> Recording:
         allocator={"ordinary": allocator_figures(run, 1.1), "expandable": allocator_figures(run, 1.02)},
         warnings=("host memory is not pinned",),
         made_up=(("nonzero: assumed all true", "train.py:40 in mask", 3),),
-        meta={
-            "rank": 0,
-            "elapsed_seconds": 4.5,
-            "stopped_after_steps": steps,
-            "suppressed": ["checkpoint in runs/a"],
-            "versions": {"torch": "2.13.0"},
-            "ds_config": {
+        facts=RankFacts(
+            elapsed_seconds=4.5,
+            stopped_after_steps=steps,
+            suppressed=["checkpoint in runs/a"],
+            versions={"torch": "2.13.0"},
+            ds_config={
                 "train_micro_batch_size_per_gpu": 4,
                 "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8, "overlap_comm": True},
             },
-        },
+        ),
     )
 
 
@@ -211,8 +211,8 @@ def timed(collective: str, *, launching: int) -> RehearsalReport:
     run.communicate(collective, 7)
     run.end_step(1)
     work = [(0, 100 - launching, 0, 0, 0, WorkKind.KERNEL, RUN_PHASES.index("forward"))]
-    meta = {"ends_of_steps": [100], "model_flops": [1], "tokens_of_steps": [11]}
-    recording = run.recording(spans=np.array(work, SPAN), ops=("aten::mm",), meta=meta)
+    facts = RankFacts(times=RankTimes(step_ends=[100], model_flops=[1], tokens_per_step=[11]))
+    recording = run.recording(spans=np.array(work, SPAN), ops=("aten::mm",), facts=facts)
     return analyse(recording, job(timed_on=find_gpu("H100")))
 
 

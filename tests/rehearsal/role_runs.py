@@ -21,12 +21,13 @@ from unittest import mock
 
 from tests.rehearsal.real_runs import DEVICE, deviations, environment, figures
 from tests.tiny import REPOSITORY
-from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
-from zerokit.rehearsal.processes import Output, Worker
-from zerokit.rehearsal.rehearse import rehearse_roles
-from zerokit.rehearsal.report import RehearsalReport
-from zerokit.rehearsal.roles import Roles
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.parent.processes import Output, Worker
+from zerokit.rehearsal.parent.start import rehearse_ranks
+from zerokit.rehearsal.ranks.roles import Roles
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.report import RehearsalReport
 
 SCRIPTS = REPOSITORY / "tests" / "rehearsal" / "scripts"
 WRITTEN = REPOSITORY / "docs" / "measured" / "role_runs.json"
@@ -67,7 +68,7 @@ class RoleRun:
             steps=STEPS,
             device=DEVICE,
             cwd=str(folder),
-            report_file=str(folder / f"{rank}.json"),
+            recording_file=str(folder / f"rank-{rank}.npz"),
             **changes,
         )
 
@@ -99,7 +100,7 @@ def run_really(run: RoleRun, folder: Path, *, forked: bool = False) -> list[Rehe
             )
             for rank in range(run.num_ranks)
         ]
-        return [worker.result(None) for worker in workers]
+        return [analyse(worker.result(None), worker.job) for worker in workers]
 
 
 def rehearse(run: RoleRun, folder: Path, *, forked: bool = False) -> tuple[dict[int, RehearsalReport], Roles]:
@@ -109,7 +110,10 @@ def rehearse(run: RoleRun, folder: Path, *, forked: bool = False) -> tuple[dict[
         exchange = folder / "exchange"
         exchange.mkdir()
         job = run.job(folder, exchange_folder=str(exchange))
-        return rehearse_roles(job, output=Output.SHOWN_ON_STDERR)
+        found = rehearse_ranks(job, output=Output.SHOWN_ON_STDERR)
+    assert found.roles is not None
+    reports = {rank: analyse(recording, job.of_rank(rank)) for rank, recording in found.recordings.items()}
+    return reports, found.roles
 
 
 def compare(

@@ -14,13 +14,12 @@ from tests.rehearsal.recordings import MIB, job, training
 from zerokit import console
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
-from zerokit.rehearsal.advice import Candidate, advise, candidates
-from zerokit.rehearsal.analysis import analyse
-from zerokit.rehearsal.batch_size import BatchSize
-from zerokit.rehearsal.combined import on_nodes
-from zerokit.rehearsal.job import RehearsalJob
-from zerokit.rehearsal.processes import Output, rehearse_together
-from zerokit.rehearsal.report import Batches, RehearsalReport, TimeBreakdown, TimeReport
+from zerokit.rehearsal.parent.advice import Candidate, advise, candidates
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.parent.processes import Output, rehearse_together
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.combination import on_nodes
+from zerokit.rehearsal.report.report import Batches, BatchSize, RehearsalReport, TimeBreakdown, TimeReport
 from zerokit.units import GIB
 
 REPORT = analyse(training(), job())
@@ -190,8 +189,6 @@ def test_a_change_is_added_to_those_already_made(tmp_path: Path) -> None:
             "ds_config": {"zero_optimization.stage": 2, "bf16.enabled": True},
             "micro_batch_divisor": 2,
         },
-        trace_file="trace.json",
-        plot_file="plot.png",
     )
     change = Candidate(
         change="c",
@@ -206,8 +203,7 @@ def test_a_change_is_added_to_those_already_made(tmp_path: Path) -> None:
         "micro_batch_divisor": 4,
     }
     assert changed.num_gpus == 32
-    assert (changed.trace_file, changed.plot_file) == (None, None)
-    assert changed.report_file == str(tmp_path / "change-4" / "report.json")
+    assert changed.recording_file == str(tmp_path / "change-4" / "rank-0.npz")
     assert (changed.gpus_per_node, changed.exchange_folder) == (8, None)
     assert original.overrides["micro_batch_divisor"] == 2
 
@@ -341,7 +337,8 @@ def test_a_command_that_is_ended_ends_the_changes_that_run(
     script = fake_worker.script(tmp_path, f"import os, signal\n{ask}\nsignal.pause()")
 
     def rehearse(changed: RehearsalJob) -> RehearsalReport:
-        return rehearse_together([changed], output=Output.DROPPED)[0]
+        (recording,), _ = rehearse_together([changed], output=Output.DROPPED)
+        return analyse(recording, changed)
 
     def leave(number: int, _: object) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)  # two changes run

@@ -9,15 +9,16 @@ from tests.rehearsal.recordings import MIB, Recorder, device_with, job, timed, t
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.hardware.prices.prices import Prices
-from zerokit.rehearsal.analysis import LARGEST_BLOCKS, analyse
-from zerokit.rehearsal.batch_size import BatchSize, Unit
-from zerokit.rehearsal.combined import combine
+from zerokit.rehearsal.facts import RankFacts, RankTimes
 from zerokit.rehearsal.native.clock import WorkKind
+from zerokit.rehearsal.ranks.roles import Roles, data_parallel
 from zerokit.rehearsal.recording import BLOCK, EVENT, SPAN, Recording, Space
-from zerokit.rehearsal.report import Batches, RehearsalReport
-from zerokit.rehearsal.roles import Roles, data_parallel
-from zerokit.rehearsal.time_table import time_parts
-from zerokit.rehearsal.timing.breakdown import _range, doubts
+from zerokit.rehearsal.report.analysis import LARGEST_BLOCKS, analyse
+from zerokit.rehearsal.report.combination import combine
+from zerokit.rehearsal.report.report import Batches, BatchSize, RehearsalReport
+from zerokit.rehearsal.report.step_time import _range, doubts
+from zerokit.rehearsal.report.tables import time_parts
+from zerokit.rehearsal.watching.batch_size import Unit
 
 GIB = 2**30
 PRICES = Prices(Cluster(2, gpu=find_gpu("A100-80")))
@@ -51,7 +52,9 @@ def test_times_of_steps_stand_in_the_report_only_if_time_was_rehearsed() -> None
         spans=np.array([(begin, end, name, *rest) for begin, end, name, *rest in work], SPAN),
         ops=ops,
         flops=(1, 989),
-        meta={"ends_of_steps": [100, 210], "model_flops": [1, 494.5], "tokens_of_steps": [99, 11]},
+        facts=RankFacts(
+            times=RankTimes(step_ends=[100, 210], model_flops=[1, 494.5], tokens_per_step=[99, 11])
+        ),
     )
     time = analyse(recording, job(timed_on=find_gpu("H100"))).time
     assert time is not None
@@ -96,7 +99,7 @@ def test_few_threads_for_much_work_of_the_host_are_told(threads: int, share: flo
     assert time is not None
     parts = time.breakdown.model_copy(update={"host_operators": share * time.step_seconds})
     time = time.model_copy(update={"host_threads": threads, "breakdown": parts})
-    said = "the host's own work is done by 1 thread of each rank, and takes 2.7 times as long"
+    said = "CPU work is done by 1 thread of each rank, and takes 2.7 times as long"
     assert [said in line for line in doubts(time, None, PRICES)] == [True] * told
 
 
@@ -206,8 +209,8 @@ def test_steps_that_rehearse_the_largest_batches_are_no_others() -> None:
         "rehearsed_tokens": 2048, "longest_tokens": 2048, "first": size, "largest": size,
         "rehearsed": [found], "scanned": 9, "of": 9, "is_whole": True, "seconds": 1.0, "problem": None,
     }  # fmt: skip
-    meta = {"steps_asked": 1, "batches": batches}
-    report = analyse(run.recording(meta=meta), job())
+    facts = RankFacts(requested_steps=1, batches=Batches.model_validate(batches))
+    report = analyse(run.recording(facts=facts), job())
     assert (report.steps, report.device.peak_bytes, report.device.steady_bytes) == (2, 1010, 10)
     assert (report.flops_per_step, report.communication) == (1, [])
     assert report.fit.batch == "the batch of 4 x 512 tokens, the 1,057th of epoch 1, rank 3"
@@ -276,14 +279,12 @@ def test_communication_is_that_of_the_last_step_and_of_init() -> None:
     assert report.flops_per_step == 7_000_001
 
 
-def test_reserved_memory_is_of_the_segments_the_run_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
-    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+def test_reserved_memory_is_of_the_segments_the_run_asks_for() -> None:
     device = analyse(training(), job()).device
     assert device.reserved_peak_bytes == device.allocator["ordinary"].reserved_peak_bytes
     assert device.allocator["ordinary"].fragmentation_bytes == device.reserved_peak_bytes - 864 * MIB
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    device = analyse(training(), job()).device
+    expandable = replace(training(), facts=RankFacts(expandable_segments=True))
+    device = analyse(expandable, job()).device
     assert device.segments == "expandable"
     assert device.reserved_peak_bytes == device.allocator["expandable"].reserved_peak_bytes
 

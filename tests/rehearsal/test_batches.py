@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from zerokit.rehearsal.batch_size import measure
-from zerokit.rehearsal.call_order import STEPS_DONE
-from zerokit.rehearsal.exchange import Exchange
+from zerokit.rehearsal.ranks.call_order import STEPS_DONE
+from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.watching import batches as module
-from zerokit.rehearsal.watching.batches import Batches
+from zerokit.rehearsal.watching.batch_size import measure
+from zerokit.rehearsal.watching.batches import BatchWatcher
 from zerokit.rehearsal.watching.scan import Candidate, Scan
 
 SECONDS = 5.0
@@ -30,7 +30,7 @@ class Rank:
         self.steps = 0
         self.exchange = Exchange(folder, rank, 2)
         labels: Any = mock.Mock(engines=[])
-        self.batches = Batches(labels, self.exchange, STEPS, SECONDS, lambda: self.steps)
+        self.batches = BatchWatcher(labels, self.exchange, STEPS, SECONDS, lambda: self.steps)
 
     def loader(self, *tokens: int) -> DataLoader[Any]:
         """A loader of four examples of so many tokens, or of one of each length."""
@@ -95,7 +95,7 @@ def test_only_what_steps_follow_counts_as_trained_on(scanned: list[int]) -> None
     assert trained == {8, 7}
     facts = rank.batches.facts()
     assert facts is not None
-    assert facts["first"]["tokens"] == 8
+    assert facts.first.tokens == 8
 
 
 def test_tokens_are_counted_for_the_step_that_uses_them(scanned: list[int]) -> None:
@@ -154,10 +154,10 @@ def test_a_rank_without_batches_goes_as_far_as_rank_0(
         first.steps = second.steps = steps
         monkeypatch.setattr(first.batches, "_are_rehearsed", lambda _, over=over: over)
         assert [first.batches.are_over(), second.batches.are_over()] == [over, over]
-    assert second.exchange.unknown == 0
+    assert second.exchange.unknown_values == 0
 
 
-def _made(batches: Batches, *arguments: Any, **given: Any) -> DataLoader[Any]:
+def _made(batches: BatchWatcher, *arguments: Any, **given: Any) -> DataLoader[Any]:
     loader: DataLoader[Any] = DataLoader.__new__(DataLoader)
     batches._make(DataLoader.__init__, loader, *arguments, **given)
     return loader
@@ -167,7 +167,7 @@ def _made(batches: Batches, *arguments: Any, **given: Any) -> DataLoader[Any]:
 def test_a_script_s_own_loaders_have_the_micro_batch_that_is_tried(divisor: float, size: int) -> None:
     """Where no TrainingArguments say it, as in a loop around `deepspeed.initialize`."""
     whole: Any = mock.Mock()
-    own = Batches(whole, whole, 2, 0.0, lambda: 0, divisor=divisor, is_divided=lambda: False)
+    own = BatchWatcher(whole, whole, 2, 0.0, lambda: 0, divisor=divisor, is_divided=lambda: False)
     data = list(range(64))
     assert _made(own, data, 4, True).batch_size == size
     assert _made(own, dataset=data, batch_size=4).batch_size == size
@@ -178,5 +178,5 @@ def test_a_script_s_own_loaders_have_the_micro_batch_that_is_tried(divisor: floa
         owner = type("DataLoaderShard", (DataLoader,), {"__module__": "accelerate.data_loader"})
         own._make(DataLoader.__init__, owner.__new__(owner), data, batch_size=4)
     assert _made(own, data).batch_size == 1
-    trainers = Batches(whole, whole, 2, 0.0, lambda: 0, divisor=divisor)
+    trainers = BatchWatcher(whole, whole, 2, 0.0, lambda: 0, divisor=divisor)
     assert _made(trainers, data, batch_size=4).batch_size == 4

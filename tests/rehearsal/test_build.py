@@ -34,6 +34,9 @@ grep -q /kernels.cpp "$source" && test ! -e "$0.good" && { echo "error: out of m
 touch "$output"
 """
 
+NOT_IN_UNITS = {"no_driver.cpp", "together.cpp"}
+"""Sources of libraries of their own."""
+
 
 def test_what_is_compiled_when_a_build_ends_early_is_not_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -50,11 +53,13 @@ def test_what_is_compiled_when_a_build_ends_early_is_not_compiled_again(
     library = built_library()
     assert library.is_file()
     compiled = log.read_text().split()
-    assert set(compiled) == {file.name for file in build.SOURCES.glob("*.cpp")} - {"no_driver.cpp"}
+    assert set(compiled) == {file.name for file in build.SOURCES.glob("*.cpp")} - NOT_IN_UNITS
     again = {name for name in compiled if compiled.count(name) > 1}
     assert "kernels.cpp" in again
     assert again < set(compiled)
-    assert {file.name for file in library.parent.iterdir()} == {library.name, "libcuda.so.1", "lock"}
+    assert {file.name for file in library.parent.iterdir()} == {
+        *(library.name, "libcuda.so.1", build.TOGETHER, "lock")
+    }
 
 
 def test_parts_of_other_units_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,12 +79,13 @@ def test_parts_of_other_units_are_not_taken(tmp_path: Path, monkeypatch: pytest.
     built_library()
     compiled = log.read_text().split()
     assert len(compiled) == len(set(compiled))
-    assert set(compiled) == {file.name for file in build.SOURCES.glob("*.cpp")} - {"no_driver.cpp"}
+    assert set(compiled) == {file.name for file in build.SOURCES.glob("*.cpp")} - NOT_IN_UNITS
 
 
 def test_each_source_is_in_one_unit() -> None:
     sources = sorted(file.stem for file in build.SOURCES.glob("*.cpp"))
-    assert sorted(["no_driver", *(name for unit in build.UNITS.values() for name in unit)]) == sources
+    of_units = [name for unit in build.UNITS.values() for name in unit]
+    assert sorted(["no_driver", "together", *of_units]) == sources
 
 
 # As g++ does, it has another program work, which it leaves alone when it is ended.

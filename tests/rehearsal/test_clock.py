@@ -18,8 +18,7 @@ import pytest
 from tests import processes
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, HOST, WorkKind
 from zerokit.rehearsal.recording import SPAN
-from zerokit.rehearsal.timing.breakdown import breakdown
-from zerokit.rehearsal.timing.critical_path import HOST_WORK, critical_path
+from zerokit.rehearsal.report.step_time import HOST_WORK, breakdown, critical_path
 from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.watching.steps import Steps
 

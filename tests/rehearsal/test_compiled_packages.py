@@ -96,7 +96,7 @@ def test_what_is_asked_before_the_script_is_known_is_asked_again(
 ) -> None:
     (tmp_path / "train.py").write_text("import apex", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["zerokit.rehearsal.worker"])
+    monkeypatch.setattr(sys, "argv", ["zerokit.rehearsal.worker.run"])
     needed = Needed(NAMES)
     assert needed.by("apex") is None
     monkeypatch.setattr(sys, "argv", ["train.py"])

@@ -13,8 +13,8 @@ from zerokit.errors import ZerokitError
 from zerokit.hardware.gpus import Gpu, find_gpu, gpus
 from zerokit.hardware.hardware_file import read_hardware
 from zerokit.rehearsal.devices import caveats, virtual_device
-from zerokit.rehearsal.job import RehearsalJob
-from zerokit.rehearsal.processes import Output, Worker
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.parent.processes import Output, Worker
 from zerokit.rehearsal.stand_ins.nvidia_smi import DRIVER_VERSION, answer
 
 
@@ -64,22 +64,22 @@ def test_a_job_prices_by_the_figures_of_a_file(tmp_path: Path) -> None:
     changes = {"launch": {"seconds": {"kernel": 0.001}}}
     file.write_text(json.dumps({"gpu": "H100", "figures": changes}), encoding="utf-8")
     found = read_hardware(file)
-    told = {"timed_on": found.gpu, "figures": dict(found.figures)}
-    job = job_of("says_its_gpu.py", (), Path("report.json")).model_copy(update=told)
-    prices = RehearsalJob.model_validate_json(job.model_dump_json()).prices
+    job = job_of("says_its_gpu.py", (), Path("rank-0.npz"))
+    job = replace(job, timed_on=found.gpu, figures=dict(found.figures))
+    prices = RehearsalJob.from_json(job.to_json()).prices
     assert prices is not None
     assert prices.launch("aten::mm") == 0.001
 
 
 def test_the_default_is_an_h100() -> None:
-    told = job_of("says_its_gpu.py", (), Path("report.json")).model_dump(exclude={"device"})
-    assert RehearsalJob(**told).device == virtual_device(find_gpu("H100"))
+    job = RehearsalJob(script="train.py", num_gpus=1, rank=0, steps=0, cwd=".", recording_file="rank-0.npz")
+    assert job.device == virtual_device(find_gpu("H100"))
 
 
 def test_a_job_keeps_its_device() -> None:
     device = virtual_device(find_gpu("L40S"))
-    job = job_of("says_its_gpu.py", (), Path("report.json")).model_copy(update={"device": device})
-    assert RehearsalJob.model_validate_json(job.model_dump_json()).device == device
+    job = replace(job_of("says_its_gpu.py", (), Path("rank-0.npz")), device=device)
+    assert RehearsalJob.from_json(job.to_json()).device == device
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_nvidia_smi_refuses_what_it_does_not_know(words: list[str]) -> None:
 @pytest.mark.parametrize("name", ["T4", "B200", "RTX 5090"])
 def test_torch_reports_the_card(tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str) -> None:
     device = virtual_device(find_gpu(name))
-    job = job_of("says_its_gpu.py", (), tmp_path / "report.json")
-    job = job.model_copy(update={"device": device, "num_gpus": 1})
+    job = job_of("says_its_gpu.py", (), tmp_path / "rank-0.npz")
+    job = replace(job, device=device, num_gpus=1)
     with Worker(job, Output.SHOWN) as worker:
         worker.result(None)
     said = json.loads(capfd.readouterr().out)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from zerokit.rehearsal.watching.batches import Batches
+from zerokit.rehearsal.watching.batches import BatchWatcher
 
 LENGTHS = [3, 5, 4, 9, 2, 6]
 
@@ -20,7 +20,7 @@ LENGTHS = [3, 5, 4, 9, 2, 6]
 def test_the_largest_come_first_and_the_data_has_an_end(at_least: int, lengths: list[int]) -> None:
     exchange: Any = SimpleNamespace(of_rank_0=lambda _name, _what, make: make(), rank=0, is_active=False)
     labels: Any = SimpleNamespace(engines=[])
-    batches = Batches(labels, exchange, 2, 60.0, lambda: 0)
+    batches = BatchWatcher(labels, exchange, 2, 60.0, lambda: 0)
     loader: DataLoader[Any] = DataLoader([{"input_ids": torch.ones(n, dtype=torch.long)} for n in LENGTHS])
     with batches.only_the_largest(at_least=at_least):
         iterator = batches._iterate(DataLoader.__iter__, loader)

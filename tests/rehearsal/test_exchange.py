@@ -13,12 +13,11 @@ import pytest
 
 from tests.rehearsal.recordings import job
 from zerokit.errors import RunError
-from zerokit.rehearsal.call_order import SCRIPT_ENDED, STEPS_DONE, unequal_calls
-from zerokit.rehearsal.exchange import Exchange, for_a_change
-from zerokit.rehearsal.journal import Journal
-from zerokit.rehearsal.listening import NOTHING
-from zerokit.rehearsal.role_watch import RoleWatch
-from zerokit.rehearsal.watching.groups import Groups
+from zerokit.rehearsal.ranks.call_order import SCRIPT_ENDED, STEPS_DONE, unequal_calls
+from zerokit.rehearsal.ranks.exchange import UNKNOWN, Exchange, prepare_exchange_of_change
+from zerokit.rehearsal.ranks.groups import Groups
+from zerokit.rehearsal.ranks.journal import Journal
+from zerokit.rehearsal.ranks.role_watch import RoleWatch
 
 WORLD = (0, 1, 2, 3)
 STAGES = [(0, 2), (1, 3)]
@@ -56,7 +55,7 @@ def test_what_is_told_for_others_is_counted_unless_it_is_the_own(tmp_path: Path)
     def counted(own: Exchange) -> Any:
         own.share(WORLD, "all_gather", b"same")
         own.share(WORLD, "all_gather", b"%d" % own.rank)
-        return own.stood_for
+        return own.substituted
 
     # Of ranks 1 and 2, the last one's value is told to both, and is its own.
     assert together(tmp_path, counted, counted) == [2, 0]
@@ -70,7 +69,7 @@ def test_a_group_hears_what_the_like_of_its_ranks_say_in_theirs(tmp_path: Path) 
 
     def sums(own: Exchange) -> Any:
         for ranks in STAGES:
-            own.know_group(ranks)
+            own.register_group(ranks)
         return own.share(STAGES[0 if own.rank == 0 else 1], "all_reduce", 10 + own.rank)
 
     assert together(tmp_path, sums, sums) == [{0: 10, 2: 13}, {1: 10, 3: 13}]
@@ -82,7 +81,7 @@ def test_what_was_sent_is_received_and_a_late_rank_finds_it(tmp_path: Path) -> N
     watch.look()
     Exchange(tmp_path, 0, 2).send(1, 0, "3 x int64", b"abc")
     late = Exchange(tmp_path, 1, 2)
-    assert late.hear(late.expect(0, 0, "3 x int64")) == b"abc"
+    assert late.wait_for(late.expect(0, 0, "3 x int64")) == b"abc"
 
 
 def both_waiting(folder: Path, *ranks: Callable[[Exchange], Any]) -> list[str]:
@@ -99,7 +98,7 @@ def both_waiting(folder: Path, *ranks: Callable[[Exchange], Any]) -> list[str]:
 
 def test_ranks_that_wait_for_each_other_are_named_with_their_lines(tmp_path: Path) -> None:
     def receive(own: Exchange) -> None:
-        own.hear(own.expect(1 - own.rank, 0, "1 x int64"))
+        own.wait_for(own.expect(1 - own.rank, 0, "1 x int64"))
 
     Journal(tmp_path, 0).write("pair.1", "0", "1")
     RoleWatch(tmp_path, 2).look()
@@ -132,7 +131,7 @@ def test_who_is_done_with_its_steps_leaves_the_others_to_their_own_values(tmp_pa
     Exchange(tmp_path, 1, 2).close(STEPS_DONE)
     own = Exchange(tmp_path, 0, 2)
     assert own.share((0, 1), "all_gather", 1) == {0: 1}
-    assert own.unknown == 1
+    assert own.unknown_values == 1
 
 
 def test_unequal_calls_are_told_with_both_lines_whatever_they_carry(tmp_path: Path) -> None:
@@ -140,7 +139,7 @@ def test_unequal_calls_are_told_with_both_lines_whatever_they_carry(tmp_path: Pa
     for rank, operations in made.items():
         own = Exchange(tmp_path, rank, 4)
         for operation in operations:
-            own.note_call(WORLD, operation)
+            own.record_call(WORLD, operation)
         own.close(STEPS_DONE, steps=rank)
     journals = [(rank, Journal(tmp_path, rank)) for rank in made]
     for _, journal in journals:
@@ -155,7 +154,7 @@ def differences(folder: Path, made: dict[int, list[tuple[Any, ...]]], *, steps: 
     for rank, calls in made.items():
         own = Exchange(folder, rank, 4)
         for ranks, operation, is_async in calls:
-            own.note_call(ranks, operation, is_async=is_async)
+            own.record_call(ranks, operation, is_async=is_async)
         own.close(STEPS_DONE, steps=steps[rank])
     journals = [(rank, Journal(folder, rank)) for rank in made]
     for _, journal in journals:
@@ -203,7 +202,7 @@ def test_who_makes_a_group_needs_no_dict_of_its_own(tmp_path: Path) -> None:
     own, maker = Exchange(tmp_path, 0, 4), Made()
     groups = Groups(own)
     maker.make(groups)
-    groups.settle()
+    groups.publish()
     said = Journal(tmp_path, 0)
     said.read_on()
     assert len(said.of_kind["groups"]) == 1
@@ -216,7 +215,7 @@ def test_a_rank_tells_of_its_groups_at_its_end_at_the_latest(tmp_path: Path) -> 
     assert RoleWatch(tmp_path, 4).look() == (0, 1, 3)
     Exchange(tmp_path, 1, 4).close(STEPS_DONE)
     other = Exchange(tmp_path, 3, 4)
-    other.know_group((1, 2, 3))
+    other.register_group((1, 2, 3))
     assert other.share((1, 2, 3), "broadcast", of=[1]) == {}
 
 
@@ -229,10 +228,10 @@ def test_nobody_waits_for_roles_of_groups_that_rank_0_does_not_make(tmp_path: Pa
         return told
 
     def last(own: Exchange) -> Any:
-        own.know_group((1, 2, 3))
+        own.register_group((1, 2, 3))
         among = own.share((1, 2, 3), "all_gather", 5)  # rank 0 waits for what comes next
         told = own.share(WORLD, "all_reduce", 2)
-        own.know_group((2, 3))
+        own.register_group((2, 3))
         return among, told, own.share((2, 3), "all_gather", 6)  # rank 0 ends
 
     everybody = {0: 1, 1: 2, 2: 2, 3: 2}
@@ -241,11 +240,11 @@ def test_nobody_waits_for_roles_of_groups_that_rank_0_does_not_make(tmp_path: Pa
 
 def test_groups_of_the_same_ranks_have_an_order_each(tmp_path: Path) -> None:
     def rank(own: Exchange) -> Any:
-        numbers = [own.know_group((0, 1)) for _ in "AB"]
+        numbers = [own.register_group((0, 1)) for _ in "AB"]
         assert numbers == [1, 2]  # the first is that of all ranks
         shared = {}
         for number in numbers if own.rank == 0 else numbers[::-1]:
-            own.note_call((0, 1), f"all_reduce of {number}", number=number)
+            own.record_call((0, 1), f"all_reduce of {number}", number=number)
             shared[number] = own.share(
                 (0, 1), f"all_reduce of {number}", number, number=number, is_async=True
             )
@@ -264,14 +263,14 @@ def test_a_change_hears_only_what_rank_0_made_for_all_ranks_before(tmp_path: Pat
     before = job(num_gpus=2, exchange_folder=str(tmp_path / "before"))
     (tmp_path / "before").mkdir()
     first = Exchange(tmp_path / "before", 0, 2)
-    first.of_rank_0("scanned.1", "look through the data", lambda: [8, 9])
+    first.from_rank_0("scanned.1", "look through the data", lambda: [8, 9])
     first.share((0, 1), "all_gather of 4 x int64", 4, of=[0])
     for num_gpus, found in ((2, [8, 9]), (4, [])):
         folder = tmp_path / str(num_gpus)
         changed = job(num_gpus=num_gpus, exchange_folder=str(folder))
-        for_a_change(before, changed, alone=True)
+        prepare_exchange_of_change(before, changed, alone=True)
         own = Exchange(folder, 0, num_gpus)
-        assert own.of_rank_0("scanned.1", "look through the data", list) == found
+        assert own.from_rank_0("scanned.1", "look through the data", list) == found
         world = tuple(range(num_gpus))
         assert own.share(world, "all_gather of 2 x int64", 5) == {0: 5}
         assert not (tmp_path / "before" / "journal-1").exists()
@@ -280,5 +279,5 @@ def test_a_change_hears_only_what_rank_0_made_for_all_ranks_before(tmp_path: Pat
 def test_a_rank_by_itself_waits_for_nobody() -> None:
     own = Exchange(None, 1, 2)
     assert not own.is_active
-    assert own.share((0, 1), "broadcast", NOTHING, of=[0]) == {}
-    assert own.unknown == 1
+    assert own.share((0, 1), "broadcast", UNKNOWN, of=[0]) == {}
+    assert own.unknown_values == 1

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.combinations import REST
 from tests.rehearsal.feature_runs import GPUS_PER_NODE, NUM_GPUS, FeatureRuns, job_of
-from zerokit.rehearsal.processes import ExplainedError, Output, Worker
+from zerokit.rehearsal.parent.processes import ExplainedError, Output, Worker
+from zerokit.rehearsal.report.analysis import analyse
 
 PARAMETERS, LAYERS, KEYS, MICRO_BATCH = 110_633_984, 4, 256, 2
 """The same Llama in all of these scripts, and in scripts/features.py."""
@@ -38,10 +40,10 @@ def test_a_model_is_put_on_its_gpu(runs: FeatureRuns, how: str) -> None:
 
 
 def test_device_map_auto_on_one_gpu(tmp_path: Path) -> None:
-    job = job_of("features_placement.py", ("auto",), tmp_path / "report.json")
-    job = job.model_copy(update={"num_gpus": 1, "gpus_per_node": 1})
+    job = job_of("features_placement.py", ("auto",), tmp_path / "rank-0.npz")
+    job = replace(job, num_gpus=1, gpus_per_node=1)
     with Worker(job, Output.SHOWN_IF_IT_FAILS) as worker:
-        report = worker.result(None)
+        report = analyse(worker.result(None), job)
     assert report.device.steady_bytes == pytest.approx(8 * PARAMETERS + WORKSPACES, rel=0.04)
 
 
@@ -49,7 +51,7 @@ def test_device_map_auto_on_one_gpu(tmp_path: Path) -> None:
 def test_device_map_auto_on_several_gpus_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    job = job_of("features_placement.py", ("auto",), tmp_path / "report.json")
+    job = job_of("features_placement.py", ("auto",), tmp_path / "rank-0.npz")
     with Worker(job, Output.SHOWN) as worker, pytest.raises(ExplainedError):
         worker.result(None)
     assert "cannot stand in for a model that one process spreads over" in capfd.readouterr().err

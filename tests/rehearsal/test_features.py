@@ -10,7 +10,7 @@ import pytest
 
 from tests.combinations import REST
 from tests.rehearsal.feature_runs import GPUS_PER_NODE, NUM_GPUS, FeatureRuns
-from zerokit.rehearsal.report import RehearsalReport
+from zerokit.rehearsal.report.report import RehearsalReport
 
 LAYERS, HIDDEN, INTERMEDIATE, VOCABULARY, KEYS = 4, 1024, 2816, 32000, 256
 MICRO_BATCH, SEQUENCE = 2, 512

@@ -18,9 +18,9 @@ import pytest
 
 from tests import processes
 from tests.rehearsal.commands import SCRIPTS, rehearse
-from zerokit.rehearsal.file_overlay import FileOverlay
-from zerokit.rehearsal.report import FileChanges, RehearsalReport
-from zerokit.rehearsal.table import print_report
+from zerokit.rehearsal.parent.file_overlay import FileOverlay
+from zerokit.rehearsal.report.report import FileChanges, RehearsalReport
+from zerokit.rehearsal.report.summary import print_report
 
 _OPERATIONS = 120
 
@@ -256,13 +256,15 @@ def test_the_report_names_the_files(report: RehearsalReport, capsys: pytest.Capt
         opened_read_only=["/w/huge"],
         guarded=True,
     )
-    print_report(report.model_copy(update={"files": changes}))
+    print_report(report.model_copy(update={"files": changes}), details=True)
     out = " ".join(capsys.readouterr().out.split())
     assert "written 7 files (1.00 MiB): /w/0 /w/1 /w/2 /w/3 /w/4 and 2 more" in out
     assert "deleted 1 file: /w/old" in out
     assert "Warning: 1.00 GiB of what it wrote was not kept" in out
     assert "Warning: /w/huge was opened for reading alone" in out
-    print_report(report.model_copy(update={"files": changes.model_copy(update={"guarded": False})}))
+    print_report(
+        report.model_copy(update={"files": changes.model_copy(update={"guarded": False})}), details=True
+    )
     out = capsys.readouterr().out
     assert "Warning: this machine has no seccomp filters" in out
     assert "Your files are as they were" not in out
@@ -271,6 +273,6 @@ def test_the_report_names_the_files(report: RehearsalReport, capsys: pytest.Capt
 @pytest.fixture
 def report() -> RehearsalReport:
     from tests.rehearsal.recordings import job, training
-    from zerokit.rehearsal.analysis import analyse
+    from zerokit.rehearsal.report.analysis import analyse
 
     return analyse(training(), job())

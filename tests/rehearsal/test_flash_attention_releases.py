@@ -14,7 +14,6 @@ import torch
 from packaging.version import Version
 
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.limits import limit_of
 from zerokit.rehearsal.stand_ins import compiled_packages, flash_attention
 from zerokit.rehearsal.stand_ins.flash_attention_release import (
     _RELEASES,
@@ -23,6 +22,7 @@ from zerokit.rehearsal.stand_ins.flash_attention_release import (
     Release,
     asked_for,
 )
+from zerokit.rehearsal.worker.failures import limit_of
 
 
 @pytest.fixture

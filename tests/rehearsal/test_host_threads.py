@@ -10,9 +10,9 @@ import torch
 
 from tests.rehearsal.recordings import job
 from zerokit.choices import Launcher
-from zerokit.rehearsal import launchers
 from zerokit.rehearsal.timing import host_threads
 from zerokit.rehearsal.timing.host_threads import threads_of_launcher
+from zerokit.rehearsal.worker import launchers
 
 
 @pytest.mark.parametrize(

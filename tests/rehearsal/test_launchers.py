@@ -12,8 +12,8 @@ import pytest
 from tests.rehearsal.commands import SCRIPTS, Rehearsed, rehearse
 from tests.rehearsal.recordings import job
 from zerokit.errors import LaunchError, ZerokitError
-from zerokit.rehearsal import launchers
-from zerokit.rehearsal.launchers import check_module
+from zerokit.rehearsal.worker import launchers
+from zerokit.rehearsal.worker.launchers import check_module
 
 ACCELERATE_CONFIG = """\
 compute_environment: LOCAL_MACHINE
@@ -115,7 +115,7 @@ def test_words_of_accelerate_launch_go_to_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("--mixed bf61", "accelerate launch --mixed bf61: accelerate launch refuses this, as it says above"),
+        ("--mixed bf61", "accelerate launch --mixed bf61: accelerate launch refuses this, as printed above"),
         ("--mixed_precision 'bf16", "--accelerate-arguments --mixed_precision 'bf16: No closing quotation"),
     ],
 )
@@ -127,7 +127,7 @@ def test_words_that_accelerate_launch_does_not_know_are_one_line(
     assert f"zerokit: error: {line}" in rehearsed.err
 
 
-FILE_MEND, WORDS_MEND = "Mend it by accelerate config", "accelerate launch --help lists what it takes"
+FILE_MEND, WORDS_MEND = "Fix it by accelerate config", "accelerate launch --help lists what it takes"
 
 
 @pytest.mark.parametrize(

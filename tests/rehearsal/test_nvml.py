@@ -13,8 +13,8 @@ import pytest
 from zerokit.errors import LaunchError
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import virtual_device
-from zerokit.rehearsal.limits import limit_of
 from zerokit.rehearsal.stand_ins import nvml
+from zerokit.rehearsal.worker.failures import limit_of
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import pytest
 from tests.rehearsal.recordings import Recorder, job, large, training
 from zerokit.errors import ZerokitError
 from zerokit.hardware.gpus import find_gpu
-from zerokit.rehearsal.analysis import analyse
+from zerokit.rehearsal.facts import RankFacts, RankTimes
 from zerokit.rehearsal.native.clock import WorkKind
-from zerokit.rehearsal.plot import write_plot
 from zerokit.rehearsal.recording import SPAN
-from zerokit.rehearsal.streams_plot import write_streams_plot
-from zerokit.rehearsal.timeline import phase_runs, thinned
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.plots import write_plot, write_streams_plot
+from zerokit.rehearsal.report.trace import phase_runs, thinned
 from zerokit.reporting.phases import RUN_PHASES
 
 GIB = 2**30
@@ -107,8 +107,8 @@ def test_the_streams_of_a_step_are_drawn_over_its_time(tmp_path: Path) -> None:
         (0, 80_000_000, -1, WorkKind.WAITING),
     ]
     spans = np.array([(begin, end, 0, 0, stream, kind, forward) for begin, end, stream, kind in work], SPAN)
-    meta = {"ends_of_steps": [80_000_000], "model_flops": [1], "tokens_of_steps": [11]}
-    recording = run.recording(spans=spans, ops=("aten::mm",), meta=meta)
+    facts = RankFacts(times=RankTimes(step_ends=[80_000_000], model_flops=[1], tokens_per_step=[11]))
+    recording = run.recording(spans=spans, ops=("aten::mm",), facts=facts)
     report = analyse(recording, job(timed_on=find_gpu("H100")))
     write_streams_plot(recording, report, tmp_path / "step.svg")
     picture = (tmp_path / "step.svg").read_text()

@@ -4,21 +4,23 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests import processes
 from tests.rehearsal import fake_worker
 from tests.rehearsal.recordings import job, training
 from zerokit.errors import ZerokitError
-from zerokit.rehearsal.analysis import analyse
-from zerokit.rehearsal.job import RehearsalJob
-from zerokit.rehearsal.processes import ExplainedError, Output, Worker, rehearse_together
-from zerokit.rehearsal.report import RehearsalReport
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.parent.processes import ExplainedError, Output, Worker, rehearse_together
+from zerokit.rehearsal.recording import Recording
 
-REPORT = analyse(training(), job())
+RECORDING = training()
 
 
 @pytest.fixture(autouse=True)
@@ -28,21 +30,28 @@ def _fake_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def _job(tmp_path: Path, script: Path, **changes: Any) -> RehearsalJob:
     rank = changes.get("rank", 0)
-    return job(script=str(script), report_file=str(tmp_path / f"rank{rank}.json"), **changes)
+    return job(script=str(script), recording_file=str(tmp_path / f"rank-{rank}.npz"), **changes)
 
 
-def _one(tmp_path: Path, script: Path, timeout: float | None = None) -> RehearsalReport:
-    return rehearse_together([_job(tmp_path, script)], timeout=timeout)[0]
+def _one(tmp_path: Path, script: Path, timeout: float | None = None) -> Recording:
+    (recording,), _ = rehearse_together([_job(tmp_path, script)], timeout=timeout)
+    return recording
 
 
-def test_a_report_comes_back(tmp_path: Path) -> None:
-    assert _one(tmp_path, fake_worker.script(tmp_path, report=REPORT)) == REPORT
+def _sites(recordings: Iterable[Recording]) -> list[tuple[str, ...]]:
+    return [one.sites for one in recordings]
+
+
+def test_a_recording_comes_back(tmp_path: Path) -> None:
+    recording = _one(tmp_path, fake_worker.script(tmp_path, recording=RECORDING))
+    assert np.array_equal(recording.events, RECORDING.events)
+    assert recording.facts == RECORDING.facts
 
 
 def test_only_the_first_rank_is_heard(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    script = fake_worker.script(tmp_path, "print('rank', job['rank'])", REPORT)
+    script = fake_worker.script(tmp_path, "print('rank', job['rank'])", RECORDING)
     jobs = [_job(tmp_path, script), _job(tmp_path, script, rank=15)]
-    assert rehearse_together(jobs) == [REPORT, REPORT]
+    assert _sites(rehearse_together(jobs)[0]) == _sites([RECORDING, RECORDING])
     assert capfd.readouterr() == ("rank 0\n", "")
     rehearse_together(jobs, output=Output.SHOWN_ON_STDERR)
     assert capfd.readouterr() == ("", "rank 0\n")
@@ -52,7 +61,7 @@ def test_a_rank_that_fails_unheard_is_heard_after_all(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code = "if job['rank']: print('no such op'); raise SystemExit(2)"
-    script = fake_worker.script(tmp_path, code, REPORT)
+    script = fake_worker.script(tmp_path, code, RECORDING)
     with pytest.raises(ExplainedError):
         rehearse_together([_job(tmp_path, script), _job(tmp_path, script, rank=15)])
     assert capfd.readouterr().err == "no such op\n"
@@ -86,8 +95,8 @@ raise SystemExit(2)
     ],
 )
 def test_a_script_that_fails_is_told_when(tmp_path: Path, steps: int | None, moment: str) -> None:
-    report = None if steps is None else REPORT.model_copy(update={"steps": steps})
-    script = fake_worker.script(tmp_path, report=report, then="raise SystemExit(3)")
+    recording = None if steps is None else replace(RECORDING, step_marks=RECORDING.step_marks[:steps])
+    script = fake_worker.script(tmp_path, recording=recording, then="raise SystemExit(3)")
     with pytest.raises(ZerokitError, match=rf"train\.py: the script fails {moment}"):
         _one(tmp_path, script)
 
@@ -96,8 +105,11 @@ def test_a_script_that_fails_is_told_when(tmp_path: Path, steps: int | None, mom
     ("code", "message"),
     [
         ("raise SystemExit(77)", "internal error: the rehearsal ended with exit code 77"),
-        ("pass", "internal error: the rehearsal ended without a report"),
-        ("give('{}')", "internal error: the rehearsal ended without a report"),
+        ("pass", "internal error: the rehearsal ended without a recording"),
+        (
+            "open(job['recording_file'], 'w').write('{}')",
+            "internal error: the rehearsal ended without a recording",
+        ),
         (
             "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
             "killed. This machine may be out of memory",
@@ -125,35 +137,11 @@ def test_a_rehearsal_that_takes_too_long_says_where_it_stands(tmp_path: Path) ->
     pipe, script = tmp_path / "pipe", tmp_path / "endless.py"
     os.mkfifo(pipe)
     script.write_text(f"import signal\n\nopen({str(pipe)!r}, 'w').close()\nsignal.pause()\n")
-    code = "from zerokit.rehearsal import stacks; stacks.answer(job['report_file']); import endless"
+    code = "from zerokit.rehearsal.worker import stacks; stacks.answer(job['recording_file']); import endless"
     with Worker(_job(tmp_path, fake_worker.script(tmp_path, code)), Output.DROPPED) as worker:
         pipe.read_text()
-        with pytest.raises(ZerokitError, match=rf"allowed: it stands at {script}:[34]\. Raise --timeout"):
+        with pytest.raises(ZerokitError, match=rf"allowed: it is at {script}:[34]\. Raise --timeout"):
             worker.result(0.0)  # which is over
-
-
-def test_who_waits_for_others_at_its_end_is_not_asked_where_it_stands(tmp_path: Path) -> None:
-    code = """
-import os, pathlib, signal
-from zerokit.rehearsal.journal import Journal
-if job['rank'] == 0:
-    Journal(pathlib.Path(job['exchange_folder']), 0).write('ends', 'steps')
-os.close(os.open(f"{job['exchange_folder']}/pipe{job['rank']}", os.O_WRONLY))
-signal.pause()
-"""
-    folder = tmp_path / "exchange"
-    folder.mkdir()
-    for rank in (0, 1):
-        os.mkfifo(folder / f"pipe{rank}")
-    script = fake_worker.script(tmp_path, code)
-    jobs = [_job(tmp_path, script, rank=rank, exchange_folder=str(folder)) for rank in (0, 1)]
-    with Worker(jobs[0], Output.DROPPED) as first, Worker(jobs[1], Output.DROPPED) as other:
-        for rank in (0, 1):
-            (folder / f"pipe{rank}").read_bytes()
-        assert (first.has_said_its_end(), other.has_said_its_end()) == (True, False)
-    with pytest.raises(ZerokitError, match="allowed") as failure:
-        rehearse_together(jobs, timeout=0.0)
-    assert "rank 1" in str(failure.value)
 
 
 def test_the_current_folder_does_not_stand_in_for_libraries(
@@ -163,7 +151,7 @@ def test_the_current_folder_does_not_stand_in_for_libraries(
     folder.mkdir()
     (folder / "json.py").write_text("raise SystemExit('the wrong json')")
     monkeypatch.chdir(folder)
-    assert _one(tmp_path, fake_worker.script(tmp_path, report=REPORT)) == REPORT
+    assert _one(tmp_path, fake_worker.script(tmp_path, recording=RECORDING)).sites == RECORDING.sites
 
 
 def test_a_quiet_rehearsal_prints_nothing_and_tells_why_it_fails(
@@ -172,8 +160,9 @@ def test_a_quiet_rehearsal_prints_nothing_and_tells_why_it_fails(
     def jobs(script: Path) -> list[RehearsalJob]:
         return [_job(tmp_path, script), _job(tmp_path, script, rank=1)]
 
-    good = fake_worker.script(tmp_path, "print('hello')", REPORT)
-    assert rehearse_together(jobs(good), output=Output.DROPPED) == [REPORT, REPORT]
+    good = fake_worker.script(tmp_path, "print('hello')", RECORDING)
+    recordings, _ = rehearse_together(jobs(good), output=Output.DROPPED)
+    assert _sites(recordings) == _sites([RECORDING, RECORDING])
     explained = fake_worker.script(tmp_path, "print('zerokit: error: no such op'); raise SystemExit(2)")
     with pytest.raises(ExplainedError, match=r"^no such op$"):
         rehearse_together(jobs(explained), output=Output.DROPPED)
@@ -209,7 +198,7 @@ def _has_ended(process: int) -> bool:
 def test_what_a_script_leaves_running_ends_with_its_worker(tmp_path: Path) -> None:
     """At the worker's end, and not only at that of the rehearsal."""
     note = f"json.dump(left, open({str(tmp_path / 'left')!r}, 'w'))"
-    script = fake_worker.script(tmp_path, f"{_LEAVES}\n{note}", REPORT)
+    script = fake_worker.script(tmp_path, f"{_LEAVES}\n{note}", RECORDING)
     with Worker(_job(tmp_path, script), Output.DROPPED) as worker:
         worker.result(None)
         left = json.loads((tmp_path / "left").read_text())
@@ -221,7 +210,7 @@ def test_no_child_stays_behind_when_zerokit_is_killed(tmp_path: Path) -> None:
     rank = f"{_LEAVES}\nprint(json.dumps([os.getpid(), *left]), flush=True)\nsignal.pause()"
     command = f"""
 import sys
-from zerokit.rehearsal.guard import GuardedProcess
+from zerokit.rehearsal.worker.guard import GuardedProcess
 GuardedProcess([sys.executable, "-c", {rank!r}], {{}}).wait()
 """
     with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE) as zerokit:
@@ -236,7 +225,7 @@ def test_a_rank_ends_whose_zerokit_was_killed_before_it_started(tmp_path: Path) 
     program = "print('started'); import signal; signal.pause()"
     command = f"""
 import os, subprocess, sys
-from zerokit.rehearsal import guard
+from zerokit.rehearsal.worker import guard
 start = subprocess.Popen.__init__
 def start_and_die(*arguments, **given):
     start(*arguments, **given)

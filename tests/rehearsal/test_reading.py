@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from zerokit.rehearsal import time_table
 from zerokit.rehearsal.native.clock import WorkKind
-from zerokit.rehearsal.report import DataTime, TimeBreakdown
+from zerokit.rehearsal.report import tables
+from zerokit.rehearsal.report.report import DataTime, TimeBreakdown
 from zerokit.rehearsal.watching import reading
 from zerokit.rehearsal.watching.reading import Reading
 
@@ -122,7 +122,7 @@ def told(*, data: float, is_in_step: bool) -> str:
     facts = DataTime(
         batch_seconds=0.01, is_in_step=is_in_step, batches=3, workers=2, batches_of_step=1, workers_needed=1
     )
-    line, _ = time_table._data(SimpleNamespace(data=facts, breakdown=TimeBreakdown(**parts)))  # type: ignore[arg-type]
+    line, _ = tables._data(SimpleNamespace(data=facts, breakdown=TimeBreakdown(**parts)))  # type: ignore[arg-type]
     return line
 
 

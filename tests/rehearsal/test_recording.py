@@ -53,7 +53,7 @@ def test_a_recording_survives_a_file(tmp_path: Path) -> None:
     for name in ("sites", "ops", "names", "step_marks", "collectives", "flops", "allocator", "warnings"):
         assert getattr(loaded, name) == getattr(recording, name)
     assert loaded.made_up == recording.made_up
-    assert loaded.meta == recording.meta
+    assert loaded.facts == recording.facts
 
 
 def test_a_file_that_is_no_recording_is_named(tmp_path: Path) -> None:

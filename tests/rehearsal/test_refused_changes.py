@@ -8,11 +8,11 @@ import pytest
 
 from tests.rehearsal.recordings import job, timed, training
 from zerokit.errors import ZerokitError
-from zerokit.rehearsal.advice import advise, candidates
-from zerokit.rehearsal.analysis import analyse
-from zerokit.rehearsal.job import RehearsalJob
-from zerokit.rehearsal.processes import Output, rehearse_together
-from zerokit.rehearsal.report import RehearsalReport, TimeReport
+from zerokit.rehearsal.parent.advice import advise, candidates
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.parent.processes import Output, rehearse_together
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.report import RehearsalReport, TimeReport
 
 REPORT = analyse(training(), job())
 REFUSAL = "You are using ZeRO-Offload with a client provided optimizer"
@@ -85,7 +85,7 @@ def test_deepspeed_refuses_a_scripts_own_optimizer_in_these_words(tmp_path: Path
         "deepspeed.initialize(model=model, optimizer=optimizer, config=config)\n"
     )
     (offload,) = (one for one in candidates(REPORT) if one.change == "optimizer on the host")
-    here = job(script=str(script), cwd=str(tmp_path), report_file=str(tmp_path / "report.json"))
+    here = job(script=str(script), cwd=str(tmp_path), recording_file=str(tmp_path / "rank-0.npz"))
     with pytest.raises(ZerokitError) as caught:
         rehearse_together([offload.applied_to(here, tmp_path, 1)], output=Output.DROPPED)
     assert offload.refusal
@@ -100,6 +100,6 @@ def test_what_a_script_printed_before_does_not_hide_why_it_fails(
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     script = tmp_path / "train.py"
     script.write_text("print('begins')\nraise KeyError('best')\n")  # a file gets the first line at the end
-    here = job(script=str(script), cwd=str(tmp_path), report_file=str(tmp_path / "report.json"))
+    here = job(script=str(script), cwd=str(tmp_path), recording_file=str(tmp_path / "rank-0.npz"))
     with pytest.raises(ZerokitError, match=r"\(KeyError: 'best'\)"):
         rehearse_together([here], output=Output.DROPPED)

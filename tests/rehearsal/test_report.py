@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from tests.rehearsal.recordings import job, training
-from zerokit.rehearsal.analysis import analyse
-from zerokit.rehearsal.report import RehearsalReport
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.report import RehearsalReport
 
 
 def test_the_agreed_keys_are_there() -> None:

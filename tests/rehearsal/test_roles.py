@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from zerokit.rehearsal.journal import Journal
-from zerokit.rehearsal.role_watch import RoleWatch
-from zerokit.rehearsal.roles import MOST_RANKS, Axis, GroupKind, Ranks, Roles, axes_of, find_roles
+from zerokit.rehearsal.ranks.journal import Journal
+from zerokit.rehearsal.ranks.role_watch import RoleWatch
+from zerokit.rehearsal.ranks.roles import MOST_RANKS, Axis, GroupKind, Ranks, Roles, axes_of, find_roles
 
 
 def grid(num_gpus: int, **sizes: int) -> list[tuple[str, GroupKind, Ranks]]:

@@ -16,7 +16,7 @@ import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, Sampler
 
-from zerokit.rehearsal.batch_size import measure
+from zerokit.rehearsal.watching.batch_size import measure
 from zerokit.rehearsal.watching.mapped_files import MappedFiles
 from zerokit.rehearsal.watching.scan import Scan, scan
 

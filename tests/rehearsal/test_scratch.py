@@ -15,7 +15,7 @@ from zerokit.staging import MARK
 
 REHEARSE = """
 import os, sys
-from zerokit.rehearsal import processes, rehearse
+from zerokit.rehearsal.parent import processes, rehearse
 processes.WORKER, rehearse.built_library = "fake_rehearsal_worker", lambda: None
 os.environ["COMMAND"] = str(os.getpid())
 rehearse.rehearse(sys.argv[1], num_gpus=1)

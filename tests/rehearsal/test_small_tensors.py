@@ -19,8 +19,8 @@ from zerokit.rehearsal.native import backend
 from zerokit.rehearsal.stand_ins import collective_results, small_tensors
 from zerokit.rehearsal.stand_ins.collective_results import LastingWork, Received, operation_of
 from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
-from zerokit.rehearsal.virtual_rank import train_together
 from zerokit.rehearsal.watching.traffic import Traffic
+from zerokit.rehearsal.worker.virtual_rank import train_together
 
 
 @pytest.mark.parametrize("ends", [LastingWork.let_go, Received.wait])
@@ -113,8 +113,8 @@ import json, sys
 from pathlib import Path
 from unittest import mock
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from zerokit.rehearsal.exchange import Exchange
-from zerokit.rehearsal.journal import Journal
+from zerokit.rehearsal.ranks.exchange import Exchange
+from zerokit.rehearsal.ranks.journal import Journal
 from zerokit.rehearsal.stand_ins.making_groups import install
 folder = Path(sys.argv[1])
 exchange = Exchange(folder, 0, 4)
@@ -122,7 +122,7 @@ install(mock.Mock(), exchange, rank=0, world_size=4)
 mesh = init_device_mesh("cpu", (1, 4), mesh_dim_names=("data_parallel", "tensor_parallel"))
 mesh["tensor_parallel"]
 DeviceMesh(device_type="cpu", mesh=mesh.mesh, mesh_dim_names=mesh.mesh_dim_names)  # by names, as torch 2.7's
-exchange.tell_groups()
+exchange.publish_groups()
 journal = Journal(folder, 0)
 journal.read_on()
 told = json.loads(journal.payload(journal.of_kind["groups"][-1]))

@@ -10,7 +10,7 @@ import pytest
 from tests.rehearsal.recordings import MIB, Recorder, large, training
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.recording import Space
-from zerokit.rehearsal.snapshot import snapshot, write_snapshot
+from zerokit.rehearsal.report.snapshot import snapshot, write_snapshot
 
 # What the unpickler in torch/utils/viz/MemoryViz.js reads.
 VIEWER_OPCODES = {

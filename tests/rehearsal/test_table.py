@@ -8,12 +8,19 @@ from tests.rehearsal.recordings import device_with, job, timed, training
 from zerokit import console
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
-from zerokit.rehearsal.analysis import analyse
-from zerokit.rehearsal.batch_size import BatchSize
-from zerokit.rehearsal.config_findings import config_findings
-from zerokit.rehearsal.memory_report import RankMemory
-from zerokit.rehearsal.report import Advice, Batches, DataTime, RehearsalReport
-from zerokit.rehearsal.table import print_report
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.config_findings import config_findings
+from zerokit.rehearsal.report.report import (
+    Advice,
+    Batches,
+    BatchSize,
+    DataTime,
+    RankMemory,
+    RehearsalReport,
+    RoleDevice,
+    RoleMemory,
+)
+from zerokit.rehearsal.report.summary import print_report
 from zerokit.reporting.verdicts import HostFit, Verdict
 from zerokit.units import GIB
 
@@ -25,11 +32,30 @@ def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     console.stdout.cache_clear()
 
     def text(report: RehearsalReport) -> str:
-        print_report(report)
+        print_report(report, details=True)
         return "\n".join(" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
 
     yield text
     console.stdout.cache_clear()
+
+
+def test_the_default_is_the_verdict_and_one_table(capsys: pytest.CaptureFixture[str]) -> None:
+    time = timed("all_reduce", launching=10).time
+    roles = [_role(f"pipeline stage {stage} of 8") for stage in range(8)]
+    report = analyse(training(), job()).model_copy(update={"time": time, "roles": roles})
+    print_report(report)
+    text = capsys.readouterr().out
+    assert text.startswith("Fits: needs 1.39 to 3.30 GiB of 80.00 GiB")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert len(lines) <= 27
+    assert "GPU, allocated at the peak 864.00 MiB in backward 2" in lines
+    assert "activations 384.00 MiB 44.4%" in lines
+    assert lines[-1] == "3 notes, and more tables: --details prints them"
+
+
+def _role(name: str) -> RoleMemory:
+    device = RoleDevice(peak_bytes=1, steady_bytes=1, reserved_peak_bytes=1, peak_phase="backward")
+    return RoleMemory(role=name, ranks=[0], rehearsed=0, device=device)
 
 
 def test_the_figures_are_printed(printed: Any) -> None:
@@ -73,7 +99,7 @@ def test_findings_about_the_ds_config_are_one_line_each(printed: Any) -> None:
         Cluster(16, gpu=some_gpu(None, 2**36)),
     )
     text = printed(analyse(training(), job()).model_copy(update={"ds_config_findings": found}))
-    assert "; 1 error in the ds_config, told at the end" in text.splitlines()[0]
+    assert "; 1 error in the ds_config" in text.splitlines()[0]
     assert "ds_config (zero_optimisation): error: unknown key 'zero_optimisation'" in text
     assert "Did you mean 'zero_optimization'? [unknown-key]" in text
     assert config_findings(None, Cluster(1)) == []
@@ -184,7 +210,7 @@ def test_a_report_of_time_ends_with_its_verdict_and_sets_its_tables_apart(
     )
     time = report.time.model_copy(update={"tokens_per_second": 1234.0, "data": data})
     console.stdout.cache_clear()
-    print_report(report.model_copy(update={"time": time}))
+    print_report(report.model_copy(update={"time": time}), details=True)
     lines = capsys.readouterr().out.splitlines()
     assert any("; 1,234 tokens/s on all GPUs with this step's batch" in line for line in lines)
     titles = ("Where a step's time goes", "What takes most of it", "What a step waits for", "Memory")

@@ -11,11 +11,10 @@ import pytest
 from tests import processes
 from tests.rehearsal.commands import SCRIPTS, rehearse
 from tests.tiny import REPOSITORY
-from zerokit.rehearsal.endings import left_by_all
-from zerokit.rehearsal.journal import Journal
 from zerokit.rehearsal.native.together import Played
-from zerokit.rehearsal.roles import ROLES, Axis, Roles, find_roles
-from zerokit.rehearsal.timing.meetings import Meetings, matched
+from zerokit.rehearsal.ranks.roles import Axis, Roles, find_roles
+from zerokit.rehearsal.report.playing import matched
+from zerokit.rehearsal.timing.meetings import Meetings
 
 
 @pytest.mark.rehearsal
@@ -76,17 +75,3 @@ def test_a_rank_that_stands_for_both_ends_meets_nobody() -> None:
 def test_where_a_host_was_by_itself_is_told_in_the_time_of_all() -> None:
     played = Played(np.zeros(0), np.zeros(0), np.array([[10, 15], [20, 40], [20, 41]]), 0)
     assert played.time_of_host(np.array([3, 10, 12, 20, 30])).tolist() == [3, 15, 17, 41, 51]
-
-
-def test_ranks_that_leave_nothing_are_not_waited_for(tmp_path: Path) -> None:
-    for rank, acts in ((0, b"did"), (3, None)):
-        journal = Journal(tmp_path, rank)
-        if acts is not None:
-            journal.write("acts", payload=acts)
-        journal.write("ends", "failed")
-    told, roles = left_by_all(tmp_path, 4, "acts")
-    assert told == {0: [b"did"]}
-    assert roles.rehearsed == (0, 3)
-    Journal(tmp_path, 0).write("groups.1")
-    Journal(tmp_path, ROLES).write("ends")  # as for a change that one rank alone rehearses
-    assert left_by_all(tmp_path, 4, "acts")[0] == {0: [b"did"]}

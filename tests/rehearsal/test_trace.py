@@ -11,7 +11,7 @@ import pytest
 from tests.rehearsal.recordings import MIB, large, training
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.recording import BLOCK, EVENT, Recording, Space
-from zerokit.rehearsal.trace import write_trace
+from zerokit.rehearsal.report.trace import write_trace
 
 
 def _events(recording: Recording, path: Path) -> list[dict[str, Any]]:

@@ -22,7 +22,6 @@ from tests.examples import examples
 from zerokit.rehearsal.native import backend as native
 from zerokit.rehearsal.native.clock import HOST, SIZE_OF_ACT, Clock, WorkKind
 from zerokit.rehearsal.native.together import RankActs, play
-from zerokit.rehearsal.recording import SPAN
 
 RANKS, STREAMS, EVENTS, MEETINGS = 3, 3, 3, 2
 _SUBMIT, _RECORD, _WAIT, _SYNCHRONIZE, _WORK = range(5)
@@ -121,7 +120,7 @@ def by_library(clock: Clock, programs: list[Program]) -> tuple[list[Spans], int]
     """What each rank did, and how many meetings were given up."""
     numbers, sizes = meeting_of(programs)
     ranks = [RankActs(acts_of(program), own) for program, own in zip(programs, numbers, strict=True)]
-    played = [play(clock, ranks, sizes, rank, SPAN) for rank in range(RANKS)]
+    played = play(ranks, sizes, clock.beside_collective / 1000)
     spans = [sorted((span[4], span[5], span[0], span[1]) for span in one.spans.tolist()) for one in played]
     return spans, played[0].given_up
 

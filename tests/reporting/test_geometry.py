@@ -12,8 +12,8 @@ from tests.estimation.requests import answer, shape
 from tests.rehearsal.recordings import job, training
 from zerokit.estimation.plot import write_plot
 from zerokit.memory import Estimate
-from zerokit.rehearsal.analysis import analyse
-from zerokit.rehearsal.plot import write_plot as write_rehearsal
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.plots import write_plot as write_rehearsal
 from zerokit.units import GIB
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from transformers import (
 
 from tests.training.test_records import REPORT
 from zerokit.errors import LaunchError
-from zerokit.rehearsal.memory_report import DeviceMemory, RankMemory
-from zerokit.rehearsal.report import RehearsalReport
+from zerokit.rehearsal.report.report import DeviceMemory, RankMemory, RehearsalReport
 from zerokit.training.operations import operations_per_token, peak_flops
 from zerokit.training.rehearsed import Rehearsed, read_rehearsed
 from zerokit.training.run import _print_summary, beside_expected

@@ -10,12 +10,24 @@
         train.main()
     recording = rank.recording()
 
-Importing this package imports neither torch nor DeepSpeed.
+Importing this package imports neither torch nor DeepSpeed, and no other part of it.
 """
 
 from __future__ import annotations
 
-from zerokit.rehearsal.process_setup import virtual_cluster
-from zerokit.rehearsal.virtual_rank import VirtualRank
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zerokit.rehearsal.process_setup import virtual_cluster as virtual_cluster
+    from zerokit.rehearsal.worker.virtual_rank import VirtualRank as VirtualRank
+
+_PLACES = {"VirtualRank": "worker.virtual_rank", "virtual_cluster": "process_setup"}
 
 __all__ = ["VirtualRank", "virtual_cluster"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -20,7 +20,7 @@ OWN = str(Path(__file__).parent) + os.sep
 """The folder of the rehearsal's own code."""
 _PASSED_OVER = "/deepspeed/utils/nvtx.py"
 _PASSING_ON = ("deepspeed/ops/op_builder/", "triton/runtime/")
-"""Folders of code that only passes a request on; its callers say more."""
+"""Folders of code that only passes a request on; its callers are more useful."""
 
 
 class CallSites:
@@ -33,13 +33,13 @@ class CallSites:
         self._between: tuple[str, ...] = (OWN, patches.__file__, folder_of("torch"))
 
     def pass_over(self, folder: Path) -> None:
-        """Take code in `folder` for generated: who calls it says more."""
+        """Treat code in `folder` as generated: report its callers instead."""
         self._between += (str(folder) + os.sep,)
 
     def find(self) -> int:
         """Index of the innermost line outside torch and the rehearsal itself, or -1 if there is none.
 
-        DeepSpeed's and transformers' lines count: they say more of a buffer than the line of the script
+        Lines of DeepSpeed and transformers count: for a buffer they are more useful than the script's line
         that trains.
         """
         frame = sys._getframe().f_back
@@ -69,7 +69,7 @@ class CallSites:
 
 @functools.cache
 def folder_of(package: str) -> str:
-    """Where the code of an installed package lies; a project may lie in a folder of the same name."""
+    """The folder of an installed package; a project may have a folder of the same name."""
     spec = importlib.util.find_spec(package)
     assert spec is not None
     assert spec.origin is not None
@@ -78,9 +78,9 @@ def folder_of(package: str) -> str:
 
 @functools.cache
 def is_in(path: str, folder: str) -> bool:
-    """Whether a file lies in a folder of a package, such as ``torch/distributed/``; not if there is none."""
+    """Whether a file is in a folder of a package, such as ``torch/distributed/``; not if there is none."""
     package, _, inside = folder.partition("/")
-    with suppress(ValueError):  # what stands in for a package may have no spec
+    with suppress(ValueError):  # a stand-in for a package may have no spec
         spec = importlib.util.find_spec(package)
         # A folder of that name without code in it has no origin.
         return spec is not None and spec.origin is not None and path.startswith(folder_of(package) + inside)

@@ -10,7 +10,7 @@ from zerokit.hardware.gpus import Gpu, find_gpu
 from zerokit.units import MIB
 
 DEFAULT = "H100"
-"""The card of a rehearsal that is told none."""
+"""The card of a rehearsal without --gpu."""
 
 _SHARED_MEMORY_KIB = {(7, 0): 96, (7, 5): 64, (8, 0): 163, (8, 6): 99, (8, 9): 99, (12, 0): 99}
 """Most shared memory of a thread block by compute capability (CUDA C++ Programming Guide, Technical
@@ -21,7 +21,7 @@ _THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536, (12, 0): 1536}
 """Resident threads of a multiprocessor, where it is not 2048 (same table)."""
 
 _SHOWN = ("capability", "multiprocessors", "l2_mib")
-"""What torch tells of a card beside its name and memory."""
+"""What torch reports of a card, next to its name and memory."""
 
 
 class DeviceProperties(types.SimpleNamespace):
@@ -97,7 +97,7 @@ def virtual_device(gpu: Gpu) -> VirtualDevice:
 
 
 def caveats(gpu: Gpu) -> list[str]:
-    """What a report should say of the card itself."""
+    """Warnings of a report about the card itself."""
     found = [] if gpu.memory_caveat is None else [gpu.memory_caveat]
     if gpu.platform == "rocm":
         found.append(

@@ -18,7 +18,7 @@ class RehearsalGap(ZerokitError):  # noqa: N818 - a gap of the rehearsal, not a 
     """Something that runs on a GPU and that the rehearsal cannot stand in for.
 
     Every gap is also kept in :func:`met_gaps`, because libraries often try a kernel and fall back to another
-    path when it raises: the report must say so even when the script goes on.
+    path when it raises: the report must show it even if the script goes on.
 
     Args:
         operation: the kernel or operation, as its library names it.
@@ -44,14 +44,14 @@ def met_gaps() -> tuple[RehearsalGap, ...]:
 def calling_line() -> str:
     """``file:line`` of the innermost call outside this package, and of the script that led to it.
 
-    A line in an installed library says what was asked for; the line of the user's script says where to change
+    A line in an installed library shows what was called; the line of the user's script shows where to change
     it.
     """
     return in_words(*innermost_and_script(_stack())) or _UNKNOWN
 
 
 def script_line() -> str:
-    """``file:line`` of the user's script, where a library's line would say nothing."""
+    """``file:line`` of the user's script, where a library's line would not help."""
     innermost, script = innermost_and_script(_stack())
     return script or innermost or _UNKNOWN
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from zerokit.errors import DocumentError
 from zerokit.files import new_file
+from zerokit.rehearsal.facts import RankFacts
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES
 
@@ -35,7 +36,7 @@ EVENT = np.dtype(
     ]
 )
 """One allocation (``bytes`` > 0) or release (< 0). ``time_ns`` is CPU time of the rehearsal: it orders
-events, it does not say how long a GPU takes; where time is rehearsed, it is the host's. ``step`` counts the
+events and does not measure a GPU; where time is rehearsed, it is the host's. ``step`` counts the
 optimizer steps completed before."""
 
 BLOCK = np.dtype(
@@ -90,7 +91,7 @@ Array = npt.NDArray[Any]
 
 
 class Space(IntEnum):
-    """Which memory a block lies in."""
+    """The memory that a block is in."""
 
     DEVICE = 0
     PAGEABLE_HOST = 1
@@ -155,7 +156,9 @@ class Recording:
     """Figures of the modelled caching allocator, under ``ordinary`` and ``expandable``."""
     warnings: tuple[str, ...] = ()
     made_up: tuple[MadeUp, ...] = ()
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    acts: Array = field(default_factory=lambda: np.zeros(0, np.uint8))
+    """What the host of this rank did, to be played together with other ranks (`native/together.py`)."""
+    facts: RankFacts = field(default_factory=RankFacts)
 
     def __post_init__(self) -> None:
         # Whoever records may hand over plain lists of plain tuples.
@@ -182,8 +185,13 @@ class Recording:
     @property
     def last_mark(self) -> StepMark | None:
         """The end of the last step that was asked for: what follows rehearses the largest batches."""
-        asked = self.meta.get("steps_asked") or len(self.step_marks)
-        return self.step_marks[: int(asked)][-1] if self.step_marks else None
+        requested = self.facts.requested_steps or len(self.step_marks)
+        return self.step_marks[:requested][-1] if self.step_marks else None
+
+    @property
+    def completed_steps(self) -> int:
+        """Optimizer steps completed, those for the largest batches included."""
+        return max((mark.step for mark in self.step_marks), default=0)
 
     def block_categories(self) -> Array:
         """The category of each event's block, of shape ``(len(events),)``."""
@@ -205,10 +213,10 @@ class Recording:
             name: getattr(self, name)
             for name in ("sites", "ops", "names", "step_marks", "collectives", "flops", "warnings", "made_up")
         }
-        text = json.dumps({**rest, "allocator": dict(self.allocator), "meta": dict(self.meta)}, default=str)
+        rest |= {"allocator": dict(self.allocator), "facts": json.loads(self.facts.model_dump_json())}
+        arrays = {name: getattr(self, name) for name in ("events", "blocks", "spans", "acts")}
         with new_file(path) as file:
-            arrays: dict[str, Any] = {"spans": self.spans} if len(self.spans) else {}
-            np.savez_compressed(file, events=self.events, blocks=self.blocks, rest=np.array(text), **arrays)
+            np.savez(file, rest=np.array(json.dumps(rest)), **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:
@@ -220,8 +228,8 @@ class Recording:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 rest = json.loads(str(arrays["rest"]))
-                spans = arrays["spans"] if "spans" in arrays else np.zeros(0, SPAN)
-                return cls(events=arrays["events"], blocks=arrays["blocks"], spans=spans, **rest)
+                rest["facts"] = RankFacts.model_validate(rest["facts"])
+                return cls(**{name: arrays[name] for name in arrays.files if name != "rest"}, **rest)
         except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
             raise DocumentError(
                 "is not a recording of a rehearsal",
@@ -241,3 +249,8 @@ class Recording:
         for space in Space:
             if (self.running_bytes(space) < 0).any():
                 raise ValueError(f"more was released in {space.name} than had been allocated")
+
+
+def peak_event(running: Array) -> int:
+    """The number of the event that first reaches the largest of `running` bytes; -1 without events."""
+    return int(running.argmax()) if len(running) else -1

@@ -19,11 +19,11 @@ _PREFIX = "zerokit-rehearsal-"
 def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
     """An empty folder below `parent`, the system's folder of temporary files if None.
 
-    Beside it lies a file that this process holds locked. The kernel lets go of it however the process ends,
-    upon which the folder is nobody's.
+    Next to it is a file that this process holds locked. The kernel releases the lock however the process
+    ends; then the next rehearsal removes the folder.
     """
     for left in Path(parent or tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError, ZerokitError):  # another person's, or in use
+        with suppress(OSError, ZerokitError):  # another user's, or in use
             if not is_staging(left):
                 continue
             with open_own(left / MARK) as lock:
@@ -42,7 +42,7 @@ def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
 
 
 def _remove(home: Path) -> None:
-    """The lock goes last: what somebody still writes into is left for the next one to remove."""
+    """Remove the lock last: a folder that is still written to is left for the next rehearsal."""
     shutil.rmtree(home / "files", ignore_errors=True)
     if not (home / "files").exists():
         shutil.rmtree(home, ignore_errors=True)

@@ -10,7 +10,6 @@
 
 #include "dispatch.h"
 #include "timing.h"
-#include "updates.h"
 
 using namespace zerokit;
 
@@ -101,19 +100,7 @@ void zk_make_up(void* tensor) {
   const auto written = tensor_at(tensor);
   if (!written.has_storage() || run_state().compute_everything) return;
   leave_without_values(written);
-  tell_of_update(written);
 }
-void zk_tell_of_update(void* tensor) { tell_of_update(tensor_at(tensor)); }
-void zk_watch_updates(void (*told)()) { watch_updates(told); }
-void zk_watch_storage(void* storage) {
-  if (Block* block = block_of(*storage_at(storage))) watch_block(*block);
-}
-// The place of its beginning in the log; -1 for memory that is not logged.
-int64_t zk_event_of(void* storage) {
-  const Block* block = block_of(*storage_at(storage));
-  return block == nullptr || block->id < 0 ? -1 : block->event;
-}
-int64_t zk_after_releases(int64_t events) { return after_releases(events); }
 int zk_is_made_up(void* storage) {
   const Block* block = block_of(*storage_at(storage));
   return block != nullptr && block->contents == Contents::made_up;

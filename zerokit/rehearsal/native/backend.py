@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from zerokit.rehearsal.native.clock import Clock
 from zerokit.rehearsal.native.cudnn_release import cudnn_release
 from zerokit.rehearsal.native.notes import Note, NoteKind
 from zerokit.rehearsal.native.parts import parts_of
-from zerokit.rehearsal.native.signatures import FINDER, TOLD, declare
+from zerokit.rehearsal.native.signatures import FINDER, declare
 from zerokit.rehearsal.recording import CATEGORY_CODES, Space
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES, RunPhase
@@ -43,7 +43,6 @@ class Backend:
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
         self._site_finder: Any = None  # ctypes does not keep callbacks alive
-        self._told: Any = None
         self._peaks_before_reset: dict[Model, dict[str, int]] = {}
         self._flops_by_phase: dict[RunPhase, float] = dict.fromkeys(RUN_PHASES, 0.0)
         self.clock: Clock | None = None
@@ -158,28 +157,6 @@ class Backend:
     def make_up(self, tensor: torch.Tensor) -> None:
         """Take what `tensor` holds to be written by code that is not run: nobody knows its values."""
         self._library.zk_make_up(tensor._cdata)
-
-    def watch_updates(
-        self, told: Callable[[], None] | None, storages: Iterable[torch.UntypedStorage]
-    ) -> None:
-        """Have `told` called after each write to one of `storages`, and no more for those before."""
-        before, self._told = self._told, TOLD() if told is None else TOLD(told)
-        self._library.zk_watch_updates(self._told)
-        del before  # nobody calls it any more
-        for storage in storages:
-            self._library.zk_watch_storage(storage._cdata)
-
-    def tell_of_update(self, tensor: torch.Tensor) -> None:
-        """`tensor` is written by what goes past the operators, such as a collective."""
-        self._library.zk_tell_of_update(tensor._cdata)
-
-    def event_of(self, storage: torch.UntypedStorage) -> int:
-        """The place in the log at which `storage` was made; -1 for memory that is not in it."""
-        return int(self._library.zk_event_of(storage._cdata))
-
-    def after_releases(self, events: int) -> int:
-        """How many events there were, once what was released at once after the first `events` was."""
-        return int(self._library.zk_after_releases(events))
 
     def label(self, tensor: torch.Tensor, category: Category, name: int = -1) -> None:
         """Say what the blocks behind `tensor` are for; `name` is an index into the recording's names."""

@@ -58,7 +58,6 @@ void enter(Block& block, uint64_t address) {
   auto& book = ledger();
   std::lock_guard<std::mutex> guard(book.mutex);
   block.id = static_cast<int64_t>(book.records.size());
-  block.event = static_cast<int64_t>(book.events.size());
   book.records.push_back({block.counted, site, running_operator(), -1, 0, -1, 0, run_state().phase, {}});
   append(book, block, block.counted, address);
 }
@@ -96,14 +95,6 @@ int64_t event_count() { return count_of(ledger().events); }
 void copy_events(Event* target, int64_t count) { copy_from(ledger().events, target, count); }
 int64_t block_count() { return count_of(ledger().records); }
 void copy_blocks(BlockRecord* target, int64_t count) { copy_from(ledger().records, target, count); }
-
-int64_t after_releases(int64_t events) {
-  auto& book = ledger();
-  std::lock_guard<std::mutex> guard(book.mutex);
-  auto event = static_cast<size_t>(events);
-  while (event < book.events.size() && book.events[event].bytes < 0) ++event;
-  return static_cast<int64_t>(event);
-}
 
 Totals totals(Space space) {
   auto& book = ledger();

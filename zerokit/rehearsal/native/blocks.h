@@ -51,8 +51,6 @@ struct Block {
   CachingAllocator::Allocation* expandable;  // in the model with expandable_segments:True
   bool never_filled = false;  // a parameter, or a weight of a checkpoint: what is copied into it is dropped
   int64_t from_nothing = 0;   // bytes whose values come from no data (host_pages.h)
-  int64_t event = 0;          // its place in the log, if it has one
-  int64_t watch = 0;          // who wants to be told when it is written (updates.h)
 };
 
 // One line of the event log; `bytes` is negative for a release. Layout: recording.EVENT.
@@ -117,8 +115,6 @@ int64_t event_count();
 void copy_events(Event* target, int64_t count);
 int64_t block_count();
 void copy_blocks(BlockRecord* target, int64_t count);
-// The first `events`, and the releases that followed at once.
-int64_t after_releases(int64_t events);
 
 struct Totals {
   int64_t current;

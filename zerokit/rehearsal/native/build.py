@@ -33,6 +33,8 @@ from zerokit.staging import make_folder, open_own
 SOURCES = Path(__file__).parent
 LIBRARY = "libzerokit_rehearsal.so"
 NO_DRIVER = "libcuda.so.1"
+TOGETHER = "libzerokit_together.so"
+"""Plays ranks together, in the command's own process: it needs nothing of torch."""
 FILES = "libzerokit_files.so"
 OLDEST = (2, 5)
 TESTED = "2.5 to 2.15"
@@ -56,7 +58,6 @@ UNITS = {
     "operators": (
         "dispatch",
         "operator_facts",
-        "updates",
         "real_values",
         "takeover",
         "api",
@@ -83,7 +84,6 @@ UNITS = {
         "run_state",
         "clock",
         "streams",
-        "together",
         "host_work",
         "timing",
     ),
@@ -92,6 +92,7 @@ UNITS = {
 
 Names in the anonymous namespaces of a unit differ.
 """
+TOGETHER_SOURCES = ("together", "streams", "clock")
 COMPILING_CPU_SECONDS = 50
 """Measured with g++ 12 against torch 2.13."""
 
@@ -112,7 +113,7 @@ def torch_folder() -> Path:
 def built_library() -> Path:
     """The backend for the installed torch; compiled if this is the first call for it.
 
-    Beside it lies :data:`NO_DRIVER`, a CUDA driver without devices.
+    Beside it lie :data:`NO_DRIVER`, a CUDA driver without devices, and :data:`TOGETHER`.
 
     Raises:
         LaunchError: torch is too old, there is no C++ compiler, or it fails.
@@ -239,7 +240,7 @@ def _compiler() -> list[str]:
 
 
 def compile_library(library: Path, torch: Path) -> None:
-    """Build `library` and :data:`NO_DRIVER` beside it against the headers and libraries in `torch`.
+    """Build `library` against the headers and libraries in `torch`; beside it NO_DRIVER and TOGETHER.
 
     Raises:
         LaunchError: there is no C++ compiler, or it fails.
@@ -263,7 +264,7 @@ def compile_library(library: Path, torch: Path) -> None:
     def run(command: list[str]) -> None:
         _succeed(compilers.run(command))
 
-    linked, driver = parts / LIBRARY, parts / NO_DRIVER
+    linked, driver, together = parts / LIBRARY, parts / NO_DRIVER, parts / TOGETHER
     # Where they lie is not written down: whoever opens this has opened the installed torch before.
     libraries = ["-L", str(torch / "lib"), "-lc10", "-ltorch_cpu"]
     try:
@@ -278,10 +279,13 @@ def compile_library(library: Path, torch: Path) -> None:
             compilers.call(run, [*compiler, *LINK, "-o", str(linked), *objects, *libraries])
             without = [*LINK_NO_DRIVER, "-o", str(driver), str(SOURCES / "no_driver.cpp")]
             compilers.call(run, [*compiler, *without])
+            sources = [str(SOURCES / f"{name}.cpp") for name in TOGETHER_SOURCES]
+            compilers.call(run, [*compiler, *COMPILE, *LINK, "-o", str(together), *sources])
     except (KeyboardInterrupt, SystemExit):
         console.note("Stopped; the next rehearsal goes on with what is compiled")
         raise
     driver.replace(library.with_name(NO_DRIVER))
+    together.replace(library.with_name(TOGETHER))
     linked.replace(library)  # last: it says that the folder is complete
     shutil.rmtree(parts)
 

@@ -5,7 +5,6 @@
 #include <ATen/ops/as_strided_native.h>
 
 #include "operator_facts.h"
-#include "updates.h"
 
 namespace zerokit {
 namespace {
@@ -311,7 +310,6 @@ void run_on_device(const c10::OperatorHandle& op, Stack* stack) {
   bool host_tensor_too = false;
   const bool on_device = involves_device(arguments, &host_tensor_too);
   check_devices(facts, op, host_tensor_too);
-  const TellsOfUpdates tells(facts.written, arguments);
   if (is_matrix_product(facts.name_index, schema.name())) {
     if (!starts_with(schema.name(), "aten::convolution")) use_cublas();
     count_flops(product_flops(schema.name(), arguments));

@@ -14,7 +14,6 @@
 
 #include "dispatch.h"
 #include "kernel_library.h"
-#include "updates.h"
 
 namespace zerokit {
 namespace {
@@ -131,7 +130,6 @@ Tensor& copy(Tensor& target, const Tensor& source, bool) {
   }
   const Tensor expanded = source.sizes() == target.sizes() ? source : source.expand(target.sizes());
   copy_values(target, expanded);
-  tell_of_update(target);
   return target;
 }
 

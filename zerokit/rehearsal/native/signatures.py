@@ -7,8 +7,6 @@ from typing import Any
 
 FINDER = ctypes.CFUNCTYPE(ctypes.c_int32)
 """Finds the index of the calling line."""
-TOLD = ctypes.CFUNCTYPE(None)
-"""Is told that something has happened."""
 
 
 def declare(library: ctypes.CDLL) -> None:
@@ -32,11 +30,6 @@ def declare(library: ctypes.CDLL) -> None:
         "zk_set_current_stream": (None, [integer]),
         "zk_never_fill": (None, [pointer]),
         "zk_make_up": (None, [pointer]),
-        "zk_watch_updates": (None, [TOLD]),
-        "zk_watch_storage": (None, [pointer]),
-        "zk_tell_of_update": (None, [pointer]),
-        "zk_event_of": (long, [pointer]),
-        "zk_after_releases": (long, [long]),
         "zk_is_made_up": (integer, [pointer]),
         "zk_label": (None, [pointer, integer, integer]),
         "zk_resize_storage": (None, [pointer, long]),

@@ -1,4 +1,7 @@
-"""Several ranks in one virtual time: a face of `native/together.cpp`. Times are nanoseconds."""
+"""Several ranks in one virtual time: a face of `native/together.cpp`, which needs no torch.
+
+Times are nanoseconds.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zerokit.rehearsal.native.build import TOGETHER, built_library
 from zerokit.rehearsal.native.clock import SIZE_OF_ACT
+from zerokit.rehearsal.recording import SPAN
 
 if TYPE_CHECKING:
     import numpy
-
-    from zerokit.rehearsal.native.clock import Clock
 
     Array = numpy.ndarray[Any, Any]
 
@@ -47,42 +50,41 @@ class Played(NamedTuple):
         return result
 
 
-def play(
-    clock: Clock, ranks: Sequence[RankActs], sizes: Sequence[int], own: int, dtype: numpy.dtype[Any]
-) -> Played:
-    """Have ranks wait for each other.
+def play(ranks: Sequence[RankActs], sizes: Sequence[int], beside_collective: float) -> list[Played]:
+    """Return what becomes of each rank if ranks wait for each other.
 
     Args:
-        clock: of this process.
         ranks: what each did.
         sizes: of each meeting, how many of them come to it.
-        own: the place of the rank that is asked for.
-        dtype: of the spans (recording.SPAN).
+        beside_collective: factor by which kernels take longer while a collective runs on another stream.
     """
     import numpy
 
-    library = clock.library
+    library = ctypes.CDLL(str(built_library().with_name(TOGETHER)))
     _declare(library)
     size_of = (ctypes.c_int32 * len(sizes))(*sizes)
-    together = library.zk_together_new(clock.beside_collective, size_of, len(sizes))
+    together = library.zk_together_new(round(1000 * beside_collective), size_of, len(sizes))
     try:
         for acts, meetings in ranks:
             names = (ctypes.c_int32 * len(meetings))(*meetings)
             library.zk_together_add(together, acts, len(acts) // SIZE_OF_ACT, names)
         library.zk_together_play(together)
 
-        def copied(what: str, of: Any) -> Array:
+        def copied(what: str, rank: int, of: Any) -> Array:
             count: Callable[..., int] = getattr(library, f"zk_together_{what}_count")
-            rows: Array = numpy.zeros(count(together, own), of)
-            getattr(library, f"zk_together_copy_{what}s")(together, own, rows.ctypes.data)
+            rows: Array = numpy.zeros(count(together, rank), of)
+            getattr(library, f"zk_together_copy_{what}s")(together, rank, rows.ctypes.data)
             return rows
 
-        return Played(
-            copied("span", dtype),
-            copied("event", numpy.int64),
-            copied("host", numpy.int64).reshape(-1, 2),
-            int(library.zk_together_given_up(together)),
-        )
+        return [
+            Played(
+                copied("span", rank, SPAN),
+                copied("event", rank, numpy.int64),
+                copied("host", rank, numpy.int64).reshape(-1, 2),
+                int(library.zk_together_given_up(together)),
+            )
+            for rank in range(len(ranks))
+        ]
     finally:
         library.zk_together_delete(together)
 

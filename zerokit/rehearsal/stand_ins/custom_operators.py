@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from zerokit.patches import Patch, wrap
-from zerokit.rehearsal.limits import limit_of
 from zerokit.rehearsal.native.backend import backend, is_made_up
+from zerokit.rehearsal.worker.failures import limit_of
 
 _SIZED = "size operators by their fake implementations"
 _REGISTER = Patch("torch.library:Library", "impl", _SIZED)

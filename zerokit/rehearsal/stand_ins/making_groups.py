@@ -9,13 +9,13 @@ from typing import Any
 import torch.distributed as dist
 
 from zerokit.patches import Patch, put, wrap
-from zerokit.rehearsal.exchange import Exchange
-from zerokit.rehearsal.roles import Ranks
+from zerokit.rehearsal.ranks.exchange import Exchange
+from zerokit.rehearsal.ranks.groups import Groups
+from zerokit.rehearsal.ranks.roles import Ranks
 from zerokit.rehearsal.stand_ins.object_collectives import OWNERS, ObjectCollectives
 from zerokit.rehearsal.stand_ins.process_group import BACKEND, VirtualProcessGroup
 from zerokit.rehearsal.timing.process_group import TimedProcessGroup
 from zerokit.rehearsal.timing.rank_time import RankTime
-from zerokit.rehearsal.watching.groups import Groups
 from zerokit.rehearsal.watching.traffic import Traffic
 
 _GROUPS, _CALLED, _ALONE = (

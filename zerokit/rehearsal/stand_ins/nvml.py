@@ -2,7 +2,7 @@
 
 It is there whether or not the package is installed, which the report says. Names, counts and memory are the
 virtual device's, which draws no power and runs nothing; what else a GPU tells, this one does not support. A
-script may do without, and one that fails of it does not on the cluster (:mod:`zerokit.rehearsal.limits`).
+script may do without, and one that fails of it does not on the cluster (`worker.failures`).
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ from typing import Any
 import torch.distributed as dist
 
 from zerokit.patches import Patch, wrap
-from zerokit.rehearsal.exchange import Exchange
-from zerokit.rehearsal.listening import NOTHING
-from zerokit.rehearsal.roles import Ranks
+from zerokit.rehearsal.ranks.exchange import UNKNOWN, Exchange
+from zerokit.rehearsal.ranks.roles import Ranks
 
 OWNERS = ("torch.distributed", "torch.distributed.distributed_c10d")
 """The modules that have each function of torch.distributed."""
@@ -102,7 +101,7 @@ class ObjectCollectives:
         told = self._exchange.share(
             ranks,
             operation,
-            value if own in by else NOTHING,
+            value if own in by else UNKNOWN,
             of=by if own in to else (),
             number=getattr(group, "number", 0),
         )

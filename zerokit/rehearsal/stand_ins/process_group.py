@@ -16,9 +16,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from zerokit.rehearsal.exchange import Exchange
-from zerokit.rehearsal.listening import NOTHING, Awaited
-from zerokit.rehearsal.roles import Ranks
+from zerokit.rehearsal.ranks.exchange import UNKNOWN, Awaited, Exchange
+from zerokit.rehearsal.ranks.groups import Groups
+from zerokit.rehearsal.ranks.roles import Ranks
 from zerokit.rehearsal.stand_ins.collective_results import Received, copy, done, flatten, operation_of
 from zerokit.rehearsal.stand_ins.small_tensors import (
     carries_values,
@@ -28,7 +28,6 @@ from zerokit.rehearsal.stand_ins.small_tensors import (
     values_of,
     what,
 )
-from zerokit.rehearsal.watching.groups import Groups
 from zerokit.rehearsal.watching.traffic import Traffic
 
 BACKEND = "rehearsal"
@@ -38,8 +37,6 @@ _OF_ONE_SIZE = frozenset(
     {"all_reduce", "reduce_scatter", "reduce", "broadcast", "scatter", "all_gather_into_tensor"}
 )
 """Collectives that are called with tensors of one size on all ranks."""
-_WRITING = frozenset({"all_reduce", "broadcast", "all_gather"})
-"""Those that are noted with the tensors that they write."""
 
 
 def _size(tensors: Sequence[torch.Tensor]) -> int:
@@ -80,14 +77,12 @@ class VirtualProcessGroup(dist.ProcessGroup):
         is_of_rows = any(tensor.numel() > max(tensor.shape, default=1) for tensor in tensors)
         self._traffic.add(name, _size(tensors), self._size, is_of_rows=is_of_rows)
         if self._groups is not None:
-            self._groups.settle()
-        if name in _WRITING:
-            self._traffic.tell_of_writes(tensors)
+            self._groups.publish()
         if self._exchange is not None and name not in ("send", "recv"):
             size = f" of {_size(tensors):,} bytes" if name in _OF_ONE_SIZE else ""
             # Options of older torch do not tell, and no option at all says that nobody waits.
             is_async = getattr(opts, "asyncOp", True)
-            self._exchange.note_call(self._ranks, name + size, number=self.number, is_async=is_async)
+            self._exchange.record_call(self._ranks, name + size, number=self.number, is_async=is_async)
 
     # ---- the values of other ranks
     @functools.cached_property
@@ -120,7 +115,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         if not carries_values(tensor, from_one=by is not None):
             return {}
         is_asked = by is None or by == self._rank
-        own = NOTHING if not is_asked else values_of(tensor) if value is None else value
+        own = UNKNOWN if not is_asked else values_of(tensor) if value is None else value
         of = () if to is not None and to != self._rank else None if by is None else (self._ranks[by],)
         call = f"{name} of {what(tensor)}" if name in _OF_ONE_SIZE else name
         told = exchange.share(
@@ -232,7 +227,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
     def _fill(self, parts: Sequence[torch.Tensor], told: dict[int, Any]) -> None:
         """Put what other ranks hold in their parts."""
         for place, held in told.items():
-            if place != self._rank and held is not NOTHING:
+            if place != self._rank and held is not UNKNOWN:
                 parts[place].copy_(unpacked(parts[place], held))
 
     def all_gather_single_coalesced(
@@ -281,7 +276,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
 
     def _take(self, tensor: torch.Tensor, told: dict[int, Any], place: int) -> None:
         """Put what the rank at `place` holds into `tensor`, if that is another one and it is known."""
-        if told.get(place, NOTHING) is not NOTHING and place != self._rank:
+        if told.get(place, UNKNOWN) is not UNKNOWN and place != self._rank:
             with torch.no_grad():
                 tensor.copy_(unpacked(tensor, told[place]))
 
@@ -343,8 +338,8 @@ class VirtualProcessGroup(dist.ProcessGroup):
     def _arrive(self, tensors: list[torch.Tensor], awaited: list[Awaited]) -> None:
         assert self._exchange is not None
         for tensor, one in zip(tensors, awaited, strict=True):
-            held = self._exchange.hear(one)
-            if held is not NOTHING:
+            held = self._exchange.wait_for(one)
+            if held is not UNKNOWN:
                 with torch.no_grad():
                     tensor.copy_(unpacked(tensor, held))
 
@@ -355,7 +350,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None) -> Any:
         if self._exchange is not None:
             is_async = getattr(opts, "asyncOp", False)
-            self._exchange.note_call(self._ranks, "barrier", number=self.number, is_async=is_async)
+            self._exchange.record_call(self._ranks, "barrier", number=self.number, is_async=is_async)
         return done(None)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:

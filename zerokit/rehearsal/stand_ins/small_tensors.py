@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from zerokit.rehearsal.listening import NOTHING
 from zerokit.rehearsal.native.backend import SMALL_BYTES, is_made_up, uncounted
+from zerokit.rehearsal.ranks.exchange import UNKNOWN
 
 _MOST_TOLD = 2**24
 """Bytes of integers; more may be computed."""
@@ -29,7 +29,7 @@ def carries_values(tensor: torch.Tensor, *, from_one: bool) -> bool:
 
     Args:
         tensor: of integers, whose size may differ between ranks and so decides nothing: who has too many
-            tells :data:`NOTHING`; or of reals, of the size that it has on all ranks.
+            tells :data:`UNKNOWN`; or of reals, of the size that it has on all ranks.
         from_one: whether one rank tells all others.
     """
     size = tensor.numel() * tensor.element_size()
@@ -46,13 +46,13 @@ def what(tensor: torch.Tensor) -> str:
 
 
 def values_of(tensor: torch.Tensor) -> Any:
-    """The bytes of a tensor, :data:`NOTHING` if it holds none that anybody has computed."""
+    """The bytes of a tensor, :data:`UNKNOWN` if it holds none that anybody has computed."""
     if tensor.device.type == "meta" or not has_values(tensor):
-        return NOTHING
+        return UNKNOWN
     # Small integers are always computed, whatever lies beside them in their memory.
     is_small = tensor.untyped_storage().nbytes() < SMALL_BYTES
     if is_made_up(tensor) and (_is_of_reals(tensor) or not is_small):
-        return NOTHING
+        return UNKNOWN
     with torch.no_grad(), uncounted():
         flat = tensor.detach().reshape(-1).contiguous().cpu()
         return bytes(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else b""

@@ -20,7 +20,7 @@ def threads_of_launcher(
 ) -> int | None:
     """What a rank starts with; None: as many as the machine has cores, however many ranks share them.
 
-    torchrun gives each of several ranks one (torch/distributed/run.py) where OMP_NUM_THREADS says nothing
+    torchrun gives each of several ranks one (torch/distributed/run.py) if OMP_NUM_THREADS is not set
     else; deepspeed leaves it to OpenMP, if it is not to bind cores. What accelerate would set is in
     `environment` already.
 
@@ -29,9 +29,9 @@ def threads_of_launcher(
         local_ranks: that share a machine.
         environment: of the rank.
     """
-    told = environment.get(_THREADS, "").partition(",")[0].strip()  # of nested regions the outer one
-    if told.isdecimal() and int(told) > 0:
-        return int(told)
+    threads = environment.get(_THREADS, "").partition(",")[0].strip()  # of nested regions the outer one
+    if threads.isdecimal() and int(threads) > 0:
+        return int(threads)
     return 1 if launcher == "torchrun" and local_ranks > 1 else None
 
 

@@ -1,4 +1,4 @@
-"""What an operator costs, from what the library tells of its arguments and results.
+"""What an operator costs, from what the library reports of its arguments and results.
 
 The library (`native/timing.cpp`) asks once for each operator with arguments of given sizes.
 """
@@ -199,7 +199,7 @@ _WAITING = frozenset(
 
 
 def _waits(call: Call) -> bool:
-    if call.name == "aten::repeat_interleave.Tensor":  # how much comes out is told, or on the device
+    if call.name == "aten::repeat_interleave.Tensor":  # the size of the result is given, or is on the device
         return call.entries[1] is None
     return call.base in _WAITING
 
@@ -239,7 +239,7 @@ def _in_tf32(product: Product, is_on: Callable[[], bool]) -> Product:
 
 
 def _tf32_of_products() -> bool:
-    """Off if nobody says otherwise."""
+    """Off by default."""
     import torch
 
     switch = torch.backends.cuda.matmul
@@ -248,7 +248,7 @@ def _tf32_of_products() -> bool:
 
 
 def _tf32_of_convolutions() -> bool:
-    """On if nobody says otherwise."""
+    """On by default."""
     import torch
 
     precision = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
@@ -298,9 +298,9 @@ def _of_gradient(product: Product) -> Product:
 
 
 def _of_windows(output: TensorUse, weight: TensorUse) -> Product:
-    """A convolution as the product that it is once the input's windows lie side by side.
+    """A convolution as the matmul over the input's windows.
 
-    One that is not transposed: of a transposed one its input stands for the output.
+    One that is not transposed: for a transposed one the input takes the place of the output.
     """
     channels = weight.sizes[0]
     return max(output.elements // channels, 1), channels, weight.elements // channels, 1, output.dtype, "TN"
@@ -336,7 +336,7 @@ class _Attention(NamedTuple):
     is_causal: int
     query: int = 0
     longest: int | None = None
-    """The place of the longest sequence's queries, where sequences may lie one after the other."""
+    """The place of the longest sequence's queries, where sequences may be concatenated."""
     heads_first: bool = False
     window: int | None = None
     """The place of the keys that a query sees to its left, and after it that of those to its right."""

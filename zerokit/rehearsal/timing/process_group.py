@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.futures import Future
 
-from zerokit.rehearsal.call_order import group_name
 from zerokit.rehearsal.native.backend import backend
-from zerokit.rehearsal.roles import Ranks
+from zerokit.rehearsal.ranks.call_order import group_name
+from zerokit.rehearsal.ranks.roles import Ranks
 from zerokit.rehearsal.stand_ins.collective_results import LastingWork
 from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
 from zerokit.rehearsal.timing.rank_time import RankTime
@@ -96,7 +96,7 @@ class _TimedProcessGroup(VirtualProcessGroup):
         else:
             communicator = self._communicator
             options = given.get("opts", arguments[-1])
-            # Options of older torch do not tell: then all run on the communicator's stream.
+            # Options of older torch lack it: then all run on the communicator's stream.
             is_async = bool(getattr(options, "asyncOp", True))
             event = self._time.collective(
                 name, size, self._ranks, communicator, self._meeting(), is_async=is_async
@@ -107,7 +107,7 @@ class _TimedProcessGroup(VirtualProcessGroup):
         return ("group", group_name(self._ranks, self.number))
 
     def _with_one(self, name: str, peer: int, tag: int = 0, **_: Any) -> tuple[int, Ranks, tuple[str, ...]]:
-        """The stream of a `send` or `recv`, both ranks, and what tells it apart.
+        """The stream of a `send` or `recv`, both ranks, and its meeting.
 
         NCCL has a communicator for each pair, and runs at once what is sent both ways in one batch.
         """

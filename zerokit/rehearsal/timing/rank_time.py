@@ -1,4 +1,4 @@
-"""The time of a rehearsed rank: the backend's clock, and what things cost on it."""
+"""The time of a rehearsed rank: the backend's clock, and what work costs on it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from zerokit.hardware.prices.kernels import Kernel
 from zerokit.hardware.prices.prices import Copy, Prices
 from zerokit.rehearsal.call_sites import PACKAGE, is_in
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, Clock, Price, WorkKind
-from zerokit.rehearsal.recording import SPAN
+from zerokit.rehearsal.recording import SPAN, Array
 from zerokit.rehearsal.timing.meetings import Meeting, Meetings
 from zerokit.rehearsal.timing.operators import Call, Operators, entries, to_ns
 from zerokit.units import GIB, MIB
 
 if TYPE_CHECKING:
-    from zerokit.rehearsal.exchange import Exchange
     from zerokit.rehearsal.native.backend import Backend
-    from zerokit.rehearsal.native.together import Played
 
 _KINDS: dict[str, Collective] = {
     **{"all_gather": "all_gather", "gather": "all_gather", "scatter": "broadcast"},
@@ -59,7 +57,7 @@ def take_time(name: str, *moved: Any) -> None:
 
 
 def take_time_of_product(name: str, m: int, n: int, k: int, dtype: Any) -> None:
-    """Have a kernel of a stand-in take the time of a product (m, k) by (k, n), if time is rehearsed."""
+    """Have a kernel of a stand-in take the time of a matmul (m, k) by (k, n), if time is rehearsed."""
     if _of_process is not None:
         _of_process.product(name, m, n, k, str(dtype).removeprefix("torch."))
 
@@ -76,13 +74,13 @@ def untimed() -> AbstractContextManager[None]:
 
 
 class RankTime:
-    """What the work of a rank costs, by its clock.
+    """Gives the work of a rank its cost on the clock.
 
     Args:
         backend: the loaded library, before it is configured.
         prices: of everything.
         cluster: of which this is a rank.
-        beside_others: whether other ranks are rehearsed, too, which wait for this one.
+        beside_others: whether other ranks, which wait for this one, are rehearsed too.
     """
 
     def __init__(
@@ -94,7 +92,7 @@ class RankTime:
         self.unpriced: dict[str, str] = {}
         """Operators that could not be priced, and took no time but their launch; why."""
         self.host_threads: int | None = None
-        """Of this rank, for what the host computes; None: as many as the machine has cores."""
+        """Of this rank, for CPU work; None: as many as the machine has cores."""
         self._backend = backend
         self._gpus_per_node = cluster.gpus_per_node
         self._local_ranks = cluster.local_ranks
@@ -103,9 +101,10 @@ class RankTime:
         self._places: dict[int, tuple[int, int]] = {}
         """GPUs of a node and nodes of each communicator: of thousands of ranks they take long to count."""
         self._of_collectives: dict[tuple[Collective, int, int, int], int] = {}
-        """What was priced already."""
-        self._meetings = Meetings()
-        self._marks: list[list[int]] = []
+        """Costs that are known already."""
+        self.meetings = Meetings()
+        self.step_end_events: list[list[int]] = []
+        """Of each step, the events whose last ends it."""
         self.clock: Clock = backend.start_clock(prices.beside_collective)
         if beside_others:
             self.clock.keep_acts()
@@ -124,7 +123,7 @@ class RankTime:
         name = self._backend.operator_names()[key[0]]
         try:
             return self._operators.price(Call(name, tuple(entries(key))))
-        except Exception as error:  # a library's callback cannot raise; the report tells of it
+        except Exception as error:  # a library's callback cannot raise; the report shows it
             self.unpriced.setdefault(name, f"{type(error).__name__}: {error}")
             return Price(0, to_ns(self.prices.launch(name)))
 
@@ -136,14 +135,14 @@ class RankTime:
             node_run=to_ns(self.prices.autograd_node("run")),
         )
         if not counts:
-            self.unpriced["calls of Python functions"] = "this Python does not tell of them"
+            self.unpriced["calls of Python functions"] = "this Python does not report them"
 
     def _price_of_call(self, code: CodeType) -> int | None:
         if code.co_filename.startswith(PACKAGE):
             return None
         return to_ns(self.prices.python_call(of_deepspeed=is_in(code.co_filename, "deepspeed/")))
 
-    # ---- what Python stands in for
+    # ---- work of stand-ins in Python
     def kernel(self, name: str, bytes_moved: int) -> None:
         """A kernel of a stand-in, on the current stream, that reads and writes so many bytes."""
         self.clock.advance(to_ns(self.prices.launch(name)))
@@ -171,13 +170,13 @@ class RankTime:
         self.clock.submit(self._backend.current_stream, WorkKind.KERNEL, _GRAPH, duration)
 
     def product(self, name: str, m: int, n: int, k: int, dtype: str) -> None:
-        """A product (m, k) by (k, n) of a package beside torch, on the current stream."""
+        """A matmul (m, k) by (k, n) of another package, on the current stream."""
         self.clock.advance(to_ns(self.prices.launch(name)))
         duration = to_ns(self.prices.matmul(m, n, k, dtype=dtype))
         self.clock.submit(self._backend.current_stream, WorkKind.KERNEL, name, duration)
 
     def attention(self, kernel: Kernel, backward: bool, *shape: Any) -> None:
-        """Attention of a package beside torch, on the current stream; arguments as of `Prices.attention`."""
+        """Attention of another package, on the current stream; arguments as of `Prices.attention`."""
         name = f"{kernel} backward" if backward else kernel
         self.clock.advance(to_ns(self.prices.launch(name)))
         duration = to_ns(self.prices.attention(kernel, backward, *shape))
@@ -241,7 +240,7 @@ class RankTime:
         duration = self._price_of_collective(name, num_bytes, ranks, communicator)
         current = self._backend.current_stream
         kind = WorkKind.COLLECTIVE if len(ranks) > 1 else WorkKind.KERNEL
-        number = self._meetings.come(meeting)
+        number = self.meetings.come(meeting)
         if not is_async:
             self.clock.submit(current, kind, name, duration, meeting=number)
             return None
@@ -265,24 +264,20 @@ class RankTime:
 
     def mark(self, moment: list[int]) -> None:
         """The end of a step, to which belongs what had been submitted at `moment`."""
-        self._marks.append(moment)
+        self.step_end_events.append(moment)
 
-    def finish(self, exchange: Exchange) -> None:
-        """Have the host wait for all of it, and tell the other ranks what this one did."""
+    def finish(self) -> None:
+        """Have the host wait for everything that was submitted."""
         self._wait_for_all()
-        if exchange.is_active:
-            self._meetings.tell(exchange, self.clock.acts())
 
-    def ends_of_steps(self, played: Played | None) -> list[int]:
-        """When all that belonged to each step was done, in nanoseconds.
+    def acts(self) -> Array:
+        """What the host did, as bytes; empty if no other rank is rehearsed."""
+        return np.frombuffer(self.clock.acts(), np.uint8)
 
-        Args:
-            played: this rank, where it had to wait for others.
-        """
-        if played is not None:
-            return [int(played.events[events].max()) for events in self._marks]
+    def step_ends(self) -> list[int]:
+        """When all that belonged to each step was done, in nanoseconds, by this rank's own clock."""
         self._wait_for_all()
-        return [max(self.clock.time_of(event) or 0 for event in events) for events in self._marks]
+        return [max(self.clock.time_of(event) or 0 for event in events) for events in self.step_end_events]
 
     def _wait_for_all(self) -> None:
         """Have the host wait for the device and for the drives."""

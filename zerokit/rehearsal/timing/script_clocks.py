@@ -1,8 +1,8 @@
 """What the script sees of time: the clocks of Python go by the rank's.
 
-Python's own library, zerokit and threads beside the script's own keep the real time, so that what waits with
-a limit waits as long as it says; but a bar tells of the script's work, whichever thread draws it. What
-zerokit itself trains and generates by is a script like others. A sleep takes its time on both.
+Python's own library, zerokit and threads other than the script's own keep the real time, so that waits with a
+limit take as long as they should; but a progress bar shows the script's work, whichever thread draws it.
+zerokit's own training and generation are scripts like others. A sleep takes its time on both.
 
 Replacements are static methods, which a class that has one as an attribute calls as it would the original.
 """
@@ -42,7 +42,7 @@ _REPEAT = Patch("timeit:Timer", "timeit", "let each repetition take time")
 _REAL = sys.stdlib_module_names - {"timeit"} | {"zerokit"}
 """Python's library, but for what times code of the script by a clock of the module `time`."""
 _SCRIPTS = ("zerokit.training.", "zerokit.generation.")
-"""Of it, what tells its user how long its work took."""
+"""Functions of it that show its user how long work took."""
 _BARS = "tqdm"
 """What shows how long the script's work takes from other threads, too: its monitor refreshes bars of all."""
 _TIMER_SLACK_NS = 50_000
@@ -201,7 +201,7 @@ def _repeat(clock: Clock, repeat: Any, timer: Any, *given: Any, **named: Any) ->
 def _takes_time(frames: int) -> bool | None:
     """Whether a look by the caller, so many frames above this one's, takes time; None: it sees the real time.
 
-    It takes none on a thread beside the script's: how often that looks is not the same in two runs.
+    It takes none on other threads than the script's: how often those read it varies between runs.
     """
     module = sys._getframe(frames + 1).f_globals.get("__name__", "")
     package = module.partition(".")[0]

@@ -1,4 +1,4 @@
-"""Data that loaders give batches of: which came, which are to follow, what the report says of them."""
+"""The batches of a data set: those that came, those that are to follow, and what the report shows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerokit.rehearsal.batch_size import BatchSize, measure
+from zerokit.rehearsal.report.report import Batches, BatchSize, Evaluation, LargestBatch
+from zerokit.rehearsal.watching.batch_size import measure
 from zerokit.rehearsal.watching.scan import CRITERIA, Candidate, Scan
 
 
@@ -19,7 +20,7 @@ class Rehearsed:
     first_step: int
     """The optimizer step that it is part of, counted from 1."""
     last_step: int
-    """The same, unless no engine tells how many batches a step takes."""
+    """The same, unless no engine shows how many batches a step takes."""
     fits: bool
     """Whether it is of this rank's kind of batches, and has taken the place of one."""
 
@@ -89,43 +90,38 @@ class Source:
         """Of the batches that came by themselves."""
         return self.first[0].tokens
 
-    def facts(self) -> dict[str, Any]:
-        """What the report says of batches that were trained on (report.Batches)."""
+    def facts(self) -> Batches:
+        """Facts for the report about batches that were trained on."""
         found = self.scan or Scan()
         handed = [one for one in self.rehearsed if one.fits]
         rehearsed = [self.first[0], *(one.candidate.size for one in handed)]
         largest = [*rehearsed, *(one.size for one in found.worst)]
-        return {
-            "rehearsed_tokens": max(size.tokens for size in rehearsed),
-            "longest_tokens": max(size.tokens for size in largest),
-            "first": self.first[0].model_dump(),
-            "largest": max(largest, key=CRITERIA[0]).model_dump(),
-            "rehearsed": [
-                {
-                    "size": one.candidate.size.model_dump(),
-                    "number": one.candidate.number,
-                    "rank": one.candidate.rank,
-                    "first_step": one.first_step,
-                    "last_step": one.last_step,
-                }
+        return Batches(
+            rehearsed_tokens=max(size.tokens for size in rehearsed),
+            longest_tokens=max(size.tokens for size in largest),
+            first=self.first[0],
+            largest=max(largest, key=CRITERIA[0]),
+            rehearsed=[
+                LargestBatch(
+                    size=one.candidate.size,
+                    number=one.candidate.number,
+                    rank=one.candidate.rank,
+                    first_step=one.first_step,
+                    last_step=one.last_step,
+                )
                 for one in handed
             ],
-            "scanned": found.batches,
-            "of": found.of,
-            "is_whole": found.is_whole,
-            "seconds": found.seconds,
-            "problem": found.problem,
-        }
+            scanned=found.batches,
+            of=found.of,
+            is_whole=found.is_whole,
+            seconds=found.seconds,
+            problem=found.problem,
+        )
 
-    def evaluation_facts(self) -> dict[str, Any]:
-        """What the report says of batches that an evaluation was rehearsed with (report.Evaluation)."""
+    def evaluation_facts(self) -> Evaluation:
+        """Facts for the report about batches of an evaluation."""
         found = self.scan or Scan()
-        return {
-            "largest": self.first[0].model_dump(),
-            "scanned": found.batches,
-            "of": found.of,
-            "is_whole": found.is_whole,
-        }
+        return Evaluation(largest=self.first[0], scanned=found.batches, of=found.of, is_whole=found.is_whole)
 
 
 def signature_of(batch: Any) -> Any:

@@ -15,16 +15,17 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from zerokit import console
 from zerokit.patches import Patch, wrap
-from zerokit.rehearsal.batch_size import measure
 from zerokit.rehearsal.errors import script_line
-from zerokit.rehearsal.exchange import Exchange
+from zerokit.rehearsal.ranks.exchange import Exchange
+from zerokit.rehearsal.report.report import Batches, Evaluation, ReadingTime
+from zerokit.rehearsal.watching.batch_size import measure
 from zerokit.rehearsal.watching.batch_sources import Rehearsed, Source, signature_of
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.reading import Reading
 from zerokit.rehearsal.watching.scan import Candidate, Scan, scan
 from zerokit.rehearsal.watching.scan import install as watch_torch
 
-_MAKE = Patch("torch.utils.data.dataloader:DataLoader", "__init__", "find data that nobody asks for")
+_MAKE = Patch("torch.utils.data.dataloader:DataLoader", "__init__", "find data that is never requested")
 _ITERATE = Patch("torch.utils.data.dataloader:DataLoader", "__iter__", "find the largest batches")
 _NEXT = Patch("torch.utils.data.dataloader:_BaseDataLoaderIter", "__next__", "rehearse the largest batches")
 
@@ -35,7 +36,7 @@ _MOST_STEPS_FOR_ONE = 3
 _SECONDS_OF_SILENCE = 3.0
 
 
-class Batches:
+class BatchWatcher:
     """Measures what loaders hand out, and has the largest batches follow the steps that were asked for.
 
     Args:
@@ -45,7 +46,7 @@ class Batches:
         seconds: to look for larger ones, in all; 0: none are looked for.
         completed: how many optimizer steps are done.
         divisor: what the script's micro-batch is divided by.
-        is_divided: whether the script's arguments say so already; else its loaders are told.
+        is_divided: whether the script's arguments are changed already; else its loaders are.
         reading: measures how long reading them takes, if time is rehearsed.
     """
 
@@ -137,7 +138,7 @@ class Batches:
         return arguments, {**given, "batch_size": divided}
 
     def _name_of(self, loader: Any) -> str:
-        """What tells a loader apart on all ranks, of which one may have made or asked others besides.
+        """A name for a loader, the same on all ranks, which may have made other loaders too.
 
         Not the number of its examples, of which ranks may have one more or less than others.
         """
@@ -151,7 +152,7 @@ class Batches:
         source = self._source_of(loader.dataset)
         if source.scan is None and self._scans:
             source.name = self._name_of(loader)
-            source.scan = self._exchange.of_rank_0(
+            source.scan = self._exchange.from_rank_0(
                 f"scanned.{source.name}", "look through the data", lambda: self._scan(loader)
             )
             self._seconds_left -= source.scan.seconds
@@ -170,11 +171,11 @@ class Batches:
         return self.sources[-1]
 
     def _scan(self, loader: Any) -> Scan:
-        """Look through the data, unless the time is up, which the other ranks are told as well."""
+        """Search the data, unless the time is up; the other ranks get the result too."""
         if self._seconds_left <= 0:
             return Scan()
         with _Progress() as progress:
-            return scan(loader, self._seconds_left, progress.tell, most=self.most)
+            return scan(loader, self._seconds_left, progress.show, most=self.most)
 
     def _next(self, original: Any, iterator: Any) -> Any:
         with nullcontext() if self._reading is None else self._reading.next_batch(iterator):
@@ -226,7 +227,7 @@ class Batches:
             found = source.scan.worst if source.scan else []
             places = source.larger(may_be_ahead=self._accumulated() is None)
             if found:
-                places = self._exchange.of_rank_0(
+                places = self._exchange.from_rank_0(
                     f"largest.{source.name}", "choose the largest batches", lambda: places
                 )
             source.worst = [found[place] for place in places]
@@ -260,7 +261,7 @@ class Batches:
         )
 
     def _accumulated(self) -> int | None:
-        """Batches of an optimizer step; None where no engine says so."""
+        """Batches of an optimizer step; None without an engine."""
         steps = [int(engine.gradient_accumulation_steps()) for engine in self._labels.engines]
         return max(steps, default=None)
 
@@ -283,7 +284,7 @@ class Batches:
         over = self._are_rehearsed(sources)
         if sources and self._exchange.rank != 0:
             return over
-        return self._exchange.of_rank_0(
+        return self._exchange.from_rank_0(
             f"over.{self._divisor}.{self._completed()}", "end the run", lambda: over
         )
 
@@ -306,8 +307,8 @@ class Batches:
             if source.first
         )
 
-    def facts(self) -> dict[str, Any] | None:
-        """What the report says of the batches; None if nothing was trained on."""
+    def facts(self) -> Batches | None:
+        """Facts for the report about the batches; None if nothing was trained on."""
         source = max(self._trained_on(), key=Source.most_tokens, default=None)
         return None if source is None else source.facts()
 
@@ -318,21 +319,21 @@ class Batches:
             return [None] * self._completed()
         return [source.tokens[step] or None for step in range(1, self._completed() + 1)]
 
-    def reading_facts(self) -> dict[str, Any] | None:
-        """What the report says of reading data (report.DataTime); None where nothing was measured."""
+    def reading_facts(self) -> ReadingTime | None:
+        """Facts for the report about reading data; None if nothing was measured."""
         source = max(self._trained_on(), key=Source.most_tokens, default=None)
         if source is None or self._reading is None or self._reading.seconds is None:
             return None
-        return {
-            "batch_seconds": self._reading.seconds,
-            "batches": self._reading.batches,
-            "workers": self._reading.workers,
-            "batches_of_step": max(source.batches.values()),
-            "is_in_step": self._reading.takes_time,
-        }
+        return ReadingTime(
+            batch_seconds=self._reading.seconds,
+            batches=self._reading.batches,
+            workers=self._reading.workers,
+            batches_of_step=max(source.batches.values()),
+            is_in_step=self._reading.takes_time,
+        )
 
-    def evaluation_facts(self) -> dict[str, Any] | None:
-        """What the report says of an evaluation that was rehearsed; None if none was."""
+    def evaluation_facts(self) -> Evaluation | None:
+        """Facts for the report about an evaluation; None if none was rehearsed."""
         source = max((one for one in self.evaluated if one.first), key=Source.most_tokens, default=None)
         return None if source is None else source.evaluation_facts()
 
@@ -340,7 +341,7 @@ class Batches:
         """The largest batch of data that has loaders, of which none was asked for anything, in words."""
         lines: list[str] = []
         if self._exchange.rank != 0 and self._exchange.is_active:
-            return lines  # rank 0 says it
+            return lines  # rank 0 reports it
         for loader in list(self._never_asked):
             if self._seconds_left <= 0 or any(one.dataset is loader.dataset for one in self.sources):
                 continue
@@ -349,7 +350,7 @@ class Batches:
             self._seconds_left -= source.scan.seconds
             if source.scan.worst:
                 lines.append(
-                    f"not rehearsed: the loader of a {type(loader.dataset).__name__} was asked for nothing "
+                    f"not rehearsed: the loader of a {type(loader.dataset).__name__} was not used "
                     "within the rehearsed steps (it may be for evaluation); its longest batch is "
                     f"{source.scan.worst[0].size}"
                 )
@@ -358,7 +359,7 @@ class Batches:
     def _trained_on(self) -> list[Source]:
         """Those whose last batch an optimizer step followed at once, or that gave some for several steps.
 
-        Without an engine nothing else tells training from a look at the data with autograd on.
+        Without an engine nothing else distinguishes training from a look at the data with autograd on.
         """
         completed = self._completed()
         return [
@@ -373,7 +374,7 @@ class Batches:
 
 
 class _Progress:
-    """Says how far a scan is, where it takes long."""
+    """Shows the progress of a long scan."""
 
     def __enter__(self) -> _Progress:
         self._bar: Any = None
@@ -384,7 +385,7 @@ class _Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def tell(self, done: int, of: int | None, seconds: float) -> None:
+    def show(self, done: int, of: int | None, seconds: float) -> None:
         if seconds < _SECONDS_OF_SILENCE:
             return
         words = "Looking for the longest batches"

@@ -10,7 +10,7 @@ from typing import Any
 
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.native.backend import Backend
-from zerokit.rehearsal.watching.batches import Batches
+from zerokit.rehearsal.watching.batches import BatchWatcher
 
 _TRAIN = Patch("transformers.trainer:Trainer", "train", "rehearse the evaluation that is to come")
 
@@ -18,24 +18,24 @@ _MOST_KEPT = 32
 """Batches of an evaluation that keeps what the model returns."""
 
 
-class Evaluation:
-    """Knows the Trainer that trains.
+class EvaluationWatcher:
+    """Follows the Trainer that trains.
 
     Args:
         backend: the loaded library.
         batches: hands out the largest ones.
     """
 
-    def __init__(self, backend: Backend, batches: Batches) -> None:
+    def __init__(self, backend: Backend, batches: BatchWatcher) -> None:
         self._backend = backend
         self._batches = batches
         self._trainer: Any = None
         self.problem: str | None = None
-        """What the evaluation failed of."""
+        """Why the evaluation failed."""
         self.not_kept: str | None = None
         """Of what evaluation keeps until its end, what was not rehearsed."""
         self.not_rehearsed: list[str] = []
-        """What is to be said of other data."""
+        """Warnings about other data."""
 
     def install(self) -> None:
         """Watch the Trainer, once it is imported."""
@@ -49,7 +49,7 @@ class Evaluation:
         return train(trainer, *arguments, **given)
 
     def rehearse(self) -> None:
-        """Evaluate if the Trainer is going to, and look at the data that nobody has asked for."""
+        """Evaluate if the Trainer is going to, and search data that was never requested."""
         self._evaluate()
         self.not_rehearsed = [*filter(None, [self.not_kept]), *self._batches.never_asked()]
 
@@ -64,7 +64,7 @@ class Evaluation:
         try:
             with self._batches.only_the_largest(at_least=_MOST_KEPT if keeps else 1):
                 trainer.evaluate()
-        except Exception as error:  # of metrics, say, that want all examples: what is computed is made up
+        except Exception as error:  # such as of metrics that need all examples: computed values are made up
             self.problem = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
         finally:
             self._backend.phase = "between"

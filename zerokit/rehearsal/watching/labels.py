@@ -1,8 +1,8 @@
-"""What blocks of memory are for: parameters, gradients, optimizer states and buffers, by who holds them."""
+"""Labels blocks of memory as parameters, gradients, optimizer states or buffers, by their holders."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerokit.patches import Patch, PrivateAttribute, watch, wrap
@@ -59,7 +59,7 @@ _NAMES = {
 
 
 class Labels:
-    """Tells the backend what blocks are for."""
+    """Labels blocks in the backend."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -117,7 +117,7 @@ class Labels:
         return len(self.names) - 1
 
     def label_engines(self) -> None:
-        """Label the blocks of parameters, gradients and optimizer states as they lie between steps."""
+        """Label the blocks of parameters, gradients and optimizer states between steps."""
         for engine in self.engines:
             for name, parameter in engine.module.named_parameters():
                 index = self._name(name)
@@ -141,13 +141,6 @@ class Labels:
                     self._backend.label(parameter.grad, "gradients")
         for tensor in _tensors_in(dict(optimizer.state)):
             self._backend.label(tensor, "optimizer_states")
-
-    def label_trained(self, leaves: Iterable[Any]) -> None:
-        """The same for parameters that got gradients, where no optimizer of torch's has them."""
-        for leaf in leaves:
-            self._backend.label(leaf, "parameters")
-            if leaf.grad is not None:
-                self._backend.label(leaf.grad, "gradients")
 
     def _label_gradients(self, module: Any) -> None:
         """Label each gradient as autograd hands it over, before DeepSpeed takes it."""

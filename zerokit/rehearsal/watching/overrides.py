@@ -12,7 +12,7 @@ from zerokit.config.load import check_ds_config, plain
 from zerokit.documents import Document, dotted, from_dotted, has_value, with_value, without
 from zerokit.errors import ConfigError
 from zerokit.patches import Patch, wrap
-from zerokit.rehearsal.job import Overrides
+from zerokit.rehearsal.parent.job import Overrides
 from zerokit.rehearsal.scratch import scratch_folder
 
 _MAKE_ENGINE = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "turn checkpointing on or off")
@@ -29,7 +29,7 @@ class Overriding:
 
     Args:
         overrides: the changes (job.Overrides).
-        folder: for the folder that stands in for the script's `output_dir`; the system's if None.
+        folder: for the folder that replaces the script's `output_dir`; the system's if None.
     """
 
     def __init__(self, overrides: Overrides, folder: Path | None = None) -> None:
@@ -53,7 +53,7 @@ class Overriding:
             wrap(_READ_EARLY, self._read_early)
 
     def close(self) -> None:
-        """Remove what the script has written into the folder that stands in for its output_dir."""
+        """Remove the folder that replaced the script's output_dir."""
         self._ending.close()
 
     def _make_engine(self, initialize: Any, engine: Any, *arguments: Any, **given: Any) -> None:
@@ -68,7 +68,7 @@ class Overriding:
             source = merged(_as_dict(source), self._changes)
         try:
             initialize(config, source, *arguments, **given)
-        except Exception:  # which is told with what is wrong in it
+        except Exception:  # the caller reports it
             self.refused = _of_json(getattr(config, "_param_dict", None))
             raise
         self.ds_config = dict(config._param_dict)
@@ -77,7 +77,7 @@ class Overriding:
         initialize(config, merged(_as_dict(source), self._changes), *arguments, **given)
 
     def _finish_arguments(self, finish: Any, arguments: Any) -> None:
-        # Losses that are made up must not come to lie beside those of a real run.
+        # Losses that are made up must not mix with those of a real run.
         arguments.output_dir = str(self._output_dir)
         self.sizes_arguments = True
         divisor = self._overrides.get("micro_batch_divisor", 1)
@@ -129,7 +129,7 @@ def check_overrides(changes: Mapping[str, Any]) -> None:
     for finding in check_ds_config(document):
         of_key = [path for path in paths if path[: len(finding.path)] == finding.path]
         is_of_value = finding.rule in ("wrong-type", "bad-value") and finding.path in of_key
-        # What an optimizer takes depends on its type, which the config may say.
+        # What an optimizer takes depends on its type, which the config may contain.
         is_of_a_kind = finding.path[1:2] == ("params",) and f"{finding.path[0]}.type" not in changes
         if of_key and (is_of_value or (finding.rule in _OF_KEYS and not is_of_a_kind)):
             where = f"--ds-config-override {dotted(finding.path)}"

@@ -1,4 +1,4 @@
-"""Which phase of training the run is in: told by DeepSpeed's engine, or by torch where there is none."""
+"""The phase of training, by DeepSpeed's engine, or by torch without an engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RUN_BACKWARD = Patch("torch.autograd", "backward", "see the phase backward with
 
 
 class Phases:
-    """Tells the backend the phase of the run."""
+    """Sets the phase of the run in the backend."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -90,7 +90,7 @@ class Phases:
             return self._from(("forward", "loss", "between"), "backward")(run, *arguments, **given)
         if self._backend.phase == "evaluation":
             return run(*arguments, **given)
-        # Nothing says where init ends without an engine, but at the first backward pass it has.
+        # Without an engine init ends at the first backward pass at the latest.
         self._backend.phase = "backward"
         result = run(*arguments, **given)
         self._backend.phase = "between"

@@ -1,6 +1,6 @@
-"""How long reading and tokenising a batch takes on this machine, and what of it a step would wait for.
+"""How long reading and tokenising a batch takes on this machine, and how long a step would wait for it.
 
-It is real work of this machine's, and measured: no part of virtual time, unless that is asked for.
+It is measured on this machine, and part of virtual time only if requested.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Reading:
         self._clock = clock
         self.takes_time = takes_time
         self._measuring: _Figures | None = None
-        """Where this process writes. None: nobody reads for the script, as where data is looked through."""
+        """Where this process writes. None: not for the script, as in a search of the data."""
         self._figures: WeakKeyDictionary[Any, _Figures] = WeakKeyDictionary()
         """Of iterators."""
         self._trained_on: list[_Figures] = []

@@ -1,4 +1,4 @@
-"""What checkpointing computes again in backward passes."""
+"""Recomputation of activation checkpointing in backward passes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Recomputing:
     """Counts the floating-point operations of a backward pass that a forward pass has done before.
 
     Autograd is off in a backward pass, and checkpointing of whichever library turns it on. A Function inside
-    turns it off again for its own forward, so that a product cannot tell: ZeRO-3's linear layer is one.
+    turns it off again for its own forward, so that a matmul cannot show it: ZeRO-3's linear layer is one.
     """
 
     def __init__(self, backend: Backend) -> None:

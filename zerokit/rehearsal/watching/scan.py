@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.patches import Patch, PrivateAttribute, put, watch
-from zerokit.rehearsal.batch_size import BatchSize, measure
+from zerokit.rehearsal.report.report import BatchSize
+from zerokit.rehearsal.watching.batch_size import measure
 from zerokit.rehearsal.watching.mapped_files import MappedFiles
 
 CRITERIA: tuple[Callable[[BatchSize], int], ...] = (
@@ -33,7 +34,7 @@ CRITERIA: tuple[Callable[[BatchSize], int], ...] = (
 )
 """What makes a batch the worst one: most tokens with the padding, the longest sequence, most bytes."""
 
-_SECONDS_BETWEEN_WORDS = 0.2
+_SECONDS_BETWEEN_MESSAGES = 0.2
 _GRACE_SECONDS = 1.0
 """For the batch that is being made as the time is up."""
 
@@ -62,7 +63,7 @@ class Candidate:
 
     @property
     def batch(self) -> Any:
-        """The batch, made anew."""
+        """The batch, made again."""
         assert self.data is not None
         return pickle.loads(self.data)  # noqa: S301  written by a fork of this process
 
@@ -72,9 +73,9 @@ class Scan:
     """What a loader gives in one epoch, as far as that was found out."""
 
     batches: int = 0
-    """Of all ranks whose batches can be told."""
+    """Of all ranks whose batches can be computed."""
     of: int | None = None
-    """Of the epoch; None where nobody knows."""
+    """Of the epoch; None if unknown."""
     is_whole: bool = False
     seconds: float = 0.0
     worst: list[Candidate] = field(default_factory=list)
@@ -84,14 +85,14 @@ class Scan:
 
 
 def scan(
-    loader: Any, seconds: float, tell: Callable[[int, int | None, float], None], *, most: int | None = None
+    loader: Any, seconds: float, show: Callable[[int, int | None, float], None], *, most: int | None = None
 ) -> Scan:
     """Go through an epoch of `loader`, a `torch.utils.data.DataLoader`, for as long as `seconds`.
 
     Args:
         loader: it is left as it is, and so is all that it is made of.
         seconds: after which the batches found until then have to do.
-        tell: called from time to time with batches done, batches in all, and seconds spent.
+        show: called from time to time with batches done, batches in all, and seconds spent.
         most: batches that each rank takes, if not all of the epoch.
     """
     began = time.monotonic()
@@ -110,7 +111,7 @@ def scan(
     best: list[Candidate | None] = [None] * len(CRITERIA)
     try:
         deadline = began + seconds + _GRACE_SECONDS
-        _listen(ours, deadline, found, best, lambda done, of: tell(done, of, time.monotonic() - began))
+        _listen(ours, deadline, found, best, lambda done, of: show(done, of, time.monotonic() - began))
     finally:
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
@@ -126,29 +127,29 @@ def _listen(
     deadline: float,
     found: Scan,
     best: list[Candidate | None],
-    tell: Callable[[int, int | None], None],
+    show: Callable[[int, int | None], None],
 ) -> None:
-    """Take what the fork says, until it has no more to say or the time is up."""
+    """Receive what the fork sends, until it ends or the time is up."""
     while True:
         left = deadline - time.monotonic()
-        if ours.poll(max(0.0, min(left, _SECONDS_BETWEEN_WORDS))):
+        if ours.poll(max(0.0, min(left, _SECONDS_BETWEEN_MESSAGES))):
             try:
-                said = pickle.loads(ours.recv_bytes())  # noqa: S301  of a fork of this process
+                received = pickle.loads(ours.recv_bytes())  # noqa: S301  of a fork of this process
             except EOFError:
                 found.problem = "the process that did it ended"
                 return
-            if said is None:  # its last word
+            if received is None:  # the last message
                 return
-            if isinstance(said, Candidate):
+            if isinstance(received, Candidate):
                 for place, of in enumerate(CRITERIA):
                     held = best[place]
-                    if held is None or of(said.size) > of(held.size):
-                        best[place] = said
+                    if held is None or of(received.size) > of(held.size):
+                        best[place] = received
             else:
-                found.batches, found.of, found.is_whole, found.problem = said
+                found.batches, found.of, found.is_whole, found.problem = received
         elif left <= 0:
             return
-        tell(found.batches, found.of)
+        show(found.batches, found.of)
 
 
 # ---- in the fork
@@ -162,7 +163,7 @@ def _go_through(loader: Any, answers: Connection, deadline: float, most: int | N
     torch.set_num_threads(1)
     done, of, is_whole, problem = 0, None, False, None
     mapped = MappedFiles()
-    said = time.monotonic()
+    received = time.monotonic()
     best = [-1] * len(CRITERIA)
     try:
         batches, of = _batches(loader, most)
@@ -178,8 +179,8 @@ def _go_through(loader: Any, answers: Connection, deadline: float, most: int | N
             now = time.monotonic()
             if now > deadline:
                 break
-            if now - said > _SECONDS_BETWEEN_WORDS:
-                said = now
+            if now - received > _SECONDS_BETWEEN_MESSAGES:
+                received = now
                 answers.send_bytes(pickle.dumps((done, of, False, None)))
         else:
             is_whole = True
@@ -197,7 +198,7 @@ def _pickled(batch: Any) -> bytes | None:
 
 
 def _have_files_of_its_own(kept: int) -> None:
-    """Open anew the files that this process shares with the script's; let go of pipes, sockets and output."""
+    """Reopen the files that this process shares with the script's; let go of pipes, sockets and output."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
         if number in (kept, nothing):
@@ -221,7 +222,7 @@ def _is_write_only(number: int) -> bool:
 
 
 def _batches(loader: Any, most: int | None) -> tuple[Iterator[tuple[int, int, Any]], int | None]:
-    """Rank, number and batch of an epoch, of all ranks whose batches can be told; and how many there are."""
+    """Rank, number and batch of an epoch, of all ranks whose batches can be computed; and their number."""
     from torch.utils.data import dataloader as library
 
     workers = loader.num_workers

@@ -1,7 +1,7 @@
 """What a rehearsed script does not write: checkpoints, logs of trackers, uploads.
 
-The values are not there to be saved, and nothing that a person already has may be written over. What holds
-values is written: scripts save the data they have prepared, and read it again.
+The values do not exist, and existing files must not be overwritten. Data with values is written: scripts save
+the data that they have prepared, and read it again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.patches import Patch, declare, put, wrap
-from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.native.backend import Backend
+from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.watching.unwritten_files import UnwrittenFiles, path_of
 
 _NO_TRACKERS = {
@@ -67,12 +67,12 @@ _ABSENT = re.compile(r"no such file|not found|no file|does not exist|missing", r
 
 
 def not_written(error: BaseException) -> str | None:
-    """The file or folder that was left out and that `error` says is not there."""
+    """The file or folder that was left out and that `error` reports missing."""
     file = getattr(error, "filename", None)
     for path in _not_there:
         if isinstance(file, str) and Path(file).absolute().is_relative_to(Path(path).absolute()):
             return path
-        # One word without a folder may be said of anything.
+        # One word without a folder may mean anything.
         is_named = os.sep in path and re.search(rf"(?<![\w./-]){re.escape(path)}(?![\w-])", str(error))
         if is_named and (isinstance(error, OSError) or _ABSENT.search(str(error))):
             return path
@@ -94,7 +94,7 @@ def _leave(target: Any) -> None:
 
 
 def _repository(*arguments: Any, repo_id: str | None = None, repo_type: str | None = None, **_: Any) -> Any:
-    """What `create_repo` says of a repository of that name, which the Trainer asks for its name.
+    """What `create_repo` returns for a repository of that name, which the Trainer asks for its name.
 
     Raises:
         TypeError: there is no name.

@@ -1,9 +1,6 @@
-"""The collectives of a rank, as the report tells them."""
+"""The collectives of a rank, for the report."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
 
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.recording import Collective
@@ -19,7 +16,7 @@ class Traffic:
         self._step = 0
 
     def add(self, name: str, size: int, group_size: int, *, is_of_rows: bool = False) -> None:
-        """Write one call down.
+        """Record one call.
 
         Args:
             name: the collective, as torch.distributed names it.
@@ -32,11 +29,6 @@ class Traffic:
         phase = RUN_PHASES.index(self._backend.phase)
         self.calls.append(Collective(name, phase, self._step, size, group_size, events, is_of_rows))
 
-    def tell_of_writes(self, tensors: Sequence[Any]) -> None:
-        """A collective writes these, past the operators that the library sees."""
-        for tensor in tensors:
-            self._backend.tell_of_update(tensor)
-
     def take_back(self, place: int) -> list[Collective]:
         """The calls from that place on, which were not made after all."""
         taken, self.calls[place:] = self.calls[place:], []
@@ -46,7 +38,3 @@ class Traffic:
         """All calls but the first `after` come when so many steps are completed."""
         self._step = completed
         self.calls[after:] = [call._replace(step=completed) for call in self.calls[after:]]
-
-    def set_phase(self, phase: int, begin: int, end: int) -> None:
-        """The calls from the place `begin` up to `end` were made in that phase."""
-        self.calls[begin:end] = [call._replace(phase=phase) for call in self.calls[begin:end]]

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.native.backend import SMALL_BYTES, Backend
+from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.watching.weights_only import is_weights_only, load_weights
 
 _LOAD = Patch("torch", "load", "read what was left out of files")
@@ -44,7 +44,7 @@ class _Tensor(NamedTuple):
 
 class _Kept(NamedTuple):
     state: tuple[int, int] | None
-    """Of what lies at the path: if that has changed, somebody has written there since."""
+    """Of the file at the path: if that has changed, it has been written since."""
     structure: bytes
     storages: list[_Storage]
     tensors: list[_Tensor]
@@ -100,7 +100,7 @@ class UnwrittenFiles:
         kept = _Kept(_state(path), written.getvalue(), pickler.storages, pickler.tensors, problem)
         self._kept[path] = kept
         if self._exchange.is_active:
-            self._exchange.tell_of_file(path, pickle.dumps(kept))
+            self._exchange.publish_file(path, pickle.dumps(kept))
 
     def _load(self, load: Any, f: Any, map_location: Any = None, *arguments: Any, **given: Any) -> Any:
         path = _real_path(f)
@@ -127,9 +127,9 @@ class UnwrittenFiles:
         kept = self._kept.get(path)
         if kept is None or kept.state != state:
             # On the cluster ranks wait for what is read; here it may not be there yet, or just be opened.
-            told = self._exchange.files_of_others(path, wait=state is None or not state[1])
+            published = self._exchange.files_of_others(path, wait=state is None or not state[1])
             state = _state(path)
-            others = (pickle.loads(one) for one in told)  # noqa: S301  written by this very run
+            others = (pickle.loads(one) for one in published)  # noqa: S301  written by this very run
             kept = next((one for one in others if one.state == state), None)
         return kept
 
@@ -144,7 +144,7 @@ class _WithoutTensors(pickle.Pickler):
         self._backend = backend
         self._places: dict[int, int] = {}
         self._places_of_storages: dict[int, int] = {}
-        self._alive: list[Any] = []  # by whose identity, and whose storages', they are told apart
+        self._alive: list[Any] = []  # so that their identities, and their storages', stay unique
         self.storages: list[_Storage] = []
         self.tensors: list[_Tensor] = []
 

@@ -1,4 +1,4 @@
-"""What `torch.load` refuses where it reads weights alone: the installed torch is asked, and says it.
+"""What `torch.load` refuses with `weights_only`: the installed torch decides.
 
 Whether it does is its own default (since 2.6), the script's argument or an environment variable; which
 classes it takes all the same is a list of its own, and of the script's (`add_safe_globals`).

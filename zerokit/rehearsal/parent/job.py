@@ -1,0 +1,104 @@
+"""The job of one rank: written by the command, read by the worker."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+from typing_extensions import TypedDict
+
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import Gpu, find_gpu
+from zerokit.hardware.prices.figures import figures
+from zerokit.hardware.prices.prices import Prices
+from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
+from zerokit.rehearsal.parent.options import RunOptions
+
+
+class Overrides(TypedDict, total=False):
+    """Changes to the run that leave its script as it is."""
+
+    ds_config: dict[str, Any]
+    """Values by dotted key, merged into the config that DeepSpeed is given."""
+    gradient_checkpointing: bool
+    """Turn the model's gradient checkpointing on or off."""
+    micro_batch_divisor: int
+    """Divide the micro-batch size by this, and multiply the accumulation steps by it."""
+    micro_batch_multiplier: int
+    """Multiply the micro-batch size by this, and divide the accumulation steps by it, down to one."""
+
+
+class Clocks(BaseModel):
+    """What uses virtual time, if time is rehearsed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    script: bool = True
+    """The clocks that the script reads."""
+    data: bool = False
+    """Reading data: it takes as long as it does on this machine."""
+
+
+@dataclass(frozen=True)
+class RehearsalJob(RunOptions):
+    """One rank of one rehearsal."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    _: KW_ONLY
+    script: str
+    arguments: list[str] = field(default_factory=list)
+    accelerate_config: str | None = None
+    accelerate_arguments: list[str] = field(default_factory=list)
+    rank: int
+    steps: int
+    """Optimizer steps after which the script is stopped; 0 runs it to its end."""
+    device: VirtualDevice = field(default_factory=lambda: virtual_device(find_gpu(DEFAULT)))
+    """The GPU that the script sees."""
+    timed_on: Gpu | None = None
+    """The card whose speed predicts time; None: only memory is rehearsed."""
+    figures: dict[str, Any] | None = None
+    """Measured figures behind the costs, if a file changes them (:mod:`zerokit.hardware.hardware_file`)."""
+    clocks: Clocks = field(default_factory=Clocks)
+    overrides: Overrides = field(default_factory=Overrides)
+    cwd: str
+    exchange_folder: str | None = None
+    """Where the ranks of one rehearsal exchange values; None if this rank is rehearsed alone."""
+    recording_file: str
+    """Where the worker saves its recording, also if the script fails. Its other files lie next to it."""
+
+    def to_json(self) -> str:
+        """The text that :meth:`from_json` reads."""
+        return _adapter().dump_json(self).decode()
+
+    @staticmethod
+    def from_json(text: str | bytes) -> RehearsalJob:
+        """Read what :meth:`to_json` wrote."""
+        return _adapter().validate_json(text)
+
+    def of_rank(self, rank: int) -> RehearsalJob:
+        """The job of another rank of the same rehearsal."""
+        file = Path(self.recording_file).with_name(f"rank-{rank}.npz")
+        return replace(self, rank=rank, recording_file=str(file))
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster that is rehearsed."""
+        return Cluster(self.num_gpus, self.gpus_per_node, self.timed_on)
+
+    @property
+    def prices(self) -> Prices | None:
+        """What kernels, copies and collectives cost; None if only memory is rehearsed.
+
+        Raises:
+            ZerokitError: the speed of the card is not known.
+        """
+        return None if self.timed_on is None else Prices(self.cluster, self.figures or figures())
+
+
+@cache
+def _adapter() -> TypeAdapter[RehearsalJob]:
+    return TypeAdapter(RehearsalJob)

@@ -1,0 +1,263 @@
+"""Runs ranks in processes of their own.
+
+A worker exits with 0 when it has saved its recording, with 2 when it has printed what is wrong, and with 3
+or 4 when the script itself failed and its traceback has been printed.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from enum import Enum, auto
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+from weakref import WeakSet
+
+from zerokit.errors import DocumentError, ZerokitError
+from zerokit.files import write_file
+from zerokit.rehearsal.native.build import TESTED
+from zerokit.rehearsal.parent.file_overlay import FileOverlay
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.recording import Recording
+from zerokit.rehearsal.report.report import FileChanges
+from zerokit.rehearsal.worker import stacks
+from zerokit.rehearsal.worker.guard import GuardedProcess
+from zerokit.units import quantity
+
+WORKER = "zerokit.rehearsal.worker.run"
+_EXPLAINED = 2
+_SCRIPT_FAILED = {
+    3: "What is printed above is what the cluster would show",
+    4: "The cluster would show what is printed above, unless it comes of a value: what depends on parameters "
+    "is made up (a loss is 1), and values of a rank that is not rehearsed are those of a rank like it",
+}
+_INTERRUPTED = 130
+_STDERR = 2
+_POLL_SECONDS = 0.01
+"""Seconds to wait for a rank before looking at the others."""
+_SAME_FAILURE_SECONDS = 10.0
+"""Seconds that the first rank has to fail for the same reason as another one."""
+_LOG_CHARACTERS = 20_000
+_LINE_CHARACTERS = 300
+
+
+class ExplainedError(Exception):
+    """A worker has printed what is wrong; where its output is dropped, this message has it."""
+
+
+class ScriptError(ZerokitError):
+    """The script itself failed, and its traceback has been printed."""
+
+
+class Output(Enum):
+    """Where the output of a worker and its script goes."""
+
+    SHOWN = auto()
+    SHOWN_ON_STDERR = auto()
+    """All output on stderr, so that stdout is free for the report."""
+    SHOWN_IF_IT_FAILS = auto()
+    DROPPED = auto()
+
+
+_live: WeakSet[Worker] = WeakSet()
+
+
+def end_rehearsals(folder: Path) -> None:
+    """End the workers of all threads that have their files in `folder`."""
+    for worker in list(_live):
+        if Path(worker.job.recording_file).is_relative_to(folder):
+            worker.end()
+
+
+class Worker:
+    """One rank that is being rehearsed. As a context manager it leaves no process behind."""
+
+    def __init__(
+        self,
+        job: RehearsalJob,
+        output: Output,
+        *,
+        module: str | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.job = job
+        self._output = output
+        self._log = Path(job.recording_file).with_suffix(".log")
+        job_file = Path(job.recording_file).with_suffix(".job")
+        write_file(job_file, job.to_json())
+        # -P: files of the current folder must not shadow the worker's own imports.
+        command = [sys.executable, "-P", "-m", module or WORKER, str(job_file)]
+        variables = environment or {}
+        if output is Output.SHOWN:
+            self._process = GuardedProcess(command, variables)
+        elif output is Output.SHOWN_ON_STDERR:
+            self._process = GuardedProcess(command, variables, stdout=_STDERR)
+        else:
+            with self._log.open("wb") as log:
+                self._process = GuardedProcess(
+                    command, variables, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                )
+        _live.add(self)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.end()
+
+    def end(self) -> None:
+        """End it; who waits for its recording sees that it was killed."""
+        self._process.kill()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended with an error."""
+        return bool(self._process.poll())
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait so long for its end."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def result(self, deadline: float | None) -> Recording:
+        """Wait for the recording.
+
+        Args:
+            deadline: when to give up, by ``time.monotonic()``.
+
+        Raises:
+            ExplainedError: the worker has printed what is wrong.
+            ScriptError: the script failed.
+            ZerokitError: the worker failed, or the time is up.
+        """
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        try:
+            code = self._process.wait(left)
+        except subprocess.TimeoutExpired:
+            place = stacks.ask(self.job.recording_file)
+            message = "the rehearsal did not end in the time allowed"
+            self._fail(
+                f"{message}: it is at {place}" if place else message, "Raise --timeout, or lower --steps"
+            )
+        recording = saved_recording(self.job)
+        if code == 0 and recording is not None:
+            return recording
+        self._show_log()
+        if code in (_INTERRUPTED, -signal.SIGINT):
+            raise KeyboardInterrupt
+        if code == _EXPLAINED:
+            raise ExplainedError(self._last_line().removeprefix("zerokit: error: "))
+        if code in _SCRIPT_FAILED:
+            hint = _SCRIPT_FAILED[code]
+            if recording is not None and recording.facts.hint:
+                hint += f". {recording.facts.hint}"
+            self._fail(f"the script fails {_when_it_failed(recording)}", hint, ScriptError)
+        if code == -signal.SIGKILL:
+            self._fail("the rehearsal was killed", "This machine may be out of memory")
+        if code in (-signal.SIGABRT, -signal.SIGSEGV):
+            name = signal.Signals(-code).name
+            self._fail(
+                f"native code ended the rehearsal ({name}), with torch {version('torch')}",
+                f"Install a version that zerokit is tested with: torch {TESTED}",
+            )
+        ending = f"with exit code {code}" if code else "without a recording"
+        self._fail(
+            f"internal error: the rehearsal ended {ending}", "Please report this with the output above"
+        )
+
+    def _fail(self, message: str, hint: str, kind: type[ZerokitError] = ZerokitError) -> NoReturn:
+        rank = f" (rank {self.job.rank})" if self._output is Output.SHOWN_IF_IT_FAILS else ""
+        if last_line := self._last_line():
+            message += f" ({last_line})"
+        raise kind(message, where=f"{self.job.script}{rank}", hint=hint)
+
+    def _last_line(self) -> str:
+        """The last line that it printed, if its output is dropped; of a traceback that is the error."""
+        if self._output is not Output.DROPPED:
+            return ""
+        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1][:_LINE_CHARACTERS] if lines else ""
+
+    def _show_log(self) -> None:
+        if self._output is Output.SHOWN_IF_IT_FAILS:
+            sys.stderr.write(self._log.read_text(encoding="utf-8", errors="replace")[-_LOG_CHARACTERS:])
+            sys.stderr.flush()
+
+
+def saved_recording(job: RehearsalJob) -> Recording | None:
+    """What a worker has recorded of a rank, if only until the script failed; None if it has saved nothing."""
+    try:
+        return Recording.load(job.recording_file)
+    except DocumentError:
+        return None
+
+
+def _when_it_failed(recording: Recording | None) -> str:
+    """When the script failed, by what had been recorded until then."""
+    if recording is None or recording.completed_steps == 0:
+        return "before its first optimizer step was done"
+    return f"after {quantity(recording.completed_steps, 'optimizer step')}"
+
+
+def rehearse_together(
+    jobs: Sequence[RehearsalJob],
+    *,
+    output: Output = Output.SHOWN,
+    timeout: float | None = None,
+    more: Callable[[], Iterable[RehearsalJob]] = tuple,
+) -> tuple[list[Recording], FileChanges | None]:
+    """Rehearse several ranks side by side.
+
+    Args:
+        jobs: a job for each rank, with a recording file of its own.
+        output: where the first one's output goes; that of others is dropped too if this is, and else shown
+            if they fail.
+        timeout: seconds for all of them together.
+        more: called repeatedly for further jobs to start.
+
+    Returns:
+        Recordings in the order of the jobs, further ones last; and the files that the script would have
+        changed.
+
+    Raises:
+        ExplainedError, ZerokitError: as :meth:`Worker.result`, of the first rank that fails.
+        LaunchError: as :func:`zerokit.rehearsal.native.build.built_files_library`.
+    """
+    of_others = Output.DROPPED if output is Output.DROPPED else Output.SHOWN_IF_IT_FAILS
+    deadline = None if timeout is None else time.monotonic() + timeout
+    first = Path(jobs[0].recording_file)
+    working = [Path(jobs[0].cwd), *([] if jobs[0].module else [Path(jobs[0].cwd, jobs[0].script).parent])]
+    with FileOverlay(first.with_suffix(".overlay"), working=working, written=[first.parent]) as files:
+        with ExitStack() as stack:
+            workers: list[Worker] = []
+
+            def start(job: RehearsalJob) -> None:
+                whose = of_others if workers else output
+                workers.append(stack.enter_context(Worker(job, whose, environment=files.environment)))
+
+            for job in jobs:
+                start(job)
+            recordings: dict[Worker, Recording] = {}
+            while len(recordings) < len(workers):
+                for job in more():
+                    start(job)
+                ended = [one for one in workers if one not in recordings and one.ends_within(_POLL_SECONDS)]
+                if deadline is not None and time.monotonic() >= deadline:
+                    ended += [one for one in workers if one not in recordings and one not in ended]
+                # An error of all ranks is shown once, by the rank whose output is shown.
+                if any(one.has_failed for one in ended) and workers[0].ends_within(_SAME_FAILURE_SECONDS):
+                    ended.insert(0, workers[0])
+                for worker in ended:
+                    recordings[worker] = worker.result(deadline)
+        return [recordings[worker] for worker in workers], files.changes()

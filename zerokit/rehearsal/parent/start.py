@@ -1,0 +1,224 @@
+"""Rehearses a job: its ranks side by side, then one report of all of them, then changes that would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from zerokit.errors import ZerokitError
+from zerokit.hardware.cluster import Cluster
+from zerokit.rehearsal.native.build import built_library
+from zerokit.rehearsal.parent.advice import advise as rehearse_changes
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.parent.processes import (
+    ExplainedError,
+    Output,
+    ScriptError,
+    rehearse_together,
+    saved_recording,
+)
+from zerokit.rehearsal.ranks.exchange import prepare_exchange_of_change
+from zerokit.rehearsal.ranks.role_watch import RoleWatch
+from zerokit.rehearsal.ranks.roles import MOST_RANKS, Roles
+from zerokit.rehearsal.recording import Recording
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.combination import combine, on_nodes
+from zerokit.rehearsal.report.config_findings import config_findings, print_config_errors
+from zerokit.rehearsal.report.drawings import Drawings
+from zerokit.rehearsal.report.playing import play_together
+from zerokit.rehearsal.report.report import FileChanges, RehearsalReport
+from zerokit.units import quantity
+
+
+class Rehearsed(NamedTuple):
+    """The ranks of a job that were rehearsed."""
+
+    recordings: dict[int, Recording]
+    """By rank, the first one's first."""
+    roles: Roles | None = None
+    """Of all ranks; None if one rank was rehearsed alone."""
+    stuck: Sequence[str] = ()
+    """Where the cluster would wait for ever."""
+    files: FileChanges | None = None
+
+
+def rehearse_job(
+    job: RehearsalJob,
+    cluster: Cluster,
+    drawings: Drawings,
+    *,
+    advise: bool | None,
+    timeout: float | None,
+    output: Output,
+) -> RehearsalReport:
+    """Return the report of a job.
+
+    Args:
+        job: of the first rank; others are rehearsed too if it has an exchange folder.
+        cluster: which the run is judged on.
+        drawings: the files to draw.
+        advise: whether to rehearse changes that would help; None: only if the run does not fit.
+        timeout: seconds for the ranks together, and for those of each change.
+        output: what becomes of the script's output.
+
+    Raises:
+        ExplainedError, ZerokitError: as :func:`rehearse_together`; or the script trained nothing.
+    """
+    built_library()  # here, where its messages are seen; what a worker builds is thrown away
+    if job.exchange_folder is not None:
+        Path(job.exchange_folder).mkdir()
+    try:
+        rehearsed = rehearse_ranks(job, output=output, timeout=timeout)
+    except ScriptError:
+        recording = saved_recording(job)
+        if recording is not None:
+            print_config_errors(recording.facts, cluster)  # one of which may be the reason
+            drawings.write(recording, analyse(recording, job), job.device.total_bytes)
+        raise
+    recordings = _played(rehearsed, job)
+    reports = _reports(recordings, job, rehearsed)
+    untimed = drawings.write(recordings[job.rank], reports[job.rank], job.device.total_bytes)
+    report, fullest = _of_all_ranks(reports, rehearsed, cluster, job.script)
+    found = config_findings(report.run.ds_config, cluster)
+    report = report.model_copy(update={"ds_config_findings": found, "warnings": [*report.warnings, *untimed]})
+    if advise or (advise is None and report.fit.verdict == "does not fit"):
+        # A step of ranks that wait for each other is not comparable to a step of one rank alone.
+        alone = not report.ranks and not report.roles and report.time is None
+        advice, failed = rehearse_changes(
+            fullest,
+            job,
+            Path(job.recording_file).parent,
+            lambda changed: _rehearse_change(job, changed, cluster, timeout, alone=alone),
+        )
+        report = report.model_copy(update={"advice": advice, "not_rehearsed": failed})
+    return report
+
+
+def rehearse_ranks(
+    first: RehearsalJob, *, output: Output = Output.SHOWN, timeout: float | None = None
+) -> Rehearsed:
+    """Rehearse the first and the last rank, and one of each other role as soon as it shows.
+
+    Args:
+        first: the job of the first rank. Without an exchange folder, this rank is rehearsed alone.
+        output: as of :func:`rehearse_together`.
+        timeout: as of :func:`rehearse_together`.
+    """
+    if first.exchange_folder is None:
+        recordings, files = rehearse_together([first], output=output, timeout=timeout)
+        return Rehearsed({first.rank: recordings[0]}, files=files)
+    watch = RoleWatch(Path(first.exchange_folder), first.num_gpus)
+    ranks = list(watch.look())
+
+    def more() -> Iterator[RehearsalJob]:
+        for rank in watch.look():
+            if rank not in ranks:
+                ranks.append(rank)
+                yield first.of_rank(rank)
+
+    jobs = [first.of_rank(rank) for rank in ranks]
+    recordings, files = rehearse_together(jobs, output=output, timeout=timeout, more=more)
+    stuck = watch.close()
+    return Rehearsed(dict(zip(ranks, recordings, strict=True)), watch.roles, stuck, files)
+
+
+def _played(rehearsed: Rehearsed, job: RehearsalJob) -> dict[int, Recording]:
+    """The recordings, in the time of ranks that wait for each other if time is rehearsed."""
+    if rehearsed.roles is None or job.prices is None:
+        return rehearsed.recordings
+    return play_together(rehearsed.recordings, rehearsed.roles, job.prices.beside_collective)
+
+
+def _reports(
+    recordings: Mapping[int, Recording], job: RehearsalJob, rehearsed: Rehearsed
+) -> dict[int, RehearsalReport]:
+    """The report of each rank."""
+    reports = {}
+    for rank, recording in recordings.items():
+        report = analyse(recording, job.of_rank(rank))
+        reports[rank] = report.model_copy(update={"files": rehearsed.files, "stuck": list(rehearsed.stuck)})
+    if rehearsed.roles is not None:
+        warnings = reports[0].warnings + [
+            f"ranks that differ by their place in the {groups} were taken to be alike: no more than "
+            f"{MOST_RANKS} ranks are rehearsed. --rank rehearses another one"
+            for groups in rehearsed.roles.left_out
+        ]
+        reports[0] = reports[0].model_copy(update={"warnings": warnings})
+    return reports
+
+
+def _of_all_ranks(
+    reports: Mapping[int, RehearsalReport], rehearsed: Rehearsed, cluster: Cluster, script: str
+) -> tuple[RehearsalReport, RehearsalReport]:
+    """One report of all ranks, and the same with the device of the rank whose GPU holds most."""
+    if rehearsed.roles is None:
+        (report,) = reports.values()
+    else:
+        report = combine(reports, rehearsed.roles)
+    _check_trained(reports.values(), script)
+    report = on_nodes(report, cluster)
+    fullest = max(reports.values(), key=lambda one: one.device.peak_bytes)
+    return report, report.model_copy(update={"device": fullest.device})
+
+
+def _check_trained(reports: Iterable[RehearsalReport], script: str) -> None:
+    """Refuse a verdict on a script that has done nothing, or that trains and ended before its first step."""
+    reports = list(reports)
+    if not any(
+        report.steps or report.run.ds_config is not None or report.device.peak_bytes for report in reports
+    ):
+        raise ZerokitError(
+            "ended by itself, without a DeepSpeed engine, an optimizer step, or a byte on the GPU: there is "
+            "nothing to judge",
+            where=script,
+            hint="Rehearse the script that trains, with the arguments with which it does",
+        )
+    idle = [report.run.idle_micro_steps for report in reports if report.fit.verdict != "does not fit"]
+    if not idle or None in idle or idle[0] is None:
+        return
+    done, needed = idle[0]
+    hint = "Rehearse it with data and arguments with which it trains"
+    if done:
+        reached = f"after {done:,} of the {quantity(needed, 'micro-step')} that one takes"
+        hint += ", or with fewer gradient_accumulation_steps"
+    else:  # engine.step() ends a micro-step
+        reached = "as engine.step() was never called"
+        hint = f"Call it after each engine.backward(), or {hint[0].lower()}{hint[1:]}"
+    raise ZerokitError(
+        f"ended by itself before its DeepSpeed engine made an optimizer step, {reached}: there is no step to "
+        "judge",
+        where=script,
+        hint=hint,
+    )
+
+
+def _rehearse_change(
+    job: RehearsalJob, changed: RehearsalJob, cluster: Cluster, timeout: float | None, *, alone: bool
+) -> RehearsalReport:
+    """The report of the rank that holds most with a change.
+
+    Args:
+        job: of the run as it is.
+        changed: with the change, and a folder of its own.
+        cluster: of the run as it is.
+        timeout: seconds for the ranks of the change.
+        alone: whether rank 0 is enough, since ranks are alike and time is not rehearsed.
+
+    Raises:
+        ZerokitError: it cannot be rehearsed.
+    """
+    cluster = replace(cluster, num_gpus=changed.num_gpus, gpus_per_node=changed.gpus_per_node)
+    if job.exchange_folder is not None and changed.exchange_folder is not None:
+        prepare_exchange_of_change(job, changed, alone=alone)
+    try:
+        if alone:
+            recordings, files = rehearse_together([changed], output=Output.DROPPED, timeout=timeout)
+            rehearsed = Rehearsed({changed.rank: recordings[0]}, files=files)
+        else:
+            rehearsed = rehearse_ranks(changed, output=Output.DROPPED, timeout=timeout)
+    except ExplainedError as error:
+        raise ZerokitError(str(error)) from None
+    reports = _reports(_played(rehearsed, changed), changed, rehearsed)
+    return _of_all_ranks(reports, rehearsed, cluster, job.script)[1]

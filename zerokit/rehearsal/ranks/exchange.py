@@ -1,0 +1,513 @@
+"""What the ranks that are rehearsed at the same time exchange.
+
+Values of a rank that is not rehearsed come from the rank that stands for it, in its own group. No rank waits
+for a value that cannot come: ranks that wait for each other, or for a rank whose script has ended, would hang
+on the cluster, and are reported with their lines.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence, Set
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from zerokit.errors import RunError
+from zerokit.rehearsal.errors import script_line
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.ranks.call_order import CALLS, SCRIPT_ENDED, STEPS_DONE, CallOrder, group_name
+from zerokit.rehearsal.ranks.journal import Entry, Journal
+from zerokit.rehearsal.ranks.roles import ROLES, Ranks, Roles, data_parallel
+
+T = TypeVar("T")
+
+_PAUSES = (0.0002, 0.001, 0.005)
+"""Seconds between looks, the last one for all that follow: answers often come at once."""
+_LOOKS_BEFORE_DOUBT = 20
+"""After this many looks a rank publishes that it waits, and checks whether other ranks wait for it."""
+_FILE = "file"
+"""Prefix of entries with the content of files that a rank leaves out."""
+_BARRIER = "barrier"
+"""Prefix of entries of barriers of all ranks that a rank has passed."""
+_MADE = "made"
+"""Prefix of entries that rank 0 makes for all ranks."""
+
+
+class _Unknown:
+    def __bool__(self) -> bool:
+        return False
+
+    def __reduce__(self) -> str:
+        return "UNKNOWN"  # the one of this module, wherever it is unpickled
+
+
+UNKNOWN = _Unknown()
+"""A value that no rank knows."""
+
+
+class Awaited(NamedTuple):
+    """What a rank waits for."""
+
+    rank: int
+    names: tuple[str, ...]
+    """Names of the entries that end the wait."""
+    operation: str
+    """What the waiting rank does, with its size."""
+    line: str
+    is_certain: bool
+    """Whether the other rank itself takes part, and does not stand for the rank that does."""
+    is_async: bool = False
+    """Whether the script goes on meanwhile on the cluster."""
+
+
+class Exchange:
+    """One rank's part in the exchange.
+
+    Args:
+        folder: shared by the ranks of one rehearsal, and by no others, because pickles are read from it; None
+            if this rank is rehearsed alone.
+        rank: this rank.
+        num_gpus: world size.
+    """
+
+    def __init__(self, folder: Path | None, rank: int, num_gpus: int) -> None:
+        self.folder = folder
+        self.rank = rank
+        self.unknown_values = 0
+        """Values that no rank knew; this rank went on with its own."""
+        self.substituted = 0
+        """Values of a rank that stands for the one that has them, and differ from this rank's own."""
+        self.publish_groups: Callable[[], None] = lambda: None
+        """On rank 0: publish the groups that the script has made, before it waits for roles made of them."""
+        self._own = None if folder is None else Journal(folder, rank)
+        self._journals: dict[int | str, Journal] = {}
+        self._calls: Counter[str] = Counter()
+        self._groups: Counter[Ranks] = Counter()
+        self._published_by_0: tuple[str, list[Ranks]] = "", []
+        self._never_published: set[Ranks] = set()
+        """Groups that rank 0 cannot publish before this rank goes on."""
+        self._world = tuple(range(num_gpus))
+        self._roles = data_parallel(num_gpus)
+        self._roles_name = ""
+        self._is_closed = False
+        self._order = CallOrder()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether other ranks are rehearsed at the same time."""
+        return self._own is not None
+
+    def publish(self, name: str, *words: str, payload: bytes = b"") -> None:
+        """Add an entry that all other ranks can read."""
+        if self._own is not None:
+            self._own.write(name, *words, payload=payload)
+
+    def close(self, ending: str, *, steps: int = 0) -> None:
+        """Publish once that nothing follows.
+
+        Args:
+            ending: :data:`STEPS_DONE`, :data:`SCRIPT_ENDED` or :data:`FAILED`.
+            steps: optimizer steps until then.
+        """
+        if not self._is_closed:
+            self._is_closed = True
+            self.publish_groups()
+            self.publish(CALLS, payload=self._order.to_json(steps))
+            self.publish("ends", ending)
+
+    def record_call(self, ranks: Ranks, operation: str, *, number: int = 0, is_async: bool = False) -> None:
+        """Record a collective in its order on a group, whether or not values are shared.
+
+        Args:
+            ranks: of the group, as of :meth:`share`.
+            number: as of :meth:`share`.
+            operation: the collective and its size, the same on all ranks.
+            is_async: whether the script goes on meanwhile on the cluster.
+        """
+        if self.is_active:
+            self._order.add(group_name(ranks, number), ranks, operation, is_async=is_async)
+            if operation == "barrier" and ranks == self._world and not is_async:
+                self.publish(f"{_BARRIER}.{self._count(_BARRIER)}")
+
+    # ---- roles
+    def register_group(self, ranks: Ranks) -> int:
+        """Take a group that the script has made into account.
+
+        Returns:
+            its number among the groups of these ranks; the group of all ranks is there from the start.
+        """
+        self._groups[ranks] += 1
+        return self._groups[ranks] - (ranks != self._world)
+
+    def _roles_for(self, groups: Iterable[Ranks], pair: str = "") -> Roles:
+        """The roles as known when `groups` had been made, and `pair` had been published."""
+        self.publish_groups()
+        needed = self._groups.keys() & set(groups)
+        watch = self._journal(ROLES)
+
+        def are_known() -> bool:
+            watch.read_on()
+            return "ends" in watch.entries or self._covers(watch, needed, pair)
+
+        waiting = Awaited(0, (), "new_group", script_line(), is_certain=False)
+        while not self._wait(waiting if self.rank != 0 else None, are_known):
+            self._never_published |= needed - set(self._groups_of_rank_0())
+        published = watch.of_kind["roles"]
+        if published and published[-1].name != self._roles_name:
+            self._roles_name = published[-1].name
+            self._roles = Roles.from_json(watch.payload(published[-1]))
+        return self._roles
+
+    def _covers(self, watch: Journal, groups: Set[Ranks], pair: str) -> bool:
+        """Whether the last roles rest on `pair` and on `groups`, except those that are never published."""
+        published = watch.of_kind["roles"]
+        if pair and (not published or pair not in published[-1].words[1:]):
+            return False
+        if groups <= self._never_published:
+            return True
+        of_rank_0 = self._groups_of_rank_0()
+        if "ends" in self._journal(0).entries:
+            self._never_published |= groups - set(of_rank_0)
+        covered = of_rank_0[: int(published[-1].words[0])] if published else []
+        return groups <= self._never_published.union(covered)
+
+    def _groups_of_rank_0(self) -> list[Ranks]:
+        """The groups that rank 0 has published, in order."""
+        first = self._journal(0)
+        first.read_on()
+        published = first.of_kind["groups"]
+        if published and published[-1].name != self._published_by_0[0]:
+            made = json.loads(first.payload(published[-1]))
+            self._published_by_0 = published[-1].name, [tuple(ranks) for _, _, ranks in made]
+        return self._published_by_0[1]
+
+    # ---- values that a group shares
+    def share(
+        self,
+        ranks: Ranks,
+        operation: str,
+        value: Any = UNKNOWN,
+        *,
+        of: Sequence[int] | None = None,
+        number: int = 0,
+        is_async: bool = False,
+    ) -> dict[int, Any]:
+        """Publish the own value of a collective, and wait for those of others.
+
+        Args:
+            ranks: of the group, all of which call this in the same order.
+            operation: the collective and its size, the same on all of them.
+            value: anything that can be pickled; :data:`UNKNOWN` if it is not known or not requested.
+            of: the ranks whose values are wanted; None for all.
+            number: of the group, as of :meth:`register_group`: each group has an order of its own.
+            is_async: whether the script goes on meanwhile on the cluster, where no rank waits here.
+
+        Returns:
+            values by rank, without those that no rank knows.
+
+        Raises:
+            RunError: the ranks do not call the same, or wait for each other.
+        """
+        if not self.is_active:
+            self.unknown_values += of is not None and self.rank not in of and len(of) > 0
+            return _known({self.rank: value})
+        group = group_name(ranks, number)
+        call = self._calls[group]
+        self._calls[group] += 1
+        line = script_line()
+        self.publish(f"{group}.{call}", operation, line, payload=_pickled(value))
+        values = {self.rank: value}
+        wanted = ranks if of is None else tuple(of)
+        if wanted == (self.rank,):
+            return _known(values)
+        roles = self._roles_for([ranks])
+        by_source = {self.rank: value}
+        """Values by the rank that stands for others."""
+        for rank in wanted:
+            source = rank if rank == self.rank else roles.stands_for(rank, ranks)
+            if source not in by_source:
+                members = ranks if source in ranks else self._group_like(ranks, source, roles)
+                names = () if members is None else (f"{group_name(members, number)}.{call}",)
+                by_source[source] = self.wait_for(
+                    Awaited(source, names, operation, line, source == rank, is_async)
+                )
+            values[rank] = by_source[source]
+            self.substituted += source != rank and _differs(by_source[source], value)
+        return _known(values)
+
+    def _group_like(self, ranks: Ranks, member: int, roles: Roles) -> Ranks | None:
+        """The group that is to `member` what the group of `ranks` is to this rank."""
+        pattern = roles.pattern(ranks)
+        alike = (group for group in self._groups if member in group and len(group) == len(ranks))
+        return next((group for group in alike if roles.pattern(group) == pattern), None)
+
+    def from_rank_0(self, name: str, what: str, make: Callable[[], T]) -> T:
+        """What rank 0 makes under `name`, once for all ranks, and for rehearsals of changes after this one.
+
+        This rank makes it where rank 0 does not come to it.
+        """
+        name = f"{_MADE}.{name}"
+        if self.is_active:
+            first = self._journal(0)
+            first.read_on()
+            if self.rank != 0 or name in first.entries:
+                unknown = self.unknown_values
+                found: T = self.wait_for(Awaited(0, (name,), what, script_line(), is_certain=False))
+                if found is not UNKNOWN:
+                    return found
+                self.unknown_values = unknown
+        made = make()
+        if self.rank == 0:
+            self.publish(name, what, script_line(), payload=_pickled(made))
+        return made
+
+    # ---- files that are left out
+    def publish_file(self, path: str, content: bytes) -> None:
+        """Publish what the file at `path`, which this rank leaves out, would hold."""
+        self.publish(f"{_FILE}.{path}", payload=content)
+
+    def files_of_others(self, path: str, *, wait: bool) -> list[bytes]:
+        """What the other rehearsed ranks have published of the file at `path`.
+
+        Args:
+            path: as of :meth:`publish_file`.
+            wait: for one of them to publish it, as long as each may still do so and does not wait for this
+                rank; else only until they have come through as many barriers as this one.
+        """
+        if not self.is_active:
+            return []
+        name = f"{_FILE}.{path}"
+        journals = {rank: self._journal(rank) for rank in self._roles.rehearsed if rank != self.rank}
+
+        def published() -> list[bytes]:
+            for journal in journals.values():
+                journal.read_on()
+            found = [one for one in journals.values() if name in one.entries]
+            return [one.payload(one.entries[name]) for one in found]
+
+        passed = self._calls[_BARRIER]
+        awaited = name if wait else f"{_BARRIER}.{passed}"
+        for rank in journals if wait or passed else ():
+            waiting = Awaited(rank, (awaited,), "torch.load", script_line(), is_certain=False)
+
+            def is_decided(rank: int = rank) -> bool:
+                is_published = bool(published()) and wait
+                return is_published or not journals[rank].entries.keys().isdisjoint((awaited, "ends"))
+
+            self._wait(waiting, is_decided)
+        return published()
+
+    # ---- values that one rank sends to another
+    def send(self, destination: int, tag: int, what: str, value: Any) -> None:
+        """Publish a tensor for one rank.
+
+        Args:
+            destination: the rank.
+            tag: as of `torch.distributed.send`.
+            what: size and type of the tensor.
+            value: anything that can be pickled; :data:`UNKNOWN` if it is not known.
+        """
+        self._publish_pair(destination)
+        call = self._count(f"to {destination} {tag}")
+        name = _name_of_sent(self.rank, destination, tag, call)
+        self.publish(name, f"send {what}", script_line(), payload=_pickled(value))
+
+    def expect(self, source: int, tag: int, what: str) -> Awaited:
+        """What `source` is to send next, for :meth:`wait_for`."""
+        self._publish_pair(source)
+        roles = self._roles_for(self._groups, _pair(self.rank, source))
+        both = [ranks for ranks in self._groups if self.rank in ranks and source in ranks]
+        sender = roles.stands_for(source, min(both, key=len, default=()))
+        call = self._count(f"from {source} {tag}")
+        to = [self.rank] if sender == source else roles.alike(self.rank)
+        names = () if sender == self.rank else tuple(_name_of_sent(sender, rank, tag, call) for rank in to)
+        return Awaited(sender, names, f"receive {what}", script_line(), sender == source)
+
+    def _count(self, what: str) -> int:
+        self._calls[what] += 1
+        return self._calls[what]
+
+    def _publish_pair(self, other: int) -> None:
+        """Publish once that this rank and `other` send to each other, which makes roles of what they are."""
+        if not self._calls[_pair(self.rank, other)]:
+            self._count(_pair(self.rank, other))
+            self.publish(f"pair.{other}", str(self.rank), str(other))
+
+    # ---- waiting
+    def wait_for(self, awaited: Awaited) -> Any:
+        """Wait for a value of another rank; :data:`UNKNOWN` if no rank knows it.
+
+        Raises:
+            RunError: it never comes on the cluster, or what comes does not fit.
+        """
+        journal = self._journal(awaited.rank)
+
+        def is_decided() -> bool:
+            journal.read_on()
+            return not awaited.names or any(name in journal.entries for name in (*awaited.names, "ends"))
+
+        if not self._wait(awaited, is_decided):
+            return self._unknown()
+        entry = next((journal.entries[name] for name in awaited.names if name in journal.entries), None)
+        return self._of_ended(awaited, journal) if entry is None else self._value(awaited, journal, entry)
+
+    def _journal(self, owner: int | str) -> Journal:
+        assert self.folder is not None
+        if owner not in self._journals:
+            self._journals[owner] = Journal(self.folder, owner)
+        return self._journals[owner]
+
+    def _wait(self, awaited: Awaited | None, is_there: Callable[[], bool]) -> bool:
+        """Wait until something is there.
+
+        Args:
+            awaited: what it is; None if it certainly comes.
+            is_there: looks for it.
+
+        Returns:
+            whether it came; if not, this rank has to do without.
+
+        Raises:
+            RunError: the rank would wait for ever on the cluster.
+        """
+        looks, came = 0, True
+        while not is_there():
+            if awaited is not None and looks == _LOOKS_BEFORE_DOUBT:
+                self.publish("waits", json.dumps(awaited))
+            elif awaited is not None and looks > _LOOKS_BEFORE_DOUBT and self._waits_for_itself(awaited):
+                came = False
+                break
+            time.sleep(_PAUSES[min(looks // 4, len(_PAUSES) - 1)])
+            looks += 1
+        if awaited is not None and looks > _LOOKS_BEFORE_DOUBT:
+            self.publish("waits")  # for nothing any more
+        return came
+
+    def _value(self, awaited: Awaited, journal: Journal, entry: Entry) -> Any:
+        operation, line = entry.words
+        expected = awaited.operation.replace("receive ", "send ", 1)
+        if awaited.is_certain and operation != expected:
+            raise _stuck(
+                [(self.rank, awaited.operation, awaited.line), (awaited.rank, operation, line)],
+                "do not call the same",
+            )
+        if operation != expected:
+            return self._unknown()
+        if not entry.size:
+            return UNKNOWN
+        return pickle.loads(journal.payload(entry))  # noqa: S301  written by this very run
+
+    def _of_ended(self, awaited: Awaited, journal: Journal) -> Any:
+        """The value of a rank that has ended."""
+        if awaited.is_certain and journal.entries["ends"].words == (SCRIPT_ENDED,):
+            raise RunError(
+                f"rank {self.rank} would wait for ever on the cluster: for rank {awaited.rank}, whose script "
+                f"has ended, in {awaited.operation}",
+                where=awaited.line,
+                hint="Let every rank of the group make this call",
+            )
+        return self._unknown()
+
+    def _unknown(self) -> Any:
+        self.unknown_values += 1
+        return UNKNOWN
+
+    def _waits_for_itself(self, awaited: Awaited) -> bool:
+        """Whether a rank that this one waits for waits for this one.
+
+        Returns:
+            True if so, and this rank has to do without.
+
+        Raises:
+            RunError: they would wait for each other on the cluster too.
+        """
+        chain = [awaited]
+        while chain[-1].rank != self.rank:
+            journal = self._journal(chain[-1].rank)
+            journal.read_on()
+            published = journal.of_kind["waits"]
+            if not published or not published[-1].words or len(chain) > len(self._journals) + 1:
+                return False
+            chain.append(_awaited(published[-1].words))
+        # Check again: what one of them waits for may have come while the others were read.
+        for waiting, other in zip(chain, [*chain[1:], None], strict=True):
+            journal = self._journal(waiting.rank)
+            journal.read_on()
+            if any(name in journal.entries for name in waiting.names):
+                return False
+            published = journal.of_kind["waits"]
+            if other is not None and (not published[-1].words or _awaited(published[-1].words) != other):
+                return False
+        if awaited.names and not all(waiting.names for waiting in chain):
+            return False  # a rank that waits for roles goes on without
+        if all(waiting.is_certain and not waiting.is_async for waiting in chain):
+            ranks = [self.rank, *(waiting.rank for waiting in chain[:-1])]
+            raise _stuck(
+                [(rank, one.operation, one.line) for rank, one in zip(ranks, chain, strict=True)],
+                "wait for each other",
+            )
+        return not awaited.is_certain or awaited.is_async
+
+
+def prepare_exchange_of_change(first: RehearsalJob, changed: RehearsalJob, *, alone: bool) -> None:
+    """Make the exchange folder of a change that is rehearsed after `first`.
+
+    Only what rank 0 made for all is valid for a change, and only among as many ranks: other numbers, groups
+    and sizes of ranks lead to other values.
+
+    Args:
+        first: of the run as it is.
+        changed: of the change; both have an exchange folder.
+        alone: whether no other rank is to answer.
+    """
+    assert first.exchange_folder is not None
+    assert changed.exchange_folder is not None
+    folder = Path(changed.exchange_folder)
+    folder.mkdir()
+    if changed.num_gpus == first.num_gpus:
+        before, own = Journal(Path(first.exchange_folder), 0), Journal(folder, 0)
+        before.read_on()
+        for entry in before.of_kind[_MADE]:
+            own.write(entry.name, *entry.words, payload=before.payload(entry))
+    if alone:
+        owners: list[int | str] = [*data_parallel(changed.num_gpus).rehearsed, ROLES]
+        for owner in owners:
+            Journal(folder, owner).write("ends", STEPS_DONE)
+
+
+def _stuck(calls: Sequence[tuple[int, str, str]], why: str) -> RunError:
+    first, *others = [f"rank {rank} in {operation} at {line}" for rank, operation, line in calls]
+    return RunError(
+        f"the cluster would wait for ever, since these ranks {why}: {first}, {', '.join(others)}",
+        where=calls[0][2],
+        hint="Let the ranks of a group make the same calls in the same order",
+    )
+
+
+def _awaited(words: Sequence[str]) -> Awaited:
+    rank, names, *rest = json.loads(words[0])
+    return Awaited(rank, tuple(names), *rest)
+
+
+def _pair(one: int, other: int) -> str:
+    return f"{min(one, other)} and {max(one, other)}"
+
+
+def _name_of_sent(source: int, destination: int, tag: int, call: int) -> str:
+    return f"sent.{source}.{destination}.{tag}.{call}"
+
+
+def _differs(value: Any, own: Any) -> bool:
+    """Whether another rank's value may change what this rank does."""
+    return value is not UNKNOWN and not (isinstance(value, bytes) and value == own)
+
+
+def _pickled(value: Any) -> bytes:
+    return b"" if value is UNKNOWN else pickle.dumps(value)
+
+
+def _known(values: dict[int, Any]) -> dict[int, Any]:
+    return {rank: value for rank, value in values.items() if value is not UNKNOWN}

@@ -1,0 +1,140 @@
+"""The process groups that the script makes, and the purpose of each by its names."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import re
+import sys
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from zerokit.rehearsal.call_sites import is_in, is_own_code
+from zerokit.rehearsal.ranks.exchange import Exchange
+from zerokit.rehearsal.ranks.roles import GroupKind, Ranks
+
+_NAMES: dict[GroupKind, frozenset[str]] = {
+    "data": frozenset({"data", "dp", "ddp", "fsdp", "hsdp", "edp", "replicate", "replica", "shard", "zero"}),
+    "pipeline": frozenset({"pipe", "pipeline", "pp", "stage", "stages"}),
+    "sequence": frozenset({"sequence", "seq", "sp", "context", "cp", "ulysses", "ring"}),
+    "expert": frozenset({"expert", "experts", "ep", "moe"}),
+    "tensor": frozenset({"tensor", "tp", "model", "mp", "slice"}),
+}
+"""Words in the names of groups, as DeepSpeed, Megatron and torch's device meshes have them; an expert's group
+of data parallelism is one of data."""
+_PASSED_OVER = ("torch/distributed/", "deepspeed/comm/")
+
+
+@dataclass
+class _Made:
+    ranks: Ranks
+    group: Any
+    where: str
+    description: str
+    line: str
+    function: str
+    holders: tuple[Any, ...]
+    """Whose attributes the group may become."""
+
+
+class Groups:
+    """Publishes the groups of this rank; the roles of the run are found from those of rank 0.
+
+    Args:
+        exchange: where to publish them.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        exchange.publish_groups = self.publish
+        self._made: list[_Made] = []
+        self._published = 0
+
+    def note(self, ranks: Ranks, group: Any, description: str | None) -> int:
+        """Register a group as it is made; `group` is the object that its members get.
+
+        Returns:
+            its number, as of :meth:`Exchange.register_group`.
+        """
+        number = self._exchange.register_group(ranks)
+        frame = _maker()
+        self._made.append(
+            _Made(
+                ranks,
+                group,
+                f"{frame.f_code.co_filename}:{frame.f_lineno} {description or ''}",
+                description or "",
+                linecache.getline(frame.f_code.co_filename, frame.f_lineno),
+                frame.f_code.co_name,
+                _holders(frame),
+            )
+        )
+        return number
+
+    def name_all_ranks(self, ranks: Ranks, description: str) -> None:
+        """Register another purpose of the group of all ranks, for which torch makes no new group."""
+        where = f"group of all {len(ranks)} ranks {description}"
+        if where not in (made.where for made in self._made):
+            self._made.append(_Made(ranks, None, where, description, "", "", ()))
+
+    def publish(self) -> None:
+        """On rank 0: publish the groups made so far, once they are in use and have their names."""
+        if self._exchange.rank or self._published == len(self._made):
+            return
+        self._published = len(self._made)
+        groups = [(made.where, _kind(made), made.ranks) for made in self._made]
+        self._exchange.publish(f"groups.{self._published}", payload=json.dumps(groups).encode())
+
+
+def _maker() -> FrameType:
+    """The frame that made the group: not of torch, which makes those of device meshes, nor of a wrapper."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None:
+        path = frame.f_code.co_filename
+        if not is_own_code(path) and not any(is_in(path, folder) for folder in _PASSED_OVER):
+            break
+        frame = frame.f_back
+    return frame
+
+
+def _holders(frame: FrameType) -> tuple[Any, ...]:
+    """The variables of the maker's module, and the object whose method it is; neither is kept alive."""
+    owner = frame.f_locals.get("self")
+    module = sys.modules.get(frame.f_globals.get("__name__", ""))
+    found = []
+    for holder in (module, owner):
+        try:
+            found.append(weakref.ref(holder))
+        except TypeError:
+            continue
+    return tuple(found)
+
+
+def _kind(made: _Made) -> GroupKind:
+    for name in _names(made):
+        words = set(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
+        kinds = [kind for kind, known in _NAMES.items() if known & words]
+        if kinds and (len(kinds) == 1 or kinds[0] == "data"):
+            return kinds[0]
+    return "unknown"
+
+
+def _names(made: _Made) -> Iterator[str]:
+    """Names of the group, the most specific first."""
+    yield made.description
+    for holder in made.holders:
+        for name, value in list(getattr(holder(), "__dict__", {}).items()):
+            values = value.values() if isinstance(value, dict) else (value,)
+            if any(one is made.group for one in values) and _is_a_group(made.group):
+                yield name
+    target, equals, _ = made.line.partition("=")
+    if equals:
+        yield target
+    yield made.function
+
+
+def _is_a_group(group: Any) -> bool:
+    return not isinstance(group, int | type(None)) and hasattr(group, "size")

@@ -1,0 +1,1 @@
+"""From recordings to one report: figures, tables, plots and traces."""

@@ -1,0 +1,323 @@
+"""From a recording to a report."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from zerokit.rehearsal.facts import NvmeBytes
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.recording import (
+    CATEGORY_CODES,
+    DTYPES,
+    HOST,
+    Array,
+    Collective,
+    Recording,
+    Space,
+    peak_event,
+)
+from zerokit.rehearsal.report.overheads import overheads
+from zerokit.rehearsal.report.report import (
+    AllocatorMemory,
+    Batches,
+    BlockMemory,
+    Communication,
+    DeviceMemory,
+    Evaluation,
+    Fit,
+    HostMemory,
+    MadeUpResult,
+    NvmeMemory,
+    RehearsalReport,
+    RunFacts,
+    SiteMemory,
+    StepMemory,
+)
+from zerokit.rehearsal.report.step_time import doubts, time_of
+from zerokit.reporting.phases import RUN_PHASES
+from zerokit.reporting.verdicts import judge
+
+LARGEST_BLOCKS = 20
+LARGEST_SITES = 20
+RANKS_DIFFER = 0.001
+"""Of a figure, and more than a MiB; padding to the number of ranks makes less than this."""
+_INIT = RUN_PHASES.index("init")
+Segments = Literal["ordinary", "expandable"]
+_SEGMENTS: tuple[Segments, ...] = ("ordinary", "expandable")
+
+
+def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
+    """The report of one rank.
+
+    The peak is the largest running sum of allocated bytes, as ``torch.cuda.max_memory_allocated`` counts;
+    what is alive there is listed from the allocations not yet released.
+    """
+    facts = recording.facts
+    device = _device(recording)
+    sizes = {call.group_size for call in recording.collectives}
+    per_step = _per_step(recording)
+    local_ranks = job.cluster.local_ranks
+    prices = job.prices
+    time = None if prices is None else time_of(recording, prices, job.rank)
+    return RehearsalReport(
+        world_size=job.num_gpus,
+        gpus_per_node=local_ranks,
+        rank=job.rank,
+        steps=recording.completed_steps,
+        elapsed_seconds=facts.elapsed_seconds,
+        device=device,
+        host=_host(recording, local_ranks),
+        nvme=_nvme(facts.nvme, local_ranks),
+        fit=_fit(device, job, sizes, _deciding(device, facts.batches, facts.evaluation, per_step)),
+        batches=facts.batches,
+        evaluation=facts.evaluation,
+        per_step=per_step,
+        communication=_communication(recording),
+        flops_per_step=_of_last_step(recording, recording.flops),
+        model_flops_per_step=_of_last_step(recording, facts.times.model_flops if facts.times else ()),
+        ranks_rehearsed=[job.rank],
+        warnings=[
+            *recording.warnings,
+            *(prices.assumptions if prices is not None else ()),
+            *(doubts(time, facts.batches, prices) if time is not None and prices is not None else ()),
+            *facts.gaps,
+        ],
+        made_up=[
+            MadeUpResult(what=case.what, site=case.site, count=case.times) for case in recording.made_up
+        ],
+        suppressed=facts.suppressed,
+        run=RunFacts(
+            script=job.script,
+            arguments=job.arguments,
+            versions=facts.versions,
+            ds_config=facts.ds_config,
+            refused_ds_config=facts.refused_ds_config,
+            stopped_after_steps=facts.stopped_after_steps,
+            gpu=job.device.name,
+            idle_micro_steps=facts.idle_micro_steps,
+        ),
+        time=time,
+    )
+
+
+def _device(recording: Recording) -> DeviceMemory:
+    running = recording.running_bytes(Space.DEVICE)
+    peak = peak_event(running)
+    alive = recording.alive(peak, Space.DEVICE)
+    allocator = {
+        kind: _allocator(recording.allocator[kind]) for kind in _SEGMENTS if kind in recording.allocator
+    }
+    segments: Segments = "expandable" if recording.facts.expandable_segments else "ordinary"
+    peak_bytes = max(0, int(running[peak])) if len(running) else 0
+    return DeviceMemory(
+        peak_bytes=peak_bytes,
+        steady_bytes=_at_steady(recording, running),
+        reserved_peak_bytes=allocator[segments].reserved_peak_bytes if segments in allocator else peak_bytes,
+        peak_phase=RUN_PHASES[recording.events["phase"][peak]] if len(running) else RUN_PHASES[_INIT],
+        peak_step=int(recording.events["step"][peak]) if len(running) else 0,
+        by_phase=_by_phase(recording, running),
+        at_peak=_by_category(recording, alive),
+        sites_at_peak=_by_site(recording, alive),
+        largest_blocks_at_peak=_largest(recording, alive),
+        allocator=allocator,
+        segments=segments,
+    )
+
+
+def _allocator(figures: Any) -> AllocatorMemory:
+    known = {name: int(figures[name]) for name in AllocatorMemory.model_fields if name in figures}
+    known["fragmentation_bytes"] = known["reserved_peak_bytes"] - known["allocated_peak_bytes"]
+    return AllocatorMemory(**known)
+
+
+def _at_steady(recording: Recording, running: Array) -> int:
+    if not len(running):
+        return 0
+    mark = recording.last_mark
+    return int(running[-1]) if mark is None else _level(running, mark.event)
+
+
+def _level(running: Array, events: int) -> int:
+    """Bytes held when so many events had been recorded."""
+    return int(running[min(events, len(running)) - 1]) if events and len(running) else 0
+
+
+def _by_phase(recording: Recording, running: Array) -> dict[str, int]:
+    # What is held as a phase begins counts too: it may only release.
+    before = np.concatenate(([0], running[:-1])) if len(running) else running
+    highest = np.maximum(running, before)
+    phases = recording.events["phase"]
+    return {
+        name: int(highest[phases == code].max())
+        for code, name in enumerate(RUN_PHASES)
+        if (phases == code).any()
+    }
+
+
+def _by_category(recording: Recording, alive: Array) -> dict[str, int]:
+    categories = recording.blocks["category"][alive["block"]]
+    return {name: int(alive["bytes"][categories == code].sum()) for code, name in enumerate(CATEGORY_CODES)}
+
+
+def _by_site(recording: Recording, alive: Array) -> list[SiteMemory]:
+    sites = recording.blocks["site"][alive["block"]]
+    places, inverse, counts = np.unique(sites, return_inverse=True, return_counts=True)
+    sums = np.zeros(len(places), dtype=np.int64)
+    np.add.at(sums, inverse, alive["bytes"])
+    order = np.argsort(-sums, kind="stable")[:LARGEST_SITES]
+    return [
+        SiteMemory(
+            site=_text(recording.sites, int(places[index])) or "unknown",
+            bytes=int(sums[index]),
+            blocks=int(counts[index]),
+        )
+        for index in order
+    ]
+
+
+def _largest(recording: Recording, alive: Array) -> list[BlockMemory]:
+    order = np.argsort(-alive["bytes"], kind="stable")[:LARGEST_BLOCKS]
+    found = []
+    for event in alive[order]:
+        block = recording.blocks[event["block"]]
+        dtype = int(block["dtype"])
+        found.append(
+            BlockMemory(
+                bytes=int(event["bytes"]),
+                shape=[int(size) for size in block["shape"][: min(int(block["ndim"]), 6)]],
+                dtype=DTYPES[dtype] if 0 <= dtype < len(DTYPES) else "unknown",
+                name=_text(recording.names, int(block["name"])),
+                site=_text(recording.sites, int(block["site"])),
+                op=_text(recording.ops, int(block["op"])),
+                category=CATEGORY_CODES[block["category"]],
+                phase=RUN_PHASES[block["phase"]],
+            )
+        )
+    return found
+
+
+def _text(table: tuple[str, ...], place: int) -> str | None:
+    return table[place] if 0 <= place < len(table) else None
+
+
+def _host(recording: Recording, ranks_per_node: int) -> HostMemory:
+    all_host = recording.running_bytes(*HOST)
+    pinned = recording.running_bytes(Space.PINNED_HOST)
+    peak = int(all_host.max(initial=0))
+    most_pinned = int(pinned.max(initial=0))
+    at_peak = peak_event(all_host)
+    steady = _at_steady(recording, all_host)
+    return HostMemory(
+        peak_bytes=peak,
+        steady_bytes=steady,
+        pinned_bytes=most_pinned,
+        pinned_steady_bytes=_at_steady(recording, pinned),
+        at_peak=_by_category(recording, recording.alive(at_peak, *HOST)),
+        pinned_at_peak=_by_category(recording, recording.alive(at_peak, Space.PINNED_HOST)),
+        per_node_peak_bytes=peak * ranks_per_node,
+        per_node_steady_bytes=steady * ranks_per_node,
+        per_node_pinned_bytes=most_pinned * ranks_per_node,
+    )
+
+
+def _nvme(nvme: NvmeBytes | None, ranks_per_node: int) -> NvmeMemory | None:
+    if nvme is None:
+        return None
+    return NvmeMemory(
+        per_rank_bytes=nvme.held,
+        per_node_bytes=nvme.held * ranks_per_node,
+        written_bytes=nvme.written,
+        read_bytes=nvme.read,
+    )
+
+
+def _of_last_step(recording: Recording, of_steps: Sequence[float]) -> int:
+    """What the last completed step has, of numbers of each step; 0 where it has none."""
+    mark = recording.last_mark
+    return round(of_steps[mark.step - 1]) if mark and mark.step <= len(of_steps) else 0
+
+
+def _deciding(
+    device: DeviceMemory, batches: Batches | None, evaluation: Evaluation | None, steps: list[StepMemory]
+) -> str | None:
+    """The batch found by the scan that makes the peak, if one does."""
+    if evaluation is not None and device.peak_phase == "evaluation":
+        return f"the evaluation batch of {evaluation.largest}"
+    step = device.peak_step + 1
+    by_themselves = max((one.peak_bytes for one in steps if one.step < step), default=0)
+    for one in batches.rehearsed if batches is not None else ():
+        if one.first_step <= step <= one.last_step and device.peak_bytes > by_themselves * (1 + RANKS_DIFFER):
+            return str(one)
+    return None
+
+
+def _fit(
+    device: DeviceMemory,
+    job: RehearsalJob,
+    group_sizes: set[int],
+    batch: str | None,
+) -> Fit:
+    lines = overheads(job.cluster, group_sizes)
+    low = device.peak_bytes + sum(line.low_bytes for line in lines)
+    high = device.reserved_peak_bytes + sum(line.high_bytes for line in lines)
+    return Fit(
+        gpu_memory_bytes=job.device.total_bytes,
+        overheads=lines,
+        low_bytes=low,
+        high_bytes=high,
+        verdict=judge(low, high, job.device.total_bytes),
+        batch=batch,
+    )
+
+
+def _per_step(recording: Recording) -> list[StepMemory]:
+    """Each step from the mark before it; the first from the end of init."""
+    running = recording.running_bytes(Space.DEVICE)
+    phases = recording.events["phase"]
+    steps = []
+    begin = 0
+    for number, mark in enumerate(recording.step_marks):
+        chosen = np.arange(begin, min(mark.event, len(running)))
+        if number == 0:
+            chosen = chosen[phases[chosen] != _INIT]
+        peak = int(chosen[running[chosen].argmax()]) if len(chosen) else None
+        steady = _level(running, mark.event)
+        steps.append(
+            StepMemory(
+                step=mark.step,
+                peak_bytes=steady if peak is None else int(running[peak]),
+                peak_phase=RUN_PHASES[phases[peak]] if peak is not None else "step",
+                steady_bytes=steady,
+                flops=recording.flops[number] if number < len(recording.flops) else 0,
+                communication_bytes=sum(
+                    call.bytes
+                    for call in recording.collectives
+                    if call.step == mark.step - 1 and call.phase != _INIT
+                ),
+            )
+        )
+        begin = mark.event
+    return steps
+
+
+def _communication(recording: Recording) -> list[Communication]:
+    """Calls of the last completed step, and those of init; all calls if no step was completed."""
+    last = (recording.last_mark.step if recording.last_mark else 0) - 1
+    counted: dict[tuple[int, str, int], list[Collective]] = defaultdict(list)
+    for call in recording.collectives:
+        if last < 0 or call.phase == _INIT or call.step == last:
+            counted[call.phase, call.name, call.group_size].append(call)
+    return [
+        Communication(
+            collective=name,
+            phase=RUN_PHASES[phase],
+            group_size=group_size,
+            count=len(calls),
+            bytes=sum(call.bytes for call in calls),
+        )
+        for (phase, name, group_size), calls in sorted(counted.items())
+    ]

@@ -1,0 +1,184 @@
+"""The recording as a memory snapshot of PyTorch, for the viewer at https://pytorch.org/memory_viz.
+
+The format is that of ``torch.cuda.memory._snapshot()`` (torch/csrc/cuda/Module.cpp,
+THCPModule_memorySnapshot), as torch/cuda/_memory_viz.py and torch/utils/viz/MemoryViz.js read it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zerokit.files import new_file
+from zerokit.rehearsal.recording import CATEGORY_CODES, DTYPES, Array, Recording, Space
+from zerokit.reporting.phases import RUN_PHASES
+
+_PROTOCOL = 4
+"""MemoryViz.js has an unpickler of its own, which knows the protocols 2 to 4."""
+_SMALL_SEGMENT = 2 * 2**20
+"""kSmallBuffer of c10/core/CachingDeviceAllocator.h."""
+_UNKNOWN = "unknown"
+"""The viewer's name for no category. It fails if categories are given and this one is not among them."""
+_SITE = re.compile(r"(?P<filename>.*):(?P<line>\d+)(?: in (?P<name>.*))?")
+
+Entry = dict[str, Any]
+
+
+def write_snapshot(recording: Recording, path: str | Path) -> None:
+    """Write the device's memory to `path` as a pickle of lists and dicts.
+
+    Blocks are shown where the model of the caching allocator put them. A segment is a stretch of addresses
+    that blocks of one stream used, and is shown as there from the start.
+
+    Raises:
+        ZerokitError: the file cannot be written.
+    """
+    with new_file(path, follow_links=True) as file:
+        pickle.dump(snapshot(recording), file, protocol=_PROTOCOL)
+
+
+def snapshot(recording: Recording) -> Entry:
+    """What :func:`write_snapshot` pickles."""
+    events = recording.events[recording.events["space"] == Space.DEVICE]
+    blocks = _Blocks(recording)
+    return {
+        "segments": _segments(recording, events, blocks),
+        "device_traces": [_trace(events, blocks)],
+        "allocator_settings": {},
+        "external_annotations": [],
+    }
+
+
+class _Blocks:
+    """What is known of each block, in the words of the snapshot."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self.frames = cache(self._frames)
+        self.category = [_UNKNOWN, *CATEGORY_CODES[1:]]
+        self.categories = recording.blocks["category"].tolist()
+        self.sites = recording.blocks["site"].tolist()
+        self.requested = recording.blocks["bytes"].tolist()
+
+    def _frames(self, site: int) -> list[Entry]:
+        if not 0 <= site < len(self._recording.sites):
+            return []
+        text = self._recording.sites[site]
+        match = _SITE.fullmatch(text)
+        if match is None:
+            return [{"name": text, "filename": "", "line": 0}]
+        return [{"name": match["name"] or "", "filename": match["filename"], "line": int(match["line"])}]
+
+    def label(self, number: int) -> str:
+        """A line for the viewer: ``"activations, bfloat16 2x4096x4096, aten::mm, from forward"``."""
+        block = self._recording.blocks[number]
+        dtype = int(block["dtype"])
+        shape = "x".join(str(size) for size in block["shape"][: min(int(block["ndim"]), 6)])
+        parts = [CATEGORY_CODES[block["category"]]]
+        if 0 <= dtype < len(DTYPES):
+            parts.append(f"{DTYPES[dtype]} {shape}".strip())
+        for table, place in (
+            (self._recording.names, int(block["name"])),
+            (self._recording.ops, int(block["op"])),
+        ):
+            if 0 <= place < len(table):
+                parts.append(table[place])
+        return ", ".join([*parts, f"from {RUN_PHASES[block['phase']]}"])
+
+
+def _trace(events: Array, blocks: _Blocks) -> list[Entry]:
+    trace: list[Entry] = [
+        {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": 0, "frames": [],
+         "category": _UNKNOWN}
+    ]  # fmt: skip
+    columns = (events[name].tolist() for name in ("time_ns", "block", "bytes", "address", "stream"))
+    for time_ns, block, size, address, stream in zip(*columns, strict=True):
+        entry = {
+            "addr": address,
+            "size": abs(size),
+            "stream": stream,
+            "time_us": time_ns // 1000,
+            "frames": blocks.frames(blocks.sites[block]),
+            "category": blocks.category[blocks.categories[block]],
+        }
+        if size > 0:
+            trace.append({"action": "alloc", **entry, "user_metadata": blocks.label(block)})
+        else:
+            trace.append({"action": "free_requested", **entry})
+            trace.append({"action": "free_completed", **entry})
+    return trace
+
+
+def _segments(recording: Recording, events: Array, blocks: _Blocks) -> list[Entry]:
+    alive = recording.alive(len(recording.events) - 1, Space.DEVICE)
+    alive = alive[np.argsort(alive["address"], kind="stable")]
+    segments = []
+    for begin, end, stream in _stretches(events[events["bytes"] > 0]):
+        inside = alive[(alive["address"] >= begin) & (alive["address"] < end)]
+        parts = _parts(begin, end, inside, blocks)
+        allocated = int(inside["bytes"].sum())
+        segments.append(
+            {
+                "device": 0,
+                "address": begin,
+                "total_size": end - begin,
+                "allocated_size": allocated,
+                "active_size": allocated,
+                "requested_size": sum(part["requested_size"] for part in parts),
+                "stream": stream,
+                "segment_type": "small" if end - begin <= _SMALL_SEGMENT else "large",
+                "segment_pool_id": (0, 0),
+                "is_expandable": False,
+                "frames": [],
+                "blocks": parts,
+            }
+        )
+    return segments
+
+
+def _stretches(allocations: Array) -> list[tuple[int, int, int]]:
+    """Runs of touching addresses of one stream: first address, the address after the last, stream."""
+    order = np.argsort(allocations["address"], kind="stable")
+    stretches: list[tuple[int, int, int]] = []
+    columns = (allocations[name][order].tolist() for name in ("address", "bytes", "stream"))
+    for address, size, stream in zip(*columns, strict=True):
+        if stretches:
+            begin, end, owner = stretches[-1]
+            if address < end or (address == end and stream == owner):
+                stretches[-1] = (begin, max(end, address + size), owner)
+                continue
+        stretches.append((address, address + size, stream))
+    return stretches
+
+
+def _parts(begin: int, end: int, alive: Array, blocks: _Blocks) -> list[Entry]:
+    """The blocks of a segment, gaps between them included, in the order of their addresses."""
+    parts: list[Entry] = []
+    reached = begin
+    columns = (alive[name].tolist() for name in ("address", "bytes", "block"))
+    for address, size, block in zip(*columns, strict=True):
+        if address > reached:
+            parts.append(_gap(reached, address))
+        requested = blocks.requested[block]
+        parts.append(
+            {
+                "address": address,
+                "size": size,
+                "requested_size": min(requested, size) if requested > 0 else size,
+                "state": "active_allocated",
+                "frames": blocks.frames(blocks.sites[block]),
+            }
+        )
+        reached = address + size
+    if reached < end:
+        parts.append(_gap(reached, end))
+    return parts
+
+
+def _gap(begin: int, end: int) -> Entry:
+    return {"address": begin, "size": end - begin, "requested_size": 0, "state": "inactive", "frames": []}

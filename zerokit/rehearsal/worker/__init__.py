@@ -1,0 +1,1 @@
+"""The side of a rank: it runs the script and records what it does."""

@@ -1,0 +1,494 @@
+"""What ended a script: a limit of zerokit or of this environment, or the script itself; and what to do.
+
+A failure is a limit if a stand-in takes part in it: something has no stand-in, a CUDA library is missing on
+this machine, or the network, a stand-in lacks what a script uses of it, or a script reads back what the
+rehearsal did not write. It is also a limit if an installed package fails while it is imported. A deliberate
+`raise` in a stand-in is what the cluster would raise. Imports are resolved in this environment; the cluster
+may have another one.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import functools
+import inspect
+import linecache
+import platform
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import FrameType, ModuleType, TracebackType
+from typing import Any, NamedTuple
+
+from zerokit import patches
+from zerokit.errors import LaunchError, ZerokitError
+from zerokit.exits.causes.entry import EXIT_CODE
+from zerokit.exits.explain import explain_log
+from zerokit.exits.log import Log
+from zerokit.rehearsal.call_sites import OWN, folder_of, in_words, is_of_script, short_path
+from zerokit.rehearsal.errors import RehearsalGap
+from zerokit.rehearsal.stand_ins import compiled_packages
+from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
+from zerokit.rehearsal.stand_ins.nvml import NVMLNotSupportedError
+from zerokit.rehearsal.watching.suppressed_writes import not_written
+from zerokit.whose_code import is_installed, is_no_file, is_pythons
+
+_GAP = "zerokit cannot stand in for"
+"""What native/dispatch.cpp reports of an operator."""
+_NO_NAME = "cannot import name"
+"""What Python reports of a name that a module lacks."""
+_RAISED = re.compile(r"[\w.]*(?:Error|Exception): (.+)")
+"""The line of a traceback that says what was raised."""
+_GPU_TOOLS = ("nvidia-smi", "nvcc", "dcgmi", "nsys")
+"""Commands of NVIDIA's driver and toolkit, which a machine without a GPU lacks."""
+_ELSEWHERE = "Choose a setting that does not use it, or measure this run on a GPU"
+
+
+class _Limit(NamedTuple):
+    """A limit that the words of an error show."""
+
+    pattern: re.Pattern[str]
+    says: str
+    """`{error}` is the error's type and first line, `{line}` its first line; other names are groups."""
+    hint: str
+    kinds: tuple[type[BaseException], ...] = (BaseException,)
+
+
+_LIMITS = (
+    _Limit(
+        re.compile("Torch not compiled with CUDA enabled"),
+        "the rehearsal cannot stand in for what torch's CPU build leaves out ({error})",
+        "Install torch's CUDA build here, which needs no GPU",
+    ),
+    _Limit(
+        re.compile(
+            r"(?P<library>lib(?:cuda|cudart|cublas\w*|cudnn\w*|cufft\w*|curand|cusolver\w*|cusparse\w*|cupti|"
+            r"nccl|nv\w+|c10_cuda|torch_cuda)[\w.+-]*\.so[\d.]*)"
+            r"|CUDA_HOME|no CUDA-capable device|CUDA driver|NVIDIA driver|no kernel image|"
+            r"CUDA (?:runtime )?initialization"
+        ),
+        "the rehearsal cannot stand in for what calls {library}, which is not on this machine ({error})",
+        _ELSEWHERE,
+    ),
+    _Limit(
+        re.compile(re.escape(CHECKPOINT)),
+        "the rehearsal reads no weights, and the script reads their files ({line})",
+        "Load the model by from_pretrained, or read weights only where ZEROKIT_REHEARSAL is not set",
+    ),
+    _Limit(
+        re.compile(
+            r"Name or service not known|Temporary failure in name resolution|"
+            r"No address associated with hostname|Network is unreachable|No route to host|Failed to resolve '"
+        ),
+        "the script asks the network, which this machine does not reach ({error})",
+        "Put what it would load where it looks first, or rehearse where the network is reached",
+        (OSError,),
+    ),
+    _Limit(  # of huggingface_hub and datasets, for what is not in their cache
+        re.compile(r"outgoing traffic has been disabled|offline mode is enabled", re.IGNORECASE),
+        "the script asks the Hub for {repository} this machine has not fetched, and may not ask the network "
+        "({error})",
+        "Fetch it here first (hf download{of_repository}), or rehearse without HF_HUB_OFFLINE",
+        (OSError,),
+    ),
+    _Limit(  # packages that try several in turn, as torchcodec does, collect the errors of all
+        re.compile(r"(?P<library>[^\s'\"]+\.so[\w.]*): cannot open shared object file"),
+        "the script needs {library}, a library of the system that is not on this machine ({line})",
+        "Install it here, too, if the cluster has it; the rehearsal cannot go on without it",
+        (OSError, RuntimeError),
+    ),
+)
+
+
+def hint_for(failure: BaseException) -> str | None:
+    """What `zerokit explain-exit` advises for an error with these words; None if it does not know them."""
+    words = "".join(traceback.format_exception_only(failure))
+    known = explain_log(Log("stderr", words))
+    # The traceback, which has been printed, says more than these causes do.
+    return None if known.cause in ("exception", "unknown", EXIT_CODE) else known.mend
+
+
+def limit_of(failure: BaseException | None) -> ZerokitError | None:
+    """What the rehearsal or its environment lacks, if that caused `failure`, with what to do."""
+    if failure is None:
+        return None
+    try:
+        return _found_in(failure)
+    except Exception as error:  # an explanation never replaces the failure
+        failure.add_note(
+            "zerokit could not determine whether the rehearsal caused this, and takes it for the script's "
+            f"own ({type(error).__name__}: {_first_line(str(error))}): please report it"
+        )
+        return None
+
+
+def _found_in(failure: BaseException) -> ZerokitError | None:
+    for error, is_cause in _chain(failure):
+        if isinstance(error, RehearsalGap):
+            return error
+        first = _first_line(str(error))
+        if _GAP in first:
+            return RehearsalGap(first[first.index(_GAP) + len(_GAP) :].strip(), where=_line_of(error))
+        cause = _cause(error) if is_cause else None
+        if cause is not None:
+            message, hint = cause
+            return LaunchError(message, where=_place_of(error, failure), hint=hint)
+    return None
+
+
+def _chain(failure: BaseException | None) -> Iterator[tuple[BaseException, bool]]:
+    """`failure` and the errors behind it, and whether each is a cause.
+
+    An error that was only being handled is no cause: a script that works without a CUDA library may fail
+    there for another reason. It is a cause if the clause that handles it raises the other error. A gap is
+    always a cause.
+    """
+    is_cause = True
+    while failure is not None:
+        yield failure, is_cause
+        is_cause = is_cause and (failure.__cause__ is not None or _raises_in_handler(failure))
+        failure = failure.__cause__ or failure.__context__
+
+
+def _raises_in_handler(error: BaseException) -> bool:
+    """Whether `error` is raised, or the script ended, by the very clause that handles another one."""
+    handled, last = error.__context__, last_of(error)
+    if last is None or handled is None or handled.__traceback__ is None:
+        return False
+    if last.tb_frame is not handled.__traceback__.tb_frame:
+        return False
+    if isinstance(error, SystemExit):
+        return error.code not in (None, 0)  # else the script reports success
+    return raises(last.tb_frame, last.tb_lasti)
+
+
+def _cause(error: BaseException) -> tuple[str, str] | None:
+    """What of the rehearsal or its environment takes part in `error`, and what to do."""
+    text = str(error)
+    line = _first_line(text)
+    said = f"{type(error).__name__}: {line}"
+    for limit in _LIMITS:
+        found = limit.pattern.search(text) if isinstance(error, limit.kinds) else None
+        if found is not None:
+            repository = _asked_of_the_hub(error)
+            names = {
+                "library": "a CUDA driver",
+                **{name: value for name, value in found.groupdict().items() if value},
+                "repository": f"{repository}, which" if repository else "what",
+                "of_repository": f" {repository}" if repository else "",
+            }
+            return limit.says.format(error=said, line=line, **names), limit.hint.format(**names)
+    if isinstance(error, FileNotFoundError) and Path(str(error.filename)).name in _GPU_TOOLS:
+        return (
+            f"the script runs {error.filename}, which is not on this machine ({line})",
+            "Leave it out where ZEROKIT_REHEARSAL is set, or put a command of that name in PATH",
+        )
+    missing = not_written(error)
+    if missing is not None:
+        return (
+            f"the rehearsal did not write {missing}, since what it holds has no values, and the script reads "
+            f"it ({line})",
+            "Leave out what comes after saving, or read it only where ZEROKIT_REHEARSAL is not set",
+        )
+    stood_in_for = _used_library(error)
+    if stood_in_for is not None:
+        library, hint = stood_in_for
+        return (
+            f"the rehearsal stands in for {library}, and the script fails at what that has, takes or "
+            f"gives ({said})",
+            hint,
+        )
+    if _is_of_a_stand_in(error):
+        return (
+            f"the rehearsal's stand-in is not like what it stands for ({said})",
+            "Please report this with the output above; " + _ELSEWHERE[0].lower() + _ELSEWHERE[1:],
+        )
+    if isinstance(error, ImportError):
+        if _is_of_own_module(error):
+            return None
+        # transformers imports where a name is used, and reports whatever fails there as a missing module.
+        below = error.__cause__ if error.name is None else None
+        return (None if below is None else _not_compatible(below)) or _not_importable(error)
+    return _not_compatible(error)
+
+
+def _not_compatible(error: BaseException) -> tuple[str, str] | None:
+    """Which installed module fails while it is imported, for example with a release that it was not made for.
+
+    Other kinds of errors, such as a file that is not there, may well be of a project that its owner has
+    installed, and come on the cluster, too.
+    """
+    text = _first_line(str(error))
+    is_of_a_library = isinstance(error, OSError) and "undefined symbol" in text
+    if isinstance(error, ZerokitError) or not (
+        is_of_a_library or isinstance(error, RuntimeError | AttributeError | TypeError)
+    ):
+        return None
+    shadowed = error.obj if isinstance(error, AttributeError) else None
+    if isinstance(shadowed, ModuleType) and is_of_script(getattr(shadowed, "__file__", None) or "<"):
+        return None  # a module of the script's that is called like one of Python's
+    module = _imported_module(error)
+    if module is None:
+        return None
+    return (
+        f"the installed module {module} fails here while it is imported ({type(error).__name__}: {text})",
+        f"If python -c 'import {module}' shows the same, it is the module, often of a release that does not "
+        "fit torch's; if it does not, please report this with the output above",
+    )
+
+
+def _imported_module(error: BaseException) -> str | None:
+    """The innermost installed module whose import raised `error`, with no code of the script's within."""
+    found, own = None, ""
+    is_in_a_target = functools.cache(_is_in_a_target)  # of a thousand frames, if the error is of their number
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        path, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__") or "")
+        if module == "__main__":  # a module that is run as the script, whose package is the script's, too
+            own = str(frame.f_globals.get("__package__") or "").partition(".")[0] or own
+        if path.startswith(OWN):
+            continue
+        installed = is_installed(path) or (is_of_script(path) and is_in_a_target(path))
+        if installed and module.partition(".")[0] not in ("", "__main__", own):
+            found = module if frame.f_code.co_name == "<module>" else found
+        elif not is_pythons(path):
+            found = None
+    return found
+
+
+def _not_importable(error: ImportError) -> tuple[str, str]:
+    """What the environment lacks, and what to do."""
+    said = f"({type(error).__name__}: {_first_line(str(error))})"
+    package = (error.name or "").partition(".")[0]
+    if package in compiled_packages.REFUSED:
+        return (
+            f"the rehearsal cannot stand in for {package}, which is compiled with CUDA's toolkit and is not "
+            f"installed here {said}",
+            _ELSEWHERE,
+        )
+    if package in sys.stdlib_module_names:
+        return (
+            f"the script imports what Python {platform.python_version()} does not have {said}",
+            "Rehearse with the Python that the script was written for, or that the cluster has",
+        )
+    installed = patches.version(package) if package in sys.modules else "0"
+    if installed != "0":
+        return (
+            f"the script imports what {package} {installed} does not have {said}",
+            f"Install the {package} that the script was written for, or that the cluster has; the rehearsal "
+            "cannot go on without it",
+        )
+    what = "the script needs what this environment does not have"  # as a package's own check reports
+    if isinstance(error, ModuleNotFoundError):
+        what = "the script imports what is not installed in this environment"
+    elif _NO_NAME in str(error):
+        what = "the script imports what the packages do not have in this environment"
+    return (
+        f"{what} {said}",
+        "Install it here, too, if the cluster has it, or fix the import; the rehearsal cannot go on without "
+        "it",
+    )
+
+
+def _first_line(text: str) -> str:
+    first, *further = text.strip().split("\n")
+    if further and further[0].startswith("Original Traceback "):  # of a worker's error, raised again
+        first = next(
+            (raised[1] for line in reversed(further) if (raised := _RAISED.match(line))), further[-1]
+        )
+    return first[:300]
+
+
+def _is_of_a_stand_in(error: BaseException) -> bool:
+    """Whether one of the rehearsal's objects or packages lacks a name, or its own code fails unintended."""
+    if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("zerokit.rehearsal"):
+        return True
+    if isinstance(error, NVMLNotSupportedError):  # by a GPU it mostly is
+        return True
+    if isinstance(error, ImportError) and error.name is not None and _is_a_stand_in(error.name):
+        return True
+    trace = last_of(error)
+    if trace is not None and isinstance(error, TypeError) and patches.refuses(trace.tb_frame):
+        return True
+    return (
+        trace is not None
+        and isinstance(error, NameError | AttributeError | NotImplementedError)
+        and not isinstance(error, ZerokitError)
+        and trace.tb_frame.f_code.co_filename.startswith(OWN)
+        and _fails_unintended(trace.tb_frame, trace.tb_lasti)
+    )
+
+
+def _used_library(error: BaseException) -> tuple[str, str] | None:
+    """Which library with a stand-in takes part in `error`, in words, and what to do.
+
+    A stand-in is like one release only.
+    """
+    trace = last_of(error)
+    modules: Iterable[str | None]
+    if isinstance(error, ImportError):
+        modules = (error.name,)
+    elif isinstance(error, TypeError) and trace is not None and raises(trace.tb_frame, trace.tb_lasti):
+        modules = (trace.tb_frame.f_globals.get("__name__"),)  # which does not take such a call
+    else:
+        modules = map(_module_of, named(error))
+    return next((words for one in modules if one and (words := compiled_packages.told(one))), None)
+
+
+def _module_of(value: object) -> str | None:
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return name if isinstance(name, str) else None
+
+
+def _is_of_own_module(error: ImportError) -> bool:
+    """Whether one of the script's own modules lacks what is imported, as it does on the cluster."""
+    package = sys.modules.get((error.name or "").partition(".")[0])
+    path = error.path or getattr(package, "__file__", None)
+    return path is not None and is_of_script(path) and not _is_in_a_target(path)
+
+
+def _is_in_a_target(path: str) -> bool:
+    """Whether ``pip install --target`` has installed a file, according to a package's record."""
+    file = Path(path)
+    folders = {Path(entry).absolute() for entry in sys.path} & set(file.parents)  # those imported from
+    return any(
+        line.startswith(f"{file.relative_to(folder).as_posix()},")
+        for folder in folders
+        for record in folder.glob("*.dist-info/RECORD")
+        for line in record.read_text(encoding="utf-8", errors="replace").splitlines()
+    )
+
+
+def _fails_unintended(frame: FrameType, offset: int) -> bool:
+    """Whether an instruction neither raises nor calls what a patch has put this code around, written in C."""
+    if raises(frame, offset):
+        return False
+    failing = instruction(frame, offset)
+    if failing is None:
+        return False
+    source = tree_of(frame.f_code.co_filename)
+    called = [
+        frame.f_locals.get(node.func.id)
+        for node in ast.walk(source)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset) == failing.positions
+    ]
+    return not any(patches.is_original(function) for function in called)
+
+
+def _is_a_stand_in(module: str) -> bool:
+    """Whether `module` would be in a package that has a stand-in."""
+    spec = getattr(sys.modules.get(module.partition(".")[0]), "__spec__", None)
+    return spec is not None and (spec.origin or "").startswith(OWN)
+
+
+def _asked_of_the_hub(error: BaseException) -> str | None:
+    """The repository that huggingface_hub was asked for."""
+    names = (frame.f_locals.get("repo_id") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return next((name for name in names if isinstance(name, str)), None)
+
+
+def _place_of(error: BaseException, failure: BaseException) -> str:
+    """The line of :func:`_line_of`, and that of the script that led to it, which `failure` may alone show."""
+    frames = reversed(traceback.extract_tb(failure.__traceback__))
+    lines = (f"{short_path(one.filename)}:{one.lineno}" for one in frames if is_of_script(one.filename))
+    line = _line_of(error)
+    return in_words(line, next(lines, None)) or line
+
+
+def _line_of(error: BaseException) -> str:
+    """`file:line` in the user's code or its libraries where `error` was raised."""
+    frames = list(traceback.extract_tb(error.__traceback__))
+    if not frames:
+        return "an unknown line"
+    frame = ([frame for frame in frames if not _passes_on(frame.filename)] or frames)[-1]
+    return f"{short_path(frame.filename)}:{frame.lineno}"
+
+
+def _passes_on(path: str) -> bool:
+    """Whether a file is torch's, zerokit's or Python's own, or none."""
+    own = (folder_of("torch"), folder_of("zerokit"))
+    return is_no_file(path) or is_pythons(path) or path.startswith(own)
+
+
+# ---- the line that failed: whose objects take part in what was raised
+
+_UNEXPECTED = (TypeError, ValueError, AttributeError, LookupError)
+"""What Python raises of names that are not there, and of values other than expected."""
+
+
+def last_of(error: BaseException) -> TracebackType | None:
+    """Where `error` was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace
+
+
+def instruction(frame: FrameType, offset: int) -> dis.Instruction | None:
+    """None where compiled code, such as Cython's, has made a frame that has no instructions of its own."""
+    return next((one for one in dis.get_instructions(frame.f_code) if one.offset == offset), None)
+
+
+def raises(frame: FrameType, offset: int) -> bool:
+    """Whether an instruction is a ``raise``."""
+    found = instruction(frame, offset)
+    return found is not None and found.opname in ("RAISE_VARARGS", "RERAISE")
+
+
+@functools.cache
+def tree_of(path: str) -> ast.Module:
+    """Of a file of Python; an empty one of any other, such as Cython's, which its frames name, too."""
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):  # ValueError: a zero byte
+        return ast.Module([], [])
+
+
+def named(error: BaseException) -> Iterator[Any]:
+    """Objects that the line names at which Python raised `error`; none if that line is a ``raise``.
+
+    And those that are named where a variable of that line got its value.
+    """
+    trace = last_of(error)
+    if trace is None or not isinstance(error, _UNEXPECTED):
+        return
+    frame = trace.tb_frame
+    path = frame.f_code.co_filename
+    if path.startswith(OWN) or raises(frame, trace.tb_lasti):
+        return
+    inside = [
+        node
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.stmt) and node.lineno <= trace.tb_lineno <= (node.end_lineno or 0)
+    ]
+    if not inside:
+        return
+    line = max(inside, key=lambda node: node.lineno)  # the innermost
+    within = next((node for node in reversed(inside) if isinstance(node, ast.FunctionDef)), None)
+    words = {node.id for node in ast.walk(line) if isinstance(node, ast.Name)}
+    sources = [
+        node.value
+        for node in ast.walk(within or ast.Module([], []))
+        if isinstance(node, ast.Assign) and words & {name for one in node.targets for name in _names(one)}
+    ]
+    for node in (line, *sources):
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name | ast.Attribute):
+                yield _value(part, frame)
+
+
+def _names(target: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+
+
+def _value(node: ast.expr, frame: FrameType) -> Any:
+    """The value of a name, None if that takes running code."""
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if isinstance(node, ast.Attribute):
+        return inspect.getattr_static(_value(node.value, frame), node.attr, None)
+    return None

@@ -1,0 +1,158 @@
+"""What a launcher would have given the script beyond the ranks: arguments, variables, a path."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from zerokit.errors import LaunchError, ZerokitError
+from zerokit.patches import declare, put
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.timing.host_threads import threads_of_launcher
+from zerokit.rehearsal.timing.rank_time import rank_time
+
+_Environment = dict[str, str]
+
+_DEEPSPEED, _MULTI_GPU, _SIMPLE = declare(
+    "accelerate.commands.launch",
+    *("deepspeed_launcher", "multi_gpu_launcher", "simple_launcher"),
+    purpose="take the variables and start nothing",
+)
+
+# Of what accelerate sets, these belong to the rehearsal: which rank this is, where the others are, what it
+# sees.
+_NOT_TAKEN = (
+    *("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "PYTHONPATH"),
+)
+
+
+def no_such_module(name: str, why: str = "no such module") -> ZerokitError:
+    """The error for a module that cannot be run."""
+    hint = "Name one of the current folder or of an installed package, as python -m would find it"
+    return ZerokitError(why, where=f"-m {name}", hint=hint)
+
+
+def check_module(name: str) -> None:
+    """As ``python -m``, find a module, for which its packages are imported.
+
+    Raises:
+        ZerokitError: there is none, or it is a package that cannot be run.
+    """
+    try:
+        found = find_spec(name)
+        is_package = found is not None and found.submodule_search_locations is not None
+        if is_package and find_spec(f"{name}.__main__") is None:
+            raise no_such_module(name, "is a package without a module __main__")
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # of what a package of it imports
+        found = None
+    if found is None:
+        raise no_such_module(name)
+
+
+def script_arguments(job: RehearsalJob) -> list[str]:
+    """The script's arguments as the launcher hands them on.
+
+    `deepspeed` puts the local rank before all others (deepspeed/launcher/launch.py); torchrun and accelerate
+    only set LOCAL_RANK.
+    """
+    if job.launcher != "deepspeed":
+        return job.arguments
+    local_rank = job.rank % job.cluster.local_ranks
+    return [f"--local_rank={local_rank}", *job.arguments]
+
+
+def prepare(job: RehearsalJob) -> None:
+    """Set what the launcher sets; once torch sees its GPUs.
+
+    Of variables those that `accelerate launch` sets, if it is the launcher, and how many threads a rank has:
+    with one, processes that the script forks do not wait for threads of OpenMP that stayed behind.
+
+    Raises:
+        LaunchError: accelerate is not installed, its config cannot be read, or is not of a run on GPUs.
+    """
+    environment = {**os.environ}
+    if job.launcher == "accelerate":
+        environment |= _prepare_by_accelerate(job)
+    threads = threads_of_launcher(job.launcher, job.cluster.local_ranks, environment)
+    if threads is not None:
+        import torch
+
+        os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or str(threads)
+        torch.set_num_threads(threads)
+    if (time := rank_time()) is not None:
+        time.have_threads(threads)
+
+
+def _prepare_by_accelerate(job: RehearsalJob) -> _Environment:
+    words = f"accelerate launch {shlex.join(job.accelerate_arguments)}" if job.accelerate_arguments else None
+    file = job.accelerate_config
+    where = file or words or "--launcher accelerate"
+    fix_file = "Fix it by accelerate config"
+    fix_words = "accelerate launch --help lists what it takes"
+    try:
+        environment = _accelerate_environment(job)
+    except ImportError as error:
+        raise LaunchError(
+            f"accelerate cannot be imported: {error}", where=where, hint="Run pip install accelerate"
+        ) from None
+    except SystemExit:  # of argparse, which sees words, and nothing of a file
+        raise LaunchError(
+            "accelerate launch refuses this, as printed above", where=words or where, hint=fix_words
+        ) from None
+    except Exception as error:
+        # Without arguments the file is the reason: this one, or the one that accelerate config wrote.
+        fixes = [*([fix_file] if file or not words else []), *([fix_words] if words else [])]
+        raise LaunchError(
+            f"accelerate launch refuses this: {error}",
+            where=f"{file} with {words}" if file and words else where,
+            hint="; ".join(fixes),
+        ) from None
+    added = {name: value for name, value in environment.items() if name not in _NOT_TAKEN}
+    os.environ.update(added)
+    for folder in environment.get("PYTHONPATH", "").split(os.pathsep):
+        if folder and folder not in sys.path:
+            sys.path.append(folder)
+    return environment
+
+
+def _accelerate_environment(job: RehearsalJob) -> _Environment:
+    """Let accelerate's own command decide, up to the point where it would start processes."""
+    from accelerate.commands import launch
+    from accelerate.utils import launch as environments
+
+    found: _Environment = {}
+
+    def instead(prepare_environment: Callable[[Namespace], _Environment]) -> Callable[[Namespace], None]:
+        return lambda arguments: found.update(prepare_environment(arguments))
+
+    put(_DEEPSPEED, instead(lambda given: environments.prepare_deepspeed_cmd_env(given)[1]))
+    put(_MULTI_GPU, instead(environments.prepare_multi_gpu_env))
+    put(_SIMPLE, instead(lambda given: environments.prepare_simple_launcher_cmd_env(given)[1]))
+    launch.launch_command(launch.launch_command_parser().parse_args(_command(job)))
+    if not found:
+        raise ValueError("it would not start the script on GPUs")
+    return found
+
+
+def _command(job: RehearsalJob) -> list[str]:
+    """Arguments of `accelerate launch`: options of the rehearsal take precedence over its file."""
+    nodes = job.cluster.num_nodes
+    config = ["--config_file", str(Path(job.accelerate_config))] if job.accelerate_config else []
+    return [
+        *config,
+        *job.accelerate_arguments,
+        *("--num_processes", f"{job.num_gpus}", "--num_machines", f"{nodes}"),
+        # The port of a single machine, which accelerate tries; 0 lets it choose.
+        *(("--main_process_port", "0") if nodes == 1 else ("--main_process_ip", "127.0.0.1")),
+        *(("--machine_rank", f"{job.rank // job.gpus_per_node}") if nodes > 1 else ()),
+        *(["--module"] if job.module else []),
+        job.script,
+        *job.arguments,
+    ]

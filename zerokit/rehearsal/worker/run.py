@@ -1,0 +1,180 @@
+"""Runs one rank of a rehearsal in this process: `python -m zerokit.rehearsal.worker.run JOB.json`.
+
+Exit codes: 0 the recording is saved; 2 a mistake in the input or a gap of the rehearsal, printed in one line
+on stderr; 3 the script raised, and its traceback is on stderr as it would be on the cluster; 4 the same,
+unless a value that was made up caused it.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from zerokit import console, patches
+from zerokit.errors import ZerokitError
+from zerokit.rehearsal.call_sites import OWN
+from zerokit.rehearsal.errors import RehearsalGap
+from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.process_setup import InstallGroup, virtual_cluster
+from zerokit.rehearsal.ranks.call_order import FAILED, SCRIPT_ENDED, STEPS_DONE
+from zerokit.rehearsal.watching.steps import RehearsalComplete
+from zerokit.rehearsal.worker import launchers, stacks
+from zerokit.rehearsal.worker.failures import hint_for, limit_of
+from zerokit.rehearsal.worker.virtual_rank import VirtualRank
+
+_leave = os._exit
+_EXPLAINED = 2
+_SCRIPT_FAILED = 3
+_FAILED_WITH_VALUES = 4
+_PASSING_ON = (OWN, patches.__file__, runpy.run_path.__code__.co_filename)
+
+
+def main(real_group: InstallGroup | None = None) -> None:
+    """Entry point; leaves by :func:`os._exit`, since threads of the script may still run."""
+    job = RehearsalJob.from_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    stacks.answer(job.recording_file)
+    code = rehearse(job, real_group)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    _leave(code)
+
+
+def rehearse(job: RehearsalJob, real_group: InstallGroup | None = None) -> int:
+    """Run the job and save its recording; return the exit code of this module's docstring.
+
+    Args:
+        job: what to run.
+        real_group: as for :func:`virtual_cluster`.
+    """
+    try:
+        with virtual_cluster(
+            job.num_gpus,
+            gpus_per_node=job.gpus_per_node,
+            rank=job.rank,
+            steps=job.steps,
+            scan_seconds=job.scan_seconds,
+            device=job.device,
+            overrides=job.overrides,
+            real_group=real_group,
+            exchange_folder=Path(job.exchange_folder) if job.exchange_folder else None,
+            folder=Path(job.recording_file).parent,
+            prices=job.prices,
+            clocks=job.clocks,
+        ) as rank:
+            try:
+                return run_in(rank, job)
+            finally:
+                rank.close()
+    except ZerokitError as error:
+        console.print_error(error)
+        return _EXPLAINED
+
+
+def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
+    """As :func:`rehearse`, as a rank that is set up already."""
+    failure: BaseException | None = None
+    try:
+        try:
+            _run_script(job)
+        finally:
+            with suppress(AttributeError, OSError, ValueError):  # the script may have closed or replaced it
+                sys.stdout.flush()  # so that nothing follows its error, which is the last line of a log
+    except RehearsalComplete:
+        pass
+    except SystemExit as stop:
+        if stop.code not in (None, 0):
+            failure = stop
+    except ZerokitError as error:
+        console.print_error(error)
+        return _EXPLAINED
+    except BaseException as error:
+        failure = error
+    ending = FAILED if failure else STEPS_DONE if rank.steps.stopped else SCRIPT_ENDED
+    rank.end(ending)
+    limit, hint = limit_of(failure), None
+    # Before the recording is saved, which may fail: a full disk never hides why a script failed.
+    if isinstance(failure, SystemExit):
+        if isinstance(failure.code, str):
+            print(failure.code, file=sys.stderr)  # as Python does
+    elif failure is not None and not isinstance(limit, RehearsalGap):
+        _print_traceback(failure)
+        hint = hint_for(failure)
+    if limit is None:
+        _save_recording(job, rank, hint)
+    if failure is None:
+        return 0
+    if limit is not None:
+        console.print_error(limit)
+        return _EXPLAINED
+    return _FAILED_WITH_VALUES if _may_rest_on_values(failure, rank) else _SCRIPT_FAILED
+
+
+def _may_rest_on_values(failure: BaseException, rank: VirtualRank) -> bool:
+    """Whether a script may have raised `failure` because of what it read from the model or of other ranks."""
+    kinds = (ArithmeticError, AssertionError, LookupError, ValueError)
+    return isinstance(failure, kinds) and (rank.backend.flops > 0 or rank.exchange.substituted > 0)
+
+
+def _intercept_exit() -> None:
+    """Make os._exit, by which zerokit's own scripts end, return here."""
+    leave, process = os._exit, os.getpid()
+
+    def come_back(status: int) -> NoReturn:
+        if os.getpid() != process:  # a child of the script's, such as a worker that loads data
+            leave(status)
+        raise SystemExit(status)
+
+    os._exit = come_back
+
+
+def _run_script(job: RehearsalJob) -> None:
+    """As `python SCRIPT ARGS` or `python -m MODULE ARGS` would."""
+    os.chdir(job.cwd)
+    _intercept_exit()
+    launchers.prepare(job)
+    sys.argv = [job.script, *launchers.script_arguments(job)]
+    if job.module:
+        sys.path.insert(0, job.cwd)
+        launchers.check_module(job.script)
+        runpy.run_module(job.script, run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(job.script).resolve().parent))
+        runpy.run_path(job.script, run_name="__main__")
+
+
+def _save_recording(job: RehearsalJob, rank: VirtualRank, hint: str | None) -> None:
+    # What this itself allocates is not the script's.
+    with rank.backend.uncounted():
+        rank.recording(_versions(), hint).save(job.recording_file)
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for package in ("torch", "deepspeed", "transformers", "accelerate", "trl", "peft"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _print_traceback(failure: BaseException) -> None:
+    """Without what only passes on: frames of the rehearsal's own and of runpy that others follow."""
+    shown = traceback.TracebackException.from_exception(failure)
+    one: traceback.TracebackException | None = shown
+    while one is not None:
+        frames = [frame for frame in one.stack[:-1] if not frame.filename.startswith(_PASSING_ON)]
+        one.stack = traceback.StackSummary.from_list([*frames, *one.stack[-1:]])
+        one = one.__cause__ or one.__context__
+    shown.print()
+
+
+if __name__ == "__main__":
+    main()

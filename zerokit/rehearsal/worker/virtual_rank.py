@@ -1,0 +1,367 @@
+"""One rank of a cluster of virtual GPUs: what a rehearsal has seen of it, as a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from zerokit import patches
+from zerokit.rehearsal.call_sites import CallSites
+from zerokit.rehearsal.errors import met_gaps
+from zerokit.rehearsal.facts import NvmeBytes, RankFacts, RankTimes
+from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
+from zerokit.rehearsal.native.allocator_statistics import Model
+from zerokit.rehearsal.native.backend import Backend
+from zerokit.rehearsal.native.notes import Note, NoteKind
+from zerokit.rehearsal.parent.job import Overrides
+from zerokit.rehearsal.ranks.call_order import FAILED
+from zerokit.rehearsal.ranks.exchange import Exchange
+from zerokit.rehearsal.recording import (
+    BLOCK,
+    CATEGORY_CODES,
+    EVENT,
+    SPAN,
+    Collective,
+    MadeUp,
+    Recording,
+)
+from zerokit.rehearsal.stand_ins.compiled_packages import taken
+from zerokit.rehearsal.stand_ins.custom_operators import sized
+from zerokit.rehearsal.stand_ins.hub_kernels import not_loaded
+from zerokit.rehearsal.stand_ins.launched_kernels import launched
+from zerokit.rehearsal.stand_ins.nvml import not_installed
+from zerokit.rehearsal.stand_ins.torch_compile import compiled_otherwise
+from zerokit.rehearsal.timing.rank_time import RankTime
+from zerokit.rehearsal.watching.batches import BatchWatcher
+from zerokit.rehearsal.watching.evaluation import EvaluationWatcher
+from zerokit.rehearsal.watching.labels import Labels
+from zerokit.rehearsal.watching.overrides import Overriding
+from zerokit.rehearsal.watching.phases import Phases
+from zerokit.rehearsal.watching.reading import Reading
+from zerokit.rehearsal.watching.recomputing import Recomputing
+from zerokit.rehearsal.watching.steps import Steps
+from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
+from zerokit.rehearsal.watching.traffic import Traffic
+from zerokit.reporting.categories import Category
+from zerokit.reporting.phases import RUN_PHASES, RunPhase
+
+_ALLOCATOR_FIGURES = {
+    "reserved_peak_bytes": ("reserved_bytes", "peak"),
+    "reserved_bytes": ("reserved_bytes", "current"),
+    "allocated_peak_bytes": ("allocated_bytes", "peak"),
+    "active_peak_bytes": ("active_bytes", "peak"),
+    "inactive_split_peak_bytes": ("inactive_split_bytes", "peak"),
+    "num_segments": ("segment", "current"),
+}
+
+_LARGER_THAN_A_LOSS = 1024
+"""Bytes of what scripts reduce to print it."""
+
+# The category of a block without a label, by the line that made it. First match counts.
+_BY_LINE: tuple[tuple[str, Category], ...] = (
+    (".copy_grads_in_partition", "gradients"),
+    ("zero/partition_parameters.py", "parameters"),
+    ("zero/partitioned_param_coordinator.py", "parameters"),
+    ("ops/adam", "optimizer_states"),
+    ("ops/lion", "optimizer_states"),
+    ("ops/adagrad", "optimizer_states"),
+    ("zero/contiguous_memory_allocator.py", "buffers"),
+    ("deepspeed/runtime", "buffers"),
+    ("deepspeed/comm", "buffers"),
+    ("deepspeed/utils", "buffers"),
+)
+# Then by the phase in which it was made.
+_BY_PHASE: dict[RunPhase, Category] = {
+    "init": "parameters",
+    "forward": "activations",
+    "loss": "activations",
+    "backward": "activations",
+    "step": "buffers",
+    "between": "other",
+    "evaluation": "activations",
+}
+
+
+class VirtualRank:
+    """The rank that this process plays, with everything that follows its run installed.
+
+    Args: as of :func:`zerokit.rehearsal.virtual_cluster`, which makes it.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        num_gpus: int,
+        gpus_per_node: int,
+        rank: int,
+        *,
+        steps: int,
+        scan_seconds: float,
+        overrides: Overrides,
+        exchange_folder: Path | None,
+        folder: Path | None,
+        time: RankTime | None = None,
+        data_takes_time: bool = False,
+    ) -> None:
+        self.started = perf_counter()
+        self.time = time
+        self.backend = backend
+        self.num_gpus = num_gpus
+        self.gpus_per_node = gpus_per_node
+        self.rank = rank
+        self.call_sites = CallSites()
+        self.traffic = Traffic(backend)
+        self.exchange = Exchange(exchange_folder, rank, num_gpus)
+        self.suppressed = SuppressedWrites(backend, self.exchange)
+        self.labels = Labels(backend)
+        self.overriding = Overriding(overrides, folder)
+        phases = Phases(backend)
+        recomputing = Recomputing(backend)
+        self.batches = BatchWatcher(
+            self.labels,
+            self.exchange,
+            steps,
+            scan_seconds,
+            lambda: self.steps.settled(),
+            divisor=overrides.get("micro_batch_divisor", 1) / overrides.get("micro_batch_multiplier", 1),
+            is_divided=lambda: self.overriding.sizes_arguments,
+            reading=None if time is None else Reading(time.clock, takes_time=data_takes_time),
+        )
+        self.evaluation = EvaluationWatcher(backend, self.batches)
+        self.steps = Steps(
+            backend,
+            self.traffic,
+            self.labels,
+            phases,
+            recomputing,
+            time=time,
+            last=steps,
+            are_over=self.batches.are_over,
+            at_end=self.evaluation.rehearse,
+        )
+        # What comes later goes around what came before: a step ends once it is over and out of its phase.
+        for watcher in (
+            self.suppressed,
+            self.labels,
+            phases,
+            recomputing,
+            self.batches,
+            self.evaluation,
+            self.steps,
+            self.overriding,
+        ):
+            watcher.install()
+
+    def close(self) -> None:
+        """Let the other ranks go on without this one, and remove stand-ins for files of the script."""
+        self.exchange.close(FAILED)
+        self.overriding.close()
+
+    def end(self, ending: str) -> None:
+        """Tell the other ranks that this one has come to its end, and how.
+
+        Args:
+            ending: as of :meth:`Exchange.close`.
+        """
+        self.steps.finish()
+        if self.time is not None:
+            self.time.finish()
+        self.exchange.close(ending, steps=self.steps.completed)
+
+    def recording(self, versions: Mapping[str, str] | None = None, hint: str | None = None) -> Recording:
+        """Return what was recorded up to now.
+
+        Args:
+            versions: of installed packages, by name.
+            hint: what to do about the error that ended the script.
+        """
+        backend, steps = self.backend, self.steps
+        steps.finish()
+        events = backend.events(EVENT)
+        blocks = backend.blocks(BLOCK)
+        # A step may be marked after later events were recorded.
+        ends = [mark.event for mark in steps.marks]
+        events["step"] = np.searchsorted(ends, np.arange(len(events)), side="right")
+        sites = self.call_sites.lines
+        ops = backend.operator_names()
+        _categorize(blocks, sites, ops, self.labels.of_buckets)
+        notes = backend.notes()
+        return Recording(
+            events=events,
+            blocks=blocks,
+            sites=tuple(sites),
+            ops=tuple(ops),
+            names=tuple(self.labels.names),
+            step_marks=tuple(steps.marks),
+            collectives=tuple(self.traffic.calls),
+            spans=backend.spans(SPAN),
+            acts=np.zeros(0, np.uint8) if self.time is None else self.time.acts(),
+            flops=tuple(round(flops) for flops in steps.flops),
+            allocator={
+                "ordinary": _allocator_figures(backend, Model.ORDINARY),
+                "expandable": _allocator_figures(backend, Model.EXPANDABLE),
+            },
+            warnings=(*_of_notes(notes, sites, self), *_warnings(self)),
+            made_up=tuple(
+                MadeUp(note.what, _site(note, sites), note.times)
+                for note in notes
+                if note.kind == NoteKind.MADE_UP
+            ),
+            facts=RankFacts(
+                rank=self.rank,
+                versions=dict(versions or {}),
+                hint=hint,
+                elapsed_seconds=perf_counter() - self.started,
+                ds_config=self.overriding.ds_config,
+                refused_ds_config=self.overriding.refused,
+                requested_steps=self.batches.steps or None,
+                stopped_after_steps=steps.completed if steps.stopped else None,
+                idle_micro_steps=_idle_micro_steps(self),
+                expandable_segments=AllocatorSettings.of_environment().expandable_segments,
+                suppressed=self.suppressed.lines(),
+                gaps=list(map(str, met_gaps())),
+                nvme=_nvme(),
+                batches=self.batches.facts(),
+                evaluation=self.batches.evaluation_facts(),
+                times=None if self.time is None else _times(self, self.time),
+            ),
+        )
+
+
+def _idle_micro_steps(rank: VirtualRank) -> tuple[int, int] | None:
+    """How far the first engine with an optimizer came, of what a step takes, if no step was made."""
+    # Without an optimizer, ZeRO-3 has something in its place that makes no steps.
+    trains = (engine for engine in rank.labels.engines if hasattr(engine.optimizer, "step"))
+    engine = None if rank.steps.completed else next(trains, None)
+    if engine is None:
+        return None
+    return engine.micro_steps, engine.gradient_accumulation_steps()
+
+
+def _times(rank: VirtualRank, time: RankTime) -> RankTimes:
+    """When steps ended, and what they did."""
+    engine = next((one for one in rank.labels.engines if one.optimizer is not None), None)
+    ranks = 0 if engine is None else engine.dp_world_size
+    tokens = rank.batches.tokens_of_steps()
+    return RankTimes(
+        step_ends=time.step_ends(),
+        step_end_events=time.step_end_events,
+        meetings=time.meetings.all,
+        model_flops=rank.steps.model_flops,
+        tokens_per_step=[None if one is None or not ranks else one * ranks for one in tokens],
+        reading=rank.batches.reading_facts(),
+        host_threads=time.host_threads,
+    )
+
+
+def _warnings(rank: VirtualRank) -> list[str]:
+    """How the run differs from a real one."""
+    warnings = []
+    if rank.backend.random_elements_skipped and rank.batches.are_uneven():
+        warnings.append(
+            "batches are of several sizes, and a shuffle by torch's default generator puts others together "
+            "than in a real run: the random numbers that fill weights on the host were not drawn"
+        )
+    if unknown := rank.exchange.unknown_values:
+        warnings.append(
+            f"{unknown} values came from a rank that was not rehearsed with this one, which went on with "
+            "its own"
+        )
+    warnings += compiled_otherwise() + launched() + sized() + not_loaded() + not_installed() + taken()
+    warnings += [f"{line}: the rehearsal went on without it" for line in patches.missing()]
+    if rank.time is not None:
+        warnings += [f"{name} took no time: {why}" for name, why in rank.time.unpriced.items()]
+    if rank.evaluation.problem is not None:
+        warnings.append(f"the evaluation was rehearsed as far as it failed: {rank.evaluation.problem}")
+    warnings += rank.evaluation.not_rehearsed
+    if not rank.steps.completed:
+        warnings.append(
+            "no optimizer step was seen: the figures are of what ran before the script ended, and a training "
+            "run needs more"
+        )
+    elif not rank.labels.saw_engine:
+        alone = "" if train_together(rank.traffic.calls) else ", on each GPU for itself"
+        warnings.append(f"no DeepSpeed engine was made: the steps are of plain torch optimizers{alone}")
+    return warnings
+
+
+def train_together(calls: Sequence[Collective]) -> bool:
+    """Whether ranks without an engine add up more than figures to print.
+
+    DDP, FSDP and `all_reduce` by hand add up gradients; layers of tensor parallelism activations, in forward.
+    """
+    return any(
+        "reduce" in call.name
+        and call.group_size > 1
+        and (RUN_PHASES[call.phase] == "backward" or call.bytes >= _LARGER_THAN_A_LOSS or call.is_of_rows)
+        for call in calls
+        if RUN_PHASES[call.phase] != "init"
+    )
+
+
+def _of_notes(notes: list[Note], sites: list[str], rank: VirtualRank) -> list[str]:
+    """Warnings about gaps that the library went on from."""
+    own = f"cuda:{rank.rank % rank.gpus_per_node}"
+    warnings = []
+    for note in notes:
+        if note.kind == NoteKind.GAP:
+            warnings.append(
+                f"{_site(note, sites)}: the rehearsal cannot stand in for {note.what}, and the script went "
+                "on without it: what the GPU would do instead is not in the figures"
+            )
+        elif note.kind == NoteKind.OTHER_DEVICE:
+            warnings.append(
+                f"{_site(note, sites)}: rank {rank.rank} uses {note.what}, the GPU of another rank, "
+                f"{note.times:,} times; it is counted on its own, {own}, but on the cluster it comes on top "
+                "of what that rank holds. Use the device of LOCAL_RANK"
+            )
+    settings = AllocatorSettings.of_environment()
+    warnings += [f"the model of PyTorch's allocator does not follow {name}" for name in settings.passed_over]
+    return warnings
+
+
+def _site(note: Note, sites: list[str]) -> str:
+    return sites[note.site] if note.site >= 0 else "an unknown line"
+
+
+def _nvme() -> NvmeBytes | None:
+    from zerokit.rehearsal.stand_ins.async_io import ledger
+
+    held = ledger()
+    if not held.written_bytes:
+        return None
+    return NvmeBytes(held=held.total_bytes, written=held.written_bytes, read=held.read_bytes)
+
+
+def _allocator_figures(backend: Backend, model: Model) -> dict[str, int]:
+    stats, peaks = backend.stats(model), backend.whole_run_peaks(model)
+    figures = {
+        name: peaks[stat] if field == "peak" else stats[f"{stat}.all.{field}"]
+        for name, (stat, field) in _ALLOCATOR_FIGURES.items()
+    }
+    return {**figures, "num_alloc_retries": stats["num_alloc_retries"], "num_ooms": stats["num_ooms"]}
+
+
+def _categorize(
+    blocks: np.ndarray[Any, Any], sites: list[str], ops: list[str], buckets: Sequence[range]
+) -> None:
+    """Fill in the category of every block that has none, from the line and the phase it was born in."""
+    code = CATEGORY_CODES.index
+    for made in buckets:
+        own = blocks["category"][made.start : made.stop]
+        own[own == code("other")] = code("buffers")
+    unsorted = blocks["category"] == code("other")
+    by_site = np.zeros(len(sites) + 1, dtype=np.uint8)  # the last place answers for -1
+    for index, site in enumerate(sites):
+        by_site[index] = code(next((category for part, category in _BY_LINE if part in site), "other"))
+    found = by_site[blocks["site"]]
+    blocks["category"] = np.where(unsorted, found, blocks["category"])
+    unsorted = blocks["category"] == code("other")
+    by_phase = np.array([code(_BY_PHASE[phase]) for phase in RUN_PHASES], dtype=np.uint8)
+    blocks["category"] = np.where(unsorted, by_phase[blocks["phase"]], blocks["category"])
+    workspaces = [index for index, op in enumerate(ops) if op == "cuBLAS workspace"]
+    blocks["category"][np.isin(blocks["op"], workspaces)] = code("buffers")
