@@ -487,6 +487,34 @@ def test_files_that_were_added_to_a_checkpoint_are_noted(here: OneRank) -> None:
     assert "out/checkpoint-1 was saved without 1 file, such as 'pytorch_model.bin': not ver" in resumed.said
 
 
+@pytest.mark.parametrize("adapter", [True, False])
+def test_a_run_does_not_go_on_from_another_model(adapter: bool, here: OneRank) -> None:
+    """Nor if 64 bytes in the middle of a tensor differ, in a file of the same size and time."""
+    recipe = (*steps(1), *(("--peft.type", "lora", "--peft.r", "2") if adapter else ()))
+    assert here.train(*recipe).error is None
+    model = here.folder / "model" / "model.safetensors"
+    content, before = model.read_bytes(), model.stat()
+    middle = len(content) // 2
+    model.write_bytes(content[:middle] + bytes(64) + content[middle + 64 :])
+    os.utime(model, ns=(before.st_atime_ns, before.st_mtime_ns))
+    error = here.train(*recipe, "--training.max_steps", "2", *RESUME).error
+    assert error is not None
+    assert "is of a run that differs: the model to start from has other weights. Set it back; or" in error
+    model.write_bytes(content)
+    assert here.train(*recipe, "--training.max_steps", "2", *RESUME).error is None
+
+
+def test_a_digest_of_an_earlier_version_is_not_compared(here: OneRank) -> None:
+    """It was one of the first bytes of each tensor."""
+    assert here.train(*steps(1)).error is None
+    file = here.folder / "out" / "checkpoint-1" / "zerokit_run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "weights": "0" * 64}))
+    write_anew(file.parent)
+    resumed = here.train(*steps(2), *RESUME)
+    assert resumed.error is None
+    assert "out/checkpoint-1 was saved by an earlier version of zerokit: the weights of " in resumed.said
+
+
 @contextmanager
 def beside_another() -> Iterator[None]:
     """Another process has the folder, and this one finds out when it has prepared everything."""

@@ -6,12 +6,10 @@ So whatever can be wrong with a checkpoint is found here, on the host, from file
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path, PurePosixPath
 
 from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, LEARNED_TOKENS, WITH_PEFT
-from zerokit.checkpoint.safetensors_file import read_header
 from zerokit.checkpoint.step_folder import TRAINER_STATE
 from zerokit.documents import MAX_BYTES, MAX_TABLE_BYTES, Document, read_document, shown
 from zerokit.errors import DocumentError, ModelError
@@ -20,8 +18,6 @@ from zerokit.hub import is_hub_id, not_given
 _HUB_FILES = ["*.json", "model*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 _HUB_COPIES = ["original/*", "*.fp16*.safetensors"]
 """The same weights again, in other formats."""
-_SAMPLE_BYTES = 4096
-"""Of each tensor, for a digest of the weights."""
 WEIGHTS_INDEX = "model.safetensors.index.json"
 """Names the file of each weight, relative to its folder."""
 _TABLES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", WEIGHTS_INDEX)
@@ -213,29 +209,6 @@ def _shard_names(index: Path, *, where: str) -> list[str]:
                 hint="Copy the weights into the folder, and name them there",
             )
     return sorted(map(str, paths))
-
-
-def weights_digest(folder: Path, *, where: str) -> str:
-    """A SHA-256 of every tensor's name, type, shape and first bytes: training changes it, copying does not.
-
-    Reads little, so that it costs a moment for a model of any size.
-
-    Raises:
-        ModelError: see :func:`weight_files`, or a file is damaged.
-    """
-    digest = hashlib.sha256()
-    for file in weight_files(folder, where=where):
-        try:
-            with file.open("rb") as opened:
-                begin, tensors = read_header(opened)
-                for name, tensor in sorted(tensors.items()):
-                    start, end = tensor["data_offsets"]
-                    opened.seek(begin + start)
-                    digest.update(f"{name} {tensor['dtype']} {tensor['shape']} ".encode())
-                    digest.update(opened.read(min(end - start, _SAMPLE_BYTES)))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ModelError(f"{file} is damaged ({error})", where=where, hint="Copy it again") from None
-    return digest.hexdigest()
 
 
 def _empty_tensors(file: Path, where: str) -> list[str]:

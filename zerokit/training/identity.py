@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.source import is_rehearsal, weights_digest
+from zerokit.checkpoint.source import is_rehearsal
 from zerokit.checkpoint.step_folder import IDENTITY_FILE
 from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
@@ -96,19 +96,23 @@ def identify(
     train: Dataset,
     *,
     world_size: int,
+    weights: str | None = None,
     more: str = "",
 ) -> Identity:
     """The identity of a run that begins; reads all of its examples.
 
-    With `more`, that is part of what they are.
-
-    Raises:
-        ModelError: the weights cannot be read.
+    Args:
+        loaded: the recipe.
+        args: made of it.
+        ds_config: the resolved one.
+        model: what it trains.
+        train: the examples.
+        world_size: number of ranks.
+        weights: the digest of those that it starts from.
+        more: what else the examples depend on.
     """
     written = loaded.recipe.model_dump(mode="json", exclude_unset=True)
     given = {name: value for name, value in args.to_dict().items() if name in _LEARNING}
-    where = loaded.where("model", "path")
-    digest = None if model.folder is None or is_rehearsal() else weights_digest(model.folder, where=where)
     steps = args.per_device_train_batch_size * args.gradient_accumulation_steps * world_size
     identity = Identity(
         run_id=secrets.token_hex(4),
@@ -125,7 +129,7 @@ def identify(
         recipe={name: written.get(name) for name in ("data", "task", "peft")},
         # What transformers adds on reading or saving it is none of its sizes.
         model={key: value for key, value in model.config.to_dict().items() if key not in _ADDED},
-        weights=digest,
+        weights=weights,
         num_examples=len(train),
         examples=_examples_digest(train, more),
     )
@@ -167,7 +171,8 @@ def differences(was: Identity, now: Identity) -> list[str]:
         *_changed("task", _learning(was.recipe["task"]), _learning(now.recipe["task"]), _DEFAULTS["task"]),
     ]
     found += num_examples_differ(was, now)
-    if was.weights != now.weights:
+    is_compared = not has_partial_digest(was) and not is_rehearsal()  # which reads no weights
+    if is_compared and was.weights != now.weights:
         found.append("the model to start from has other weights")
     if was.examples != now.examples:
         causes = [
@@ -183,6 +188,11 @@ def differences(was: Identity, now: Identity) -> list[str]:
             how = "as many"
         found.append(", ".join([f"the training examples are others ({how})", *causes]))
     return found
+
+
+def has_partial_digest(run: Identity) -> bool:
+    """Whether a run's digest of weights is an earlier version's, of the first bytes of each tensor."""
+    return run.weights is not None and ":" not in run.weights
 
 
 def _learning(task: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal, read_model_config
+from zerokit.checkpoint.weights_digest import weights_digest
 from zerokit.config.base import ZERO
 from zerokit.distributed.extensions import compile_extensions
 from zerokit.distributed.gpus_alone import check_gpus_alone
 from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.nvme import check_nvme, uses_nvme
-from zerokit.errors import DataError, RecipeError
+from zerokit.errors import DataError, ModelError, RecipeError
 from zerokit.extras import versions
 from zerokit.training.arguments import (
     build_arguments,
@@ -272,12 +274,15 @@ def _identity(
 ) -> Identity:
     """What this run is, the same on every rank; one that is resumed is the run that it was."""
 
+    weights = _weights_digest(group, loaded, model)
+
     def identify_here() -> Identity | None:
         if not group.ranks.is_main and not is_rehearsal():  # in which it may be the only rank
             return None
         world_size = group.ranks.world_size
         more = "" if stream is None else stream.order
-        found = identify(loaded, args, resolved.ds_config, model, train, world_size=world_size, more=more)
+        sizes = resolved.ds_config, model, train
+        found = identify(loaded, args, *sizes, world_size=world_size, weights=weights, more=more)
         if resume is None:
             return found
         return resumed(resume, found, where=loaded.where("training", "resume_from_checkpoint"))
@@ -285,6 +290,30 @@ def _identity(
     identity = group.broadcast_object(group.together(identify_here))
     assert identity is not None
     return identity
+
+
+def _weights_digest(group: RankGroup, loaded: LoadedRecipe, model: PreparedModel) -> str | None:
+    """The digest of the weights to start from; None from scratch and in a rehearsal.
+
+    One rank of each machine reads the files, which then are in memory for the ranks that load them.
+
+    Raises:
+        ModelError: they cannot be read, or differ between machines; the same on every rank.
+    """
+    folder, where = model.folder, loaded.where("model", "path")
+    if folder is None or is_rehearsal():
+        return None
+    digest = group.together(lambda: weights_digest(folder, where=where) if group.ranks.is_node_main else None)
+    found = group.gather_objects((socket.gethostname(), digest))
+    first, of_first = found[0]
+    other = next((host for host, each in found if each not in (None, of_first)), None)
+    if other is not None:
+        raise ModelError(
+            f"'{folder}' has other weights on {other} than on {first}",
+            where=where,
+            hint="Copy the same model to all machines",
+        )
+    return of_first
 
 
 def _seed(resolved: Resolved) -> int:

@@ -18,7 +18,13 @@ from zerokit.checkpoint.source import is_rehearsal
 from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
 from zerokit.errors import CheckpointError, RecipeError
 from zerokit.training.folder import checkpoints, divided_folder
-from zerokit.training.identity import differences, in_words, num_examples_differ, read_identity
+from zerokit.training.identity import (
+    differences,
+    has_partial_digest,
+    in_words,
+    num_examples_differ,
+    read_identity,
+)
 from zerokit.units import quantity
 
 if TYPE_CHECKING:
@@ -199,6 +205,11 @@ def resumed(checkpoint: Path, now: Identity, *, where: str) -> Identity:
     if was is None:
         console.note(f"{checkpoint} does not say which run it is of: recipe, data and model are not compared")
         return now
+    if has_partial_digest(was):
+        console.note(
+            f"{checkpoint} was saved by an earlier version of zerokit: the weights of the model that the run "
+            "started from are not compared"
+        )
     different = differences(was, now)
     if not different:
         return replace(now, run_id=was.run_id, started=was.started)
