@@ -291,16 +291,18 @@ def test_what_a_killed_run_left_is_not_rotated_away(here: OneRank) -> None:
 @contextmanager
 def poisoned(answer: str) -> Iterator[None]:
     """The loss of a batch with that answer is no number."""
-    from transformers import AutoTokenizer, Trainer
+    from transformers import AutoTokenizer
 
-    original, tokenizer = Trainer.compute_loss, AutoTokenizer.from_pretrained("model")
+    from zerokit.training.trainer import ZeroTrainer
+
+    original, tokenizer = ZeroTrainer.compute_loss, AutoTokenizer.from_pretrained("model")
 
     def compute_loss(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         loss = original(self, model, inputs, *args, **kwargs)
         texts = tokenizer.batch_decode(inputs["input_ids"])
         return loss * float("nan") if any(answer in text for text in texts) else loss
 
-    with patch.object(Trainer, "compute_loss", compute_loss):
+    with patch.object(ZeroTrainer, "compute_loss", compute_loss):
         yield
 
 

@@ -162,6 +162,12 @@ def test_a_task_s_own_loss_waits_for_no_device() -> None:
         found = trainer.compute_loss(None, {}, num_items_in_batch=torch.tensor(items))
         assert found.item() == loss
         assert found.dtype is torch.float32
+    trainer._task = task_of(TaskSection(seq_len=16))
+    ids = torch.zeros(2, 5, dtype=torch.long, device="meta")
+    of_model = SimpleNamespace(loss=torch.zeros((), device="meta"))
+    batch = {"input_ids": ids, "labels": ids}
+    count = torch.tensor(3.0, device="meta")
+    assert trainer.compute_loss(lambda **_: of_model, batch, num_items_in_batch=count).is_meta
 
 
 def test_the_timer_of_a_compiled_module_is_not_compiled() -> None:

@@ -19,7 +19,7 @@ _MOST_THREADS = 16
 def weights_digest(folder: Path, *, where: str) -> str:
     """A digest of the name, type, shape and all bytes of each tensor, whichever files they are in.
 
-    Threads read all files once: the disk limits it, as xxHash reads some GB/s on each core. It finds
+    Threads read all files once, at the speed of the disk: xxHash takes some GB/s on each core. xxHash finds
     changes that happen by accident. It does not protect against a forged model.
 
     Args:
