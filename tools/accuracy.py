@@ -93,9 +93,7 @@ def figures() -> dict[str, Any]:
 
 def rendered() -> str:
     """Return the page as it should be."""
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
-    )
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)  # noqa: S701 - Markdown
     environment.filters["percent"] = percent
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(figures())
 
