@@ -3,6 +3,7 @@
 - the front page: the README
 - a page of the known defects of DeepSpeed
 - a page for each rule of ``zerokit check``, and the index of rules with links to them
+- tables of commands, recipe keys and ds_config keys
 - the Python API, from docstrings
 - the presets: the README of ``ds_configs/``
 
@@ -16,6 +17,7 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from tools import reference
 from zerokit.lint.defects import KNOWN_DEFECTS
 from zerokit.lint.rule import Rule
 from zerokit.lint.rule_pages import TOPICS, in_code, page
@@ -26,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 REPOSITORY = "https://github.com/zerokit/zerokit"
 SITE_PLACES = {"README.md": "index.md", "ds_configs/README.md": "presets.md"}
 """Pages that are not in ``docs/``: file -> place in the site."""
-NOT_IN_THE_SITE = ("docs/measured", "docs/schema")
+NOT_IN_THE_SITE = ("docs/schema",)
 """As `exclude_docs` of mkdocs.yml has it."""
 
 _RELATIVE_LINK = re.compile(r"\]\((?P<address>[^)#:\s]+)(?P<place>#[^)\s]*)?\)")
@@ -64,6 +66,7 @@ def generated_pages() -> dict[str, str]:
     found["defects.md"] = "# Known defects of DeepSpeed\n\n" + "\n".join(
         f"#{defect.page}" for defect in KNOWN_DEFECTS.values()
     )
+    found |= reference.pages()
     for name, (title, modules) in API.items():
         found[f"api/{name}.md"] = "\n\n".join([f"# {title}", *(f"::: {module}" for module in modules)]) + "\n"
     return found

@@ -1,7 +1,7 @@
 """The estimate beside DeepSpeed's and accelerate's: ``python -m tests.benchmarks.estimate [--write]``.
 
 One model, each tool in a process of its own: CPU seconds, memory that the process took, and the answer. With
-``--write`` the table goes into docs/estimate-accuracy.md and docs/measured/estimators.json.
+``--write`` the table goes into records/estimate-accuracy.md and tests/validation/results/estimators.json.
 
 DeepSpeed's function wants a model whose parameters have memory: it tells them apart by their addresses, and
 on torch's meta device, where all are at 0, it takes them for one. Here it gets one whose 131 GiB are reserved
@@ -25,8 +25,8 @@ from tests.benchmarks.cost import Cost, costs_in_turn, fastest, print_ratios
 from tests.tiny import REPOSITORY
 from zerokit.models import load_model_shape
 
-WRITTEN = REPOSITORY / "docs" / "measured" / "estimators.json"
-PAGE = REPOSITORY / "docs" / "estimate-accuracy.md"
+WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "estimators.json"
+PAGE = REPOSITORY / "tests" / "validation" / "records" / "estimate-accuracy.md"
 BEGIN, END = "<!-- estimators: begin -->\n", "<!-- estimators: end -->"
 
 RUNS = 3

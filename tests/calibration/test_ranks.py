@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import processes
-from tests.faults.place import wait_until
+from tests.validation.faults.place import wait_until
 from zerokit.calibration.ranks import run_ranks
 from zerokit.distributed.process_table import children_of, stat_of
 from zerokit.errors import LaunchError

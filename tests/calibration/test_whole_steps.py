@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.calibration.whole_steps import BEGIN, END, PAGE, WARM, WRITTEN, plans, predicted, summary, table
+from tests.validation.calibration.whole_steps import (
+    BEGIN,
+    END,
+    PAGE,
+    WARM,
+    WRITTEN,
+    plans,
+    predicted,
+    summary,
+    table,
+)
 
 RECORDED = json.loads(WRITTEN.read_text(encoding="utf-8"))
 

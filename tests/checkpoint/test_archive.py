@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.faults.bad_inputs import MOST_SECONDS
-from tests.faults.checkpoints import Tensor
-from tests.faults.checkpoints import archive as written
+from tests.validation.faults.bad_inputs import MOST_SECONDS
+from tests.validation.faults.checkpoints import Tensor
+from tests.validation.faults.checkpoints import archive as written
 from zerokit.checkpoint import archive
 from zerokit.checkpoint.archive import Size, read_archive
 from zerokit.checkpoint.archive_writer import pickled

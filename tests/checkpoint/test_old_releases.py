@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tests.checkpoint.old_releases import PAGE, RELEASES, WRITTEN, with_table
 from tests.launched.checkpoint_runs import RUNS
+from tests.validation.checkpoint.old_releases import PAGE, RELEASES, WRITTEN, with_table
 
 REFUSED = {("0.18.9", "tensor-parallel"): "does not say how 2 tensor-parallel ranks have cut"}
 """What zerokit cannot put together."""

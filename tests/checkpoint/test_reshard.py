@@ -16,7 +16,7 @@ from deepspeed.runtime.zero.config import ZeroStageEnum
 
 from tests.checkpoint.small import MODEL, save_checkpoint, save_stage_2, save_stage_3
 from tests.cli import conftest
-from tests.launched.damage import rewrite
+from tests.validation.launched.damage import rewrite
 from zerokit.checkpoint import new_folder
 from zerokit.checkpoint.archive import read_archive
 from zerokit.checkpoint.archive_writer import pickled, write_archive

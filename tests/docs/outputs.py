@@ -14,10 +14,10 @@ from pathlib import Path
 from tests import processes
 from tests.tiny import REPOSITORY
 
-PAGES = ["where-the-bytes-go.md"]
-WITH_EXAMPLES = [*PAGES, "trouble.md", "../README.md"]
+PAGES = ["explanation/where-the-bytes-go.md"]
+WITH_EXAMPLES = [*PAGES, "../README.md"]
 """Pages with other blocks and figures, too."""
-FILES = ["where-the-bytes-go.svg"]
+FILES = ["explanation/where-the-bytes-go.svg"]
 """What the commands write."""
 WIDTH = 110
 

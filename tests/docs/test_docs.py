@@ -15,7 +15,13 @@ from tests.tiny import REPOSITORY
 pytestmark = [pytest.mark.torch, pytest.mark.distributed]
 
 # In the order in which a reader meets them: a page may use what an earlier one made.
-PAGES = ["train.md", "generate.md", "ds-configs.md", "check.md", "rehearse.md"]
+PAGES = [
+    "getting-started.md",
+    *(
+        f"how-to/{name}.md"
+        for name in ("plan-memory", "check-a-config", "rehearse", "lora", "generate", "dead-run")
+    ),
+]
 
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

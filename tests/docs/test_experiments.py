@@ -1,4 +1,4 @@
-"""The recipes of docs/records/experiments.md, and its tables."""
+"""The recipes of tests/validation/records/experiments.md, and its tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.benchmarks.experiments import EXPERIMENTS, PAGE, RECIPES, RECORDED, table
+from tests.validation.benchmarks.experiments import EXPERIMENTS, PAGE, RECIPES, RECORDED, table
 from zerokit.recipe.load import load_recipe
 
 

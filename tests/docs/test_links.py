@@ -74,12 +74,14 @@ def test_a_link_leads_to_a_page_of_the_site_and_a_heading(page: str) -> None:
 
 
 def test_a_link_that_leaves_the_site_leads_into_the_repository() -> None:
-    text = "[a](../x/y.py) [b](measured/z.json) [c](../ds_configs/README.md) [d](train.md#data) [e](schema)"
-    changed = with_links_of_the_site(text, "docs/time.md")
+    text = (
+        "[a](../x/y.py) [b](../tests/z.json) [c](../ds_configs/README.md) [d](glossary.md#data) [e](schema)"
+    )
+    changed = with_links_of_the_site(text, "docs/glossary.md")
     assert changed == (
         "[a](https://github.com/zerokit/zerokit/blob/main/x/y.py) "
-        "[b](https://github.com/zerokit/zerokit/blob/main/docs/measured/z.json) "
-        "[c](presets.md) [d](train.md#data) [e](https://github.com/zerokit/zerokit/tree/main/docs/schema)"
+        "[b](https://github.com/zerokit/zerokit/blob/main/tests/z.json) "
+        "[c](presets.md) [d](glossary.md#data) [e](https://github.com/zerokit/zerokit/tree/main/docs/schema)"
     )
 
 

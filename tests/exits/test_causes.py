@@ -69,7 +69,7 @@ ENDED = (
             "other-ranks",
         ),
         ("NCCL WARN Bootstrap : no socket interface found", "interface"),
-        # What gloo and torch have said in tests.exits.real_deaths.
+        # What gloo and torch have said in tests.validation.exits.real_deaths.
         (
             "RuntimeError: [unbound_buffer.cc:78] Timed out waiting 5000ms for recv operation to complete",
             "collective-timeout",

@@ -4,7 +4,7 @@ A model of half a billion parameters, the same texts, micro batch, length and ds
 its defaults, which packs whole documents and keeps them apart, and transformers' Trainer on joined and cut
 texts, as its example ``run_clm.py`` has them. They take turns. Told are tokens (without padding) per second
 after the first steps, MFU by the products with parameters, and the peak of memory; all goes into
-docs/measured/gpu_packed.json.
+tests/validation/results/gpu_packed.json.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.gpu.compare_with_gpu import versions
 from tests.gpu.train_once import SHAPES
 from tests.tiny import REPOSITORY, launch, tiny_tokenizer
 
-WRITTEN = REPOSITORY / "docs" / "measured" / "gpu_packed.json"
+WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "gpu_packed.json"
 WAYS = ("zerokit", "joined")
 MEDIAN, SIGMA = 400, 1.0
 """Of the lengths in tokens, which are log-normal, as those of chats are, and cut to the sequence."""
@@ -211,7 +211,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3, metavar="NUMBER", help="of each way")
     parser.add_argument(
-        "--output", type=Path, default=WRITTEN, help="the file; docs/measured/gpu_packed.json"
+        "--output", type=Path, default=WRITTEN, help="the file; tests/validation/results/gpu_packed.json"
     )
     parser.add_argument("--on-rank", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()

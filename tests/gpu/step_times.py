@@ -2,7 +2,7 @@
 
 ``zerokit calibrate`` measures the machine, with none of these steps. Then each configuration is run for real,
 and rehearsed twice: by the catalogue's figures of the card, and by the calibration. Compared is what the
-script itself prints of its steps. All goes into docs/measured/gpu_time.json, with the calibration.
+script itself prints of its steps. All goes into tests/validation/results/gpu_time.json, with the calibration.
 ``--measure-only`` begins the file anew, and ``--rehearse-only`` adds the second half to it, for which no GPU
 is needed, so that they may be done on two machines. Nothing else should run beside the first.
 """
@@ -20,12 +20,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.calibration.whole_steps import WARM, printed_seconds
 from tests.gpu.compare_with_gpu import SCRIPT, Configuration, Figures, gpu_of_this_machine, measure, versions
 from tests.rehearsal.commands import rehearse
 from tests.tiny import REPOSITORY
+from tests.validation.calibration.whole_steps import WARM, printed_seconds
 
-WRITTEN = REPOSITORY / "docs" / "measured" / "gpu_time.json"
+WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "gpu_time.json"
 MODEL = "llama-3.2-1b"
 STEPS = WARM + 5
 LIMIT_SECONDS = 240.0
@@ -122,7 +122,9 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def main(given: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", metavar="WORD", help="configurations with it in their name")
-    parser.add_argument("--output", type=Path, default=WRITTEN, help="the file; docs/measured/gpu_time.json")
+    parser.add_argument(
+        "--output", type=Path, default=WRITTEN, help="the file; tests/validation/results/gpu_time.json"
+    )
     parser.add_argument("--gpu", default="H100", help="the catalogue's card to rehearse")
     half = parser.add_mutually_exclusive_group()
     half.add_argument("--measure-only", action="store_true")

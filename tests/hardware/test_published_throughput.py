@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hardware.published_throughput import Row, judged
+from tests.validation.hardware.published_throughput import Row, judged
 
 ROW: Row = {
     "source": "a README",

@@ -12,8 +12,8 @@ import yaml
 from peft import PeftModel
 
 from tests.tiny import launch
-from tests.training.task_table import TRIALS, write
-from tests.training.train_for_logits import KEPT
+from tests.validation.training.task_table import TRIALS, write
+from tests.validation.training.train_for_logits import KEPT
 from zerokit.training.tasks import TASKS
 
 RUNS: dict[str, tuple[str, int, dict[str, Any]]] = {

@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 
 from tests.cli import conftest
 from tests.launched.checkpoint_runs import RUNS
-from tests.launched.damage import CASES, MODEL, OPTIMIZER, OPTIMIZER_BF16, Case, put, rewrite
-from tests.launched.damaged_checkpoints import PAYLOADS, PLACES, STEP, damaged, hostile, save_runs
 from tests.tiny import REPOSITORY, launch
+from tests.validation.launched.damage import CASES, MODEL, OPTIMIZER, OPTIMIZER_BF16, Case, put, rewrite
+from tests.validation.launched.damaged_checkpoints import PAYLOADS, PLACES, STEP, damaged, hostile, save_runs
 from zerokit.checkpoint.compare import compare
 from zerokit.checkpoint.export import export
 from zerokit.checkpoint.prune import plan_pruning

@@ -1,11 +1,11 @@
-"""Real ways to die, told rightly; tests.exits.real_deaths has all of them."""
+"""Real ways to die, told rightly; tests.validation.exits.real_deaths has all of them."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.exits.deaths import DEATHS, Death
-from tests.exits.real_deaths import row
+from tests.validation.exits.deaths import DEATHS, Death
+from tests.validation.exits.real_deaths import row
 
 SAMPLE = [
     death

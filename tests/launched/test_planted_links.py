@@ -55,7 +55,7 @@ def command(folder: Path, words: tuple[str, ...], names: Path | None) -> str | N
     """Run zerokit in this process, in a folder; exit code and lines of the error that ended it."""
     from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
-    from zerokit.cli.main import app
+    from zerokit.cli.main import command_line
     from zerokit.errors import ZerokitError
     from zerokit.generation.main import generate
     from zerokit.generation.options import Options

@@ -564,7 +564,7 @@ def test_an_adapter_is_merged_as_documented_into_a_model_that_generates(here: On
     trained = here.train(*lora, "--training.output_dir", "runs/mine")
     assert trained.error is None
     assert "deprecated" not in trained.said
-    page = (REPOSITORY / "docs" / "train.md").read_text()
+    page = (REPOSITORY / "docs" / "how-to" / "lora.md").read_text()
     (line,) = (line for line in page.splitlines() if line.startswith("zerokit checkpoint merge"))
     start = "from zerokit.cli.main import command_line\n"
     here.run(f"{start}command_line()({line.split()[1:]}, standalone_mode=False)")

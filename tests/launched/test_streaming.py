@@ -12,7 +12,7 @@ import pytest
 from tests.combinations import REST
 from tests.launched.test_train import run, write_recipe
 from tests.tiny import launch, tiny_llama, tiny_tokenizer
-from tests.training.task_table import TRIALS, write
+from tests.validation.training.task_table import TRIALS, write
 
 ZERO_2 = {"zero_optimization": {"stage": 2}}
 IN_ORDER = {"train_sampling_strategy": "sequential"}

@@ -1,4 +1,4 @@
-"""Tasks of fine-tuning on two real ranks: cells of the table of ``python -m tests.training.task_table``."""
+"""Fine-tuning tasks on two real ranks: cells of `tests.validation.training.task_table`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from transformers import NllbMoeConfig, NllbMoeForConditionalGeneration
 
 from tests.tiny import launch, tiny_tokenizer
-from tests.training.task_table import STAGES, TRIALS, cell, write
+from tests.validation.training.task_table import STAGES, TRIALS, cell, write
 
 
 @pytest.mark.parametrize(("task", "lora"), [("sequence_classification", True), ("dpo", True)])

@@ -195,7 +195,9 @@ def test_a_step_exchanges_its_tokens_and_its_loss_beside_what_deepspeed_does(
         training={"max_steps": 4, "logging_steps": 10},
     )
     ended = launch(
-        ["tests/launched/count_exchanges.py", recipe, tmp_path / "found.json"], ranks=2, launcher="none"
+        ["tests/validation/launched/count_exchanges.py", recipe, tmp_path / "found.json"],
+        ranks=2,
+        launcher="none",
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     _, second, third, *_ = json.loads((tmp_path / "found.json").read_text())

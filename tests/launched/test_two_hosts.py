@@ -1,4 +1,4 @@
-"""Two hosts train like one, and end when the cable is pulled; tests.launched.hosts_drill has all cases."""
+"""Two hosts train like one, and end when the cable is pulled; `hosts_drill` has all cases."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launched.hosts_drill import CASES, on_one_host, prepared, run
-from tests.launched.two_hosts import missing
+from tests.validation.launched.hosts_drill import CASES, on_one_host, prepared, run
+from tests.validation.launched.two_hosts import missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 SAMPLE = [case for case in CASES if case.name in ("train, ZeRO-3, pdsh", "cable pulled, torchrun")]

@@ -1,6 +1,6 @@
 """Trains recipe after recipe on the same ranks: ``train_adapters.py FOLDER``, which has a file for each.
 
-Rank 0 keeps the logits of each trained model, as tests/training/train_for_logits.py does.
+Rank 0 keeps the logits of each trained model, as tests/validation/training/train_for_logits.py does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
-from tests.training.train_for_logits import save_with_logits
+from tests.validation.training.train_for_logits import save_with_logits
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import read_ranks
 from zerokit.training import run

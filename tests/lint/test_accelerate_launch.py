@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.lint.hints import edits_of
+from tests.validation.lint.hints import edits_of
 from zerokit.config.repairs import edited
 from zerokit.documents import Document, parse_yaml
 from zerokit.findings import Finding, Move, Remove, SetValue

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.lint.wild import (
+from tests.tiny import REPOSITORY
+from tests.validation.lint.wild import (
     ERRORS_PAGE,
     WRITTEN,
     Survey,
@@ -20,8 +21,7 @@ from tests.lint.wild import (
     to_json,
     with_blocks,
 )
-from tests.lint.wild_reasons import reason_of, why_it_hurts
-from tests.tiny import REPOSITORY
+from tests.validation.lint.wild_reasons import reason_of, why_it_hurts
 from zerokit.findings import Finding
 
 FOLDER = Path(os.environ.get("ZEROKIT_WILD_CONFIGS", REPOSITORY.parent / "shared" / "data" / "wild_configs"))
@@ -123,8 +123,8 @@ def test_errors_are_listed_by_repository_with_the_file_as_it_was(folder: Path) -
 def test_a_dump_that_loads_as_something_else_is_a_failure(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.lint.wild._loads_again", lambda document: False)
-    monkeypatch.setattr("tests.lint.wild._comes_to_rest", lambda document, check: False)
+    monkeypatch.setattr("tests.validation.lint.wild._loads_again", lambda document: False)
+    monkeypatch.setattr("tests.validation.lint.wild._comes_to_rest", lambda document, check: False)
     failures = survey(folder).failures
     assert "2: its dump loads as another config" in failures
     assert "2: fixing twice is not fixing once (target trainer)" in failures
@@ -134,7 +134,7 @@ def test_a_crash_is_a_failure_and_not_the_end(folder: Path, monkeypatch: pytest.
     def crash(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("oops")
 
-    monkeypatch.setattr("tests.lint.wild.check_document", crash)
+    monkeypatch.setattr("tests.validation.lint.wild.check_document", crash)
     assert survey(folder).failures == [f"{number}: RuntimeError: oops" for number in (0, 1, 2, 4)]
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("deepspeed")
 pytest.importorskip("transformers")
 
 from tests.lint.test_wild import FOLDER, needs_folder
-from tests.lint.wild_fixes import WRITTEN, Tally, read_file, try_text
+from tests.validation.lint.wild_fixes import WRITTEN, Tally, read_file, try_text
 
 pytestmark = pytest.mark.torch
 

@@ -1,7 +1,7 @@
 """Activations by formula, against transformers' own models on a virtual GPU, for every family.
 
 Two layers, with few tokens in the vocabulary: the point is the layer. Whole runs are compared by
-`python -m tests.memory.against_rehearsal`.
+`python -m tests.validation.memory.against_rehearsal`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests import processes
-from tests.memory.families import BY_TYPE, with_layers, with_vocabulary
 from tests.memory.runs import ds_config
 from tests.tiny import REPOSITORY
+from tests.validation.memory.families import BY_TYPE, with_layers, with_vocabulary
 from zerokit.hardware.cluster import Cluster
 from zerokit.memory import TrainingRun
 from zerokit.memory.allocator_blocks import block_bytes

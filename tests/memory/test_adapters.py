@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.combinations import REST
-from tests.memory.against_rehearsal import compare
-from tests.memory.grid import LLAMA_8B, LORA
-from tests.memory.rehearsed import Point
+from tests.validation.memory.against_rehearsal import compare
+from tests.validation.memory.grid import LLAMA_8B, LORA
+from tests.validation.memory.rehearsed import Point
 
 pytestmark = [pytest.mark.torch, pytest.mark.rehearsal]
 

@@ -1,4 +1,4 @@
-"""Points drawn at random; `python -m tests.memory.against_random` rehearses them."""
+"""Points drawn at random; `python -m tests.validation.memory.against_random` rehearses them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from typing import Any
 
 import pytest
 
-from tests.memory.against_random import FAMILIES, PAGE, RECORD, ROWS_PAGE, SEED, drawn, row_of, summary
-from tests.memory.rehearsed import Point
+from tests.validation.memory.against_random import (
+    FAMILIES,
+    PAGE,
+    RECORD,
+    ROWS_PAGE,
+    SEED,
+    drawn,
+    row_of,
+    summary,
+)
+from tests.validation.memory.rehearsed import Point
 from zerokit.memory import estimate
 from zerokit.memory.traits import CHECKED
 

@@ -1,4 +1,4 @@
-"""A few fast points of the grid; `python -m tests.memory.against_rehearsal` compares all of them."""
+"""A few fast points of the grid; `tests.validation.memory.against_rehearsal` compares all of them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from tests.memory.against_rehearsal import RECORD, compare, compare_recorded
-from tests.memory.against_rehearsal import summary as summarised
-from tests.memory.grid import points
+from tests.validation.memory.against_rehearsal import RECORD, compare, compare_recorded
+from tests.validation.memory.against_rehearsal import summary as summarised
+from tests.validation.memory.grid import points
 
 pytestmark = [pytest.mark.torch, pytest.mark.rehearsal]
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests import processes, work
 from tests.examples import examples
-from tests.memory.families import with_layers
 from tests.memory.runs import ds_config, run, shape
+from tests.validation.memory.families import with_layers
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.memory import (
     Estimate,

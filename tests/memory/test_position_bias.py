@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.memory.against_random import RECORD, holds, row_of
-from tests.memory.rehearsed import Point
+from tests.validation.memory.against_random import RECORD, holds, row_of
+from tests.validation.memory.rehearsed import Point
 from zerokit.memory import estimate
 from zerokit.memory.gpu import sizes_of_run
 from zerokit.memory.layout import layout_of

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.memory.published import BEGIN, DATA, END, PAGE, WRITTEN, by_source, median_error, table
-from tests.memory.published_rows import Judged, Unjudged, judge_all
+from tests.validation.memory.published import BEGIN, DATA, END, PAGE, WRITTEN, by_source, median_error, table
+from tests.validation.memory.published_rows import Judged, Unjudged, judge_all
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoConfig
 
 from tests.each import each
-from tests.memory.families import BY_TYPE
+from tests.validation.memory.families import BY_TYPE
 from zerokit.memory.windows import has_window
 from zerokit.models import catalogue, load_model_shape
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.combinations import REST
-from tests.rehearsal.real_runs import (
+from tests.validation.rehearsal.real_runs import (
     ALL,
     NUM_RANKS,
     QUICK,
@@ -105,7 +105,7 @@ def test_a_real_run_trains_as_plain_pytorch_does(
 
 
 def test_what_was_written_down_is_of_every_combination() -> None:
-    """docs/measured/real_runs.json is written by `python -m tests.rehearsal.real_runs --write`."""
+    """`python -m tests.validation.rehearsal.real_runs --write` makes the record."""
     written = json.loads(WRITTEN.read_text(encoding="utf-8"))
     assert [row["name"] for row in written["combinations"]] == [combination.name for combination in ALL]
     assert len(ALL) >= 24

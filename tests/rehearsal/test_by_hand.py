@@ -1,4 +1,4 @@
-"""The step that docs/time.md works out by hand is the rehearsed one."""
+"""The step that explanation/how-time-is-predicted.md works out by hand is the rehearsed one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.rehearsal
 
 
 def test_the_step_worked_out_by_hand_is_the_rehearsed_one(tmp_path: Path) -> None:
-    page = (REPOSITORY / "docs" / "time.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "explanation" / "how-time-is-predicted.md").read_text(encoding="utf-8")
     section = page.split("## One step by hand\n")[1].split("\n## ")[0]
     *parts, whole = [float(found) for found in re.findall(r"\| (\d\.\d{3}) \|$", section, re.MULTILINE)]
     forward, backward, all_reduce, sgd, start = parts

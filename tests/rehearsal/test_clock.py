@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_streams_and_events_take_the_time_of_an_independent_simulation() -> None:
-    command = [sys.executable, "-m", "tests.rehearsal.clock_programs", "400", "3"]
+    command = [sys.executable, "-m", "tests.validation.rehearsal.clock_programs", "400", "3"]
     tried, waits, slowed = map(int, processes.checked(command, cwd=ROOT).splitlines()[-1].split())
     assert tried >= 300
     assert waits >= 30
@@ -53,8 +53,8 @@ def test_numbers_of_streams_and_of_work_are_those_of_the_clock_itself() -> None:
 
 @functools.cache
 def timelines() -> dict[str, Any]:
-    """Of tests/rehearsal/clock_timeline.py."""
-    command = [sys.executable, "-m", "tests.rehearsal.clock_timeline"]
+    """Of tests/validation/rehearsal/clock_timeline.py."""
+    command = [sys.executable, "-m", "tests.validation.rehearsal.clock_timeline"]
     found: dict[str, Any] = json.loads(processes.checked(command, cwd=ROOT).splitlines()[-1])
     return found
 

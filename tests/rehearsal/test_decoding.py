@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.rehearsal import decoding
+from tests.validation.rehearsal import decoding
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.hardware.prices.prices import Prices

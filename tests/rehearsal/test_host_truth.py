@@ -10,7 +10,7 @@ import pytest
 
 from tests import processes
 from tests.rehearsal.commands import SCRIPTS, rehearse
-from tests.rehearsal.local_inputs import write_model_config, write_text_dataset, write_tokenizer
+from tests.validation.rehearsal.local_inputs import write_model_config, write_text_dataset, write_tokenizer
 from zerokit.distributed.extensions import own_folder
 
 

@@ -1,4 +1,4 @@
-"""What docs/measured/large_roles.json has of eight ranks at published sizes, and a short run of each kind."""
+"""The record of eight ranks at published sizes, and a short run of each kind."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.rehearsal.commands import SCRIPTS, rehearse
-from tests.rehearsal.large_roles import ALL, GROWTH, NUM_GPUS, WRITTEN, growth_off
-from tests.rehearsal.public_scripts import counted
+from tests.validation.rehearsal.large_roles import ALL, GROWTH, NUM_GPUS, WRITTEN, growth_off
+from tests.validation.rehearsal.public_scripts import counted
 
 
 @pytest.mark.parametrize("kind", ["sequence", "tensor", "expert"])
@@ -24,7 +24,7 @@ def test_both_roles_of_eight_ranks_are_told(kind: str, tmp_path: Path) -> None:
 
 
 def test_what_was_written_down_agrees_with_counts_by_hand() -> None:
-    """docs/measured/large_roles.json is written by `python -m tests.rehearsal.large_roles`."""
+    """`python -m tests.validation.rehearsal.large_roles` makes the record."""
     written = json.loads(WRITTEN.read_text(encoding="utf-8"))
     assert [run["name"] for run in written["runs"]] == [run.name for run in ALL]
     for run, found in zip(ALL, written["runs"], strict=True):

@@ -10,8 +10,8 @@ import pytest
 
 from tests.combinations import REST
 from tests.rehearsal.commands import SCRIPTS, rehearse
-from tests.rehearsal.local_inputs import ARCHITECTURES, write_model, write_text_dataset
 from tests.tiny import REPOSITORY
+from tests.validation.rehearsal.local_inputs import ARCHITECTURES, write_model, write_text_dataset
 
 NUM_GPUS = 8
 LAYERS = 4

@@ -1,12 +1,12 @@
-"""What docs/measured/scripts.json says holds together, and its page says the same."""
+"""What tests/validation/results/scripts.json says holds together, and its page says the same."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from tests.rehearsal.public_scripts import WRITTEN, by_hand
 from tests.tiny import REPOSITORY
+from tests.validation.rehearsal.public_scripts import WRITTEN, by_hand
 
 ROWS: list[dict[str, Any]] = json.loads(WRITTEN.read_text(encoding="utf-8"))
 
@@ -30,7 +30,11 @@ def test_every_row_is_rehearsed_within_two_gibibytes_or_refused_with_its_cause()
 
 
 def test_the_page_counts_the_rows() -> None:
-    page = " ".join((REPOSITORY / "docs" / "rehearsal-accuracy.md").read_text(encoding="utf-8").split())
+    page = " ".join(
+        (REPOSITORY / "tests" / "validation" / "records" / "rehearsal-accuracy.md")
+        .read_text(encoding="utf-8")
+        .split()
+    )
     rehearsed = sum(row["outcome"] == "rehearsed" for row in ROWS)
     counted = sum("by_hand" in row for row in ROWS)
     assert f"{len(ROWS)} rows, {rehearsed} rehearsed" in page

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.rehearsal import published
 from tests.tiny import REPOSITORY
+from tests.validation.rehearsal import published
 
 ROWS: list[dict[str, Any]] = json.loads(published.WRITTEN.read_text(encoding="utf-8"))
-PAGE = (REPOSITORY / "docs" / "rehearsal-accuracy.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "tests" / "validation" / "records" / "rehearsal-accuracy.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row["name"]))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.hardware.published_throughput import Row, judged
-from tests.rehearsal import published_machines, published_runs, published_times
 from tests.tiny import REPOSITORY
+from tests.validation.hardware.published_throughput import Row, judged
+from tests.validation.rehearsal import published_machines, published_runs, published_times
 from zerokit.hardware.gpus import find_gpu
 
 ROWS: list[dict[str, Any]] = json.loads(published_times.WRITTEN.read_text(encoding="utf-8"))
@@ -18,8 +18,10 @@ TRIED = [row for row in ROWS if "error" in row]
 GATHERED = [row for row in TRIED if row["row"] < published_times.FIRST_LATER]
 LATER = [row for row in TRIED if row["row"] >= published_times.FIRST_LATER]
 LATER_ROWS: list[Row] = json.loads(published_times.LATER.read_text(encoding="utf-8"))
-PAGE = (REPOSITORY / "docs" / "time-accuracy.md").read_text(encoding="utf-8")
-ROWS_PAGE = (REPOSITORY / "docs" / "records" / "published-times.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "tests" / "validation" / "records" / "time-accuracy.md").read_text(encoding="utf-8")
+ROWS_PAGE = (REPOSITORY / "tests" / "validation" / "records" / "published-times.md").read_text(
+    encoding="utf-8"
+)
 FOUNDRY: Row = {
     "source": "mosaicml/llm-foundry scripts/train/benchmarking/README.md",
     "model": "MPT-7b",

@@ -1,4 +1,4 @@
-"""Today's rehearsal against what was measured on a real GPU: docs/measured/gpu.json."""
+"""Today's rehearsal against what was measured on a real GPU: tests/validation/results/gpu.json."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rehearsal.role_runs import ALL, QUICK, WRITTEN, RoleRun, compare
+from tests.validation.rehearsal.role_runs import ALL, QUICK, WRITTEN, RoleRun, compare
 
 
 @pytest.mark.distributed
@@ -21,7 +21,7 @@ def test_every_stage_of_a_pipeline_holds_what_a_real_one_does(tmp_path: Path) ->
 
 
 def test_what_was_written_down_is_of_every_run() -> None:
-    """docs/measured/role_runs.json is written by `python -m tests.rehearsal.role_runs --write`."""
+    """`python -m tests.validation.rehearsal.role_runs --write` makes the record."""
     written = json.loads(WRITTEN.read_text(encoding="utf-8"))
     assert [run["name"] for run in written["runs"]] == [run.name for run in ALL]
     rows = [row for run in written["runs"] for row in run["ranks"]]

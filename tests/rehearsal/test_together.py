@@ -19,7 +19,7 @@ from zerokit.rehearsal.timing.meetings import Meetings
 
 @pytest.mark.rehearsal
 def test_ranks_wait_for_each_other_as_in_an_independent_simulation() -> None:
-    command = [sys.executable, "-m", "tests.rehearsal.together_programs", "200", "3"]
+    command = [sys.executable, "-m", "tests.validation.rehearsal.together_programs", "200", "3"]
     tried, waited, stuck = map(int, processes.checked(command, cwd=REPOSITORY).splitlines()[-1].split())
     assert tried >= 40
     assert waited >= 15

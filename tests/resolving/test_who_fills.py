@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -154,10 +153,3 @@ def test_a_warmup_that_the_trainer_takes_for_the_same_is_no_contradiction() -> N
         assert settled.training["warmup_steps"] == training["warmup_steps"]
         run = run_with(Arguments("trainer", settled.training), 1, model=MODEL)
         assert resolve(Document(settled.ds_config, "ds.json"), run).refused == ()
-
-
-def test_the_guide_names_the_same_formulas() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "ds-configs.md").read_text(encoding="utf-8")
-    (line,) = [line for line in text.splitlines() if "persistence" in line and "hidden" in line]
-    for rule in SIZE_RULES.values():
-        assert f" {rule.formula}" in line

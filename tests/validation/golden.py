@@ -98,7 +98,7 @@ def deaths(folder: Path, data: Path, logs: Path | None) -> Cases:
     """`explain-exit` of kept logs, and of the decisive lines of recorded deaths."""
     for log in sorted(logs.rglob("*.log")) if logs else ():
         yield str(log.relative_to(logs or log)), zerokit("explain-exit", str(log), folder=folder)
-    recorded = json.loads((REPOSITORY / "docs" / "measured" / "deaths.json").read_text())
+    recorded = json.loads((REPOSITORY / "tests" / "validation" / "results" / "deaths.json").read_text())
     for number, row in enumerate(recorded):
         log = folder / f"{number}.log"
         log.write_text(f"starting\n{row['line']}\n")

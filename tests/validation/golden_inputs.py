@@ -124,7 +124,7 @@ def _recipe(
 
 def write_models(folder: Path) -> None:
     """Write a tiny model, training data and held-out data for each task below `folder`."""
-    from tests.training.task_table import TRIALS
+    from tests.validation.training.task_table import TRIALS
 
     for task in _TASKS:
         trial, place = TRIALS[task], folder / task

@@ -1,7 +1,7 @@
 """Fits the curves of :mod:`zerokit.hardware.prices` to ``tables.json``.
 
 ``python -m tools.kernel_prices.fit`` writes ``zerokit/hardware/prices/kernels.json``.
-``python -m tests.hardware.prices_against_tables`` says how well they hold on shapes that were left out.
+``python -m tests.validation.hardware.prices_against_tables`` tests them on shapes that were left out.
 """
 
 from __future__ import annotations

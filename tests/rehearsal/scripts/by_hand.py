@@ -1,4 +1,4 @@
-"""A step whose time can be worked out by hand: docs/time.md does."""
+"""A step whose time can be worked out by hand: docs/explanation/how-time-is-predicted.md does."""
 
 import os
 import time

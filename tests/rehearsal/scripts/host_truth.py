@@ -1,9 +1,10 @@
 """An ordinary training script that prints a checksum of everything it computes on the host.
 
-Its data comes from the folder that ``tests.rehearsal.local_inputs`` writes. It shuffles, tokenises, packs,
-collates and does statistics before, between and after the building and the stepping of a model, and prints
-one line ``checksum NAME VALUE`` for each result. None of these depends on the device, nor on the number of
-ranks, so a run for real (``DS_ACCELERATOR=cpu python host_truth.py FOLDER``) and a rehearsal print the same::
+Its data comes from the folder that ``tests.validation.rehearsal.local_inputs`` writes. It shuffles,
+tokenises, packs, collates and does statistics before, between and after the building and the stepping of a
+model, and prints one line ``checksum NAME VALUE`` for each result. None of these depends on the device, nor
+on the number of ranks, so a run for real (``DS_ACCELERATOR=cpu python host_truth.py FOLDER``) and a
+rehearsal print the same::
 
     zerokit rehearse --num-gpus 8 --steps 3 host_truth.py FOLDER
 """
@@ -177,7 +178,7 @@ def build_engine() -> deepspeed.DeepSpeedEngine:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="written by tests.rehearsal.local_inputs")
+    parser.add_argument("folder", type=Path, help="written by tests.validation.rehearsal.local_inputs")
     parser.add_argument("--local_rank", type=int, default=0)
     options = parser.parse_args()
 

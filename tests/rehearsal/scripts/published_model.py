@@ -1,7 +1,7 @@
 """Trains a causal language model as a published figure of throughput was measured.
 
 ``published_model.py PLAN.json``, whatever a launcher puts before it: an object with the keys of
-`tests.rehearsal.published_runs.Plan`.
+`tests.validation.rehearsal.published_runs.Plan`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Trains a small Llama by deepspeed.initialize and prints what its steps take: ``step_times.py PLAN.json``.
 
-The plan's keys are those of `tests.calibration.whole_steps.Plan`. It runs on processors as on GPUs.
+The plan's keys are those of `tests.validation.calibration.whole_steps.Plan`. It runs on processors as on
+GPUs.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ MOST_KERNELS = 10
 _MUCH = 0.2
 """Of a step: from this share on what the host launches, or works itself, decides how long it is."""
 _FEW_TOKENS = 1024
-"""Of a batch: published steps of fewer took 1.8 and 4.1 times as long (docs/time-accuracy.md, 14 and 219)."""
+"""Of a batch: published steps of fewer took 1.8 and 4.1 times as long (records/time-accuracy.md)."""
 _PARTS = {
     WorkKind.KERNEL: "compute",
     WorkKind.OPTIMIZER: "host_optimizer",
