@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from tests.rehearsal.commands import SCRIPTS, Rehearsed, rehearse
-from zerokit.rehearsal.watching import suppressed_writes
 from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites, not_written
 
 
@@ -73,18 +72,17 @@ def test_a_repository_that_is_not_made_has_its_name() -> None:
         create(repo_id=None)
 
 
-def test_a_left_out_file_is_known_where_its_folder_was_renamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_left_out_file_is_known_where_its_folder_was_renamed(tmp_path: Path) -> None:
     saved, gone = tmp_path / "saved", tmp_path / "step0-tmp"
     saved.mkdir()
-    monkeypatch.setattr(
-        suppressed_writes, "_not_there", dict.fromkeys([str(saved / "a.pt"), str(gone / "b.pt")])
-    )
-    assert not_written(FileNotFoundError(f"file {tmp_path}/step0/b.pt not found")) == str(gone / "b.pt")
-    assert not_written(FileNotFoundError(2, "No such file", f"{tmp_path}/step0/b.pt")) == str(gone / "b.pt")
+    left_out = [str(saved / "a.pt"), str(gone / "b.pt")]
+    for error in (
+        FileNotFoundError(f"file {tmp_path}/step0/b.pt not found"),
+        FileNotFoundError(2, "No such file", f"{tmp_path}/step0/b.pt"),
+    ):
+        assert not_written(error, left_out) == str(gone / "b.pt")
     for other in ("other/a.pt", "step0/b.pth", "step0/bb.pt"):  # the script's own
-        assert not_written(FileNotFoundError(f"file {tmp_path}/{other} not found")) is None
+        assert not_written(FileNotFoundError(f"file {tmp_path}/{other} not found"), left_out) is None
 
 
 def test_ranks_read_what_one_of_them_has_left_out(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import os
 import pickle
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +62,13 @@ _LEFT_OUT: list[tuple[str, Any, tuple[Patch, ...]]] = [
 """What would have been written, what its savers return instead, and the savers."""
 
 
-_not_there: dict[str, None] = {}
 _ABSENT = re.compile(r"no such file|not found|no file|does not exist|missing", re.IGNORECASE)
 
 
-def not_written(error: BaseException) -> str | None:
-    """The file or folder that was left out and that `error` reports missing."""
+def not_written(error: BaseException, left_out: Iterable[str]) -> str | None:
+    """The file or folder among those left out that `error` reports missing."""
     file = getattr(error, "filename", None)
-    for path in _not_there:
+    for path in left_out:
         if isinstance(file, str) and Path(file).absolute().is_relative_to(Path(path).absolute()):
             return path
         # One word without a folder may mean anything.
@@ -85,12 +84,6 @@ def _is_renamed(path: Path, error: BaseException) -> bool:
     """Whether `error` names a file like that of `path`, whose folder the script has renamed since."""
     name = re.search(rf"/{re.escape(path.name)}(?![\w-])", f"{getattr(error, 'filename', None)} {error}")
     return name is not None and isinstance(error, FileNotFoundError) and not path.parent.exists()
-
-
-def _leave(target: Any) -> None:
-    path = path_of(target)
-    if path is not None and Path(path).name:
-        _not_there[os.fspath(path)] = None
 
 
 def _repository(*arguments: Any, repo_id: str | None = None, repo_type: str | None = None, **_: Any) -> Any:
@@ -124,6 +117,13 @@ class SuppressedWrites:
         self._backend = backend
         self._counts: Counter[str] = Counter()
         self._files = UnwrittenFiles(backend, exchange)
+        self.left_out: dict[str, None] = {}
+        """Files and folders that were not written, as the script named them."""
+
+    def _leave_out(self, target: Any) -> None:
+        path = path_of(target)
+        if path is not None and Path(path).name:
+            self.left_out[os.fspath(path)] = None
 
     def lines(self) -> list[str]:
         """One line for each kind of write, with how often it was asked for."""
@@ -135,7 +135,9 @@ class SuppressedWrites:
             if saver.owner == _ENGINE:
                 _wait_for_all()
             if saver.name.startswith("save"):  # what is saved comes first, then where to
-                _leave(given.get("save_directory", given.get("save_dir", (*arguments, None, None)[1])))
+                self._leave_out(
+                    given.get("save_directory", given.get("save_dir", (*arguments, None, None)[1]))
+                )
             return _repository(*arguments, **given) if saver.name == "create_repo" else result
 
         return leave_out
@@ -166,20 +168,20 @@ class SuppressedWrites:
             save(obj, f, pickle_module, pickle_protocol, *arguments, **given)
         else:
             self._counts[f"torch.save to {_file_name(f)}"] += 1
-            _leave(f)
+            self._leave_out(f)
             self._files.keep(obj, f, pickle_protocol, by_pickle=pickle_module is pickle)
 
     def _save_file(self, save: Any, tensors: Any, filename: Any, *arguments: Any, **given: Any) -> None:
         if lacks_values(tensors, self._backend):
             self._counts[f"safetensors to {_file_name(filename)}"] += 1
-            _leave(filename)
+            self._leave_out(filename)
         else:
             save(tensors, filename, *arguments, **given)
 
     def _save_model(self, save: Any, model: Any, filename: Any, *arguments: Any, **given: Any) -> None:
         if lacks_values(model.state_dict(), self._backend):
             self._counts[f"safetensors to {_file_name(filename)}"] += 1
-            _leave(filename)
+            self._leave_out(filename)
         else:
             save(model, filename, *arguments, **given)
 

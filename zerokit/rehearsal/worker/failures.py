@@ -18,7 +18,7 @@ import platform
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NamedTuple
@@ -111,12 +111,17 @@ def hint_for(failure: BaseException) -> str | None:
     return None if known.cause in ("exception", "unknown", EXIT_CODE) else known.mend
 
 
-def limit_of(failure: BaseException | None) -> ZerokitError | None:
-    """What the rehearsal or its environment lacks, if that caused `failure`, with what to do."""
+def limit_of(failure: BaseException | None, left_out: Collection[str] = ()) -> ZerokitError | None:
+    """What the rehearsal or its environment lacks, if that caused `failure`, with what to do.
+
+    Args:
+        failure: what the script raised.
+        left_out: files and folders that were not written.
+    """
     if failure is None:
         return None
     try:
-        return _found_in(failure)
+        return _found_in(failure, left_out)
     except Exception as error:  # an explanation never replaces the failure
         failure.add_note(
             "zerokit could not determine whether the rehearsal caused this, and takes it for the script's "
@@ -125,14 +130,14 @@ def limit_of(failure: BaseException | None) -> ZerokitError | None:
         return None
 
 
-def _found_in(failure: BaseException) -> ZerokitError | None:
+def _found_in(failure: BaseException, left_out: Collection[str]) -> ZerokitError | None:
     for error, is_cause in _chain(failure):
         if isinstance(error, RehearsalGap):
             return error
         first = _first_line(str(error))
         if _GAP in first:
             return RehearsalGap(first[first.index(_GAP) + len(_GAP) :].strip(), where=_line_of(error))
-        cause = _cause(error) if is_cause else None
+        cause = _cause(error, left_out) if is_cause else None
         if cause is not None:
             message, hint = cause
             return LaunchError(message, where=_place_of(error, failure), hint=hint)
@@ -165,7 +170,7 @@ def _raises_in_handler(error: BaseException) -> bool:
     return raises(last.tb_frame, last.tb_lasti)
 
 
-def _cause(error: BaseException) -> tuple[str, str] | None:
+def _cause(error: BaseException, left_out: Collection[str]) -> tuple[str, str] | None:
     """What of the rehearsal or its environment takes part in `error`, and what to do."""
     text = str(error)
     line = _first_line(text)
@@ -186,7 +191,7 @@ def _cause(error: BaseException) -> tuple[str, str] | None:
             f"the script runs {error.filename}, which is not on this machine ({line})",
             "Leave it out where ZEROKIT_REHEARSAL is set, or put a command of that name in PATH",
         )
-    missing = not_written(error)
+    missing = not_written(error, left_out)
     if missing is not None:
         return (
             f"the rehearsal did not write {missing}, since what it holds has no values, and the script reads "

@@ -96,7 +96,7 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
         failure = error
     ending = FAILED if failure else STEPS_DONE if rank.steps.stopped else SCRIPT_ENDED
     rank.end(ending)
-    limit, hint = limit_of(failure), None
+    limit, hint = limit_of(failure, rank.suppressed.left_out), None
     # Before the recording is saved, which may fail: a full disk never hides why a script failed.
     if isinstance(failure, SystemExit):
         if isinstance(failure.code, str):
