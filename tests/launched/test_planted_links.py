@@ -76,7 +76,7 @@ def command(folder: Path, words: tuple[str, ...], names: Path | None) -> str | N
                 )
                 generate(_group(), options, io.StringIO())
             else:
-                app([*words], prog_name="zerokit", standalone_mode=False)
+                command_line()([*words], prog_name="zerokit", standalone_mode=False)
         except ZerokitError as error:
             return "; ".join([f"{error.exit_code} {error}", *map(str, error.others)])
         finally:
