@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from zerokit.recipe import LoadedRecipe
     from zerokit.training.model import PreparedModel
+    from zerokit.training.streaming import Stream
 
 _LEARNING = (
     *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay"),
@@ -84,6 +85,8 @@ class Identity:
     """Of streamed data, sequences of the first buffer."""
     examples: str
     """SHA-256 of all tokens and labels that it trains on; of streamed data, those of the first buffer."""
+    streamed_files: str | None = None
+    """A digest of the content of streamed files; None if no files are streamed, or not known."""
 
     def write(self, folder: Path) -> None:
         """Write ``zerokit_run.json`` into a checkpoint."""
@@ -100,9 +103,9 @@ def identify(
     *,
     world_size: int,
     weights: str | None = None,
-    more: str = "",
+    stream: Stream | None = None,
 ) -> Identity:
-    """The identity of a run that begins; reads all of its examples.
+    """The identity of a run that begins; reads all of its examples, and of a stream its files.
 
     Args:
         loaded: the recipe.
@@ -112,7 +115,10 @@ def identify(
         train: the examples.
         world_size: number of ranks.
         weights: the digest of those that it starts from.
-        more: what else the examples depend on.
+        stream: what `train` is read from, if data are streamed.
+
+    Raises:
+        DataError: a streamed file cannot be read.
     """
     written = loaded.recipe.model_dump(mode="json", exclude_unset=True)
     given = {name: value for name, value in args.to_dict().items() if name in _LEARNING}
@@ -134,7 +140,8 @@ def identify(
         model={key: value for key, value in model.config.to_dict().items() if key not in _ADDED},
         weights=weights,
         num_examples=len(train),
-        examples=_examples_digest(train, more),
+        examples=_examples_digest(train, "" if stream is None else stream.order),
+        streamed_files=None if stream is None else stream.source.content(),
     )
     # As it will be read: tuples as lists, keys as text.
     return _from(json.loads(json.dumps(finite(asdict(identity)), default=str)))
@@ -164,7 +171,7 @@ def read_identity(checkpoint: Path) -> Identity | None:
 
 
 def _from(data: Any) -> Identity:
-    return Identity(**{field.name: data[field.name] for field in fields(Identity)})
+    return Identity(**{field.name: data[field.name] for field in fields(Identity) if field.name in data})
 
 
 def differences(was: Identity, now: Identity) -> list[str]:
@@ -193,6 +200,8 @@ def differences(was: Identity, now: Identity) -> list[str]:
         if was.num_examples == now.num_examples:
             how = "as many"
         found.append(", ".join([f"the training examples are others ({how})", *causes]))
+    elif was.streamed_files is not None and was.streamed_files != now.streamed_files:
+        found.append("the content of the streamed files has changed")
     return found
 
 

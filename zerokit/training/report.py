@@ -49,8 +49,8 @@ def _has_changes(commit: str) -> bool:
         scratch = Path(folder)
         for name in ("refs", "objects"):
             (scratch / name).mkdir()
-        (scratch / "HEAD").write_text(f"{commit}\n", encoding="ascii")
-        (scratch / "config").write_text(_SCRATCH_CONFIG[len(commit)], encoding="ascii")
+        write_file(scratch / "HEAD", f"{commit}\n")
+        write_file(scratch / "config", _SCRATCH_CONFIG[len(commit)])
         shutil.copyfile(index, scratch / "index")
         for shared in Path(index).absolute().parent.glob("sharedindex.*"):  # of a split index
             (scratch / shared.name).symlink_to(shared)
