@@ -278,12 +278,11 @@ def test_a_list_does_not_lose_a_name_that_is_no_file(tmp_path: Path) -> None:
 
 def test_builtin_data_has_training_and_held_out_parts() -> None:
     train = load_examples("builtin:python-questions", where="w")
-    held_out = load_examples("builtin:python-questions", where="w", split="held_out")
+    held_out = load_examples("builtin:python-questions", where="w", split="validation")
     assert train.columns == ["prompt", "completion"]
     assert not set(train.column("prompt")) & set(held_out.column("prompt"))
     assert load_examples("builtin:python-reference", where="w").columns == ["text"]
     assert error_of("builtin:python-referense").hint == "Did you mean 'python-reference'?"
-    assert error_of("builtin:python-reference", split="trian").hint == "Did you mean 'train'?"
 
 
 @pytest.mark.parametrize(
@@ -449,7 +448,3 @@ def test_each_example_has_its_place(kind: str, places: list[str], tmp_path: Path
     )
     expected = [f"{file}{place}" for file in files for place in places]
     assert [place_of(files, row, where="w") for row in range(6)] == expected
-
-
-def test_an_example_that_is_in_no_file_here_has_its_number() -> None:
-    assert place_of("builtin:python-questions", 4, where="data.train") == "data.train, example 5"

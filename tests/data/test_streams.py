@@ -74,11 +74,6 @@ def test_a_place_in_a_large_file_is_found_behind_its_first_chunk(tmp_path: Path)
         ]
 
 
-def test_built_in_text_is_streamed() -> None:
-    stream = ExampleStream("builtin:python-questions", where="w")
-    assert list(stream.read()) == list(load_examples("builtin:python-questions", where="w"))
-
-
 def test_a_fault_far_in_is_named_with_its_line_when_it_is_read(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     lines = [json.dumps({"text": "x" * 60_000}) for _ in range(400)]

@@ -93,10 +93,3 @@ def test_a_mistake_is_one_line_of_rank_0(unpacked: Path, tmp_path: Path) -> None
     assert run.returncode == 2
     assert run.stderr.count("zerokit: error: none.yaml: no such file. Check the path") == 1
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_quickstart_runs_modules(unpacked: Path, tmp_path: Path) -> None:
-    code = "from zerokit.quickstart.launch import home, words_of; print(home(), words_of('train'))"
-    environment = {**os.environ, "PYTHONPATH": str(unpacked)}
-    run = processes.run([sys.executable, "-c", code], cwd=tmp_path, env=environment)
-    assert run.stdout == f"{tmp_path} ['--module', 'zerokit.train']\n"

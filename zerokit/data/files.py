@@ -22,7 +22,8 @@ from zerokit.errors import DataError, did_you_mean
 from zerokit.hub import is_hub_id
 
 BUILTIN = "builtin:"
-"""Begins the names of data that are no files."""
+"""Begins the names of data that zerokit ships."""
+_DEMO = Path(__file__).parent / "demo"
 
 
 def is_builtin(source: str | Sequence[str]) -> bool:
@@ -258,14 +259,16 @@ def _is_of(file: Path, folder: Path, names: Sequence[str]) -> bool:
 
 
 def given_files(sources: str | Sequence[str], where: str, split: str | None = "train") -> list[Path]:
-    """The files that `sources` stand for; none for one name that is built in or may be the Hub's.
+    """The files that `sources` stand for; none for one name that may be the Hub's.
+
+    ``builtin:NAME`` is a folder of this package.
 
     Raises:
-        DataError: one of several is no file, or as of :func:`local_files`.
+        DataError: one of several is no file, no built-in data has the name, or as of :func:`local_files`.
     """
     sources = [sources] if isinstance(sources, str) else sources
     if len(sources) == 1 and is_builtin(sources[0]):
-        return []
+        return local_files(str(_builtin_folder(sources[0], where)), where, split)
     found = [local_files(name, where, split) for name in sources]
     missing = [name for name, files in zip(sources, found, strict=True) if not files]
     if missing and len(sources) > 1:
@@ -273,6 +276,14 @@ def given_files(sources: str | Sequence[str], where: str, split: str | None = "t
             f"no such file: '{missing[0]}'", where=where, hint="Check the paths; only files can be listed"
         )
     return [file for files in found for file in files]
+
+
+def _builtin_folder(source: str, where: str) -> Path:
+    name = source.removeprefix(BUILTIN)
+    names = sorted(folder.name for folder in _DEMO.iterdir() if folder.is_dir())
+    if name not in names:
+        raise DataError(f"no built-in data set '{name}'", where=where, hint=did_you_mean(name, names))
+    return _DEMO / name
 
 
 def common_format(files: list[Path], where: str) -> FileFormat:

@@ -1,4 +1,4 @@
-"""Examples of files, of the Hub and of built-in texts.
+"""Examples of files and of the Hub.
 
 Files are read once and stored as an Arrow table in the cache of `datasets`. The table is mapped into memory,
 so that data may be larger than memory. The cache finds a table by the content of the files.
@@ -12,26 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.data.content import FileContent, digest_files
 from zerokit.data.files import (
-    BUILTIN,
     TABLES,
     common_format,
     format_of,
     given_files,
-    is_builtin,
 )
 from zerokit.data.full_disk import full_disk_told
 from zerokit.data.rows import read_rows
-from zerokit.errors import DataError, did_you_mean
+from zerokit.errors import DataError
 from zerokit.hub import not_given
 
 if TYPE_CHECKING:
-    from datasets import Dataset
-
     from zerokit.data.json_rows import Rows
     from zerokit.data.row_dataset import RowDataset
-
-_HELD_OUT = ("held_out", "validation", "test")
-"""What the other split of built-in data may be called."""
 
 
 @full_disk_told()
@@ -50,7 +43,7 @@ def load_examples(
         source: files, patterns of names, folders, a Hub id, or ``builtin:NAME``.
         where: the place of `source` in the user's input, for errors.
         subset: configuration of a Hub data set.
-        split: of a Hub or built-in data set, or of a folder with files of several; None: all files of
+        split: of a Hub data set, or of a folder with files of several; None: all files of
             folders, "train" of others.
         text_unit: what one example of a .txt file is: ``paragraph`` or ``line``.
         contents: of :func:`digest_files`; None reads the files for it.
@@ -60,8 +53,6 @@ def load_examples(
     """
     from zerokit.data.row_dataset import RowDataset
 
-    if isinstance(source, str) and is_builtin(source):
-        return RowDataset.of_table(_load_builtin(source, split or "train", where))
     sources = [source] if isinstance(source, str) else list(source)
     if files := given_files(sources, where, split):
         from zerokit.data.table_cache import cached_rows
@@ -105,29 +96,6 @@ def _places(file: Path) -> Iterator[str]:
 
         return (f", row {number + 1}" for number in range(num_rows(file, found)))
     return (f":{line}" for line, _ in read_rows(file, found))
-
-
-def _load_builtin(source: str, split: str, where: str) -> Dataset:
-    from datasets import Dataset
-
-    from zerokit.data import python_reference
-
-    name = source.removeprefix(BUILTIN)
-    if split not in ("train", *_HELD_OUT):
-        raise DataError(
-            f"'{source}' has no split '{split}'", where=where, hint=did_you_mean(split, ["train", "held_out"])
-        )
-    if name == "python-reference":
-        corpus = python_reference.corpus()
-        return Dataset.from_dict({"text": corpus.train if split == "train" else corpus.held_out})
-    if name == "python-questions":
-        questions = python_reference.questions()
-        return Dataset.from_list(questions.train if split == "train" else questions.held_out)
-    raise DataError(
-        f"no built-in data set '{name}'",
-        where=where,
-        hint=did_you_mean(name, ["python-reference", "python-questions"]),
-    )
 
 
 def read_examples(files: Sequence[Path], where: str, *, skip: int = 0) -> Rows:

@@ -7,15 +7,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from zerokit.data.content import sampled_digest
-from zerokit.data.files import TABLES, common_format, given_files, is_builtin
-from zerokit.data.sources import load_examples, load_hub, read_examples
+from zerokit.data.files import TABLES, common_format, given_files
+from zerokit.data.sources import load_hub, read_examples
 from zerokit.errors import DataError, ZerokitError
 
 if TYPE_CHECKING:
     from datasets import IterableDataset
 
     from zerokit.data.json_rows import Row
-    from zerokit.data.row_dataset import RowDataset
 
 _FIRST_ROWS = 100
 """Examples of JSON, the keys of which are the columns."""
@@ -28,7 +27,7 @@ class ExampleStream:
         source: files, patterns of names, folders, a Hub id, or ``builtin:NAME``.
         where: the place of `source` in the user's input, for errors.
         subset: configuration of a Hub data set.
-        split: of a Hub or built-in data set, or of a folder with files of several.
+        split: of a Hub data set, or of a folder with files of several.
 
     Raises:
         DataError: missing, malformed, of mixed or unknown formats, or without a single example.
@@ -41,11 +40,8 @@ class ExampleStream:
         sources = [source] if isinstance(source, str) else list(source)
         self._name = ", ".join(sources)
         self._files = given_files(sources, where, split)
-        self._builtin: RowDataset | None = None
         self._hub: IterableDataset | None = None
-        if is_builtin(source):
-            self._builtin = load_examples(source, where=where, split=split)
-        elif not self._files:
+        if not self._files:
             self._hub = load_hub(sources[0], subset, split, where, streaming=True)
             self._beginning = self._hub.state_dict()
         self.columns: list[str] = self._find_columns()
@@ -68,9 +64,6 @@ class ExampleStream:
             absent = dict.fromkeys(self.columns)
             for _, row in read_examples(self._files, self._where, skip=skip):
                 yield absent | row
-        elif self._builtin is not None:
-            for index in range(skip, len(self._builtin)):
-                yield self._builtin[index]
         else:
             yield from self._read_hub(state)
 
@@ -87,8 +80,6 @@ class ExampleStream:
         return sampled_digest(self._files) if self._files else None
 
     def _find_columns(self) -> list[str]:
-        if self._builtin is not None:
-            return self._builtin.columns
         if self._hub is not None:
             columns = self._hub.column_names
             return list(next(self._read_hub(None), {}) if columns is None else columns)

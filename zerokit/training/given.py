@@ -95,7 +95,7 @@ def named_sources(loaded: LoadedRecipe) -> Iterator[tuple[str | list[str], str, 
     elif data.eval_split is not None:
         yield data.train, loaded.where("data", "eval_split"), data.eval_split
     elif is_builtin(data.train):
-        yield data.train, loaded.where("data", "train"), "held_out"
+        yield data.train, loaded.where("data", "train"), "validation"
 
 
 def digest_sources(loaded: LoadedRecipe) -> dict[Path, FileContent]:

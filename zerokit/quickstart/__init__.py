@@ -1,1 +1,0 @@
-"""The main job end to end on this machine: train a small model, fine-tune it, generate from it."""
