@@ -17,7 +17,7 @@ from zerokit.errors import ZerokitError
 MODULES = {
     "train": (
         *("torch", "transformers", "deepspeed", "accelerate", "datasets", "tokenizers", "safetensors"),
-        *("pyarrow", "huggingface_hub", "jinja2", "ninja"),
+        *("pyarrow", "xxhash", "huggingface_hub", "jinja2", "ninja"),
     ),
     "rehearse": ("torch", "deepspeed", "numpy", "packaging"),
     "plot": ("matplotlib", "numpy"),

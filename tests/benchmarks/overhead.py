@@ -181,16 +181,16 @@ def _bare(folder: Path) -> None:
 
 def _batches(folder: Path, rank: int) -> list[dict[str, Any]]:
     """Ready-made, as the model sees them: what reading and collating take counts against zerokit."""
-    from datasets import load_dataset
     from transformers import AutoTokenizer
 
+    from zerokit.data.sources import load_examples
     from zerokit.recipe.model import Columns, TaskSection
     from zerokit.training.examples import tokenize
     from zerokit.training.rows import InRows
     from zerokit.training.tasks.answers import AnswerEncoder
 
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
-    data = load_dataset("json", data_files=str(folder / "data.jsonl"), split="train")
+    data = load_examples(str(folder / "data.jsonl"), where="data")
     encoder = AnswerEncoder(tokenizer, "prompt_completion", Columns(), TaskSection(seq_len=SEQ_LEN))
     rows = tokenize(data, encoder, seq_len=SEQ_LEN, where="data").dataset
     collate = InRows(tokenizer.pad_token_id, SEQ_LEN, 8, shares=True)

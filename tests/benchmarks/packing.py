@@ -118,7 +118,6 @@ def _zerokit(group: Any, number: int) -> None:
 
 
 def _padded(number: int) -> None:
-    from datasets import load_dataset
     from transformers import (
         AutoModelForCausalLM,
         AutoTokenizer,
@@ -127,6 +126,7 @@ def _padded(number: int) -> None:
         TrainingArguments,
     )
 
+    from zerokit.data.sources import load_examples
     from zerokit.recipe.model import Columns, TaskSection
     from zerokit.training.examples import tokenize
     from zerokit.training.tasks.answers import AnswerEncoder
@@ -145,7 +145,7 @@ def _padded(number: int) -> None:
         include_num_input_tokens_seen="non_padding",
     )
     tokenizer = AutoTokenizer.from_pretrained("model")
-    data = load_dataset("json", data_files="data.jsonl", split="train")
+    data = load_examples("data.jsonl", where="data")
     encoder = AnswerEncoder(tokenizer, "prompt_completion", Columns(), TaskSection(seq_len=SEQ_LEN))
     model = AutoModelForCausalLM.from_pretrained("model", dtype="float32")
     Trainer(

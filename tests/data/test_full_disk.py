@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import datasets
 import huggingface_hub
@@ -17,7 +17,7 @@ from zerokit.errors import DataError
 pytestmark = pytest.mark.torch
 
 
-def test_a_full_disk_is_no_fault_of_the_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_full_disk_is_no_fault_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*args: object, **options: object) -> NoReturn:
         try:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -26,10 +26,25 @@ def test_a_full_disk_is_no_fault_of_the_data(monkeypatch: pytest.MonkeyPatch, tm
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", Path("/cache"))
+    with pytest.raises(DataError) as caught:
+        load_examples("owner/name", where="data.train")
+    assert str(caught.value) == _room_line("/cache", "datasets", "HF_DATASETS_CACHE")
+
+
+def test_a_file_without_room_for_its_table_is_no_fault_of_the_data(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*args: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    cache = tmp_path / "cache"
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
+    monkeypatch.setattr("os.fsync", refuse)
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(DataError) as caught:
         load_examples(str(tmp_path / "a.jsonl"), where="data.train")
-    assert str(caught.value) == _room_line("/cache", "datasets", "HF_DATASETS_CACHE")
+    assert str(caught.value) == _room_line(str(cache), "datasets", "HF_DATASETS_CACHE")
+    assert list((cache / "zerokit").iterdir()) == []
 
 
 def _room_line(folder: str, cache: str, variable: str) -> str:
@@ -42,11 +57,16 @@ def _room_line(folder: str, cache: str, variable: str) -> str:
 def test_what_datasets_finds_too_little_room_for_is_no_fault_of_the_data(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    def load(*args: object, **options: object) -> Any:
+        return read("json", data_files=str(tmp_path / "a.jsonl"), split="train")
+
+    read = datasets.load_dataset
+    monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.setattr(datasets.builder, "has_sufficient_disk_space", lambda *_, **__: False)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(DataError) as caught:
-        load_examples(str(tmp_path / "a.jsonl"), where="data.train")
+        load_examples("owner/name", where="data.train")
     assert str(caught.value) == _room_line(f"{tmp_path}/cache", "datasets", "HF_DATASETS_CACHE")
 
 

@@ -48,16 +48,16 @@ def test_a_stream_has_the_examples_that_are_loaded_and_goes_on_where_it_was(
     for name, rows in (("a", ROWS[:23]), ("b", ROWS[23:])):
         write(tmp_path, ending, rows, name)
     files = [str(tmp_path / f"{name}.{ending}") for name in "ab"]
-    loaded = load_examples(files, where="w").to_list()
+    loaded = list(load_examples(files, where="w"))
     stream = ExampleStream(files, where="w")
     assert stream.columns == ["text"]
     assert list(stream.read()) == loaded
     for place in (1, 8, 9, 10, 22, 23, 24, len(loaded)):
         stream = ExampleStream(files, where="w")
         assert list(islice(stream.read(), place)) == loaded[:place]
-        state = json.loads(json.dumps(stream.state()))
+        assert stream.state() is None
         again = ExampleStream(files, where="w")
-        assert list(again.read(state)) == loaded[place:]
+        assert list(again.read(place)) == loaded[place:]
         assert list(again.read()) == loaded
 
 
@@ -69,14 +69,14 @@ def test_a_place_in_a_large_file_is_found_behind_its_first_chunk(tmp_path: Path)
         first = [row["text"].split()[0] for row in islice(stream.read(), place)]
         assert first == [str(number) for number in range(place)]
         again = ExampleStream(str(file), where="w")
-        assert [row["text"].split()[0] for row in again.read(stream.state())] == [
+        assert [row["text"].split()[0] for row in again.read(place)] == [
             str(number) for number in range(place, len(rows))
         ]
 
 
 def test_built_in_text_is_streamed() -> None:
     stream = ExampleStream("builtin:python-questions", where="w")
-    assert list(stream.read()) == load_examples("builtin:python-questions", where="w").to_list()
+    assert list(stream.read()) == list(load_examples("builtin:python-questions", where="w"))
 
 
 def test_a_fault_far_in_is_named_with_its_line_when_it_is_read(tmp_path: Path) -> None:
@@ -95,13 +95,8 @@ def test_a_fault_far_in_is_named_with_its_line_when_it_is_read(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", b"", "the file is empty"),
-        ("a.json", b'\n [{"text": "a"}]', "one JSON list, which cannot be streamed"),
-        (
-            "a.json",
-            b"\xef\xbb\xbf" + b" " * 99 + b'[{"text": "a"}]',
-            "one JSON list, which cannot be streamed",
-        ),
+        ("a.jsonl", b"", "has no examples"),
+        ("a.json", b"[]", "has no examples"),
         ("a.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', "a.jsonl:2: 'utf-8' codec"),
         ("a.txt", b"", "has no examples"),
         ("a.pdf", b"x", "no known data format"),

@@ -180,10 +180,25 @@ def test_phases_of_one_rank_are_plain_calls() -> None:
     group = RankGroup(Ranks())
     assert group.together(lambda: 5) == 5
     assert group.node_main_first(lambda: 6) == 6
+    assert group.from_node_main(lambda: 7) == 7
     value = object()
     assert group.broadcast_object(value) is value
     assert group.gather_objects(value) == [value]
     group.close()
+
+
+def test_one_rank_of_a_node_acts_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FourRanks(RankGroup):
+        def gather_objects(self, value: Any) -> list[Any]:
+            is_result = value is not None
+            return [("a", [1]), ("b", [2]), ("a", []), value] if is_result else [None] * 4
+
+    monkeypatch.setattr("socket.gethostname", lambda: "b")
+    group = FourRanks(Ranks(rank=3, world_size=4, local_rank=1, local_world_size=2))
+    assert group.from_node_main(lambda: pytest.fail("this rank is not the node's first")) == 2
+    # In a rehearsal, the rank that would act may be left out.
+    monkeypatch.setattr("socket.gethostname", lambda: "c")
+    assert group.from_node_main(lambda: 5) == 5
 
 
 def test_what_the_system_says_of_a_file_is_one_line() -> None:

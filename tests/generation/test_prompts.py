@@ -1,10 +1,12 @@
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.data.test_exact_values import OF_TEXTS
 from zerokit.errors import DataError
 from zerokit.generation.model import ModelFiles
 from zerokit.generation.options import Options
@@ -76,12 +78,38 @@ def test_chats_lose_keys_that_only_others_have(tmp_path: Path, column: str) -> N
         ({"messages": []}, "prompt 0: has no messages"),
         ({"messages": [{"content": "Hi"}]}, "prompt 0: a message is not a mapping with a role"),
         ({"messages": [*CHAT, {"role": "assistant", "content": "a"}]}, "nothing to answer"),
+        ({"messages": [{"role": "user", "content": 5}]}, "prompt 0: 'content' of message 1 is a number"),
+        ({"messages": [{"role": "user"}]}, "prompt 0: 'content' of message 1 is absent or null"),
+        ({"prompt": [{"role": "user", "content": ["a"]}]}, "'content[0]' of message 1 is not a part"),
+        ({"text": True}, "prompt 0: expected text in 'text', found True"),
     ],
 )
 def test_rows_that_are_no_prompts(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError) as caught:
         load(write(tmp_path / "p.jsonl", row))
     assert message in str(caught.value)
+    if "promt" not in row:
+        assert str(caught.value).startswith(f"{tmp_path / 'p.jsonl'}:1, prompt 0: ")
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "tsv", "parquet", "txt"])
+def test_prompts_that_look_like_something_else_are_text(tmp_path: Path, ending: str) -> None:
+    texts = ["2021-05-01", "2021-05-02T00:00:00", "01", "1e5", "NA", "null", "True", "nan"]
+    file = tmp_path / f"p.{ending}"
+    rows = [{"prompt": text} for text in texts]
+    if ending == "txt":
+        file.write_text("\n".join(texts), encoding="utf-8")
+    else:
+        name = {"jsonl": "a.jsonl", "csv": "a.csv", "tsv": "a.tsv", "parquet": "a.parquet"}[ending]
+        file.write_bytes(OF_TEXTS[name](rows))
+    assert [prompt.content for prompt in load(file)] == texts
+
+
+def test_a_replaced_file_with_prompts_is_read(tmp_path: Path) -> None:
+    for text in ("old", "new"):
+        file = write(tmp_path / "p.jsonl", {"prompt": text})
+        os.utime(file, ns=(1, 1))
+        assert [prompt.content for prompt in load(file)] == [text]
 
 
 def test_a_broken_file_names_its_line(tmp_path: Path) -> None:

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.tiny import CHAT_TEMPLATE
+from zerokit.data.row_dataset import RowDataset
+from zerokit.data.sources import load_examples
 from zerokit.errors import DataError
 from zerokit.recipe.load import load_recipe
 from zerokit.recipe.model import Columns, DataSection, Format, TaskSection
-from zerokit.training.examples import IGNORED, tokenize
+from zerokit.training.examples import IGNORED, Encoded, Encoder, tokenize
 from zerokit.training.given import given_examples
 from zerokit.training.preview import marked
 from zerokit.training.shapes import described, detect_format
@@ -52,7 +53,7 @@ def run(
     section = TaskSection(seq_len=seq_len, **task)
     made = task_of(section) if mixed is None else CausalLM(section, mixed=mixed)
     encoder = made.encoder(tokenizer, format_, data.columns)
-    result = tokenize(Dataset.from_list(rows), encoder, seq_len=seq_len, where="data.train")
+    result = tokenize(RowDataset.of_rows(rows), encoder, seq_len=seq_len, where="data.train")
     assert sorted(result.dataset.column_names) == ["input_ids", "labels"]
     return result.dataset.to_list()
 
@@ -296,7 +297,7 @@ def test_what_does_not_fit_is_counted(tokenizer: PreTrainedTokenizerBase) -> Non
     ]
     section = TaskSection(seq_len=8)
     encoder = task_of(section).encoder(tokenizer, "prompt_completion", Columns())
-    result = tokenize(Dataset.from_list(rows), encoder, seq_len=8, where="here")
+    result = tokenize(RowDataset.of_rows(rows), encoder, seq_len=8, where="here")
     assert (len(result.dataset), result.num_cut, result.num_left_out) == (2, 2, 1)
 
 
@@ -309,14 +310,16 @@ def test_pairs_of_the_same_answer_are_told_and_left_out(tokenizer: PreTrainedTok
         {"prompt": "a" * 40, "chosen": "b", "rejected": "c"},
         {"prompt": "a", "chosen": "xy" * 20 + "b", "rejected": "xy" * 20 + "c"},  # as far as they are read
     ]
-    result = tokenize(Dataset.from_list(rows), encoder, seq_len=8, where="here", place=lambda n: f"d:{n + 1}")
+    result = tokenize(
+        RowDataset.of_rows(rows), encoder, seq_len=8, where="here", place=lambda n: f"d:{n + 1}"
+    )
     assert (len(result.dataset), result.num_left_out) == (1, 1)
     assert result.nothing_taught == (
         "in 1 'chosen' and 'rejected' are the same (such as d:2); in 1 'chosen' and 'rejected' are the same "
         "within 8 tokens (such as d:4), which a larger task.seq_len may mend"
     )
     with pytest.raises(DataError) as caught:
-        tokenize(Dataset.from_list(rows[1:]), encoder, seq_len=8, where="here")
+        tokenize(RowDataset.of_rows(rows[1:]), encoder, seq_len=8, where="here")
     assert str(caught.value) == (
         "here: none of its 3 examples has a token to train on within 8 tokens: in 1 'chosen' and 'rejected' "
         "are the same (such as here, example 1); in 1 'chosen' and 'rejected' are the same within 8 tokens "
@@ -350,6 +353,97 @@ def test_a_conversation_that_cannot_be_trained_on_is_named_by_its_number(
 ) -> None:
     rows = [chat(("user", "u"), ("assistant", "a")), {"messages": messages}]
     assert message in error_of(rows, tokenizer, "messages")
+
+
+TEXT = {"type": "text", "text": "t"}
+
+
+@pytest.mark.parametrize(
+    ("turn", "said"),
+    [
+        ({"content": 5}, "'content' of message 2 is a number, neither text nor a list of parts"),
+        ({"content": True}, "'content' of message 2 is true or false, neither"),
+        ({"content": {"text": "t"}}, "'content' of message 2 is an object, neither"),
+        ({"content": None}, "'content' of message 2 is absent or null"),
+        ({}, "'content' of message 2 is absent or null"),
+        ({"name": "n"}, "'content' of message 2 is absent or null"),
+        ({"content": ["t"]}, "'content[0]' of message 2 is not a part"),
+        ({"content": [TEXT, {"type": "text"}]}, "'content[1].text' of message 2 is null, not text"),
+        ({"content": [{**TEXT, "text": 1.5}]}, "'content[0].text' of message 2 is a number, not text"),
+        ({"content": [TEXT]}, "does not read content that is a list of parts"),
+        ({"content": "t", "role": 7}, "'role' of message 2 is a number, not text"),
+        ({"content": "t", "role": None}, "'role' of message 2 is absent or null"),
+        ({"content": "t", "reasoning_content": 7}, "'reasoning_content' of message 2 is a number, not text"),
+    ],
+)
+def test_contents_that_are_neither_text_nor_parts_are_refused(
+    turn: dict[str, Any], said: str, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """A template would print them as Python does, or as nothing."""
+    question = {"role": "user", "content": "u"}
+    rows = [
+        {"messages": [question, {"role": "assistant", **turn}, question, {**question, "role": "assistant"}]}
+    ]
+    line = error_of(rows, tokenizer, "messages")
+    assert "example 1: " in line
+    assert said in line
+    if turn.keys() == {"content"}:
+        answer = [{"role": "assistant", **turn}]
+        rows = [{"prompt": "p", "chosen": answer, "rejected": [{"role": "assistant", "content": "a"}]}]
+        assert said in error_of(rows, tokenizer, "preference", type="dpo")
+
+
+def test_a_message_may_call_tools_instead_of_saying_something(tokenizer: PreTrainedTokenizerBase) -> None:
+    """With the arguments of its own call, whatever keys other calls have."""
+    other = copy.deepcopy(tokenizer)
+    call = "{% for call in message.tool_calls or [] %}{{ call.arguments | tojson }}{% endfor %}"
+    other.chat_template = CHAT_TEMPLATE.replace("{{ message.content }}", "{{ message.content }}" + call)
+    rows = []
+    for arguments in ({"a": 1}, {"b": None, "a": 2.0}, {"c": {"a": True}}):
+        calls = {"role": "assistant", "content": None, "tool_calls": [{"arguments": arguments}]}
+        rows.append({"messages": [{"role": "user", "content": "u"}, calls]})
+    found = [trained_text(one, other) for one in run(rows, other, "messages")]
+    assert found == [
+        f"_{text}<|end|>" for text in ('{"a": 1}', '{"b": null, "a": 2.0}', '{"c": {"a": true}}')
+    ]
+
+
+def test_what_is_said_in_a_sharegpt_conversation_is_text(tokenizer: PreTrainedTokenizerBase) -> None:
+    turns = [{"from": "human", "value": "u"}, {"from": "gpt", "value": 5}]
+    said = error_of([{"conversations": turns}], tokenizer, "sharegpt")
+    assert "example 1: 'value' of message 2 is a number, neither text nor a list of parts" in said
+
+
+class Marked(Encoder):
+    """The same by name and content, whatever its code does."""
+
+    token = 1
+
+    def sequences(self, example: dict[str, Any]) -> list[Encoded]:
+        return [Encoded({"input_ids": [Marked.token] * 2, "labels": [Marked.token] * 2})]
+
+
+def test_tokens_are_kept_for_the_same_examples_code_and_tokenizer_alone(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`datasets` knows a class by its name: its code, and what it imports, may be another."""
+
+    def found() -> list[int]:
+        loaded = load_examples(str(tmp_path / "a.jsonl"), where="w")
+        result: list[int] = tokenize(loaded, Marked(), seq_len=8, where="w").dataset[0]["input_ids"]
+        return result
+
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    assert found() == [1, 1]
+    monkeypatch.setattr(Marked, "token", 2)
+    assert found() == [1, 1]
+    monkeypatch.setattr("zerokit.training.examples.code_digest", lambda package: "other")
+    assert found() == [2, 2]
+    rows = [chat(("user", "u"), ("assistant", "a"))]
+    first = run(rows, tokenizer, "messages")
+    other = copy.deepcopy(tokenizer)
+    other.chat_template = "Chat: " + CHAT_TEMPLATE
+    assert run(rows, other, "messages") != first
 
 
 def test_a_tokenizer_without_a_chat_template_is_what_is_wrong(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -654,7 +748,7 @@ def test_no_file_is_trained_on_and_held_out(
             "not trained on, as by their names not of split 'train': test.jsonl (data.eval can name them)"
         )
         if held_out is not None and held_out.source in ("data", "data/test.jsonl") and held_out.rows is None:
-            assert held_out.loaded["prompt"][:] == ["data/test"]
+            assert list(held_out.loaded.column("prompt")) == ["data/test"]
         return
     with pytest.raises(DataError, match=f": {re.escape(shared)} would be trained on, too"):
         given_examples(load_recipe(recipe), seed=0)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.examples import examples
+from zerokit.data.row_dataset import RowDataset
 from zerokit.recipe.model import Columns, TaskSection
 from zerokit.training.apart import CACHE_NAMES, _masks_by_position, why_mixed
 from zerokit.training.examples import IGNORED, tokenize
@@ -197,7 +198,7 @@ def test_texts_are_packed_whole_and_long_ones_go_on(tokenizer: PreTrainedTokeniz
     texts = ["x" * 20, "", "y", "z" * 3]
     encoder = CausalLM(TaskSection(seq_len=8)).encoder(tokenizer, "text", Columns())
     rows = [{"text": text} for text in texts]
-    packed = tokenize(Dataset.from_list(rows), encoder, seq_len=8, where="data.train").dataset
+    packed = tokenize(RowDataset.of_rows(rows), encoder, seq_len=8, where="data.train").dataset
     assert [tokenizer.decode(row["input_ids"]) for row in packed] == [
         "x" * 8,
         "x" * 8,
@@ -212,7 +213,7 @@ def test_a_preview_shows_where_documents_of_a_sequence_begin(tokenizer: PreTrain
     task = CausalLM(TaskSection(seq_len=32, packing=True))
     pairs = [{"prompt": "a", "completion": "b"}, {"prompt": "c", "completion": "d"}]
     encoder = task.encoder(tokenizer, "prompt_completion", Columns())
-    (row,) = tokenize(Dataset.from_list(pairs), encoder, seq_len=32, where="data.train").dataset
+    (row,) = tokenize(RowDataset.of_rows(pairs), encoder, seq_len=32, where="data.train").dataset
     assert ["".join(text for text, _ in line) for line in task.marked(row, tokenizer)] == [
         "Document 1 of the sequence:",
         "a⟦b<|end|>⟧",

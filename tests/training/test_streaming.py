@@ -35,8 +35,9 @@ class Source:
     def __init__(self, count: int) -> None:
         self.count, self.at = count, 0
 
-    def read(self, state: dict[str, Any] | None = None) -> Any:
+    def read(self, skip: int = 0, state: dict[str, Any] | None = None) -> Any:
         self.at = state["at"] if state else 0
+        assert self.at == skip
         while self.at < self.count:
             self.at += 1
             yield {"number": self.at}

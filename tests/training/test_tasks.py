@@ -12,7 +12,9 @@ import torch
 from datasets import ClassLabel, Dataset, Features, Value
 from pydantic import ValidationError
 
+from tests.data.test_exact_values import OF_TEXTS
 from tests.tiny import tiny_tokenizer
+from zerokit.data.row_dataset import RowDataset
 from zerokit.data.sources import load_examples
 from zerokit.errors import DataError, ModelError, ZerokitError
 from zerokit.recipe import load_recipe
@@ -32,17 +34,17 @@ if TYPE_CHECKING:
 
 
 def made(
-    type_: TaskType, rows: list[dict[str, Any]] | Dataset, known: tuple[str, ...] = (), **section: Any
+    type_: TaskType, rows: list[dict[str, Any]] | RowDataset, known: tuple[str, ...] = (), **section: Any
 ) -> Task:
-    examples = rows if isinstance(rows, Dataset) else Dataset.from_list(rows)
+    examples = rows if isinstance(rows, RowDataset) else RowDataset.of_rows(rows)
     return task_of(TaskSection(type=type_, **section)).with_labels_of(
         examples, Columns(), known, "data.train"
     )
 
 
-def encoded(task: Task, rows: list[dict[str, Any]] | Dataset, tokenizer: Any) -> list[dict[str, Any]]:
-    examples = rows if isinstance(rows, Dataset) else Dataset.from_list(rows)
-    format_ = detect_format(examples.column_names, DataSection(train="x"), task.formats, where="data.train")
+def encoded(task: Task, rows: list[dict[str, Any]] | RowDataset, tokenizer: Any) -> list[dict[str, Any]]:
+    examples = rows if isinstance(rows, RowDataset) else RowDataset.of_rows(rows)
+    format_ = detect_format(examples.columns, DataSection(train="x"), task.formats, where="data.train")
     encoder = task.encoder(tokenizer, format_, Columns())
     seq_len = task.section.seq_len
     return tokenize(examples, encoder, seq_len=seq_len, where="data.train").dataset.to_list()
@@ -84,11 +86,37 @@ def test_texts_and_numbers_of_one_file_are_classes_together(
     assert [row["labels"] for row in encoded(task, rows, tokenizer)] == [1, 0]
 
 
+@pytest.mark.parametrize("name", OF_TEXTS)
+def test_labels_of_files_keep_their_spelling(
+    name: str, tmp_path: Path, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    labels = ("NA", "null", "True", "2021-05-01", "1.0", "01", "1", "001", "nan", "1e5")
+    (tmp_path / name).write_bytes(OF_TEXTS[name]([{"text": "t", "label": label} for label in labels]))
+    rows = load_examples(str(tmp_path / name), where="data.train")
+    task = made("sequence_classification", rows)
+    assert task.labels == tuple(sorted(labels))
+    assert [task.labels[row["labels"]] for row in encoded(task, rows, tokenizer)] == list(labels)
+
+
+@pytest.mark.parametrize("label", [1.5, None, ""])
+def test_what_is_no_label_is_refused_with_its_line(
+    label: Any, tmp_path: Path, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    rows = [{"text": "t", "label": value} for value in ("a", "b", label)]
+    (tmp_path / "a.jsonl").write_bytes(OF_TEXTS["a.jsonl"](rows))
+    loaded = load_examples(str(tmp_path / "a.jsonl"), where="data.train")
+    task = made("sequence_classification", loaded)
+    with pytest.raises(DataError, match="'label' is ") as caught:
+        encoded(task, loaded, tokenizer)
+    assert caught.value.where == "data.train, example 3"
+
+
 def test_classes_keep_the_names_of_the_data_set_and_the_ids_of_the_checkpoint(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     features = Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos"])})
-    rows = Dataset.from_list([{"text": "a", "label": 1}, {"text": "b", "label": 1}], features=features)
+    table = Dataset.from_list([{"text": "a", "label": 1}, {"text": "b", "label": 1}], features=features)
+    rows = RowDataset.of_table(table)
     assert made("sequence_classification", rows).labels == ("neg", "pos")
     task = made("sequence_classification", rows, known=("pos", "unsure", "neg"))
     assert [row["labels"] for row in encoded(task, rows, tokenizer)] == [0, 0]

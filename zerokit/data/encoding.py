@@ -10,7 +10,7 @@ import resource
 import signal
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,6 +97,68 @@ def pieces(text: str) -> Iterator[str]:
     yield text[start:]
 
 
+def described_value(value: Any) -> str:
+    """What a value is, in the words of JSON."""
+    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    kinds |= {str: "text", type(None): "null"}
+    return kinds.get(type(value), f"of type {type(value).__name__}")
+
+
+_CONTENT, _THOUGHTS = "content", ("reasoning_content", "thinking")
+_NEED_CONTENT = ("user", "system")
+"""Roles of messages that can say nothing else."""
+
+
+def check_chat(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse messages whose role or content is not text; content may also be a list of parts.
+
+    A template would print another value as Python does: ``None``, ``True``, ``datetime.datetime(...)``.
+
+    Raises:
+        DataError: the message and its key; without a place.
+    """
+    has_roles = any(message.get("role") is not None for message in messages)
+    for number, message in enumerate(messages, start=1):
+        role, content = message.get("role"), message.get(_CONTENT)
+        for key in ("role", *_THOUGHTS):
+            if not isinstance(message.get(key), str | None):
+                raise _not_text(key, number, f"{described_value(message[key])}, not text")
+        if role is None and has_roles:
+            raise _not_text("role", number, "absent or null")
+        others = message.keys() - {"role", _CONTENT, "name"}
+        can_be_empty = role not in _NEED_CONTENT and any(message[key] is not None for key in others)
+        if content is not None or not can_be_empty:
+            check_content(content, _CONTENT, number)
+
+
+def check_content(content: Any, key: str, number: int) -> None:
+    """Refuse the content of a message that is neither text nor a list of parts.
+
+    Args:
+        content: the value.
+        key: its name.
+        number: of the message, from 1.
+
+    Raises:
+        DataError: the message and its key; without a place.
+    """
+    if content is None:
+        raise _not_text(key, number, "absent or null")
+    if not isinstance(content, str | list):
+        raise _not_text(key, number, f"{described_value(content)}, neither text nor a list of parts")
+    for index, part in enumerate(content if isinstance(content, list) else ()):
+        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+            what = 'not a part, such as {"type": "text", "text": "..."}'
+            raise _not_text(f"{key}[{index}]", number, what)
+        text = part.get("text")
+        if not isinstance(text, str) and (part["type"] == "text" or text is not None):
+            raise _not_text(f"{key}[{index}].text", number, f"{described_value(text)}, not text")
+
+
+def _not_text(key: str, number: int, what: str) -> DataError:
+    return DataError(f"'{key}' of message {number} is {what}", hint="Write text, or remove that example")
+
+
 def render_chat(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any]], **options: Any) -> str:
     """The text of a chat by the tokenizer's template; :func:`encode` it without special tokens.
 
@@ -110,7 +172,7 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any
     """
     try:
         with _limited():
-            return str(tokenizer.apply_chat_template(messages, tokenize=False, **options))
+            text = str(tokenizer.apply_chat_template(messages, tokenize=False, **options))
     except Exception as error:
         # Templates are programs: they raise jinja's errors, or whatever their author chose.
         line = getattr(error, "lineno", None) or _line_of_template(error)
@@ -119,6 +181,11 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any
         if isinstance(error, MemoryError):
             reason = f"takes more than {TEMPLATE_BYTES >> 20} MiB of memory"
         raise DataError(place + reason) from error
+    for message in messages:
+        content = message.get(_CONTENT)
+        if isinstance(content, list) and content and str(content) in text:
+            raise DataError("it does not read content that is a list of parts, and prints the list")
+    return text
 
 
 def _line_of_template(error: Exception) -> int | None:

@@ -31,15 +31,17 @@ def is_builtin(source: str | Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class FileFormat:
-    """How `datasets` reads files."""
+    """How files are read."""
 
-    builder: str
-    """Its name for them."""
+    kind: str
+    """``json``, ``csv``, ``text``, ``parquet`` or ``arrow``."""
     separator: str | None = None
     """Between the columns of a table that is text."""
 
 
 _JSON, _CSV = FileFormat("json"), FileFormat("csv", ",")
+TABLES = ("parquet", "arrow")
+"""Kinds of files that have typed columns; the others are text."""
 _FORMATS = {
     **{".jsonl": _JSON, ".json": _JSON, ".ndjson": _JSON, ".csv": _CSV, ".tsv": FileFormat("csv", "\t")},
     **{".parquet": FileFormat("parquet"), ".arrow": FileFormat("arrow"), ".txt": FileFormat("text")},
@@ -68,7 +70,7 @@ def format_of(file: Path) -> FileFormat | None:
     endings = [ending.lower() for ending in file.suffixes[-2:]]
     if endings and endings[-1] in _COMPRESSED:
         found = _FORMATS.get(endings[0]) if len(endings) > 1 else None
-        return None if found is None or found.builder in ("parquet", "arrow") else found
+        return None if found is None or found.kind in TABLES else found
     return _FORMATS.get(endings[-1]) if endings else None
 
 
@@ -176,7 +178,7 @@ def _below(folder: Path) -> Iterator[Path]:
 def _is_data(file: Path) -> bool:
     found = format_of(file)
     is_computed = file.match("cache-*.arrow") and (file.parent / "dataset_info.json").exists()
-    is_about_data = found is not None and found.builder == "text" and _ABOUT_DATA.match(file.name.lower())
+    is_about_data = found is not None and found.kind == "text" and _ABOUT_DATA.match(file.name.lower())
     is_none = is_computed or is_about_data or file.name in _NO_DATA
     return found is not None and not is_none and file.is_file()
 

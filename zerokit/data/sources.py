@@ -1,35 +1,34 @@
-"""Examples from where users keep them: local files, a Hub data set, or text that is on every machine.
+"""Examples of files, of the Hub and of built-in texts.
 
-Everything is read through the `datasets` library, which memory-maps what it reads, so that a data set
-may be larger than memory.
+Files are read once and stored as an Arrow table in the cache of `datasets`. The table is mapped into memory,
+so that data may be larger than memory. The cache finds a table by the content of the files.
 """
 
 from __future__ import annotations
 
-import csv
-from codecs import BOM_UTF8
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zerokit.data.content import FileContent, digest_files
 from zerokit.data.files import (
     BUILTIN,
-    FileFormat,
+    TABLES,
     common_format,
-    faults_named,
     format_of,
     given_files,
     is_builtin,
-    opened,
 )
 from zerokit.data.full_disk import full_disk_told
-from zerokit.documents import parse_json
-from zerokit.errors import DataError, DocumentError, did_you_mean
+from zerokit.data.rows import read_rows
+from zerokit.errors import DataError, did_you_mean
 from zerokit.hub import not_given
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+    from zerokit.data.json_rows import Rows
+    from zerokit.data.row_dataset import RowDataset
 
 _HELD_OUT = ("held_out", "validation", "test")
 """What the other split of built-in data may be called."""
@@ -43,7 +42,8 @@ def load_examples(
     subset: str | None = None,
     split: str | None = "train",
     text_unit: str = "paragraph",
-) -> Dataset:
+    contents: Mapping[Path, FileContent] | None = None,
+) -> RowDataset:
     """Load a data set.
 
     Args:
@@ -53,19 +53,28 @@ def load_examples(
         split: of a Hub or built-in data set, or of a folder with files of several; None: all files of
             folders, "train" of others.
         text_unit: what one example of a .txt file is: ``paragraph`` or ``line``.
+        contents: of :func:`digest_files`; None reads the files for it.
 
     Raises:
         DataError: missing, malformed, of mixed or unknown formats, or without a single example.
     """
+    from zerokit.data.row_dataset import RowDataset
+
     if isinstance(source, str) and is_builtin(source):
-        return _load_builtin(source, split or "train", where)
+        return RowDataset.of_table(_load_builtin(source, split or "train", where))
     sources = [source] if isinstance(source, str) else list(source)
     if files := given_files(sources, where, split):
-        examples = _load_files(files, where, text_unit)
+        from zerokit.data.table_cache import cached_rows
+
+        found = common_format(files, where)
+        contents = digest_files(files) if contents is None else contents
+        examples = cached_rows(files, found, text_unit, contents, where)
     else:
-        examples = load_hub(sources[0], subset, split or "train", where)
+        examples = RowDataset.of_table(load_hub(sources[0], subset, split or "train", where))
     if len(examples) == 0:
-        raise DataError(f"'{', '.join(sources)}' has no examples", where=where, hint="Give it at least one")
+        raise DataError(
+            f"'{', '.join(sources)}' has no examples", where=where, hint="Give it at least one example"
+        )
     return examples
 
 
@@ -88,49 +97,14 @@ def place_of(source: str | Sequence[str], row: int, *, where: str, split: str | 
 
 
 def _places(file: Path) -> Iterator[str]:
-    """What follows the name of a file, to say where each of its examples stands, in their order."""
+    """What follows the name of a file in the place of each of its examples, in their order."""
     found = format_of(file)
     assert found is not None
-    if found.builder in ("parquet", "arrow"):
-        for number in range(_num_rows(file, found.builder)):
-            yield f", row {number + 1}"
-        return
-    newline = "" if found.builder == "csv" else "\n"
-    with opened(file, "rt", encoding="utf-8-sig", newline=newline) as lines:
-        if found.builder == "csv":
-            rows = csv.reader(lines, delimiter=found.separator or ",")
-            next(rows, None)  # the names of the columns
-            end = rows.line_num
-            for row in rows:
-                if row:
-                    yield f":{end + 1}"
-                end = rows.line_num
-        elif found.builder == "json" and (first := lines.read(1)) == "[":
-            document = parse_json(first + lines.read(), str(file))
-            for number in range(len(document.data)):
-                yield f":{document.line((number,))}"
-        elif found.builder == "json":
-            start = first if first == "\n" else first + lines.readline()
-            for number, line in enumerate(chain([start], lines), start=1):
-                if line.strip():
-                    yield f":{number}"
+    if found.kind in TABLES:
+        from zerokit.data.typed_files import num_rows
 
-
-def _num_rows(file: Path, builder: str) -> int:
-    """Of a table that is no text."""
-    if builder == "parquet":
-        from pyarrow.parquet import read_metadata
-
-        return int(read_metadata(file).num_rows)
-    import pyarrow as pa
-
-    with pa.memory_map(str(file)) as content:
-        try:
-            return sum(batch.num_rows for batch in pa.ipc.open_stream(content))
-        except pa.ArrowInvalid:  # it is no stream, but a file with an index, as polars and feather write them
-            content.seek(0)
-            table = pa.ipc.open_file(content)
-            return sum(table.get_batch(number).num_rows for number in range(table.num_record_batches))
+        return (f", row {number + 1}" for number in range(num_rows(file, found)))
+    return (f":{line}" for line, _ in read_rows(file, found))
 
 
 def _load_builtin(source: str, split: str, where: str) -> Dataset:
@@ -156,102 +130,26 @@ def _load_builtin(source: str, split: str, where: str) -> Dataset:
     )
 
 
-def _load_files(files: list[Path], where: str, text_unit: str) -> Dataset:
-    import datasets
-
-    found = common_format(files, where)
-    options = reading_options(found, text_unit)
-    try:
-        examples = datasets.load_dataset(
-            found.builder, data_files=[str(file) for file in files], split="train", **options
-        )
-        if found.builder == "json":
-            examples.data.table.validate(full=True)  # its reader lets through what is not UTF-8
-        return examples
-    except Exception as error:
-        # datasets wraps whatever the parsers below it raise, each in its own way.
-        if found.builder == "json":
-            locate_json_fault(files)
-        cause = error.__cause__ or error
-        raise DataError(
-            f"cannot read {', '.join(str(file) for file in files)}: {cause}",
-            where=where,
-            hint="Mend the file; it needs at least one example",
-        ) from error
-
-
-def reading_options(found: FileFormat, text_unit: str = "paragraph") -> dict[str, Any]:
-    """What `datasets` is told of a format; `text_unit` as of :func:`load_examples`."""
-    if found.builder == "text":
-        return {"sample_by": text_unit}
-    return {} if found.separator in (None, ",") else {"sep": found.separator}
-
-
-def locate_json_fault(files: list[Path]) -> None:
-    """Raise DataError with the file and line of the first fault; return if there is none."""
-    for file in files:
-        with faults_named(file):
-            _locate_in_file(file)
-
-
-def _locate_in_file(file: Path) -> None:
-    if is_json_list(file):
-        with opened(file) as content:
-            _parse_example(_decoded(content.read(), str(file)), str(file))
-        return
-    is_empty = True
-    with opened(file) as lines:
-        for number, line in enumerate(lines, start=1):
-            text = _decoded(line, f"{file}:{number}", encoding="utf-8-sig" if number == 1 else "utf-8")
-            if text.strip():
-                is_empty = False
-                _parse_example(text.rstrip("\r\n"), str(file), line=number)
-    if is_empty:
-        raise DataError("the file is empty", where=str(file), hint="Give it at least one example")
-
-
-def is_json_list(file: Path) -> bool:
-    """Whether a JSON file is one list of examples, rather than a line for each.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    with faults_named(file), opened(file) as content:
-        start: bytes = content.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
-        while not start.strip() and (more := content.read(64)):
-            start = more
-    return start.lstrip().startswith(b"[")
-
-
-def _decoded(text: bytes, where: str, encoding: str = "utf-8-sig") -> str:
-    try:
-        return text.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise DataError(str(error), where=where, hint="Save it as UTF-8") from None
-
-
-def _parse_example(text: str, file: str, line: int | None = None, *, is_line: bool = False) -> None:
-    """Raise DataError, with its place, where `text` is not JSON of an object, or of a list of them.
+def read_examples(files: Sequence[Path], where: str, *, skip: int = 0) -> Rows:
+    """Read the examples of files one by one; keys that an example lacks are absent.
 
     Args:
-        text: all of a file, or a line of it.
-        file: its name.
-        line: the number of the line, from 1; None: it is all.
-        is_line: whether it is a line, though with blank ones above it for those of the file.
+        files: at least one.
+        where: their place in the user's input, for errors.
+        skip: examples to pass over.
+
+    Raises:
+        DataError: a file is malformed.
     """
-    name = file if line is None else f"{file}:{line}"
-    try:
-        data = parse_json(text, name, is_line=is_line or line is not None).data
-    except DocumentError as error:
-        if line is not None and line > 1:  # once more, with its lines counted in the file
-            _parse_example("\n" * (line - 1) + text, file, is_line=True)
-        raise DataError(error.message, where=error.where if line is None else name, hint=error.hint) from None
-    examples = data if isinstance(data, list) else [data]
-    for example in examples:
-        if not isinstance(example, dict):
-            raise DataError(
-                "an example is not a JSON object", where=name, hint='Write {"text": "..."} or the like'
-            )
+    found = common_format(list(files), where)
+    for file in files:
+        if found.kind in TABLES:
+            from zerokit.data.typed_files import typed_rows
+
+            skip = yield from typed_rows(file, found, skip=skip)
+        else:
+            skip = yield from read_rows(file, found, skip=skip)
+    return skip
 
 
 def load_hub(name: str, subset: str | None, split: str, where: str, **options: Any) -> Any:

@@ -1,26 +1,24 @@
-"""Examples that are read one by one and kept nowhere, of files and data sets too large for that.
-
-They come through `datasets` as an ``IterableDataset``, in the order in which they lie.
-"""
+"""Examples that are read one by one and stored nowhere, of files and data sets too large for that."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from zerokit.data.files import common_format, given_files, is_builtin
-from zerokit.data.sources import (
-    is_json_list,
-    load_examples,
-    load_hub,
-    locate_json_fault,
-    reading_options,
-)
+from zerokit.data.content import sampled_digest
+from zerokit.data.files import TABLES, common_format, given_files, is_builtin
+from zerokit.data.sources import load_examples, load_hub, read_examples
 from zerokit.errors import DataError, ZerokitError
 
 if TYPE_CHECKING:
     from datasets import IterableDataset
+
+    from zerokit.data.json_rows import Row
+    from zerokit.data.row_dataset import RowDataset
+
+_FIRST_ROWS = 100
+"""Examples of JSON, the keys of which are the columns."""
 
 
 class ExampleStream:
@@ -42,76 +40,83 @@ class ExampleStream:
         self._where = where
         sources = [source] if isinstance(source, str) else list(source)
         self._name = ", ".join(sources)
-        self._files: list[Path] = []
-        self._dataset = self._open(sources, subset, split)
-        self._beginning = self._dataset.state_dict()
-        columns = self._dataset.column_names
-        if columns is None:  # of text and tables in CSV, which say so themselves
-            columns = list(next(self.read(), {}))
-        if not columns:
-            raise DataError(f"'{self._name}' has no examples", where=where, hint="Give it at least one")
-        self.columns: list[str] = columns
+        self._files = given_files(sources, where, split)
+        self._builtin: RowDataset | None = None
+        self._hub: IterableDataset | None = None
+        if is_builtin(source):
+            self._builtin = load_examples(source, where=where, split=split)
+        elif not self._files:
+            self._hub = load_hub(sources[0], subset, split, where, streaming=True)
+            self._beginning = self._hub.state_dict()
+        self.columns: list[str] = self._find_columns()
+        if not self.columns:
+            raise DataError(
+                f"'{self._name}' has no examples", where=where, hint="Give it at least one example"
+            )
 
-    def read(self, state: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    def read(self, skip: int = 0, state: dict[str, Any] | None = None) -> Iterator[Row]:
         """The examples, in their order; one reading at a time.
 
         Args:
-            state: what :meth:`state` said after the example before the first one; None begins.
+            skip: examples to pass over.
+            state: what :meth:`state` returned after so many examples.
 
         Raises:
-            DataError: what stands there cannot be read, with its file and line where that is known.
+            DataError: an example cannot be read, with its file and line where that is known.
         """
-        self._dataset.load_state_dict(self._beginning if state is None else state)
+        if self._files:
+            absent = dict.fromkeys(self.columns)
+            for _, row in read_examples(self._files, self._where, skip=skip):
+                yield absent | row
+        elif self._builtin is not None:
+            for index in range(skip, len(self._builtin)):
+                yield self._builtin[index]
+        else:
+            yield from self._read_hub(state)
+
+    def state(self) -> dict[str, Any] | None:
+        """Where the reading of a Hub data set is, as plain data; None of others."""
+        return None if self._hub is None else dict(self._hub.state_dict())
+
+    def content(self) -> str | None:
+        """A digest of the files (:func:`sampled_digest`); None where there are none.
+
+        Raises:
+            DataError: a file cannot be read.
+        """
+        return sampled_digest(self._files) if self._files else None
+
+    def _find_columns(self) -> list[str]:
+        if self._builtin is not None:
+            return self._builtin.columns
+        if self._hub is not None:
+            columns = self._hub.column_names
+            return list(next(self._read_hub(None), {}) if columns is None else columns)
+        found = common_format(self._files, self._where)
+        if found.kind in TABLES:
+            from zerokit.data.typed_files import file_schema
+
+            return list(file_schema(self._files[0], found).names)
+        keys: Row = {}
+        for _, row in islice(read_examples(self._files, self._where), _FIRST_ROWS):
+            keys |= row
+        return list(keys)
+
+    def _read_hub(self, state: dict[str, Any] | None) -> Iterator[Row]:
+        assert self._hub is not None
+        from zerokit.data.row_dataset import RowDecoder
+
+        decode = None if self._hub.features is None else RowDecoder.of_features(self._hub.features)
+        self._hub.load_state_dict(self._beginning if state is None else state)
         try:
-            yield from self._dataset
+            for row in self._hub:
+                yield row if decode is None else decode.row(row)
+        except ZerokitError:
+            raise
         except Exception as error:
             # datasets wraps whatever parsers and the network raise, each in its own way.
-            raise self._problem(error) from error
-
-    def state(self) -> dict[str, Any]:
-        """Where the reading is, as plain data."""
-        return dict(self._dataset.state_dict())
-
-    def _open(self, sources: list[str], subset: str | None, split: str) -> IterableDataset:
-        if len(sources) == 1 and is_builtin(sources[0]):
-            return load_examples(sources[0], where=self._where, split=split).to_iterable_dataset()
-        self._files = given_files(sources, self._where, split)
-        if not self._files:
-            return load_hub(sources[0], subset, split, self._where, streaming=True)
-        found = common_format(self._files, self._where)
-        if found.builder == "json":
-            self._refuse_lists()
-        import datasets
-
-        names = [str(file) for file in self._files]
-        options = {"data_files": names, "split": "train", "streaming": True, **reading_options(found)}
-        try:
-            return datasets.load_dataset(found.builder, **options)
-        except Exception as error:  # as above
-            raise self._problem(error) from error
-
-    def _refuse_lists(self) -> None:
-        """Raise DataError for a file that is one JSON list, which would be read as a whole."""
-        for file in self._files:
-            if is_json_list(file):
-                raise DataError(
-                    "the file is one JSON list, which cannot be streamed",
-                    where=str(file),
-                    hint="Write a line for each example (JSON lines), or remove data.streaming",
-                )
-
-    def _problem(self, error: Exception) -> ZerokitError:
-        """What a person is told of it."""
-        if isinstance(error, ZerokitError):
-            return error
-        try:
-            if self._files and common_format(self._files, self._where).builder == "json":
-                locate_json_fault(self._files)
-        except DataError as found:
-            return found
-        cause = error.__cause__ or error
-        return DataError(
-            f"cannot read '{self._name}': {cause}",
-            where=self._where,
-            hint="Mend the file" if self._files else "Check the network, and resume",
-        )
+            raise DataError(
+                f"cannot read '{self._name}': {error.__cause__ or error}",
+                where=self._where,
+                hint="Check the network, and resume",
+            ) from error

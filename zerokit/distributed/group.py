@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -83,6 +84,18 @@ class RankGroup:
             return result
         self.together(lambda: None)
         return self.together(action)
+
+    def from_node_main(self, action: Callable[[], T]) -> T:
+        """Run `action` on one rank of each node and return its result (picklable) on all ranks of the node.
+
+        Raises:
+            ZerokitError: `action` raised it on any node.
+        """
+        is_main, host = self.ranks.is_node_main, socket.gethostname()
+        own = self.together(lambda: [action()] if is_main else [])
+        results = self.gather_objects((host, own))
+        here = [result for name, of_main in results if name == host for result in of_main]
+        return here[0] if here else action()  # in a rehearsal, that rank may be left out
 
     def broadcast_object(self, value: T) -> T:
         """Rank 0's `value` (picklable), on every rank."""

@@ -104,7 +104,7 @@ def prepare(group: RankGroup, options: Options) -> Job:
     from zerokit.generation.ds_config import plan_engine
     from zerokit.generation.engine import find_device
     from zerokit.generation.model import find_model, read_model
-    from zerokit.generation.prompts import load_prompts, tokenize
+    from zerokit.generation.prompts import digest_prompts, load_prompts, tokenize
     from zerokit.generation.sampling import settle_sampling, try_sampling
 
     given = group.together(lambda: first_look(options, group.ranks))
@@ -117,7 +117,8 @@ def prepare(group: RankGroup, options: Options) -> Job:
     )
     sampling = group.together(lambda: settle_sampling(given, model))
     group.together(lambda: try_sampling(given, sampling, model))
-    prompts = group.node_main_first(lambda: load_prompts(options))
+    contents = group.from_node_main(lambda: digest_prompts(options))
+    prompts = group.node_main_first(lambda: load_prompts(options, contents))
     tokens = group.together(
         lambda: tokenize(
             prompts,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.data.encoding import encode, render_chat
+from zerokit.data.content import FileContent, digest_files
+from zerokit.data.encoding import check_chat, encode, render_chat
 from zerokit.data.files import common_format, given_files
-from zerokit.data.sources import load_examples
+from zerokit.data.sources import load_examples, place_of
 from zerokit.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
@@ -36,8 +38,21 @@ class Prompt:
         return "prompt" if isinstance(self.content, str) else "messages"
 
 
-def load_prompts(options: Options) -> list[Prompt]:
+def digest_prompts(options: Options) -> dict[Path, FileContent]:
+    """The content of the files with prompts.
+
+    Raises:
+        DataError: files are missing or cannot be read.
+    """
+    return digest_files(given_files(options.prompts or (), "--prompts", options.split))
+
+
+def load_prompts(options: Options, contents: Mapping[Path, FileContent] | None = None) -> list[Prompt]:
     """All prompts, in the order of the input. Blank lines of texts are passed over.
+
+    Args:
+        options: name the prompts.
+        contents: of :func:`digest_prompts`; None reads the files for it.
 
     Raises:
         DataError: missing, malformed or empty, without a usable column, or with a row that is no prompt.
@@ -45,27 +60,40 @@ def load_prompts(options: Options) -> list[Prompt]:
     if options.prompts is None:
         return [_from_words(text, number) for number, text in enumerate(options.texts)]
     examples = load_examples(
-        options.prompts, where="--prompts", subset=options.subset, split=options.split, text_unit="line"
+        options.prompts,
+        where="--prompts",
+        subset=options.subset,
+        split=options.split,
+        text_unit="line",
+        contents=contents,
     )
-    column = next((name for name in COLUMNS if name in examples.column_names), None)
+    column = next((name for name in COLUMNS if name in examples.columns), None)
     if column is None:
-        found = ", ".join(f"'{name}'" for name in examples.column_names)
-        near = [name for name in examples.column_names if did_you_mean(name, COLUMNS).startswith("Did")]
+        found = ", ".join(f"'{name}'" for name in examples.columns)
+        near = [name for name in examples.columns if did_you_mean(name, COLUMNS).startswith("Did")]
         rename = f"Rename '{near[0]}'" if near else "Rename the column"
         raise DataError(
             f"'{options.prompts}' has no column 'prompt', 'messages' or 'text', only {found}",
             where="--prompts",
             hint=rename,
         )
-    values = examples[column]
+    values = list(examples.column(column))
     files = given_files(options.prompts, "--prompts", options.split)
-    if files and common_format(files, "--prompts").builder == "text":
+    if files and common_format(files, "--prompts").kind == "text":
         values = [line.rstrip("\r") for line in values if line.strip()]
         if not values:
             raise DataError(
                 f"'{options.prompts}' has only blank lines", where="--prompts", hint="Write a prompt"
             )
-    return [_from_row(value, column, number, options.prompts) for number, value in enumerate(values)]
+    prompts = []
+    for number, value in enumerate(values):
+        try:
+            prompts.append(_from_row(value, column))
+        except DataError as error:
+            row = place_of(options.prompts, number, where="--prompts", split=options.split)
+            where = f"{row}, {_place(number)}" if files else f"{options.prompts}, {_place(number)}"
+            raise DataError(error.message, where=where, hint=error.hint) from None
+    return prompts
 
 
 def tokenize(
@@ -115,35 +143,36 @@ def _from_words(text: str, number: int) -> Prompt:
     return Prompt(text)
 
 
-def _from_row(value: Any, column: str, number: int, source: str) -> Prompt:
-    where = f"{source}, {_place(number)}"
+def _from_row(value: Any, column: str) -> Prompt:
+    """The prompt of a row.
+
+    Raises:
+        DataError: it is none; without a place.
+    """
     if isinstance(value, str) and column != "messages":
         return Prompt(value)
     if not isinstance(value, list) or column == "text":
         expected = "a list of messages" if column == "messages" else "text"
         found = "nothing" if value is None else f"{value!r}"
-        raise DataError(
-            f"expected {expected} in '{column}', found {found}", where=where, hint="Correct that row"
-        )
-    return Prompt(_messages(value, where))
+        raise DataError(f"expected {expected} in '{column}', found {found}", hint="Correct that row")
+    return Prompt(_messages(value))
 
 
-def _messages(value: list[Any], where: str) -> list[Message]:
+def _messages(value: list[Any]) -> list[Message]:
     if not value:
-        raise DataError("has no messages", where=where, hint="Write at least one")
+        raise DataError("has no messages", hint="Write at least one")
     for message in value:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise DataError(
                 "a message is not a mapping with a role",
-                where=where,
                 hint='Write {"role": "user", "content": "..."}',
             )
-    # A file with columns gives every message the keys of all others, with nothing in them.
+    check_chat(value)
+    # Templates test for the presence of keys.
     messages = [{key: item for key, item in message.items() if item is not None} for message in value]
     if messages[-1]["role"] == "assistant":
         raise DataError(
             "the last message is the assistant's, so there is nothing to answer",
-            where=where,
             hint="Remove that message",
         )
     return messages

@@ -6,16 +6,22 @@ What one example becomes is its task's to say, in an :class:`Encoder`; here is w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from zerokit.data.content import code_digest, digest_of
+from zerokit.data.encoding import described_value
 from zerokit.data.full_disk import full_disk_told
 from zerokit.errors import DataError
+from zerokit.extras import versions
 from zerokit.training.packing import best_fit, lengths_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+    from zerokit.data.row_dataset import RowDataset, RowDecoder
 
 Features = dict[str, Any]
 """What a model is given of a sequence, by name: ``input_ids`` and what goes with them."""
@@ -56,7 +62,7 @@ class UnusableError(DataError):
 
 
 class Encoder(ABC):
-    """A batch of examples to features; a picklable callable, so that `datasets` can cache its results."""
+    """Examples to features; picklable, so that `datasets` can cache its results."""
 
     packed_len: int | None = None
     """Tokens of the sequences into which all are packed; None leaves each by itself."""
@@ -73,12 +79,21 @@ class Encoder(ABC):
             UnusableError: it cannot be trained on.
         """
 
-    def __call__(self, batch: dict[str, list[Any]], indices: list[int]) -> dict[str, list[Any]]:
+
+@dataclass(frozen=True)
+class _BatchEncoder:
+    """Batches of a table to features. `datasets` caches the results by all that is in it."""
+
+    encoder: Encoder
+    decode: RowDecoder
+    code: str
+    """A digest of the code that encodes."""
+
+    def __call__(self, batch: Mapping[str, list[Any]], indices: list[int]) -> dict[str, list[Any]]:
         rows: dict[str, list[Any]] = {}
-        for at, index in enumerate(indices):
-            example = {column: values[at] for column, values in batch.items()}
+        for index, example in zip(indices, self.decode(batch), strict=True):
             try:
-                sequences = self.sequences(example)
+                sequences = self.encoder.sequences(example)
             except UnusableError as error:
                 error.index = index
                 raise
@@ -98,7 +113,7 @@ _IS_CUT, _HAS_TARGETS, _TEACHES_NOTHING = "is_cut", "has_targets", "teaches_noth
 
 @full_disk_told()
 def tokenize(
-    examples: Dataset,
+    examples: RowDataset,
     encoder: Encoder,
     *,
     seq_len: int,
@@ -122,9 +137,14 @@ def tokenize(
     def at(index: int) -> str:
         return place(index) if place is not None else f"{where}, example {index + 1}"
 
+    code = digest_of([code_digest("data"), code_digest("training"), versions(), version("tokenizers")])
     try:
-        tokenized = examples.map(
-            encoder, batched=True, with_indices=True, remove_columns=examples.column_names, desc="Tokenizing"
+        tokenized = examples.table.map(
+            _BatchEncoder(encoder, examples.decode, code),
+            batched=True,
+            with_indices=True,
+            remove_columns=examples.table.column_names,
+            desc="Tokenizing",
         )
     except UnusableError as error:
         raise DataError(error.message, where=at(error.index), hint=error.hint) from error
@@ -186,12 +206,6 @@ def text_of(example: dict[str, Any], column: str) -> str:
             f"'{column}' is {described_value(value)}, not text", hint="Mend or remove that example"
         )
     return value
-
-
-def described_value(value: Any) -> str:
-    """What a value is, in the words of JSON."""
-    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
-    return kinds.get(type(value), f"of type {type(value).__name__}")
 
 
 def _enough_to_pack(tokenized: Dataset) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zerokit.data.content import FileContent, digest_files
 from zerokit.data.files import given_files, is_builtin, left_out
 from zerokit.data.full_disk import full_disk_told
 from zerokit.data.sources import load_examples, place_of
@@ -14,8 +16,7 @@ from zerokit.data.streams import ExampleStream
 from zerokit.errors import DataError
 
 if TYPE_CHECKING:
-    from datasets import Dataset
-
+    from zerokit.data.row_dataset import RowDataset
     from zerokit.recipe import LoadedRecipe
 
 
@@ -26,7 +27,7 @@ _MOST_NAMED = 4
 class Examples:
     """Examples as the data files have them, each with its place there."""
 
-    dataset: Dataset | ExampleStream
+    dataset: RowDataset | ExampleStream
     source: str | list[str]
     where: str
     rows: Sequence[int] | None = None
@@ -59,11 +60,10 @@ class Examples:
     @property
     def columns(self) -> list[str]:
         """Of an example."""
-        dataset = self.dataset
-        return dataset.columns if isinstance(dataset, ExampleStream) else list(dataset.column_names)
+        return self.dataset.columns
 
     @property
-    def loaded(self) -> Dataset:
+    def loaded(self) -> RowDataset:
         """Those that are not streamed."""
         assert not isinstance(self.dataset, ExampleStream)
         return self.dataset
@@ -73,15 +73,13 @@ class Examples:
         row = index if self.rows is None else int(self.rows[index])
         return place_of(self.source, row, where=self.where, split=self.split)
 
-    def first(self, count: int) -> Dataset:
+    def first(self, count: int) -> RowDataset:
         """So many of them, loaded."""
         if not isinstance(self.dataset, ExampleStream):
-            return self.dataset.select(range(min(count, len(self.dataset))))
-        from datasets import Dataset
+            return self.dataset.first(count)
+        from zerokit.data.row_dataset import RowDataset
 
-        return Dataset.from_list(
-            [example for _, example in zip(range(count), self.dataset.read(), strict=False)]
-        )
+        return RowDataset.of_rows(islice(self.dataset.read(), count))
 
 
 def named_sources(loaded: LoadedRecipe) -> Iterator[tuple[str | list[str], str, str]]:
@@ -100,37 +98,60 @@ def named_sources(loaded: LoadedRecipe) -> Iterator[tuple[str | list[str], str, 
         yield data.train, loaded.where("data", "train"), "held_out"
 
 
+def digest_sources(loaded: LoadedRecipe) -> dict[Path, FileContent]:
+    """The content of all files that the recipe reads, except those that are streamed.
+
+    Raises:
+        DataError: files are missing or cannot be read.
+    """
+    (train, *others) = named_sources(loaded)
+    named = others if loaded.recipe.data.streaming else [train, *others]
+    return digest_files(file for source in named for file in given_files(*source))
+
+
 @full_disk_told()
-def given_examples(loaded: LoadedRecipe, seed: int) -> tuple[Examples, Examples | None]:
+def given_examples(
+    loaded: LoadedRecipe, seed: int, contents: Mapping[Path, FileContent] | None = None
+) -> tuple[Examples, Examples | None]:
     """Training and held-out examples.
 
     Args:
         loaded: the recipe.
         seed: by which a share is held out.
+        contents: of :func:`digest_sources`; None reads the files for it.
 
     Raises:
         DataError: they are missing or malformed.
     """
     data = loaded.recipe.data
     (_, where, _), *others = named_sources(loaded)
-    load = ExampleStream if data.streaming else load_examples
-    train: Any = load(data.train, where=where, subset=data.subset, split=data.train_split)
+    contents = digest_sources(loaded) if contents is None else contents
+    options: dict[str, Any] = {"where": where, "subset": data.subset, "split": data.train_split}
+    train: Any = (
+        ExampleStream(data.train, **options)
+        if data.streaming
+        else load_examples(data.train, **options, contents=contents)
+    )
     rows: Sequence[int] | None = None
     held_out = None
     if others:
-        held_out = _held_out(loaded, *others[0])
+        held_out = _held_out(loaded, *others[0], contents)
     elif not data.streaming and data.eval_fraction > 0 and len(train) > 1:
         size = max(1, round(len(train) * data.eval_fraction))
-        parts = train.train_test_split(test_size=size, seed=seed)
-        numbers = train.from_dict({"row": range(len(train))}).train_test_split(test_size=size, seed=seed)
-        train, rows = parts["train"], numbers["train"]["row"]
-        held_out = Examples(parts["test"], data.train, where, numbers["test"]["row"], data.train_split)
+        (train, rows), (test, test_rows) = train.split(size, seed)
+        held_out = Examples(test, data.train, where, test_rows, data.train_split)
     if not data.streaming and data.max_examples is not None:  # a stream stops by itself
-        train = train.select(range(min(data.max_examples, len(train))))
+        train = train.first(data.max_examples)
     return Examples(train, data.train, where, rows, data.train_split), held_out
 
 
-def _held_out(loaded: LoadedRecipe, source: str | list[str], where: str, split: str) -> Examples:
+def _held_out(
+    loaded: LoadedRecipe,
+    source: str | list[str],
+    where: str,
+    split: str,
+    contents: Mapping[Path, FileContent],
+) -> Examples:
     """Held-out examples, as they are named.
 
     Raises:
@@ -155,7 +176,7 @@ def _held_out(loaded: LoadedRecipe, source: str | list[str], where: str, split: 
             hint="Name others in data.eval or data.train, leave it to data.eval_fraction, or name the "
             "file itself in both to see what the model remembers",
         )
-    dataset = load_examples(source, where=where, subset=data.subset, split=split)
+    dataset = load_examples(source, where=where, subset=data.subset, split=split, contents=contents)
     return Examples(dataset, source, where, split=split, also_trained=names)
 
 

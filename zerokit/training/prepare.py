@@ -26,7 +26,7 @@ from zerokit.training.arguments import (
 from zerokit.training.checksums import check_resumed
 from zerokit.training.examples import Tokenized, tokenize
 from zerokit.training.folder import OutputFolder
-from zerokit.training.given import Examples, given_examples
+from zerokit.training.given import Examples, digest_sources, given_examples
 from zerokit.training.identity import Identity, identify
 from zerokit.training.model import (
     PreparedModel,
@@ -159,7 +159,7 @@ def prepare(
         group.together(lambda: output.check(loaded))
     group.together(lambda: check_peft_keys(loaded))
     folder = group.node_main_first(lambda: find_checkpoint(recipe.model, loaded.where("model", "path")))
-    examples, held_out = group.node_main_first(lambda: given_examples(loaded, _seed(resolved)))
+    examples, held_out = _given_examples(group, loaded, resolved)
     if group.ranks.is_main:
         for line in (examples.left_out, None if held_out is None else held_out.overlap):
             if line:
@@ -241,7 +241,7 @@ def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
     model = loaded.recipe.model
     folder = group.node_main_first(lambda: find_checkpoint(model, loaded.where("model", "path")))
     resolved = _resolve(group, loaded)
-    examples, held_out = group.node_main_first(lambda: given_examples(loaded, _seed(resolved)))
+    examples, held_out = _given_examples(group, loaded, resolved)
     task = group.together(lambda: _task(loaded, folder, examples))
     tell_twins(group, examples, held_out, loaded, task)
     tokenizer = _get_tokenizer(group, loaded, folder, examples, task)
@@ -251,6 +251,14 @@ def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
     sequences = _tokenize(group, replace(examples, dataset=first), tokenizer, loaded, task, "train")
     if group.ranks.is_main:
         show(sequences, task, tokenizer, count)
+
+
+def _given_examples(
+    group: RankGroup, loaded: LoadedRecipe, resolved: Resolved
+) -> tuple[Examples, Examples | None]:
+    """The examples of the recipe; one rank of each node reads the files, the others the cache."""
+    contents = group.from_node_main(lambda: digest_sources(loaded))
+    return group.node_main_first(lambda: given_examples(loaded, _seed(resolved), contents))
 
 
 def _resolve(group: RankGroup, loaded: LoadedRecipe) -> Resolved:
@@ -343,7 +351,7 @@ def _get_tokenizer(
     tokenizer = None
     if group.ranks.is_main or is_rehearsal():  # in which there may be no other rank
         # What is no text is named with its place when it is tokenized.
-        texts = (text for column in used for text in examples.loaded[column] if isinstance(text, str))
+        texts = (text for name in used for text in examples.loaded.column(name) if isinstance(text, str))
         tokenizer = train_tokenizer(texts, vocab_size, mask=task.needs == "mask")
     return group.broadcast_object(tokenizer)
 
@@ -375,18 +383,18 @@ def _tokenize(
 ) -> Dataset:
     """Tokenize on one rank per node and then, from its cache, on the others; say what did not fit."""
     recipe = loaded.recipe
-    dataset, where = examples.loaded, examples.where
+    dataset, columns, where = examples.loaded, examples.columns, examples.where
     seq_len = recipe.task.seq_len
 
     def tokenize_here() -> Tokenized:
-        format_ = detect_format(dataset.column_names, recipe.data, task.formats, where=where)
+        format_ = detect_format(columns, recipe.data, task.formats, where=where)
         encoder = task.encoder(tokenizer, format_, recipe.data.columns)
         return tokenize(dataset, encoder, seq_len=seq_len, where=where, place=examples.place)
 
     tokenized = group.node_main_first(tokenize_here)
     if group.ranks.is_main and which == "train":
-        format_ = detect_format(dataset.column_names, recipe.data, task.formats, where=where)
-        what = described(format_, recipe.data.columns, dataset.column_names, tokenizer)
+        format_ = detect_format(columns, recipe.data, task.formats, where=where)
+        what = described(format_, recipe.data.columns, columns, tokenizer)
         encoder = task.encoder(tokenizer, format_, recipe.data.columns)
         joined = "" if encoder.packed_len is None or encoder.apart else "; joined and cut into full sequences"
         labels = described_labels(task.labels)

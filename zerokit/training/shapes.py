@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from zerokit.data.encoding import check_content
 from zerokit.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
@@ -138,12 +139,12 @@ def messages_of(conversation: Any) -> Any:
     Lists that are no such conversation are returned as they are, for the caller to name.
 
     Raises:
-        DataError: somebody speaks in it who is not known; without a place.
+        DataError: a speaker is not known, or what one says is not text; without a place.
     """
     if not isinstance(conversation, list) or not all(isinstance(turn, dict) for turn in conversation):
         return conversation
     messages = []
-    for turn in conversation:
+    for number, turn in enumerate(conversation, start=1):
         speaker = turn.get("from")
         if speaker is None:
             messages.append(turn)
@@ -153,7 +154,8 @@ def messages_of(conversation: Any) -> Any:
                 hint=did_you_mean(str(speaker), list(ROLES)),
             )
         else:
-            messages.append({"role": ROLES[speaker], "content": turn.get("value")})
+            check_content(turn.get("value"), "value", number)
+            messages.append({"role": ROLES[speaker], "content": turn["value"]})
     roles = [message.get("role") for message in messages]
     # Files of shared links often begin in the middle, with an answer whose question is elsewhere.
     while roles and roles[0] == "assistant":

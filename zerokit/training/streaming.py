@@ -44,7 +44,7 @@ class Position:
     example: int = 0
     """The number of its first example in the data."""
     state: dict[str, Any] | None = None
-    """Of the reader, before that example."""
+    """Of the reader of a Hub data set, before that example."""
     taken: int = 0
 
 
@@ -197,7 +197,7 @@ class Stream:
         kept = self.first if begin == Position() else None
         at = begin if kept is None else kept.end
         left = None if self.max_examples is None else max(self.max_examples - at.example, 0)
-        reading = islice(self.source.read(at.state), left)
+        reading = islice(self.source.read(at.example, at.state), left)
         ahead = _Ahead(self._filled(reading, begin) if kept is None else iter([kept]))
         while (buffer := ahead.whole()).num_examples:
             ahead = _Ahead(self._filled(reading, buffer.end))

@@ -10,8 +10,7 @@ from zerokit import console
 from zerokit.training.shapes import detect_format, used_columns
 
 if TYPE_CHECKING:
-    from datasets import Dataset
-
+    from zerokit.data.row_dataset import RowDataset
     from zerokit.distributed.group import RankGroup
     from zerokit.recipe import LoadedRecipe
     from zerokit.training.given import Examples
@@ -66,16 +65,15 @@ def twins_line(train: Examples, held_out: Examples | None, loaded: LoadedRecipe,
     )
 
 
-def _hashes(examples: Dataset, columns: Collection[str]) -> Iterator[int]:
+def _hashes(examples: RowDataset, columns: Collection[str]) -> Iterator[int]:
     """Of what each example has in `columns`: equal where they are, within this process."""
-    for batch in examples.select_columns(list(columns)).iter(batch_size=1000):
-        for values in zip(*(batch[column] for column in columns), strict=True):
-            example = _without_none(dict(zip(columns, values, strict=True)))
-            yield hash(json.dumps(example, sort_keys=True, default=str))
+    for row in examples:
+        example = _without_none({column: row[column] for column in columns})
+        yield hash(json.dumps(example, sort_keys=True, default=str))
 
 
 def _without_none(value: Any) -> Any:
-    """datasets fills in None for keys that other examples of a file have."""
+    """A value without what is None: absent, or null."""
     if isinstance(value, dict):
         return {key: _without_none(one) for key, one in value.items() if one is not None}
     return [_without_none(one) for one in value] if isinstance(value, list) else value

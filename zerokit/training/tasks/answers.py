@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from zerokit.data.encoding import encode, render_chat
+from zerokit.data.encoding import check_chat, described_value, encode, render_chat
 from zerokit.errors import DataError, nearest
 from zerokit.training.examples import (
     IGNORED,
     Encoded,
     Encoder,
     UnusableError,
-    described_value,
     text_of,
     text_or_none,
 )
@@ -183,6 +182,10 @@ class AnswerEncoder(Encoder):
             self._fail_chat("has no messages")
         if not all(isinstance(turn, dict) for turn in messages):
             self._fail_chat("has a message that is not an object with 'role' and 'content'")
+        try:
+            check_chat(messages)
+        except DataError as error:
+            raise UnusableError(error.message, hint=error.hint) from error
         turns = [_without_none(turn) for turn in messages]
         sequences: list[tuple[list[int], list[bool]]] = []
         for end, turn in enumerate(turns, start=1):
@@ -299,7 +302,7 @@ def _turn(role: str, content: str) -> dict[str, str]:
 
 
 def _without_none(turn: Any) -> Any:
-    """datasets fills the keys that some messages lack with None; templates test for presence."""
+    """A message without keys that are null: templates test for presence."""
     if not isinstance(turn, dict):
         return turn
     return {key: value for key, value in turn.items() if value is not None}

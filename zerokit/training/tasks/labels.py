@@ -7,13 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from zerokit.data.encoding import described_value
 from zerokit.errors import DataError, did_you_mean, visible
-from zerokit.training.examples import Encoder, UnusableError, described_value
+from zerokit.training.examples import Encoder, UnusableError
 from zerokit.training.tasks.task import Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from zerokit.data.row_dataset import RowDataset
     from zerokit.recipe.model import Columns
 
 
@@ -106,15 +108,16 @@ def in_order(labels: Iterable[str]) -> tuple[str, ...]:
 
 def found_labels(values: Iterable[Any], column: str) -> tuple[str, ...]:
     """The labels among `values`, :func:`in_order`; what is none is named when its example is encoded."""
-    found = []
+    found = set()
     for value in values:
         with suppress(UnusableError):
-            found.append(label_text(value, None, column))
+            found.add(label_text(value, None, column))
     return in_order(found)
 
 
-def names_of(feature: Any) -> tuple[str, ...] | None:
+def names_of(examples: RowDataset, column: str) -> tuple[str, ...] | None:
     """What a data set calls its classes: those of a column of `ClassLabel`, or of lists of it."""
+    feature = examples.table.features.get(column)
     feature = getattr(feature, "feature", feature)
     names = getattr(feature, "names", None)
     return None if names is None else tuple(names)

@@ -16,9 +16,9 @@ from zerokit.training.tasks.labels import LabelEncoder, LabelledTask, classes_of
 
 if TYPE_CHECKING:
     import torch
-    from datasets import Dataset
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+    from zerokit.data.row_dataset import RowDataset
     from zerokit.recipe.model import Columns, Format
     from zerokit.reporting.tables import StyledLine
     from zerokit.training.tasks.task import Collator
@@ -33,23 +33,17 @@ class SequenceClassification(LabelledTask):
     counts = "example"
 
     def with_labels_of(
-        self, examples: Dataset, columns: Columns, known: Sequence[str], where: str
+        self, examples: RowDataset, columns: Columns, known: Sequence[str], where: str
     ) -> SequenceClassification:
-        from pyarrow import BaseExtensionType
-        from pyarrow.types import is_nested
-
-        kind = examples.features.arrow_schema.field(columns.label).type
-        if is_nested(kind):
+        values = list(examples.column(columns.label))
+        if any(isinstance(value, list | dict) for value in values):
             raise DataError(
                 f"'{columns.label}' is a list or an object: each text has one label here, not several",
                 where=where,
                 hint="Write one text or whole number, or train a model for each label",
             )
-        names = names_of(examples.features[columns.label])
-        # Texts and numbers in one column are JSON to datasets, whose values nothing tells apart for it.
-        is_mixed = isinstance(kind, BaseExtensionType)
-        values = examples[columns.label] if is_mixed else examples.unique(columns.label)
-        found = names or found_labels(values, columns.label)
+        names = names_of(examples, columns.label)
+        found = found_labels(values, columns.label) if names is None else names
         most = len(examples) // 2 if names is None else None
         labels = classes_of(found, known, columns.label, where, most=most)
         return replace(self, labels=labels, names=names)

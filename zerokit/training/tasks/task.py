@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+    from zerokit.data.row_dataset import RowDataset
     from zerokit.recipe import LoadedRecipe
     from zerokit.reporting.tables import StyledLine
     from zerokit.training.packing import Layout
@@ -72,7 +73,9 @@ class Task(ABC):
     def marked(self, sequence: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Iterator[StyledLine]:
         """The lines in which a preview shows a sequence, with what is trained on marked."""
 
-    def with_labels_of(self, examples: Dataset, columns: Columns, known: Sequence[str], where: str) -> Task:
+    def with_labels_of(
+        self, examples: RowDataset, columns: Columns, known: Sequence[str], where: str
+    ) -> Task:
         """This task with the classes that the training examples name.
 
         Args:

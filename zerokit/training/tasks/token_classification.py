@@ -8,18 +8,18 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import ModelKind
-from zerokit.data.encoding import encode_whole
+from zerokit.data.encoding import described_value, encode_whole
 from zerokit.errors import visible
 from zerokit.reporting.tables import STRONG
-from zerokit.training.examples import IGNORED, Encoded, Encoder, UnusableError, described_value
+from zerokit.training.examples import IGNORED, Encoded, Encoder, UnusableError
 from zerokit.training.tasks.labels import LabelEncoder, LabelledTask, classes_of, found_labels, names_of
 from zerokit.training.tokenizer import FAST, check_tells_words
 
 if TYPE_CHECKING:
     import torch
-    from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
+    from zerokit.data.row_dataset import RowDataset
     from zerokit.recipe.model import Columns, Format
     from zerokit.reporting.tables import StyledLine
     from zerokit.training.tasks.task import Collator
@@ -37,10 +37,10 @@ class TokenClassification(LabelledTask):
     counts = "word"
 
     def with_labels_of(
-        self, examples: Dataset, columns: Columns, known: Sequence[str], where: str
+        self, examples: RowDataset, columns: Columns, known: Sequence[str], where: str
     ) -> TokenClassification:
-        names = names_of(examples.features[columns.tags])
-        lists = (tags for tags in examples[columns.tags] if isinstance(tags, list))
+        names = names_of(examples, columns.tags)
+        lists = (tags for tags in examples.column(columns.tags) if isinstance(tags, list))
         found = names or found_labels(chain.from_iterable(lists), columns.tags)
         return replace(self, labels=classes_of(found, known, columns.tags, where), names=names)
 

@@ -1,0 +1,92 @@
+"""Digests of data files by their content: a file that replaces another may have its path, size and time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from zerokit.data.files import faults_named
+
+_BLOCK = 1 << 20
+"""Bytes that are read at once."""
+
+SAMPLED_BYTES = 1 << 30
+"""Bytes that :func:`sampled_digest` reads at most."""
+
+
+@dataclass(frozen=True)
+class FileContent:
+    """The content of a file, and the state of the file when it was read."""
+
+    digest: str
+    state: tuple[int, ...]
+
+
+def digest_files(files: Iterable[Path]) -> dict[Path, FileContent]:
+    """The content of each file; reads all of them once.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    return {file: _digest_file(file) for file in dict.fromkeys(files)}
+
+
+def file_state(file: Path) -> tuple[int, ...]:
+    """Inode, size and time of a file, which differ if it changes while it is read."""
+    state = file.stat()
+    return state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def _digest_file(file: Path) -> FileContent:
+    from xxhash import xxh3_128  # 5 GB/s, three times as fast as SHA-256
+
+    digest, buffer = xxh3_128(), memoryview(bytearray(_BLOCK))
+    with faults_named(file):
+        state = file_state(file)
+        with file.open("rb", buffering=0) as content:
+            while size := content.readinto(buffer):
+                digest.update(buffer[:size])
+    return FileContent(digest.hexdigest(), state)
+
+
+def sampled_digest(files: Collection[Path]) -> str:
+    """A digest of the sizes of files and of at most 1 GiB of their content, in blocks spread evenly.
+
+    Files of less than 1 GiB in total are read completely.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    from xxhash import xxh3_128
+
+    digest = xxh3_128()
+    sizes = []
+    for file in files:
+        with faults_named(file):
+            sizes.append(file.stat().st_size)
+    stride = _BLOCK * max(1, -(-sum(sizes) // SAMPLED_BYTES))
+    for file, size in zip(files, sizes, strict=True):
+        digest.update(f"{size};".encode())
+        with faults_named(file), file.open("rb", buffering=0) as content:
+            for start in range(0, size, stride):
+                content.seek(start)
+                digest.update(content.read(_BLOCK))
+    return digest.hexdigest()
+
+
+@cache
+def code_digest(package: str) -> str:
+    """A digest of the source files of a package of zerokit, such as ``data``."""
+    folder = Path(__file__).parent.parent / package
+    return digest_of(sorted(source.read_text(encoding="utf-8") for source in folder.rglob("*.py")))
+
+
+def digest_of(value: Any) -> str:
+    """A digest of plain data."""
+    from xxhash import xxh3_128
+
+    return xxh3_128(json.dumps(value).encode()).hexdigest()

@@ -1,0 +1,233 @@
+"""Rows of JSON files: one list of objects, or an object on each line. Each row is exactly what is written."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from codecs import BOM_UTF8
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from pydantic_core import from_json
+
+from zerokit.data.files import faults_named, opened
+from zerokit.data.text_file import decoded, line_chunks, opened_text
+from zerokit.documents import parse_json
+from zerokit.errors import DataError, DocumentError
+
+Row = dict[str, Any]
+Rows = Generator[tuple[int, Row], None, int]
+"""The line on which each row begins, from 1, and the row. Returns how many rows are left to pass over."""
+
+_CHUNK = 1 << 20
+"""Characters of a list that are read at once."""
+_LARGE_LIST = 16 << 20
+"""Bytes above which the slow reader, which knows the usual causes of faults, does not read a list."""
+_SPACE = re.compile(r"[ \t\n\r]*")
+_HALF_OF_A_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
+MAX_DEPTH = 200
+"""Levels of brackets, as pydantic's reader has it."""
+_MARK = "\ufeff"
+
+
+class _DuplicateKeyError(Exception):
+    """A key that an object has twice."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Row:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _DuplicateKeyError
+    return found
+
+
+def _number(text: str) -> float:
+    if math.isinf(number := float(text)):
+        raise ValueError(f"{text} does not fit a float")
+    return number
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number, parse_constant=_refuse_constant)
+_FAULTS = (ValueError, RecursionError, _DuplicateKeyError)
+"""Raised for what is not JSON."""
+
+
+def is_json_list(file: Path) -> bool:
+    """Whether a JSON file is one list, not lines.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    with faults_named(file), opened(file) as content:
+        start: bytes = content.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
+        while not start.strip() and (more := content.read(64)):
+            start = more
+    return start.lstrip().startswith(b"[")
+
+
+def json_rows(file: Path, *, skip: int = 0) -> Rows:
+    """Read the rows of a JSON file one by one.
+
+    Args:
+        file: may be compressed.
+        skip: rows to pass over.
+
+    Raises:
+        DataError: the file is malformed, with file and line.
+    """
+    if is_json_list(file):
+        for number, _, row in list_rows(file):
+            if skip:
+                skip -= 1
+            else:
+                yield number, row
+        return skip
+    for first, chunk in line_chunks(file):
+        for number, line in _lines(chunk, first):
+            if skip:
+                skip -= 1
+            else:
+                yield number, _line_row(line, file, number)[1]
+    return skip
+
+
+def list_rows(file: Path) -> Iterator[tuple[int, str, Row]]:
+    """The line, the text and the value of each item of a file that is one list.
+
+    Raises:
+        DataError: as of :func:`json_rows`.
+    """
+    with opened_text(file, "\n") as content:
+        for number, text, row in _items(content, file):
+            _check_example(row, f"{file}:{number}")
+            yield number, text, row
+
+
+def chunk_rows(chunk: bytes, file: Path, first: int) -> Iterator[tuple[str, Row]]:
+    """The text and the value of each row of :func:`line_chunks`.
+
+    Raises:
+        DataError: as of :func:`json_rows`.
+    """
+    return (_line_row(line, file, number) for number, line in _lines(chunk, first))
+
+
+def _lines(chunk: bytes, first: int) -> Iterator[tuple[int, bytes]]:
+    """Each line that is not blank, with its number."""
+    numbered = enumerate(chunk.split(b"\n"), start=first)
+    return ((number, line) for number, line in numbered if line and not line.isspace())
+
+
+def _line_row(line: bytes, file: Path, number: int) -> tuple[str, Row]:
+    text = decoded(line, f"{file}:{number}").removeprefix(_MARK)  # which joined files have
+    try:
+        row = _DECODER.decode(text)
+        _check(text, row)
+    except _FAULTS as error:
+        _fail_line(text, file, number, error)
+    _check_example(row, f"{file}:{number}")
+    return text, row
+
+
+def _items(content: IO[str], file: Path) -> Iterator[tuple[int, str, Any]]:
+    """The line, text and value of each item of a list of JSON; keeps a part of the list in memory.
+
+    Raises:
+        DataError: it is not one list of JSON.
+    """
+    text, at, line = "", 0, 1
+    separator = "["
+    while True:
+        try:
+            mark = _after_space(text, at)
+            if separator == "," and text[mark] == "]":
+                break
+            if text[mark] != separator:
+                raise ValueError(f"expected '{separator}' or ']'")
+            start = _after_space(text, mark + 1)
+            if separator == "[" and text[start] == "]":
+                at, separator = start, ","
+                continue
+            value, end = _DECODER.raw_decode(text, start)
+            _check(text[start:end], value)
+            if end == len(text):  # a number may go on
+                raise IndexError
+        except (*_FAULTS, IndexError) as error:
+            more = "" if isinstance(error, _DuplicateKeyError) else content.read(max(_CHUNK, len(text) - at))
+            if not more:
+                _fail_list(file, line, error)
+            line += text.count("\n", 0, at)
+            text, at = text[at:] + more, 0
+            continue
+        line += text.count("\n", at, start)
+        yield line, text[start:end], value
+        line += text.count("\n", start, end)
+        at, separator = end, ","
+    rest = text[mark + 1 :]
+    while not rest.strip():
+        if not (rest := content.read(_CHUNK)):
+            return
+    _fail_list(file, line, ValueError("text after the list"))
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    assert found is not None  # the pattern matches the empty string
+    return found.end()
+
+
+def _check(text: str, value: Any) -> None:
+    """Raise ValueError for half of a character, which UTF-8 cannot write, and for deep nesting."""
+    if _HALF_OF_A_CHARACTER.search(text):
+        json.dumps(value, ensure_ascii=False).encode()
+    if text.count("[") + text.count("{") > MAX_DEPTH and is_too_deep(text):
+        raise ValueError(f"is nested too deeply, by more than {MAX_DEPTH} levels")
+
+
+def is_too_deep(text: str | bytes) -> bool:
+    """Whether a row of JSON has more levels than are read back from the cache."""
+    try:
+        from_json(text)
+    except ValueError:
+        return True
+    return False
+
+
+def _check_example(row: Any, where: str) -> None:
+    if not isinstance(row, dict):
+        raise DataError(
+            "an example is not a JSON object", where=where, hint='Write {"text": "..."} or the like'
+        )
+
+
+def _fail_line(text: str, file: Path, line: int, error: Exception) -> NoReturn:
+    """Raise DataError with the place and the usual cause of a line that is not JSON."""
+    _raise_fault("\n" * (line - 1) + text.rstrip("\r\n"), file, is_line=True)
+    raise DataError(str(error), where=f"{file}:{line}", hint="Write one JSON object on each line")
+
+
+def _fail_list(file: Path, line: int, error: Exception) -> NoReturn:
+    """Raise DataError with the place and the usual cause of what is not a list of JSON."""
+    with opened(file) as content:
+        start: bytes = content.read(_LARGE_LIST + 1)
+    if len(start) <= _LARGE_LIST:
+        _raise_fault(start.decode("utf-8-sig"), file)
+    raise DataError(
+        f"not a list of JSON objects: {error}", where=f"{file}:{line}", hint="Write one object on each line"
+    )
+
+
+def _raise_fault(text: str, file: Path, *, is_line: bool = False) -> None:
+    """Raise DataError with the place and the usual cause of the first fault of JSON, if there is one."""
+    try:
+        parse_json(text, str(file), is_line=is_line)
+    except DocumentError as found:
+        is_of_lines = is_line and found.message.startswith(("the line ends", "a second JSON value"))
+        hint = "Write each example on one line" if is_of_lines else found.hint
+        raise DataError(found.message, where=found.where, hint=hint) from None

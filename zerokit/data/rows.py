@@ -1,0 +1,132 @@
+"""Rows of text files, exactly as they are written: a string stays a string, whatever it looks like."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from zerokit.data.files import FileFormat
+from zerokit.data.json_rows import Rows, json_rows
+from zerokit.data.text_file import opened_text
+from zerokit.errors import DataError
+
+_CHUNK = 1 << 20
+"""Characters that are read at once."""
+
+
+def read_rows(file: Path, format_: FileFormat, *, text_unit: str = "paragraph", skip: int = 0) -> Rows:
+    """Read the rows of a text file one by one.
+
+    Args:
+        file: may be compressed.
+        format_: its format: JSON, a table of text, or text.
+        text_unit: what a row of text is: ``paragraph`` or ``line``.
+        skip: rows to pass over.
+
+    Raises:
+        DataError: the file is malformed, with file and line.
+    """
+    if format_.kind == "json":
+        return json_rows(file, skip=skip)
+    if format_.kind == "csv":
+        return _table_rows(file, format_, skip)
+    return _lines(file, skip) if text_unit == "line" else _paragraphs(file, skip)
+
+
+def cell_chunks(file: Path, format_: FileFormat, size: int) -> Iterator[list[list[str]]]:
+    """The cells of rows of a table of text, of several rows at a time; first those of the names, alone.
+
+    A row may have fewer cells than there are names.
+
+    Raises:
+        DataError: the table is malformed, with file and line.
+    """
+    with opened_text(file, "") as text:
+        reader = _reader(text, format_)
+        try:
+            names = next(filter(None, reader), None)
+            if names is None:
+                return
+            yield [_column_names(names, f"{file}:{reader.line_num}")]
+            while chunk := list(islice(reader, size)):
+                if max(map(len, chunk)) > len(names):
+                    raise csv.Error
+                yield chunk if all(chunk) else list(filter(None, chunk))  # without blank lines
+        except csv.Error:
+            for _ in _table_rows(file, format_, 0):
+                pass
+            raise
+
+
+def _reader(text: IO[str], format_: FileFormat) -> Any:
+    csv.field_size_limit(sys.maxsize)
+    return csv.reader(text, delimiter=format_.separator or ",", strict=True)
+
+
+def _table_rows(file: Path, format_: FileFormat, skip: int) -> Rows:
+    with opened_text(file, "") as text:
+        reader = _reader(text, format_)
+        names: list[str] = []
+        start = 1
+        while True:
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                raise DataError(
+                    f"the table cannot be read: {error}",
+                    where=f"{file}:{start}",
+                    hint='Put a cell with quotes in quotes, and double those within: "a ""b"" c"',
+                ) from None
+            if cells is None:
+                return skip
+            if len(cells) > len(names) > 0:
+                raise DataError(
+                    f"the row has {len(cells)} cells, but the first row names {len(names)} columns",
+                    where=f"{file}:{start}",
+                    hint="Put cells with separators in quotes",
+                )
+            if cells and not names:
+                names = _column_names(cells, f"{file}:{start}")
+            elif cells and skip:
+                skip -= 1
+            elif cells:  # else a blank line
+                yield start, dict(zip(names, cells, strict=False))
+            start = reader.line_num + 1
+
+
+def _column_names(row: list[str], where: str) -> list[str]:
+    names = [name or f"Unnamed: {number}" for number, name in enumerate(row)]  # as pandas names its index
+    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    if twice is not None:
+        raise DataError(f"two columns have the name '{twice}'", where=where, hint="Rename or remove one")
+    return names
+
+
+def _lines(file: Path, skip: int) -> Rows:
+    with opened_text(file, None) as lines:
+        for number, line in enumerate(lines, start=1):
+            if skip:
+                skip -= 1
+            else:
+                yield number, {"text": line.removesuffix("\n")}
+    return skip
+
+
+def _paragraphs(file: Path, skip: int) -> Rows:
+    with opened_text(file, None) as content:
+        line, rest, is_all = 1, "", False
+        while not is_all:
+            chunk = content.read(max(_CHUNK, len(rest)))
+            is_all = not chunk
+            *parts, rest = [rest] if is_all else (rest + chunk).split("\n\n")
+            for part in [*parts, rest] if is_all else parts:
+                if part and skip:
+                    skip -= 1
+                elif part:
+                    yield line + len(part) - len(part.lstrip("\n")), {"text": part}
+                line += part.count("\n") + 2
+    return skip

@@ -1,0 +1,136 @@
+"""Arrow tables of text files: rows of JSON as their text, and columns of strings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, zip_longest
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import compute
+from pyarrow.json import read_json
+
+from zerokit.data.files import FileFormat
+from zerokit.data.json_rows import MAX_DEPTH, Rows, chunk_rows, is_json_list, is_too_deep, list_rows
+from zerokit.data.row_dataset import JSON_COLUMN
+from zerokit.data.rows import cell_chunks, read_rows
+from zerokit.data.text_file import line_chunks
+
+_MOST_CHARACTERS = 8 << 20
+"""In a table of JSON."""
+_MOST_ROWS = 500
+"""In a table of strings."""
+
+
+def json_tables(files: Iterable[Path], columns: dict[str, None]) -> Iterator[pa.Table]:
+    """The rows of JSON files as their text.
+
+    Args:
+        files: the files.
+        columns: gets all keys of the rows.
+
+    Raises:
+        DataError: a file is malformed, with file and line.
+    """
+    for file in files:
+        if is_json_list(file):
+            texts: list[bytes] = []
+            size = 0
+            for _, text, row in list_rows(file):
+                columns.update(dict.fromkeys(row))
+                texts.append(text.encode())
+                size += len(text)
+                if size > _MOST_CHARACTERS:
+                    yield _json_table(pa.array(texts, pa.binary()))
+                    texts, size = [], 0
+            yield _json_table(pa.array(texts, pa.binary()))
+            continue
+        for first, chunk in line_chunks(file):
+            found = _checked_lines(chunk)
+            if found is None:
+                rows = list(chunk_rows(chunk, file, first))
+                found = (
+                    pa.array([text.encode() for text, _ in rows], pa.binary()),
+                    [name for _, row in rows for name in row],
+                )
+            columns.update(dict.fromkeys(found[1]))
+            yield _json_table(found[0])
+
+
+def _json_table(texts: pa.Array) -> pa.Table:
+    return pa.table({JSON_COLUMN: texts})
+
+
+def _checked_lines(chunk: bytes) -> tuple[pa.Array, list[str]] | None:
+    """The lines and all keys of a chunk, if Arrow finds that each line is an object of JSON.
+
+    Its reader is many times as fast as Python's, and as strict except for NaN, infinity and the ends of
+    objects: chunks that may have those are left to Python.
+    """
+    lines = chunk.rstrip(b"\r\n")
+    separator = b"\r\n" if b"\r\n" in lines[: lines.find(b"\n") + 1] else b"\n"
+    texts = pa.array(lines.split(separator), pa.binary())
+    is_object = compute.and_(compute.starts_with(texts, b"{"), compute.ends_with(texts, b"}"))
+    if not compute.all(is_object).as_py():  # blank, or with spaces around it
+        return None
+    openings = compute.add(*(compute.count_substring(texts, bracket) for bracket in (b"[", b"{")))
+    if any(is_too_deep(text.as_py()) for text in texts.filter(compute.greater(openings, MAX_DEPTH))):
+        return None  # Arrow would exhaust the stack
+    try:
+        table = read_json(pa.BufferReader(lines))
+        texts.cast(pa.string())  # whether they are UTF-8
+        names = table.column_names
+    except (pa.ArrowException, ValueError):
+        return None
+    has_floats = "double" in str(table.schema)
+    if table.num_rows != len(texts) or (has_floats and (b"NaN" in lines or b"Inf" in lines)):
+        return None
+    return texts, names
+
+
+def column_names(files: Sequence[Path], format_: FileFormat) -> list[str]:
+    """The names of the columns of tables of text, or of texts.
+
+    Raises:
+        DataError: a file is malformed, with file and line.
+    """
+    if format_.kind == "text":
+        return ["text"]
+    names: dict[str, None] = {}
+    for file in files:
+        names.update(dict.fromkeys(next(cell_chunks(file, format_, 1), [[]])[0]))
+    return list(names)
+
+
+def string_tables(
+    files: Iterable[Path], format_: FileFormat, text_unit: str, columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """The rows of tables of text, or of texts, as columns of strings.
+
+    Args:
+        files: the files.
+        format_: their format.
+        text_unit: as of :func:`read_rows`.
+        columns: of :func:`column_names`.
+
+    Raises:
+        DataError: a file is malformed, with file and line.
+    """
+    for file in files:
+        if format_.kind == "text":
+            names = ["text"]
+            chunks = _text_chunks(read_rows(file, format_, text_unit=text_unit))
+        else:
+            chunks = cell_chunks(file, format_, _MOST_ROWS)
+            names = next(chunks, [[]])[0]
+        for chunk in chunks:
+            # A row may lack its last cells.
+            cells = zip(names, zip_longest(*chunk), strict=False)
+            arrays = {name: pa.array(column, pa.string()) for name, column in cells}
+            nulls = pa.nulls(len(chunk), pa.string())
+            yield pa.table({name: arrays.get(name, nulls) for name in columns})
+
+
+def _text_chunks(rows: Rows) -> Iterator[list[list[str]]]:
+    while chunk := [[row["text"]] for _, row in islice(rows, _MOST_ROWS)]:
+        yield chunk
