@@ -80,9 +80,12 @@ def test_a_resumed_stream_goes_on_where_it_was_on_any_number_of_ranks(start: Pat
     assert resumed["losses"][-3:] == whole["losses"][-3:]
     assert resumed["loss_after"] == whole["loss_after"]
     loaded = recipe_of(start, tmp_path / "loaded", {})
+    replaced = tmp_path / "replaced.jsonl"  # by as many bytes, after the first buffer
+    replaced.write_text((start / "train.jsonl").read_text().replace("number 20", "number 21"))
     others = {  # which are refused
         "data.buffer_size is 7, was 6": [recipe, "--data.buffer_size", "7"],
         "data.streaming is not set, was true": [loaded],
+        "the content of the streamed files has changed": [recipe, "--data.train", replaced],
     }
     for message, words in others.items():
         kept = ("--force", "--training.resume_from_checkpoint", tmp_path / "kept")

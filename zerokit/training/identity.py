@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from zerokit.recipe import LoadedRecipe
     from zerokit.training.model import PreparedModel
+    from zerokit.training.streaming import Stream
 
 IDENTITY_FILE = "zerokit_run.json"
 
@@ -82,6 +83,8 @@ class Identity:
     """Of streamed data, sequences of the first buffer."""
     examples: str
     """SHA-256 of all tokens and labels that it trains on; of streamed data, those of the first buffer."""
+    streamed_files: str | None = None
+    """A digest of the content of streamed files; None if no files are streamed, or not known."""
 
     def write(self, folder: Path) -> None:
         """Write ``zerokit_run.json`` into a checkpoint."""
@@ -97,14 +100,13 @@ def identify(
     train: Dataset,
     *,
     world_size: int,
-    more: str = "",
+    stream: Stream | None = None,
 ) -> Identity:
-    """The identity of a run that begins; reads all of its examples.
-
-    With `more`, that is part of what they are.
+    """The identity of a run that begins; reads all of its examples, and of a stream its files.
 
     Raises:
         ModelError: the weights cannot be read.
+        DataError: a streamed file cannot be read.
     """
     written = loaded.recipe.model_dump(mode="json", exclude_unset=True)
     given = {name: value for name, value in args.to_dict().items() if name in _LEARNING}
@@ -128,7 +130,8 @@ def identify(
         model={key: value for key, value in model.config.to_dict().items() if key not in _ADDED},
         weights=digest,
         num_examples=len(train),
-        examples=_examples_digest(train, more),
+        examples=_examples_digest(train, "" if stream is None else stream.order),
+        streamed_files=None if stream is None else stream.source.content(),
     )
     # As it will be read: tuples as lists, keys as text.
     return _from(json.loads(json.dumps(finite(asdict(identity)), default=str)))
@@ -155,7 +158,7 @@ def read_identity(checkpoint: Path) -> Identity | None:
 
 
 def _from(data: Any) -> Identity:
-    return Identity(**{field.name: data[field.name] for field in fields(Identity)})
+    return Identity(**{field.name: data[field.name] for field in fields(Identity) if field.name in data})
 
 
 def differences(was: Identity, now: Identity) -> list[str]:
@@ -183,6 +186,8 @@ def differences(was: Identity, now: Identity) -> list[str]:
         if was.num_examples == now.num_examples:
             how = "as many"
         found.append(", ".join([f"the training examples are others ({how})", *causes]))
+    elif was.streamed_files is not None and was.streamed_files != now.streamed_files:
+        found.append("the content of the streamed files has changed")
     return found
 
 

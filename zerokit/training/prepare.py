@@ -284,8 +284,7 @@ def _identity(
         if not group.ranks.is_main and not is_rehearsal():  # in which it may be the only rank
             return None
         world_size = group.ranks.world_size
-        more = "" if stream is None else stream.order
-        found = identify(loaded, args, resolved.ds_config, model, train, world_size=world_size, more=more)
+        found = identify(loaded, args, resolved.ds_config, model, train, world_size=world_size, stream=stream)
         if resume is None:
             return found
         return resumed(resume, found, where=loaded.where("training", "resume_from_checkpoint"))
