@@ -38,8 +38,10 @@ NOT_IN_THE_FILE = {
     "F05": "the file does not exist",
     "C09": "the folder of NVMe is looked for on the machine that trains",
     "H04": "a kernel that the CPU lacks, on which it was tried",
+    "O30": "the package mup, which the optimizer needs, is not installed",
+    "R87": "a vocabulary that is slow on tensor cores, for which there is no rule",
 }
-"""Cases whose fault no reader of the file can see."""
+"""Cases whose fault the file does not show, or that need no rule."""
 
 PLACES: Mapping[str, str] = {
     "T15": "flops_profiler.profile_steps",
@@ -94,8 +96,6 @@ INFO = {
     "O24": "the optimizer is the script's, which the file does not show",
     "O25": "the script may give an optimizer",
     "O26": "the script may give an optimizer",
-    "O30": "the package that the optimizer needs may well be installed",
-    "R87": "a word to those who choose the vocabulary",
     "R91": "all parameters may be wanted on the device",
     "S08": "one step of warmup becomes two",
 }

@@ -47,8 +47,8 @@ def test_what_is_left_by_its_mending_was_said_before() -> None:
     before = check_document(document)
     fixed = fix_document(document, check_document)
     said = {(one.rule, one.message) for one in before.findings}
-    fixed = {(one.rule, one.message) for one in fixed.done}
-    assert fixed == {(one.rule, one.message) for one in before.findings if one.fix}
+    done = {(one.rule, one.message) for one in fixed.done}
+    assert done == {(one.rule, one.message) for one in before.findings if one.fix}
     assert {(one.rule, one.message) for one in fixed.report.findings} <= said
     assert fixed.document.data["zero_optimization"] == {
         "stage": 3,

@@ -45,7 +45,7 @@ def test_plain_json_is_not_spoken_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "hint", "fixed"),
+    ("value", "hint", "rewritten"),
     [
         ("True,", "Write true", "true,"),
         ("False,", "Write false", "false,"),
@@ -53,7 +53,7 @@ def test_plain_json_is_not_spoken_of() -> None:
     ],
 )
 def test_a_value_without_quotes_is_an_error_where_a_text_is_no_answer(
-    value: str, hint: str, fixed: str | None
+    value: str, hint: str, rewritten: str | None
 ) -> None:
     text = f'{{\n"train_batch_size": 8,\n"fp16": {{"enabled": {value}\n"loss_scale": 0}}}}'
     (finding,) = found(text)
@@ -64,7 +64,7 @@ def test_a_value_without_quotes_is_an_error_where_a_text_is_no_answer(
     report = check_document(parse_json(text, lenient=True))
     assert [other for other in report.findings if other.path == ("fp16", "enabled")] == [finding]
     fixed = fix_document(parse_json(text, lenient=True), lambda document: check_document(document))
-    expected = text.replace(value, fixed) if fixed else text
+    expected = text.replace(value, rewritten) if rewritten else text
     assert fixed.document.text == expected
 
 

@@ -62,7 +62,11 @@ def test_what_can_be_streamed(text: str, tmp_path: Path) -> None:
             "one process a rank",
         ),
         (STREAMED + STEPS + "  ignore_data_skip: true\n", ":7 (training.ignore_data_skip)", "Remove it"),
-        (STREAMED + "  eval_fraction: 0.1\n" + STEPS, ":5 (data.eval_fraction)", "no share can be held out"),
+        (
+            STREAMED + "  eval_fraction: 0.1\n" + STEPS,
+            ":5 (data.eval_fraction)",
+            "no share of streamed data can be held out",
+        ),
         (
             STREAMED + "task:\n  type: dpo\n" + STEPS,
             ":4 (data.streaming)",
