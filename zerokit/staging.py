@@ -62,7 +62,12 @@ def check_staging(folder: Path) -> None:
         ZerokitError: a link, a file, or a folder without the mark is there that is not empty.
     """
     check_own_name(folder)
-    if os.path.lexists(folder) and not is_staging(folder) and (folder.is_file() or any(folder.iterdir())):
+    # In this order: another rank may be making it, and marks it before anything else is in it.
+    if (
+        os.path.lexists(folder)
+        and (folder.is_file() or _has_more_than_mark(folder))
+        and not is_staging(folder)
+    ):
         problem = "was not made by zerokit, which needs a folder of this name for itself"
         raise ZerokitError(problem, where=shown(folder), hint=_MOVE)
 
@@ -116,7 +121,7 @@ def remove(path: Path) -> None:
 
 def remove_empty(folder: Path) -> None:
     """Remove a folder that has nothing in it, or nothing but the mark."""
-    if not _is_real_folder(folder) or any(path.name != MARK for path in folder.iterdir()):
+    if not _is_real_folder(folder) or _has_more_than_mark(folder):
         return
     (folder / MARK).unlink(missing_ok=True)
     try:
@@ -173,6 +178,10 @@ def make_own(file: Path) -> None:
 def _mark(folder: Path) -> None:
     with suppress(FileExistsError):
         (folder / MARK).touch(exist_ok=False)
+
+
+def _has_more_than_mark(folder: Path) -> bool:
+    return any(path.name != MARK or path.is_symlink() for path in folder.iterdir())
 
 
 def _is_real_folder(path: Path) -> bool:

@@ -378,7 +378,7 @@ def test_a_run_goes_on_from_a_checkpoint_of_another_number_of_ranks(here: OneRan
     resumed = here.train(*recipe, *RESUME)
     assert resumed.error is None
     assert "out/checkpoint-1 was saved by 2 ranks, and this run has 1: it is divided anew" in resumed.said
-    assert "out/.checkpoint-1-on-1-rank takes " in resumed.said
+    assert "out/.divided/checkpoint-1-on-1-rank takes " in resumed.said
     assert losses(out)[-2:] == whole[-2:]
     assert not list(out.glob(".*"))
 

@@ -102,11 +102,11 @@ def _lies_in(path: Path, folder: Path) -> bool:
 @cache
 def _file_system(device: int) -> str:
     """The type of a mounted file system; empty if unknown. Source: proc_pid_mountinfo(5)."""
-    number = f"{os.major(device)}:{os.minor(device)}"
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # no Linux
         return ""
+    number = f"{os.major(device)}:{os.minor(device)}"
     for mount in map(str.split, mounts):
         if number in mount[2:3] and "-" in mount[:-1]:
             return mount[mount.index("-") + 1]

@@ -75,15 +75,16 @@ class SavingTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped h
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         for folder in (Path(output_dir or self.args.output_dir), *self.other_places):
             with self.disk_problems.noted(), saved_whole(self.model, state_dict):
-                if folder.name == SAVING:
+                if folder.name == SAVING and self.args.should_save:
                     folder.parent.mkdir(parents=True, exist_ok=True)
                     staging.make_staging(folder)
                 super()._save(str(folder), state_dict)
                 for file in folder.glob("*.safetensors") if self.args.should_save else ():
                     file.chmod(folder.stat().st_mode & 0o666)  # made readable for the owner alone
                 return
-            with suppress(OSError):
-                staging.remove(folder)
+            if self.args.should_save:
+                with suppress(OSError):
+                    staging.remove(folder)
 
     def _get_output_dir(self, trial: Any) -> str:
         return super()._get_output_dir(trial) if self._aside is None else str(self._aside)

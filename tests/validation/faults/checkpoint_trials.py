@@ -25,7 +25,7 @@ def _exporting(place: Place) -> bool:
 
 def _removing(place: Place) -> bool:
     """A removal has begun."""
-    return any(place.path("out").glob(".unfinished/*"))
+    return any(place.path("out").glob(".unfinished/checkpoint-*"))
 
 
 def _two_checkpoints(place: Place) -> None:
@@ -35,6 +35,15 @@ def _two_checkpoints(place: Place) -> None:
     shutil.copytree(newer, older)
     for number in range(_MANY):
         (older / f"file-{number}").touch()
+
+
+def _link_staging(place: Place) -> None:
+    place.path(".made.unfinished").symlink_to(place.path("model"))
+
+
+def _link_unfinished(place: Place) -> None:
+    _two_checkpoints(place)
+    place.path("out/.unfinished").symlink_to(place.path("model"))
 
 
 def _lose(place: Place) -> None:
@@ -56,6 +65,12 @@ def _of_kills() -> Iterator[Trial]:
         yield Trial(name, arrange, "stop|do", strike, moment, resumes=True, goes_on=True)
     lost = options(*_EXPORT, command="checkpoint")
     yield Trial("export, its folder removed", lost, "refuse|do", _lose, _exporting, resumes=True)
+
+
+def _of_links() -> Iterator[Trial]:
+    for words, then in ((_EXPORT, _link_staging), (_PRUNE, _link_unfinished)):
+        arrange = options(*words, command="checkpoint", then=then)
+        yield Trial(f"{words[0]}, a link in the place of its folder", arrange, "refuse", resumes=True)
 
 
 def _of_disks() -> Iterator[Trial]:
@@ -82,6 +97,7 @@ def checkpoint_trials() -> list[Trial]:
     return [
         *(Trial(f"{name}, whole", arrange, "do", resumes=True) for name, arrange in whole.items()),
         *_of_kills(),
+        *_of_links(),
         *_of_disks(),
         Trial("train --preview, whole", options(*preview), "do"),
         *(

@@ -90,6 +90,13 @@ def pipe(file: Path) -> None:
     os.mkfifo(file)
 
 
+def led_out(file: Path) -> None:
+    """A link to the same file in another folder."""
+    other = file.parents[1] / f"elsewhere-{file.name}"
+    file.rename(other)
+    file.symlink_to(other)
+
+
 def folder(file: Path) -> None:
     file.unlink()
     file.mkdir()
@@ -187,7 +194,8 @@ def steps(place: Place) -> bool:
 
 def saves(place: Place) -> bool:
     """A checkpoint is being written, and one is whole."""
-    return any(place.path("out").glob("checkpoint-*")) and any(place.path("out").glob(".unfinished/*"))
+    being_written = place.path("out").glob(".unfinished/checkpoint-*")
+    return any(place.path("out").glob("checkpoint-*")) and any(being_written)
 
 
 def ends(place: Place) -> bool:
@@ -215,6 +223,16 @@ def delete_output(place: Place) -> None:
     shutil.rmtree(place.path("out"), ignore_errors=True)
 
 
+def linked(name: str, to: str) -> Arrange:
+    """Put a link into the output folder."""
+
+    def arrange(place: Place) -> None:
+        place.path("out").mkdir(exist_ok=True)
+        place.path(f"out/{name}").symlink_to(to)
+
+    return arrange
+
+
 def mount(where: str, size: str) -> str:
     """The line of a shell that makes a disk of its own there."""
     return f"mkdir -p {where} && mount -t tmpfs -o {size} tmpfs {where}"
@@ -239,11 +257,11 @@ _STAGE = "--deepspeed.zero_optimization.stage"
 DAMAGED_MODEL = [
     # file, damage, what training must do, what generation must do
     *((f"model/{name}", damage, "refuse", "refuse") for name in ("config.json", "tokenizer.json")
-      for damage in (cut, empty, flipped, random, zeros, a_list)),
+      for damage in (cut, empty, flipped, random, zeros, a_list, pipe, led_out)),
     *(("model/tokenizer_config.json", damage, "refuse", "refuse")
       for damage in (cut, flipped, zeros, a_list)),
     *(("model/model.safetensors", damage, "refuse", "refuse")
-      for damage in (cut, end_cut, empty, gone, random, zeros, folder)),
+      for damage in (cut, end_cut, empty, gone, random, zeros, folder, pipe, led_out)),
     *(("model/generation_config.json", damage, "refuse", "refuse") for damage in (cut, zeros, pipe)),
     ("model/generation_config.json", gone, "do", "do"),
     ("model/config.json", gone, "refuse", "refuse"),
@@ -257,7 +275,8 @@ DAMAGED_CHECKPOINT = [
     *((f"global_step*/{name}", damage) for name in (_STATES, _OPTIMIZER)
       for damage in (cut, end_cut, empty, gone, flipped, payload)),
     *(("trainer_state.json", damage) for damage in (cut, empty, flipped, a_list)),
-    *((name, damage) for name in ("rng_state.pth", "scheduler.pt") for damage in (cut, payload)),
+    *((name, damage) for name in ("rng_state.pth", "scheduler.pt")
+      for damage in (cut, payload, pipe, led_out)),
     *(("zerokit_run.json", damage) for damage in (cut, a_list)),
     ("latest", gone),
     ("latest", content("../../model")),
@@ -265,8 +284,20 @@ DAMAGED_CHECKPOINT = [
 """Which file of a checkpoint, how; a run must refuse to go on from it."""
 DAMAGED_CHECKSUMS = (random, cut, empty, gone, line_lost, line_doubled)
 """How; a run must refuse to go on, and go on with --no-verify."""
-UNVERIFIED = [(name, damage) for name, damage in DAMAGED_CHECKPOINT if damage in (cut, gone, payload)]
+UNVERIFIED = [
+    (name, damage) for name, damage in DAMAGED_CHECKPOINT if damage in (cut, gone, payload, pipe, led_out)
+]
 """Of these, what it must refuse with --no-verify, too."""
+
+LINKS_REFUSED = {
+    **dict.fromkeys((".unfinished", ".saving", ".replaced", ".divided"), "../model"),
+    "run.lock": "../data.jsonl",
+}
+LINKS_REPLACED = {
+    **dict.fromkeys((".model", ".config.json.link", "tokenizer.json"), "../model"),
+    **dict.fromkeys(("metrics.jsonl", "model.safetensors", "config.json"), "../data.jsonl"),
+}
+"""Names that a run uses in its output folder, and to which of the user's files a link there leads."""
 
 HOSTILE = {
     "recipe of zeros without end": to("recipe.yaml", zeros),
@@ -288,6 +319,7 @@ HOSTILE = {
     "a model's name with escape sequences": options("--model", "\x1b[2Jowned/x"),
     "a ds_config of zeros without end": options("--deepspeed", "/dev/zero"),
     "no ds_config": options("--deepspeed", "none.json"),
+    **{f"output folder with a link {name}": linked(name, to) for name, to in LINKS_REFUSED.items()},
     "output folder is a file": lambda place: place.path("out").touch(),
     "output folder cannot be written": options(shell=mount("out", "ro")),
     "no batch": options("--training.per_device_train_batch_size", "0"),
@@ -369,6 +401,8 @@ def _of_files() -> Iterator[Trial]:
 def _of_input() -> Iterator[Trial]:
     for name, arrange in HOSTILE.items():
         yield Trial(name, arrange, "refuse")
+    for name, target in LINKS_REPLACED.items():
+        yield Trial(f"output folder with a link {name}", linked(name, target), "do")
     yield Trial("a data line of 50 MB", to("data.jsonl", content(_LINE * 2)), "do")
     for name, template in TEMPLATES.items():
         for command in ("train", "generate"):
