@@ -29,17 +29,14 @@ LENT_BY_THE_MINUTE = TESTS / "gpu" / "compare_with_gpu.py"
 """Measures on a machine that is there for so many seconds, which it is told."""
 HANGS_END_IN = (TESTS / "processes.py", TESTS / "forked.py")
 PROGRAMS = [
-    TESTS / "rehearsal" / "real_runs.py",
     TESTS / "calibration" / "pace.py",
     *(TESTS / "gpu" / f"{name}.py" for name in ("packed_speed", "train_once")),
-    *(TESTS / "faults" / f"{name}.py" for name in ("bad_inputs", "drill", "place")),
-    *(TESTS / "launched" / f"{name}.py" for name in ("hosts_drill", "two_hosts")),
 ]
 """Make records, by a command of their own; say how long each took."""
 FILES = sorted(
     file
     for file in TESTS.rglob("*.py")
-    if not {"benchmarks", "scripts"} & set(file.parts)
+    if not {"benchmarks", "scripts", "validation"} & set(file.parts)
     and file not in (*HANGS_END_IN, TESTS / "examples.py", LENT_BY_THE_MINUTE)
 )
 

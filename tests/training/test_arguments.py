@@ -17,10 +17,11 @@ import transformers
 from pydantic import TypeAdapter, ValidationError
 from transformers import TrainingArguments
 
+from tests.tiny import REPOSITORY
 from zerokit.cli.main import main
 from zerokit.errors import ConfigError, RecipeError, ZerokitError
 from zerokit.recipe import LoadedRecipe, load_recipe
-from zerokit.recipe.trainer_keys import installed_types
+from zerokit.recipe.trainer_keys import OWNED, WITHOUT_EFFECT, installed_types
 from zerokit.training.arguments import build_arguments, check_training_keys, resolve_arguments
 from zerokit.training.precision import check_fp16, check_precision
 from zerokit.training.trackers import trackers
@@ -97,10 +98,22 @@ def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
         ("rescue_dir: 5", "rescue_dir", "expected text, found 5"),
         ("bf16: maybe", "bf16", 'expected true or false, found the string "maybe"'),
         ("report_to: 5", "report_to", "expected text or a list, found 5"),
+        ("log_level: loud", "log_level", "'loud' is not a choice here. Write 'detail', 'debug', 'info', 'w"),
+        ("train_sampling_strategy: by_size", "train_sampling_strategy", "Write 'random', 'sequential', 'gr"),
+        ("include_num_input_tokens_seen: some", "include_num_input_tokens_seen", "or 'all', 'non_padding'"),
+        ("dataloader_prefetch_factor: 0", "dataloader_prefetch_factor", "Make it at least 1"),
+        ("neftune_noise_alpha: -1", "neftune_noise_alpha", "Make it at least 0"),
         ("on_spike: no", "on_spike", "False is not a choice here. Write 'note', 'skip' or 'stop'"),
         ("deepspeed: ds.json", "deepspeed", "Put it in the section 'deepspeed' of the recipe"),
         ("fsdp: full_shard", "fsdp", "zerokit runs DeepSpeed ZeRO"),
         ("local_rank: 0", "local_rank", "The launcher sets it"),
+        ("overwrite_output_dir: true", "overwrite_output_dir", "Replace an earlier run with --force"),
+        ("past_index: 1", "past_index", "transformers 5 has no such argument"),
+        (
+            "auto_find_batch_size: true",
+            "auto_find_batch_size",
+            "Set per_device_train_batch_size: 'zerokit e",
+        ),
         ("bf16_full_eval: true", "bf16_full_eval", "Evaluation runs in the precision of training"),
         ("per_device_train_batch_size: 0", "per_device_train_batch_size", "Make it at least 1"),
         ("per_device_eval_batch_size: -1", "per_device_eval_batch_size", "Make it at least 1"),
@@ -127,6 +140,96 @@ def test_a_wrong_key_or_value_is_named_with_its_line(
     assert caught.value.where == f"{recipe_file}:5 (training.{key})"
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+READ_BY = {
+    "trainer.py": (
+        *("output_dir", "per_device_train_batch_size", "num_train_epochs", "max_steps", "learning_rate"),
+        *("lr_scheduler_type", "lr_scheduler_kwargs", "optim", "optim_args", "weight_decay", "adam_beta1"),
+        *("adam_beta2", "adam_epsilon", "gradient_accumulation_steps", "average_tokens_across_devices"),
+        *("bf16", "fp16", "activation_checkpointing", "activation_checkpointing_kwargs", "torch_compile"),
+        *("torch_compile_backend", "torch_compile_mode", "use_liger_kernel", "liger_kernel_config"),
+        *("neftune_noise_alpha", "torch_empty_cache_steps", "logging_nan_inf_filter", "report_to"),
+        *("include_num_input_tokens_seen", "eval_on_start", "save_only_model", "save_strategy"),
+        *("load_best_model_at_end", "ignore_data_skip", "full_determinism", "seed", "data_seed"),
+        *("dataloader_drop_last", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_in_order"),
+        *("dataloader_persistent_workers", "dataloader_prefetch_factor", "skip_memory_metrics", "debug"),
+        "dataloader_multiprocessing_context",
+    ),
+    "trainer_optimizer.py": ("optim_target_modules", "warmup_steps"),
+    "trainer_callback.py": (
+        *("logging_strategy", "logging_first_step", "eval_strategy", "eval_delay", "greater_is_better"),
+    ),
+    "trainer_utils.py": ("logging_steps", "eval_steps", "save_steps"),
+    # TrainingArguments themselves: a newer name of checkpointing, torch's switch, the level of messages.
+    "training_args.py": (
+        *("gradient_checkpointing", "gradient_checkpointing_kwargs", "tf32", "log_level"),
+        *("log_level_replica", "log_on_each_node"),
+    ),
+    "integrations/deepspeed.py": ("max_grad_norm",),
+    "integrations/integration_utils.py": (
+        *("run_name", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+        "hub_private_repo",
+    ),
+    "zerokit/training/trainer.py": (
+        *("label_smoothing_factor", "per_device_eval_batch_size", "metric_for_best_model"),
+        "train_sampling_strategy",
+    ),
+    "zerokit/training/saving_trainer.py": ("save_total_limit",),
+    "zerokit/training/prepare.py": ("resume_from_checkpoint",),
+}
+"""A file of transformers or zerokit -> the fields of TrainingArguments that act in a run because of it."""
+
+
+def test_every_field_of_training_arguments_acts_or_is_refused() -> None:
+    """A new field of a new release has no place in these tables: find out whether it acts, and add it."""
+    acting = {name: file for file, names in READ_BY.items() for name in names}
+    refused = {*OWNED, *WITHOUT_EFFECT}
+    assert acting.keys() & refused == set()
+    fields = {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
+    assert fields - acting.keys() - refused == set()
+    for name in fields & acting.keys():
+        folder = REPOSITORY if acting[name].startswith("zerokit/") else Path(transformers.__file__).parent
+        text = (folder / acting[name]).read_text()
+        assert re.search(rf'\b(self|args)\.{name}\b|"{name}"', text), (name, acting[name])
+
+
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
+def test_a_key_without_effect_is_refused_but_for_what_is_done_anyway(name: str, recipe_file: Path) -> None:
+    harmless, hint = WITHOUT_EFFECT[name]
+    loaded = with_training(recipe_file, f"{name}: {json.dumps(harmless)}")
+    assert check_training_keys(loaded) == {name: harmless}
+    other = json.dumps(not harmless) if isinstance(harmless, bool) else "1"
+    with pytest.raises(RecipeError) as caught:
+        check_training_keys(with_training(recipe_file, f"{name}: {other}"))
+    assert str(caught.value) == f"{recipe_file}:5 (training.{name}): {name} has no effect here. {hint}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gradient_checkpointing_kwargs: {use_reentrant: false}", "has no effect without gradient_checkpoin"),
+        (
+            "liger_kernel_config: {rope: false}",
+            "has no effect without use_liger_kernel. Set use_liger_kernel",
+        ),
+        ("dataloader_persistent_workers: true", "has no effect without dataloader_num_workers"),
+    ],
+)
+def test_a_key_that_needs_another_is_refused_without_it(text: str, message: str, recipe_file: Path) -> None:
+    with pytest.raises(RecipeError, match=re.escape(message)):
+        check_training_keys(with_training(recipe_file, text))
+
+
+def test_checkpointing_has_two_names(recipe_file: Path) -> None:
+    text = "gradient_checkpointing: true\n  activation_checkpointing_kwargs: {use_reentrant: false}"
+    assert len(check_training_keys(with_training(recipe_file, text))) == 2
+
+
+def test_a_key_of_a_tracker_is_refused_without_it(recipe_file: Path) -> None:
+    with pytest.raises(RecipeError, match=r"project has no effect without trackio. Add trackio to training"):
+        trackers(with_training(recipe_file, "project: mine"))
+    assert trackers(with_training(recipe_file, "project: mine\n  report_to: all")) == ("all",)
 
 
 @pytest.mark.parametrize(
@@ -361,10 +464,13 @@ def test_held_out_data_is_evaluated_before_training_unless_told_otherwise(recipe
 
 
 @pytest.mark.usefixtures("_without_deepspeed")
-def test_evaluating_without_held_out_data_is_refused(recipe_file: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["eval_strategy: steps", "eval_on_start: true", "do_eval: true", "metric_for_best_model: f1"]
+)
+def test_evaluating_without_held_out_data_is_refused(text: str, recipe_file: Path) -> None:
     with pytest.raises(RecipeError, match="there is no held-out data") as caught:
-        build(with_training(recipe_file, "eval_strategy: steps"), evaluate=False)
-    assert caught.value.where == f"{recipe_file}:5 (training.eval_strategy)"
+        build(with_training(recipe_file, text), evaluate=False)
+    assert caught.value.where == f"{recipe_file}:5 (training.{text.partition(':')[0]})"
 
 
 @pytest.mark.usefixtures("_without_deepspeed")

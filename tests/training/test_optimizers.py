@@ -17,6 +17,7 @@ from zerokit.training import optimizers
 from zerokit.training.arguments import resolve_arguments
 from zerokit.training.optimizers import (
     check_made,
+    check_optimizer_keys,
     check_schedule,
     check_zenflow,
     host_optimizer,
@@ -36,6 +37,36 @@ def resolved(folder: Path, *words: str, stage: int = 2) -> Any:
     zero = ("--deepspeed.zero_optimization.stage", str(stage))
     loaded = load_recipe(folder / "recipe.yaml", [*zero, *words])
     return resolve_arguments(loaded, world_size=1, default_precision="bf16")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--training.optim_args", "lr=1"), "optim_args has no effect: adamw_torch_fused does not read it"),
+        (
+            ("--training.optim", "sgd", "--training.adam_beta1", "0.8"),
+            "adam_beta1 has no effect: sgd does not",
+        ),
+        (("--training.optim_target_modules", "a"), "optim_target_modules has no effect: adamw_torch_fused"),
+        (
+            ("--deepspeed.optimizer.type", "AdamW", "--training.optim_args", "a=1"),
+            "optim_args has no effect: DeepSpeed's AdamW does not read it",
+        ),
+        (("--training.adam_beta1", "0.8"), None),
+        (("--training.optim", "sgd", "--training.optim_args", "momentum=0.9"), None),
+        (("--training.optim", "sgd", "--training.adam_beta1", "0.9"), None),  # its default
+    ],
+)
+def test_a_key_that_the_optimizer_does_not_read_is_refused(
+    words: tuple[str, ...], says: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    loaded = load_recipe(tmp_path / "recipe.yaml", words)
+    args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True, **loaded.recipe.training)
+    ds_config = loaded.recipe.deepspeed or {}
+    assert not isinstance(ds_config, str)
+    with nullcontext() if says is None else pytest.raises(RecipeError, match=re.escape(says)):
+        check_optimizer_keys(args, ds_config, loaded)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from zerokit.errors import did_you_mean, nearest
 from zerokit.recipe.model import DataSection, ModelSection, Recipe, Section, TaskSection
-from zerokit.recipe.trainer_keys import OWNED, installed_types
+from zerokit.recipe.trainer_keys import installed_types, is_free
 
 _SYNONYMS: Mapping[str, Collection[str]] = {
     "model.path": ("model_name_or_path", "model_name", "model_id", "base_model", "pretrained_model"),
@@ -132,7 +132,7 @@ def _known(section: str, name: str, choices: Collection[str]) -> str | None:
 def full_name(name: str) -> str | None:
     """The key that a name means in any section; None if there is none, or several."""
     name = name.replace("-", "_")
-    of_the_trainer = (installed_types() or {}).keys() - OWNED.keys()
+    of_the_trainer = set(filter(is_free, installed_types() or {}))
     if name in _KEYS:  # older releases of transformers have some of them themselves
         return f"training.{name}" if name in of_the_trainer else _KEYS[name]
     if name in _SYNONYMS or name in Recipe.model_fields:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
 from zerokit.recipe.origins import Origins
 from zerokit.recipe.synonyms import meant
-from zerokit.recipe.trainer_keys import OWNED, installed_types
+from zerokit.recipe.trainer_keys import NEEDS, OWNED, WITHOUT_EFFECT, installed_types, is_free
 from zerokit.validation import wrong_value
 
 
@@ -32,12 +32,28 @@ class OwnKeys:
 _EXTRA = get_type_hints(OwnKeys)
 
 
+_LEVELS = Literal["detail", "debug", "info", "warning", "error", "critical", "passive"]
+_CHOICES: Mapping[str, Any] = {
+    "log_level": _LEVELS,
+    "log_level_replica": _LEVELS,
+    "include_num_input_tokens_seen": bool | Literal["all", "non_padding", "no"],
+    "train_sampling_strategy": Literal["random", "sequential", "group_by_length", "batch_rebalance"],
+    "dataloader_multiprocessing_context": Literal["fork", "spawn", "forkserver"] | None,
+    "torch_compile_mode": Literal[
+        "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite"
+    ]
+    | None,
+}
+"""The words of arguments whose type is any text, and that the Trainer would fail at or pass over."""
+
 # Values below these break the run only after the model is loaded.
 _AT_LEAST = {
     "per_device_train_batch_size": 1,
     "per_device_eval_batch_size": 1,
     "gradient_accumulation_steps": 1,
     "dataloader_num_workers": 0,
+    "dataloader_prefetch_factor": 1,
+    "neftune_noise_alpha": 0,
     "num_train_epochs": 0.001,
     "max_skipped_steps": 1,
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "seed", "data_seed"), 0),
@@ -67,8 +83,8 @@ def check_training_keys(
         types: field of TrainingArguments -> its type.
 
     Raises:
-        RecipeError: an unknown key (with the nearest one), one that zerokit sets itself, a value of the
-            wrong type, or steps that the strategy ignores; all of them at once.
+        RecipeError: an unknown key (with the nearest one), one that zerokit sets itself or that has no
+            effect here, a value of the wrong type, or steps that the strategy ignores; all of them at once.
     """
     types = {**types, **_EXTRA}
     checked: dict[str, Any] = {}
@@ -79,6 +95,11 @@ def check_training_keys(
     for kind in _PERIODIC:
         with noted(errors):
             _honour_steps(f"{kind}_steps", f"{kind}_strategy", checked, origins)
+    for name, others in NEEDS.items():
+        with noted(errors, where=origins.where(("training", name))):
+            if checked.get(name) and not any(map(checked.get, others)):
+                hint = f"Set {others[0]}, or remove it"
+                raise RecipeError(f"{name} has no effect without {others[0]}", hint=hint)
     raise_together(errors)
     return checked
 
@@ -88,11 +109,16 @@ def _checked(name: str, value: Any, types: Mapping[str, Any]) -> Any:
         raise RecipeError(f"'{name}' is not set here", hint=OWNED[name])
     if name not in types:
         raise RecipeError(f"'{name}' is not a TrainingArguments key", hint=meant("training", name, types))
+    if name in WITHOUT_EFFECT:
+        harmless, hint = WITHOUT_EFFECT[name]
+        if value not in (None, harmless):
+            raise RecipeError(f"{name} has no effect here", hint=hint)
+        return value
     if value is False and name in [f"{kind}_strategy" for kind in _PERIODIC]:
         value = "no"
     try:
         # Its type says text alone, but true, for the last checkpoint, is what people write.
-        kind: Any = str | bool | None if name == "resume_from_checkpoint" else types[name]
+        kind: Any = str | bool | None if name == "resume_from_checkpoint" else _CHOICES.get(name, types[name])
         checked = TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
         message, hint = wrong_value(error, name)
@@ -143,4 +169,4 @@ def check_without_imports(training: Mapping[str, Any], origins: Origins) -> dict
 
 def free_keys() -> list[str]:
     """The keys of the section that a recipe may set; of zerokit's own alone where transformers is missing."""
-    return [name for name in {**(installed_types() or {}), **_EXTRA} if name not in OWNED]
+    return [name for name in {**(installed_types() or {}), **_EXTRA} if is_free(name)]

@@ -215,6 +215,12 @@ def check_training_keys(loaded: LoadedRecipe) -> dict[str, Any]:
     return {name: value for name, value in checked.items() if value is not None or name not in _DEFAULTS}
 
 
+_NEED_HELD_OUT_DATA = (
+    *("eval_strategy", "eval_on_start", "do_eval", "load_best_model_at_end", "metric_for_best_model"),
+    "greater_is_better",
+)
+
+
 def build_arguments(
     resolved: Resolved, loaded: LoadedRecipe, *, use_cpu: bool, evaluate: bool
 ) -> TrainingArguments:
@@ -229,6 +235,7 @@ def build_arguments(
     Raises:
         RecipeError: a value that TrainingArguments does not take.
     """
+    from accelerate.utils import TorchDynamoPlugin
     from transformers import TrainingArguments
     from transformers.integrations import get_reporting_integration_callbacks
 
@@ -239,12 +246,13 @@ def build_arguments(
     if evaluate:
         keys.setdefault("eval_on_start", True)
         keys.setdefault("prediction_loss_only", True)
-    elif keys.get("eval_strategy", "no") != "no":
-        raise RecipeError(
-            "there is no held-out data to evaluate on",
-            where=loaded.where("training", "eval_strategy"),
-            hint="Set data.eval or data.eval_fraction",
-        )
+    for name in () if evaluate else _NEED_HELD_OUT_DATA:
+        if keys.get(name) not in (None, False, "no"):
+            raise RecipeError(
+                "there is no held-out data to evaluate on",
+                where=loaded.where("training", name),
+                hint="Set data.eval or data.eval_fraction",
+            )
     # Evaluation in larger batches than training, such as the Trainer's 8, is what would run out of memory.
     if (batch := keys.get("per_device_train_batch_size")) is not None:
         keys.setdefault("per_device_eval_batch_size", batch)
@@ -254,6 +262,7 @@ def build_arguments(
     keys.setdefault("disable_tqdm", True)
     try:
         args = TrainingArguments(**keys, deepspeed=resolved.ds_config)
+        TorchDynamoPlugin(backend=args.torch_compile_backend)  # as the Trainer will
         get_reporting_integration_callbacks(args.report_to)  # refuses names that the Trainer will refuse
         return args
     except (ValueError, TypeError, ImportError, NotImplementedError) as error:
@@ -266,7 +275,11 @@ def build_arguments(
 def _named_by(said: str, training: Mapping[str, Any]) -> list[str]:
     """The key that an error speaks of, by its name or a value that is no choice; empty where by neither."""
     named = [name for name in training if re.search(rf"\b{name}\b", said)]
-    valued = [name for name, value in training.items() if said.startswith(f"{value} is not a valid")]
+    valued = [
+        name
+        for name, value in training.items()
+        if said.lower().replace("'", "").startswith(f"{value} is not a valid".lower())
+    ]
     return [*valued, *named][:1]
 
 

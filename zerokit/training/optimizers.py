@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ from zerokit.units import quantity
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
+
+    from zerokit.recipe import LoadedRecipe
 
 _FOR_GPUS = {"adam": "fused_adam", "adamw": "fused_adam", "lamb": "fused_lamb", "lion": "fused_lion"}
 """Optimizers of which DeepSpeed compiles a CUDA kernel where they are not offloaded."""
@@ -95,8 +98,6 @@ def check_made(args: TrainingArguments, ds_config: Mapping[str, Any], stage: int
     Raises:
         RecipeError: its package is missing, or ZeRO does not give it what it needs.
     """
-    from transformers import Trainer
-
     name = str(getattr(args.optim, "value", args.optim))
     on_matrices = any(word in name for word in _WHOLE_MATRICES)
     if "optimizer" in ds_config or (on_matrices and stage == 0):
@@ -117,10 +118,40 @@ def check_made(args: TrainingArguments, ds_config: Mapping[str, Any], stage: int
             hint=works,
         )
     try:
-        Trainer.get_optimizer_cls_and_kwargs(args)
+        _made_of(args)
     except (ImportError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise RecipeError(f"{name} cannot be made here: {reason}", where=where, hint=works) from error
+
+
+_OF_OPTIMIZER = ("optim_args", "optim_target_modules", "adam_beta1", "adam_beta2", "adam_epsilon")
+
+
+def check_optimizer_keys(args: TrainingArguments, ds_config: Mapping[str, Any], loaded: LoadedRecipe) -> None:
+    """Refuse keys of `training` that the optimizer does not read; :func:`check_made` has passed.
+
+    Raises:
+        RecipeError: there is one.
+    """
+    name = str(getattr(args.optim, "value", args.optim))
+    if any(word in name for word in _WHOLE_MATRICES):
+        return
+    is_deepspeeds = "optimizer" in ds_config
+    for key in _OF_OPTIMIZER:
+        if is_deepspeeds and key.startswith("adam_"):  # which the ds_config's params have
+            continue
+        default = type(args).__dataclass_fields__[key].default
+        if key not in loaded.recipe.training or getattr(args, key) == default:
+            continue
+        without = copy.copy(args)
+        setattr(without, key, default)
+        if is_deepspeeds or _made_of(without) == _made_of(args):
+            optimizer = f"DeepSpeed's {ds_config['optimizer'].get('type')}" if is_deepspeeds else name
+            raise RecipeError(
+                f"{key} has no effect: {optimizer} does not read it",
+                where=loaded.where("training", key),
+                hint="Remove it",
+            )
 
 
 def check_schedule(args: TrainingArguments, ds_config: Mapping[str, Any], where: str) -> None:
@@ -172,6 +203,15 @@ _AT_ONCE = ("constant", "reduce_lr_on_plateau", "greedy")
 
 _MANY_STEPS = 10**6
 """Where a run's epochs say how many; no schedule is wrong for its length."""
+
+
+def _made_of(args: TrainingArguments) -> tuple[Any, dict[str, Any]]:
+    """The class of an optimizer, and what it is made with."""
+    from transformers import Trainer
+
+    kind, options = Trainer.get_optimizer_cls_and_kwargs(args)
+    return kind, options
+
 
 _WHOLE_MATRICES = ("galore", "apollo", "lomo")
 

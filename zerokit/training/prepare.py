@@ -40,7 +40,13 @@ from zerokit.training.model import (
 )
 from zerokit.training.nvme import size_buffers
 from zerokit.training.open_stream import open_stream, stream_lines
-from zerokit.training.optimizers import check_made, check_schedule, check_zenflow, host_optimizer
+from zerokit.training.optimizers import (
+    check_made,
+    check_optimizer_keys,
+    check_schedule,
+    check_zenflow,
+    host_optimizer,
+)
 from zerokit.training.own_keys import take_own
 from zerokit.training.packing import Padding, may_arrange, padding_of
 from zerokit.training.peft.keys import check_peft_keys
@@ -201,6 +207,7 @@ def prepare(
     )
     stage = int(zero.get("stage", 0))
     group.together(lambda: check_made(args, resolved.ds_config, stage, loaded.where("training", "optim")))
+    group.together(lambda: check_optimizer_keys(args, resolved.ds_config, loaded))
     schedule = loaded.where(
         "training", "lr_scheduler_type" if args.lr_scheduler_kwargs is None else "lr_scheduler_kwargs"
     )

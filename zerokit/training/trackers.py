@@ -30,6 +30,10 @@ _ALTERNATIVES = {"tensorboard": "tensorboardX"}
 """Module -> another that transformers takes in its place."""
 _PACKAGES = {"azureml": "azureml-core", "comet_ml": "comet-ml"}
 """Module -> the package that has it, where that is called otherwise."""
+_OF_TRACKIO = (
+    *("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id", "hub_private_repo"),
+)
+"""Keys of `training` that nothing else reads."""
 _OF_TRANSFORMERS = ("all",)
 """Whatever is installed: transformers looks."""
 _IN_OUTPUT_DIR = {"tensorboard": "runs", "codecarbon": "emissions.csv"}
@@ -40,7 +44,8 @@ def trackers(loaded: LoadedRecipe) -> tuple[str, ...]:
     """What ``training.report_to`` names; nothing of ``none``.
 
     Raises:
-        RecipeError: there is none of that name, or a package that it needs is not installed.
+        RecipeError: there is none of that name, a package that it needs is not installed, or a key of
+            `training` is only for one that is not named.
     """
     asked: Any = loaded.recipe.training.get("report_to")
     names = tuple(asked) if isinstance(asked, list) else (asked,)
@@ -63,6 +68,14 @@ def trackers(loaded: LoadedRecipe) -> tuple[str, ...]:
                     f"{package} is not installed",
                     where=where,
                     hint=f"Run pip install {package}; csv needs nothing",
+                )
+    if not {"trackio", *_OF_TRANSFORMERS} & {*found}:
+        for name in _OF_TRACKIO:
+            if loaded.recipe.training.get(name) is not None:
+                raise RecipeError(
+                    f"{name} has no effect without trackio",
+                    where=loaded.where("training", name),
+                    hint="Add trackio to training.report_to, or remove it",
                 )
     return found
 
