@@ -332,6 +332,73 @@ def test_a_large_file_is_read_up_to_the_bound(ending: str, tmp_path: Path) -> No
         read_document(file)
 
 
+def _refusal(text: str, ending: str, tmp_path: Path) -> DocumentError | None:
+    """Return why a file is refused, or None if it is read."""
+    file = tmp_path / f"a.{ending}"
+    file.write_text(text)
+    try:
+        read_document(file, lenient=True)
+    except DocumentError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        *("1:" * 250_000 + "1", "!!int '" + "1:" * 250_000 + "1'", "1:" * 180 + "1"),
+        *("0x" + "f" * 900_000, "0b" + "1" * 900_000, "0" + "7" * 900_000),
+        *("9" * 900_000, "9_" * 400_000, "-" + "9" * 400),
+    ],
+    ids=lambda number: number[:10],
+)
+def test_a_number_that_nothing_can_be_computed_with_is_refused(number: str, tmp_path: Path) -> None:
+    refusal = _refusal(f"a: 1\nb: {number}\n", "yaml", tmp_path)
+    assert refusal is not None
+    assert "does not fit a float" in refusal.message
+    assert refusal.where == f"{tmp_path}/a.yaml:2:4"
+    assert len(str(refusal)) < 400
+    if number.strip("-9") == "":
+        refusal = _refusal(f'{{"a": {number}}}', "json", tmp_path)
+        assert refusal is not None
+        assert any(reason in refusal.message for reason in ("does not fit a float", "too many digits"))
+
+
+def test_numbers_of_all_bases_are_read() -> None:
+    read = parse_yaml("[0x1F, 0b11, 017, 1_000, 1:30, -9223372036854775808, 1e5, 190:20:30.15]").data
+    assert read == [31, 3, 15, 1000, 90, -(2**63), 1e5, 685230.15]
+
+
+@pytest.mark.parametrize("kind", ["{key}: 0", "? !!int '{key}'\n: 0", "{key:#x}: 0"])
+def test_keys_of_one_hash_are_refused(kind: str, tmp_path: Path) -> None:
+    keys = (number * (2**61 - 1) for number in range(1, 2500))
+    refusal = _refusal("\n".join(kind.format(key=key) for key in keys), "yaml", tmp_path)
+    assert refusal is not None
+    assert "as a key. Use a word" in str(refusal)
+    assert parse_yaml("{0: a, 123456789: b}").data == {0: "a", 123456789: "b"}
+
+
+@pytest.mark.parametrize("tag", ["!!timestamp x", "!!bool x", "!!int ''", "!!float ''", "!!binary é"])
+def test_a_value_that_is_not_of_its_tag_is_refused(tag: str) -> None:
+    with pytest.raises(DocumentError, match=r"is not YAML: .*(of the type that its tag names|ascii)"):
+        parse_yaml(f"a: {tag}")
+
+
+@pytest.mark.parametrize(
+    ("text", "ending"),
+    [
+        ("#\n" * 2_000_000 + "{}", "jsonc"),
+        ("/**/" * 1_000_000 + "{}", "json"),
+        ("a: >\n" + "  x\n" * 900_000, "yaml"),
+    ],
+    ids=["lines", "comments", "yaml"],
+)
+def test_a_file_with_little_but_text_takes_no_longer(text: str, ending: str, tmp_path: Path) -> None:
+    refusal = _refusal(text, ending, tmp_path)
+    assert refusal is not None
+    assert any(reason in refusal.message for reason in ("in more than 52,428 places", "is larger than 1 MiB"))
+
+
 def test_a_pipe_is_read_but_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

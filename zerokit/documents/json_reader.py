@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from zerokit.documents import causes
 from zerokit.documents.document import Departure, Document, Span
+from zerokit.documents.numbers import fits_float, shortened
 from zerokit.documents.paths import KeyPath
 from zerokit.errors import DocumentError
 
@@ -129,8 +130,8 @@ class _JsonParser:
             value = float(text) if match[1] or match[2] else int(text)
         except ValueError:  # Python refuses to convert integers of thousands of digits
             self._fail("a number with too many digits", "Shorten it", match.start())
-        if value in (float("inf"), float("-inf")):
-            self._fail(f"the number {text} does not fit a float", "Make it smaller", match.start())
+        if not fits_float(value):
+            self._fail(f"the number {shortened(text)} does not fit a float", "Make it smaller", match.start())
         return value
 
     def _entries(self, path: KeyPath, closer: str) -> dict[str, Any]:
@@ -307,6 +308,8 @@ class _JsonParser:
         message, hint = causes.departure(kind, word)
         if not self.lenient:
             self._fail(message, hint, start)
+        if len(self.departures) >= self.most_entries:
+            self._fail(f"is no JSON in more than {self.most_entries:,} places", "Remove comments", start)
         line, column = self._position(start)
         meant = causes.NOT_JSON_WORDS.get(word) if kind == "bare value" else None
         self.departures.append(Departure(kind, message, hint, line, column, start, end, meant))

@@ -30,6 +30,8 @@ _BYTES_PER_ENTRY = 80
 """So that a file of `MAX_BYTES` has no more than 52,428 keys and items, which are read within a second."""
 _BYTES_PER_YAML_ENTRY = 400
 """PyYAML takes eight times as long."""
+_MOST_YAML_BYTES = 1 << 20
+"""PyYAML takes a second for so much text without any entries."""
 
 
 def read_document(
@@ -174,14 +176,15 @@ def parse_document(
         name: the file, for errors.
         yaml: read YAML rather than JSON.
         lenient: of JSON, read what DeepSpeed reads.
-        max_bytes: refuse what is larger.
+        max_bytes: refuse what is larger, and YAML of more than 1 MiB.
 
     Raises:
         DocumentError: not UTF-8, too large, not JSON or YAML, or a duplicate key.
     """
-    if len(content) > max_bytes:
+    most = max_bytes if not yaml or len(content) > max_bytes else min(max_bytes, _MOST_YAML_BYTES)
+    if len(content) > most:
         raise DocumentError(
-            f"is larger than {max_bytes >> 20} MiB", where=name, hint="Name a file of settings, not of data"
+            f"is larger than {most >> 20} MiB", where=name, hint="Name a file of settings, not of data"
         )
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DocumentError("is UTF-16, not UTF-8", where=name, hint="Save it as UTF-8")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from zerokit.documents.document import Document
+from zerokit.documents.numbers import fits_float, shortened
 from zerokit.documents.paths import KeyPath
 from zerokit.errors import DocumentError
 
@@ -41,6 +43,10 @@ def parse_yaml(text: str, name: str = "<yaml>", *, most_entries: int | None = No
         ) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise DocumentError(f"is not YAML: {error}", where=name, hint="Mend the syntax") from None
+    except (AttributeError, LookupError):  # PyYAML's own, of a tag as in `!!bool maybe`
+        raise DocumentError(
+            "is not YAML: a value is not of the type that its tag names", where=name, hint="Leave out the tag"
+        ) from None
     except RecursionError:
         raise DocumentError("is nested too deeply", where=name, hint="Flatten it") from None
     finally:
@@ -80,6 +86,20 @@ def _yaml_loader_class(name: str, most_entries: int | None) -> type[Any]:
                 )
             return super().compose_node(parent, index)
 
+        def construct_yaml_int(self, node: Any) -> Any:
+            """Refuse what no float holds: integers of base 60, as 1:30, take the square of their length."""
+            text = self.construct_scalar(node)
+            number = super().construct_yaml_int(node) if len(text) <= _MOST_DIGITS else math.inf
+            if not fits_float(number):
+                raise yaml.constructor.ConstructorError(
+                    None,
+                    None,
+                    f"the number {shortened(text)} does not fit a float",
+                    node.start_mark,
+                )
+            return number
+
+    Loader.add_constructor(_INTEGER, Loader.construct_yaml_int)
     # YAML 1.2's float, under which 1e-5 is a number; people write learning rates this way.
     Loader.add_implicit_resolver(
         "tag:yaml.org,2002:float",
@@ -89,6 +109,10 @@ def _yaml_loader_class(name: str, most_entries: int | None) -> type[Any]:
     return Loader
 
 
+_INTEGER = "tag:yaml.org,2002:int"
+_MOST_DIGITS_OF_KEY = 18
+_MOST_DIGITS = 2000
+"""Of an integer: in base 2 the largest float has 1,024."""
 _MOST_NODES = 1_000_000
 """Of a document with its aliases written out; more than any config has."""
 
@@ -149,6 +173,11 @@ def _yaml_positions(root: Any, name: str) -> Iterator[tuple[KeyPath, tuple[int, 
                         hint="Use a plain word as the key",
                     )
                 key = key_node.value
+                if key_node.tag == _INTEGER and len(key) > _MOST_DIGITS_OF_KEY:
+                    # Python's dicts take the square of the time for integers that differ by 2**61 - 1.
+                    raise DocumentError(
+                        f"the number {shortened(key)} as a key", where=f"{name}:{line}", hint="Use a word"
+                    )
                 if key in seen and key_node.tag != "tag:yaml.org,2002:merge":
                     raise DocumentError(
                         f"the key '{key}' stands twice (first on line {seen[key]})",

@@ -190,6 +190,11 @@ YAML = [
     b"".join(b"k%d: &x%d {a: 1}\n" % (number, number) for number in range(20_000)),
     b"\ttraining: 1\n",
     b"%YAML 9.9\n---\na: 1\n",
+    b"model: " + b"1:" * 400_000 + b"1\n",
+    b"model: 0x" + b"f" * 900_000,
+    b"".join(b"%d: 0\n" % (number * (2**61 - 1)) for number in range(1, 10_000)),
+    b"model: !!bool x\ndata: !!timestamp x\n",
+    b"model: >\n" + b"  x\n" * 900_000,
 ]
 
 
