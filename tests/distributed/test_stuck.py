@@ -40,7 +40,10 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     return Work()
 
 
-def look(work: Work, doing: Any, looks: int = LOOKS + 2, ranks: Ranks = Ranks(1, 2, 1, 2)) -> bool:
+SECOND_OF_TWO = Ranks(1, 2, 1, 2)
+
+
+def look(work: Work, doing: Any, looks: int = LOOKS + 2, ranks: Ranks = SECOND_OF_TWO) -> bool:
     """Whether this process would be ended, looked at from another thread while the main one does that.
 
     Args:

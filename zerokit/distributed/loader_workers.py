@@ -45,7 +45,7 @@ def _feed(original: Any, buffer: Any, *args: Any) -> None:
             on_error(error, item)
             return
         free_slots.acquire(False)  # whoever receives an item releases it
-        buffer.append((item[0], LostBatch((type(error), error, error.__traceback__))))
+        buffer.append((item[0], LostBatch((type(error), error, error.__traceback__))))  # type: ignore[no-untyped-call]
 
     original(buffer, *args_before, report, free_slots)
 
