@@ -40,7 +40,11 @@ def only(data: Any) -> Finding:
             "offload_optimiser",
             "Did you mean 'zero_optimization.offload_optimizer'?",
         ),
-        ({"zero_optimization": {"verbose": True}}, "verbose", "Remove it; a comment can stand at the top"),
+        (
+            {"zero_optimization": {"verbose": True}},
+            "verbose",
+            "Remove it; comments are allowed",
+        ),
         (
             {"optimizer": {"type": "Adam", "params": {"max_grad_norm": 1.0}}},
             "max_grad_norm",

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import zerokit
 from tests.examples import examples
 from tests.tiny import CHAT_TEMPLATE
 from zerokit.data.row_dataset import RowDataset
@@ -37,6 +38,8 @@ GENERATION_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 """Renders what CHAT_TEMPLATE does, and marks the assistant's part for transformers."""
+
+QUESTIONS = Path(zerokit.__file__).parent / "data" / "demo" / "python-questions"
 
 
 def run(
@@ -722,7 +725,7 @@ def test_a_preview_marks_what_is_trained_on(tokenizer: PreTrainedTokenizerBase) 
             "data/more.jsonl and others",
         ),
         ({"train": "data", "eval_split": "train"}, "data/more.jsonl and others"),
-        ({"train": "builtin:python-questions", "eval_split": "train"}, "split 'train'"),
+        ({"train": "builtin:python-questions", "eval_split": "train"}, f"{QUESTIONS}/train.jsonl"),
         ({"train": "other", "eval": "data"}, None),
         ({"train": "data", "eval": "builtin:python-questions"}, None),
         ({"train": "builtin:python-questions", "eval": "data"}, None),

@@ -250,7 +250,7 @@ def test_a_method_tells_examples_apart_by_what_they_say_or_is_refused(
             "llama",
             ["--peft.type=p_tuning", "--peft.encoder_hidden_size=a"],
             {},
-            "expected a whole number, found the text",
+            "expected a whole number, found the string",
         ),
         ("llama", ["--peft.type=qlora", "--peft.bnb_4bit_quant_type=[]"], {}, "transformers refuses it: "),
     ],

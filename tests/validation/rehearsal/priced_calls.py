@@ -260,7 +260,7 @@ def drives(rank_time: Any, prices: FixedPrices) -> dict[str, float]:
     seen["copies"] = [one for one in prices.asked if one[0] == "copy"]
     handle.async_pwrite(memory, "/tmp/drive0")
     rank_time.mark(rank_time.moment())
-    seen["step"] = (rank_time.ends_of_steps(None)[-1] - start) / 1e9
+    seen["step"] = (rank_time.step_ends()[-1] - start) / 1e9
     prices.copying = 0.0
     return seen
 
