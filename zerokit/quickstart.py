@@ -43,7 +43,8 @@ def quickstart(folder: Path, *, max_steps: int | None = None) -> None:
     if not num_ranks:
         check_compiler()
     for command in commands(folder, num_ranks or CPU_RANKS, max_steps):
-        console.note(f"\n$ zerokit {shlex.join(command)}")
+        console.note("")
+        console.note(f"$ zerokit {shlex.join(command)}")
         code = subprocess.run([sys.executable, "-P", "-m", "zerokit", *command], check=False).returncode
         if code:
             raise StepFailedError(
@@ -52,7 +53,8 @@ def quickstart(folder: Path, *, max_steps: int | None = None) -> None:
                 hint="Its last line says why. Run the quickstart again after fixing that",
             )
     recipe = "mine.yaml"
-    console.note(f"\nDone. {folder / 'model'} loads with AutoModelForCausalLM.from_pretrained.")
+    console.note("")
+    console.note(f"Done. {folder / 'model'} loads with AutoModelForCausalLM.from_pretrained.")
     console.note("Next, train your own model:")
     console.note(f"  zerokit train --print-recipe > {recipe}")
     console.note(f"  zerokit train --num-gpus {num_ranks or 1} --recipe {recipe}")
@@ -73,6 +75,7 @@ def commands(folder: Path, num_ranks: int, max_steps: int | None = None) -> Iter
         *["train", *ranks, *batch, *steps, "--model", corpus, "--deepspeed", ds_config],
         *["--data.train", PYTHON_QUESTIONS, "--task.packing", "false", "--task.seq_len", "256"],
         *["--training.num_train_epochs", "3", "--training.learning_rate", "1e-3"],
+        *["--training.gradient_accumulation_steps", "1", "--training.gradient_checkpointing", "false"],
         *["--training.output_dir", model, "--force"],
     ]
     prompts = [word for question in QUESTIONS for word in ("--prompt", question)]
