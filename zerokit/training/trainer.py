@@ -226,10 +226,10 @@ class ZeroTrainer(WatchfulTrainer):
         model.eval()
         total = torch.zeros(2, dtype=torch.float64)  # sum of losses, their number, then scores
         num_batches = 0
-        for batch in self._batches(iter(dataloader)):
+        for batch in dataloader:
             num_batches += 1
             inputs = self._prepare_inputs(batch)
-            with self._group.work.step(), torch.no_grad(), self.compute_loss_context_manager():
+            with torch.no_grad(), self.compute_loss_context_manager():
                 loss, output = self._task.loss(model, inputs)
                 scores = self._task.scores(output, inputs, self.model, self.processing_class)
             sums = torch.tensor(
