@@ -84,12 +84,12 @@ class _Pickler(pickle._Pickler):
             super().save(obj, save_persistent_id)
 
 
-def archive(name: str, content: Any) -> bytes:
-    """What `torch.save` writes to a file of that name."""
+def archive(name: str, content: Any, *, filled_with: int = 0) -> bytes:
+    """What `torch.save` writes to a file of that name, with tensors of one byte."""
     pickled = io.BytesIO()
     pickler = _Pickler(pickled)
     pickler.dump(content)
-    storages = {f"data/{key}": bytes(size) for key, size in enumerate(pickler.storages)}
+    storages = {f"data/{key}": bytes([filled_with]) * size for key, size in enumerate(pickler.storages)}
     return zipped(name, {"data.pkl": pickled.getvalue(), "byteorder": b"little", **storages})
 
 

@@ -187,7 +187,8 @@ def summary(plan: Plan, reports: list[dict[str, Any]], seconds: float) -> Iterat
     for stage in plan.stages:
         yield f"{stage.name}: {_shown(stage.folder)}"
     yield f"answers: {_shown(plan.answers_file)}"
-    yield f"Everything took {format_seconds(seconds)}.\n"
+    yield f"Everything took {format_seconds(seconds)}."
+    yield ""
     own = _shown(plan.own_recipe_file)
     train, generate = words_of("train"), words_of("generate")
     place = f", in {home()} after 'source .venv/bin/activate'" if train == ["launch/train.py"] else ""
