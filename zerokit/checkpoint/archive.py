@@ -23,7 +23,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from zerokit.checkpoint.pickle_limits import (
+from zerokit.documents import shown, without_waiting
+from zerokit.documents.pickle_limits import (
     CHECKED_DICT,
     CHECKED_SET,
     CheckedDict,
@@ -31,7 +32,6 @@ from zerokit.checkpoint.pickle_limits import (
     PickleLimitError,
     guarded,
 )
-from zerokit.documents import shown, without_waiting
 from zerokit.errors import CheckpointError
 
 ITEMSIZES = {
