@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.documents import finite
+from zerokit.errors import ZerokitError
 from zerokit.files import write_file
 
 REPORT_FILE = "run.json"
@@ -45,12 +46,12 @@ def _has_changes(commit: str) -> bool:
     settings = _git("config", "-z", "--get-regexp", rf"^core\.({'|'.join(_COMPARISON_SETTINGS)})$") or ""
     entries = [entry.replace("\n", "=", 1) for entry in settings.split("\0") if entry]
     options = [option for entry in entries for option in ("-c", entry)]
-    with suppress(OSError), tempfile.TemporaryDirectory() as folder:
+    with suppress(OSError, ZerokitError), tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         for name in ("refs", "objects"):
             (scratch / name).mkdir()
-        (scratch / "HEAD").write_text(f"{commit}\n", encoding="ascii")
-        (scratch / "config").write_text(_SCRATCH_CONFIG[len(commit)], encoding="ascii")
+        write_file(scratch / "HEAD", f"{commit}\n")
+        write_file(scratch / "config", _SCRATCH_CONFIG[len(commit)])
         shutil.copyfile(index, scratch / "index")
         for shared in Path(index).absolute().parent.glob("sharedindex.*"):  # of a split index
             (scratch / shared.name).symlink_to(shared)
