@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import time
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.faults.bad_inputs import MOST_SECONDS
 from tests.faults.checkpoints import Tensor
 from tests.faults.checkpoints import archive as written
 from zerokit.checkpoint import archive
@@ -132,27 +130,39 @@ ONLY_RECORDS = ("integers of a set",)
 """Which zerokit's own reader does not hash."""
 
 
+OTHERWISE = {
+    "tuples in a key": "its pickle has a tuple of tuples as a key",
+    "a tuple in a tuple of a key": "its pickle has a tuple of tuples as a key",
+    "a long integer": "its pickle has an integer of",
+    "counters that are reset": "a dict with a state",
+    "counters of an OrderedDict that are reset": "an OrderedDict with an unknown state",
+    "a dict at once": "its pickle has an unknown operation 0x64",
+    "integers of a Counter": "its pickle would load 'collections.Counter'",
+}
+"""Why they are refused, but for keys of one hash."""
+
+
 @pytest.mark.parametrize("kind", HARMFUL)
 def test_no_small_pickle_takes_hours(kind: str, file: Path) -> None:
-    check_pickles(file.parent, [file.name])  # imports DeepSpeed
+    """Python takes the square of the time for keys of one hash: a dict of them is refused after a hundred."""
     put(file, "data.pkl", HARMFUL[kind])
-    before = time.process_time()
-    with nullcontext() if kind in ONLY_RECORDS else pytest.raises(CheckpointError):
+    of_one_hash = "its pickle has more than 100 keys of one hash"
+    why = OTHERWISE.get(kind, of_one_hash)
+    with nullcontext() if kind in ONLY_RECORDS else pytest.raises(CheckpointError, match=why):
         read_archive(file)
-    with pytest.raises(CheckpointError) as refused:
+    why = of_one_hash if kind == "integers of a Counter" else why
+    with pytest.raises(CheckpointError, match=why) as refused:
         check_pickles(file.parent, [file.name])
     assert len(str(refused.value)) < 500
-    assert time.process_time() - before < MOST_SECONDS, "of CPU"
 
 
 def test_a_set_of_integers_is_not_hashed(file: Path) -> None:
     keys = b"".join(KEYS)
     put(file, "data.pkl", b"\x80\x04\x8f(" + keys + b"\x90(" + keys + b"\x91\x86.")
-    before = time.process_time()
     (one, other) = read_archive(file).content
     assert one.name == "builtins.set"
-    assert sorted(one.arguments[0]) == sorted(other) == OF_ONE_HASH
-    assert time.process_time() - before < MOST_SECONDS, "of CPU"
+    assert one.arguments == (OF_ONE_HASH,)
+    assert other == tuple(OF_ONE_HASH)
 
 
 def test_a_tensor_of_too_many_dimensions_is_refused(file: Path) -> None:
