@@ -44,7 +44,7 @@ def check_own_name(path: Path) -> None:
     Raises:
         ZerokitError: it is not.
     """
-    if not os.path.lexists(path) or _is_real_folder(path) or is_own_file(path):
+    if not os.path.lexists(path) or stat.S_ISDIR(_mode(path)) or is_own_file(path):
         return
     if path.is_symlink():
         problem = "is a link, which zerokit does not follow here"
@@ -62,13 +62,13 @@ def check_staging(folder: Path) -> None:
         ZerokitError: a link, a file, or a folder without the mark is there that is not empty.
     """
     check_own_name(folder)
-    # In this order: another rank may be making it, and marks it before anything else is in it.
-    if (
-        os.path.lexists(folder)
-        and (folder.is_file() or _has_more_than_mark(folder))
-        and not is_staging(folder)
-    ):
-        problem = "was not made by zerokit, which needs a folder of this name for itself"
+    problem = "was not made by zerokit, which needs a folder of this name for itself"
+    try:
+        # In this order: another rank may be making it, and marks it before anything else is in it.
+        is_taken = os.path.lexists(folder) and _has_more_than_mark(folder) and not is_staging(folder)
+    except OSError as error:  # a file, or a folder that may not be read
+        is_taken, problem = True, f"cannot be used: {error.strerror}"
+    if is_taken:
         raise ZerokitError(problem, where=shown(folder), hint=_MOVE)
 
 
@@ -90,8 +90,7 @@ def make_staging(folder: Path) -> Path:
 
 def is_staging(folder: Path) -> bool:
     """Whether a path is a folder, no link, that carries the mark."""
-    mark = folder / MARK
-    return _is_real_folder(folder) and mark.is_file() and not mark.is_symlink()
+    return stat.S_ISDIR(_mode(folder)) and stat.S_ISREG(_mode(folder / MARK))
 
 
 def clear(folder: Path, *, kept: Collection[str] = ()) -> None:
@@ -102,7 +101,7 @@ def clear(folder: Path, *, kept: Collection[str] = ()) -> None:
     """
     if is_staging(folder):
         for path in list(folder.iterdir()):
-            if path.name not in (MARK, *kept) or _is_real_folder(path):
+            if path.name not in (MARK, *kept) or stat.S_ISDIR(_mode(path)):
                 _remove(path)
 
 
@@ -121,7 +120,7 @@ def remove(path: Path) -> None:
 
 def remove_empty(folder: Path) -> None:
     """Remove a folder that has nothing in it, or nothing but the mark."""
-    if not _is_real_folder(folder) or _has_more_than_mark(folder):
+    if not stat.S_ISDIR(_mode(folder)) or _has_more_than_mark(folder):
         return
     (folder / MARK).unlink(missing_ok=True)
     try:
@@ -184,15 +183,16 @@ def _has_more_than_mark(folder: Path) -> bool:
     return any(path.name != MARK or path.is_symlink() for path in folder.iterdir())
 
 
-def _is_real_folder(path: Path) -> bool:
+def _mode(path: Path) -> int:
+    """Type and permissions of what is there, a link included; 0 if there is nothing."""
     try:
-        return stat.S_ISDIR(path.lstat().st_mode)
+        return path.lstat().st_mode
     except OSError:
-        return False
+        return 0
 
 
 def _remove(path: Path) -> None:
-    if _is_real_folder(path):
+    if stat.S_ISDIR(_mode(path)):
         shutil.rmtree(path)
     else:
         path.unlink()

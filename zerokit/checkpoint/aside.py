@@ -45,3 +45,4 @@ def remove_all_aside(run: Path) -> None:
     """Remove all that lies there, as far as possible: for the run itself, while it writes nothing there."""
     with suppress(OSError):
         staging.remove(run / UNFINISHED)
+        staging.remove_empty(run / UNFINISHED)

@@ -32,8 +32,8 @@ def disk_problem(error: Exception) -> str | None:
     """Why a file could not be written; None of an error that does not speak of one."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    if type(error) is ZerokitError:  # of zerokit.files
-        return error.message
+    if type(error) is ZerokitError:  # of zerokit.files and zerokit.staging
+        return f"{error.where}: {error.message}"
     if isinstance(error, RuntimeError) and any(words in str(error) for words in _OF_TORCH):
         return "torch cannot write its file, as on a full disk"  # it does not say why
     return str(error).rpartition("I/O error: ")[2] if isinstance(error, SafetensorError) else None
