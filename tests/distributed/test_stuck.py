@@ -8,12 +8,13 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests import processes
 from zerokit.distributed import stuck
@@ -22,6 +23,7 @@ from zerokit.distributed.ranks import Ranks
 from zerokit.distributed.stuck import StuckWatch, Work
 
 LOOKS = 5
+ONE_OF_TWO = Ranks(1, 2, 1, 2)
 SPIN = "while not done.is_set(): sum(range(1000))"
 
 
@@ -31,21 +33,23 @@ class EndedError(Exception):
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    def end(code: int) -> None:
+    def end(code: int, last_words: Callable[[], object]) -> None:
         assert code == 1
+        last_words()
         raise EndedError
 
     monkeypatch.setattr(stuck, "exit_now", end)
     return Work()
 
 
-def look(work: Work, doing: Any, looks: int = LOOKS + 2) -> bool:
+def look(work: Work, doing: Any, looks: int = LOOKS + 2, ranks: Ranks = ONE_OF_TWO) -> bool:
     """Whether this process would be ended, looked at from another thread while the main one does that.
 
     Args:
         work: in which part of it.
         doing: what it does until its event is set.
         looks: how often it is looked at; `LOOKS` are enough.
+        ranks: its place.
     """
     done = threading.Event()
     ended = []
@@ -56,7 +60,7 @@ def look(work: Work, doing: Any, looks: int = LOOKS + 2) -> bool:
         return any(frame.f_code is doing.__code__ for frame, _ in frames)
 
     def watch() -> None:
-        watcher = StuckWatch(Ranks(1, 2, 1, 2), work, LOOKS * stuck.POLL_SECONDS)
+        watcher = StuckWatch(ranks, work, LOOKS * stuck.POLL_SECONDS)
         while not is_doing():
             pass
         try:
@@ -112,6 +116,25 @@ def test_a_rank_that_does_nothing_in_user_code_is_named_with_its_call(
 def test_a_rank_that_waits_for_others_is_left_alone(doing: Any, work: Work) -> None:
     with work.step():
         assert not look(work, doing, 40)
+
+
+@pytest.mark.parametrize("part", ["step", "batch"])
+def test_a_process_that_is_alone_waits_for_nobody(
+    part: str, work: Work, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits = library("torch.utils.data.dataloader")
+    assert not look(work, waits, 40, Ranks())
+    with getattr(work, part)():
+        assert look(work, waits, ranks=Ranks())
+    said = capsys.readouterr().err.splitlines()[0]
+    assert said.startswith("zerokit: error: the run: is stuck: it has done nothing for 5 s, in 'call' (/env/")
+    assert "others" not in said
+
+
+def test_a_process_that_is_alone_may_wait_for_its_gpu(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with work.step():
+        assert not look(work, library("torch.cuda"), 40, Ranks())
 
 
 def test_one_that_does_nothing_between_steps_or_goes_on_is_left_alone(work: Work) -> None:

@@ -98,6 +98,16 @@ def run_trials() -> Iterator[Trial]:
     yield Trial(
         "resume, by two ranks with twice the batch", options(*RESUME, ranks=2), "refuse", resumes=True
     )
+    workers = ("--training.dataloader_num_workers", "1", "--stuck-after", "10")
+    yield Trial(
+        "a loader worker that finds no room in /dev/shm",
+        options(*LONG, *workers, shell="mount -t tmpfs -o size=64k tmpfs /dev/shm"), "end",
+    )  # fmt: skip
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        yield Trial(
+            f"a loader worker, {number.name} as it steps", options(*LONG, *workers), "end",
+            kill(number, "loader worker"), steps,
+        )  # fmt: skip
     for which, number, moment, command in STARTED_BY_ZEROKIT:
         words = LONG if command == "train" else ("--min_new_tokens", "200", "--max_new_tokens", "200")
         # Before the first step a launcher's end ends the run, and `zerokit` killed itself cannot say so.

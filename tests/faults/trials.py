@@ -188,11 +188,13 @@ def ends(place: Place) -> bool:
 
 def kill(number: signal.Signals, which: str) -> Arrange:
     """Send a signal to `rank 0`, `rank 1`, the `launcher` (the first process), `zerokit`, or one of the two
-    launchers of DeepSpeed below it."""
+    launchers of DeepSpeed below it; or of one process to its `loader worker`."""
 
     def strike(place: Place) -> None:
         if which in ("launcher", "zerokit"):
             pid = processes()[0]
+        elif which == "loader worker":
+            pid = processes()[-1]
         elif which.endswith("launcher"):  # the second starts the ranks
             pid = launcher_processes()[-2 if which == "first launcher" else -1]
         else:

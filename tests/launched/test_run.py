@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -270,6 +272,26 @@ def test_what_a_killed_run_left_is_not_rotated_away(here: OneRank) -> None:
     assert "the run continues from out/checkpoint-1\n" in resumed.said
     begins = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines() if "max" in line]
     assert [entry["step"] for entry in begins] == [0, 1]
+
+
+@contextmanager
+def clock_set_back() -> Iterator[None]:
+    """The system's clock goes back by a day at each look, as by one of NTP."""
+    real, looks = time.time, itertools.count()
+    with patch("time.time", lambda: real() - 86_400 * next(looks)):
+        yield
+
+
+def test_durations_do_not_go_by_a_clock_that_is_set(here: OneRank) -> None:
+    assert here.train(*steps(2), "--training.logging_steps", "1", fault=clock_set_back).error is None
+    logged = [json.loads(line) for line in (here.folder / "out" / "metrics.jsonl").read_text().splitlines()]
+    report = here.json("run.json")
+    found = [("train_seconds", report["train_seconds"]), ("tokens_per_second", report["tokens_per_second"])]
+    found += [(name, value) for entry in logged for name, value in entry.items() if "_runtime" in name]
+    found += [(name, value) for entry in logged for name, value in entry.items() if "per_second" in name]
+    assert {"eval_runtime", "train_runtime", "train_steps_per_second"} <= {name for name, _ in found}
+    for name, value in found:
+        assert 0.001 < value < 50_000, name
 
 
 @contextmanager

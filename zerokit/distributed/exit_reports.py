@@ -6,6 +6,7 @@ A launcher's own exit code is not enough: DeepSpeed's ends with 0 when its secon
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -38,9 +39,18 @@ def has_lost_receiver() -> bool:
     return _pipe is not None and not Path(_pipe).exists()
 
 
-def exit_now(code: int) -> NoReturn:
-    """Report the exit code of this rank, and end this process without Python's exit handlers."""
-    if _pipe is not None:
-        with suppress(OSError):  # the process that started the launcher has ended
-            os.write(os.open(_pipe, os.O_WRONLY | os.O_NONBLOCK), f"{os.environ['RANK']} {code}\n".encode())
-    os._exit(code)
+def exit_now(code: int, last_words: Callable[[], object] = lambda: None) -> NoReturn:
+    """Report the exit code of this rank, and end this process without Python's exit handlers.
+
+    Args:
+        code: of the process.
+        last_words: prints why it ends. A terminal that is gone keeps no process from its end.
+    """
+    try:
+        last_words()
+    finally:
+        if _pipe is not None:
+            line = f"{os.environ['RANK']} {code}\n".encode()
+            with suppress(OSError):  # the process that started the launcher has ended
+                os.write(os.open(_pipe, os.O_WRONLY | os.O_NONBLOCK), line)
+        os._exit(code)

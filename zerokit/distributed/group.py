@@ -182,13 +182,14 @@ def run_on_all_ranks(
     except ZerokitError as error:
         console.print_error(error)
         return error.exit_code
-    ends_stuck = sys.platform == "linux" and stuck_after > 0 and group.ranks.world_size > 1
+    ends_stuck = sys.platform == "linux" and stuck_after > 0
     for_stuck = StuckWatch(group.ranks, group.work, stuck_after) if ends_stuck else None
     watch(group.ranks.rank, for_stuck, group.leave_request)
     try:
         exit_code = _run(main, group)
     except RankError as error:
-        console.print_error(error)
+        with _undisturbed():
+            console.print_error(error)
         return error.exit_code
     except KeyboardInterrupt:
         if group.ranks.is_main:
@@ -203,11 +204,15 @@ def run_on_all_ranks(
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Have nothing end this process before it has said why it ends: launchers do, once a rank is gone."""
+    """Have nothing end this process before it has said why it ends: launchers do, once a rank is gone.
+
+    Nor what torch raises when it hears that a loader worker has ended.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
+    before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         yield
     finally:
@@ -221,6 +226,12 @@ def _say_why(error: Exception, rank: int) -> int:
     if "EADDRINUSE" in str(error):  # torch's DistNetworkError: rank 0 alone opens the port
         console.print_error(port_taken(os.environ["MASTER_PORT"]))
         return LaunchError.exit_code
+    if "DataLoader worker" in str(error):
+        from zerokit.distributed.loader_workers import worker_failure  # imports torch
+
+        if (failure := worker_failure(error)) is not None:
+            console.print_error(failure)
+            return failure.exit_code
     lost = next((words for words in _LOST if words in str(error)), None)
     if lost is not None and isinstance(error, RuntimeError) and _of_collectives(error):
         at = traceback.extract_tb(error.__traceback__)[-1]

@@ -89,11 +89,8 @@ def _end(rank: int, reason: str) -> NoReturn:
     if os.environ.get("LOCAL_RANK", "0") != "0":
         threading.Event().wait(2 * stuck.POLL_SECONDS)  # a launcher ends the others when one has ended
         os._exit(1)
-    console.note(
-        f"zerokit: rank {rank} ends, because {reason}. Start the run again; training can resume from a "
-        "checkpoint"
-    )
-    exit_now(1)
+    again = "Start the run again; training can resume from a checkpoint"
+    exit_now(1, lambda: console.note(f"zerokit: rank {rank} ends, because {reason}. {again}"))
 
 
 def _is_orphan() -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -129,9 +128,8 @@ class OtherHosts:
             hint = "See whether it runs, and its network; then go on with training.resume_from_checkpoint"
         if self._leaves.wait(_GRACE_SECONDS):
             return
-        console.print_error(RankError(what, where=where, hint=hint))
-        sys.stderr.flush()
-        exit_now(RankError.exit_code)
+        lost = RankError(what, where=where, hint=hint)
+        exit_now(lost.exit_code, lambda: console.print_error(lost))
 
 
 def _server() -> socket.socket:

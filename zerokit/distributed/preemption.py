@@ -131,8 +131,8 @@ class LeaveRequest:
                 self._end(took, PreemptedError.exit_code)
 
     def _end(self, reason: str, code: int) -> None:
-        console.note(f"zerokit: rank {self._rank} ends without a checkpoint ({self.why}): {reason}")
-        exit_now(code)
+        line = f"zerokit: rank {self._rank} ends without a checkpoint ({self.why}): {reason}"
+        exit_now(code, lambda: console.note(line))
 
 
 def _runs(pid: int) -> bool:

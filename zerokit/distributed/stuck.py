@@ -9,6 +9,9 @@ of three signs, each for as long as the person allows:
 - it has been getting one batch for that long, and 20 times longer than the slowest one before it, and reads
   from no disk.
 
+A rank that is alone waits for no other, so without a GPU it is stuck also where a library waits, and while it
+gets its first batch.
+
 Where the system does not count what processes do, the first sign is the only one.
 
 Not seen here: a rank that computes without end; one that does nothing elsewhere, as while it saves or
@@ -101,6 +104,7 @@ class StuckWatch:
     def __init__(self, ranks: Ranks, work: Work, stuck_after: float) -> None:
         self._ranks = ranks
         self._work = work
+        self._is_alone = ranks.world_size == 1
         self._most_looks = stuck_after / POLL_SECONDS
         self._stopped: dict[int, int] = {}
         """Looks in a row that have found a process stopped."""
@@ -112,7 +116,8 @@ class StuckWatch:
 
     def look(self) -> None:
         """End this process if a rank is stuck, after a line that says so and its stack."""
-        self._look_at_others()
+        if not self._is_alone:
+            self._look_at_others()
         self._look_at_this()
 
     def _look_at_others(self) -> None:
@@ -135,13 +140,16 @@ class StuckWatch:
 
     def _end_stopped(self, pid: int, rank: str) -> NoReturn:
         looks = self._stopped[pid]
-        _say(rank, f"a signal stopped it (process {pid}) {looks * POLL_SECONDS:.0f} s ago")
-        with suppress(ProcessLookupError):
-            os.kill(pid, _show_stack())  # which it does as soon as it goes on
-            os.kill(pid, signal.SIGCONT)
-            threading.Event().wait(POLL_SECONDS)
-            os.kill(pid, signal.SIGKILL)
-        exit_now(1)
+
+        def end() -> None:
+            _say(f"rank {rank}", f"a signal stopped it (process {pid}) {looks * POLL_SECONDS:.0f} s ago")
+            with suppress(ProcessLookupError):
+                os.kill(pid, _show_stack())  # which it does as soon as it goes on
+                os.kill(pid, signal.SIGCONT)
+                threading.Event().wait(POLL_SECONDS)
+                os.kill(pid, signal.SIGKILL)
+
+        exit_now(1, end)
 
     def _look_at_this(self) -> None:
         work = self._work
@@ -159,8 +167,9 @@ class StuckWatch:
             return
         loads = work.is_batch and _has(frame, "torch.utils.data") and not _has(frame, "torch.distributed")
         idle, reads = activity
-        waits = _is_library(_caller(frame))
-        self._idle = self._idle + 1 if work.is_step and idle and not waits else 0
+        if not self._is_alone or _uses_gpu():
+            idle = idle and work.is_step and not _is_library(_caller(frame))
+        self._idle = self._idle + 1 if idle else 0
         self._one_batch = self._one_batch + 1 if loads and not reads else 0
         if self._idle >= self._most_looks:
             self._end(frame, "it has done nothing", self._idle)
@@ -194,10 +203,17 @@ class StuckWatch:
     def _end(self, frame: FrameType, what: str, looks: int) -> NoReturn:
         at = traceback.extract_stack(_caller(frame), limit=1)[-1]
         call = f"'{at.line or at.name}' ({at.filename}:{at.lineno})"
-        _say(str(self._ranks.rank), f"{what} for {looks * POLL_SECONDS:.0f} s, in {call}")
-        sys.stderr.writelines(traceback.format_stack(frame))
-        sys.stderr.flush()
-        exit_now(1)
+        where = "the run" if self._is_alone else f"rank {self._ranks.rank}"
+
+        def say() -> None:
+            _say(where, f"{what} for {looks * POLL_SECONDS:.0f} s, in {call}", waiting=not self._is_alone)
+            sys.stderr.writelines(traceback.format_stack(frame))
+            sys.stderr.flush()
+
+        for pid in descendants(os.getpid()):  # one that was stopped would not notice that this process ends
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        exit_now(1, say)
 
 
 def _show_stack() -> int:
@@ -205,10 +221,15 @@ def _show_stack() -> int:
     return signal.SIGRTMAX - 3
 
 
-def _say(rank: str, why: str) -> None:
+def _uses_gpu() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_initialized()
+
+
+def _say(where: str, why: str, *, waiting: bool = True) -> None:
     error = RankError(
-        f"is stuck: {why}, and the others wait for it",
-        where=f"rank {rank}",
+        f"is stuck: {why}{', and the others wait for it' * waiting}",
+        where=where,
         hint="Its stack follows. Where that is no mistake, allow more with --stuck-after SECONDS (0: any)",
     )
     console.print_error(error)

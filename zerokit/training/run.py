@@ -15,6 +15,7 @@ from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.cores import bind_to_cores, take_all_cores
 from zerokit.distributed.group import count_gpus
+from zerokit.distributed.loader_workers import report_lost_batches
 from zerokit.errors import ConfigError, RankError, RunError, ZerokitError
 from zerokit.reporting.curves import draw_losses
 from zerokit.training.announce import announce, count_parameters
@@ -32,6 +33,7 @@ from zerokit.training.progress import RunProgress
 from zerokit.training.report import METRICS_FILE, RunReport
 from zerokit.training.resume import Divided
 from zerokit.training.save import save_model
+from zerokit.training.steady_clock import use_steady_clock
 from zerokit.training.trackers import CURVE_FILE, trackers
 from zerokit.training.uneven_calls import keep_ranks_together
 from zerokit.units import format_bytes, format_seconds, quantity
@@ -85,6 +87,8 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory"
 def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehearsed | None) -> RunReport:
     import torch
 
+    use_steady_clock()
+    report_lost_batches()
     cuda = count_gpus() > 0
     bound = None
     if prepared.own.bind_cores and host_optimizer(prepared.resolved.ds_config):

@@ -231,10 +231,10 @@ class ZeroTrainer(WatchfulTrainer):
         model.eval()
         total = torch.zeros(2, dtype=torch.float64)  # sum of losses, their number, then scores
         num_batches = 0
-        for batch in dataloader:
+        for batch in self._batches(iter(dataloader)):
             num_batches += 1
             inputs = self._prepare_inputs(batch)
-            with torch.no_grad(), self.compute_loss_context_manager():
+            with self._group.work.step(), torch.no_grad(), self.compute_loss_context_manager():
                 loss, output = self._task.loss(model, inputs)
                 scores = self._task.scores(output, inputs, self.model, self.processing_class)
             sums = torch.tensor([float(loss), self._task.num_targets(inputs), *scores], dtype=torch.float64)

@@ -1,0 +1,68 @@
+"""Workers of data loaders that fail: the run ends with a line, and waits for no batch that never comes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NoReturn
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data import get_worker_info
+
+from zerokit.distributed.ranks import read_ranks
+from zerokit.errors import RankError
+from zerokit.exits.explain import explain_log
+from zerokit.exits.log import Log
+from zerokit.patches import Patch, wrap
+
+_FEED = Patch("multiprocessing.queues:Queue", "_feed", "report a batch that a loader worker cannot pass on")
+_ENDED = re.compile(
+    r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:exited unexpectedly|is killed by signal)[^.]*"
+)
+
+
+class LostBatch(ExceptionWrapper):
+    """What a worker sends in the place of a batch that it could not send."""
+
+    def reraise(self) -> NoReturn:
+        """Raise RankError, in the process that waits for the batch."""
+        reason = str(self.exc_msg).strip().splitlines()[-1]
+        raise _error(f"a data loader worker cannot pass on a batch: {reason}", reason)
+
+
+def report_lost_batches() -> None:
+    """Have loader workers that are forked from now on report each batch that they cannot pass on.
+
+    Python prints the reason in the worker and drops the batch, such as one for which /dev/shm has no room.
+    """
+    wrap(_FEED, _feed)
+
+
+def _feed(original: Any, buffer: Any, *args: Any) -> None:
+    *args_before, on_error, free_slots = args
+
+    def report(error: Exception, item: Any) -> None:
+        if get_worker_info() is None or not isinstance(item, tuple):
+            on_error(error, item)
+            return
+        free_slots.acquire(False)  # whoever receives an item releases it
+        lost: Any = LostBatch
+        buffer.append((item[0], lost((type(error), error, error.__traceback__))))
+
+    original(buffer, *args_before, report, free_slots)
+
+
+def worker_failure(error: BaseException) -> RankError | None:
+    """What to say if `error` is torch's word on a loader worker that ended; else None."""
+    # What says how it ended may be the cause of what says that it did.
+    for said in map(str, (error.__cause__, error)):
+        if (found := _ENDED.search(said)) is not None:
+            return _error(found[0].replace("DataLoader", "data loader"), said)
+    return None
+
+
+def _error(message: str, said: str) -> RankError:
+    known = explain_log(Log("stderr", f"RuntimeError: {said}\n"))
+    hint = "Set training.dataloader_num_workers to 0, which shows where it fails"
+    if known.cause not in ("exception", "unknown"):
+        hint = f"{known.mend}; or set training.dataloader_num_workers to 0"
+    return RankError(message, where=f"rank {read_ranks().rank}", hint=hint)
