@@ -22,6 +22,8 @@ BASE = {"choices", "errors", "units", "documents", "files", "hub", "findings", "
     "extras",
     "whose_code",
     "signals",
+    "control_groups",
+    "processors",
 }
 ALLOWED = {
     "choices": set(),
@@ -37,6 +39,8 @@ ALLOWED = {
     "patches": {"errors"},
     "whose_code": set(),
     "signals": set(),
+    "control_groups": set(),
+    "processors": {"control_groups"},
     "config": BASE,
     "resolving": BASE | {"config", "hardware", "models", "recipe", "releases"},
     "writing": BASE | {"config", "recipe", "resolving", "hardware", "models"},

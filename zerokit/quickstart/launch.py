@@ -53,7 +53,6 @@ def run(num_ranks: int, words: list[str], log: Path, metrics: Path | None, *, wh
     console.note(f"      $ {shlex.join(['deepspeed', '--num_gpus', str(num_ranks), *words])}")
     before = _changed_at(metrics)
     environment = dict(os.environ)
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_ranks)))
     # On CPU glibc would keep freed activations in its heap, in pieces: more memory, and no faster.
     environment.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**20))
     with log.open("w", encoding="utf-8") as output:
