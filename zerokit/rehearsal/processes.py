@@ -29,7 +29,7 @@ from zerokit.rehearsal.file_overlay import FileOverlay
 from zerokit.rehearsal.guard import GuardedProcess
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.journal import Journal
-from zerokit.rehearsal.native.build import TESTED
+from zerokit.rehearsal.native.build import TESTED, cache_folder
 from zerokit.rehearsal.report import RehearsalReport
 from zerokit.units import quantity
 
@@ -246,7 +246,8 @@ def rehearse_together(
     deadline = None if timeout is None else time.monotonic() + timeout
     report = Path(jobs[0].report_file)
     working = [Path(jobs[0].cwd), *([] if jobs[0].module else [Path(jobs[0].cwd, jobs[0].script).parent])]
-    with FileOverlay(report.with_suffix(".overlay"), working=working, written=[report.parent]) as files:
+    written = [report.parent, cache_folder()]
+    with FileOverlay(report.with_suffix(".overlay"), working=working, written=written) as files:
         with ExitStack() as stack:
             workers: list[Worker] = []
 

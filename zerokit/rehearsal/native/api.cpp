@@ -103,6 +103,20 @@ void zk_make_up(void* tensor) {
   leave_without_values(written);
   tell_of_update(written);
 }
+// The bytes of the block in which `address` lies, and where it begins; 0 for memory that is not the device's.
+int64_t zk_block_at(void* address, void** begin) {
+  const Block* block = device_block_at(address);
+  if (block == nullptr) return 0;
+  *begin = block->data;
+  return block->bytes;
+}
+// As zk_make_up, for a block without a tensor; one below kSmallBytes keeps what it holds.
+void zk_make_up_at(void* address) {
+  Block* block = device_block_at(address);
+  if (block == nullptr || run_state().compute_everything) return;
+  if (block->bytes >= kSmallBytes) forget_contents(*block);
+  tell_of_update(block);
+}
 void zk_tell_of_update(void* tensor) { tell_of_update(tensor_at(tensor)); }
 void zk_watch_updates(void (*told)()) { watch_updates(told); }
 void zk_watch_storage(void* storage) {

@@ -32,6 +32,8 @@ def declare(library: ctypes.CDLL) -> None:
         "zk_set_current_stream": (None, [integer]),
         "zk_never_fill": (None, [pointer]),
         "zk_make_up": (None, [pointer]),
+        "zk_block_at": (long, [pointer, ctypes.POINTER(pointer)]),
+        "zk_make_up_at": (None, [pointer]),
         "zk_watch_updates": (None, [TOLD]),
         "zk_watch_storage": (None, [pointer]),
         "zk_tell_of_update": (None, [pointer]),

@@ -16,6 +16,7 @@ void watch_updates(void (*told)());
 void watch_block(Block& block);
 
 void tell_of_update(const at::Tensor& written);
+void tell_of_update(const Block* written);
 
 // Tells, at its end, of the arguments that an operator writes.
 class TellsOfUpdates {

@@ -50,6 +50,19 @@ def sized() -> list[str]:
     ] + [f"the operator {name} kept all boxes, where these have no values" for name in sorted(_keeping_all)]
 
 
+def names() -> set[str]:
+    """All operators that are registered, but for torch's own."""
+    import torch
+
+    found = torch._C._dispatch_get_all_op_names()
+    return {name for name in found if name.partition("::")[0] not in _TORCH}
+
+
+def run_as_they_are(operators: set[str]) -> None:
+    """Leave the kernels for CUDA of these operators in place."""
+    _in_python.update(operators)
+
+
 def _register(
     register: Any, library: Any, name: Any, function: Any, dispatch_key: str = "", **given: Any
 ) -> Any:

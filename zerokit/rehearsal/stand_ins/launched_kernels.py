@@ -25,18 +25,24 @@ def launch(kind: str, name: str, arguments: Mapping[str, Any], written: Collecti
         arguments: by parameter; what is no tensor, and holds none, counts for nothing.
         written: the parameters through which the kernel writes.
     """
-    named = _launched.setdefault(kind, {})
+    writes_integers = False
     for parameter in written:
         for tensor in tensors(arguments[parameter]):
             backend().make_up(tensor)
-            named[name] = named.get(name, False) or not tensor.is_floating_point()
-    named.setdefault(name, False)
+            writes_integers |= not tensor.is_floating_point()
+    moved = sum(
+        tensor.nbytes * (1 + (parameter in written))
+        for parameter, argument in arguments.items()
+        for tensor in tensors(argument)
+    )
+    note_launch(kind, name, moved, writes_integers)
+
+
+def note_launch(kind: str, name: str, moved: int, writes_integers: bool) -> None:
+    """Keep a launch for the report, and let it take the time of moving so many bytes."""
+    named = _launched.setdefault(kind, {})
+    named[name] = named.get(name, False) or writes_integers
     if time := rank_time():
-        moved = sum(
-            tensor.nbytes * (1 + (parameter in written))
-            for parameter, argument in arguments.items()
-            for tensor in tensors(argument)
-        )
         time.kernel(name, moved)
 
 
