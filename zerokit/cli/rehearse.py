@@ -111,6 +111,14 @@ _DsConfigOverride = Annotated[
         metavar="KEY=VALUE", help="Change the ds_config: zero_optimization.stage=3. May be repeated."
     ),
 ]
+_Has = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PKG[==VERSION]",
+        help="A package that the cluster has and this machine does not, such as flash-attn==2.6.3 or apex: a "
+        "stand-in takes its place. May be repeated.",
+    ),
+]
 _Advise = Annotated[
     bool | None,
     typer.Option(
@@ -168,6 +176,7 @@ def rehearse(
     accelerate_arguments: _AccelerateArguments = "",
     module: _Module = False,
     ds_config_override: _DsConfigOverride = None,
+    has: _Has = None,
     advise: _Advise = None,
     timeout: _Timeout = None,
     output_format: OutputFormat = "text",
@@ -218,6 +227,7 @@ def rehearse(
             accelerate_arguments=_words(accelerate_arguments, "--accelerate-arguments"),
             module=module,
             ds_config_overrides=dict(map(_override, ds_config_override or [])),
+            has=has or [],
             advise=advise,
             timeout=None if timeout is None else _seconds(timeout, "--timeout"),
             trace=trace,

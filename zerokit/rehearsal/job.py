@@ -69,6 +69,8 @@ class RehearsalJob(BaseModel):
     """Those behind the prices, where a file changes them (:mod:`zerokit.hardware.hardware_file`)."""
     clocks: Clocks = Field(default_factory=Clocks)
     overrides: Overrides = Field(default_factory=Overrides)
+    has: dict[str, str | None] = Field(default_factory=dict)
+    """Distributions that the cluster has and this machine does not, and their versions (`--has`)."""
     cwd: str
     exchange_folder: str | None = None
     """Where the ranks of one rehearsal hand each other what they exchange by value."""

@@ -32,6 +32,7 @@ from zerokit.rehearsal.report import RehearsalReport
 from zerokit.rehearsal.role_watch import RoleWatch
 from zerokit.rehearsal.roles import MOST_RANKS, Roles
 from zerokit.rehearsal.scratch import scratch_folder
+from zerokit.rehearsal.stand_ins.packages import packages_named
 from zerokit.rehearsal.watching.overrides import check_overrides
 from zerokit.reporting.plots import check_plot
 from zerokit.signals import unwound_by_signals
@@ -59,6 +60,7 @@ def rehearse(
     accelerate_arguments: Sequence[str] = (),
     module: bool = False,
     ds_config_overrides: Mapping[str, Any] | None = None,
+    has: Sequence[str] = (),
     advise: bool | None = None,
     timeout: float | None = None,
     trace: str | Path | None = None,
@@ -98,6 +100,8 @@ def rehearse(
         accelerate_arguments: words that ``accelerate launch`` is given besides; likewise.
         module: whether `script` is the name of a module.
         ds_config_overrides: dotted keys of the ds_config and the values to put there.
+        has: packages, ``PKG`` or ``PKG==VERSION``, that the cluster has and this machine does not: they are
+            stood in for, in that version.
         advise: rehearse changes that would help; None: only if the run does not fit.
         timeout: seconds after which to give up.
         trace: write a trace for ui.perfetto.dev there.
@@ -147,6 +151,7 @@ def rehearse(
     cluster = replace(cluster, gpu=card)
     if rank is not None:
         cluster.check_rank(rank)
+    packages = packages_named(has)
     overrides = Overrides(ds_config=dict(ds_config_overrides)) if ds_config_overrides else Overrides()
     outputs = {
         **{"trace_file": trace, "plot_file": plot, "timeline_file": timeline},
@@ -170,6 +175,7 @@ def rehearse(
             figures=figures,
             clocks=Clocks(script=not real_time, data=with_data_time),
             overrides=overrides,
+            has=packages,
             cwd=str(Path.cwd()),
             exchange_folder=str(folder / "exchange") if rank is None and num_gpus > 1 else None,
             report_file=str(folder / "report.json"),

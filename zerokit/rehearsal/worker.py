@@ -67,6 +67,7 @@ def rehearse(job: RehearsalJob, real_group: InstallGroup | None = None) -> int:
             folder=Path(job.report_file).parent,
             prices=job.prices,
             clocks=job.clocks,
+            has=job.has,
         ) as rank:
             try:
                 return run_in(rank, job)

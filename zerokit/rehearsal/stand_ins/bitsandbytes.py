@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from zerokit.patches import Patch, apply, put
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.timing.rank_time import rank_time
 
 _SPECS = Patch("bitsandbytes.cuda_specs", "get_cuda_specs", "load the library for the CPU", since="0.43.1")
@@ -42,7 +43,8 @@ def _do_nothing(*_: Any) -> int:
     return 0
 
 
-def install() -> None:
+@stand_in("bitsandbytes")
+def install(setup: RankSetup) -> None:
     """Replace the library of kernels, where bitsandbytes is installed."""
     put(_SPECS, lambda: None)
     apply(_LIBRARY, _Library)

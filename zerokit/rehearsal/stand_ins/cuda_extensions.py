@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import inspect
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from zerokit.rehearsal.native.build import cache_folder
 from zerokit.rehearsal.stand_ins import custom_operators
 from zerokit.rehearsal.stand_ins.cuda_host_code import Rewriter
 from zerokit.rehearsal.stand_ins.launched_kernels import note_launch
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _CUDA_SOURCES = (".cu", ".cuh")
 _HEADER = Path(__file__).with_name("cuda_host.h")
@@ -45,14 +45,12 @@ _DTYPES = {"d": torch.float64, "f": torch.float32, "e": torch.float16, "b": torc
 """By the kinds of values of cuda_host.h."""
 
 
-def install(generated: Path) -> None:
-    """Compile CUDA extensions without CUDA's toolkit, and refuse DeepCompile.
-
-    Args:
-        generated: a folder for a stand-in of nvcc.
-    """
+@stand_in("torch.utils.cpp_extension.load", "load_inline", "CUDA_HOME", "DeepCompile", in_real_runs=True)
+def install(setup: RankSetup) -> None:
+    """Compile CUDA extensions without CUDA's toolkit, and refuse DeepCompile."""
+    toolkit = setup.generated / "cuda"
     wrap(_COMPILE, _compile)
-    apply(_CUDA_HOME, lambda home: home or str(_toolkit(generated / "cuda", str(torch.version.cuda))))
+    apply(_CUDA_HOME, lambda home: home or str(_toolkit(toolkit, str(torch.version.cuda))))
     wrap(_COMPILE_ENGINE, _refuse_deepcompile)
 
 
@@ -84,9 +82,6 @@ def _compile(compile_extension: Any, *arguments: Any, **given: Any) -> Any:
     if not options["with_cuda"] and not any(Path(one).suffix in _CUDA_SOURCES for one in options["sources"]):
         return compile_extension(*arguments, **given)
     name: str = options["name"]
-    known = _known(name)
-    if known is not None:
-        return known
     with _locked(_folder(options)) as folder:
         rewriter = Rewriter(folder, [Path(one) for one in options["extra_include_paths"] or []])
         kept = [flag for flag in options["extra_cflags"] or [] if flag.startswith(("-std=", "-I", "-f"))]
@@ -107,13 +102,6 @@ def _compile(compile_extension: Any, *arguments: Any, **given: Any) -> Any:
         _on_launch, ctypes.c_void_p
     ).value
     return module
-
-
-def _known(name: str) -> Any:
-    """A stand-in that is made for an extension of that name, which is imported by it from then on."""
-    from zerokit.rehearsal.stand_ins.compiled.megatron_softmax import EXTENSIONS
-
-    return sys.modules.setdefault(name, EXTENSIONS[name]) if name in EXTENSIONS else None
 
 
 def _failure(name: str, printed: str) -> str:

@@ -20,6 +20,8 @@
 #include <vector>
 
 // ---- vector types
+constexpr int warpSize = 32;
+
 struct dim3 {
   unsigned int x, y, z;
   constexpr dim3(unsigned int x = 1, unsigned int y = 1, unsigned int z = 1) : x(x), y(y), z(z) {}

@@ -11,6 +11,7 @@ from typing import Any
 
 from zerokit.patches import Patch, put
 from zerokit.rehearsal.stand_ins.launched_kernels import launch
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _COMPILE = Patch("torch.cuda", "_compile_kernel", "launch CUDA kernels that do nothing", since="2.8")
 _SHARED_BYTES = 48 * 1024
@@ -18,7 +19,8 @@ _SHARED_BYTES = 48 * 1024
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
-def install() -> None:
+@stand_in("torch.cuda._compile_kernel", in_real_runs=True)
+def install(setup: RankSetup) -> None:
     """Replace the compiling of single CUDA kernels."""
     put(_COMPILE, _compile)
 

@@ -16,6 +16,8 @@ from typing import Any
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.limits import limit_of
 from zerokit.rehearsal.native.backend import backend, is_made_up
+from zerokit.rehearsal.stand_ins.context import rank_context
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _SIZED = "size operators by their fake implementations"
 _REGISTER = Patch("torch.library:Library", "impl", _SIZED)
@@ -25,29 +27,41 @@ _TORCH = {"aten", "prim", "prims", "c10d", "_c10d_functional", "inductor", "quan
 _NMS = "torchvision::nms"
 """Whose result's size depends on values, so that its fake implementation has none to tell."""
 
-_sized: dict[str, str] = {}
-"""Operators that were sized, and why."""
-_in_python: set[str] = set()
-"""Operators whose kernels for CUDA are ours, or run as they are."""
-_libraries: list[Any] = []
-"""Those of the kernels that are put in place here, which go with them."""
-_keeping_all: set[str] = set()
-"""Operators that were taken to keep all boxes."""
+
+class CustomOperators:
+    """What became of the operators that packages register."""
+
+    def __init__(self) -> None:
+        self.sized: dict[str, str] = {}
+        """Operators that were sized by their fake implementations, and why."""
+        self.in_python: set[str] = set()
+        """Operators whose kernels for CUDA are zerokit's, or run as they are."""
+        self.libraries: list[Any] = []
+        """Those of the kernels that are put in place here, which go with them."""
+        self.keeping_all: set[str] = set()
+        """Operators that were taken to keep all boxes."""
+
+    def warnings(self) -> list[str]:
+        """A line for each operator that was sized by its fake implementation, or by a rule of zerokit's."""
+        return [
+            f"the operator {name} was sized by its fake implementation: memory that it takes while it runs "
+            f"is not in the figures ({why})"
+            for name, why in self.sized.items()
+        ] + [
+            f"the operator {name} kept all boxes, where these have no values"
+            for name in sorted(self.keeping_all)
+        ]
 
 
-def install() -> None:
+def _state() -> CustomOperators:
+    return rank_context().state(CustomOperators)
+
+
+@stand_in("torch.library", "torchvision")
+def install(setup: RankSetup) -> None:
     """Look at the kernels that are registered from here on."""
     wrap(_REGISTER, _register)
     wrap(_LOAD, _load)
-
-
-def sized() -> list[str]:
-    """A warning for each operator that was sized by its fake implementation, or by a rule of ours."""
-    return [
-        f"the operator {name} was sized by its fake implementation: memory that it takes while it runs is "
-        f"not in the figures ({why})"
-        for name, why in _sized.items()
-    ] + [f"the operator {name} kept all boxes, where these have no values" for name in sorted(_keeping_all)]
 
 
 def names() -> set[str]:
@@ -60,7 +74,7 @@ def names() -> set[str]:
 
 def run_as_they_are(operators: set[str]) -> None:
     """Leave the kernels for CUDA of these operators in place."""
-    _in_python.update(operators)
+    _state().in_python.update(operators)
 
 
 def _register(
@@ -73,7 +87,7 @@ def _register(
     full = f"{library.ns}::{text.rpartition('::')[2]}"
     if key == "CUDA" and not given.get("with_keyset"):
         function = _or_sized(full, function)
-        _in_python.add(full)
+        _state().in_python.add(full)
     result = register(library, name, function, dispatch_key, **given)
     if key == "Meta":
         _size_if_compiled(full)
@@ -97,13 +111,13 @@ def _size_if_compiled(name: str) -> None:
     import torch
 
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA")
-    if name in _in_python or not (has_kernel or name == _NMS):
+    if name in _state().in_python or not (has_kernel or name == _NMS):
         return
 
     def run(*arguments: Any, **given: Any) -> Any:
         if name == _NMS:
             return _kept_boxes(*arguments, **given)
-        _sized[name] = "its kernel is compiled for CUDA"
+        _state().sized[name] = "its kernel is compiled for CUDA"
         return _by_fake(name, arguments, given)
 
     make: Any = torch.library.Library  # which torch does not type
@@ -111,7 +125,7 @@ def _size_if_compiled(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that a kernel is replaced
         library.impl(name.partition("::")[2], run, "CUDA")
-    _libraries.append(library)
+    _state().libraries.append(library)
 
 
 def _kept_boxes(boxes: Any, scores: Any, iou_threshold: float) -> Any:
@@ -119,7 +133,7 @@ def _kept_boxes(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     import torch
 
     if is_made_up(boxes) or is_made_up(scores):
-        _keeping_all.add(_NMS)
+        _state().keeping_all.add(_NMS)
         return torch.arange(boxes.size(0), device=boxes.device)
     kept = torch.ops.torchvision.nms(boxes.cpu(), scores.cpu(), iou_threshold)
     return kept.to(boxes.device)
@@ -131,7 +145,7 @@ def _or_sized(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     def run(*arguments: Any, **given: Any) -> Any:
         import torch
 
-        if name not in _sized:
+        if name not in _state().sized:
             try:
                 return kernel(*arguments, **given)
             except Exception as error:
@@ -139,7 +153,7 @@ def _or_sized(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
                 if limit is None or not torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta"):
                     raise
                 why = limit.message
-            _sized[name] = why
+            _state().sized[name] = why
         return _by_fake(name, arguments, given)
 
     return run

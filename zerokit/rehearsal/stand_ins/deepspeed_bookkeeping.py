@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import Any
 
 from zerokit.patches import Patch, apply, wrap
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.timing.rank_time import untimed
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
@@ -26,7 +27,8 @@ _SAME_LIST = Patch(_ZERO, "get_lst_from_rank0", _AGREE)
 _SAME_LENGTH = Patch(_ZERO, "assert_lst_len_same_as_other_ranks", _AGREE, since="0.17.6")
 
 
-def install() -> None:
+@stand_in("DeepSpeed's profiler ranges", "Muon", "register_compile_pass", in_real_runs=True)
+def install(setup: RankSetup) -> None:
     """Leave out what is for a GPU's profiler, for compiling and for other processes on the CPU."""
     apply(_SHARED_MEMORY, lambda _: lambda: None)
     apply(_RANGES, lambda _: False)
@@ -66,7 +68,8 @@ def _register_where_used(register: Any, engine: Any, *arguments: Any, **given: A
         register(engine, *arguments, **given)
 
 
-def agree_with_rank_0() -> None:
+@stand_in("get_lst_from_rank0", "assert_lst_len_same_as_other_ranks")
+def agree_with_rank_0(setup: RankSetup) -> None:
     """Let every rank find that it agrees with rank 0, once DeepSpeed is imported.
 
     ZeRO-3 compares the order of modules and parameters. All ranks but the first send a placeholder into that

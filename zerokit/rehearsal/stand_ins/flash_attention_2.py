@@ -19,10 +19,10 @@ from zerokit.rehearsal.stand_ins.flash_attention_calls import (
     backward,
     check_devices,
     forward,
+    is_within,
     pad_head,
     taking,
 )
-from zerokit.rehearsal.stand_ins.flash_attention_release import Release
 
 __all__ = [
     "_flash_attn_backward",
@@ -158,8 +158,8 @@ class _Compiled:
     def __init__(self, since: str, until: str) -> None:
         self._since, self._until = since, until
 
-    def of_release(self, release: Release) -> _Compiled | None:
-        return self if release.is_within(self._since, self._until) else None
+    def of_version(self, version: str) -> _Compiled | None:
+        return self if is_within(version, self._since, self._until) else None
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
         if name.startswith("__"):

@@ -13,6 +13,7 @@ from typing import Any
 
 from zerokit.patches import Patch, put, wrap
 from zerokit.rehearsal.errors import RehearsalGap
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 CHECKPOINT = "rehearsed.safetensors"
 """The name that the checkpoint without values goes by; transformers tells formats by the ending."""
@@ -110,7 +111,8 @@ def tensors_of(model: Any) -> Iterator[tuple[str, tuple[tuple[int, ...], Any]]]:
         yield name, (shape, stored if tensor.is_floating_point() and stored is not None else tensor.dtype)
 
 
-def install() -> None:
+@stand_in("from_pretrained", "safe_open", "ModelMixin", "dispatch_model")
+def install(setup: RankSetup) -> None:
     """Replace what reads files in `transformers.modeling_utils`, and refuse one model on several GPUs."""
     loading: list[Any] = []
 

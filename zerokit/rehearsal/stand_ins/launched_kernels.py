@@ -11,10 +11,34 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from zerokit.rehearsal.native.backend import backend
+from zerokit.rehearsal.stand_ins.context import rank_context
 from zerokit.rehearsal.timing.rank_time import rank_time
 
-_launched: dict[str, dict[str, bool]] = {}
-"""Kernels by their kind and name, and whether one of the tensors that they write is of integers."""
+
+class LaunchedKernels:
+    """Which kernels were launched."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[str, dict[str, bool]] = {}
+        """By name, whether one of the tensors that the kernel writes is of integers."""
+
+    def note(self, kind: str, name: str, *, writes_integers: bool) -> None:
+        """Keep a launch for the report."""
+        named = self._by_kind.setdefault(kind, {})
+        named[name] = named.get(name, False) or writes_integers
+
+    def warnings(self) -> list[str]:
+        """A line for each kind of kernels that names those launched so far."""
+        lines = []
+        for kind, named in self._by_kind.items():
+            integers = [name for name, writes_integers in named.items() if writes_integers]
+            caution = (
+                f"; integers too ({', '.join(integers)}), which no size should rest on" if integers else ""
+            )
+            lines.append(
+                f"{kind} took no memory and what they write was made up{caution}: {', '.join(named)}"
+            )
+        return lines
 
 
 def launch(kind: str, name: str, arguments: Mapping[str, Any], written: Collection[str]) -> None:
@@ -40,20 +64,9 @@ def launch(kind: str, name: str, arguments: Mapping[str, Any], written: Collecti
 
 def note_launch(kind: str, name: str, moved: int, writes_integers: bool) -> None:
     """Keep a launch for the report, and let it take the time of moving so many bytes."""
-    named = _launched.setdefault(kind, {})
-    named[name] = named.get(name, False) or writes_integers
+    rank_context().state(LaunchedKernels).note(kind, name, writes_integers=writes_integers)
     if time := rank_time():
         time.kernel(name, moved)
-
-
-def launched() -> list[str]:
-    """A warning for each kind of kernels that names those launched so far."""
-    warnings = []
-    for kind, named in _launched.items():
-        integers = [name for name, writes_integers in named.items() if writes_integers]
-        caution = f"; integers too ({', '.join(integers)}), which no size should rest on" if integers else ""
-        warnings.append(f"{kind} took no memory and what they write was made up{caution}: {', '.join(named)}")
-    return warnings
 
 
 def tensors(argument: Any) -> Iterator[Any]:

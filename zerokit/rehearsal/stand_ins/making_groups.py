@@ -13,6 +13,7 @@ from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.roles import Ranks
 from zerokit.rehearsal.stand_ins.object_collectives import OWNERS, ObjectCollectives
 from zerokit.rehearsal.stand_ins.process_group import BACKEND, VirtualProcessGroup
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.timing.process_group import TimedProcessGroup
 from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.watching.groups import Groups
@@ -37,11 +38,19 @@ GroupMaker = Callable[[Any, int, int, datetime.timedelta], "VirtualProcessGroup"
 """Makes a group from its store, this process's rank in it, its size and its timeout."""
 
 
-def install(
+@stand_in("torch.distributed.init_process_group", "torch.distributed.new_group", "init_device_mesh")
+def install(setup: RankSetup) -> None:
+    """Give all calls of torch.distributed.init_process_group and new_group a :class:`VirtualProcessGroup`."""
+    rank = setup.rank
+    install_virtual_groups(
+        rank.traffic, rank.exchange, rank=rank.rank, world_size=rank.num_gpus, time=rank.time
+    )
+
+
+def install_virtual_groups(
     traffic: Traffic, exchange: Exchange, *, rank: int, world_size: int, time: RankTime | None = None
 ) -> None:
-    """Give all calls of torch.distributed.init_process_group and new_group a :class:`VirtualProcessGroup`."""
-
+    """As :func:`install`, for a rank that is described by its parts."""
     groups = Groups(exchange)
 
     def create(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from zerokit.rehearsal.stand_ins.context import rank_context
+
 
 @dataclass
 class NvmeLedger:
@@ -66,3 +68,8 @@ class NvmeLedger:
         self.file_bytes.clear()
         self.folders.clear()
         self.written_bytes = self.read_bytes = 0
+
+
+def nvme_ledger() -> NvmeLedger:
+    """The files of this rank and the bytes moved."""
+    return rank_context().state(NvmeLedger)

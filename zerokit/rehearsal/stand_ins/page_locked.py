@@ -71,7 +71,7 @@ class PageLockedMemory:
 class PinHandle:
     """`pin_handle` of csrc/pin_memory/py_ds_pin_memory.cpp."""
 
-    _memory = PageLockedMemory()
+    _memory: PageLockedMemory
 
     def new_cpu_locked_tensor(self, num_elem: int, example_tensor: Tensor) -> Tensor:
         return self._memory.new(num_elem, example_tensor.dtype)

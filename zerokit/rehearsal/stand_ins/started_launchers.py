@@ -16,6 +16,7 @@ from zerokit.choices import LAUNCHER_MODULES, Launcher
 from zerokit.errors import LaunchError
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.errors import script_line
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _PURPOSE = "name the script that a launcher would start"
 _POPEN = Patch("subprocess:Popen", "__init__", _PURPOSE)
@@ -62,12 +63,10 @@ def launched(command: Sequence[object] | str) -> Launched | None:
     return None
 
 
-def install(num_gpus: int) -> None:
-    """Have the rehearsal end where the script starts a launcher.
-
-    Args:
-        num_gpus: world size of the rehearsal.
-    """
+@stand_in("subprocess.Popen", "os.system", in_real_runs=True)
+def install(setup: RankSetup) -> None:
+    """Have the rehearsal end where the script starts a launcher."""
+    num_gpus = setup.rank.num_gpus
 
     def popen(start: Any, process: Any, args: Any, *further: Any, **given: Any) -> None:
         if (found := launched(args)) is not None:

@@ -27,6 +27,7 @@ from typing import Any
 from zerokit.errors import LaunchError
 from zerokit.patches import Patch, PrivateAttribute, apply, watch, wrap
 from zerokit.rehearsal.errors import calling_line
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.whose_code import is_in_library
 
 _PURPOSE = "run the rehearsed rank's function in its process"
@@ -47,6 +48,12 @@ _MAKE_EXECUTOR = Patch(
 _BEGINNING_ANEW = ("spawn", "forkserver")
 _JOIN_OTHERS = ({"init_process_group"}, {"init_distributed"}, {"deepspeed", "initialize"}, {"Accelerator"})
 """Names of which a function that joins the others has all of one set."""
+
+
+@stand_in("torch.multiprocessing.spawn", "multiprocessing.Process", "ProcessPoolExecutor", in_real_runs=True)
+def install(setup: RankSetup) -> None:
+    """Run the rehearsed rank's function in this process."""
+    StartedRanks(setup.local_rank, setup.local_ranks).install()
 
 
 class _HasRun:

@@ -16,12 +16,13 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from zerokit.patches import Patch, put, wrap
 from zerokit.rehearsal.errors import RehearsalGap, script_line
 from zerokit.rehearsal.native.backend import backend
+from zerokit.rehearsal.stand_ins.context import rank_context
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.stand_ins.triton_pointers import written_parameters
 from zerokit.rehearsal.timing.rank_time import RankTime, rank_time
 
@@ -60,29 +61,37 @@ _TEMPLATE = "triton_tem_"
 _GRAPHS = "triton.cudagraphs"
 _INSTALL = "Install triton beside torch: it needs no GPU here"
 
-_notes: dict[str, str] = {}
-"""What was done otherwise than on a GPU, and the line where it was met first."""
-_lines: dict[int, str] = {}
-"""Where each graph was met, by Inductor's number: its backward may be compiled in another thread."""
+
+class Compilations:
+    """What ran otherwise than it would on a GPU."""
+
+    def __init__(self) -> None:
+        self.notes: dict[str, str] = {}
+        """What was done otherwise, and the line where it was met first."""
+        self.lines: dict[int, str] = {}
+        """Where each graph was met, by Inductor's number: its backward may be compiled in another thread."""
+
+    def warnings(self) -> list[str]:
+        """A line for each way in which what was to be compiled ran otherwise."""
+        return [f"torch.compile ({line}): {what}" for what, line in self.notes.items()]
 
 
-def compiled_otherwise() -> list[str]:
-    """A warning for each way in which what was to be compiled ran otherwise than it would on a GPU."""
-    return [f"torch.compile ({line}): {what}" for what, line in _notes.items()]
+def _note(what: str, line: str) -> None:
+    rank_context().state(Compilations).notes.setdefault(what, line)
 
 
-def install(folder: Path, *, compute: bool) -> None:
+@stand_in("torch.compile", in_real_runs=True)
+def install(setup: RankSetup) -> None:
     """Have `torch.compile` with Inductor work for the virtual device.
 
-    Args:
-        folder: for what Inductor writes. What it makes for GPUs that are not there must not lie in the
-            caches that real runs read.
-        compute: whether tensors hold values, which kernels that do nothing would lose: then what is to be
-            compiled stays as it is written.
+    Where tensors hold values, which kernels that do nothing would lose, code runs as it is written.
     """
-    if compute or importlib.util.find_spec("triton") is None:
-        wrap(_COMPILE, functools.partial(_as_written, noted=not compute))
+    setup.rank.call_sites.pass_over(setup.generated)
+    if setup.computes or importlib.util.find_spec("triton") is None:
+        wrap(_COMPILE, functools.partial(_as_written, noted=not setup.computes))
         return
+    # What is made for GPUs that are not there must not lie in the caches that real runs read.
+    folder = setup.generated
     os.environ.update(
         TORCHINDUCTOR_CACHE_DIR=str(folder),
         TRITON_CACHE_DIR=str(folder),
@@ -121,7 +130,7 @@ def _as_written(compile_with: Any, model: Any = None, *, noted: bool, **given: A
 
 def _note_that_triton_is_missing() -> None:
     what = "Triton is not installed, so that code ran as it is written, which mostly takes more memory"
-    _notes.setdefault(f"{what}. {_INSTALL}", script_line())
+    _note(f"{what}. {_INSTALL}", script_line())
 
 
 def _empty(size: Any, stride: Any, dtype: Any) -> Any:
@@ -132,7 +141,7 @@ def _empty(size: Any, stride: Any, dtype: Any) -> Any:
 
 def _compile_graph(compile_graph: Any, inductor: Any, graph: Any, inputs: Any, **given: Any) -> Any:
     if inductor.config.pop(_GRAPHS, False):
-        _notes.setdefault("CUDA graphs were left out, with the memory that they keep", script_line())
+        _note("CUDA graphs were left out, with the memory that they keep", script_line())
     for setting in _MEASURED:
         inductor.config.pop(setting, None)
     try:
@@ -149,7 +158,7 @@ def _compile_pass(compile_pass: Any, graph: Any, inputs: Any, **given: Any) -> A
     """
     config, line, number = sys.modules["torch._inductor.config"], script_line(), given.get("graph_id")
     if number is not None:
-        line = _lines.setdefault(number, line)
+        line = rank_context().state(Compilations).lines.setdefault(number, line)
     with config.patch({setting: False for setting in _MEASURED if hasattr(config, setting)}):
         try:
             return compile_pass(graph, inputs, **given)
@@ -166,7 +175,7 @@ def _note_that_it_runs_as_written(graph: Any, error: Exception, line: str) -> No
     if any(_NEEDS_INDUCTOR in str(node.target) for node in graph.graph.nodes):
         what = f"torch.compile of {_NEEDS_INDUCTOR} ({reason})"
         raise RehearsalGap(what, where=line) from error
-    _notes.setdefault(
+    _note(
         f"Inductor does not compile a graph here ({reason}), whose memory is that of the code as it is "
         "written",
         line,

@@ -153,10 +153,9 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
         visible: number of devices that the process sees, one for each GPU of its node.
         index: the one of them that is current; the local rank.
     """
-    from zerokit.rehearsal.stand_ins import cuda_streams, nvml
+    from zerokit.rehearsal.stand_ins import cuda_streams
 
     shown = _Shown(backend, device, visible)
-    nvml.install(device, visible, shown.free_and_total)
     _refuse_the_rest()
     for name, answer in _answers(backend, device, visible, index).items():
         put(_DRIVER[name], answer)

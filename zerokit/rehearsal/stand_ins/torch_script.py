@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from zerokit.patches import Patch, is_original, wrap
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _CLOSURE = Patch(
     "torch._jit_internal", "get_closure", "have TorchScript compile what is beneath a replacement"
 )
 
 
-def install() -> None:
+@stand_in("torch.jit.script", in_real_runs=True)
+def install(setup: RankSetup) -> None:
     """Have `torch.jit.script` take functions that zerokit has wrapped."""
     wrap(_CLOSURE, lambda names_of, function: names_of(_beneath(function)))
 

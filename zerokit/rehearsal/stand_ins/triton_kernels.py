@@ -15,6 +15,7 @@ from zerokit.patches import Patch, put, when_imported, wrap
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.native.backend import backend
 from zerokit.rehearsal.stand_ins.launched_kernels import launch, tensors
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.stand_ins.triton_pointers import written_parameters
 from zerokit.units import MIB
 
@@ -31,7 +32,8 @@ _CACHE_BYTES = 256 * MIB
 get_empty_cache_for_benchmark)."""
 
 
-def install() -> None:
+@stand_in("triton", in_real_runs=True)
+def install(setup: RankSetup) -> None:
     """Replace the launch of Triton kernels and the driver under it, where Triton is installed."""
     wrap(_RUN, _launch)
     for measure in _MEASURES:

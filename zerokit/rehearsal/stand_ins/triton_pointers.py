@@ -26,9 +26,6 @@ _OPAQUE = ("inline_asm", "extern_elementwise")
 
 Names = frozenset[str]
 
-_being_read: set[Callable[..., Any]] = set()
-"""Functions that are being read. One that calls itself, as over a constexpr, comes back here."""
-
 
 def written_parameters(function: Callable[..., Any]) -> Names:
     """Parameters of the kernel `function` through which it writes.
@@ -36,30 +33,32 @@ def written_parameters(function: Callable[..., Any]) -> Names:
     Args:
         function: the Python function under `@triton.jit`.
     """
-    return _effects(function)[0]
+    return _effects(function, frozenset())[0]
 
 
 @functools.cache
-def _effects(function: Callable[..., Any]) -> tuple[Names, Names]:
-    """The parameters through which `function` writes, and those that its result may be an address from."""
+def _effects(function: Callable[..., Any], callers: frozenset[Callable[..., Any]]) -> tuple[Names, Names]:
+    """The parameters through which `function` writes, and those that its result may be an address from.
+
+    One that calls itself, as over a constexpr, is among its `callers`.
+    """
     parameters = frozenset(inspect.signature(function).parameters)
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return parameters, parameters
-    if function in _being_read:
+    if function in callers:
         return parameters, parameters
-    _being_read.add(function)
-    try:
-        return _Addresses(function, parameters).effects_of(tree.body[0])
-    finally:
-        _being_read.remove(function)
+    return _Addresses(function, parameters, callers | {function}).effects_of(tree.body[0])
 
 
 class _Addresses:
     """Follows the addresses of one function: which parameters each local name may have been made from."""
 
-    def __init__(self, function: Callable[..., Any], parameters: Names) -> None:
+    def __init__(
+        self, function: Callable[..., Any], parameters: Names, callers: frozenset[Callable[..., Any]]
+    ) -> None:
+        self._callers = callers
         closure = inspect.getclosurevars(function).nonlocals
         self._names = {**vars(builtins), **function.__globals__, **closure}
         self._made_from = {name: frozenset([name]) for name in parameters}
@@ -89,7 +88,7 @@ class _Addresses:
         if isinstance(node, ast.Call):
             function = self._jit_function(node)
             if function is not None:
-                return self._given(function, node, _effects(function)[1])
+                return self._given(function, node, _effects(function, self._callers)[1])
             if _is_any(node, _READS + _WRITES):
                 return frozenset()
         return _union(self._sources(part) for part in ast.iter_child_nodes(node))
@@ -97,7 +96,7 @@ class _Addresses:
     def _written(self, call: ast.Call) -> Names:
         function = self._jit_function(call)
         if function is not None:
-            return self._given(function, call, written_parameters(function))
+            return self._given(function, call, _effects(function, self._callers)[0])
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
         everything = _union(self._sources(argument) for argument in arguments)
         if _is_any(call, _OPAQUE):

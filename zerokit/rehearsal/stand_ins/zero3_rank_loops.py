@@ -19,6 +19,7 @@ import torch
 
 from zerokit.patches import Patch, apply
 from zerokit.rehearsal.native.backend import SMALL_BYTES
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _COLLECTIVES = "deepspeed.runtime.comm.coalesced_collectives"
 _HANDLE = "deepspeed.runtime.zero.partition_parameters:AllGatherCoalescedHandle"
@@ -31,7 +32,8 @@ _KNOWN_SOURCES = {
 """Start of the SHA-256 of each function's source."""
 
 
-def install() -> None:
+@stand_in("reduce_scatter_coalesced", "AllGatherCoalescedHandle")
+def install(setup: RankSetup) -> None:
     """Replace the two functions once DeepSpeed is imported."""
     apply(_REDUCE_SCATTER, _reduce_scatter)
     apply(_WAIT, _wait)

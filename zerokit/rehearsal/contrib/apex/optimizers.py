@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from zerokit.rehearsal.contrib.apex import amp_c
+from zerokit.rehearsal.contrib.apex.multi_tensor_apply import multi_tensor_applier
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.stand_ins.compiled import amp_c
-from zerokit.rehearsal.stand_ins.compiled.apex_multi_tensor_apply import multi_tensor_applier
 
 __all__ = ["FusedAdam", "FusedLAMB", "FusedSGD"]
 

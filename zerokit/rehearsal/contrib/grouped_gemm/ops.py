@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zerokit.rehearsal.stand_ins.compiled import grouped_gemm_backend as backend
+from zerokit.rehearsal.contrib.grouped_gemm import backend
 
 __all__ = [
     "GroupedGemm",
