@@ -12,6 +12,7 @@ import pytest
 
 from tests.rehearsal.commands import SCRIPTS, rehearse
 from zerokit.rehearsal.native.build import torch_folder
+from zerokit.rehearsal.stand_ins.cuda_extensions import _toolkit
 from zerokit.rehearsal.stand_ins.cuda_host_code import Rewriter, host_code
 
 HEADER = Path("zerokit/rehearsal/stand_ins/cuda_host.h").absolute()
@@ -141,3 +142,13 @@ def test_an_extension_that_needs_more_of_cuda_is_refused(tmp_path: Path) -> None
     assert "cannot stand in for the CUDA extension 'broken_extension'" in last
     assert re.search(r"twice\.cu:3: .cusolverDnHandle_t. was not declared", last)
     assert "torch.library.register_fake" in last
+
+
+def test_nvcc_prints_its_release_and_compiles_nothing(tmp_path: Path) -> None:
+    nvcc = _toolkit(tmp_path / "cuda", "12.8") / "bin" / "nvcc"
+    told = subprocess.run([nvcc, "-V"], capture_output=True, text=True)
+    words = told.stdout.split()
+    assert words[words.index("release") + 1] == "12.8,"
+    refused = subprocess.run([nvcc, "-c", "kernel.cu"], capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "compiles nothing for the GPU" in refused.stderr

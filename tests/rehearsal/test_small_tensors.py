@@ -115,10 +115,10 @@ from unittest import mock
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.journal import Journal
-from zerokit.rehearsal.stand_ins.making_groups import install
+from zerokit.rehearsal.stand_ins.making_groups import install_virtual_groups
 folder = Path(sys.argv[1])
 exchange = Exchange(folder, 0, 4)
-install(mock.Mock(), exchange, rank=0, world_size=4)
+install_virtual_groups(mock.Mock(), exchange, rank=0, world_size=4)
 mesh = init_device_mesh("cpu", (1, 4), mesh_dim_names=("data_parallel", "tensor_parallel"))
 mesh["tensor_parallel"]
 DeviceMesh(device_type="cpu", mesh=mesh.mesh, mesh_dim_names=mesh.mesh_dim_names)  # by names, as torch 2.7's

@@ -2,10 +2,10 @@
 
 Each needs nvcc, or a wheel for a CUDA build of torch, so a machine without a GPU hardly ever has one. An
 import finds the stand-in, `importlib.metadata` its version; its functions allocate what the compiled code
-would and compute nothing. FlashAttention is found by all that look for it, since libraries leave the choice to
-the script. Another package is found if `--has` names it, and once the script itself imports it without a way
-around: a library that finds one by chance, as transformers may find Apex, would take another way than on a
-cluster without.
+would and compute nothing. FlashAttention is found by all that look for it, since libraries leave the choice
+to the script. Another package is found if `--has` names it, and once the script itself imports it without a
+way around: a library that finds one by chance, as transformers may find Apex, would take another way than on
+a cluster without.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Packages:
             return ""
         if name in self.has:
             return "--has names it"
-        if name not in self._imported and (frames := list(_script_frames())):
+        frames = list(_script_frames())
+        if name not in self._imported and frames and _imports(frames[0], package):
             line = f"{short_path(frames[0].f_code.co_filename)}:{frames[0].f_lineno}"
             (self._optional if any(map(_is_optional, frames)) else self._imported).setdefault(name, line)
         return f"{self._imported[name]} imports it" if name in self._imported else None
@@ -241,6 +242,20 @@ def _script_frames() -> Iterator[FrameType]:
                 return
             is_first = False
         frame = frame.f_back
+
+
+def _imports(frame: FrameType, package: Package) -> bool:
+    """Whether the line of `frame` is a statement that imports the package."""
+    names = [
+        name
+        for node in ast.walk(tree_of(frame.f_code.co_filename))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        and node.lineno <= frame.f_lineno <= (node.end_lineno or node.lineno)
+        for name in (
+            [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+        )
+    ]
+    return any(name.partition(".")[0] in package.top_level for name in names)
 
 
 def _is_optional(frame: FrameType) -> bool:

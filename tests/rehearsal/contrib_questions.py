@@ -1,4 +1,4 @@
-"""What tests of stand-ins for compiled packages ask a rehearsal; run by attention_questions.
+"""What tests of packages that are compiled with CUDA's toolkit ask a rehearsal; run by attention_questions.
 
 The imports in these functions are what makes the packages be found: nothing is done without them.
 """
@@ -20,7 +20,8 @@ def packages_found(rank: VirtualRank) -> dict[str, Any]:
     from transformers.utils import import_utils
 
     from zerokit.rehearsal.limits import limit_of
-    from zerokit.rehearsal.stand_ins.compiled_packages import taken
+    from zerokit.rehearsal.stand_ins.context import rank_context
+    from zerokit.rehearsal.stand_ins.package_imports import Packages
 
     def found() -> list[Any]:
         import_utils.is_apex_available.cache_clear()
@@ -47,7 +48,7 @@ def packages_found(rank: VirtualRank) -> dict[str, Any]:
         import transformer_engine  # noqa: F401
     except ImportError as error:
         answers["refused"] = str(limit_of(error))
-    return answers | {"said": taken()}
+    return answers | {"said": rank_context().state(Packages).warnings()}
 
 
 def flash_attention_csrc(rank: VirtualRank) -> dict[str, Any]:
@@ -282,39 +283,4 @@ def apex_rotary(rank: VirtualRank) -> dict[str, Any]:
         "kept": kept,
         "is of one piece": turned.transpose(0, 1).is_contiguous(),
         "grad": list(t.grad.shape),
-    }
-
-
-def megatron_softmax(rank: VirtualRank) -> dict[str, Any]:
-    """As megatron/fused_kernels asks for the compiler and has it compile."""
-    import subprocess
-
-    import torch
-    from torch.utils import cpp_extension
-
-    told = subprocess.run([f"{cpp_extension.CUDA_HOME}/bin/nvcc", "-V"], capture_output=True, text=True)
-    names = [f"scaled_{kind}softmax_cuda" for kind in ("upper_triang_masked_", "masked_", "")]
-    loaded = [cpp_extension.load(name, [f"{name}.cpp", f"{name}.cu"]) for name in names]
-    import scaled_masked_softmax_cuda as masked
-
-    scores = torch.empty((8, 64, 64), dtype=torch.bfloat16, device="cuda")
-    grad = torch.empty_like(scores)
-    before = requested()
-    probabilities = loaded[0].forward(scores, torch.tensor(0.5))
-    kept = requested() - before
-    in_place = loaded[0].backward(grad, probabilities, torch.tensor(0.5)) is grad
-    wide = scores.view(2, 4, 64, 64)
-    mask = torch.empty((2, 1, 64, 64), dtype=torch.bool, device="cuda")
-    shape = list(masked.forward(wide, mask, torch.tensor(1.0)).shape)
-    own = (
-        masked.backward(grad.view(2, 4, 64, 64), probabilities, torch.tensor(1.0)).data_ptr()
-        != grad.data_ptr()
-    )
-    blocks = [masked.get_batch_per_block(4, keys, 2, 4) for keys in (16, 100, 2048)]
-    return {
-        "release": told.stdout.split("release ")[1].split(",")[0],
-        "kept": kept,
-        "in place": [in_place, own],
-        "shape": shape,
-        "blocks": blocks,
     }
