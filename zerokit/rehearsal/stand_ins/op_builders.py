@@ -59,7 +59,12 @@ _SWAP_FOLDERS = [
 ]
 
 
-@stand_in("OpBuilder", "FusedAdam", "DeepSpeedCPUAdam", "async_io", "ZenFlow", in_real_runs=True)
+@stand_in(
+    *("OpBuilder", "FusedAdam", "FusedLion", "FusedLamb", "DeepSpeedCPUAdam", "DeepSpeedCPULion"),
+    *("DeepSpeedCPUAdagrad", "quantizer", "fp_quantizer", "async_io", "gds", "pin_memory", "ZenFlow"),
+    "SuperOffload",
+    in_real_runs=True,
+)
 def install(setup: RankSetup) -> None:
     """Put the stand-ins in place as DeepSpeed is imported."""
     install_ops(compute=setup.computes, allocate=locked_by(setup.rank.backend))
