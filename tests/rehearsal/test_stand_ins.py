@@ -71,7 +71,7 @@ def test_a_model_of_diffusers_is_made_of_its_config() -> None:
     def read_weights(*_: object, **given: object) -> str:
         return f"read with {', '.join(given)}"
 
-    model, told = from_pretrained.made_of_its_config(
+    model, told = from_pretrained.build_from_config(
         read_weights,
         _Unet,
         pretrained_model_name_or_path="unet",
@@ -81,7 +81,7 @@ def test_a_model_of_diffusers_is_made_of_its_config() -> None:
     assert (model.norm.weight.dtype, model.out.weight.dtype) == (torch.float32, torch.float16)
     assert (model.out.weight.shape, model.training) == ((4, 4), False)
     assert not any(told.values())
-    found = from_pretrained.made_of_its_config(read_weights, _Unet, "unet", device_map="auto")
+    found = from_pretrained.build_from_config(read_weights, _Unet, "unet", device_map="auto")
     assert found == "read with device_map"
 
 
@@ -99,7 +99,7 @@ def test_a_dtype_that_is_asked_for_is_the_models_and_not_its_configs(monkeypatch
     def load(_cls: object, _path: None, **given: Any) -> SimpleNamespace:
         return SimpleNamespace(config=given["config"], given=given)
 
-    made = from_pretrained._given_its_weights(
+    made = from_pretrained._with_given_weights(
         load, Model, "llama", torch_dtype="auto", quantization_config=None, use_cache=False
     )
     assert made.given["seen"] == ["use_cache"]

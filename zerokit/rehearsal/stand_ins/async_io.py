@@ -1,8 +1,8 @@
-"""Stand-ins for DeepNVMe: the async_io, gds and pin_memory ops, with a ledger in place of the disk.
+"""DeepNVMe's ops async_io, gds and pin_memory, with a ledger in place of the disk.
 
-Names and defaults are those of csrc/aio/py_lib/py_ds_aio.cpp and csrc/gds/py_lib/py_ds_gds.cpp. A transfer of
-memory that is not page-locked goes through a page-locked bounce buffer of the same size, held from the
-request until it is waited for (csrc/aio/py_lib/deepspeed_cpu_op.cpp).
+Names and defaults follow csrc/aio/py_lib/py_ds_aio.cpp and csrc/gds/py_lib/py_ds_gds.cpp. A transfer of
+memory that is not page-locked uses a page-locked bounce buffer of the same size, from the request until the
+wait (csrc/aio/py_lib/deepspeed_cpu_op.cpp).
 """
 
 from __future__ import annotations

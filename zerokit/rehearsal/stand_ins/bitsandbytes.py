@@ -1,7 +1,7 @@
 """bitsandbytes: 4-bit and 8-bit layers and optimizers, whose kernels are C functions called by ctypes.
 
-They are handed pointers into tensors that bitsandbytes' Python has made, and allocate nothing. So Python runs
-as it is, and the functions do nothing. Those for the CPU are the library's own.
+The kernels get pointers into tensors that bitsandbytes' Python allocated, and allocate nothing. So the
+Python code runs unchanged and the CUDA functions do nothing. Functions for the CPU are the library's own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Library:
 def _do_nothing(*_: Any) -> int:
     """An error code of 0, where the function has one."""
     if time := rank_time():
-        time.unpriced.setdefault("kernels of bitsandbytes", "they are handed addresses, which tell no sizes")
+        time.unpriced.setdefault("kernels of bitsandbytes", "they get addresses, which have no sizes")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What the stand-ins of a rehearsed rank keep: one object instead of variables of their modules."""
+"""The state of a rehearsed rank's stand-ins, in one object instead of module variables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ State = TypeVar("State")
 
 
 class RankContext:
-    """The state of one rank: an object of each class that is asked for, made the first time.
+    """The state of one rank: one object per requested class, made at the first request.
 
     A class whose objects have a method `warnings() -> list[str]` adds these lines to the report.
     """

@@ -25,7 +25,7 @@ from zerokit.rehearsal.native.backend import SMALL_BYTES, backend
 from zerokit.rehearsal.native.build import cache_folder
 from zerokit.rehearsal.stand_ins import custom_operators
 from zerokit.rehearsal.stand_ins.cuda_host_code import Rewriter
-from zerokit.rehearsal.stand_ins.launched_kernels import note_launch
+from zerokit.rehearsal.stand_ins.kernel_launches import note_launch
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _CUDA_SOURCES = (".cu", ".cuh")

@@ -1,8 +1,8 @@
-"""CUDA graphs: captured as the operators run, with the pool that torch gives them; replayed as one launch.
+"""CUDA graphs: captured while the operators run, with the pool that torch gives them; replayed as one launch.
 
-While a graph is captured its operators run on the virtual device as they do without, from a private pool of
-the allocator (c10/cuda/CUDACachingAllocator.cpp). The pool keeps its memory until its graphs are gone. A
-replay allocates nothing: it is the captured work once more, as one launch.
+During capture the operators run on the virtual device and allocate from a private pool
+(c10/cuda/CUDACachingAllocator.cpp). The pool keeps its memory until its graphs are gone. A replay allocates
+nothing and counts the captured work once more, as one launch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STOOD_IN = "capture on the virtual device"
 _GRAPH = [Patch(owner, "CUDAGraph", _STOOD_IN) for owner in ("torch.cuda", "torch.cuda.graphs")]
 _HANDLE = Patch("torch.cuda.graphs", "_graph_pool_handle", "number private pools")
 _CAPTURING = [
-    Patch(owner, "_cuda_isCurrentStreamCapturing", "tell whether a graph is captured", read_by="torch")
+    Patch(owner, "_cuda_isCurrentStreamCapturing", "report whether a graph is captured", read_by="torch")
     for owner in ("torch._C", "torch.cuda.graphs")
 ]
 _EMPTY_HOST_CACHE = Patch("torch._C", "_host_emptyCache", "keep pinned memory", read_by="torch")

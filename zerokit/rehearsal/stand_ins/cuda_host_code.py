@@ -1,7 +1,7 @@
 """Rewrites CUDA C++ into C++ that any compiler accepts: kernels keep their parameters and lose their bodies.
 
-What runs on the host stays as it is: checks, allocations, and which kernels are launched. A kernel becomes a
-function that reports its arguments (`launched` in cuda_host.h); a function for the device alone does nothing.
+Host code stays as it is: checks, allocations and launches. A kernel becomes a function that reports its
+arguments (`launched` in cuda_host.h). A function for the device alone is emptied.
 """
 
 from __future__ import annotations

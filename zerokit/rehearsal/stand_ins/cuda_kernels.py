@@ -1,7 +1,7 @@
-"""CUDA kernels that a script has NVRTC compile (`torch.cuda._compile_kernel`): launched, and not run.
+"""CUDA kernels that a script compiles with NVRTC (`torch.cuda._compile_kernel`): launched, and not run.
 
-Nothing is compiled: a kernel that NVRTC would refuse is launched all the same. What Python checks before the
-launch is checked as torch does.
+Nothing is compiled, so errors that NVRTC would report do not show. Checks that torch makes in Python before
+a launch are made here, too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from zerokit.patches import Patch, put
-from zerokit.rehearsal.stand_ins.launched_kernels import launch
+from zerokit.rehearsal.stand_ins.kernel_launches import launch
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _COMPILE = Patch("torch.cuda", "_compile_kernel", "launch CUDA kernels that do nothing", since="2.8")
@@ -64,7 +64,7 @@ class _Kernel:
         shared_mem: int = 0,
         stream: Any | None = None,
     ) -> None:
-        """Launch it. What is not known to be only read is taken to be written.
+        """Launch it. An argument that is not known to be only read counts as written.
 
         Raises:
             ValueError: a tensor is where a GPU cannot reach it.

@@ -1,10 +1,10 @@
-"""Custom operators (`torch.library`) that packages bring kernels for CUDA for.
+"""Custom operators (`torch.library`) with kernels for CUDA.
 
-Those that are registered in Python run as they are: what they allocate is torch's, and Triton kernels in them
-are launched (triton_kernels). One that calls code which a rehearsal cannot run, such as a CUDA library, is
-sized by its fake implementation: its results are allocated, those and what it writes are made up, and the
-report says so. So is one whose kernel is compiled, as torchvision's. Without a fake implementation the limit
-is named.
+Operators that are registered in Python run unchanged: torch counts what they allocate, and their Triton
+kernels are launched (triton_kernels). If such an operator calls code that a rehearsal cannot run, or has a
+compiled kernel as torchvision's do, its fake implementation gives the shapes: results are allocated, their
+values and those of arguments that it writes are made up, and the report names it. Without a fake
+implementation the rehearsal ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOAD = Patch("torch._ops:_Ops", "load_library", _SIZED)
 _TORCH = {"aten", "prim", "prims", "c10d", "_c10d_functional", "inductor", "quantized"}
 
 _NMS = "torchvision::nms"
-"""Whose result's size depends on values, so that its fake implementation has none to tell."""
+"""The size of its result depends on values, so its fake implementation has none."""
 
 
 class CustomOperators:
@@ -39,7 +39,7 @@ class CustomOperators:
         self.libraries: list[Any] = []
         """Those of the kernels that are put in place here, which go with them."""
         self.keeping_all: set[str] = set()
-        """Operators that were taken to keep all boxes."""
+        """Operators that kept all boxes."""
 
     def warnings(self) -> list[str]:
         """A line for each operator that was sized by its fake implementation, or by a rule of zerokit's."""
@@ -86,7 +86,7 @@ def _register(
     text = name if isinstance(name, str) else name.name()
     full = f"{library.ns}::{text.rpartition('::')[2]}"
     if key == "CUDA" and not given.get("with_keyset"):
-        function = _or_sized(full, function)
+        function = _with_fallback(full, function)
         _state().in_python.add(full)
     result = register(library, name, function, dispatch_key, **given)
     if key == "Meta":
@@ -118,18 +118,18 @@ def _size_if_compiled(name: str) -> None:
         if name == _NMS:
             return _kept_boxes(*arguments, **given)
         _state().sized[name] = "its kernel is compiled for CUDA"
-        return _by_fake(name, arguments, given)
+        return _run_fake(name, arguments, given)
 
     make: Any = torch.library.Library  # which torch does not type
     library = make(name.partition("::")[0], "IMPL")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that a kernel is replaced
+        warnings.simplefilter("ignore")  # torch warns that a kernel is replaced
         library.impl(name.partition("::")[2], run, "CUDA")
     _state().libraries.append(library)
 
 
 def _kept_boxes(boxes: Any, scores: Any, iou_threshold: float) -> Any:
-    """Which boxes torchvision's `nms` keeps: where nobody knows, all, which need most memory."""
+    """Which boxes torchvision's `nms` keeps: all if they have no values, which needs most memory."""
     import torch
 
     if is_made_up(boxes) or is_made_up(scores):
@@ -139,8 +139,8 @@ def _kept_boxes(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     return kept.to(boxes.device)
 
 
-def _or_sized(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """`kernel`, or what the fake implementation of operator `name` says where that cannot run."""
+def _with_fallback(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """`kernel`, or the fake implementation of operator `name` if the kernel cannot run."""
 
     def run(*arguments: Any, **given: Any) -> Any:
         import torch
@@ -154,12 +154,12 @@ def _or_sized(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
                     raise
                 why = limit.message
             _state().sized[name] = why
-        return _by_fake(name, arguments, given)
+        return _run_fake(name, arguments, given)
 
     return run
 
 
-def _by_fake(name: str, arguments: tuple[Any, ...], given: dict[str, Any]) -> Any:
+def _run_fake(name: str, arguments: tuple[Any, ...], given: dict[str, Any]) -> Any:
     import torch
     from torch.utils._pytree import tree_map
 

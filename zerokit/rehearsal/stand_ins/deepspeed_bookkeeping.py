@@ -1,4 +1,4 @@
-"""DeepSpeed's own needs that a process without a GPU or peers does not have."""
+"""DeepSpeed's profiler ranges, compilations and checks between ranks that a rehearsed process cannot run."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def agree_with_rank_0(setup: RankSetup) -> None:
     """Let every rank find that it agrees with rank 0, once DeepSpeed is imported.
 
     ZeRO-3 compares the order of modules and parameters. All ranks but the first send a placeholder into that
-    broadcast and expect rank 0's numbers back, which nobody is there to send.
+    broadcast and expect rank 0's numbers back, and no rank sends them.
     """
 
     def same_list(send: Any, numbers: list[int]) -> list[int]:

@@ -1,10 +1,9 @@
-"""FlashAttention 2, 3 and 4: what their stand-ins are like.
+"""FlashAttention 2, 3 and 4: the packages and versions that have a stand-in.
 
-Results are allocated by torch's own flash attention operator, working memory of the backward as the packages
-do (csrc/flash_attn/flash_api.cpp, hopper/flash_api.cpp, flash_attn/cute/interface.py). Shapes follow
-flash-attn: q [batch, sequence, heads, head size], or [tokens, heads, head size] with cumulative lengths;
-softmax statistics are float32. Names, parameters and results of flash-attn are those of the release that
-`--has` names.
+torch's own flash attention operator allocates results. Working memory of the backward follows the packages
+(csrc/flash_attn/flash_api.cpp, hopper/flash_api.cpp, flash_attn/cute/interface.py). Shapes follow flash-
+attn: q [batch, sequence, heads, head size], or [tokens, heads, head size] with cumulative lengths; softmax
+statistics are float32. Names, parameters and results of flash-attn follow the release that `--has` names.
 """
 
 from __future__ import annotations

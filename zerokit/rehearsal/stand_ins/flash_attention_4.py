@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.stand_ins.flash_attention_calls import Call, Given, attend, taking
+from zerokit.rehearsal.stand_ins.flash_attention_calls import Call, Given, attend, with_parameters
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func"]
 
@@ -23,7 +23,7 @@ _LENGTHS = (
 _OF_LENGTHS = "scheduler_metadata=None seqlen_k_per_split=None disable_scheduler_metadata=False"
 
 
-@taking(
+@with_parameters(
     f"q k v qv=None gather_kv_indices=None {_WINDOW} {_MODS} aux_tensors=None aux_scalars=None "
     "block_sparse_tensors=None block_sparse_tensors_bwd=None return_lse=False"
 )
@@ -32,7 +32,7 @@ def flash_attn_func(given: Given) -> Any:
     return _attend(given)
 
 
-@taking(
+@with_parameters(
     f"q k v qv=None {_LENGTHS} {_WINDOW} {_MODS} block_sparse_tensors=None aux_tensors=None aux_scalars=None "
     f"return_lse=False {_OF_LENGTHS}"
 )

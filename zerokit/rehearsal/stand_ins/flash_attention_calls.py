@@ -1,6 +1,6 @@
-"""One call of flash attention, version 2, 3 or 4: what its forward and its backward allocate.
+"""Allocations of one call of FlashAttention 2, 3 or 4: its forward and its backward.
 
-Head sizes that are not a multiple of 8 are padded, as in the packages. Nothing is computed.
+Head sizes are padded to a multiple of 8, as in the packages. Nothing is computed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ Given = Mapping[str, Any]
 """The arguments of a call by name, defaults included."""
 
 
-def taking(parameters: str, since: str = "") -> Callable[[Callable[[Given], Any]], Callable[..., Any]]:
+def with_parameters(
+    parameters: str, since: str = ""
+) -> Callable[[Callable[[Given], Any]], Callable[..., Any]]:
     """Makes a function of `Given` one with a package's signature: any argument by position or by name.
 
     It is that of the newest release; its attribute `of_version` gives that of another (packages.of_version).
@@ -132,7 +134,7 @@ class Call:
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output, log-sum-exp, softmax (empty unless asked for) and random state, freshly allocated."""
+    """Output, log-sum-exp, softmax (empty unless requested) and random state, freshly allocated."""
     cum_q, cum_k = call.lengths or (None, None)
     longest_q, longest_k = call.longest if call.lengths else (q.size(1), k.size(1))
     q, k, v = (_contiguous_rows(part) for part in (q, k, v))
@@ -161,7 +163,7 @@ def backward(
 ) -> Tensor:
     """The working memory of a backward whose gradients are allocated already; returns the row sums."""
     grad_out, q, k, v, out = (_contiguous_rows(part) for part in (grad_out, q, k, v, out))
-    with backend().uncounted():  # counts the FLOPs; its own gradients are not those of the package
+    with backend().uncounted():  # counts the FLOPs; its gradients differ from the package's
         empty = torch.empty(0)
         cum_q, cum_k = call.lengths or (None, None)
         longest_q, longest_k = call.longest if call.lengths else (q.size(1), k.size(1))

@@ -1,7 +1,7 @@
 """Fresh memory stays empty under `torch.use_deterministic_algorithms`.
 
-torch fills it there with NaN (torch.utils.deterministic.fill_uninitialized_memory), for those who read what
-nobody wrote. That would make every page of a model resident.
+torch would fill it with NaN (torch.utils.deterministic.fill_uninitialized_memory), which would make every
+page of a model resident.
 """
 
 from __future__ import annotations

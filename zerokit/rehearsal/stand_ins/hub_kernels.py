@@ -1,8 +1,8 @@
-"""Kernels of the Hub, by the package `kernels`: those of flash attention as the packages' stand-ins.
+"""Kernels of the Hub (package `kernels`): flash attention gets the stand-ins of the packages.
 
-The Hub has them built for CUDA, which a machine without a GPU can neither choose nor load. Other kernels are
-loaded as they are, so that those of Triton alone are launched. A script may go on without one that cannot be
-loaded, by what it falls back to; so the report names it.
+The Hub builds them for CUDA, and a machine without a GPU can neither choose nor load one. Other kernels are
+loaded as they are: those that are written in Triton are launched. A script may fall back if a kernel cannot
+be loaded, so the report names it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The command `nvidia-smi`, by which scripts write down what they run on, and look for GPUs.
+"""The command `nvidia-smi`, which scripts run to log the GPU or to look for GPUs.
 
-It comes first in PATH, whether or not the machine has one. Names, counts and memory are the virtual device's
-before anything runs on it. This file is the command as well, for which it imports the
-standard library alone.
+It comes first in PATH, also on a machine that has one. Names, counts and memory are the virtual device's
+before anything runs on it. This file is also the program that runs, so it imports the standard library
+alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run would hold on NVMe, and the bytes it moves there and back."""
+"""The files that a run would have on NVMe, and the bytes that it would write and read."""
 
 from __future__ import annotations
 

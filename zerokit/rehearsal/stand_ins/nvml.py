@@ -1,8 +1,8 @@
-"""The module `pynvml` (the package nvidia-ml-py), by which scripts ask the driver how full the GPU is.
+"""The module `pynvml` (package nvidia-ml-py), which scripts use to ask the driver about the GPU.
 
-It is there whether or not the package is installed, which the report says. Names, counts and memory are the
-virtual device's, which draws no power and runs nothing; what else a GPU tells, this one does not support. A
-script may do without, and one that fails of it does not on the cluster (:mod:`zerokit.rehearsal.limits`).
+It is available even if the package is not installed; then the report says so. Names, counts and memory are
+the virtual device's, which draws no power and runs nothing. Other questions raise NVMLError_NotSupported; a
+script that fails because of that would not fail on the cluster (:mod:`zerokit.rehearsal.limits`).
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def install_module(
     """Put the module in place.
 
     Args:
-        device: what each GPU is said to be.
+        device: the model of each GPU.
         visible: GPUs of the node.
-        free_and_total: bytes of the GPU, of which there is one.
+        free_and_total: bytes of one GPU.
     """
     module = ModuleType(NAME, __doc__)
     module.__spec__ = importlib.machinery.ModuleSpec(NAME, None, origin=__file__)

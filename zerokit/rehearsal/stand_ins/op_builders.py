@@ -1,7 +1,7 @@
-"""Fills DeepSpeed's table of loaded ops with stand-ins, and keeps it from ever starting a compiler.
+"""Fills DeepSpeed's table of loaded ops with stand-ins, so that DeepSpeed never starts a compiler.
 
 `OpBuilder.load` (deepspeed/ops/op_builder/builder.py) looks in `OpBuilder._loaded_ops` first, so DeepSpeed's
-own Python classes (FusedAdam, DeepSpeedCPUAdam, the NVMe swappers, ...) run as they are.
+own Python classes (FusedAdam, DeepSpeedCPUAdam, the NVMe swappers, ...) run unchanged.
 """
 
 from __future__ import annotations

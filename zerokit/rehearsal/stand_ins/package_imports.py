@@ -1,11 +1,10 @@
-"""Imports of packages that are compiled with CUDA's toolkit, answered where they are not installed.
+"""Imports of packages that compile with CUDA's toolkit: finds a stand-in if the package is not installed.
 
-Each needs nvcc, or a wheel for a CUDA build of torch, so a machine without a GPU hardly ever has one. An
-import finds the stand-in, `importlib.metadata` its version; its functions allocate what the compiled code
-would and compute nothing. FlashAttention is found by all that look for it, since libraries leave the choice
-to the script. Another package is found if `--has` names it, and once the script itself imports it without a
-way around: a library that finds one by chance, as transformers may find Apex, would take another way than on
-a cluster without.
+These packages need nvcc, or a wheel for a CUDA build of torch, so a machine without a GPU hardly ever has
+them. The functions of a stand-in allocate what the compiled code allocates and compute nothing. Every
+library finds FlashAttention, because libraries leave the choice to the script. Other packages are found if
+`--has` names them, or once the script imports them without a fallback: a library that finds one by chance,
+as transformers may find Apex, would take another path than on a cluster without it.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class Packages:
             self._lacking.setdefault(name, line)
 
     def warnings(self) -> list[str]:
-        """A line for each package that is taken, for what one lacks, and for those that are left out."""
+        """A line for each package in use, for each missing name, and for each package that is left out."""
         without = {name: line for name, line in self._optional.items() if name not in self._imported}
         return [
             *(
@@ -212,7 +211,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             if reason:
                 packages.note_lacking(name)
             return None
-        # With an origin, so that it is not taken for a namespace package.
+        # With an origin, or Python takes it for a namespace package.
         loader = _Loader(package, reason)
         is_package = any(inner.startswith(f"{name}.") for one in known_packages() for inner in one.modules)
         return importlib.machinery.ModuleSpec(name, loader, origin=__file__, is_package=is_package)

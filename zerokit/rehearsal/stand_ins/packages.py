@@ -1,4 +1,4 @@
-"""Packages that are compiled with CUDA's toolkit and have a stand-in: what they bring, in which versions."""
+"""Packages that compile with CUDA's toolkit and have a stand-in: their modules and versions."""
 
 from __future__ import annotations
 

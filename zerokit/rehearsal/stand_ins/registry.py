@@ -1,7 +1,7 @@
-"""Stand-ins, registered where they are written: what each replaces, and the function that puts it in place.
+"""The registry of stand-ins: each is registered where it is written, with what it replaces.
 
-A module of `stand_ins` or `contrib` marks its function with :func:`stand_in`. :func:`registered` finds all of
-them by looking through the two folders, in the order of their modules' names; no list names them.
+A module of `stand_ins` or `contrib` marks its function with :func:`stand_in`. :func:`registered` finds all
+of them by looking through the two folders, in the order of the modules' names.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""torch.compile in a rehearsal: Dynamo, AOTAutograd and Inductor run; the kernels that they write do nothing.
+"""torch.compile: Dynamo, AOTAutograd and Inductor run; the kernels that they write do nothing.
 
-What Inductor's generated code allocates between its kernels, and what its partitioner keeps for backward, is
-what a GPU would hold. The kernels are Triton's: they allocate nothing, and are neither compiled nor run;
-where time is rehearsed, they take that of the bytes that they move. A
-graph that Inductor cannot compile here runs as it is written, as does everything without Triton,
-and the report says so.
-Other backends, such as "eager" and "aot_eager", are torch's own affair.
+Inductor's generated code allocates between its kernels, and its partitioner keeps for backward, what a GPU
+would hold. The kernels are Triton's: they allocate nothing, and are neither compiled nor run. With the clock
+they take the time of the bytes that they move. If Inductor cannot compile a graph here, or Triton is not
+installed, the code runs as it is written, and the report says so. Other backends, such as "eager" and
+"aot_eager", are left to torch.
 """
 
 from __future__ import annotations
@@ -59,17 +58,17 @@ _MEASURED = ("max_autotune", "max_autotune_pointwise", "max_autotune_gemm", "coo
 _TEMPLATE = "triton_tem_"
 """In names of kernels that Inductor does not write itself."""
 _GRAPHS = "triton.cudagraphs"
-_INSTALL = "Install triton beside torch: it needs no GPU here"
+_INSTALL = "Install triton with torch: it needs no GPU here"
 
 
 class Compilations:
-    """What ran otherwise than it would on a GPU."""
+    """How compiled code ran differently than on a GPU."""
 
     def __init__(self) -> None:
         self.notes: dict[str, str] = {}
-        """What was done otherwise, and the line where it was met first."""
+        """What was different, and the first line where it was."""
         self.lines: dict[int, str] = {}
-        """Where each graph was met, by Inductor's number: its backward may be compiled in another thread."""
+        """The line of each graph, by Inductor's number: its backward may be compiled in another thread."""
 
     def warnings(self) -> list[str]:
         """A line for each way in which what was to be compiled ran otherwise."""
@@ -88,14 +87,14 @@ def install(setup: RankSetup) -> None:
     """
     setup.rank.call_sites.pass_over(setup.generated)
     if setup.computes or importlib.util.find_spec("triton") is None:
-        wrap(_COMPILE, functools.partial(_as_written, noted=not setup.computes))
+        wrap(_COMPILE, functools.partial(_run_uncompiled, noted=not setup.computes))
         return
     # What is made for GPUs that are not there must not lie in the caches that real runs read.
     folder = setup.generated
     os.environ.update(
         TORCHINDUCTOR_CACHE_DIR=str(folder),
         TRITON_CACHE_DIR=str(folder),
-        TORCHINDUCTOR_COMPILE_THREADS="1",  # processes that would compile kernels, of which there are none
+        TORCHINDUCTOR_COMPILE_THREADS="1",  # no processes that compile kernels
     )
     wrap(_INDUCTOR, _compile_graph)
     wrap(_INNER, _compile_pass)
@@ -107,11 +106,11 @@ def install(setup: RankSetup) -> None:
         put(patch, dummy)
 
 
-def _as_written(compile_with: Any, model: Any = None, *, noted: bool, **given: Any) -> Any:
+def _run_uncompiled(compile_with: Any, model: Any = None, *, noted: bool, **given: Any) -> Any:
     if given.get("backend", "inductor") != "inductor":
         return compile_with(model, **given)
     if model is None:
-        return lambda function: _as_written(compile_with, function, noted=noted, **given)
+        return lambda function: _run_uncompiled(compile_with, function, noted=noted, **given)
     if not noted:
         return model
     if isinstance(model, sys.modules["torch"].nn.Module):
@@ -152,7 +151,7 @@ def _compile_graph(compile_graph: Any, inductor: Any, graph: Any, inputs: Any, *
 
 
 def _compile_pass(compile_pass: Any, graph: Any, inputs: Any, **given: Any) -> Any:
-    """One pass of a graph: its backward may be compiled when it is run, with nobody to catch what fails.
+    """One pass of a graph: its backward may be compiled when it is run, outside of any handler.
 
     A script may have asked for measurements by Inductor's own settings, too.
     """

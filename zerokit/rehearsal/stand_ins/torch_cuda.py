@@ -1,8 +1,8 @@
-"""Answers for `torch.cuda`: what a CUDA build would ask the driver is asked of the virtual device.
+"""Answers for `torch.cuda`: the virtual device in place of the CUDA driver.
 
-`torch.cuda` itself stays as it is; what is replaced are the C functions beneath it (`torch._C._cuda_*`) and
-the few Python classes that a CPU build leaves as dummies. On a CUDA build the same replacements keep the real
-GPU out.
+`torch.cuda` itself stays as it is. Replaced are the C functions below it (`torch._C._cuda_*`) and the few
+Python classes that a CPU build leaves as dummies. On a CUDA build the same replacements keep the real GPU
+out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.recording import Space
 
-# Functions of torch._C without `_cuda_`: what is taken note of nowhere, and what has one answer.
+# Functions of torch._C without `_cuda_`: those without effect, and those with one answer.
 _QUIET = (
     *("init", "ipc_collect", "setMemoryFraction", "set_sync_debug_mode"),
     *("resetAccumulatedMemoryStats", "resetPeakHostMemoryStats", "resetAccumulatedHostMemoryStats"),
@@ -149,7 +149,7 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
 
     Args:
         backend: the loaded library.
-        device: what the device is said to be.
+        device: the model of the GPU.
         visible: number of devices that the process sees, one for each GPU of its node.
         index: the one of them that is current; the local rank.
     """
@@ -242,10 +242,10 @@ def _answers(backend: Backend, device: VirtualDevice, visible: int, index: int) 
         "getCurrentRawStream": lambda _device=0: backend.current_stream,
         "sleep": sleep,
     }
-    told = {
+    constants = {
         name: _constant(value) for name, value in (dict.fromkeys(_QUIET) | _CONSTANTS | _BEFORE_2_13).items()
     }
-    return told | asked
+    return constants | asked
 
 
 def _constant(value: Any) -> Any:

@@ -1,7 +1,7 @@
-"""TorchScript in a rehearsal: it compiles what stands beneath a replacement, as where nothing is replaced.
+"""TorchScript compiles the original of a function that zerokit has wrapped.
 
-It takes a function's source from what was wrapped, and would look up the names of that source where the
-wrapper was written.
+It takes a function's source from the wrapped function, and would look up the names of that source in the
+wrapper's module.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which of its arguments a Triton kernel writes, read from its source.
+"""Finds the arguments that a Triton kernel writes, from its source.
 
-A kernel writes through `tl.store`, the atomic operations, and the methods of tensor descriptors, at addresses
-that it works out from its parameters. An address is followed through assignments and through the functions
-that the kernel calls; what cannot be followed is taken to be written.
+A kernel writes through `tl.store`, the atomic operations and the methods of tensor descriptors, at addresses
+that it computes from its parameters. An address is followed through assignments and through the functions
+that the kernel calls. A parameter that cannot be followed counts as written.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class _Addresses:
         return _union(self._sources(node) for name, node in given.items() if name in parameters)
 
     def _called(self, node: ast.expr) -> Any:
-        """What the name of a function stands for; None if nobody knows."""
+        """What the name of a function stands for; None if it is not known."""
         if isinstance(node, ast.Attribute):
             return getattr(self._called(node.value), node.attr, None)
         return self._names.get(node.id) if isinstance(node, ast.Name) else None

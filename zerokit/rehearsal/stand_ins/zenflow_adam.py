@@ -1,4 +1,4 @@
-"""ZenFlow's CPU Adam, which DeepSpeed runs in a process of its own, run in this process instead.
+"""ZenFlow's CPU Adam: DeepSpeed runs it in a process of its own, a rehearsal in this process.
 
 A rehearsal has one process per rehearsed rank, so that all of a rank's host memory is counted in one place.
 Tensors that DeepSpeed moves to shared memory for the other process are moved here as well (see

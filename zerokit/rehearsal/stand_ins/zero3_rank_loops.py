@@ -1,9 +1,9 @@
-"""What DeepSpeed's ZeRO-3 does in a loop over all ranks, done at once.
+"""ZeRO-3's loops over all ranks, done at once.
 
-DeepSpeed cuts a buffer into one tensor for each rank before a reduce-scatter and after an all-gather: at a
+DeepSpeed cuts a buffer into one tensor per rank before a reduce-scatter and after an all-gather. At a
 thousand ranks that is most of a rehearsal's time. The two functions here allocate the same blocks in the
-same order without the pieces. They take the place of the originals only where the source is the one they
-were written for (DeepSpeed 0.19.8), and leave small buffers, whose values are computed, to them.
+same order without the pieces. They replace the originals only if the source is the one that they were
+written for (DeepSpeed 0.19.8), and pass small buffers, whose values are computed, to them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """amp_C of Apex (csrc/amp_C_frontend.cpp): kernels over lists of tensors, which update them in place.
 
-None names its arguments, so they are positional only: elements per block, a flag of overflow, which stays as
-it is, the lists, and what each function takes beyond. Norms are float32.
+None names its arguments, so they are positional only: elements per block, an overflow flag that stays as it
+is, the lists, and the function's own arguments. Norms are float32.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""fused_weight_gradient_mlp_cuda of Apex (csrc/megatron): products that are added to gradients in place."""
+"""fused_weight_gradient_mlp_cuda of Apex (csrc/megatron): matmuls that are added to gradients in place."""
 
 from __future__ import annotations
 

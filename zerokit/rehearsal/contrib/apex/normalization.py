@@ -1,6 +1,6 @@
 """apex.normalization: layers that keep for the backward what the originals keep (fused_layer_norm.py).
 
-Beside weights that is the input, or the output with `memory_efficient`, and a figure or two per row.
+They keep the weights, the input (with `memory_efficient` the output), and one or two statistics per row.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """dropout_layer_norm of flash-attn (csrc/layer_norm/ln_api.cpp): dropout, residual and norm in one kernel.
 
-Rows and columns are those of matrices [rows, hidden size]; statistics are float32.
+Matrices are [rows, hidden size]; statistics are float32.
 """
 
 from __future__ import annotations

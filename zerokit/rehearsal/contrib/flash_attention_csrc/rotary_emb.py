@@ -1,4 +1,4 @@
-"""rotary_emb of flash-attn (csrc/rotary, until 2.8): turns halves of heads, into tensors that are given."""
+"""rotary_emb of flash-attn (csrc/rotary, until 2.8): rotates halves of heads into given tensors."""
 
 from __future__ import annotations
 

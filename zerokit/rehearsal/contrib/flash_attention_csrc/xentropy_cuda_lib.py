@@ -1,4 +1,4 @@
-"""xentropy_cuda_lib of flash-attn (csrc/xentropy, until 2.8): cross entropy that keeps a figure per row."""
+"""xentropy_cuda_lib of flash-attn (csrc/xentropy, until 2.8): cross entropy that keeps one value per row."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""grouped_gemm.backend (fanshiqing/grouped_gemm, csrc): products of each expert's rows, and their order.
+"""grouped_gemm.backend (fanshiqing/grouped_gemm, csrc): matmuls of each expert's rows, and their order.
 
-A product for each expert is launched, as the original has cuBLAS do. How many rows each has is made up, so
-all are taken to have as many.
+One matmul per expert is launched, as in the original. The number of rows of an expert depends on values, so
+all experts are assumed to have the same number.
 """
 
 from __future__ import annotations

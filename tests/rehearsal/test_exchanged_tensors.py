@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from tests import processes
 from zerokit.rehearsal.native import backend
-from zerokit.rehearsal.stand_ins import collective_results, small_tensors
+from zerokit.rehearsal.stand_ins import collective_results, exchanged_tensors
 from zerokit.rehearsal.stand_ins.collective_results import LastingWork, Received, operation_of
 from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
 from zerokit.rehearsal.virtual_rank import train_together
@@ -52,19 +52,19 @@ def test_work_of_python_lasts_until_it_is_waited_for(
 def test_integers_come_to_what_the_operation_says(
     name: str, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(small_tensors, "uncounted", nullcontext)
+    monkeypatch.setattr(exchanged_tensors, "uncounted", nullcontext)
     options = dist.AllreduceOptions()
     options.reduceOp = getattr(dist.ReduceOp, name)
     own, other = torch.tensor([5, -7]), torch.tensor([2, -1])
     held = [one.numpy().tobytes() for one in (own, own, other, other, other)]
-    result = small_tensors.reduced(own, held, operation_of(options))
+    result = exchanged_tensors.reduce_values(own, held, operation_of(options))
     assert result.tolist() == expected
 
 
 def test_whether_integers_are_shared_does_not_depend_on_how_many_a_rank_has() -> None:
     for elements in (1, 2**22):
         held = torch.empty(elements, dtype=torch.int64, device="meta")
-        assert small_tensors.carries_values(held, from_one=False)
+        assert exchanged_tensors.is_exchanged(held, from_one=False)
 
 
 def test_the_library_computes_what_ranks_tell_each_other() -> None:
@@ -72,7 +72,7 @@ def test_the_library_computes_what_ranks_tell_each_other() -> None:
     sizes = dict(re.findall(r"constexpr int64_t (k\w+) = ([0-9* ]+);", header))
     small, computed = (eval(sizes[name]) for name in ("kSmallBytes", "kComputedBytes"))
     assert small == backend.SMALL_BYTES
-    assert computed >= small_tensors._MOST_TOLD
+    assert computed >= exchanged_tensors._MAX_EXCHANGED_BYTES
 
 
 def test_the_groups_of_a_device_mesh_are_told_of() -> None:
@@ -82,7 +82,7 @@ from unittest import mock
 import numpy
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from zerokit.rehearsal.stand_ins.making_groups import install_groups
+from zerokit.rehearsal.stand_ins.process_groups import install_groups
 from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
 told = set()
 install_groups(
@@ -115,7 +115,7 @@ from unittest import mock
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from zerokit.rehearsal.exchange import Exchange
 from zerokit.rehearsal.journal import Journal
-from zerokit.rehearsal.stand_ins.making_groups import install_virtual_groups
+from zerokit.rehearsal.stand_ins.process_groups import install_virtual_groups
 folder = Path(sys.argv[1])
 exchange = Exchange(folder, 0, 4)
 install_virtual_groups(mock.Mock(), exchange, rank=0, world_size=4)

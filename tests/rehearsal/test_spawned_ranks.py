@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from zerokit.rehearsal.stand_ins import started_ranks
-from zerokit.rehearsal.stand_ins.started_ranks import StartedRanks, _is_rank, _make_executor
+from zerokit.rehearsal.stand_ins import spawned_ranks
+from zerokit.rehearsal.stand_ins.spawned_ranks import StartedRanks, _is_rank, _make_executor
 
 
 def _train(rank: int) -> None:
@@ -104,7 +104,7 @@ def test_a_rank_is_known_by_its_number_and_by_what_it_calls(
     process: Any, is_rank: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        started_ranks, "_has_joined", lambda: False
+        spawned_ranks, "_has_joined", lambda: False
     )  # as other tests of this process may have
     assert _is_rank(process, 0) == is_rank
 

@@ -1,12 +1,12 @@
-"""Ranks that a script starts itself, by torch.multiprocessing.spawn or a Process for each.
+"""Ranks that a script starts itself, by torch.multiprocessing.spawn or one Process each.
 
-The rehearsed rank's function runs in this process, which is that rank; the others are not started. A Process
-is taken for a rank if the script starts it before it has joined the others, gives it its number, alone or in
-an object that keeps a rank, and what it runs joins them. Any other, such as one that loads data, is forked,
-also where the script has it spawned: a process that begins anew would run the script's imports without a GPU.
-A fork takes along locks that other threads hold, so an executor is told of it: it then forks all its workers
-before it has threads, as it does by itself on Linux. Workers that it is to replace after some tasks begin
-anew, as do the processes of libraries that start them in a way of their own (joblib's loky).
+The rehearsed rank's function runs in this process; other ranks are not started. A Process counts as a rank
+if three things hold: the script starts it before it joins a process group, gives it its number (alone or in
+an object with a rank), and the function that it runs joins one. Any other Process, such as a data worker, is
+forked, even if the script asks for spawn: a spawned process would run the script's imports without a GPU. A
+fork copies locks that other threads hold. So an executor is made to fork all its workers before it has
+threads, as it does by itself on Linux. Workers that replace others after some tasks are spawned, as are
+processes of libraries with their own start method (joblib's loky).
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ _IS_ALIVE = Patch(_PROCESS, "is_alive", _PURPOSE)
 _EXIT_CODE = Patch(_PROCESS, "exitcode", _PURPOSE)
 _MAKE_PROCESS = PrivateAttribute(_PROCESS, "_Popen", "fork what a script spawns")
 _EXECUTORS = "concurrent.futures.process"
-_MAKE_EXECUTOR = Patch(
-    f"{_EXECUTORS}:ProcessPoolExecutor", "__init__", "tell an executor that its workers are forked"
-)
+_MAKE_EXECUTOR = Patch(f"{_EXECUTORS}:ProcessPoolExecutor", "__init__", "make an executor fork its workers")
 _BEGINNING_ANEW = ("spawn", "forkserver")
 _JOIN_OTHERS = ({"init_process_group"}, {"init_distributed"}, {"deepspeed", "initialize"}, {"Accelerator"})
 """Names of which a function that joins the others has all of one set."""
@@ -141,7 +139,7 @@ def _make_executor(
     make: Any, executor: Any, max_workers: Any = None, mp_context: Any = None, *further: Any, **given: Any
 ) -> None:
     method = (mp_context or multiprocessing).get_start_method()
-    # One whose workers are replaced after some tasks starts them beside its threads.
+    # One whose workers are replaced after some tasks starts them while its threads run.
     if method in _BEGINNING_ANEW and given.get("max_tasks_per_child") is None:
         mp_context = multiprocessing.get_context("fork")
     make(executor, max_workers, mp_context, *further, **given)

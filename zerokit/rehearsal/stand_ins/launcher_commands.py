@@ -1,7 +1,7 @@
-"""Launchers that a script starts as programs of their own: torchrun, deepspeed, accelerate launch.
+"""Launchers that a script starts as programs: torchrun, deepspeed, accelerate launch.
 
-What they start would be ranks without a virtual GPU, and the script, which waits for them, trains nothing
-itself. So the rehearsal ends with the command that rehearses what the launcher would start.
+Their ranks would have no virtual GPU, and the script only waits for them. So the rehearsal ends with the
+command that rehearses what the launcher would start.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ _POPEN = Patch("subprocess:Popen", "__init__", _PURPOSE)
 _SYSTEM = Patch("os", "system", _PURPOSE)
 
 
-class Launched(NamedTuple):
-    """What a launcher was to start."""
+class LauncherCommand(NamedTuple):
+    """A command that starts a launcher."""
 
     launcher: str
     options: list[str]
-    """Its own."""
     script: list[str]
     """The script, or ``-m`` and a module, and the arguments."""
 
 
-def launched(command: Sequence[object] | str) -> Launched | None:
-    """What a command would have a launcher start; None if it is no launcher's.
+def launcher_command(command: Sequence[object] | str) -> LauncherCommand | None:
+    """The launcher, its options and its script in a command; None if it starts no launcher.
 
     Args:
         command: as it is given to Popen.
@@ -59,7 +58,9 @@ def launched(command: Sequence[object] | str) -> Launched | None:
     for place, word in enumerate(given):
         if word.endswith(".py") or word in ("-m", "--module"):
             script = given[place:]
-            return Launched(launcher, given[:place], ["-m", *script[1:]] if word == "--module" else script)
+            return LauncherCommand(
+                launcher, given[:place], ["-m", *script[1:]] if word == "--module" else script
+            )
     return None
 
 
@@ -69,12 +70,12 @@ def install(setup: RankSetup) -> None:
     num_gpus = setup.rank.num_gpus
 
     def popen(start: Any, process: Any, args: Any, *further: Any, **given: Any) -> None:
-        if (found := launched(args)) is not None:
+        if (found := launcher_command(args)) is not None:
             _end(found, num_gpus)
         start(process, args, *further, **given)
 
     def system(run: Any, command: Any) -> Any:
-        if (found := launched(command)) is not None:
+        if (found := launcher_command(command)) is not None:
             _end(found, num_gpus)
         return run(command)
 
@@ -82,7 +83,7 @@ def install(setup: RankSetup) -> None:
     wrap(_SYSTEM, system)
 
 
-def _end(found: Launched, num_gpus: int) -> NoReturn:
+def _end(found: LauncherCommand, num_gpus: int) -> NoReturn:
     words = ["zerokit", "rehearse", "--num-gpus", str(num_gpus)]
     if found.launcher == "deepspeed":
         words += ["--launcher", "deepspeed"]

@@ -1,4 +1,4 @@
-"""Tensors whose values ranks tell each other: small ones, and those of integers."""
+"""Tensors whose values the rehearsed ranks exchange: small ones, and integers."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ import torch.distributed as dist
 from zerokit.rehearsal.listening import NOTHING
 from zerokit.rehearsal.native.backend import SMALL_BYTES, is_made_up, uncounted
 
-_MOST_TOLD = 2**24
-"""Bytes of integers; more may be computed."""
+_MAX_EXCHANGED_BYTES = 2**24
+"""Of a tensor of integers; larger ones may be computed."""
 
 
 def has_values(tensor: torch.Tensor) -> bool:
-    """Whether what `tensor` holds may be computed, and is little enough to be told."""
+    """Whether the values of `tensor` may be computed, and are few enough to be exchanged."""
     size = tensor.untyped_storage().nbytes()
-    return size < SMALL_BYTES or (size <= _MOST_TOLD and not tensor.is_floating_point())
+    return size < SMALL_BYTES or (size <= _MAX_EXCHANGED_BYTES and not tensor.is_floating_point())
 
 
-def carries_values(tensor: torch.Tensor, *, from_one: bool) -> bool:
-    """Whether ranks tell each other what they hold in such a tensor; the same for all that are alike.
+def is_exchanged(tensor: torch.Tensor, *, from_one: bool) -> bool:
+    """Whether ranks exchange the values of such a tensor; the same answer on all ranks.
 
-    What all ranks compute together, such as losses and norms, is made up, and the same on all of them.
+    Values that all ranks compute together, such as losses and norms, are made up and the same on all of them.
 
     Args:
-        tensor: of integers, whose size may differ between ranks and so decides nothing: who has too many
-            tells :data:`NOTHING`; or of reals, of the size that it has on all ranks.
-        from_one: whether one rank tells all others.
+        tensor: of integers, whose size may differ between ranks and so decides nothing: a rank with too many
+            sends :data:`NOTHING`; or of floating-point numbers, with the same size on all ranks.
+        from_one: whether one rank sends to all others.
     """
     size = tensor.numel() * tensor.element_size()
-    return not _is_of_reals(tensor) or (from_one and size < SMALL_BYTES)
+    return not _is_floating(tensor) or (from_one and size < SMALL_BYTES)
 
 
-def _is_of_reals(tensor: torch.Tensor) -> bool:
+def _is_floating(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def what(tensor: torch.Tensor) -> str:
-    """Size and type of a tensor, which have to be the same where it is received."""
+def size_and_dtype(tensor: torch.Tensor) -> str:
+    """Size and dtype of a tensor, which have to be the same where it is received."""
     return f"{tensor.numel():,} x {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def values_of(tensor: torch.Tensor) -> Any:
-    """The bytes of a tensor, :data:`NOTHING` if it holds none that anybody has computed."""
+def to_bytes(tensor: torch.Tensor) -> Any:
+    """The bytes of a tensor, :data:`NOTHING` if its values were not computed."""
     if tensor.device.type == "meta" or not has_values(tensor):
         return NOTHING
-    # Small integers are always computed, whatever lies beside them in their memory.
+    # Small integers are always computed, whatever else is in their storage.
     is_small = tensor.untyped_storage().nbytes() < SMALL_BYTES
-    if is_made_up(tensor) and (_is_of_reals(tensor) or not is_small):
+    if is_made_up(tensor) and (_is_floating(tensor) or not is_small):
         return NOTHING
     with torch.no_grad(), uncounted():
         flat = tensor.detach().reshape(-1).contiguous().cpu()
         return bytes(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else b""
 
 
-def unpacked(like: torch.Tensor, values: bytes) -> torch.Tensor:
-    """A tensor of the host, of the shape and type of `like`, from :func:`values_of`."""
+def from_bytes(like: torch.Tensor, values: bytes) -> torch.Tensor:
+    """A host tensor of the shape and dtype of `like`, from :func:`to_bytes`."""
     with uncounted():
         if not values:
             return like.detach().cpu()
@@ -67,16 +67,16 @@ def unpacked(like: torch.Tensor, values: bytes) -> torch.Tensor:
         return flat.view(like.shape) if flat.numel() == like.numel() else like.detach().cpu()
 
 
-def reduced(like: torch.Tensor, held: Sequence[bytes], operation: Any) -> torch.Tensor:
-    """What all ranks' integers come to.
+def reduce_values(like: torch.Tensor, held: Sequence[bytes], operation: Any) -> torch.Tensor:
+    """The reduction of all ranks' integers.
 
     Args:
         like: of the shape and type of each rank's tensor.
-        held: by rank; of many ranks, few are not the same.
+        held: by rank; most ranks hold the same.
         operation: a `torch.distributed.ReduceOp`.
     """
     operations = dist.ReduceOp
-    parts = [(unpacked(like, values), times) for values, times in Counter(held).items()]
+    parts = [(from_bytes(like, values), times) for values, times in Counter(held).items()]
     result = parts[0][0].clone()
     # The operation that torch hands on is equal to the one of that name only if it stands on the left.
     with uncounted(), torch.no_grad():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.rehearsal.commands import rehearse
-from zerokit.rehearsal.stand_ins.started_launchers import Launched, launched
+from zerokit.rehearsal.stand_ins.launcher_commands import LauncherCommand, launcher_command
 
 
 @pytest.mark.parametrize(
@@ -16,21 +16,21 @@ from zerokit.rehearsal.stand_ins.started_launchers import Launched, launched
     [
         (
             ["torchrun", "--nproc_per_node=8", "train.py", "--lr", "1"],
-            Launched("torchrun", ["--nproc_per_node=8"], ["train.py", "--lr", "1"]),
+            LauncherCommand("torchrun", ["--nproc_per_node=8"], ["train.py", "--lr", "1"]),
         ),
         (
             ["/env/bin/python3.11", "-u", "-m", "deepspeed.launcher.launch", "--world_info=e30=", "train.py"],
-            Launched("deepspeed", ["--world_info=e30="], ["train.py"]),
+            LauncherCommand("deepspeed", ["--world_info=e30="], ["train.py"]),
         ),
         (
             "OMP_NUM_THREADS=1 accelerate launch --config_file zero3.yaml --module train.main --lr 1",
-            Launched("accelerate", ["--config_file", "zero3.yaml"], ["-m", "train.main", "--lr", "1"]),
+            LauncherCommand("accelerate", ["--config_file", "zero3.yaml"], ["-m", "train.main", "--lr", "1"]),
         ),
         (
             ["python", "-m", "accelerate.commands.accelerate_cli", "launch", "train.py"],
-            Launched("accelerate", [], ["train.py"]),
+            LauncherCommand("accelerate", [], ["train.py"]),
         ),
-        ([Path("/env/bin/deepspeed"), b"train.py"], Launched("deepspeed", [], ["train.py"])),
+        ([Path("/env/bin/deepspeed"), b"train.py"], LauncherCommand("deepspeed", [], ["train.py"])),
         (["accelerate", "config"], None),
         (["torchrun", "--version"], None),
         (["python", "-m", "torch.utils.collect_env"], None),
@@ -40,8 +40,10 @@ from zerokit.rehearsal.stand_ins.started_launchers import Launched, launched
         (None, None),
     ],
 )
-def test_launchers_are_known_by_their_programs_and_modules(command: Any, expected: Launched | None) -> None:
-    assert launched(command) == expected
+def test_launchers_are_known_by_their_programs_and_modules(
+    command: Any, expected: LauncherCommand | None
+) -> None:
+    assert launcher_command(command) == expected
 
 
 def test_a_script_that_starts_a_launcher_is_told_what_to_rehearse(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Kernels that a rehearsal launches and does not run, whoever compiles them.
+"""Launches of kernels that a rehearsal does not run, whichever compiler made them.
 
 A kernel allocates nothing: it writes into tensors that Python made before. So a launch that does nothing
-leaves memory as it is on a GPU, whichever kernel it is. What the kernel writes is made up from then on, and
-the report names the kernels.
+leaves memory as on a GPU. The values that the kernel would write are made up, and the report names the
+kernels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gives every call of torch.distributed that makes a process group one of another kind."""
+"""Makes torch.distributed create virtual process groups, whichever backend the script asks for."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def install_virtual_groups(
     install_groups(create, alone, rank=rank, world_size=world_size, note=note)
 
     def make_mesh(make: Any, made: Any, /, *sizes: Any, **given: Any) -> None:
-        make(made, *sizes, **given)  # which may be told of a mesh by its name
+        make(made, *sizes, **given)  # which may note the name of a mesh
         for dimension, name in enumerate(made.mesh_dim_names or ()):
             if made.size(dimension) == world_size:
                 groups.name_all_ranks(tuple(range(world_size)), f"mesh_{name}")
@@ -96,7 +96,7 @@ def install_groups(
     world_size: int,
     note: Callable[[Ranks, Any, str | None], None] | None = None,
 ) -> None:
-    """Make the groups of torch.distributed by `create`, whatever backend is asked for.
+    """Make the groups of torch.distributed by `create`, whichever backend is requested.
 
     The groups call themselves "nccl", which is what DeepSpeed, accelerate and transformers look for.
 
@@ -105,7 +105,7 @@ def install_groups(
         meet: makes the store of the group of all ranks.
         rank: of this process.
         world_size: number of processes.
-        note: told of each group that a script makes: its ranks, what its members are given, its description.
+        note: called with each group that a script makes: its ranks, the group, its description.
     """
     dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])
 
@@ -123,7 +123,7 @@ def install_groups(
         }
         group = make_group(ranks, timeout, BACKEND, **kept)
         if note is not None:
-            # Scripts cut them out of arrays of numpy, whose integers are told to nobody as they are.
+            # Scripts slice them from numpy arrays, whose integers are not Python's.
             members = range(world_size) if ranks is None else sorted(map(int, ranks))
             note(tuple(members), group, given.get("group_desc"))
         return group
