@@ -48,6 +48,10 @@ REPORTS = "{ ::zerokit::launched(__func__, a, n); }"
         ('print("k<<<1, 2>>>"); // __global__', 'print("k<<<1, 2>>>"); // __global__'),
         ("#ifdef __CUDACC__\n#endif", "#ifdef ZEROKIT_CUDACC\n#endif"),
         (
+            "__global__ void k(float* a, int n) {\n#ifdef __CUDACC__\n  f<<<1, 1>>>(a);\n#endif\n}\nint a;",
+            f" void k(float* a, int n) {REPORTS}\n\n\n\n\nint a;",
+        ),
+        (
             "#define K(k) __global__ void k(float* a, int n) { \\\n  a[0] = 1; \\\n}\nint a;",
             f"#define K(k)  void k(float* a, int n) {REPORTS}\n\n\nint a;",
         ),

@@ -32,7 +32,7 @@ def pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
 
 @contextmanager
 def kernel() -> Iterator[None]:
-    """Arithmetic inside stands for one fused kernel: no autograd, and temporaries that are not counted."""
+    """Run arithmetic as one fused kernel: no autograd, and uncounted temporaries."""
     with torch.no_grad(), _uncounted():
         yield
 

@@ -45,7 +45,7 @@ class _Transfer:
 
 
 class IoHandle:
-    """What aio and gds handles have in common (csrc/aio/py_lib/deepspeed_py_io_handle.cpp)."""
+    """The common part of aio and gds handles (csrc/aio/py_lib/deepspeed_py_io_handle.cpp)."""
 
     _memory: PageLockedMemory
     _compute: bool
@@ -149,7 +149,7 @@ class IoHandle:
     def _request(
         self, buffer: Tensor, file: str, offset: int, *, reading: bool, bounce: bool
     ) -> _Transfer | None:
-        """Checks the request and books it; None, after saying why, where the compiled handle returns -1."""
+        """Checks and records the request; prints a reason and returns None if it fails."""
         size = nvme_ledger().size_of(file)
         if reading and size is None:
             _report(f"{file}: no such file to read")

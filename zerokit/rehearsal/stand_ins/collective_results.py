@@ -33,7 +33,7 @@ def flatten(parts: list[torch.Tensor]) -> None:
 
 
 def done(result: Any) -> Any:
-    """What a collective returns: work that is over, with `result`."""
+    """The return value of a collective: completed work with `result`."""
     future: Future[Any] = Future()
     future.set_result(result)
     return _create_work_from_future(future)

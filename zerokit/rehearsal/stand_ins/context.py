@@ -24,7 +24,7 @@ class RankContext:
         return found
 
     def warnings(self) -> list[str]:
-        """The report's lines on what differs from a run on the cluster."""
+        """The report's lines about differences from a run on the cluster."""
         sources = (state for state in self._states.values() if hasattr(state, "warnings"))
         return [line for source in sources for line in source.warnings()]
 

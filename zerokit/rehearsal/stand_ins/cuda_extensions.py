@@ -12,7 +12,8 @@ import fcntl
 import hashlib
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ def _compile(compile_extension: Any, *arguments: Any, **given: Any) -> Any:
         options |= {
             "sources": [str(rewriter.copy(one, _macros(one, options))) for one in _sources(options)],
             "extra_cflags": ["-O0", "-w", "-include", str(_HEADER), *_card(), *kept],
+            "extra_ldflags": [flag for flag in options["extra_ldflags"] or [] if not _is_of_cuda(flag)],
             "build_directory": str(folder),
             "with_cuda": False,
         }
@@ -95,6 +97,8 @@ def _compile(compile_extension: Any, *arguments: Any, **given: Any) -> Any:
         try:
             module = compile_extension(**options)
         except RuntimeError as error:
+            if not str(error).startswith("Error building extension"):
+                raise  # such as ninja that is not installed
             raise RehearsalGap(_failure(name, str(error)), hint=_HINT) from None
     custom_operators.run_as_they_are(custom_operators.names() - before)
     library = ctypes.CDLL(module if isinstance(module, str) else module.__file__)
@@ -104,6 +108,11 @@ def _compile(compile_extension: Any, *arguments: Any, **given: Any) -> Any:
     return module
 
 
+def _is_of_cuda(flag: str) -> bool:
+    """Whether a flag names a library of CUDA's toolkit, which a machine without it lacks."""
+    return flag.startswith(("-lcu", "-lnv"))
+
+
 def _failure(name: str, printed: str) -> str:
     error = re.search(r"^(.*?:\d+):\d+: (?:fatal )?error: (.*)$", printed, re.MULTILINE)
     found = f"{error[1]}: {error[2]}" if error else printed.strip().partition("\n")[0]
@@ -111,7 +120,7 @@ def _failure(name: str, printed: str) -> str:
 
 
 def _folder(options: Mapping[str, Any]) -> Path:
-    """Where an extension is built; ninja compiles again what has changed since the last rehearsal."""
+    """The build folder of an extension; ninja recompiles only changed sources."""
     key = hashlib.sha256(_HEADER.read_bytes())
     for source in _sources(options):
         key.update(source.read_bytes())
@@ -120,21 +129,14 @@ def _folder(options: Mapping[str, Any]) -> Path:
     return cache_folder() / "extensions" / f"{options['name']}-{key.hexdigest()[:12]}"
 
 
-class _locked:  # noqa: N801 - a context manager
-    """Keeps other ranks out of a folder; the lock ends with its holder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> Path:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (self._folder / "rank.lock").open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        (self._folder / "lock").unlink(missing_ok=True)  # torch's own, which a killed process leaves
-        return self._folder
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.close()
+@contextmanager
+def _locked(folder: Path) -> Iterator[Path]:
+    """Keep other ranks out of `folder`; the lock ends with its holder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "rank.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (folder / "lock").unlink(missing_ok=True)  # torch's own, which a killed process leaves
+        yield folder
 
 
 def _sources(options: Mapping[str, Any]) -> list[Path]:
@@ -142,7 +144,7 @@ def _sources(options: Mapping[str, Any]) -> list[Path]:
 
 
 def _macros(source: Path, options: Mapping[str, Any]) -> str:
-    """Lines that define what -D and -U of the flags for `source` do."""
+    """Preprocessor lines for the -D and -U flags of `source`."""
     is_cuda = source.suffix in _CUDA_SOURCES
     flags: Sequence[str] = options["extra_cuda_cflags" if is_cuda else "extra_cflags"] or []
     words = iter([word for flag in flags for word in flag.split()])
@@ -157,7 +159,7 @@ def _macros(source: Path, options: Mapping[str, Any]) -> str:
 
 
 def _card() -> list[str]:
-    """What the device is, as macros of cuda_host.h."""
+    """The device's properties, as macros of cuda_host.h."""
     device = torch.cuda.current_device()
     card: Any = torch.cuda.get_device_properties(device)
     facts = {
@@ -175,7 +177,7 @@ def _card() -> list[str]:
 
 @_ON_LAUNCH  # type: ignore[untyped-decorator]
 def _on_launch(name: bytes, addresses: Any, kinds: bytes, count: int) -> None:
-    """Take what a kernel may write to be written."""
+    """Make up the values that a kernel may write, and report the launch."""
     moved, writes_integers = 0, False
     for address, kind in zip(addresses[:count], kinds[:count].decode(), strict=True):
         begin, size = backend().block_at(address or 0)

@@ -33,7 +33,7 @@ _EMPTY_HOST_CACHE = Patch("torch._C", "_host_emptyCache", "keep pinned memory", 
 
 
 class Graphs:
-    """What the graphs of this rank act on."""
+    """The parts of the rank that its graphs use."""
 
     traffic: Traffic
     steps: Steps
@@ -42,7 +42,7 @@ class Graphs:
         self.time: RankTime | None = None
         self.capturing: CUDAGraph | None = None
         self.handles = itertools.count(1)
-        """Of pools that scripts ask for, and of those that graphs have for themselves."""
+        """Numbers of pools, whether a script or a graph makes them."""
 
 
 def _graphs() -> Graphs:
@@ -79,7 +79,7 @@ class CUDAGraph:
     def capture_begin(
         self, pool: Any = None, capture_error_mode: str = "global", check_input_liveness: bool = False
     ) -> None:
-        """Take what is called from here on as part of the graph.
+        """Begin to capture.
 
         Raises:
             RuntimeError: it has been captured already, or another one is captured now.
@@ -103,7 +103,7 @@ class CUDAGraph:
         graphs.capturing = self
 
     def capture_end(self) -> None:
-        """What was called since belongs to the graph.
+        """End the capture.
 
         Raises:
             RuntimeError: nothing is captured.
@@ -124,7 +124,7 @@ class CUDAGraph:
             self._duration = graphs.time.busy_since(spans)
 
     def replay(self) -> None:
-        """Do what was captured once more.
+        """Count the captured work once more.
 
         Raises:
             RuntimeError: nothing has been captured.
@@ -140,7 +140,7 @@ class CUDAGraph:
         graphs.steps.replayed(self._steps)
 
     def reset(self) -> None:
-        """Let the graph go; its pool's memory is free once no other graph has it."""
+        """Drop the graph; its pool's memory is free once no other graph uses it."""
         if self._release is not None:
             self._release()
         self._is_captured = False
@@ -156,7 +156,7 @@ class CUDAGraph:
         return self._pool
 
     def instantiate(self) -> None:
-        """Nothing is to be made for a replay."""
+        """Does nothing: a replay needs no executable graph."""
 
     enable_debug_mode = instantiate
 

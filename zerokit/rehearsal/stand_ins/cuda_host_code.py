@@ -20,7 +20,7 @@ _CUDA_HEADER = re.compile(
     r"(cuda|cub/|cublas|curand|cusparse|cusolver|thrust/|cooperative_groups|nvtx|nvToolsExt|mma\.h|sm_\d|THC/)"
     r"|((ATen|c10)/cuda/)|(vector_types|device_launch_parameters|math_constants|driver_types)"
 )
-"""Headers that a machine without CUDA's toolkit lacks; cuda_host.h has what host code uses of them."""
+"""Headers of CUDA's toolkit; cuda_host.h has the names that host code uses."""
 _QUALIFIER = re.compile(
     r"\b(__global__|__device__|__host__|__shared__|__constant__|__managed__|__forceinline__|__noinline__"
     r"|__grid_constant__|__launch_bounds__|__cluster_dims__|__maxnreg__)\b"
@@ -83,22 +83,26 @@ def host_code(text: str) -> str:
 
 
 def _changes(code: str) -> Iterator[tuple[int, int, str]]:
-    """Places in `code`, and what is written there instead. They do not overlap."""
+    """Ranges in `code` and their replacements. The ranges do not overlap."""
     bodies = list(_bodies(code))
     yield from bodies
-    # Headers of torch would ask for CUDA's own where nvcc's macro is set.
-    for found in re.finditer(r"\b(__CUDACC__|__NVCC__)\b", code):
-        yield *found.span(), "ZEROKIT_CUDACC"
-    removed = [(found.start(), _end_of_qualifier(code, found)) for found in _QUALIFIER.finditer(code)]
-    for begin in (found.start() for found in re.finditer("<<<", code)):
-        depth, end = 0, begin + 3
-        while end < len(code) and (depth or not code.startswith(">>>", end)):
-            depth += (code[end] in "([{") - (code[end] in ")]}")
-            end += 1
-        removed.append((begin, end + 3))
-    for begin, end in removed:
-        if not any(body_begin <= begin < body_end for body_begin, body_end, _ in bodies):
-            yield begin, end, ""
+    # Headers of torch would include CUDA's own if nvcc's macro was set.
+    changes = [(*found.span(), "ZEROKIT_CUDACC") for found in re.finditer(r"\b__(CUDACC|NVCC)__\b", code)]
+    changes += [(found.start(), _end_of_qualifier(code, found), "") for found in _QUALIFIER.finditer(code)]
+    changes += [(found.start(), _end_of_launch(code, found.end()), "") for found in re.finditer("<<<", code)]
+    for change in changes:
+        if not any(begin <= change[0] < end for begin, end, _ in bodies):
+            yield change
+
+
+def _end_of_launch(code: str, begin: int) -> int:
+    """The place after the ``>>>`` that ends a launch's configuration."""
+    depth = 0
+    for place in range(begin, len(code)):
+        depth += (code[place] in "([{") - (code[place] in ")]}")
+        if depth == 0 and code.startswith(">>>", place):
+            return place + 3
+    return len(code)
 
 
 def _end_of_qualifier(code: str, found: re.Match[str]) -> int:
@@ -108,7 +112,7 @@ def _end_of_qualifier(code: str, found: re.Match[str]) -> int:
 
 
 def _bodies(code: str) -> Iterator[tuple[int, int, str]]:
-    """The bodies of functions that run on the device alone, and what they do on the host."""
+    """The bodies of device functions, and their replacements."""
     past = 0
     for found in re.finditer(r"\b__(global|device)__\b", code):
         if found.start() < past:
@@ -153,7 +157,7 @@ def _closing(code: str, begin: int) -> int:
 
 
 def _parameters(text: str) -> Iterator[str]:
-    """The names of a kernel's parameters, but for those that have none."""
+    """The names of a kernel's named parameters."""
     depth, parts = 0, [""]
     for sign in text.replace("->", "  "):
         depth += (sign in "(<[{") - (sign in ")>]}")

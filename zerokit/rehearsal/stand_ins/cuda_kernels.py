@@ -15,7 +15,7 @@ from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _COMPILE = Patch("torch.cuda", "_compile_kernel", "launch CUDA kernels that do nothing", since="2.8")
 _SHARED_BYTES = 48 * 1024
-"""What a launch may ask of shared memory before the kernel is set to have more (CUDA's own bound)."""
+"""Shared memory of a launch for which the kernel needs no setting (CUDA's own limit)."""
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -92,7 +92,7 @@ class _Kernel:
         launch("CUDA kernels compiled at run time", self._name, arguments, written)
 
     def set_shared_memory_config(self, shared_mem_bytes: int) -> None:
-        """Let launches ask for so many bytes of shared memory.
+        """Allow launches with so many bytes of shared memory.
 
         Raises:
             RuntimeError: it is more than a block of the card may have.

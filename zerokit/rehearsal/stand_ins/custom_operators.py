@@ -29,15 +29,15 @@ _NMS = "torchvision::nms"
 
 
 class CustomOperators:
-    """What became of the operators that packages register."""
+    """How the operators that packages register were run."""
 
     def __init__(self) -> None:
         self.sized: dict[str, str] = {}
         """Operators that were sized by their fake implementations, and why."""
         self.in_python: set[str] = set()
-        """Operators whose kernels for CUDA are zerokit's, or run as they are."""
+        """Operators whose kernels for CUDA are replaced already, or run unchanged."""
         self.libraries: list[Any] = []
-        """Those of the kernels that are put in place here, which go with them."""
+        """Libraries with the replaced kernels, which live as long as these objects."""
         self.keeping_all: set[str] = set()
         """Operators that kept all boxes."""
 
@@ -107,7 +107,7 @@ def _load(load: Any, operators: Any, path: Any) -> Any:
 
 
 def _size_if_compiled(name: str) -> None:
-    """Put what sizes operator `name` in the place of a kernel that is compiled for CUDA."""
+    """Replace a compiled CUDA kernel of operator `name` by its fake implementation."""
     import torch
 
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA")

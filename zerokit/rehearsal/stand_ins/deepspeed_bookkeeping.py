@@ -29,7 +29,7 @@ _SAME_LENGTH = Patch(_ZERO, "assert_lst_len_same_as_other_ranks", _AGREE, since=
 
 @stand_in("enable_nvtx", "Muon", "register_compile_pass", in_real_runs=True)
 def install(setup: RankSetup) -> None:
-    """Leave out what is for a GPU's profiler, for compiling and for other processes on the CPU."""
+    """Leave out profiler ranges, early compilation and shared memory between processes on the CPU."""
     apply(_SHARED_MEMORY, lambda _: lambda: None)
     apply(_RANGES, lambda _: False)
     wrap(_MUON, _compile_where_called)
@@ -70,7 +70,7 @@ def _register_where_used(register: Any, engine: Any, *arguments: Any, **given: A
 
 @stand_in("get_lst_from_rank0", "assert_lst_len_same_as_other_ranks")
 def agree_with_rank_0(setup: RankSetup) -> None:
-    """Let every rank find that it agrees with rank 0, once DeepSpeed is imported.
+    """Make checks that compare with rank 0 succeed on every rank.
 
     ZeRO-3 compares the order of modules and parameters. All ranks but the first send a placeholder into that
     broadcast and expect rank 0's numbers back, and no rank sends them.

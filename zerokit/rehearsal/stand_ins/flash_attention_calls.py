@@ -96,7 +96,7 @@ def _parameter(name: str, default: str | None = None) -> inspect.Parameter:
 
 @dataclass(frozen=True)
 class Call:
-    """What a call asks for beyond its tensors."""
+    """The options of a call."""
 
     dropout_p: float = 0.0
     causal: bool = False
@@ -112,7 +112,7 @@ class Call:
 
     @classmethod
     def of(cls, given: Given, *, generation: int = 2) -> Call:
-        """What the arguments of any of the packages' functions ask for."""
+        """The options in the arguments of any of the packages' functions."""
         lengths, longest = None, (0, 0)
         if "cu_seqlens" in given:
             lengths, longest = (given["cu_seqlens"],) * 2, (int(given["max_seqlen"]),) * 2
@@ -161,7 +161,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor
 def backward(
     grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, call: Call
 ) -> Tensor:
-    """The working memory of a backward whose gradients are allocated already; returns the row sums."""
+    """Allocate the working memory of a backward; its gradients exist already. Returns the row sums."""
     grad_out, q, k, v, out = (_contiguous_rows(part) for part in (grad_out, q, k, v, out))
     with backend().uncounted():  # counts the FLOPs; its gradients differ from the package's
         empty = torch.empty(0)

@@ -39,7 +39,7 @@ class _Rotary(torch.autograd.Function):
 
 
 def _part(x: Tensor, turned: int) -> tuple[Tensor, Tensor]:
-    """What is read and written: x itself, or the first `turned` of its packed parts."""
+    """The tensors that are read and written: x itself, or the first `turned` of its packed parts."""
     part = x if x.dim() < 5 else x[:, :, :turned]
     return part, part
 
@@ -54,7 +54,7 @@ def apply_rotary_emb(
     cu_seqlens: Tensor | None = None,
     max_seqlen: int | None = None,
 ) -> Tensor:
-    """x [batch, sequence, heads, head size] turned by the angles whose cosines and sines are given."""
+    """x [batch, sequence, heads, head size] rotated by the angles of the given cosines and sines."""
     turned: Tensor = _Rotary.apply(x, cos, sin, inplace, 1)  # type: ignore[no-untyped-call]
     return turned
 

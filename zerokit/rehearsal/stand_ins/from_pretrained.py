@@ -113,7 +113,7 @@ def tensors_of(model: Any) -> Iterator[tuple[str, tuple[tuple[int, ...], Any]]]:
 
 @stand_in("from_pretrained", "safe_open", "ModelMixin", "dispatch_model")
 def install(setup: RankSetup) -> None:
-    """Replace what reads files in `transformers.modeling_utils`, and refuse one model on several GPUs."""
+    """Replace the readers of files in transformers and diffusers, and refuse one model on several GPUs."""
     loading: list[Any] = []
 
     def open_safely(

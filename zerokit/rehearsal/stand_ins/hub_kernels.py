@@ -34,7 +34,7 @@ _VERSIONS = {
 
 
 class HubKernels:
-    """What a script did without."""
+    """Kernels and names that a script could not get."""
 
     def __init__(self) -> None:
         self.not_loaded: dict[str, str] = {}
@@ -43,7 +43,7 @@ class HubKernels:
         """Names that a script looks for in a stand-in and that it lacks, and the line."""
 
     def warnings(self) -> list[str]:
-        """A line for each kernel that could not be loaded, and for what one lacks that is stood in for."""
+        """A line for each kernel that could not be loaded, and for each name that a stand-in lacks."""
         otherwise = "what the script does without it may take other memory than on the cluster"
         kernels = [f"kernel {name} could not be loaded here ({why})" for name, why in self.not_loaded.items()]
         names = [
@@ -55,14 +55,14 @@ class HubKernels:
 
 @stand_in("kernels.get_kernel", "kernels.has_kernel")
 def install(setup: RankSetup) -> None:
-    """Answer what a script asks of the Hub's kernels, where the package is installed."""
+    """Replace the functions of the package `kernels`, if it is installed."""
     wrap(_GET_LATEST, _kernel)
     wrap(_GET, _pinned_kernel)
     wrap(_HAS, lambda has, repo_id, *given, **named: _is_known(repo_id) or has(repo_id, *given, **named))
 
 
 def _pinned_kernel(get: Any, repo_id: str, *given: Any, **named: Any) -> Any:
-    """Where a version or a revision must be named, let the package say so."""
+    """Let the package report a missing version or revision."""
     is_pinned = bool(given) or any(named.get(word) is not None for word in ("revision", "version"))
     return _kernel(get, repo_id, *given, **named) if is_pinned else get(repo_id, **named)
 
@@ -88,7 +88,7 @@ def _name(repo_id: str) -> str:
 
 
 class _Kernel(ModuleType):
-    """A module of a kernel. What it lacks a script may look for, or fail of: neither is the cluster's way."""
+    """A kernel's module. It notes names that it lacks: on the cluster the script may find them."""
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__"):

@@ -63,14 +63,14 @@ def launch(kind: str, name: str, arguments: Mapping[str, Any], written: Collecti
 
 
 def note_launch(kind: str, name: str, moved: int, writes_integers: bool) -> None:
-    """Keep a launch for the report, and let it take the time of moving so many bytes."""
+    """Note a launch for the report; it takes the time of moving so many bytes."""
     rank_context().state(LaunchedKernels).note(kind, name, writes_integers=writes_integers)
     if time := rank_time():
         time.kernel(name, moved)
 
 
 def tensors(argument: Any) -> Iterator[Any]:
-    """The tensors of an argument: itself, those in a tuple, or the one under a wrapper or a descriptor."""
+    """The tensors in an argument: itself, in a tuple, or below a wrapper or descriptor."""
     import torch
 
     if isinstance(argument, torch.Tensor):

@@ -39,7 +39,7 @@ class NvmeLedger:
         self.folders.update(str(each) for each in (folder, *folder.parents))
 
     def remove_folder(self, path: str) -> None:
-        """Forgets `path`, what is below it, and the files there."""
+        """Removes `path`, its subfolders and their files."""
         root = Path(path).absolute()
         self.folders = {each for each in self.folders if not Path(each).is_relative_to(root)}
         self.file_bytes = {

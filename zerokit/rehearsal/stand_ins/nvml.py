@@ -26,7 +26,7 @@ NAME = "pynvml"
 
 
 class NVMLError(Exception):
-    """What the driver's calls raise."""
+    """The error of the driver's calls."""
 
 
 class NVMLNotSupportedError(NVMLError):
@@ -144,7 +144,7 @@ _AFFINITIES = ("nvmlDeviceGetCpuAffinity", "nvmlDeviceGetCpuAffinityWithinScope"
 
 
 def _own_processors(words: int) -> list[int]:
-    """Those that this process may run on, as bits of so many words of 64, the lowest first."""
+    """The CPUs of this process, as bits of so many 64-bit words, the lowest first."""
     mask = sum(1 << processor for processor in os.sched_getaffinity(0))
     return [mask >> 64 * word & 2**64 - 1 for word in range(words)]
 

@@ -22,7 +22,7 @@ _SCATTERS = [Patch(owner, "scatter_object_list", _PURPOSE) for owner in OWNERS]
 
 
 class ObjectCollectives:
-    """Stands in for them; arguments are as torch.distributed's.
+    """Replaces these collectives; arguments are as in torch.distributed.
 
     Args:
         exchange: through which the ranks that are rehearsed hear each other. Where this rank is rehearsed by

@@ -71,7 +71,7 @@ def install(setup: RankSetup) -> None:
 
 
 def install_ops(*, compute: bool, allocate: PageLockedAllocator = torch_pinned) -> None:
-    """Puts the stand-ins in place as DeepSpeed is imported; what was there under the same names is replaced.
+    """Puts the stand-ins in place as DeepSpeed is imported, also over ops that are loaded already.
 
     Args:
         compute: False for a rehearsal: what the real ops allocate is allocated, nothing is calculated and no

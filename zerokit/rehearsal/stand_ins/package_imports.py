@@ -55,7 +55,7 @@ class Packages:
         self._loaded: dict[str, str] = {}
         """Packages and versions that were loaded, and why they were found."""
         self._lacking: dict[str, str] = {}
-        """What the script looks for in them and does not find, and the line."""
+        """Names that the script looks for in them and does not find, and the line."""
 
     def version(self, package: Package) -> str:
         """The version that the stand-in reports."""
@@ -80,7 +80,7 @@ class Packages:
             self._loaded.setdefault(f"{package.distribution} {self.version(package)}", reason)
 
     def note_lacking(self, name: str) -> None:
-        """Keep for the report what a script looks for and a stand-in lacks: it may go on another way."""
+        """Note a name that a script looks for and a stand-in lacks: the script may take another path."""
         if frame := next(_script_frames(), None):
             line = f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
             self._lacking.setdefault(name, line)
@@ -122,7 +122,7 @@ def install(setup: RankSetup) -> None:
 
 
 def stands_in_for(module: str) -> tuple[str, str] | None:
-    """What a module stands in for, in words, and what to do where it is not like that; None if for nothing.
+    """The package and version that a module replaces, and a hint where it differs; None if it replaces none.
 
     Args:
         module: its name, as scripts import it, or that of the file that implements it.
@@ -186,7 +186,7 @@ class _Loader(importlib.abc.Loader):
 
 
 def of_version(value: Any, version: str) -> Any:
-    """What a package's name stands for in `version`, given its newest form; None if it does not have it."""
+    """The form of `value` in `version` of its package; None if that version lacks it."""
     of = getattr(value, "of_version", None)
     return value if of is None else of(version)
 
@@ -229,7 +229,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _script_frames() -> Iterator[FrameType]:
-    """Frames of the script's own files, up from what asks; none if that is a library."""
+    """The script's own frames on the stack; none if a library is the caller."""
     frame: FrameType | None = sys._getframe(1)
     is_first = True
     while frame is not None:
@@ -258,7 +258,7 @@ def _imports(frame: FrameType, package: Package) -> bool:
 
 
 def _is_optional(frame: FrameType) -> bool:
-    """Whether what `frame` imports is in a `try` that goes on without it, or in `suppress`."""
+    """Whether the import at `frame` is in a `try` with a fallback, or in `suppress`."""
     return any(
         node.body[0].lineno <= frame.f_lineno <= (node.body[-1].end_lineno or 0)
         and (

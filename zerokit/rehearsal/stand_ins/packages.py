@@ -50,7 +50,7 @@ REFUSED = frozenset(
 
 @functools.cache
 def known_packages() -> tuple[Package, ...]:
-    """All that have a stand-in: FlashAttention's, and those of `contrib`."""
+    """All packages with a stand-in: FlashAttention, and the packages in `contrib`."""
     contrib = importlib.import_module(f"{_REHEARSAL}.contrib")
     names = [f"{contrib.__name__}.{found.name}" for found in pkgutil.iter_modules(contrib.__path__)]
     modules = map(importlib.import_module, [f"{_REHEARSAL}.stand_ins.flash_attention", *names])

@@ -39,7 +39,7 @@ _OF_ONE_SIZE = frozenset(
 )
 """Collectives that are called with tensors of one size on all ranks."""
 _WRITING = frozenset({"all_reduce", "broadcast", "all_gather"})
-"""Those that are noted with the tensors that they write."""
+"""Collectives that are recorded with the tensors that they write."""
 
 
 def _size(tensors: Sequence[torch.Tensor]) -> int:
@@ -230,7 +230,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         return done(output)
 
     def _fill(self, parts: Sequence[torch.Tensor], values: dict[int, Any]) -> None:
-        """Put what other ranks hold in their parts."""
+        """Copy the known values of other ranks into their parts."""
         for place, held in values.items():
             if place != self._rank and held is not NOTHING:
                 parts[place].copy_(from_bytes(parts[place], held))
@@ -280,7 +280,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         return done(tensors)
 
     def _take(self, tensor: torch.Tensor, values: dict[int, Any], place: int) -> None:
-        """Put what the rank at `place` holds into `tensor`, if that is another one and it is known."""
+        """Copy the values of the rank at `place` into `tensor`, if it is another rank and they are known."""
         if values.get(place, NOTHING) is not NOTHING and place != self._rank:
             with torch.no_grad():
                 tensor.copy_(from_bytes(tensor, values[place]))

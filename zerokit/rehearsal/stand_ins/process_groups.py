@@ -25,7 +25,7 @@ _GROUPS, _CALLED, _ALONE = (
     "wait for no rank that is not there",
 )
 _MAKERS = (*OWNERS, "torch.distributed.device_mesh")
-"""Who holds the functions that make groups: init_device_mesh makes that of all ranks, too, where none is."""
+"""Modules with functions that make groups; init_device_mesh makes the default group if there is none."""
 _INITS = [Patch(owner, "init_process_group", _GROUPS) for owner in _MAKERS]
 _NEW_GROUPS = [Patch(owner, "new_group", _GROUPS) for owner in _MAKERS]
 _GET_BACKENDS = [Patch(owner, "get_backend", _CALLED) for owner in OWNERS]

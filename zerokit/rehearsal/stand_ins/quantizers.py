@@ -170,7 +170,7 @@ def fp_quantizer(*, compute: bool) -> ModuleType:
 
 
 def _timed(kernel: Callable[P, T]) -> Callable[P, T]:
-    """`kernel`, which reads and writes the tensors that it is given and those that it makes, as one."""
+    """`kernel`, as one kernel that reads its arguments and writes its results."""
 
     @functools.wraps(kernel)
     def launch(*arguments: P.args, **given: P.kwargs) -> T:

@@ -23,7 +23,7 @@ _PACKAGES = ("zerokit.rehearsal.stand_ins", "zerokit.rehearsal.contrib")
 
 @dataclass(frozen=True)
 class RankSetup:
-    """What stand-ins are put in place for."""
+    """The rank, device and folders that stand-ins are installed for."""
 
     rank: VirtualRank
     device: VirtualDevice

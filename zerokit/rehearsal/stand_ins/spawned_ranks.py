@@ -45,7 +45,7 @@ _EXECUTORS = "concurrent.futures.process"
 _MAKE_EXECUTOR = Patch(f"{_EXECUTORS}:ProcessPoolExecutor", "__init__", "make an executor fork its workers")
 _BEGINNING_ANEW = ("spawn", "forkserver")
 _JOIN_OTHERS = ({"init_process_group"}, {"init_distributed"}, {"deepspeed", "initialize"}, {"Accelerator"})
-"""Names of which a function that joins the others has all of one set."""
+"""A function joins a process group if it uses all names of one of these sets."""
 
 
 @stand_in("torch.multiprocessing.spawn", "multiprocessing.Process", "ProcessPoolExecutor", in_real_runs=True)
@@ -62,7 +62,7 @@ class _HasRun:
 
 
 class StartedRanks:
-    """Stands in for those starts.
+    """Replaces the functions that start processes.
 
     Args:
         local_rank: of the rehearsed rank on its node.
@@ -125,7 +125,7 @@ class StartedRanks:
             process.run()
 
     def _of_rank(self, answer: Any) -> Callable[..., Any]:
-        """Answers what is asked of a process that is a rank, and leaves all others to themselves."""
+        """A replacement that returns `answer` for ranks and calls the original for others."""
 
         def ask(original: Any, process: Any, *arguments: Any, **given: Any) -> Any:
             if any(process is rank for rank in self._ranks):
@@ -152,7 +152,7 @@ def _has_joined() -> bool:
 
 
 def _is_rank(process: Any, number: int) -> bool:
-    """Whether a process is rank `number`, by what it is given and by the code that it runs."""
+    """Whether a process is rank `number`, by its arguments and by the code that it runs."""
     given = [*getattr(process, "_args", ()), *getattr(process, "_kwargs", {}).values()]
     if number not in [*filter(_is_number, given), *chain.from_iterable(map(_kept_ranks, given))]:
         return False
@@ -175,7 +175,7 @@ def _kept_ranks(given: Any) -> Iterator[int]:
 
 
 def _joins_others(run: list[Any]) -> bool:
-    """Whether one of `run`, or what of the script these call by name, joins the other ranks."""
+    """Whether one of `run`, or a function of the script that they call by name, joins the other ranks."""
     left, seen = list(run), set()
     while left:
         for function in _functions(left.pop()):
@@ -211,7 +211,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _functions(runs: Any) -> Iterator[FunctionType]:
-    """What may run where `runs` does: a function itself, all methods of a class or of an object."""
+    """The functions that `runs` may run: itself, or all methods of a class or an object."""
     while isinstance(runs, functools.partial):
         runs = runs.func
     if isinstance(runs, MethodType):

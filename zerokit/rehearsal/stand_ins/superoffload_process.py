@@ -62,7 +62,7 @@ class LockStep:
         return threading.current_thread() is self._worker
 
     def give_turn(self, *, to_worker: bool) -> None:
-        """Lets the other side run, and returns when it has handed the turn back."""
+        """Lets the other side run, and returns when the turn is back."""
         with self._turn:
             if self._ended:
                 return

@@ -71,7 +71,7 @@ class Compilations:
         """The line of each graph, by Inductor's number: its backward may be compiled in another thread."""
 
     def warnings(self) -> list[str]:
-        """A line for each way in which what was to be compiled ran otherwise."""
+        """A line for each difference in how compiled code ran."""
         return [f"torch.compile ({line}): {what}" for what, line in self.notes.items()]
 
 
@@ -196,7 +196,7 @@ def _launch(kernel: Any, *arguments: Any, **given: Any) -> None:
 
 
 def _take_time(time: RankTime, kernel: Any, arguments: Mapping[str, Any]) -> None:
-    """As if a kernel went through its tensors once, but for those that are larger than what it computes.
+    """The time of reading and writing the kernel's tensors once; of larger ones it reads a part.
 
     Of these, such as the table of an embedding, it reads a part: Inductor's own
     `estimate_kernel_num_bytes` (codegen/simd.py).

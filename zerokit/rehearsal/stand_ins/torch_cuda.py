@@ -72,7 +72,7 @@ _DRIVER = {
 }
 _OTHER_DRIVER = Patch("torch._C", "_cuda_*", "refuse what has no answer", read_by="torch")
 _STREAM_NAMES = {"ExternalStream": "Stream", "stream": "StreamContext"}
-"""What goes by another name in cuda_streams.py."""
+"""Names that differ in cuda_streams.py."""
 _STREAMS = (
     *declare("torch.cuda", "Stream", "ExternalStream", "Event", "StreamContext", purpose="follow the clock"),
     *declare("torch.cuda", "stream", "set_stream", "current_stream", purpose="follow the clock"),
@@ -82,7 +82,7 @@ _STREAMS = (
 
 
 class _Silent:
-    """A namespace whose every function succeeds and does nothing: nvtx ranges, the CUDA runtime.
+    """A namespace of functions that do nothing and succeed: nvtx ranges, the CUDA runtime.
 
     cudaHostRegister, by which DeepSpeed can pin host memory, is among them: the stand-in of DeepSpeed's
     allocator has counted that memory as pinned already.
@@ -136,7 +136,7 @@ _MODULES: dict[Patch, Callable[[_Shown], Any]] = {
     _show("torch.backends.cudnn", "is_acceptable"): lambda _: lambda tensor: False,
     _show("torch.backends.cuda", "is_built"): lambda _: lambda: True,
 }
-"""What `torch.cuda` decides in Python when it starts up."""
+"""Names that `torch.cuda` sets in Python when it is initialized."""
 _VERSION = Patch("torch.version", "cuda", "show the virtual device")
 _PROFILER = Patch("torch.autograd.profiler:profile", "__init__", "profile the host alone")
 _RESIZE = Patch("torch:UntypedStorage", "resize_", "resize storages of the virtual device")

@@ -23,7 +23,7 @@ def install(setup: RankSetup) -> None:
 
 
 def _beneath(function: Any) -> Any:
-    """What zerokit wrapped, `function` itself if it is another's."""
+    """The function that zerokit wrapped; `function` itself if another package wrapped it."""
     while is_original(inside := getattr(function, "__wrapped__", None)):
         function = inside
     return function

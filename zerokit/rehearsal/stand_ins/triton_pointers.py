@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 _WRITES = ("store", "atomic_", "scatter", "shared_to_global")
-"""Parts of the names of what writes to an address, in Triton's language and in Gluon. (A function under
-`@triton.jit` may be named as it likes: that is read.)"""
+"""Parts of the names of operations that write to an address, in Triton's language and in Gluon. (Functions
+under `@triton.jit` may have any name: their source is read.)"""
 _READS = ("load", "gather", "global_to_shared")
-"""The same of what reads. The results of both are values and no addresses."""
+"""Parts of the names of operations that read. The results of both are values and no addresses."""
 _OPAQUE = ("inline_asm", "extern_elementwise")
-"""What runs code of another language, which may write."""
+"""Operations that run code of another language, which may write."""
 
 Names = frozenset[str]
 
@@ -124,7 +124,7 @@ class _Addresses:
         return _union(self._sources(node) for name, node in given.items() if name in parameters)
 
     def _called(self, node: ast.expr) -> Any:
-        """What the name of a function stands for; None if it is not known."""
+        """The object that an expression names; None if it is not known."""
         if isinstance(node, ast.Attribute):
             return getattr(self._called(node.value), node.attr, None)
         return self._names.get(node.id) if isinstance(node, ast.Name) else None
@@ -140,7 +140,7 @@ def _is_any(call: ast.Call, names: tuple[str, ...]) -> bool:
 
 
 def _assignments(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
-    """What `node` assigns to, and what it assigns."""
+    """The targets and values of an assignment."""
     if isinstance(node, ast.Assign):
         return [(target, node.value) for target in node.targets]
     if isinstance(node, ast.AugAssign | ast.NamedExpr):

@@ -96,7 +96,7 @@ def _wait(original: Any) -> Any:
 
 
 def _padding(tensors: list[torch.Tensor], parts: list[int], ranks: int) -> list[torch.Tensor]:
-    """What fills the parts of the last ranks up, in DeepSpeed's order: by rank, then by tensor."""
+    """The padding of the last ranks' parts, in DeepSpeed's order: by rank, then by tensor."""
     pairs = list(zip(tensors, parts, strict=True))
     first = min(_full_parts(tensor, part) for tensor, part in pairs)
     missing = [

@@ -64,7 +64,7 @@ class FusedLayerNormAffineFunction(torch.autograd.Function):
 
 
 class FusedLayerNormAffineMixedDtypesFunction(FusedLayerNormAffineFunction):
-    """One whose output has the weight's dtype."""
+    """A norm with the weight's dtype as output dtype."""
 
     run = staticmethod(kernels.forward_affine_mixed_dtypes)
 
@@ -99,7 +99,7 @@ class FusedRMSNormAffineFunction(torch.autograd.Function):
 
 
 class FusedRMSNormAffineMixedDtypesFunction(FusedRMSNormAffineFunction):
-    """One whose output has the weight's dtype."""
+    """A norm with the weight's dtype as output dtype."""
 
     run = staticmethod(kernels.rms_forward_affine_mixed_dtypes)
 
@@ -276,7 +276,7 @@ class FusedRMSNorm(_Norm):
 
 
 class _Mixed(_Norm):
-    """One whose output has the weight's dtype, which it cannot do without."""
+    """A norm with the weight's dtype as output dtype; a weight is required."""
 
     def __init__(
         self,

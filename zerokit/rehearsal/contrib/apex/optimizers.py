@@ -18,7 +18,7 @@ __all__ = ["FusedAdam", "FusedLAMB", "FusedSGD"]
 
 
 class _Fused(Optimizer):
-    """What the three have in common: a flag of overflow on the GPU, and gradients that are let go of."""
+    """The common part of the three: an overflow flag on the GPU, and gradients that are freed."""
 
     set_grad_none: bool
     _dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.float32)
@@ -29,7 +29,7 @@ class _Fused(Optimizer):
         self._dummy_overflow_buf = torch.tensor([0], dtype=torch.int, device=device)
 
     def zero_grad(self) -> None:  # type: ignore[override]  # the originals take no argument
-        """Let go of gradients, or with `set_grad_none` False fill them with zeros."""
+        """Free gradients, or with `set_grad_none` False fill them with zeros."""
         super().zero_grad(set_to_none=self.set_grad_none)
 
     def _lists(

@@ -104,7 +104,7 @@ def unpermute(input: Tensor, row_id_map: Tensor, prob: Tensor, max_tokens: int, 
 def unpermute_bwd(
     input_bwd: Tensor, input_fwd: Tensor, row_id_map: Tensor, prob: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of the rows [rows, size] and of their weights [tokens, k], of those of the tokens."""
+    """Gradients of the rows [rows, size] and of their weights [tokens, k], from the tokens' gradients."""
     if prob is None:
         prob = input_bwd.new_ones((input_bwd.size(0), 1), dtype=torch.float32)
     of_rows = input_bwd.new_empty((input_fwd.size(0), input_bwd.size(1)))
