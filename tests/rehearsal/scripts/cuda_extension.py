@@ -59,6 +59,7 @@ with tempfile.TemporaryDirectory() as folder:
         sources=[str(source)],
         is_python_module=False,
         extra_cuda_cflags=["-O3", "--use_fast_math"],
+        extra_ldflags=["-lcuda"],
     )
 scaling = load_inline(
     name="scaling",
