@@ -100,7 +100,7 @@ json.dumps([ranks for what, ranks in told if what == "cut out of an array"])
 group = dist.new_group(backend="gloo")  # as Lightning's Fabric has it
 group._exchange = mock.Mock()
 group.monitored_barrier()
-group._exchange.note_call.assert_called_once_with((0, 1, 2, 3), "barrier", number=0, is_async=False)
+group._exchange.record_call.assert_called_once_with((0, 1, 2, 3), "barrier", number=0, is_async=False)
 group._exchange = None
 dist.destroy_process_group(group)
 """
