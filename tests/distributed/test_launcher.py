@@ -126,8 +126,9 @@ def test_a_process_that_a_rank_starts_does_not_report_for_it(tmp_path: Path) -> 
 
 
 def test_the_second_ctrl_c_kills_ranks_that_do_not_end(tmp_path: Path) -> None:
-    deaf = "import signal\nfor one in (signal.SIGTERM, signal.SIGINT):\n"
-    deaf += "    signal.signal(one, lambda *_: print('asked', flush=True))\n"
+    # One write each: two ranks write to one pipe.
+    deaf = "import signal\nfor number in (signal.SIGTERM, signal.SIGINT):\n"
+    deaf += "    signal.signal(number, lambda *_: os.write(1, b'asked\\n'))\n"
     with started(tmp_path, f"{deaf}{WAITS}") as run:
         pids = pids_of(run)
         run.send_signal(signal.SIGINT)

@@ -144,7 +144,7 @@ def check_optimizer_keys(args: TrainingArguments, ds_config: Mapping[str, Any], 
         if key not in loaded.recipe.training or getattr(args, key) == default:
             continue
         without = copy.copy(args)
-        setattr(without, key, default)
+        vars(without)[key] = default
         if is_deepspeeds or _made_of(without) == _made_of(args):
             optimizer = f"DeepSpeed's {ds_config['optimizer'].get('type')}" if is_deepspeeds else name
             raise RecipeError(
