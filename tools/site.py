@@ -7,7 +7,7 @@
 - the Python API, from docstrings
 - the presets: the README of ``ds_configs/``
 
-``python -m tools.site`` writes ``docs/rules.md``, the index for those who read the repository.
+``python -m tools.site`` writes ``docs/rules.md`` and ``docs/stand-ins.md``, to be read in the repository.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tools import reference
+from tools.stand_ins_page import stand_ins_page
 from zerokit.lint.defects import KNOWN_DEFECTS
 from zerokit.lint.rule import Rule
 from zerokit.lint.rule_pages import TOPICS, in_code, page
@@ -148,3 +149,4 @@ def with_links_of_the_site(markdown: str, path: str) -> str:
 
 if __name__ == "__main__":
     (ROOT / "docs" / "rules.md").write_text(index(with_pages=False), encoding="utf-8")
+    (ROOT / "docs" / "stand-ins.md").write_text(stand_ins_page(), encoding="utf-8")

@@ -112,7 +112,7 @@ def test_a_card_of_the_catalogue_goes_by_its_name(tmp_path: Path) -> None:
         ({"gpu": CARD | {"node": {"gpus": 8, "network_gbit_s": 0}}}, "_gbit_s): 0 is out of all cards'"),
         ({"gpu": CARD | {"node": {"gpus": 8, "network_gbit": 9}}}, "network_gbit): there is no such key"),
         ({"gpu": CARD | {"capability": [9, -1]}}, "(gpu.capability): -1 is out of all cards' reach"),
-        ({"gpu": CARD | {"nominal_gb": 10**400}}, ":4:17: the number 1000000000000000000000000000000000000000... does"),
+        ({"gpu": CARD | {"nominal_gb": 10**400}}, ":4:17: the number 10000000000"),
         (
             {"gpu": CARD, "figures": {"launch": {"seconds": {"kernel": 8}}}},
             "(figures.launch.seconds.kernel): 8 is far from what is known: 2e-05. Give it in the unit",

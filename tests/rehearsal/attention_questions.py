@@ -19,7 +19,7 @@ from tests import processes
 from tests.rehearsal import forked_worker
 from tests.rehearsal.attention_cases import CHOICES, SEEN, Case, choice
 from tests.rehearsal.attention_memory_questions import cudnn_memory, efficient_memory, flash_memory
-from tests.rehearsal.compiled_packages_questions import (
+from tests.rehearsal.contrib_questions import (
     apex_norms,
     apex_optimizers,
     apex_rotary,
@@ -27,10 +27,11 @@ from tests.rehearsal.compiled_packages_questions import (
     flash_attention_csrc,
     grouped_products,
     kernels_on_the_clock,
-    megatron_softmax,
     packages_found,
 )
 from tests.rehearsal.flash_attention_questions import (
+    flash_attn_4_memory,
+    flash_attn_4_model,
     flash_attn_found,
     flash_attn_memory,
     flash_attn_model,
@@ -313,6 +314,8 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
         flash_attn_memory,
         flash_attn_refusals,
         flash_attn_model,
+        flash_attn_4_memory,
+        flash_attn_4_model,
         hub_kernels,
         packages_found,
         flash_attention_csrc,
@@ -322,7 +325,6 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
         apex_optimizers,
         apex_rotary,
         apex_weight_gradients,
-        megatron_softmax,
     )
 }
 

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tests.rehearsal.requested_bytes import peak, requested
+from zerokit.errors import ZerokitError
 
 if TYPE_CHECKING:
     from zerokit.rehearsal import VirtualRank
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
 def flash_attn_found(rank: VirtualRank) -> dict[str, Any]:
     import importlib.metadata
 
-    from zerokit.rehearsal.stand_ins import compiled_packages
-
-    compiled_packages.install()
     flash_attn = importlib.import_module("flash_attn")
     from transformers.utils import import_utils
 
@@ -31,9 +29,6 @@ def flash_attn_found(rank: VirtualRank) -> dict[str, Any]:
 
 
 def flash_attn_version(rank: VirtualRank) -> str:
-    from zerokit.rehearsal.stand_ins import compiled_packages
-
-    compiled_packages.install()
     return str(importlib.import_module("flash_attn").__version__)
 
 
@@ -43,10 +38,10 @@ def hub_kernels(rank: VirtualRank) -> dict[str, Any]:
 
     import torch
 
-    from zerokit.rehearsal.stand_ins import hub_kernels
+    from zerokit.rehearsal.stand_ins.context import rank_context
+    from zerokit.rehearsal.stand_ins.hub_kernels import HubKernels
     from zerokit.rehearsal.worker.failures import limit_of
 
-    hub_kernels.install()
     kernels = importlib.import_module("kernels")
     q = torch.empty((1, 256, 4, 128), dtype=torch.bfloat16, device="cuda")
     third = kernels.get_kernel("someone/flash-attention-3", version=1).flash_attn_interface
@@ -77,15 +72,12 @@ def hub_kernels(rank: VirtualRank) -> dict[str, Any]:
             found[name] = kernels.get_kernel(name, **given).__name__
         except OSError as error:
             found[name] = str(error)
-    return found | {"said": hub_kernels.not_loaded()}
+    return found | {"said": rank_context().state(HubKernels).warnings()}
 
 
 def flash_attn_memory(rank: VirtualRank) -> dict[str, Any]:
     import torch
 
-    from zerokit.rehearsal.stand_ins import compiled_packages
-
-    compiled_packages.install()
     flash_attn = importlib.import_module("flash_attn")
     flash_attn_3 = importlib.import_module("flash_attn_interface")
 
@@ -112,6 +104,37 @@ def flash_attn_memory(rank: VirtualRank) -> dict[str, Any]:
         "version 3 backward": version_3,
         **_norm_memory(),
     }
+
+
+def flash_attn_4_memory(rank: VirtualRank) -> dict[str, Any]:
+    """Working memory of a backward whose key heads are fewer, of equal and of packed sequences."""
+    import torch
+
+    cute = importlib.import_module("flash_attn.cute")
+
+    def tensors(*shape: int) -> list[Any]:
+        made = (*shape, 8, 128), (*shape, 2, 128), (*shape, 2, 128)
+        return [torch.empty(each, dtype=torch.bfloat16, device="cuda", requires_grad=True) for each in made]
+
+    def backward(out: Any) -> int:
+        grad = torch.empty_like(out)
+        return peak(lambda: torch.autograd.backward(out, grad), beyond_results=False)
+
+    equal, lse = cute.flash_attn_func(*tensors(2, 500), causal=True)
+    lengths = torch.tensor([0, 300, 500], dtype=torch.int32, device="cuda")
+    packed, _ = cute.flash_attn_varlen_func(
+        *tensors(500), cu_seqlens_q=lengths, cu_seqlens_k=lengths, max_seqlen_q=300, max_seqlen_k=300
+    )
+    sink = torch.zeros(8, device="cuda", requires_grad=True)
+    out, _ = cute.flash_attn_func(*tensors(2, 500), learnable_sink=sink, window_size=(None, 0))
+    torch.autograd.backward(out, torch.empty_like(out))
+    assert sink.grad is not None
+    found = {"lse": list(lse.shape), "equal": backward(equal), "packed": backward(packed)}
+    try:
+        cute.flash_attn_func(*tensors(2, 500), qv=equal)
+    except ZerokitError as error:
+        found["refused"] = str(error)
+    return found
 
 
 def _norm_memory() -> dict[str, int]:
@@ -142,9 +165,6 @@ def _norm_memory() -> dict[str, int]:
 def flash_attn_refusals(rank: VirtualRank) -> dict[str, str]:
     import torch
 
-    from zerokit.rehearsal.stand_ins import compiled_packages
-
-    compiled_packages.install()
     flash_attn = importlib.import_module("flash_attn")
     refusals = {}
     for name, tensor in (
@@ -160,11 +180,15 @@ def flash_attn_refusals(rank: VirtualRank) -> dict[str, str]:
 
 
 def flash_attn_model(rank: VirtualRank) -> dict[str, Any]:
+    return _model(rank, "flash_attention_2")
+
+
+def flash_attn_4_model(rank: VirtualRank) -> dict[str, Any]:
+    return _model(rank, "flash_attention_4")
+
+
+def _model(rank: VirtualRank, implementation: str) -> dict[str, Any]:
     import torch
-
-    from zerokit.rehearsal.stand_ins import compiled_packages
-
-    compiled_packages.install()
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -174,7 +198,7 @@ def flash_attn_model(rank: VirtualRank) -> dict[str, Any]:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        attn_implementation="flash_attention_2",
+        attn_implementation=implementation,
     )
     model = LlamaForCausalLM(config).to(device="cuda", dtype=torch.bfloat16)
     tokens = torch.arange(80, device="cuda").view(2, 40)

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from zerokit.patches import put
 from zerokit.rehearsal.native.backend import uncounted
 from zerokit.rehearsal.stand_ins.collective_results import done, operation_of
-from zerokit.rehearsal.stand_ins.making_groups import MONITORED_BARRIERS, install_groups
 from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
+from zerokit.rehearsal.stand_ins.process_groups import MONITORED_BARRIERS, install_groups
 from zerokit.rehearsal.watching.traffic import Traffic
 
 _TIMEOUT = datetime.timedelta(minutes=5)

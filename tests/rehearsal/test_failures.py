@@ -23,8 +23,8 @@ from zerokit import patches
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.call_sites import CallSites
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.stand_ins import compiled_packages
 from zerokit.rehearsal.stand_ins.from_pretrained import _Slice
+from zerokit.rehearsal.stand_ins.package_imports import _Finder
 from zerokit.rehearsal.stand_ins.triton_kernels import _check_pointers
 from zerokit.rehearsal.watching.overrides import Overriding
 from zerokit.rehearsal.worker import failures
@@ -165,7 +165,7 @@ def test_what_fails_in_c_where_a_watcher_calls_the_original_is_the_scripts() -> 
 def test_a_module_that_a_stand_in_lacks_is_a_limit_and_one_that_is_missing_is_not_installed_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, compiled_packages._Finder({"flash_attn"})])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, _Finder({"flash_attn"})])
     monkeypatch.delitem(sys.modules, "flash_attn", raising=False)
     for name in ("flash_attn.ops.triton.linear", "flash_attn.no_such"):
         limit = limit_of(_fails(functools.partial(importlib.import_module, name)))

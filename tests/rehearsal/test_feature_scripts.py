@@ -76,7 +76,7 @@ def test_an_engine_that_makes_no_step_is_told_apart(runs: FeatureRuns) -> None:
 
 @pytest.mark.parametrize("how", ["spawn", "process"])
 def test_ranks_that_the_script_starts_itself(runs: FeatureRuns, how: str) -> None:
-    arguments = ("started_ranks.py", "--how", how, "--ranks", str(GPUS_PER_NODE))
+    arguments = ("spawned_ranks.py", "--how", how, "--ranks", str(GPUS_PER_NODE))
     assert runs.run(*arguments).steps == 2
     # It sees the virtual GPU, though the script has it begin anew.
     for who in ("another process sees", "workers of an executor see"):

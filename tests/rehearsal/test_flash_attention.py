@@ -22,16 +22,16 @@ from zerokit.rehearsal.stand_ins import (
     flash_attention_layers,
     flash_attention_rotary,
 )
-from zerokit.rehearsal.stand_ins.compiled_packages import PACKAGES
+from zerokit.rehearsal.stand_ins.flash_attention import FLASH_ATTN
 from zerokit.rehearsal.stand_ins.flash_attention_calls import Call
 from zerokit.rehearsal.timing import operators
 
 
-def test_transformers_finds_both_flash_attn_packages() -> None:
+def test_transformers_finds_all_flash_attn_packages() -> None:
     assert answer("flash_attn_found") == {
         "2": True,
         "3": True,
-        "4": False,
+        "4": True,
         "version": "2.8.3",
         "package": "flash_attn",
     }
@@ -100,6 +100,32 @@ def test_flash_attn_3_accumulates_grouped_gradients_in_float32() -> None:
     query_rows, key_rows = 2 * 512 * 8, 2 * 512 * 2
     accumulators = query_rows * 4 * 2 + query_rows * 128 * 4 + 2 * key_rows * 128 * 4 + 8 * 2 * 8 * 4
     assert measured["version 3 backward"] == 2 * 500 * (8 + 2 + 2) * 128 * 2 + accumulators
+
+
+@pytest.mark.parametrize(
+    ("capability", "query_rows", "key_rows", "packed_rows", "packed_keys"),
+    [("9.0", 512, 512, 800, 896), ("10.0", 512, 512, 896, 1280), ("12.0", 512, 512, 704, 704)],
+)
+def test_flash_attn_4_accumulates_in_the_tiles_of_the_card(
+    capability: str, query_rows: int, key_rows: int, packed_rows: int, packed_keys: int
+) -> None:
+    measured = answer("flash_attn_4_memory", capability)
+    assert measured["lse"] == [2, 8, 500]
+    gradients = (8 + 2 + 2) * 128 * 2
+    for name, tokens, of_queries, of_keys in (
+        ("equal", 2 * 500, 2 * query_rows, 2 * key_rows),
+        ("packed", 500, packed_rows, packed_keys),
+    ):
+        accumulators = 8 * of_queries * (128 + 2) * 4 + 2 * 2 * of_keys * 128 * 4
+        assert measured[name] == tokens * gradients + accumulators
+    assert "'qv' of flash-attn-4" in measured["refused"]
+
+
+def test_a_model_trains_with_flash_attention_4_on_padded_and_packed_batches() -> None:
+    trained = answer("flash_attn_4_model")
+    assert trained["backend"] == "flash_attention_4"
+    assert trained["without gradient"] == []
+    assert {"aten::_flash_attention_forward", "aten::_flash_attention_backward"} <= set(trained["operators"])
 
 
 def test_flash_attn_norms_keep_the_residual_and_a_figure_per_row() -> None:
@@ -197,7 +223,7 @@ def test_torch_s_own_calls_are_priced_by_the_same_rule() -> None:
 def test_rows_of_a_group_are_gathered_and_their_gradient_scattered(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in flash_attn.utils.distributed, for two ranks that hold the same."""
     layers = flash_attention_layers
-    assert layers.__name__.endswith(PACKAGES[0].modules["flash_attn.utils.distributed"])
+    assert layers.__name__.endswith(FLASH_ATTN.modules["flash_attn.utils.distributed"])
     monkeypatch.setattr(layers.dist, "get_world_size", lambda group: 2)
     monkeypatch.setattr(
         layers.dist, "all_gather_into_tensor", lambda whole, x, group: whole.copy_(torch.cat([x, x]))
@@ -214,7 +240,7 @@ def test_rows_of_a_group_are_gathered_and_their_gradient_scattered(monkeypatch: 
 
 
 def test_rotary_embeddings_are_turned_in_place_beside_a_table_of_angles() -> None:
-    assert flash_attention_rotary.__name__.endswith(PACKAGES[0].modules["flash_attn.layers.rotary"])
+    assert flash_attention_rotary.__name__.endswith(FLASH_ATTN.modules["flash_attn.layers.rotary"])
     rotary = flash_attention_rotary.RotaryEmbedding(dim=8, base=1e4, interleaved=False)
     weight = torch.ones(1, requires_grad=True)
     qkv = torch.ones(2, 5, 3, 4, 8, dtype=torch.bfloat16) * weight.bfloat16()

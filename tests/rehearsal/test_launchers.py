@@ -179,22 +179,9 @@ def test_an_accelerate_config_that_is_none_is_one_line(tmp_path: Path) -> None:
     assert "wrong_key" in rehearsed.err.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("script", "line"),
-    [
-        (
-            "broken_compiler.py",
-            "broken_compiler.py:22: the rehearsal cannot stand in for 'twice' of the CUDA extension "
-            "'broken_extension'",
-        ),
-        (
-            "broken_cpu_only_op.py",
-            "NotImplementedError: Could not run 'broken::host_clip' with arguments from the 'CUDA' backend.",
-        ),
-    ],
-)
-def test_what_no_rehearsal_can_run_is_named(tmp_path: Path, script: str, line: str) -> None:
-    rehearsed = rehearse("--num-gpus", 2, "--rank", 0, SCRIPTS / script, cwd=tmp_path)
+def test_what_no_rehearsal_can_run_is_named(tmp_path: Path) -> None:
+    script = SCRIPTS / "broken_cpu_only_op.py"
+    rehearsed = rehearse("--num-gpus", 2, "--rank", 0, script, cwd=tmp_path)
     assert rehearsed.code == 2
+    line = "NotImplementedError: Could not run 'broken::host_clip' with arguments from the 'CUDA' backend."
     assert line in rehearsed.err
-    assert "ninja" not in rehearsed.err

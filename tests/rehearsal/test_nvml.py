@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,15 +13,16 @@ from zerokit.errors import LaunchError
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import virtual_device
 from zerokit.rehearsal.stand_ins import nvml
+from zerokit.rehearsal.stand_ins.context import begin_rank, rank_context
 from zerokit.rehearsal.worker.failures import limit_of
 
 
 @pytest.fixture
-def pynvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def pynvml(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    nvml.install(virtual_device(find_gpu("H100")), 2, lambda: (60, 100))
-    yield sys.modules["pynvml"]
-    nvml._asked.clear()
+    begin_rank()
+    nvml.install_module(virtual_device(find_gpu("H100")), 2, lambda: (60, 100))
+    return sys.modules["pynvml"]
 
 
 def test_what_every_gpu_answers(pynvml: Any) -> None:
@@ -59,8 +59,8 @@ def test_a_script_that_needs_the_package_is_told_where_it_is_not_installed(
 ) -> None:
     monkeypatch.setattr(nvml, "NAME", "json" if installed else "no_such_package")
     exec(compile("nvml.nvmlInit()", os.__file__, "exec"), {"nvml": pynvml})  # a library, which does without
-    assert nvml.not_installed() == []
+    assert rank_context().state(nvml.NvmlUse).warnings() == []
     pynvml.nvmlInit()
-    said = nvml.not_installed()
+    said = rank_context().state(nvml.NvmlUse).warnings()
     assert len(said) == (not installed)
     assert all("test_nvml.py" in line and "is not installed here" in line for line in said)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from zerokit.rehearsal.stand_ins import async_io
+from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
 from zerokit.rehearsal.stand_ins.page_locked import PageLockedMemory, torch_pinned
 
 
@@ -36,7 +37,7 @@ def locked() -> Iterator[Callable[[], int]]:
     locked_bytes = lambda: sum(alive.values())  # noqa: E731
     locked_bytes.modules = modules  # type: ignore[attr-defined]
     yield locked_bytes
-    async_io.ledger().clear()
+    nvme_ledger().clear()
 
 
 def test_values_go_to_the_file_and_come_back(tmp_path: Path) -> None:
@@ -64,7 +65,7 @@ def test_without_values_the_ledger_stands_for_the_disk(tmp_path: Path) -> None:
     assert handle.sync_pread(buffer, file, 0) == 1
     assert torch.equal(buffer, torch.ones(256))
     assert not Path(file).exists()
-    ledger = async_io.ledger()
+    ledger = nvme_ledger()
     assert (ledger.file_bytes, ledger.written_bytes, ledger.read_bytes) == ({file: 1024}, 3072, 1024)
     assert ledger.per_node_bytes(8) == 8192
 
@@ -82,7 +83,7 @@ def test_transfers_fail_as_the_compiled_ones_do(tmp_path: Path, capsys: pytest.C
     with pytest.raises(RuntimeError, match="of a file of 256 bytes"):
         handle.async_pread(buffer, str(tmp_path / "file"), 4)
     assert handle.wait() == 0
-    async_io.ledger().make_folder(str(tmp_path / "missing"))
+    nvme_ledger().make_folder(str(tmp_path / "missing"))
     assert handle.sync_pwrite(buffer, str(tmp_path / "missing" / "file")) == 1
 
 

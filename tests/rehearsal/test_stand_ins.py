@@ -71,7 +71,7 @@ def test_a_model_of_diffusers_is_made_of_its_config() -> None:
     def read_weights(*_: object, **given: object) -> str:
         return f"read with {', '.join(given)}"
 
-    model, told = from_pretrained.made_of_its_config(
+    model, told = from_pretrained.build_from_config(
         read_weights,
         _Unet,
         pretrained_model_name_or_path="unet",
@@ -81,7 +81,7 @@ def test_a_model_of_diffusers_is_made_of_its_config() -> None:
     assert (model.norm.weight.dtype, model.out.weight.dtype) == (torch.float32, torch.float16)
     assert (model.out.weight.shape, model.training) == ((4, 4), False)
     assert not any(told.values())
-    found = from_pretrained.made_of_its_config(read_weights, _Unet, "unet", device_map="auto")
+    found = from_pretrained.build_from_config(read_weights, _Unet, "unet", device_map="auto")
     assert found == "read with device_map"
 
 
@@ -99,7 +99,7 @@ def test_a_dtype_that_is_asked_for_is_the_models_and_not_its_configs(monkeypatch
     def load(_cls: object, _path: None, **given: Any) -> SimpleNamespace:
         return SimpleNamespace(config=given["config"], given=given)
 
-    made = from_pretrained._given_its_weights(
+    made = from_pretrained._with_given_weights(
         load, Model, "llama", torch_dtype="auto", quantization_config=None, use_cache=False
     )
     assert made.given["seen"] == ["use_cache"]
@@ -204,7 +204,7 @@ def test_deepspeed_uses_the_stand_ins_and_starts_no_compiler(tmp_path: Path) -> 
         import torch
         from zerokit.rehearsal.stand_ins import op_builders
         from zerokit.rehearsal.errors import RehearsalGap, met_gaps
-        op_builders.install(compute=True)
+        op_builders.install_ops(compute=True)
         import deepspeed
         from deepspeed.ops.adam import DeepSpeedCPUAdam
         from deepspeed.ops.op_builder.async_io import AsyncIOBuilder
@@ -242,7 +242,7 @@ def test_muon_imports_inductor_where_its_update_is_computed(tmp_path: Path) -> N
         """
         import sys
         from zerokit.rehearsal.stand_ins import deepspeed_bookkeeping
-        deepspeed_bookkeeping.install()
+        deepspeed_bookkeeping.install(None)
         import deepspeed, torch
         from deepspeed.runtime.compiler import compile
         from deepspeed.runtime.zero.muon import original_muon
@@ -261,7 +261,7 @@ def test_muon_imports_inductor_where_its_update_is_computed(tmp_path: Path) -> N
         import functools
         import torch
         from zerokit.rehearsal.stand_ins import deepspeed_bookkeeping
-        deepspeed_bookkeeping.install()
+        deepspeed_bookkeeping.install(None)
         from deepspeed.runtime.compiler import compile
 
         def double(x):
@@ -292,7 +292,7 @@ def test_superoffload_runs_its_worker_here(tmp_path: Path) -> None:
         """
         import os, torch
         from zerokit.rehearsal.stand_ins import op_builders
-        op_builders.install(compute=True)
+        op_builders.install_ops(compute=True)
         from deepspeed.runtime.superoffload.superoffload_utils import SuperOffloadCPUOptimizer
 
         cores = os.sched_getaffinity(0)
@@ -330,7 +330,7 @@ def test_zero3_on_nvme_books_what_deepspeed_writes(tmp_path: Path) -> None:
         from zerokit.rehearsal import virtual_cluster
         with virtual_cluster(4) as cluster:
             import deepspeed, torch
-            from zerokit.rehearsal.stand_ins import async_io
+            from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
             nvme = {"device": "nvme", "nvme_path": "/no/such/disk", "pin_memory": True}
             config = {
                 "train_micro_batch_size_per_gpu": 1,
@@ -348,7 +348,7 @@ def test_zero3_on_nvme_books_what_deepspeed_writes(tmp_path: Path) -> None:
             for _ in range(2):
                 engine.backward(engine(torch.zeros(4, 2048, device="cuda", dtype=torch.bfloat16)).sum())
                 engine.step()
-            print("ledger", *sorted(async_io.ledger().file_bytes.values()))
+            print("ledger", *sorted(nvme_ledger().file_bytes.values()))
         """,
         tmp_path,
         DS_ACCELERATOR="cuda",

@@ -15,6 +15,7 @@ import typer
 
 from zerokit.cli.gpu_options import memory_size
 from zerokit.errors import ZerokitError
+from zerokit.rehearsal.parent.options import REPEATED
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.parent.options import Option
@@ -110,7 +111,7 @@ def _parameter(
     )
     text = Path if Path in plain and option.metavar == "FILE" else str if str in plain else plain[0]
     if option.metavar in _PARSERS or get_origin(text) not in (None, Literal):
-        text = list[str] if option.is_argument or option.metavar == "KEY=VALUE" else str
+        text = list[str] if option.is_argument or option.metavar in REPEATED else str
     has_value = isinstance(default, (int, str)) and option.metavar not in _PARSERS
     annotation: Any = text if has_value or default is MISSING else text | None
     shown = option.default if option.default is not None else has_value and not isinstance(default, bool)

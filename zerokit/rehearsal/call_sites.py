@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib.util
+import linecache
 import os
 import sys
 from collections.abc import Iterable
@@ -136,3 +138,12 @@ def short_path(path: str) -> str:
         return str(Path(inside).relative_to(Path.cwd()))
     except ValueError:
         return inside
+
+
+@functools.cache
+def tree_of(path: str) -> ast.Module:
+    """Of a file of Python; an empty one of any other, such as Cython's, which its frames name, too."""
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):  # ValueError: a zero byte
+        return ast.Module([], [])

@@ -8,10 +8,9 @@ from types import FrameType
 
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.call_sites import in_words, innermost_and_script
+from zerokit.rehearsal.stand_ins.context import rank_context
 
 _UNKNOWN = "an unknown line"
-
-_met: list[RehearsalGap] = []
 
 
 class RehearsalGap(ZerokitError):  # noqa: N818 - a gap of the rehearsal, not a mistake of the user's
@@ -33,12 +32,16 @@ class RehearsalGap(ZerokitError):  # noqa: N818 - a gap of the rehearsal, not a 
             hint=hint or "Choose a setting that does not use it, or measure this run on a GPU",
         )
         self.operation = operation
-        _met.append(self)
+        rank_context().state(_Gaps).append(self)
+
+
+class _Gaps(list[RehearsalGap]):
+    """Those that were raised."""
 
 
 def met_gaps() -> tuple[RehearsalGap, ...]:
-    """Every gap raised so far in this process, whether or not somebody caught it."""
-    return tuple(_met)
+    """Every gap raised so far on this rank, whether or not somebody caught it."""
+    return tuple(rank_context().state(_Gaps))
 
 
 def calling_line() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from zerokit.rehearsal.native import backend as native
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.parent.job import Clocks, Overrides
 from zerokit.rehearsal.scratch import scratch_folder
+from zerokit.rehearsal.stand_ins.context import begin_rank
 from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.watching.steps import RehearsalComplete
 from zerokit.rehearsal.worker.virtual_rank import VirtualRank
@@ -46,6 +47,7 @@ def virtual_cluster(
     folder: Path | None = None,
     prices: Prices | None = None,
     clocks: Clocks | None = None,
+    has: Mapping[str, str | None] | None = None,
 ) -> Iterator[VirtualRank]:
     """Make this process one rank of a cluster that does not exist.
 
@@ -71,6 +73,8 @@ def virtual_cluster(
             write; the system's if not given.
         prices: of kernels, copies and collectives, to rehearse time with, too; None: memory alone.
         clocks: what goes by virtual time then.
+        has: distributions that the cluster has and this machine does not, and their versions; None for the
+            newest one that the stand-in knows.
 
     Yields:
         the rank, which collects the recording.
@@ -106,9 +110,11 @@ def virtual_cluster(
     )
     import torch  # noqa: F401  after the library, which it must find
 
-    from zerokit.rehearsal.stand_ins import nvidia_smi, torch_cuda
+    from zerokit.rehearsal.stand_ins import torch_cuda
+    from zerokit.rehearsal.stand_ins.registry import RankSetup, install_all
     from zerokit.rehearsal.timing import host_threads
 
+    begin_rank()
     torch_cuda.install(backend, device, visible=local_ranks, index=rank % local_ranks)
     backend.take_over()
     virtual_rank = VirtualRank(
@@ -125,14 +131,9 @@ def virtual_cluster(
         data_takes_time=clocks.data,
     )
     with scratch_folder(folder) as generated:
-        _stand_in(virtual_rank, real_group, generated)
-        nvidia_smi.install(
-            generated / "commands",
-            name=device.name,
-            total_bytes=device.total_bytes,
-            capability=device.capability,
-            visible=local_ranks,
-        )
+        if real_group is not None:
+            real_group(virtual_rank.traffic, rank, num_gpus)
+        install_all(RankSetup(virtual_rank, device, generated, has or {}, computes=real_group is not None))
         backend.find_sites_with(virtual_rank.call_sites.find)
         host_threads.install(time)
         if time is not None:
@@ -163,63 +164,6 @@ def _set_environment(num_gpus: int, local_ranks: int, rank: int, *, meets_others
     # What a launcher of another run may have left behind, and what asks NVML.
     for name in ("PYTORCH_NVML_BASED_CUDA_CHECK", "ACCELERATE_USE_CPU", "CROSS_RANK", "CROSS_SIZE"):
         os.environ.pop(name, None)
-
-
-def _stand_in(rank: VirtualRank, real_group: InstallGroup | None, generated: Path) -> None:
-    """Put what stands in for other ranks, compiled code and missing values in its place.
-
-    Args:
-        rank: the one that this process plays.
-        real_group: as of :func:`virtual_cluster`.
-        generated: a folder for code that compilers write.
-    """
-    from zerokit.rehearsal.stand_ins import (
-        bitsandbytes,
-        compiled_packages,
-        cuda_extensions,
-        cuda_graphs,
-        cuda_kernels,
-        custom_operators,
-        deepspeed_bookkeeping,
-        fresh_memory,
-        from_pretrained,
-        generate,
-        hub_kernels,
-        making_groups,
-        op_builders,
-        page_locked,
-        started_launchers,
-        started_ranks,
-        torch_compile,
-        torch_script,
-        triton_kernels,
-        zero3_rank_loops,
-    )
-
-    if real_group is not None:
-        real_group(rank.traffic, rank.rank, rank.num_gpus)
-    else:
-        making_groups.install(
-            rank.traffic, rank.exchange, rank=rank.rank, world_size=rank.num_gpus, time=rank.time
-        )
-        compiled = (compiled_packages, hub_kernels)
-        libraries = (from_pretrained, zero3_rank_loops, *compiled, custom_operators, bitsandbytes)
-        for module in (fresh_memory, *libraries):
-            module.install()
-        deepspeed_bookkeeping.agree_with_rank_0()
-        generate.install(rank.backend)
-    local_ranks = Cluster(rank.num_gpus, rank.gpus_per_node).local_ranks
-    started_ranks.StartedRanks(rank.rank % local_ranks, local_ranks).install()
-    started_launchers.install(rank.num_gpus)
-    torch_compile.install(generated, compute=real_group is not None)
-    torch_script.install()
-    rank.call_sites.pass_over(generated)
-    cuda_extensions.install(generated)
-    cuda_graphs.install(rank.traffic, rank.steps, rank.time)
-    deepspeed_bookkeeping.install()
-    op_builders.install(compute=real_group is not None, allocate=page_locked.locked_by(rank.backend))
-    triton_kernels.install()
-    cuda_kernels.install()
 
 
 def is_running() -> bool:

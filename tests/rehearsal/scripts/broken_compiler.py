@@ -4,19 +4,18 @@
 
 from __future__ import annotations
 
-from small_training import small_model, sound_config, start, step
-from torch.utils.cpp_extension import load_inline
+import tempfile
+from pathlib import Path
 
-extension = load_inline(
-    name="broken_extension",
-    cpp_sources="torch::Tensor twice(torch::Tensor values);",
-    cuda_sources="""torch::Tensor twice(torch::Tensor values) {
-        cusolverDnHandle_t handle;
-        cusolverDnCreate(&handle);
-        return values * 2;
-    }""",
-    functions=["twice"],
-)
-engine = start(small_model(), sound_config())
-for _ in range(4):
-    extension.twice(step(engine))
+from torch.utils.cpp_extension import load
+
+SOURCE = """#include <cusolverDn.h>
+extern "C" int twice(int values) {
+    cusolverDnHandle_t handle;
+    cusolverDnCreate(&handle);
+    return values * 2;
+}
+"""
+with tempfile.TemporaryDirectory() as folder:
+    Path(folder, "twice.cu").write_text(SOURCE, encoding="utf-8")
+    load(name="broken_extension", sources=[str(Path(folder, "twice.cu"))], is_python_module=False)

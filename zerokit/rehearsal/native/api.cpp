@@ -101,6 +101,19 @@ void zk_make_up(void* tensor) {
   if (!written.has_storage() || run_state().compute_everything) return;
   leave_without_values(written);
 }
+// The bytes of the block in which `address` lies, and where it begins; 0 for memory that is not the device's.
+int64_t zk_block_at(void* address, void** begin) {
+  const Block* block = device_block_at(address);
+  if (block == nullptr) return 0;
+  *begin = block->data;
+  return block->bytes;
+}
+// As zk_make_up, for a block without a tensor; one below kSmallBytes keeps what it holds.
+void zk_make_up_at(void* address) {
+  Block* block = device_block_at(address);
+  if (block == nullptr || run_state().compute_everything) return;
+  if (block->bytes >= kSmallBytes) forget_contents(*block);
+}
 int zk_is_made_up(void* storage) {
   const Block* block = block_of(*storage_at(storage));
   return block != nullptr && block->contents == Contents::made_up;

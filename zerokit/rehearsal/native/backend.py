@@ -158,6 +158,16 @@ class Backend:
         """Take what `tensor` holds to be written by code that is not run: nobody knows its values."""
         self._library.zk_make_up(tensor._cdata)
 
+    def block_at(self, address: int) -> tuple[int, int]:
+        """The start and size in bytes of the device's block that holds `address`; (0, 0) if none does."""
+        begin = ctypes.c_void_p()
+        size = self._library.zk_block_at(address, ctypes.byref(begin))
+        return begin.value or 0, int(size)
+
+    def make_up_at(self, address: int) -> None:
+        """As :meth:`make_up`, by an address; what a block below `SMALL_BYTES` holds is left."""
+        self._library.zk_make_up_at(address)
+
     def label(self, tensor: torch.Tensor, category: Category, name: int = -1) -> None:
         """Say what the blocks behind `tensor` are for; `name` is an index into the recording's names."""
         for part in parts_of(tensor):

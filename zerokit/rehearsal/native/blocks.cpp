@@ -94,6 +94,12 @@ uint64_t address_of(const Block& block) { return reinterpret_cast<uint64_t>(bloc
 
 std::mutex device_mutex;
 
+// Live blocks by address.
+std::map<const char*, Block*>& device_blocks() {
+  static auto* instance = new std::map<const char*, Block*>;  // outlives every tensor
+  return *instance;
+}
+
 // A process that is forked while another thread is in here would find the locks taken for good.
 void lock_before_fork() {
   device_mutex.lock();
@@ -116,6 +122,7 @@ void release_device(void* context) {
     const bool is_large = block->bytes >= kOwnPagesBytes && !run_state().compute_everything;
     if (is_large && block->contents == Contents::known) hand_back_pages({static_cast<char*>(block->data), block->bytes});
     std::lock_guard<std::mutex> guard(device_mutex);
+    device_blocks().erase(static_cast<const char*>(block->data));
     ordinary_model().release(block->ordinary);
     expandable_model().release(block->expandable);
   } else {
@@ -142,6 +149,7 @@ Block* new_device_block(int64_t bytes) {
     const auto offset = static_cast<int64_t>(address - first_address);
     TORCH_CHECK(offset + bytes <= kArenaBytes, "the rehearsal has used up the addresses of its virtual device");
     block->data = arena() + offset;
+    device_blocks()[static_cast<const char*>(block->data)] = block;
   }
   if (bytes < kSmallBytes) std::memset(block->data, 0, bytes);
   if (run_state().compute_everything) block->contents = Contents::known;
@@ -260,6 +268,15 @@ c10::Allocator* pinned_allocator() { return &pinned_memory; }
 
 Block* block_of(const c10::StorageImpl& storage) {
   return block_of(storage.data_ptr());
+}
+
+Block* device_block_at(const void* address) {
+  const char* wanted = static_cast<const char*>(address);
+  std::lock_guard<std::mutex> guard(device_mutex);
+  auto after = device_blocks().upper_bound(wanted);
+  if (after == device_blocks().begin()) return nullptr;
+  Block* block = (--after)->second;
+  return wanted < after->first + block->bytes ? block : nullptr;
 }
 
 bool is_pinned_address(const void* address) {

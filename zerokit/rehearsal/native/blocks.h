@@ -87,6 +87,8 @@ c10::Allocator* pinned_allocator();
 // The block that a storage's memory belongs to, or nullptr where somebody else allocated it.
 Block* block_of(const c10::StorageImpl& storage);
 inline Block* block_of(const c10::Storage& storage) { return block_of(*storage.unsafeGetStorageImpl()); }
+// The block of the virtual device in which `address` lies, or nullptr.
+Block* device_block_at(const void* address);
 bool is_pinned_address(const void* address);
 
 // Gives `storage` a new block of `bytes`, of the space that the storage's device and old block say; contents are kept

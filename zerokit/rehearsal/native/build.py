@@ -175,8 +175,13 @@ def _built(library: Path, build: Callable[[Path], None]) -> Path:
 def _cache_folder(name: str, sources: Path, *more: str) -> Path:
     key = _digest(sources)
     key.update(" ".join([_compiler_name(), *more]).encode())
+    return cache_folder() / f"{name}-{key.hexdigest()[:12]}"
+
+
+def cache_folder() -> Path:
+    """Where what a rehearsal compiles is kept for the next one."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "zerokit" / "rehearsal" / f"{name}-{key.hexdigest()[:12]}"
+    return cache / "zerokit" / "rehearsal"
 
 
 def _digest(sources: Path) -> hashlib._Hash:

@@ -30,6 +30,8 @@ def declare(library: ctypes.CDLL) -> None:
         "zk_set_current_stream": (None, [integer]),
         "zk_never_fill": (None, [pointer]),
         "zk_make_up": (None, [pointer]),
+        "zk_block_at": (long, [pointer, ctypes.POINTER(pointer)]),
+        "zk_make_up_at": (None, [pointer]),
         "zk_is_made_up": (integer, [pointer]),
         "zk_label": (None, [pointer, integer, integer]),
         "zk_resize_storage": (None, [pointer, long]),

@@ -64,6 +64,8 @@ class RehearsalJob(RunOptions):
     """Measured figures behind the costs, if a file changes them (:mod:`zerokit.hardware.hardware_file`)."""
     clocks: Clocks = field(default_factory=Clocks)
     overrides: Overrides = field(default_factory=Overrides)
+    has: dict[str, str | None] = field(default_factory=dict)
+    """Distributions that the cluster has and this machine does not, and their versions (`--has`)."""
     cwd: str
     exchange_folder: str | None = None
     """Where the ranks of one rehearsal exchange values; None if this rank is rehearsed alone."""

@@ -10,6 +10,10 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 from zerokit.choices import Launcher
 from zerokit.hardware import GPUS_PER_NODE
 
+PACKAGE = "PKG[==VERSION]"
+REPEATED = ("KEY=VALUE", PACKAGE)
+"""Metavars of options that may be repeated."""
+
 
 class Option(NamedTuple):
     """How people see an option."""
@@ -18,7 +22,7 @@ class Option(NamedTuple):
     flag: str = ""
     """On the command line; empty: from the field's name."""
     metavar: str | None = None
-    """Also how its text is read: SIZE, TIME, WORDS and KEY=VALUE are parsed."""
+    """Also how its text is read: SIZE, TIME, WORDS and KEY=VALUE are parsed; `REPEATED` may be repeated."""
     default: str | None = None
     """In words, where the value says too little."""
     minimum: int | None = None
@@ -129,6 +133,14 @@ class RehearsalOptions(RunOptions):
             metavar="KEY=VALUE",
         ),
     ] = None
+    has: Annotated[
+        Sequence[str],
+        Option(
+            "A package that the cluster has and this machine does not, such as flash-attn==2.6.3 or apex: a "
+            "stand-in replaces it. May be repeated.",
+            metavar=PACKAGE,
+        ),
+    ] = ()
     advise: Annotated[
         bool | None,
         Option(

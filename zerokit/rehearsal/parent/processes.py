@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from zerokit.errors import DocumentError, ZerokitError
 from zerokit.files import write_file
-from zerokit.rehearsal.native.build import TESTED
+from zerokit.rehearsal.native.build import TESTED, cache_folder
 from zerokit.rehearsal.parent.file_overlay import FileOverlay
 from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.recording import Recording
@@ -238,7 +238,8 @@ def rehearse_together(
     deadline = None if timeout is None else time.monotonic() + timeout
     first = Path(jobs[0].recording_file)
     working = [Path(jobs[0].cwd), *([] if jobs[0].module else [Path(jobs[0].cwd, jobs[0].script).parent])]
-    with FileOverlay(first.with_suffix(".overlay"), working=working, written=[first.parent]) as files:
+    written = [first.parent, cache_folder()]
+    with FileOverlay(first.with_suffix(".overlay"), working=working, written=written) as files:
         with ExitStack() as stack:
             workers: list[Worker] = []
 

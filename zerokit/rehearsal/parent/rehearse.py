@@ -27,6 +27,7 @@ from zerokit.rehearsal.parent.start import rehearse_job
 from zerokit.rehearsal.report.drawings import Drawings
 from zerokit.rehearsal.report.report import RehearsalReport
 from zerokit.rehearsal.scratch import scratch_folder
+from zerokit.rehearsal.stand_ins.packages import packages_named
 from zerokit.rehearsal.watching.overrides import check_overrides
 from zerokit.rehearsal.worker.launchers import no_such_module
 from zerokit.reporting.plots import check_plot
@@ -107,6 +108,7 @@ def _job(options: RehearsalOptions, card: Gpu, figures: dict[str, Any] | None, f
         figures=figures,
         clocks=Clocks(script=not options.real_time, data=options.with_data_time),
         overrides=Overrides(ds_config=dict(changes)) if changes else Overrides(),
+        has=packages_named(options.has),
         cwd=str(Path.cwd()),
         exchange_folder=str(folder / "exchange") if options.rank is None and options.num_gpus > 1 else None,
         recording_file=str(folder / f"rank-{options.rank or 0}.npz"),

@@ -1,4 +1,4 @@
-"""What stand-ins that compute share: float32 constants, pieces of tensors, uncounted temporaries."""
+"""Helpers of stand-ins that compute: float32 constants, pieces of tensors, uncounted temporaries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
 
 @contextmanager
 def kernel() -> Iterator[None]:
-    """Arithmetic inside stands for one fused kernel: no autograd, and temporaries that are not counted."""
+    """Run arithmetic as one fused kernel: no autograd, and uncounted temporaries."""
     with torch.no_grad(), _uncounted():
         yield
 
@@ -45,7 +45,7 @@ def _uncounted() -> AbstractContextManager[None]:
 
 
 def stand_in_module(name: str, **members: Callable[..., object] | object) -> ModuleType:
-    """A module with `members`, for `OpBuilder._loaded_ops`; without ``__file__``, so nobody loads it."""
+    """A module with `members`, for `OpBuilder._loaded_ops`; without ``__file__``, so it is not loaded."""
     module = ModuleType(name, "Stands in for a compiled extension.")
     module.__dict__.update(members)
     return module

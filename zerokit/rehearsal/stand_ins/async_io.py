@@ -1,8 +1,8 @@
-"""Stand-ins for DeepNVMe: the async_io, gds and pin_memory ops, with a ledger in place of the disk.
+"""DeepNVMe's ops async_io, gds and pin_memory, with a ledger in place of the disk.
 
-Names and defaults are those of csrc/aio/py_lib/py_ds_aio.cpp and csrc/gds/py_lib/py_ds_gds.cpp. A transfer of
-memory that is not page-locked goes through a page-locked bounce buffer of the same size, held from the
-request until it is waited for (csrc/aio/py_lib/deepspeed_cpu_op.cpp).
+Names and defaults follow csrc/aio/py_lib/py_ds_aio.cpp and csrc/gds/py_lib/py_ds_gds.cpp. A transfer of
+memory that is not page-locked uses a page-locked bounce buffer of the same size, from the request until the
+wait (csrc/aio/py_lib/deepspeed_cpu_op.cpp).
 """
 
 from __future__ import annotations
@@ -20,17 +20,11 @@ from torch import Tensor
 
 from zerokit.hardware.prices.prices import Copy
 from zerokit.rehearsal.stand_ins.arithmetic import stand_in_module
-from zerokit.rehearsal.stand_ins.nvme_ledger import NvmeLedger
+from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
 from zerokit.rehearsal.stand_ins.page_locked import PageLockedAllocator, PageLockedMemory, PinHandle
 from zerokit.rehearsal.timing.rank_time import rank_time
 
 _DIRECT_IO_ALIGNMENT = 512
-_ledger = NvmeLedger()
-
-
-def ledger() -> NvmeLedger:
-    """The files of this process's rank and the bytes moved, from the last :func:`modules` on."""
-    return _ledger
 
 
 @dataclass
@@ -51,7 +45,7 @@ class _Transfer:
 
 
 class IoHandle:
-    """What aio and gds handles have in common (csrc/aio/py_lib/deepspeed_py_io_handle.cpp)."""
+    """The common part of aio and gds handles (csrc/aio/py_lib/deepspeed_py_io_handle.cpp)."""
 
     _memory: PageLockedMemory
     _compute: bool
@@ -155,23 +149,23 @@ class IoHandle:
     def _request(
         self, buffer: Tensor, file: str, offset: int, *, reading: bool, bounce: bool
     ) -> _Transfer | None:
-        """Checks the request and books it; None, after saying why, where the compiled handle returns -1."""
-        size = _ledger.size_of(file)
+        """Checks and records the request; prints a reason and returns None if it fails."""
+        size = nvme_ledger().size_of(file)
         if reading and size is None:
             _report(f"{file}: no such file to read")
             return None
         if reading and size is not None and offset + buffer.nbytes > size:
             # The compiled op stops the process here (an assert).
             raise RuntimeError(f"{file}: reading {buffer.nbytes} bytes at {offset} of a file of {size} bytes")
-        if not reading and not _ledger.folder_exists(file):
+        if not reading and not nvme_ledger().folder_exists(file):
             _report(f"{file}: its folder does not exist")
             return None
         bounce_buffer = self._memory.new(buffer.numel(), buffer.dtype) if bounce else None
         transfer = _Transfer(buffer, file, offset, reading, bounce_buffer)
         if reading:
-            _ledger.read(buffer.nbytes)
+            nvme_ledger().read(buffer.nbytes)
         else:
-            _ledger.write(file, offset, buffer.nbytes)
+            nvme_ledger().write(file, offset, buffer.nbytes)
             if bounce_buffer is not None:
                 bounce_buffer.copy_(buffer.detach().reshape(-1))
         if time := rank_time():
@@ -235,7 +229,7 @@ def modules(*, compute: bool, allocate: PageLockedAllocator) -> dict[str, Module
         compute: really write to and read from the files; else sizes are booked and buffers keep what they
         hold. allocate: makes page-locked memory.
     """
-    _ledger.clear()
+    nvme_ledger().clear()
     shared = {"_memory": PageLockedMemory(allocate), "_compute": compute}
     aio_handle: type[IoHandle] = type("aio_handle", (IoHandle,), shared)
     gds_handle: type[GdsHandle] = type("gds_handle", (GdsHandle,), shared)

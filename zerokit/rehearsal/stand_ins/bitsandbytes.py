@@ -1,7 +1,7 @@
 """bitsandbytes: 4-bit and 8-bit layers and optimizers, whose kernels are C functions called by ctypes.
 
-They are handed pointers into tensors that bitsandbytes' Python has made, and allocate nothing. So Python runs
-as it is, and the functions do nothing. Those for the CPU are the library's own.
+The kernels get pointers into tensors that bitsandbytes' Python allocated, and allocate nothing. So the
+Python code runs unchanged and the CUDA functions do nothing. Functions for the CPU are the library's own.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from zerokit.patches import Patch, apply, put
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.timing.rank_time import rank_time
 
 _SPECS = Patch("bitsandbytes.cuda_specs", "get_cuda_specs", "load the library for the CPU", since="0.43.1")
@@ -38,11 +39,12 @@ class _Library:
 def _do_nothing(*_: Any) -> int:
     """An error code of 0, where the function has one."""
     if time := rank_time():
-        time.unpriced.setdefault("kernels of bitsandbytes", "they are handed addresses, which tell no sizes")
+        time.unpriced.setdefault("kernels of bitsandbytes", "they get addresses, which have no sizes")
     return 0
 
 
-def install() -> None:
+@stand_in("bitsandbytes")
+def install(setup: RankSetup) -> None:
     """Replace the library of kernels, where bitsandbytes is installed."""
     put(_SPECS, lambda: None)
     apply(_LIBRARY, _Library)

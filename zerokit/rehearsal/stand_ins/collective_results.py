@@ -1,4 +1,4 @@
-"""What collectives of one process write and hand back."""
+"""What the collectives of a virtual process group write and return."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.futures import Future
 
-from zerokit.rehearsal.stand_ins.small_tensors import has_values
+from zerokit.rehearsal.stand_ins.exchanged_tensors import has_values
 
 _FORGETS = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7)
 """Whether torch's C++ keeps work without its Python half."""
 
 
 def copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Where there are values, `target` comes to hold those of `source`."""
+    """Copy the values of `source` to `target`, if there are any."""
     if has_values(target) or has_values(source):
         target.copy_(source.view(target.shape) if source.numel() == target.numel() else source)
 
@@ -33,14 +33,14 @@ def flatten(parts: list[torch.Tensor]) -> None:
 
 
 def done(result: Any) -> Any:
-    """What a collective returns: work that is over, with `result`."""
+    """The return value of a collective: completed work with `result`."""
     future: Future[Any] = Future()
     future.set_result(result)
     return _create_work_from_future(future)
 
 
 class LastingWork(dist.Work):
-    """Work whose Python half lasts until somebody has waited for it or taken its future.
+    """Work whose Python object lives until it is waited for or its future is taken.
 
     Before 2.7 torch's C++, as that of DistributedDataParallel, keeps the other half alone, which never ends.
     """
@@ -58,7 +58,7 @@ class LastingWork(dist.Work):
 
 
 class Received(LastingWork):
-    """A tensor that arrives when somebody waits for it, as nothing else can be done with it before."""
+    """A tensor that is filled when it is waited for."""
 
     def __init__(self, arrive: Callable[[], None], source: int) -> None:
         super().__init__()
@@ -82,5 +82,5 @@ class Received(LastingWork):
 
 
 def operation_of(opts: Any) -> Any:
-    """The reduction that is asked for; a sum if nothing says."""
+    """The requested reduction; a sum by default."""
     return getattr(opts, "reduceOp", dist.ReduceOp.SUM)

@@ -1,8 +1,8 @@
-"""Stand-ins for what DeepSpeedCPUAdam (and ZenFlow), DeepSpeedCPULion and DeepSpeedCPUAdagrad compile.
+"""The compiled parts of DeepSpeedCPUAdam (also ZenFlow's), DeepSpeedCPULion and DeepSpeedCPUAdagrad.
 
-Signatures are those of csrc/adam/cpu_adam.cpp, csrc/lion/cpu_lion.cpp and csrc/adagrad/cpu_adagrad.cpp; none
-names its arguments, so they are positional only. The kernels update in place; a tensor that is not contiguous
-is copied first, and the copy is what gets updated.
+Signatures follow csrc/adam/cpu_adam.cpp, csrc/lion/cpu_lion.cpp and csrc/adagrad/cpu_adagrad.cpp; none names
+its arguments, so they are positional only. The kernels update in place. A tensor that is not contiguous is
+copied first, and the copy is updated.
 """
 
 from __future__ import annotations

@@ -1,15 +1,20 @@
-"""What a script compiles for the GPU while it runs: a few are known, of others the sources are read.
+"""Compiles the host code of CUDA extensions (torch.utils.cpp_extension) with a C++ compiler.
 
-See `cuda_sources`. What cannot be read is refused by the extension's name.
+`cuda_host_code` rewrites the sources. The host code checks and allocates as on a GPU; the kernels that it
+launches do nothing and are reported. An extension that needs more of CUDA's toolkit than cuda_host.h has is
+refused by its name.
 """
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
+import hashlib
 import inspect
-import sys
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -17,41 +22,41 @@ import torch
 from zerokit.files import write_file
 from zerokit.patches import Patch, apply, wrap
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.stand_ins.cuda_sources.bindings import bind
-from zerokit.rehearsal.stand_ins.cuda_sources.declarations import Sources
-from zerokit.rehearsal.stand_ins.cuda_sources.preprocessor import Preprocessor
-from zerokit.rehearsal.stand_ins.cuda_sources.running import HINT
-from zerokit.rehearsal.stand_ins.cuda_sources.tokens import CompileError, Token, UnreadError
+from zerokit.rehearsal.native.backend import SMALL_BYTES, backend
+from zerokit.rehearsal.native.build import cache_folder
+from zerokit.rehearsal.stand_ins import custom_operators
+from zerokit.rehearsal.stand_ins.cuda_host_code import Rewriter
+from zerokit.rehearsal.stand_ins.kernel_launches import note_launch
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _CUDA_SOURCES = (".cu", ".cuh")
-_NO_OPERATORS = ("HALF_OPERATORS", "HALF_CONVERSIONS", "BFLOAT16_CONVERSIONS", "HALF2_OPERATORS")
-_UNKNOWN = "'a compiler that is not here'"
-"""The value of a macro on which no condition may rest."""
-_Unit = tuple[bool, Sequence[str | Path]]
-"""What the compiler takes as one: whether it is nvcc, and texts or a file."""
-_LOAD = Patch("torch.utils.cpp_extension", "load", "read CUDA extensions")
-_LOAD_INLINE = Patch("torch.utils.cpp_extension", "load_inline", "read CUDA extensions")
-_CUDA_HOME = Patch(
-    "torch.utils.cpp_extension", "CUDA_HOME", "tell the release of a compiler that is not here"
+_HEADER = Path(__file__).with_name("cuda_host.h")
+_HINT = (
+    "Where ZEROKIT_REHEARSAL is set, define its operators in Python instead (torch.library.define), each "
+    "with torch.library.register_fake for the shapes of its results; or measure this run on a GPU"
 )
+_COMPILE = Patch("torch.utils.cpp_extension", "_jit_compile", "compile the host code of CUDA extensions")
+_CUDA_HOME = Patch("torch.utils.cpp_extension", "CUDA_HOME", "report the release of a CUDA toolkit")
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _COMPILE_ENGINE = Patch(_ENGINE, "compile", "refuse DeepCompile", since="0.16.6")
+_ON_LAUNCH = ctypes.CFUNCTYPE(
+    None, ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_char_p, ctypes.c_int
+)
+_DTYPES = {"d": torch.float64, "f": torch.float32, "e": torch.float16, "b": torch.bfloat16, "i": torch.uint8}
+"""By the kinds of values of cuda_host.h."""
 
 
-def install(generated: Path) -> None:
-    """Read CUDA sources, and refuse DeepCompile. Extensions of C++ alone are compiled, and run on the host.
-
-    Args:
-        generated: a folder for what stands in for the compiler.
-    """
-    wrap(_LOAD, _load)
-    wrap(_LOAD_INLINE, _load_inline)
-    apply(_CUDA_HOME, lambda home: home or str(_toolkit(generated / "cuda", str(torch.version.cuda))))
+@stand_in("torch.utils.cpp_extension.load", "load_inline", "CUDA_HOME", "DeepCompile", in_real_runs=True)
+def install(setup: RankSetup) -> None:
+    """Compile CUDA extensions without CUDA's toolkit, and refuse DeepCompile."""
+    toolkit = setup.generated / "cuda"
+    wrap(_COMPILE, _compile)
+    apply(_CUDA_HOME, lambda home: home or str(_toolkit(toolkit, str(torch.version.cuda))))
     wrap(_COMPILE_ENGINE, _refuse_deepcompile)
 
 
 def _toolkit(folder: Path, release: str) -> Path:
-    """A folder with an nvcc that tells its release, which scripts ask before they have it compile."""
+    """A folder with an nvcc that prints its release, which scripts ask for before they compile."""
     command = folder / "bin" / "nvcc"
     command.parent.mkdir(parents=True, exist_ok=True)
     write_file(
@@ -65,123 +70,138 @@ def _toolkit(folder: Path, release: str) -> Path:
     return folder
 
 
-def _load(load: Any, name: str, sources: Any, *arguments: Any, **given: Any) -> Any:
-    files = [sources] if isinstance(sources, str) else list(sources)
-    if not given.get("with_cuda") and not any(Path(file).suffix in _CUDA_SOURCES for file in files):
-        return load(name, sources, *arguments, **given)
-    asked = inspect.signature(load).bind(name, sources, *arguments, **given)
-    asked.apply_defaults()
-    units: list[_Unit] = [(Path(file).suffix in _CUDA_SOURCES, [Path(file)]) for file in files]
-    module = _known(name) or _read(name, units, asked.arguments, [])
-    return module if asked.arguments.get("is_python_module", True) else None
-
-
-def _load_inline(
-    load: Any, name: str, cpp_sources: Any, cuda_sources: Any = None, *arguments: Any, **given: Any
-) -> Any:
-    if not cuda_sources and not given.get("with_cuda"):
-        return load(name, cpp_sources, cuda_sources, *arguments, **given)
-    asked = inspect.signature(load).bind(name, cpp_sources, cuda_sources, *arguments, **given)
-    asked.apply_defaults()
-    # torch writes those of each kind into one file.
-    units: list[_Unit] = [
-        (is_cuda, [part] if isinstance(part, str) else list(part))
-        for is_cuda, part in ((False, cpp_sources), (True, cuda_sources))
-        if part
-    ]
-    functions = asked.arguments.get("functions") or []
-    shown = [functions] if isinstance(functions, str) else list(functions)
-    return _known(name) or _read(name, units, asked.arguments, shown)
-
-
-def _known(name: str) -> Any:
-    """A stand-in that is made for an extension of that name, which is imported by it from then on."""
-    from zerokit.rehearsal.stand_ins.compiled.megatron_softmax import EXTENSIONS
-
-    return sys.modules.setdefault(name, EXTENSIONS[name]) if name in EXTENSIONS else None
-
-
-def _read(name: str, units: list[_Unit], asked: Mapping[str, Any], functions: list[str]) -> ModuleType:
-    """The module of an extension whose sources are read.
-
-    Args:
-        name: of the extension.
-        units: its sources.
-        asked: the arguments of the call that would compile it.
-        functions: what it shows to Python besides.
+def _compile(compile_extension: Any, *arguments: Any, **given: Any) -> Any:
+    """In place of `_jit_compile`, which `load` and `load_inline` call.
 
     Raises:
-        OSError: there is no such source.
-        RehearsalGap: there is something in them that is not understood.
-        RuntimeError: the compiler refuses them, too.
+        RehearsalGap: the host code needs more of CUDA than cuda_host.h has, or is wrong.
+        OSError: a source cannot be read.
     """
-    sources = Sources()
-    folders = [Path(folder) for folder in asked.get("extra_include_paths") or []]
-    try:
-        for is_cuda, parts in units:
-            read = Preprocessor(_defined(name, is_cuda, asked), folders)
-            words: list[Token] = []
-            for part in parts:
-                words += read.text(part, name, Path.cwd()) if isinstance(part, str) else read.file(part)
-            sources.add(words)
-        module = bind(name, sources, functions)
-    except CompileError as refused:
-        raise RuntimeError(f"Error building extension '{name}': {refused}") from None
-    except UnreadError as unknown:
-        raise RehearsalGap(
-            f"the CUDA extension '{name}', which torch.utils.cpp_extension compiles: its sources are read, "
-            f"and have {unknown}",
-            hint=HINT,
-        ) from None
-    if asked.get("is_python_module", True):
-        sys.modules[name] = module  # where Python puts what pybind11 has made, and scripts look for it
+    asked = inspect.signature(compile_extension).bind(*arguments, **given)
+    asked.apply_defaults()
+    options = asked.arguments
+    if not options["with_cuda"] and not any(Path(one).suffix in _CUDA_SOURCES for one in options["sources"]):
+        return compile_extension(*arguments, **given)
+    name: str = options["name"]
+    with _locked(_folder(options)) as folder:
+        rewriter = Rewriter(folder, [Path(one) for one in options["extra_include_paths"] or []])
+        kept = [flag for flag in options["extra_cflags"] or [] if flag.startswith(("-std=", "-I", "-f"))]
+        options |= {
+            "sources": [str(rewriter.copy(one, _macros(one, options))) for one in _sources(options)],
+            "extra_cflags": ["-O0", "-w", "-include", str(_HEADER), *_card(), *kept],
+            "extra_ldflags": [flag for flag in options["extra_ldflags"] or [] if not _is_of_cuda(flag)],
+            "build_directory": str(folder),
+            "with_cuda": False,
+        }
+        before = custom_operators.names()
+        try:
+            module = compile_extension(**options)
+        except RuntimeError as error:
+            if not str(error).startswith("Error building extension"):
+                raise  # such as ninja that is not installed
+            raise RehearsalGap(_failure(name, str(error)), hint=_HINT) from None
+    custom_operators.run_as_they_are(custom_operators.names() - before)
+    library = ctypes.CDLL(module if isinstance(module, str) else module.__file__)
+    ctypes.c_void_p.in_dll(library, "zerokit_on_launch").value = ctypes.cast(
+        _on_launch, ctypes.c_void_p
+    ).value
     return module
 
 
-def _defined(name: str, is_cuda: bool, asked: Mapping[str, Any]) -> dict[str, str]:
-    """The macros that the compiler of a source defines, and that torch and its caller have it define.
+def _is_of_cuda(flag: str) -> bool:
+    """Whether a flag names a library of CUDA's toolkit, which a machine without it lacks."""
+    return flag.startswith(("-lcu", "-lnv"))
 
-    Raises:
-        UnreadError: a macro with arguments is among them.
-    """
-    defined = {"TORCH_EXTENSION_NAME": name, "TORCH_API_INCLUDE_EXTENSION_H": "1", **_versions()}
-    defined |= {"__linux__": "1", "__x86_64__": "1", **dict.fromkeys(("__cplusplus", "__GNUC__"), _UNKNOWN)}
-    if is_cuda:
-        major, minor = _cuda_release()
-        defined |= {"__CUDACC__": "1", "__NVCC__": "1"}
-        defined |= {"__CUDACC_VER_MAJOR__": major, "__CUDACC_VER_MINOR__": minor}
-        # torch/utils/cpp_extension.py, COMMON_NVCC_FLAGS
-        defined |= dict.fromkeys((f"__CUDA_NO_{kind}__" for kind in _NO_OPERATORS), "1")
-    flags = asked.get("extra_cuda_cflags" if is_cuda else "extra_cflags") or []
+
+def _failure(name: str, printed: str) -> str:
+    error = re.search(r"^(.*?:\d+):\d+: (?:fatal )?error: (.*)$", printed, re.MULTILINE)
+    found = f"{error[1]}: {error[2]}" if error else printed.strip().partition("\n")[0]
+    return f"the CUDA extension '{name}', whose host code does not compile without CUDA's toolkit: {found}"
+
+
+def _folder(options: Mapping[str, Any]) -> Path:
+    """The build folder of an extension; ninja recompiles only changed sources."""
+    key = hashlib.sha256(_HEADER.read_bytes())
+    for source in _sources(options):
+        key.update(source.read_bytes())
+    names = ("extra_cflags", "extra_cuda_cflags", "extra_include_paths", "extra_ldflags")
+    key.update(repr([torch.__version__, _card(), *(options[name] for name in names)]).encode())
+    return cache_folder() / "extensions" / f"{options['name']}-{key.hexdigest()[:12]}"
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[Path]:
+    """Keep other ranks out of `folder`; the lock ends with its holder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "rank.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (folder / "lock").unlink(missing_ok=True)  # torch's own, which a killed process leaves
+        yield folder
+
+
+def _sources(options: Mapping[str, Any]) -> list[Path]:
+    return [Path(source) for source in options["sources"]]
+
+
+def _macros(source: Path, options: Mapping[str, Any]) -> str:
+    """Preprocessor lines for the -D and -U flags of `source`."""
+    is_cuda = source.suffix in _CUDA_SOURCES
+    flags: Sequence[str] = options["extra_cuda_cflags" if is_cuda else "extra_cflags"] or []
     words = iter([word for flag in flags for word in flag.split()])
+    lines = ["#define ZEROKIT_CUDACC 1\n"] if is_cuda else []
     for word in words:
-        if word[:2] not in ("-D", "-U"):
+        if word[:2] in ("-D", "-U"):
+            macro, is_given, value = (word[2:] or next(words, "")).partition("=")
+            lines.append(f"#undef {macro}\n")
+            if word[:2] == "-D":
+                lines.append(f"#define {macro} {value if is_given else 1}\n")
+    return "".join(lines)
+
+
+def _card() -> list[str]:
+    """The device's properties, as macros of cuda_host.h."""
+    device = torch.cuda.current_device()
+    card: Any = torch.cuda.get_device_properties(device)
+    facts = {
+        "DEVICE": device,
+        "MAJOR": card.major,
+        "MINOR": card.minor,
+        "MULTIPROCESSORS": card.multi_processor_count,
+        "THREADS": card.max_threads_per_multi_processor,
+        "MEMORY": f"{card.total_memory}L",
+        "SHARED": card.shared_memory_per_multiprocessor,
+        "SHARED_BLOCK": card.shared_memory_per_block_optin,
+    }
+    return [f"-DZEROKIT_{name}={value}" for name, value in facts.items()]
+
+
+@_ON_LAUNCH  # type: ignore[untyped-decorator]
+def _on_launch(name: bytes, addresses: Any, kinds: bytes, count: int) -> None:
+    """Make up the values that a kernel may write, and report the launch."""
+    moved, writes_integers = 0, False
+    for address, kind in zip(addresses[:count], kinds[:count].decode(), strict=True):
+        begin, size = backend().block_at(address or 0)
+        if not size:
             continue
-        macro, is_given, value = (word[2:] or next(words, "")).partition("=")
-        if not macro.isidentifier():
-            raise UnreadError(f"the option {word}")
-        defined.pop(macro, None)
-        if word[:2] == "-D":
-            defined[macro] = value if is_given else "1"
-    return defined
+        moved += size if kind == "r" else 2 * size
+        if kind != "r":
+            writes_integers |= kind == "i"
+            backend().make_up_at(address)
+            if size < SMALL_BYTES:
+                _fill(begin, size, _DTYPES[kind])
+    note_launch("CUDA kernels compiled at run time", name.decode(), moved, writes_integers)
 
 
-def _cuda_release() -> list[str]:
-    """Major and minor."""
-    return (torch.version.cuda or "12.0").split(".")[:2]
-
-
-def _versions() -> dict[str, str]:
-    """What headers say of CUDA and torch, by macros that sources ask."""
-    major, minor = _cuda_release()
-    cuda = str(1000 * int(major) + 10 * int(minor))
-    release = torch.__version__.split(".")
-    torch_version = {"TORCH_VERSION_MAJOR": release[0], "TORCH_VERSION_MINOR": release[1]}
-    return {"CUDA_VERSION": cuda, "CUDART_VERSION": cuda, **torch_version}
+def _fill(begin: int, size: int, dtype: torch.dtype) -> None:
+    """Give small results the values of made-up ones: 1, and 0 for integers."""
+    whole = size - size % dtype.itemsize
+    memory = (ctypes.c_char * whole).from_address(begin)
+    with backend().uncounted():
+        torch.frombuffer(memory, dtype=dtype).fill_(1 if dtype.is_floating_point else 0)
 
 
 def _refuse_deepcompile(compile_engine: Any, engine: Any, *arguments: Any, **given: Any) -> Any:
-    """DeepCompile moves ZeRO's gathers and releases into the compiled graph, of which nothing shows."""
+    """DeepCompile moves ZeRO's gathers and releases into the compiled graph, where they cannot be counted."""
     if engine.is_deepcompile_enabled():
         raise RehearsalGap("DeepCompile", hint="Set compile.deepcompile to false in the ds_config")
     return compile_engine(engine, *arguments, **given)

@@ -1,8 +1,8 @@
-"""CUDA graphs: captured as the operators run, with the pool that torch gives them; replayed as one launch.
+"""CUDA graphs: captured while the operators run, with the pool that torch gives them; replayed as one launch.
 
-While a graph is captured its operators run on the virtual device as they do without, from a private pool of
-the allocator (c10/cuda/CUDACachingAllocator.cpp). The pool keeps its memory until its graphs are gone. A
-replay allocates nothing: it is the captured work once more, as one launch.
+During capture the operators run on the virtual device and allocate from a private pool
+(c10/cuda/CUDACachingAllocator.cpp). The pool keeps its memory until its graphs are gone. A replay allocates
+nothing and counts the captured work once more, as one launch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from zerokit.patches import Patch, put
 from zerokit.rehearsal.native.backend import backend
 from zerokit.rehearsal.recording import Collective
+from zerokit.rehearsal.stand_ins.context import rank_context
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.timing.rank_time import RankTime
@@ -24,38 +26,39 @@ _STOOD_IN = "capture on the virtual device"
 _GRAPH = [Patch(owner, "CUDAGraph", _STOOD_IN) for owner in ("torch.cuda", "torch.cuda.graphs")]
 _HANDLE = Patch("torch.cuda.graphs", "_graph_pool_handle", "number private pools")
 _CAPTURING = [
-    Patch(owner, "_cuda_isCurrentStreamCapturing", "tell whether a graph is captured", read_by="torch")
+    Patch(owner, "_cuda_isCurrentStreamCapturing", "report whether a graph is captured", read_by="torch")
     for owner in ("torch._C", "torch.cuda.graphs")
 ]
 _EMPTY_HOST_CACHE = Patch("torch._C", "_host_emptyCache", "keep pinned memory", read_by="torch")
 
-_handles = itertools.count(1)
-"""Of pools that scripts ask for, and of those that graphs have for themselves."""
 
-
-class _Rank:
-    """What the graphs of this rank act on."""
+class Graphs:
+    """The parts of the rank that its graphs use."""
 
     traffic: Traffic
     steps: Steps
-    time: RankTime | None = None
-    capturing: CUDAGraph | None = None
+
+    def __init__(self) -> None:
+        self.time: RankTime | None = None
+        self.capturing: CUDAGraph | None = None
+        self.handles = itertools.count(1)
+        """Numbers of pools, whether a script or a graph makes them."""
 
 
-def install(traffic: Traffic, steps: Steps, time: RankTime | None) -> None:
-    """Stand in for CUDA graphs.
+def _graphs() -> Graphs:
+    return rank_context().state(Graphs)
 
-    Args:
-        traffic: of the rank, which makes captured collectives again.
-        steps: told of those that a graph takes by itself.
-        time: the rank's, if it is rehearsed.
-    """
-    _Rank.traffic, _Rank.steps, _Rank.time = traffic, steps, time
+
+@stand_in("torch.cuda.CUDAGraph", "torch.cuda.graph", "make_graphed_callables", in_real_runs=True)
+def install(setup: RankSetup) -> None:
+    """Stand in for CUDA graphs."""
+    graphs = _graphs()
+    graphs.traffic, graphs.steps, graphs.time = setup.rank.traffic, setup.rank.steps, setup.rank.time
     for graph in _GRAPH:
         put(graph, CUDAGraph)
-    put(_HANDLE, lambda: (0, next(_handles)))
+    put(_HANDLE, lambda: (0, next(_graphs().handles)))
     for capturing in _CAPTURING:
-        put(capturing, lambda: _Rank.capturing is not None)
+        put(capturing, lambda: _graphs().capturing is not None)
     put(_EMPTY_HOST_CACHE, lambda: None)
 
 
@@ -76,12 +79,12 @@ class CUDAGraph:
     def capture_begin(
         self, pool: Any = None, capture_error_mode: str = "global", check_input_liveness: bool = False
     ) -> None:
-        """Take what is called from here on as part of the graph.
+        """Begin to capture.
 
         Raises:
             RuntimeError: it has been captured already, or another one is captured now.
         """
-        if _Rank.capturing is not None or self._is_captured:
+        if _graphs().capturing is not None or self._is_captured:
             raise RuntimeError(
                 "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new "
                 "instance or call reset()."
@@ -89,52 +92,55 @@ class CUDAGraph:
                 else "CUDA error: operation not permitted when stream is capturing"
             )
         library = backend()
-        self._pool = tuple(pool) if pool is not None else (next(_handles), 0)
+        self._pool = tuple(pool) if pool is not None else (next(_graphs().handles), 0)
         library.begin_pool(_number(self._pool))
         self._release = weakref.finalize(self, library.release_pool, _number(self._pool))
         self._release.atexit = False
-        spans = 0 if _Rank.time is None else _Rank.time.span_count()
-        self._before = len(_Rank.traffic.calls), library.flops, spans
-        _Rank.steps.begin_capture()
-        _Rank.capturing = self
+        graphs = _graphs()
+        spans = 0 if graphs.time is None else graphs.time.span_count()
+        self._before = len(graphs.traffic.calls), library.flops, spans
+        graphs.steps.begin_capture()
+        graphs.capturing = self
 
     def capture_end(self) -> None:
-        """What was called since belongs to the graph.
+        """End the capture.
 
         Raises:
             RuntimeError: nothing is captured.
         """
-        if _Rank.capturing is not self:
+        graphs = _graphs()
+        if graphs.capturing is not self:
             raise RuntimeError("CUDA error: invalid argument: no capture is underway")
         library, (calls, flops, spans) = backend(), self._before
-        _Rank.capturing = None
+        graphs.capturing = None
         library.end_pool()
         self._is_captured = True
-        self._steps = _Rank.steps.end_capture()
+        self._steps = graphs.steps.end_capture()
         # On a GPU nothing of it has been done yet.
-        self._collectives = _Rank.traffic.take_back(calls)
+        self._collectives = graphs.traffic.take_back(calls)
         self._flops = library.flops - flops
         library.count_flops(-self._flops)
-        if _Rank.time is not None:
-            self._duration = _Rank.time.busy_since(spans)
+        if graphs.time is not None:
+            self._duration = graphs.time.busy_since(spans)
 
     def replay(self) -> None:
-        """Do what was captured once more.
+        """Count the captured work once more.
 
         Raises:
             RuntimeError: nothing has been captured.
         """
         if not self._is_captured:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        graphs = _graphs()
         for call in self._collectives:
-            _Rank.traffic.add(call.name, call.bytes, call.group_size, is_of_rows=call.is_of_rows)
+            graphs.traffic.add(call.name, call.bytes, call.group_size, is_of_rows=call.is_of_rows)
         backend().count_flops(self._flops)
-        if _Rank.time is not None:
-            _Rank.time.replay(self._duration)
-        _Rank.steps.replayed(self._steps)
+        if graphs.time is not None:
+            graphs.time.replay(self._duration)
+        graphs.steps.replayed(self._steps)
 
     def reset(self) -> None:
-        """Let the graph go; its pool's memory is free once no other graph has it."""
+        """Drop the graph; its pool's memory is free once no other graph uses it."""
         if self._release is not None:
             self._release()
         self._is_captured = False
@@ -150,7 +156,7 @@ class CUDAGraph:
         return self._pool
 
     def instantiate(self) -> None:
-        """Nothing is to be made for a replay."""
+        """Does nothing: a replay needs no executable graph."""
 
     enable_debug_mode = instantiate
 

@@ -1,7 +1,7 @@
-"""CUDA kernels that a script has NVRTC compile (`torch.cuda._compile_kernel`): launched, and not run.
+"""CUDA kernels that a script compiles with NVRTC (`torch.cuda._compile_kernel`): launched, and not run.
 
-Nothing is compiled: a kernel that NVRTC would refuse is launched all the same. What Python checks before the
-launch is checked as torch does.
+Nothing is compiled, so errors that NVRTC would report do not show. Checks that torch makes in Python before
+a launch are made here, too.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ import re
 from typing import Any
 
 from zerokit.patches import Patch, put
-from zerokit.rehearsal.stand_ins.launched_kernels import launch
+from zerokit.rehearsal.stand_ins.kernel_launches import launch
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _COMPILE = Patch("torch.cuda", "_compile_kernel", "launch CUDA kernels that do nothing", since="2.8")
 _SHARED_BYTES = 48 * 1024
-"""What a launch may ask of shared memory before the kernel is set to have more (CUDA's own bound)."""
+"""Shared memory of a launch for which the kernel needs no setting (CUDA's own limit)."""
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
-def install() -> None:
+@stand_in("torch.cuda._compile_kernel", in_real_runs=True)
+def install(setup: RankSetup) -> None:
     """Replace the compiling of single CUDA kernels."""
     put(_COMPILE, _compile)
 
@@ -62,7 +64,7 @@ class _Kernel:
         shared_mem: int = 0,
         stream: Any | None = None,
     ) -> None:
-        """Launch it. What is not known to be only read is taken to be written.
+        """Launch it. An argument that is not known to be only read counts as written.
 
         Raises:
             ValueError: a tensor is where a GPU cannot reach it.
@@ -90,7 +92,7 @@ class _Kernel:
         launch("CUDA kernels compiled at run time", self._name, arguments, written)
 
     def set_shared_memory_config(self, shared_mem_bytes: int) -> None:
-        """Let launches ask for so many bytes of shared memory.
+        """Allow launches with so many bytes of shared memory.
 
         Raises:
             RuntimeError: it is more than a block of the card may have.

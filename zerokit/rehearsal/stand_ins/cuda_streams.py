@@ -1,8 +1,8 @@
-"""CUDA streams and events as the rank's clock has them.
+"""CUDA streams and events on the rank's virtual clock.
 
-Without a clock they order nothing: everything has happened when it is asked for. The library's current stream
-follows `torch.cuda.stream`, since the allocator keeps free blocks by stream.
-Import it once the backend is loaded, for it imports torch.
+Without a clock they order nothing: every event has already happened. The library's current stream follows
+`torch.cuda.stream`, because the allocator keeps free blocks by stream. This module imports torch: import it
+after the backend is loaded.
 """
 
 from __future__ import annotations

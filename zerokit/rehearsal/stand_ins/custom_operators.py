@@ -1,10 +1,10 @@
-"""Custom operators (`torch.library`) that packages bring kernels for CUDA for.
+"""Custom operators (`torch.library`) with kernels for CUDA.
 
-Those that are registered in Python run as they are: what they allocate is torch's, and Triton kernels in them
-are launched (triton_kernels). One that calls code which a rehearsal cannot run, such as a CUDA library, is
-sized by its fake implementation: its results are allocated, those and what it writes are made up, and the
-report says so. So is one whose kernel is compiled, as torchvision's. Without a fake implementation the limit
-is named.
+Operators that are registered in Python run unchanged: torch counts what they allocate, and their Triton
+kernels are launched (triton_kernels). If such an operator calls code that a rehearsal cannot run, or has a
+compiled kernel as torchvision's do, its fake implementation gives the shapes: results are allocated, their
+values and those of arguments that it writes are made up, and the report names it. Without a fake
+implementation the rehearsal ends.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.native.backend import backend, is_made_up
+from zerokit.rehearsal.stand_ins.context import rank_context
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.worker.failures import limit_of
 
 _SIZED = "size operators by their fake implementations"
@@ -23,31 +25,56 @@ _LOAD = Patch("torch._ops:_Ops", "load_library", _SIZED)
 _TORCH = {"aten", "prim", "prims", "c10d", "_c10d_functional", "inductor", "quantized"}
 
 _NMS = "torchvision::nms"
-"""Whose result's size depends on values, so that its fake implementation has none to tell."""
-
-_sized: dict[str, str] = {}
-"""Operators that were sized, and why."""
-_in_python: set[str] = set()
-"""Operators whose kernels for CUDA are ours, or run as they are."""
-_libraries: list[Any] = []
-"""Those of the kernels that are put in place here, which go with them."""
-_keeping_all: set[str] = set()
-"""Operators that were taken to keep all boxes."""
+"""The size of its result depends on values, so its fake implementation has none."""
 
 
-def install() -> None:
+class CustomOperators:
+    """How the operators that packages register were run."""
+
+    def __init__(self) -> None:
+        self.sized: dict[str, str] = {}
+        """Operators that were sized by their fake implementations, and why."""
+        self.in_python: set[str] = set()
+        """Operators whose kernels for CUDA are replaced already, or run unchanged."""
+        self.libraries: list[Any] = []
+        """Libraries with the replaced kernels, which live as long as these objects."""
+        self.keeping_all: set[str] = set()
+        """Operators that kept all boxes."""
+
+    def warnings(self) -> list[str]:
+        """A line for each operator that was sized by its fake implementation, or by a rule of zerokit's."""
+        return [
+            f"the operator {name} was sized by its fake implementation: memory that it takes while it runs "
+            f"is not in the figures ({why})"
+            for name, why in self.sized.items()
+        ] + [
+            f"the operator {name} kept all boxes, where these have no values"
+            for name in sorted(self.keeping_all)
+        ]
+
+
+def _state() -> CustomOperators:
+    return rank_context().state(CustomOperators)
+
+
+@stand_in("torch.library", "torchvision")
+def install(setup: RankSetup) -> None:
     """Look at the kernels that are registered from here on."""
     wrap(_REGISTER, _register)
     wrap(_LOAD, _load)
 
 
-def sized() -> list[str]:
-    """A warning for each operator that was sized by its fake implementation, or by a rule of ours."""
-    return [
-        f"the operator {name} was sized by its fake implementation: memory that it takes while it runs is "
-        f"not in the figures ({why})"
-        for name, why in _sized.items()
-    ] + [f"the operator {name} kept all boxes, where these have no values" for name in sorted(_keeping_all)]
+def names() -> set[str]:
+    """All operators that are registered, but for torch's own."""
+    import torch
+
+    found = torch._C._dispatch_get_all_op_names()
+    return {name for name in found if name.partition("::")[0] not in _TORCH}
+
+
+def run_as_they_are(operators: set[str]) -> None:
+    """Leave the kernels for CUDA of these operators in place."""
+    _state().in_python.update(operators)
 
 
 def _register(
@@ -59,8 +86,8 @@ def _register(
     text = name if isinstance(name, str) else name.name()
     full = f"{library.ns}::{text.rpartition('::')[2]}"
     if key == "CUDA" and not given.get("with_keyset"):
-        function = _or_sized(full, function)
-        _in_python.add(full)
+        function = _with_fallback(full, function)
+        _state().in_python.add(full)
     result = register(library, name, function, dispatch_key, **given)
     if key == "Meta":
         _size_if_compiled(full)
@@ -80,45 +107,45 @@ def _load(load: Any, operators: Any, path: Any) -> Any:
 
 
 def _size_if_compiled(name: str) -> None:
-    """Put what sizes operator `name` in the place of a kernel that is compiled for CUDA."""
+    """Replace a compiled CUDA kernel of operator `name` by its fake implementation."""
     import torch
 
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA")
-    if name in _in_python or not (has_kernel or name == _NMS):
+    if name in _state().in_python or not (has_kernel or name == _NMS):
         return
 
     def run(*arguments: Any, **given: Any) -> Any:
         if name == _NMS:
             return _kept_boxes(*arguments, **given)
-        _sized[name] = "its kernel is compiled for CUDA"
-        return _by_fake(name, arguments, given)
+        _state().sized[name] = "its kernel is compiled for CUDA"
+        return _run_fake(name, arguments, given)
 
     make: Any = torch.library.Library  # which torch does not type
     library = make(name.partition("::")[0], "IMPL")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that a kernel is replaced
+        warnings.simplefilter("ignore")  # torch warns that a kernel is replaced
         library.impl(name.partition("::")[2], run, "CUDA")
-    _libraries.append(library)
+    _state().libraries.append(library)
 
 
 def _kept_boxes(boxes: Any, scores: Any, iou_threshold: float) -> Any:
-    """Which boxes torchvision's `nms` keeps: where nobody knows, all, which need most memory."""
+    """Which boxes torchvision's `nms` keeps: all if they have no values, which needs most memory."""
     import torch
 
     if is_made_up(boxes) or is_made_up(scores):
-        _keeping_all.add(_NMS)
+        _state().keeping_all.add(_NMS)
         return torch.arange(boxes.size(0), device=boxes.device)
     kept = torch.ops.torchvision.nms(boxes.cpu(), scores.cpu(), iou_threshold)
     return kept.to(boxes.device)
 
 
-def _or_sized(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """`kernel`, or what the fake implementation of operator `name` says where that cannot run."""
+def _with_fallback(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """`kernel`, or the fake implementation of operator `name` if the kernel cannot run."""
 
     def run(*arguments: Any, **given: Any) -> Any:
         import torch
 
-        if name not in _sized:
+        if name not in _state().sized:
             try:
                 return kernel(*arguments, **given)
             except Exception as error:
@@ -126,13 +153,13 @@ def _or_sized(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
                 if limit is None or not torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta"):
                     raise
                 why = limit.message
-            _sized[name] = why
-        return _by_fake(name, arguments, given)
+            _state().sized[name] = why
+        return _run_fake(name, arguments, given)
 
     return run
 
 
-def _by_fake(name: str, arguments: tuple[Any, ...], given: dict[str, Any]) -> Any:
+def _run_fake(name: str, arguments: tuple[Any, ...], given: dict[str, Any]) -> Any:
     import torch
     from torch.utils._pytree import tree_map
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's own needs that a process without a GPU or peers does not have."""
+"""DeepSpeed's profiler ranges, compilations and checks between ranks that a rehearsed process cannot run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import Any
 
 from zerokit.patches import Patch, apply, wrap
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.timing.rank_time import untimed
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
@@ -26,8 +27,9 @@ _SAME_LIST = Patch(_ZERO, "get_lst_from_rank0", _AGREE)
 _SAME_LENGTH = Patch(_ZERO, "assert_lst_len_same_as_other_ranks", _AGREE, since="0.17.6")
 
 
-def install() -> None:
-    """Leave out what is for a GPU's profiler, for compiling and for other processes on the CPU."""
+@stand_in("enable_nvtx", "Muon", "register_compile_pass", in_real_runs=True)
+def install(setup: RankSetup) -> None:
+    """Leave out profiler ranges, early compilation and shared memory between processes on the CPU."""
     apply(_SHARED_MEMORY, lambda _: lambda: None)
     apply(_RANGES, lambda _: False)
     wrap(_MUON, _compile_where_called)
@@ -66,11 +68,12 @@ def _register_where_used(register: Any, engine: Any, *arguments: Any, **given: A
         register(engine, *arguments, **given)
 
 
-def agree_with_rank_0() -> None:
-    """Let every rank find that it agrees with rank 0, once DeepSpeed is imported.
+@stand_in("get_lst_from_rank0", "assert_lst_len_same_as_other_ranks")
+def agree_with_rank_0(setup: RankSetup) -> None:
+    """Make checks that compare with rank 0 succeed on every rank.
 
     ZeRO-3 compares the order of modules and parameters. All ranks but the first send a placeholder into that
-    broadcast and expect rank 0's numbers back, which nobody is there to send.
+    broadcast and expect rank 0's numbers back, and no rank sends them.
     """
 
     def same_list(send: Any, numbers: list[int]) -> list[int]:

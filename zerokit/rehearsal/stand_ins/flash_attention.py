@@ -1,28 +1,51 @@
-"""flash-attn (2.x) and flash-attn-3: what their stand-ins are like (`compiled_packages` finds them).
+"""FlashAttention 2, 3 and 4: the packages and versions that have a stand-in.
 
-Results are allocated by torch's own flash attention operator, working memory of the backward as the packages'
-C++ code does (csrc/flash_attn/flash_api.cpp, hopper/flash_api.cpp). Shapes follow flash-attn:
-q [batch, sequence, heads, head size], or [tokens, heads, head size] with cumulative lengths; softmax
-statistics are float32. Names, parameters and results are those of the release of flash-attn that the
-script's project asks for (`flash_attention_release`).
+torch's own flash attention operator allocates results. Working memory of the backward follows the packages
+(csrc/flash_attn/flash_api.cpp, hopper/flash_api.cpp, flash_attn/cute/interface.py). Shapes follow flash-
+attn: q [batch, sequence, heads, head size], or [tokens, heads, head size] with cumulative lengths; softmax
+statistics are float32. Names, parameters and results of flash-attn follow the release that `--has` names.
 """
 
 from __future__ import annotations
 
-from zerokit.rehearsal.stand_ins.flash_attention_release import NEWEST, Chosen, Release
+from zerokit.rehearsal.stand_ins.packages import Package
 
-VERSION_3 = "3.0.0"
-
-_chosen: Chosen | None = None
-"""The release of flash-attn, where it is stood in for."""
-
-
-def install() -> None:
-    """Have the release be chosen for the script that is started in the working directory."""
-    global _chosen
-    _chosen = Chosen()
-
-
-def release() -> Release:
-    """The release of flash-attn that is stood in for."""
-    return _chosen.release if _chosen is not None else Release(NEWEST)
+FLASH_ATTN = Package(
+    "flash-attn",
+    "2.8.3",
+    {
+        "flash_attn": "stand_ins.flash_attention_2",
+        "flash_attn.flash_attn_interface": "stand_ins.flash_attention_2",
+        "flash_attn.bert_padding": "stand_ins.flash_attention_layers",
+        "flash_attn.layers": "stand_ins.flash_attention_rotary",
+        "flash_attn.layers.rotary": "stand_ins.flash_attention_rotary",
+        "flash_attn.losses": "stand_ins.flash_attention_norms",
+        "flash_attn.losses.cross_entropy": "stand_ins.flash_attention_norms",
+        "flash_attn.modules": "stand_ins.flash_attention_2",
+        "flash_attn.modules.mha": "stand_ins.flash_attention_2",
+        "flash_attn.ops": "stand_ins.flash_attention_layers",
+        "flash_attn.ops.triton": "stand_ins.flash_attention_layers",
+        "flash_attn.ops.triton.cross_entropy": "stand_ins.flash_attention_layers",
+        "flash_attn.ops.triton.layer_norm": "stand_ins.flash_attention_norms",
+        "flash_attn.utils": "stand_ins.flash_attention_layers",
+        "flash_attn.utils.distributed": "stand_ins.flash_attention_layers",
+    },
+    oldest="2.0.0",
+    is_always_found=True,
+    hidden_from=frozenset({"xformers"}),
+)
+PACKAGES = (
+    FLASH_ATTN,
+    Package(
+        "flash-attn-3", "3.0.0", {"flash_attn_interface": "stand_ins.flash_attention_3"}, is_always_found=True
+    ),
+    Package(
+        "flash-attn-4",
+        "4.0.0b36",
+        {
+            "flash_attn.cute": "stand_ins.flash_attention_4",
+            "flash_attn.cute.interface": "stand_ins.flash_attention_4",
+        },
+        is_always_found=True,
+    ),
+)

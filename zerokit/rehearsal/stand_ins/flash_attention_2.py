@@ -1,6 +1,6 @@
 """Functions of flash_attn 2.x, with the signatures of flash_attn/flash_attn_interface.py from 2.0 to 2.8.
 
-Those with an underscore have others from 2.7 on, and are before that release as from 2.0.2 on.
+Functions with an underscore have one signature from 2.7 on, and before that the one of 2.0.2.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from zerokit.rehearsal.stand_ins.flash_attention_calls import (
     backward,
     check_devices,
     forward,
+    is_within,
     pad_head,
-    taking,
+    with_parameters,
 )
-from zerokit.rehearsal.stand_ins.flash_attention_release import Release
 
 __all__ = [
     "_flash_attn_backward",
@@ -51,43 +51,43 @@ _MASK = f"{_WINDOW} softcap@2.6 alibi_slopes@2.4"
 _GRADIENTS = "dout q k v out softmax_lse dq dk dv"
 
 
-@taking(f"q k v {_OPTIONS}")
+@with_parameters(f"q k v {_OPTIONS}")
 def flash_attn_func(given: Given) -> Any:
-    """Attention of q over k and v, whose heads may be fewer: a divisor of those of q."""
+    """Attention of q over k and v, which may have fewer heads: a divisor of the number of q's."""
     return attend(Call.of(given), given["q"], given["k"], given["v"])
 
 
-@taking(f"qkv {_OPTIONS}")
+@with_parameters(f"qkv {_OPTIONS}")
 def flash_attn_qkvpacked_func(given: Given) -> Any:
     """As :func:`flash_attn_func`, with qkv [batch, sequence, 3, heads, head size]."""
     return attend(Call.of(given), given["qkv"])
 
 
-@taking(f"q kv {_OPTIONS}")
+@with_parameters(f"q kv {_OPTIONS}")
 def flash_attn_kvpacked_func(given: Given) -> Any:
     """As :func:`flash_attn_func`, with kv [batch, sequence, 2, heads, head size]."""
     return attend(Call.of(given), given["q"], given["kv"])
 
 
-@taking(f"q k v {_PACKED} {_OPTIONS} block_table=None@2.5.7")
+@with_parameters(f"q k v {_PACKED} {_OPTIONS} block_table=None@2.5.7")
 def flash_attn_varlen_func(given: Given) -> Any:
     """As :func:`flash_attn_func`, over packed sequences; `cu_seqlens_*` [sequences + 1] in int32."""
     return attend(Call.of(given), given["q"], given["k"], given["v"])
 
 
-@taking(f"qkv cu_seqlens max_seqlen {_OPTIONS}")
+@with_parameters(f"qkv cu_seqlens max_seqlen {_OPTIONS}")
 def flash_attn_varlen_qkvpacked_func(given: Given) -> Any:
     """As :func:`flash_attn_varlen_func`, with qkv [tokens, 3, heads, head size]."""
     return attend(Call.of(given), given["qkv"])
 
 
-@taking(f"q kv {_PACKED} {_OPTIONS}")
+@with_parameters(f"q kv {_PACKED} {_OPTIONS}")
 def flash_attn_varlen_kvpacked_func(given: Given) -> Any:
     """As :func:`flash_attn_varlen_func`, with kv [tokens, 2, heads, head size]."""
     return attend(Call.of(given), given["q"], given["kv"])
 
 
-@taking(
+@with_parameters(
     "q k_cache v_cache k=None v=None rotary_cos=None@2.2.3 rotary_sin=None@2.2.3 cache_seqlens=None "
     "cache_batch_idx=None@2.3.1 cache_leftpad=None@2.6.1 block_table=None@2.5 softmax_scale=None "
     "causal=False window_size=(-1,-1)@2.3 softcap=0.0@2.6 rotary_interleaved=True@2.2.3 "
@@ -106,7 +106,7 @@ def flash_attn_with_kvcache(given: Given) -> Any:
     return (out, lse) if given.get("return_softmax_lse") else out
 
 
-@taking(f"q k v {_SCALES} {_MASK} return_softmax")
+@with_parameters(f"q k v {_SCALES} {_MASK} return_softmax")
 def _flash_attn_forward(given: Given) -> tuple[Tensor, ...]:
     """Output, log-sum-exp, softmax and random state; for libraries that pass attention around a ring.
 
@@ -115,7 +115,7 @@ def _flash_attn_forward(given: Given) -> tuple[Tensor, ...]:
     return _forward(given)
 
 
-@taking(
+@with_parameters(
     f"q k v {_PACKED} {_SCALES} window_size@2.3-2.6.2 window_size=(-1,-1)@2.6.2-2.7 window_size_left=-1@2.7 "
     "window_size_right=-1@2.7 softcap@2.6-2.6.2 softcap=0.0@2.6.2 alibi_slopes@2.4-2.6.2 "
     "alibi_slopes=None@2.6.2 return_softmax@-2.6.2 return_softmax=False@2.6.2 block_table=None@2.5.7 "
@@ -126,13 +126,13 @@ def _flash_attn_varlen_forward(given: Given) -> tuple[Tensor, ...]:
     return _forward(given)
 
 
-@taking(f"{_GRADIENTS} {_SCALES} {_MASK} deterministic@2.4.1 rng_state=None")
+@with_parameters(f"{_GRADIENTS} {_SCALES} {_MASK} deterministic@2.4.1 rng_state=None")
 def _flash_attn_backward(given: Given) -> Any:
     """Writes the gradients in place; returns the row sums, and before 2.7 the gradients before them."""
     return _backward(given)
 
 
-@taking(
+@with_parameters(
     f"{_GRADIENTS} {_PACKED} {_SCALES} {_MASK} deterministic@2.4.1 rng_state=None zero_tensors=False@2.7.3"
 )
 def _flash_attn_varlen_backward(given: Given) -> Any:
@@ -158,8 +158,8 @@ class _Compiled:
     def __init__(self, since: str, until: str) -> None:
         self._since, self._until = since, until
 
-    def of_release(self, release: Release) -> _Compiled | None:
-        return self if release.is_within(self._since, self._until) else None
+    def of_version(self, version: str) -> _Compiled | None:
+        return self if is_within(version, self._since, self._until) else None
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
         if name.startswith("__"):
@@ -178,13 +178,13 @@ _OF_HUB = "is_causal=False window_size_left=-1 window_size_right=-1 softcap=0.0 
 """Parameters of the functions beneath, as the Hub's kernel names and orders them."""
 
 
-@taking(f"q k v out=None alibi_slopes=None p_dropout=0.0 softmax_scale=None {_OF_HUB}")
+@with_parameters(f"q k v out=None alibi_slopes=None p_dropout=0.0 softmax_scale=None {_OF_HUB}")
 def fwd(given: Given) -> list[Tensor]:
     """As :func:`_flash_attn_forward`."""
     return _forward_of_hub(given)
 
 
-@taking(
+@with_parameters(
     "q k v cu_seqlens_q cu_seqlens_k out=None seqused_k=None leftpad_k=None block_table=None "
     "alibi_slopes=None max_seqlen_q=0 max_seqlen_k=0 p_dropout=0.0 softmax_scale=None zero_tensors=False "
     f"{_OF_HUB}"

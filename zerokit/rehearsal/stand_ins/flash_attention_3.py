@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from zerokit.rehearsal.stand_ins.flash_attention_2 import flash_attn_with_kvcache as _with_cache
-from zerokit.rehearsal.stand_ins.flash_attention_calls import Call, Given, attend, taking
+from zerokit.rehearsal.stand_ins.flash_attention_calls import Call, Given, attend, with_parameters
 
 __all__ = [
     "flash_attn_func",
@@ -30,13 +30,13 @@ def _attend(given: Given, *tensors: Tensor) -> Any:
     return result[:2] if given["return_attn_probs"] else result
 
 
-@taking(f"q k v {_OPTIONS}")
+@with_parameters(f"q k v {_OPTIONS}")
 def flash_attn_func(given: Given) -> Any:
     """Attention of q [batch, sequence, heads, head size] over k and v."""
     return _attend(given, given["q"], given["k"], given["v"])
 
 
-@taking(
+@with_parameters(
     f"qkv softmax_scale=None causal=False {_DESCALES} {_WINDOW} deterministic=False num_heads_q=None "
     "sm_margin=0 return_attn_probs=False"
 )
@@ -45,13 +45,15 @@ def flash_attn_qkvpacked_func(given: Given) -> Any:
     return _attend(given, given["qkv"])
 
 
-@taking("q k v cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k seqused_q=None seqused_k=None " + _OPTIONS)
+@with_parameters(
+    "q k v cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k seqused_q=None seqused_k=None " + _OPTIONS
+)
 def flash_attn_varlen_func(given: Given) -> Any:
     """As :func:`flash_attn_func`, over packed sequences; `cu_seqlens_*` [sequences + 1] in int32."""
     return _attend(given, given["q"], given["k"], given["v"])
 
 
-@taking(
+@with_parameters(
     "q k_cache v_cache k=None v=None qv=None rotary_cos=None rotary_sin=None cache_seqlens=None "
     "cache_batch_idx=None cache_leftpad=None page_table=None cu_seqlens_q=None cu_seqlens_k_new=None "
     f"max_seqlen_q=None rotary_seqlens=None {_DESCALES} softmax_scale=None causal=False {_WINDOW} "

@@ -1,6 +1,6 @@
-"""One call of flash attention, version 2 or 3: what its forward and its backward allocate.
+"""Allocations of one call of FlashAttention 2, 3 or 4: its forward and its backward.
 
-Head sizes that are not a multiple of 8 are padded, as in the packages. Nothing is computed.
+Head sizes are padded to a multiple of 8, as in the packages. Nothing is computed.
 """
 
 from __future__ import annotations
@@ -14,29 +14,32 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from packaging.version import Version
 from torch import Tensor
 from torch.nn.functional import pad
 
 from zerokit.hardware.prices.attention import keys_in_window, packed
+from zerokit.hardware.prices.kernels import Kernel
 from zerokit.rehearsal.native.backend import backend
-from zerokit.rehearsal.stand_ins.flash_attention_release import NEWEST, Release
+from zerokit.rehearsal.stand_ins.flash_attention import FLASH_ATTN
 from zerokit.rehearsal.timing.rank_time import rank_time, untimed
 
 _ROWS = 128
 """Rows of queries that a thread block may write at once; buffers are padded to it."""
+_KERNELS: dict[int, Kernel] = {2: "flash_attention_2", 3: "flash_attention_3", 4: "flash_attention_4"}
 ANY_WINDOW = (-1, -1)
 """Queries see all keys, to the left and to the right."""
-
-_OF_RELEASE = "of_release"
 
 Given = Mapping[str, Any]
 """The arguments of a call by name, defaults included."""
 
 
-def taking(parameters: str, since: str = "") -> Callable[[Callable[[Given], Any]], Callable[..., Any]]:
+def with_parameters(
+    parameters: str, since: str = ""
+) -> Callable[[Callable[[Given], Any]], Callable[..., Any]]:
     """Makes a function of `Given` one with a package's signature: any argument by position or by name.
 
-    It is that of the newest release; :func:`of_release` gives others.
+    It is that of the newest release; its attribute `of_version` gives that of another (packages.of_version).
 
     Args:
         parameters: names in order, between spaces, each with its default, if it has one, after ``=``, and
@@ -46,26 +49,26 @@ def taking(parameters: str, since: str = "") -> Callable[[Callable[[Given], Any]
     """
 
     def with_signature(function: Callable[[Given], Any]) -> Callable[..., Any]:
-        def of(release: Release) -> Callable[..., Any] | None:
-            return _call(function, parameters, release) if release.is_within(since, "") else None
+        def of(version: str) -> Callable[..., Any] | None:
+            return _call(function, parameters, version) if is_within(version, since, "") else None
 
-        newest = _call(function, parameters, Release(NEWEST))
-        newest.__dict__[_OF_RELEASE] = of
+        newest = _call(function, parameters, FLASH_ATTN.newest)
+        newest.__dict__["of_version"] = of
         return newest
 
     return with_signature
 
 
-def of_release(function: Any, release: Release) -> Any:
-    """What a package's name stands for in `release`, given its newest form; None if it does not have it."""
-    of = getattr(function, _OF_RELEASE, None)
-    return function if of is None else of(release)
+def is_within(version: str, since: str, until: str) -> bool:
+    """Whether `version` is `since` or later, and before `until`; an empty one is no bound."""
+    own = Version(version)
+    return not (since and own < Version(since)) and not (until and own >= Version(until))
 
 
-def _call(function: Callable[[Given], Any], parameters: str, release: Release) -> Callable[..., Any]:
+def _call(function: Callable[[Given], Any], parameters: str, version: str) -> Callable[..., Any]:
     texts = [text.partition("@")[::2] for text in parameters.split()]
     signature = inspect.Signature(
-        [_parameter(*text.split("=")) for text, releases in texts if _is_in(releases, release)]
+        [_parameter(*text.split("=")) for text, releases in texts if _is_in(releases, version)]
     )
 
     @functools.wraps(function)
@@ -81,9 +84,9 @@ def _call(function: Callable[[Given], Any], parameters: str, release: Release) -
     return call
 
 
-def _is_in(releases: str, release: Release) -> bool:
+def _is_in(releases: str, version: str) -> bool:
     since, _, until = releases.partition("-")
-    return release.is_within(since, until)
+    return is_within(version, since, until)
 
 
 def _parameter(name: str, default: str | None = None) -> inspect.Parameter:
@@ -93,7 +96,7 @@ def _parameter(name: str, default: str | None = None) -> inspect.Parameter:
 
 @dataclass(frozen=True)
 class Call:
-    """What a call asks for beyond its tensors."""
+    """The options of a call."""
 
     dropout_p: float = 0.0
     causal: bool = False
@@ -105,11 +108,11 @@ class Call:
     longest: tuple[int, int] = (0, 0)
     return_softmax: bool = False
     generation: int = 2
-    """Which flash attention: 3 has other working memory."""
+    """Which FlashAttention; each has other working memory."""
 
     @classmethod
     def of(cls, given: Given, *, generation: int = 2) -> Call:
-        """What the arguments of any of the packages' functions ask for."""
+        """The options in the arguments of any of the packages' functions."""
         lengths, longest = None, (0, 0)
         if "cu_seqlens" in given:
             lengths, longest = (given["cu_seqlens"],) * 2, (int(given["max_seqlen"]),) * 2
@@ -131,7 +134,7 @@ class Call:
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output, log-sum-exp, softmax (empty unless asked for) and random state, freshly allocated."""
+    """Output, log-sum-exp, softmax (empty unless requested) and random state, freshly allocated."""
     cum_q, cum_k = call.lengths or (None, None)
     longest_q, longest_k = call.longest if call.lengths else (q.size(1), k.size(1))
     q, k, v = (_contiguous_rows(part) for part in (q, k, v))
@@ -158,9 +161,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor
 def backward(
     grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, call: Call
 ) -> Tensor:
-    """The working memory of a backward whose gradients are allocated already; returns the row sums."""
+    """Allocate the working memory of a backward; its gradients exist already. Returns the row sums."""
     grad_out, q, k, v, out = (_contiguous_rows(part) for part in (grad_out, q, k, v, out))
-    with backend().uncounted():  # counts the FLOPs; its own gradients are not those of the package
+    with backend().uncounted():  # counts the FLOPs; its gradients differ from the package's
         empty = torch.empty(0)
         cum_q, cum_k = call.lengths or (None, None)
         longest_q, longest_k = call.longest if call.lengths else (q.size(1), k.size(1))
@@ -170,9 +173,9 @@ def backward(
             window_size_left=call.window[0], window_size_right=call.window[1],
         )  # fmt: skip
     _take_time(q, k, call, backward=True)
-    if call.generation == 3:
-        return _workspace_3(q, k, v, call)
-    return _workspace_2(q, k, call)
+    if call.generation == 2:
+        return _workspace_2(q, k, call)
+    return _workspace_3(q, k, v, call) if call.generation == 3 else _workspace_4(q, k, v, call)
 
 
 def _take_time(q: Tensor, k: Tensor, call: Call, *, backward: bool) -> None:
@@ -184,7 +187,7 @@ def _take_time(q: Tensor, k: Tensor, call: Call, *, backward: bool) -> None:
     if call.lengths:
         (batch, queries), (_, keys) = packed(q.size(0), call.longest[0]), packed(k.size(0), call.longest[1])
     time.attention(
-        *("flash_attention_3" if call.generation == 3 else "flash_attention_2", backward, batch),
+        *(_KERNELS[call.generation], backward, batch),
         *(q.size(-2), k.size(-2), queries, keys, q.size(-1), call.causal),
         *(str(q.dtype).removeprefix("torch."), keys_in_window(call.causal, *call.window)),
     )
@@ -233,6 +236,51 @@ def _workspace_3(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
     workspace.append(torch.empty(blocks * sequences * heads, dtype=torch.int32, device=device))
     del workspace
     return sums
+
+
+def _workspace_4(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
+    """flash_attn/cute/interface.py, _flash_attn_bwd, but for the semaphores of a deterministic one."""
+    heads, head_size = q.shape[-2:]
+    query_rows, key_rows, cluster = _tiles_4(head_size, call)
+
+    def rows_of(part: Tensor, lengths: Tensor | None, multiple: int, cluster: int = 1) -> int:
+        if lengths is not None:
+            multiple *= cluster
+            return _round_up(part.size(0) + lengths.numel() * multiple, multiple)
+        blocks = math.ceil(part.size(1) / multiple)
+        return part.size(0) * multiple * (blocks + blocks % cluster)
+
+    def floats(count: int) -> Tensor:
+        return torch.empty(count, dtype=torch.float32, device=q.device)
+
+    of_queries, of_keys = call.lengths or (None, None)
+    rows = rows_of(q, of_queries, query_rows)
+    of_blackwell_alone = _major() in (10, 11) and head_size == v.size(-1) == 256
+    workspace = [] if of_blackwell_alone else [floats(heads * rows * _round_up(head_size, 32))]
+    sums = floats(heads * rows)
+    workspace.append(floats(heads * rows))
+    if k.size(-2) != heads and not of_blackwell_alone:
+        keys = k.size(-2) * rows_of(k, of_keys, key_rows, cluster)
+        workspace += [floats(keys * _round_up(part.size(-1), 32)) for part in (k, v)]
+    del workspace
+    return sums
+
+
+def _tiles_4(head_size: int, call: Call) -> tuple[int, int, int]:
+    """Rows of queries and of keys that a thread block works on, and thread blocks of a cluster."""
+    if _major() < 9:
+        raise AssertionError("Unsupported compute capability. Supported: 9.x, 10.x, 11.x, 12.x")
+    if _major() == 12:
+        return 64, 64, 1
+    if _major() != 9:
+        return 128, 128, 2 if head_size >= 128 else 1
+    masked = call.causal or call.window != ANY_WINDOW
+    query_rows = 128 if head_size <= 64 else 80 if 96 < head_size <= 128 and not masked else 64
+    return query_rows, 128 if head_size <= 128 else 96 if head_size <= 192 else 64, 1
+
+
+def _major() -> int:
+    return torch.cuda.get_device_capability()[0]
 
 
 def _rows(part: Tensor, call: Call, multiple: int) -> tuple[int, int]:

@@ -1,8 +1,7 @@
-"""What libraries import from flash_attn beside attention: bert_padding, ops.triton.cross_entropy and
-utils.distributed.
+"""Other parts of flash_attn that libraries import: bert_padding, ops.triton.cross_entropy, utils.distributed.
 
-Gathers and scatters are real operators and collectives; the Triton kernel (cross entropy) only writes into
-tensors, which are allocated here as the original does.
+Gathers and scatters are real operators and collectives. The Triton kernel (cross entropy) only writes into
+tensors, which are allocated here as in the original.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad
 
-from zerokit.rehearsal.stand_ins.flash_attention_calls import Given, taking
+from zerokit.rehearsal.stand_ins.flash_attention_calls import Given, with_parameters
 from zerokit.rehearsal.timing.rank_time import take_time
 
 __all__ = [
@@ -74,12 +73,12 @@ def index_first_axis(values: Tensor, indices: Tensor) -> Tensor:
 
 
 def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
-    """Zeros with `first_axis_dim` rows, of which those at `indices` are `values`."""
+    """Zeros with `first_axis_dim` rows, and `values` at the rows `indices`."""
     placed: Tensor = _IndexPutFirstAxis.apply(values, indices, first_axis_dim)  # type: ignore[no-untyped-call]
     return placed
 
 
-@taking("hidden_states attention_mask unused_mask=None@2.7")
+@with_parameters("hidden_states attention_mask unused_mask=None@2.7")
 def unpad_input(given: Given) -> tuple[Any, ...]:
     """The tokens that a mask [batch, sequence] keeps of hidden_states [batch, sequence, ...].
 
@@ -125,7 +124,7 @@ class _CrossEntropy(torch.autograd.Function):
         return logits if ctx.inplace else torch.empty_like(logits), None, None
 
 
-@taking(
+@with_parameters(
     "logits labels precomputed_lse=None@2.7 label_smoothing=0.0 logit_scale=1.0@2.4 lse_square_scale=0.0 "
     "ignored_index=-100@-2.5.8 ignore_index=-100@2.5.8 inplace_backward=False process_group=None"
 )

@@ -1,7 +1,7 @@
-"""flash_attn.ops.triton.layer_norm and flash_attn.losses.cross_entropy, with what they allocate.
+"""flash_attn.ops.triton.layer_norm and flash_attn.losses.cross_entropy, with their allocations.
 
-The kernels are Triton's and write into what their wrappers allocate: that is made here, as in release 2.8.3
-(flash_attn/ops/triton/layer_norm.py, `_layer_norm_fwd` and `_layer_norm_bwd_impl`).
+The Triton kernels write into tensors that their wrappers allocate; these are allocated here as in release
+2.8.3 (flash_attn/ops/triton/layer_norm.py, `_layer_norm_fwd` and `_layer_norm_bwd_impl`).
 """
 
 from __future__ import annotations

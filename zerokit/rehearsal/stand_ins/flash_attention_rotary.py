@@ -1,6 +1,6 @@
 """flash_attn.layers.rotary: rotary embeddings, whose Triton kernel writes in place or into a copy.
 
-Tensors are allocated as the originals do; what is turned in place is handed back.
+Tensors are allocated as in the original; functions that rotate in place return their argument.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Rotary(torch.autograd.Function):
 
 
 def _part(x: Tensor, turned: int) -> tuple[Tensor, Tensor]:
-    """What is read and written: x itself, or the first `turned` of its packed parts."""
+    """The tensors that are read and written: x itself, or the first `turned` of its packed parts."""
     part = x if x.dim() < 5 else x[:, :, :turned]
     return part, part
 
@@ -54,7 +54,7 @@ def apply_rotary_emb(
     cu_seqlens: Tensor | None = None,
     max_seqlen: int | None = None,
 ) -> Tensor:
-    """x [batch, sequence, heads, head size] turned by the angles whose cosines and sines are given."""
+    """x [batch, sequence, heads, head size] rotated by the angles of the given cosines and sines."""
     turned: Tensor = _Rotary.apply(x, cos, sin, inplace, 1)  # type: ignore[no-untyped-call]
     return turned
 
@@ -63,13 +63,13 @@ apply_rotary_emb_func = apply_rotary_emb
 
 
 def apply_rotary_emb_qkv_(qkv: Tensor, cos: Tensor, sin: Tensor, *_: Any, **__: Any) -> Tensor:
-    """qkv [batch, sequence, 3, heads, head size], of which queries and keys are turned in place."""
+    """qkv [batch, sequence, 3, heads, head size]; queries and keys are rotated in place."""
     turned: Tensor = _Rotary.apply(qkv, cos, sin, True, 2)  # type: ignore[no-untyped-call]
     return turned
 
 
 def apply_rotary_emb_kv_(kv: Tensor, cos: Tensor, sin: Tensor, *_: Any, **__: Any) -> Tensor:
-    """kv [batch, sequence, 2, heads, head size], of which the keys are turned in place."""
+    """kv [batch, sequence, 2, heads, head size]; the keys are rotated in place."""
     turned: Tensor = _Rotary.apply(kv, cos, sin, True, 1)  # type: ignore[no-untyped-call]
     return turned
 
@@ -113,7 +113,7 @@ class RotaryEmbedding(torch.nn.Module):
         max_seqlen: int | None = None,
         num_heads_q: int | None = None,
     ) -> Any:
-        """qkv [batch, sequence, 3, heads, head size]; or q [batch, sequence, heads, head size] beside kv."""
+        """qkv [batch, sequence, 3, heads, head size]; or q [batch, sequence, heads, head size] and kv."""
         length = max_seqlen if max_seqlen is not None else qkv.size(1)
         if isinstance(seqlen_offset, int):
             length += seqlen_offset

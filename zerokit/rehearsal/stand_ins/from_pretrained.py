@@ -1,8 +1,8 @@
 """`from_pretrained` from the config alone: no weight is read, downloaded or filled.
 
-transformers' own loading code runs, over a checkpoint that has every tensor of the model and none of its
-values, so that the peaks of loading (the whole state dict on rank 0 under ZeRO-3, say) are those of a real
-run. Models of diffusers, which are loaded on the host one by one, are made of their config.
+transformers' own loading code runs on a checkpoint that has every tensor of the model and no values. So the
+peaks of loading, such as the whole state dict on rank 0 under ZeRO-3, are those of a real run. Models of
+diffusers, which are loaded on the host one by one, are built from their config.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 
 from zerokit.patches import Patch, put, wrap
 from zerokit.rehearsal.errors import RehearsalGap
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 CHECKPOINT = "rehearsed.safetensors"
-"""The name that the checkpoint without values goes by; transformers tells formats by the ending."""
+"""The name of the checkpoint without values; transformers recognizes formats by the ending."""
 
 _MODELING = "transformers.modeling_utils"
 _RESOLVE_FILES = Patch(
@@ -84,7 +85,7 @@ class _Checkpoint:
 
 
 def made_up_tensor(shape: tuple[int, ...], dtype: Any, device: str = "cpu") -> Any:
-    """A tensor whose values nobody knows; on the host it takes no memory."""
+    """A tensor without values; on the host it takes no memory."""
     import torch
 
     from zerokit.rehearsal.native.backend import backend
@@ -110,8 +111,9 @@ def tensors_of(model: Any) -> Iterator[tuple[str, tuple[tuple[int, ...], Any]]]:
         yield name, (shape, stored if tensor.is_floating_point() and stored is not None else tensor.dtype)
 
 
-def install() -> None:
-    """Replace what reads files in `transformers.modeling_utils`, and refuse one model on several GPUs."""
+@stand_in("from_pretrained", "safe_open", "ModelMixin", "dispatch_model")
+def install(setup: RankSetup) -> None:
+    """Replace the readers of files in transformers and diffusers, and refuse one model on several GPUs."""
     loading: list[Any] = []
 
     def open_safely(
@@ -151,15 +153,15 @@ def install() -> None:
 
     # A model that is given its weights has no files.
     put(_RESOLVE_FILES, lambda *_, **__: ([CHECKPOINT], None))
-    wrap(_FROM_PRETRAINED, _given_its_weights)
+    wrap(_FROM_PRETRAINED, _with_given_weights)
     wrap(_SAFE_OPEN, open_safely)
     wrap(_LOAD_STATE_DICT, load_dict)
     wrap(_LOAD_PRETRAINED, load)
-    wrap(_OF_DIFFUSERS, made_of_its_config)
+    wrap(_OF_DIFFUSERS, build_from_config)
     wrap(_DISPATCH, _refuse_several_gpus)
 
 
-def _given_its_weights(
+def _with_given_weights(
     from_pretrained: Any, cls: Any, pretrained_model_name_or_path: Any, *arguments: Any, **given: Any
 ) -> Any:
     """A model of the config at a path, which has no files: its weights are given."""
@@ -183,7 +185,7 @@ def _given_its_weights(
     return made
 
 
-def made_of_its_config(
+def build_from_config(
     from_pretrained: Any, cls: Any, pretrained_model_name_or_path: Any, **given: Any
 ) -> Any:
     """A model of diffusers as it is when it has been loaded; one that is quantized or spread has to load."""
@@ -201,14 +203,14 @@ def made_of_its_config(
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if tensor.is_floating_point() and not set(name.split(".")).intersection(kept):
             tensor.data = tensor.data.to(dtype)
-    told: dict[str, list[str]] = {
+    info: dict[str, list[str]] = {
         name: [] for name in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
     }
-    return (model.eval(), told) if given.get("output_loading_info") else model.eval()
+    return (model.eval(), info) if given.get("output_loading_info") else model.eval()
 
 
 def _refuse_several_gpus(dispatch: Any, model: Any, device_map: Any, *arguments: Any, **given: Any) -> Any:
-    """Stop where accelerate would spread a model over GPUs of which the rehearsal follows one."""
+    """Stop where accelerate would spread a model over GPUs: the rehearsal follows one."""
     gpus = {str(device).removeprefix("cuda:") for device in device_map.values()} - {"cpu", "disk", "meta"}
     if len(gpus) > 1:
         raise RehearsalGap(

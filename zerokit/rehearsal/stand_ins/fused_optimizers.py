@@ -1,9 +1,9 @@
-"""Stand-ins for DeepSpeed's fused CUDA optimizers: fused_adam, fused_lion, fused_lamb.
+"""DeepSpeed's fused CUDA optimizers: fused_adam, fused_lion, fused_lamb.
 
-Signatures are those of the pybind definitions (csrc/adam/fused_adam_frontend.cpp,
+Signatures follow the pybind definitions (csrc/adam/fused_adam_frontend.cpp,
 csrc/lion/fused_lion_frontend.cpp, csrc/lamb/fused_lamb_cuda.cpp); none names its arguments, so they are
 positional only. The Adam and Lion kernels update in place and allocate nothing. Tensors must be on
-`device_type`, which only a run without the virtual device sets to anything but "cuda".
+`device_type`, which is "cuda" unless a run without the virtual device sets it.
 """
 
 from __future__ import annotations

@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from zerokit.patches import Patch, put, wrap
-from zerokit.rehearsal.native.backend import Backend
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _GENERATE = Patch("transformers.generation.utils:GenerationMixin", "generate", "see the phase forward")
 _CRITERIA = {"EosTokenCriteria": "4.40", "StopStringCriteria": "4.41", "ConfidenceCriteria": "4.45"}
-"""What ends a sequence by its values, and the first transformers that has it."""
+"""Criteria that end a sequence by its values, and the first transformers release with each."""
 _ENDS_BY_VALUE = tuple(
     Patch(f"transformers.generation.stopping_criteria:{name}", "__call__", "run to the maximum length", since)
     for name, since in _CRITERIA.items()
 )
 
 
-def install(backend: Backend) -> None:
+@stand_in("transformers.GenerationMixin.generate")
+def install(setup: RankSetup) -> None:
     """Watch and steer transformers' `generate`, once it is imported."""
+    backend = setup.rank.backend
 
     def watched(generate: Any, model: Any, *arguments: Any, **given: Any) -> Any:
         around = backend.phase

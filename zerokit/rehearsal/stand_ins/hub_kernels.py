@@ -1,13 +1,14 @@
-"""Kernels of the Hub, by the package `kernels`: those of flash attention as the packages' stand-ins.
+"""Kernels of the Hub (package `kernels`): flash attention gets the stand-ins of the packages.
 
-The Hub has them built for CUDA, which a machine without a GPU can neither choose nor load. Other kernels are
-loaded as they are, so that those of Triton alone are launched. A script may go on without one that cannot be
-loaded, by what it falls back to; so the report names it.
+The Hub builds them for CUDA, and a machine without a GPU can neither choose nor load one. Other kernels are
+loaded as they are: those that are written in Triton are launched. A script may fall back if a kernel cannot
+be loaded, so the report names it.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable
 from types import ModuleType
@@ -15,6 +16,8 @@ from typing import Any
 
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.errors import script_line
+from zerokit.rehearsal.stand_ins.context import rank_context
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _GET_LATEST = Patch("kernels", "get_kernel", "stand in for flash attention of the Hub", until="0.15")
 _GET = Patch("kernels", "get_kernel", "stand in for flash attention of the Hub", since="0.15")
@@ -25,32 +28,41 @@ _VERSIONS = {
     "flash-attn3": 3,
     "flash-attention-3": 3,
     "vllm-flash-attn3": 3,
+    "flash-attn4": 4,
 }
 """Which flash attention a repository holds, by its name without the owner's."""
 
-_not_loaded: dict[str, str] = {}
-"""Kernels that could not be loaded, and why."""
-_lacking: dict[str, str] = {}
-"""Names that a script looks for in a stand-in and that it lacks, and the line."""
+
+class HubKernels:
+    """Kernels and names that a script could not get."""
+
+    def __init__(self) -> None:
+        self.not_loaded: dict[str, str] = {}
+        """Kernels that could not be loaded, and why."""
+        self.lacking: dict[str, str] = {}
+        """Names that a script looks for in a stand-in and that it lacks, and the line."""
+
+    def warnings(self) -> list[str]:
+        """A line for each kernel that could not be loaded, and for each name that a stand-in lacks."""
+        otherwise = "what the script does without it may take other memory than on the cluster"
+        kernels = [f"kernel {name} could not be loaded here ({why})" for name, why in self.not_loaded.items()]
+        names = [
+            f"kernel may have {name}, and its stand-in does not ({line})"
+            for name, line in self.lacking.items()
+        ]
+        return [f"the Hub's {what}: {otherwise}" for what in kernels + names]
 
 
-def install() -> None:
-    """Answer what a script asks of the Hub's kernels, where the package is installed."""
+@stand_in("kernels.get_kernel", "kernels.has_kernel")
+def install(setup: RankSetup) -> None:
+    """Replace the functions of the package `kernels`, if it is installed."""
     wrap(_GET_LATEST, _kernel)
     wrap(_GET, _pinned_kernel)
     wrap(_HAS, lambda has, repo_id, *given, **named: _is_known(repo_id) or has(repo_id, *given, **named))
 
 
-def not_loaded() -> list[str]:
-    """A warning for each kernel that could not be loaded, and for what one lacks that is stood in for."""
-    otherwise = "what the script does without it may take other memory than on the cluster"
-    kernels = [f"kernel {name} could not be loaded here ({why})" for name, why in _not_loaded.items()]
-    names = [f"kernel may have {name}, and its stand-in does not ({line})" for name, line in _lacking.items()]
-    return [f"the Hub's {what}: {otherwise}" for what in kernels + names]
-
-
 def _pinned_kernel(get: Any, repo_id: str, *given: Any, **named: Any) -> Any:
-    """Where a version or a revision must be named, let the package say so."""
+    """Let the package report a missing version or revision."""
     is_pinned = bool(given) or any(named.get(word) is not None for word in ("revision", "version"))
     return _kernel(get, repo_id, *given, **named) if is_pinned else get(repo_id, **named)
 
@@ -61,7 +73,9 @@ def _kernel(get: Any, repo_id: str, *given: Any, **named: Any) -> Any:
     try:
         return get(repo_id, *given, **named)
     except Exception as error:
-        _not_loaded[repo_id] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        rank_context().state(HubKernels).not_loaded[repo_id] = (
+            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        )
         raise
 
 
@@ -74,21 +88,20 @@ def _name(repo_id: str) -> str:
 
 
 class _Kernel(ModuleType):
-    """A module of a kernel. What it lacks a script may look for, or fail of: neither is the cluster's way."""
+    """A kernel's module. It notes names that it lacks: on the cluster the script may find them."""
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__"):
-            _lacking.setdefault(f"{self.__name__}.{name}", script_line())
+            lacking = rank_context().state(HubKernels).lacking
+            lacking.setdefault(f"{self.__name__}.{name}", script_line())
         raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'", name=name, obj=self)
 
 
 @functools.cache
 def flash_attention(repo_id: str) -> ModuleType:
     """The module that a repository of flash attention holds."""
-    from zerokit.rehearsal.stand_ins import flash_attention_2, flash_attention_3
-
     name = _name(repo_id)
-    source = flash_attention_3 if _VERSIONS[name] == 3 else flash_attention_2
+    source = importlib.import_module(f"zerokit.rehearsal.stand_ins.flash_attention_{_VERSIONS[name]}")
     functions = {word: getattr(source, word) for word in source.__all__}
     if name == "vllm-flash-attn3":
         functions = {word: _with_sinks(function) for word, function in functions.items()}
@@ -96,8 +109,8 @@ def flash_attention(repo_id: str) -> ModuleType:
     interface = _Kernel(f"{kernel.__name__}.flash_attn_interface")
     interface.__dict__.update(functions)
     kernel.__dict__.update(functions, flash_attn_interface=interface)
-    if source is flash_attention_2:
-        kernel.__dict__.update(fwd=flash_attention_2.fwd, varlen_fwd=flash_attention_2.varlen_fwd)
+    if _VERSIONS[name] == 2:
+        kernel.__dict__.update(fwd=source.fwd, varlen_fwd=source.varlen_fwd)
     return kernel
 
 

@@ -1,8 +1,8 @@
-"""The command `nvidia-smi`, by which scripts write down what they run on, and look for GPUs.
+"""The command `nvidia-smi`, which scripts run to log the GPU or to look for GPUs.
 
-It comes first in PATH, whether or not the machine has one. Names, counts and memory are the virtual device's
-before anything runs on it. This file is the command as well, for which it imports the
-standard library alone.
+It comes first in PATH, also on a machine that has one. Names, counts and memory are the virtual device's
+before anything runs on it. This file is also the program that runs, so it imports the standard library
+alone.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ DRIVER_VERSION = "570.86.15"
 CUDA_VERSION = (12, 8)
 
 _UNITS = {"memory": "MiB", "utilization": "%"}
-"""Of what is asked by ``--query-gpu``, by the first word of its name."""
+"""Units of ``--query-gpu`` fields, by the first word of the field."""
 
 
 def uuid(index: int) -> str:
-    """What the driver calls the GPU with that index."""
+    """The driver's name of the GPU with that index."""
     return f"GPU-{index:08d}"
 
 
@@ -47,7 +47,7 @@ def install(folder: Path, *, name: str, total_bytes: int, capability: tuple[int,
 
 
 def answer(words: list[str], name: str, total_mib: int, capability: str, count: int) -> str:
-    """What the command prints.
+    """The command's output.
 
     Args:
         words: what it is called with.
@@ -99,7 +99,7 @@ def answer(words: list[str], name: str, total_mib: int, capability: str, count: 
 
 
 def _options(words: list[str]) -> dict[str, str]:
-    """Each option with what it is given, by ``=`` or as the next word."""
+    """Options and their values, after ``=`` or as the next word."""
     found: dict[str, str] = {}
     last = ""
     for word in words:

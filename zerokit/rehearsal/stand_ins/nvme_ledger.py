@@ -1,9 +1,11 @@
-"""What a run would hold on NVMe, and the bytes it moves there and back."""
+"""The files that a run would have on NVMe, and the bytes that it would write and read."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from zerokit.rehearsal.stand_ins.context import rank_context
 
 
 @dataclass
@@ -37,7 +39,7 @@ class NvmeLedger:
         self.folders.update(str(each) for each in (folder, *folder.parents))
 
     def remove_folder(self, path: str) -> None:
-        """Forgets `path`, what is below it, and the files there."""
+        """Removes `path`, its subfolders and their files."""
         root = Path(path).absolute()
         self.folders = {each for each in self.folders if not Path(each).is_relative_to(root)}
         self.file_bytes = {
@@ -66,3 +68,8 @@ class NvmeLedger:
         self.file_bytes.clear()
         self.folders.clear()
         self.written_bytes = self.read_bytes = 0
+
+
+def nvme_ledger() -> NvmeLedger:
+    """The files of this rank and the bytes moved."""
+    return rank_context().state(NvmeLedger)

@@ -1,8 +1,8 @@
-"""The module `pynvml` (the package nvidia-ml-py), by which scripts ask the driver how full the GPU is.
+"""The module `pynvml` (package nvidia-ml-py), which scripts use to ask the driver about the GPU.
 
-It is there whether or not the package is installed, which the report says. Names, counts and memory are the
-virtual device's, which draws no power and runs nothing; what else a GPU tells, this one does not support. A
-script may do without, and one that fails of it does not on the cluster (`worker.failures`).
+It is available even if the package is not installed; then the report says so. Names, counts and memory are
+the virtual device's, which draws no power and runs nothing. Other questions raise NVMLError_NotSupported; a
+script that fails because of that would not fail on the cluster (:mod:`zerokit.rehearsal.worker.failures`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from typing import Any, NoReturn
 from zerokit.rehearsal.call_sites import is_of_script
 from zerokit.rehearsal.devices import VirtualDevice
 from zerokit.rehearsal.errors import script_line
+from zerokit.rehearsal.stand_ins import nvidia_smi
+from zerokit.rehearsal.stand_ins.context import rank_context
 from zerokit.rehearsal.stand_ins.nvidia_smi import CUDA_VERSION, DRIVER_VERSION, uuid
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 NAME = "pynvml"
 
 
 class NVMLError(Exception):
-    """What the driver's calls raise."""
+    """The error of the driver's calls."""
 
 
 class NVMLNotSupportedError(NVMLError):
@@ -33,27 +36,47 @@ class NVMLNotSupportedError(NVMLError):
         return "Not Supported"
 
 
-_asked: dict[str, None] = {}
-"""Lines of the script that begin to ask NVML."""
+class NvmlUse:
+    """Where the script asks NVML."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, None] = {}
+
+    def warnings(self) -> list[str]:
+        """A line if the script asks by a package that is not installed here."""
+        if not self.lines or importlib.machinery.PathFinder.find_spec(NAME) is not None:
+            return []
+        return [
+            f"{NAME} (nvidia-ml-py), which the script asks ({next(iter(self.lines))}), is not installed "
+            "here: see that the cluster has it"
+        ]
 
 
-def not_installed() -> list[str]:
-    """A warning if the script asks by a package that is not installed here."""
-    if not _asked or importlib.machinery.PathFinder.find_spec(NAME) is not None:
-        return []
-    return [
-        f"{NAME} (nvidia-ml-py), which the script asks ({next(iter(_asked))}), is not installed here: "
-        "see that the cluster has it"
-    ]
+@stand_in("pynvml", "nvidia-smi", in_real_runs=True)
+def install(setup: RankSetup) -> None:
+    """Put the module and the command in place, once torch is imported, which would ask for indices."""
+    import torch
+
+    device, visible = setup.device, setup.local_ranks
+    install_module(device, visible, torch.cuda.mem_get_info)
+    nvidia_smi.install(
+        setup.generated / "commands",
+        name=device.name,
+        total_bytes=device.total_bytes,
+        capability=device.capability,
+        visible=visible,
+    )
 
 
-def install(device: VirtualDevice, visible: int, free_and_total: Callable[[], tuple[int, int]]) -> None:
-    """Put the module in place, once torch has been imported, which would ask it for indices.
+def install_module(
+    device: VirtualDevice, visible: int, free_and_total: Callable[[], tuple[int, int]]
+) -> None:
+    """Put the module in place.
 
     Args:
-        device: what each GPU is said to be.
+        device: the model of each GPU.
         visible: GPUs of the node.
-        free_and_total: bytes of the GPU, of which there is one.
+        free_and_total: bytes of one GPU.
     """
     module = ModuleType(NAME, __doc__)
     module.__spec__ = importlib.machinery.ModuleSpec(NAME, None, origin=__file__)
@@ -82,7 +105,7 @@ def _answers(
 
     def begin(*_: Any) -> None:
         if is_of_script(sys._getframe(1).f_code.co_filename):  # libraries do without it
-            _asked.setdefault(script_line())
+            rank_context().state(NvmlUse).lines.setdefault(script_line())
 
     def nothing(*_: Any) -> None: ...
 
@@ -121,7 +144,7 @@ _AFFINITIES = ("nvmlDeviceGetCpuAffinity", "nvmlDeviceGetCpuAffinityWithinScope"
 
 
 def _own_processors(words: int) -> list[int]:
-    """Those that this process may run on, as bits of so many words of 64, the lowest first."""
+    """The CPUs of this process, as bits of so many 64-bit words, the lowest first."""
     mask = sum(1 << processor for processor in os.sched_getaffinity(0))
     return [mask >> 64 * word & 2**64 - 1 for word in range(words)]
 

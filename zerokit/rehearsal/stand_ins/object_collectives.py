@@ -1,4 +1,4 @@
-"""Python objects that ranks hand each other: the collectives of torch.distributed for them."""
+"""Collectives of torch.distributed for Python objects, exchanged between the rehearsed ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SCATTERS = [Patch(owner, "scatter_object_list", _PURPOSE) for owner in OWNERS]
 
 
 class ObjectCollectives:
-    """Stands in for them; arguments are as torch.distributed's.
+    """Replaces these collectives; arguments are as in torch.distributed.
 
     Args:
         exchange: through which the ranks that are rehearsed hear each other. Where this rank is rehearsed by
@@ -54,13 +54,13 @@ class ObjectCollectives:
     ) -> None:
         ranks = _ranks(group)
         root = _root(ranks, src, group_src)
-        told = self._share(group, ranks, "broadcast_object_list", object_list, by=[root], to=ranks)
-        object_list[:] = told.get(root, object_list)
+        objects = self._share(group, ranks, "broadcast_object_list", object_list, by=[root], to=ranks)
+        object_list[:] = objects.get(root, object_list)
 
     def all_gather(self, object_list: list[Any], obj: Any, group: Any = None) -> None:
         ranks = _ranks(group)
-        told = self._share(group, ranks, "all_gather_object", obj, by=ranks, to=ranks)
-        object_list[:] = [told.get(rank, obj) for rank in ranks]
+        objects = self._share(group, ranks, "all_gather_object", obj, by=ranks, to=ranks)
+        object_list[:] = [objects.get(rank, obj) for rank in ranks]
 
     def gather(
         self,
@@ -72,9 +72,9 @@ class ObjectCollectives:
     ) -> None:
         ranks = _ranks(group)
         root = _root(ranks, dst, group_dst)
-        told = self._share(group, ranks, "gather_object", obj, by=ranks, to=[root])
+        objects = self._share(group, ranks, "gather_object", obj, by=ranks, to=[root])
         if object_gather_list is not None:
-            object_gather_list[:] = [told.get(rank, obj) for rank in ranks]
+            object_gather_list[:] = [objects.get(rank, obj) for rank in ranks]
 
     def scatter(
         self,
@@ -86,11 +86,11 @@ class ObjectCollectives:
     ) -> None:
         ranks = _ranks(group)
         root = _root(ranks, src, group_src)
-        told = self._share(
+        objects = self._share(
             group, ranks, "scatter_object_list", scatter_object_input_list, by=[root], to=ranks
         )
-        if told.get(root) is not None:
-            scatter_object_output_list[0] = told[root][ranks.index(self._exchange.rank)]
+        if objects.get(root) is not None:
+            scatter_object_output_list[0] = objects[root][ranks.index(self._exchange.rank)]
 
     def _share(
         self, group: Any, ranks: Ranks, operation: str, value: Any, *, by: Sequence[int], to: Sequence[int]
@@ -98,14 +98,14 @@ class ObjectCollectives:
         own = self._exchange.rank
         if own not in ranks:
             return {}
-        told = self._exchange.share(
+        objects = self._exchange.share(
             ranks,
             operation,
             value if own in by else UNKNOWN,
             of=by if own in to else (),
             number=getattr(group, "number", 0),
         )
-        return {**told, own: value} if own in by else told
+        return {**objects, own: value} if own in by else objects
 
 
 def _ranks(group: Any) -> Ranks:

@@ -1,7 +1,7 @@
-"""Fills DeepSpeed's table of loaded ops with stand-ins, and keeps it from ever starting a compiler.
+"""Fills DeepSpeed's table of loaded ops with stand-ins, so that DeepSpeed never starts a compiler.
 
 `OpBuilder.load` (deepspeed/ops/op_builder/builder.py) looks in `OpBuilder._loaded_ops` first, so DeepSpeed's
-own Python classes (FusedAdam, DeepSpeedCPUAdam, the NVMe swappers, ...) run as they are.
+own Python classes (FusedAdam, DeepSpeedCPUAdam, the NVMe swappers, ...) run unchanged.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from zerokit.rehearsal.stand_ins import async_io, superoffload_process, zenflow_
 from zerokit.rehearsal.stand_ins.arithmetic import stand_in_module
 from zerokit.rehearsal.stand_ins.cpu_optimizers import cpu_adagrad, cpu_adam, cpu_lion
 from zerokit.rehearsal.stand_ins.fused_optimizers import fused_adam, fused_lamb, fused_lion
-from zerokit.rehearsal.stand_ins.page_locked import PageLockedAllocator, torch_pinned
+from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
+from zerokit.rehearsal.stand_ins.page_locked import PageLockedAllocator, locked_by, torch_pinned
 from zerokit.rehearsal.stand_ins.quantizers import fp_quantizer, quantizer
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _GAP_HINTS = {
     "dc": 'Set "compile": {"deepcompile": false} in the ds_config',
@@ -57,8 +59,19 @@ _SWAP_FOLDERS = [
 ]
 
 
-def install(*, compute: bool, allocate: PageLockedAllocator = torch_pinned) -> None:
-    """Puts the stand-ins in place as DeepSpeed is imported; what was there under the same names is replaced.
+@stand_in(
+    *("OpBuilder", "FusedAdam", "FusedLion", "FusedLamb", "DeepSpeedCPUAdam", "DeepSpeedCPULion"),
+    *("DeepSpeedCPUAdagrad", "quantizer", "fp_quantizer", "async_io", "gds", "pin_memory", "ZenFlow"),
+    "SuperOffload",
+    in_real_runs=True,
+)
+def install(setup: RankSetup) -> None:
+    """Put the stand-ins in place as DeepSpeed is imported."""
+    install_ops(compute=setup.computes, allocate=locked_by(setup.rank.backend))
+
+
+def install_ops(*, compute: bool, allocate: PageLockedAllocator = torch_pinned) -> None:
+    """Puts the stand-ins in place as DeepSpeed is imported, also over ops that are loaded already.
 
     Args:
         compute: False for a rehearsal: what the real ops allocate is allocated, nothing is calculated and no
@@ -141,7 +154,7 @@ class _LedgerFolders:
         return getattr(self._module, name)
 
     def makedirs(self, path: str, mode: int = 0o777, exist_ok: bool = False) -> None:
-        async_io.ledger().make_folder(path)
+        nvme_ledger().make_folder(path)
 
     def rmtree(self, path: str, ignore_errors: bool = False) -> None:
-        async_io.ledger().remove_folder(path)
+        nvme_ledger().remove_folder(path)

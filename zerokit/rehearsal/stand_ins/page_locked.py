@@ -1,7 +1,7 @@
 """Host memory that DeepSpeed locks itself (``mlock``) instead of asking CUDA for pinned memory.
 
-csrc/pin_memory/deepspeed_pin_tensor.cpp: each tensor is allocated with ``posix_memalign`` and ``mlock`` at
-exactly its size, and lives until it is freed by address, whether or not Python still holds the tensor.
+csrc/pin_memory/deepspeed_pin_tensor.cpp allocates each tensor with ``posix_memalign`` and ``mlock`` at
+exactly its size. It lives until it is freed by address, whether or not Python still holds the tensor.
 torch's own pinned memory is different: rounded up to a power of two, and kept in a cache when freed.
 """
 
@@ -71,7 +71,7 @@ class PageLockedMemory:
 class PinHandle:
     """`pin_handle` of csrc/pin_memory/py_ds_pin_memory.cpp."""
 
-    _memory = PageLockedMemory()
+    _memory: PageLockedMemory
 
     def new_cpu_locked_tensor(self, num_elem: int, example_tensor: Tensor) -> Tensor:
         return self._memory.new(num_elem, example_tensor.dtype)

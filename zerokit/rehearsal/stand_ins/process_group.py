@@ -1,10 +1,10 @@
-"""A process group of one process that answers for all ranks, and writes every collective down.
+"""A process group of one process that answers for all ranks and records every collective.
 
-Integers, and small tensors that one rank hands to others, are exchanged with the ranks that are rehearsed at
-the same time. In all else the other ranks are taken to hold what this rank holds: a sum over N ranks is N
-times the own value, a gather is N copies. That keeps the bookkeeping of DeepSpeed, accelerate and
-transformers right (sizes, flags, averages) at any world size, at a cost that does not grow with it. Large
-made-up tensors are not touched.
+Integers, and small tensors that one rank sends to others, are exchanged with the ranks that are rehearsed at
+the same time. Otherwise the other ranks are assumed to hold the same values as this rank: a sum over N ranks
+is N times the own value, a gather is N copies. That keeps the bookkeeping of DeepSpeed, accelerate and
+transformers right (sizes, flags, averages) at any world size, at constant cost. Large tensors with made-up
+values are not touched.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from zerokit.rehearsal.ranks.exchange import UNKNOWN, Awaited, Exchange
 from zerokit.rehearsal.ranks.groups import Groups
 from zerokit.rehearsal.ranks.roles import Ranks
 from zerokit.rehearsal.stand_ins.collective_results import Received, copy, done, flatten, operation_of
-from zerokit.rehearsal.stand_ins.small_tensors import (
-    carries_values,
+from zerokit.rehearsal.stand_ins.exchanged_tensors import (
+    from_bytes,
     has_values,
-    reduced,
-    unpacked,
-    values_of,
-    what,
+    is_exchanged,
+    reduce_values,
+    size_and_dtype,
+    to_bytes,
 )
 from zerokit.rehearsal.watching.traffic import Traffic
 
@@ -51,7 +51,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         size: of the group.
         traffic: where the calls are written down.
         exchange: with the ranks that are rehearsed at the same time; None if the group really talks.
-        groups: told when groups are in use.
+        groups: notified when groups are in use.
     """
 
     number = 0
@@ -80,7 +80,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
             self._groups.publish()
         if self._exchange is not None and name not in ("send", "recv"):
             size = f" of {_size(tensors):,} bytes" if name in _OF_ONE_SIZE else ""
-            # Options of older torch do not tell, and no option at all says that nobody waits.
+            # Options of older torch lack it, and without options no caller waits.
             is_async = getattr(opts, "asyncOp", True)
             self._exchange.record_call(self._ranks, name + size, number=self.number, is_async=is_async)
 
@@ -89,7 +89,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
     def _ranks(self) -> Ranks:
         return tuple(dist.get_process_group_ranks(self))
 
-    def _told(
+    def _exchange_values(
         self,
         name: str,
         tensor: torch.Tensor,
@@ -99,26 +99,26 @@ class VirtualProcessGroup(dist.ProcessGroup):
         value: Any = None,
         opts: Any = None,
     ) -> dict[int, Any]:
-        """What the ranks of the group hold, by place in it; without those that nobody can tell.
+        """The values of the group's ranks, by place in the group; without those that are not known.
 
         Args:
             name: the collective.
             tensor: what it is called with.
             by: the place of the one rank whose value is wanted; None for all.
             to: the place of the one rank that wants them; None for all.
-            value: to tell in place of that of `tensor`.
+            value: to send in place of that of `tensor`.
             opts: of the call, as torch hands them over.
         """
         exchange = self._exchange
         if exchange is None or not exchange.is_active or self._size == 1:
             return {}
-        if not carries_values(tensor, from_one=by is not None):
+        if not is_exchanged(tensor, from_one=by is not None):
             return {}
         is_asked = by is None or by == self._rank
-        own = UNKNOWN if not is_asked else values_of(tensor) if value is None else value
+        own = UNKNOWN if not is_asked else to_bytes(tensor) if value is None else value
         of = () if to is not None and to != self._rank else None if by is None else (self._ranks[by],)
-        call = f"{name} of {what(tensor)}" if name in _OF_ONE_SIZE else name
-        told = exchange.share(
+        call = f"{name} of {size_and_dtype(tensor)}" if name in _OF_ONE_SIZE else name
+        values = exchange.share(
             self._ranks,
             call,
             own,
@@ -127,7 +127,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
             is_async=getattr(opts, "asyncOp", False),
         )
         places = {rank: place for place, rank in enumerate(self._ranks)}
-        return {places[rank]: held for rank, held in told.items() if rank in places}
+        return {places[rank]: held for rank, held in values.items() if rank in places}
 
     # ---- what torch asks of a group
     def size(self) -> int:
@@ -157,14 +157,14 @@ class VirtualProcessGroup(dist.ProcessGroup):
         return self.pg_name
 
     # ---- reductions
-    def _reduce(self, tensor: torch.Tensor, operation: Any, told: dict[int, Any] | None = None) -> None:
+    def _reduce(self, tensor: torch.Tensor, operation: Any, values: dict[int, Any] | None = None) -> None:
         if not has_values(tensor):
             return
         with torch.no_grad():
-            if told and self._rank in told:
-                own = told[self._rank]
-                held = [told.get(place, own) for place in range(self._size)]
-                tensor.copy_(reduced(tensor, held, operation))
+            if values and self._rank in values:
+                own = values[self._rank]
+                held = [values.get(place, own) for place in range(self._size)]
+                tensor.copy_(reduce_values(tensor, held, operation))
                 return
             if operation == dist.ReduceOp.SUM:
                 tensor.mul_(self._size)
@@ -175,8 +175,8 @@ class VirtualProcessGroup(dist.ProcessGroup):
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         self._note("all_reduce", tensors, opts)
         for tensor in tensors:
-            told = self._told("all_reduce", tensor, opts=opts)
-            self._reduce(tensor, operation_of(opts), told)
+            values = self._exchange_values("all_reduce", tensor, opts=opts)
+            self._reduce(tensor, operation_of(opts), values)
         return done(tensors)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
@@ -186,9 +186,9 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._note("reduce", tensors, opts)
         root = getattr(opts, "rootRank", 0)
         for tensor in tensors:
-            told = self._told("reduce", tensor, to=root, opts=opts)
+            values = self._exchange_values("reduce", tensor, to=root, opts=opts)
             if self._rank == root:
-                self._reduce(tensor, operation_of(opts), told)
+                self._reduce(tensor, operation_of(opts), values)
         return done(tensors)
 
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
@@ -218,17 +218,17 @@ class VirtualProcessGroup(dist.ProcessGroup):
     # ---- gathers
     def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         self._note("all_gather", [output], opts)
-        told = self._told("all_gather_into_tensor", source, opts=opts)
+        values = self._exchange_values("all_gather_into_tensor", source, opts=opts)
         if has_values(output) and output.numel():
             output.view(self._size, -1).copy_(source.reshape(1, -1).expand(self._size, -1))
-            self._fill(list(output.view(self._size, -1)), told)
+            self._fill(list(output.view(self._size, -1)), values)
         return done(output)
 
-    def _fill(self, parts: Sequence[torch.Tensor], told: dict[int, Any]) -> None:
-        """Put what other ranks hold in their parts."""
-        for place, held in told.items():
+    def _fill(self, parts: Sequence[torch.Tensor], values: dict[int, Any]) -> None:
+        """Copy the known values of other ranks into their parts."""
+        for place, held in values.items():
             if place != self._rank and held is not UNKNOWN:
-                parts[place].copy_(unpacked(parts[place], held))
+                parts[place].copy_(from_bytes(parts[place], held))
 
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], sources: list[torch.Tensor], opts: Any = None
@@ -243,11 +243,11 @@ class VirtualProcessGroup(dist.ProcessGroup):
         for parts, source in zip(outputs, sources, strict=True):
             self._note("all_gather", parts, opts)
             flatten(parts)
-            told = self._told("all_gather", source, opts=opts)
+            values = self._exchange_values("all_gather", source, opts=opts)
             if has_values(source):
                 for part in parts:
                     copy(part, source)
-                self._fill(parts, told)
+                self._fill(parts, values)
         return done(outputs)
 
     def allgather_coalesced(self, outputs: Any, sources: list[torch.Tensor], opts: Any = None) -> Any:
@@ -259,11 +259,11 @@ class VirtualProcessGroup(dist.ProcessGroup):
 
     def gather(self, outputs: list[list[torch.Tensor]], sources: list[torch.Tensor], opts: Any = None) -> Any:
         self._traffic.add("gather", _size(sources) * self._size, self._size)
-        told = self._told("gather", sources[0], to=getattr(opts, "rootRank", 0), opts=opts)
+        values = self._exchange_values("gather", sources[0], to=getattr(opts, "rootRank", 0), opts=opts)
         for parts in outputs:
             for part in parts:
                 copy(part, sources[0])
-            self._fill(parts, told)
+            self._fill(parts, values)
         return done(outputs)
 
     # ---- the rest
@@ -271,26 +271,26 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._note("broadcast", tensors, opts)
         root = getattr(opts, "rootRank", 0)
         for tensor in tensors:
-            self._take(tensor, self._told("broadcast", tensor, by=root, opts=opts), root)
+            self._take(tensor, self._exchange_values("broadcast", tensor, by=root, opts=opts), root)
         return done(tensors)
 
-    def _take(self, tensor: torch.Tensor, told: dict[int, Any], place: int) -> None:
-        """Put what the rank at `place` holds into `tensor`, if that is another one and it is known."""
-        if told.get(place, UNKNOWN) is not UNKNOWN and place != self._rank:
+    def _take(self, tensor: torch.Tensor, values: dict[int, Any], place: int) -> None:
+        """Copy the values of the rank at `place` into `tensor`, if it is another rank and they are known."""
+        if values.get(place, UNKNOWN) is not UNKNOWN and place != self._rank:
             with torch.no_grad():
-                tensor.copy_(unpacked(tensor, told[place]))
+                tensor.copy_(from_bytes(tensor, values[place]))
 
     def scatter(
         self, outputs: list[torch.Tensor], sources: list[list[torch.Tensor]], opts: Any = None
     ) -> Any:
         self._traffic.add("scatter", _size(outputs) * self._size, self._size)
         root = getattr(opts, "rootRank", 0)
-        parts = [values_of(part) for part in sources[0]] if sources else None
-        told = self._told("scatter", outputs[0], by=root, value=parts, opts=opts)
+        parts = [to_bytes(part) for part in sources[0]] if sources else None
+        values = self._exchange_values("scatter", outputs[0], by=root, value=parts, opts=opts)
         if sources:
             copy(outputs[0], sources[0][self._rank])
-        elif root in told:
-            self._take(outputs[0], {root: told[root][self._rank]}, root)
+        elif root in values:
+            self._take(outputs[0], {root: values[root][self._rank]}, root)
         return done(outputs)
 
     def alltoall_base(
@@ -306,8 +306,10 @@ class VirtualProcessGroup(dist.ProcessGroup):
             copy(output, source)
         if not source_sizes and not output_sizes:  # with sizes, what each rank hands over is its own
             chunks = list(source.chunk(self._size))
-            told = self._told("all_to_all", source, value=[values_of(chunk) for chunk in chunks], opts=opts)
-            own = {place: held[self._rank] for place, held in told.items()}
+            values = self._exchange_values(
+                "all_to_all", source, value=[to_bytes(chunk) for chunk in chunks], opts=opts
+            )
+            own = {place: held[self._rank] for place, held in values.items()}
             self._fill(list(output.chunk(self._size)), own)
         return done(output)
 
@@ -324,7 +326,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._note("send", tensors)
         if self._exchange is not None and self._exchange.is_active:
             for tensor in tensors:
-                self._exchange.send(self._ranks[destination], tag, what(tensor), values_of(tensor))
+                self._exchange.send(self._ranks[destination], tag, size_and_dtype(tensor), to_bytes(tensor))
         return done(tensors)
 
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> Any:
@@ -332,7 +334,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         exchange = self._exchange
         if exchange is None or not exchange.is_active:
             return Received(lambda: None, source)
-        awaited = [exchange.expect(self._ranks[source], tag, what(tensor)) for tensor in tensors]
+        awaited = [exchange.expect(self._ranks[source], tag, size_and_dtype(tensor)) for tensor in tensors]
         return Received(lambda: self._arrive(tensors, awaited), source)
 
     def _arrive(self, tensors: list[torch.Tensor], awaited: list[Awaited]) -> None:
@@ -341,7 +343,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
             held = self._exchange.wait_for(one)
             if held is not UNKNOWN:
                 with torch.no_grad():
-                    tensor.copy_(unpacked(tensor, held))
+                    tensor.copy_(from_bytes(tensor, held))
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Any:
         """From the rank before this one, for want of an order in which messages would arrive."""

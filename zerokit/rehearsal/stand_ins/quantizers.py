@@ -1,9 +1,8 @@
-"""Stand-ins for the quantizer (ZeRO++ quantised weights and gradients) and fp_quantizer (FP8/FP6 linear
-layers).
+"""DeepSpeed's quantizer (ZeRO++ quantised weights and gradients) and fp_quantizer (FP8/FP6 linear layers).
 
-Signatures and outputs are those of csrc/quantization/pt_binding.cpp and csrc/fp_quantizer/fp_quantize.cpp.
-What they allocate is real; their arithmetic has no stand-in, because it cannot be compared with anything
-without a GPU.
+Signatures and outputs follow csrc/quantization/pt_binding.cpp and csrc/fp_quantizer/fp_quantize.cpp.
+Allocations are real; the arithmetic has no stand-in, because without a GPU there is nothing to compare it
+with.
 """
 
 from __future__ import annotations
@@ -171,7 +170,7 @@ def fp_quantizer(*, compute: bool) -> ModuleType:
 
 
 def _timed(kernel: Callable[P, T]) -> Callable[P, T]:
-    """`kernel`, which reads and writes the tensors that it is given and those that it makes, as one."""
+    """`kernel`, as one kernel that reads its arguments and writes its results."""
 
     @functools.wraps(kernel)
     def launch(*arguments: P.args, **given: P.kwargs) -> T:

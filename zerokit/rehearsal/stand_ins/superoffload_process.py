@@ -1,9 +1,9 @@
 """Runs SuperOffload's optimizer process in this process, one task at a time.
 
-deepspeed/runtime/superoffload/superoffload_utils.py starts a process that steps DeepSpeedCPUAdam on
-sub-groups as their gradients arrive. Its worker function runs here unchanged, on a thread that moves only
-while the training thread waits for it, so that a rehearsal is the same every time and all host memory is
-counted in one process.
+deepspeed/runtime/superoffload/superoffload_utils.py starts a process that steps DeepSpeedCPUAdam on sub-
+groups as their gradients arrive. Its worker function runs here unchanged, on a thread that moves only while
+the training thread waits for it. So a rehearsal is reproducible, and all host memory is counted in one
+process.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LockStep:
         return threading.current_thread() is self._worker
 
     def give_turn(self, *, to_worker: bool) -> None:
-        """Lets the other side run, and returns when it has handed the turn back."""
+        """Lets the other side run, and returns when the turn is back."""
         with self._turn:
             if self._ended:
                 return

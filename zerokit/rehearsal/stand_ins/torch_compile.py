@@ -1,11 +1,10 @@
-"""torch.compile in a rehearsal: Dynamo, AOTAutograd and Inductor run; the kernels that they write do nothing.
+"""torch.compile: Dynamo, AOTAutograd and Inductor run; the kernels that they write do nothing.
 
-What Inductor's generated code allocates between its kernels, and what its partitioner keeps for backward, is
-what a GPU would hold. The kernels are Triton's: they allocate nothing, and are neither compiled nor run;
-where time is rehearsed, they take that of the bytes that they move. A
-graph that Inductor cannot compile here runs as it is written, as does everything without Triton,
-and the report says so.
-Other backends, such as "eager" and "aot_eager", are torch's own affair.
+Inductor's generated code allocates between its kernels, and its partitioner keeps for backward, what a GPU
+would hold. The kernels are Triton's: they allocate nothing, and are neither compiled nor run. With the clock
+they take the time of the bytes that they move. If Inductor cannot compile a graph here, or Triton is not
+installed, the code runs as it is written, and the report says so. Other backends, such as "eager" and
+"aot_eager", are left to torch.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from zerokit.patches import Patch, put, wrap
 from zerokit.rehearsal.errors import RehearsalGap, script_line
 from zerokit.rehearsal.native.backend import backend
+from zerokit.rehearsal.stand_ins.context import rank_context
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.stand_ins.triton_pointers import written_parameters
 from zerokit.rehearsal.timing.rank_time import RankTime, rank_time
 
@@ -58,35 +58,43 @@ _MEASURED = ("max_autotune", "max_autotune_pointwise", "max_autotune_gemm", "coo
 _TEMPLATE = "triton_tem_"
 """In names of kernels that Inductor does not write itself."""
 _GRAPHS = "triton.cudagraphs"
-_INSTALL = "Install triton beside torch: it needs no GPU here"
-
-_notes: dict[str, str] = {}
-"""What was done otherwise than on a GPU, and the line where it was met first."""
-_lines: dict[int, str] = {}
-"""Where each graph was met, by Inductor's number: its backward may be compiled in another thread."""
+_INSTALL = "Install triton with torch: it needs no GPU here"
 
 
-def compiled_otherwise() -> list[str]:
-    """A warning for each way in which what was to be compiled ran otherwise than it would on a GPU."""
-    return [f"torch.compile ({line}): {what}" for what, line in _notes.items()]
+class Compilations:
+    """How compiled code ran differently than on a GPU."""
+
+    def __init__(self) -> None:
+        self.notes: dict[str, str] = {}
+        """What was different, and the first line where it was."""
+        self.lines: dict[int, str] = {}
+        """The line of each graph, by Inductor's number: its backward may be compiled in another thread."""
+
+    def warnings(self) -> list[str]:
+        """A line for each difference in how compiled code ran."""
+        return [f"torch.compile ({line}): {what}" for what, line in self.notes.items()]
 
 
-def install(folder: Path, *, compute: bool) -> None:
+def _note(what: str, line: str) -> None:
+    rank_context().state(Compilations).notes.setdefault(what, line)
+
+
+@stand_in("torch.compile", in_real_runs=True)
+def install(setup: RankSetup) -> None:
     """Have `torch.compile` with Inductor work for the virtual device.
 
-    Args:
-        folder: for what Inductor writes. What it makes for GPUs that are not there must not lie in the
-            caches that real runs read.
-        compute: whether tensors hold values, which kernels that do nothing would lose: then what is to be
-            compiled stays as it is written.
+    Where tensors hold values, which kernels that do nothing would lose, code runs as it is written.
     """
-    if compute or importlib.util.find_spec("triton") is None:
-        wrap(_COMPILE, functools.partial(_as_written, noted=not compute))
+    setup.rank.call_sites.pass_over(setup.generated)
+    if setup.computes or importlib.util.find_spec("triton") is None:
+        wrap(_COMPILE, functools.partial(_run_uncompiled, noted=not setup.computes))
         return
+    # What is made for GPUs that are not there must not lie in the caches that real runs read.
+    folder = setup.generated
     os.environ.update(
         TORCHINDUCTOR_CACHE_DIR=str(folder),
         TRITON_CACHE_DIR=str(folder),
-        TORCHINDUCTOR_COMPILE_THREADS="1",  # processes that would compile kernels, of which there are none
+        TORCHINDUCTOR_COMPILE_THREADS="1",  # no processes that compile kernels
     )
     wrap(_INDUCTOR, _compile_graph)
     wrap(_INNER, _compile_pass)
@@ -98,11 +106,11 @@ def install(folder: Path, *, compute: bool) -> None:
         put(patch, dummy)
 
 
-def _as_written(compile_with: Any, model: Any = None, *, noted: bool, **given: Any) -> Any:
+def _run_uncompiled(compile_with: Any, model: Any = None, *, noted: bool, **given: Any) -> Any:
     if given.get("backend", "inductor") != "inductor":
         return compile_with(model, **given)
     if model is None:
-        return lambda function: _as_written(compile_with, function, noted=noted, **given)
+        return lambda function: _run_uncompiled(compile_with, function, noted=noted, **given)
     if not noted:
         return model
     if isinstance(model, sys.modules["torch"].nn.Module):
@@ -121,7 +129,7 @@ def _as_written(compile_with: Any, model: Any = None, *, noted: bool, **given: A
 
 def _note_that_triton_is_missing() -> None:
     what = "Triton is not installed, so that code ran as it is written, which mostly takes more memory"
-    _notes.setdefault(f"{what}. {_INSTALL}", script_line())
+    _note(f"{what}. {_INSTALL}", script_line())
 
 
 def _empty(size: Any, stride: Any, dtype: Any) -> Any:
@@ -132,7 +140,7 @@ def _empty(size: Any, stride: Any, dtype: Any) -> Any:
 
 def _compile_graph(compile_graph: Any, inductor: Any, graph: Any, inputs: Any, **given: Any) -> Any:
     if inductor.config.pop(_GRAPHS, False):
-        _notes.setdefault("CUDA graphs were left out, with the memory that they keep", script_line())
+        _note("CUDA graphs were left out, with the memory that they keep", script_line())
     for setting in _MEASURED:
         inductor.config.pop(setting, None)
     try:
@@ -143,13 +151,13 @@ def _compile_graph(compile_graph: Any, inductor: Any, graph: Any, inputs: Any, *
 
 
 def _compile_pass(compile_pass: Any, graph: Any, inputs: Any, **given: Any) -> Any:
-    """One pass of a graph: its backward may be compiled when it is run, with nobody to catch what fails.
+    """One pass of a graph: its backward may be compiled when it is run, outside of any handler.
 
     A script may have asked for measurements by Inductor's own settings, too.
     """
     config, line, number = sys.modules["torch._inductor.config"], script_line(), given.get("graph_id")
     if number is not None:
-        line = _lines.setdefault(number, line)
+        line = rank_context().state(Compilations).lines.setdefault(number, line)
     with config.patch({setting: False for setting in _MEASURED if hasattr(config, setting)}):
         try:
             return compile_pass(graph, inputs, **given)
@@ -166,7 +174,7 @@ def _note_that_it_runs_as_written(graph: Any, error: Exception, line: str) -> No
     if any(_NEEDS_INDUCTOR in str(node.target) for node in graph.graph.nodes):
         what = f"torch.compile of {_NEEDS_INDUCTOR} ({reason})"
         raise RehearsalGap(what, where=line) from error
-    _notes.setdefault(
+    _note(
         f"Inductor does not compile a graph here ({reason}), whose memory is that of the code as it is "
         "written",
         line,
@@ -188,7 +196,7 @@ def _launch(kernel: Any, *arguments: Any, **given: Any) -> None:
 
 
 def _take_time(time: RankTime, kernel: Any, arguments: Mapping[str, Any]) -> None:
-    """As if a kernel went through its tensors once, but for those that are larger than what it computes.
+    """The time of reading and writing the kernel's tensors once; of larger ones it reads a part.
 
     Of these, such as the table of an embedding, it reads a part: Inductor's own
     `estimate_kernel_num_bytes` (codegen/simd.py).

@@ -1,8 +1,8 @@
-"""Answers for `torch.cuda`: what a CUDA build would ask the driver is asked of the virtual device.
+"""Answers for `torch.cuda`: the virtual device in place of the CUDA driver.
 
-`torch.cuda` itself stays as it is; what is replaced are the C functions beneath it (`torch._C._cuda_*`) and
-the few Python classes that a CPU build leaves as dummies. On a CUDA build the same replacements keep the real
-GPU out.
+`torch.cuda` itself stays as it is. Replaced are the C functions below it (`torch._C._cuda_*`) and the few
+Python classes that a CPU build leaves as dummies. On a CUDA build the same replacements keep the real GPU
+out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.recording import Space
 
-# Functions of torch._C without `_cuda_`: what is taken note of nowhere, and what has one answer.
+# Functions of torch._C without `_cuda_`: those without effect, and those with one answer.
 _QUIET = (
     *("init", "ipc_collect", "setMemoryFraction", "set_sync_debug_mode"),
     *("resetAccumulatedMemoryStats", "resetPeakHostMemoryStats", "resetAccumulatedHostMemoryStats"),
@@ -72,7 +72,7 @@ _DRIVER = {
 }
 _OTHER_DRIVER = Patch("torch._C", "_cuda_*", "refuse what has no answer", read_by="torch")
 _STREAM_NAMES = {"ExternalStream": "Stream", "stream": "StreamContext"}
-"""What goes by another name in cuda_streams.py."""
+"""Names that differ in cuda_streams.py."""
 _STREAMS = (
     *declare("torch.cuda", "Stream", "ExternalStream", "Event", "StreamContext", purpose="follow the clock"),
     *declare("torch.cuda", "stream", "set_stream", "current_stream", purpose="follow the clock"),
@@ -82,7 +82,7 @@ _STREAMS = (
 
 
 class _Silent:
-    """A namespace whose every function succeeds and does nothing: nvtx ranges, the CUDA runtime.
+    """A namespace of functions that do nothing and succeed: nvtx ranges, the CUDA runtime.
 
     cudaHostRegister, by which DeepSpeed can pin host memory, is among them: the stand-in of DeepSpeed's
     allocator has counted that memory as pinned already.
@@ -136,7 +136,7 @@ _MODULES: dict[Patch, Callable[[_Shown], Any]] = {
     _show("torch.backends.cudnn", "is_acceptable"): lambda _: lambda tensor: False,
     _show("torch.backends.cuda", "is_built"): lambda _: lambda: True,
 }
-"""What `torch.cuda` decides in Python when it starts up."""
+"""Names that `torch.cuda` sets in Python when it is initialized."""
 _VERSION = Patch("torch.version", "cuda", "show the virtual device")
 _PROFILER = Patch("torch.autograd.profiler:profile", "__init__", "profile the host alone")
 _RESIZE = Patch("torch:UntypedStorage", "resize_", "resize storages of the virtual device")
@@ -149,14 +149,13 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
 
     Args:
         backend: the loaded library.
-        device: what the device is said to be.
+        device: the model of the GPU.
         visible: number of devices that the process sees, one for each GPU of its node.
         index: the one of them that is current; the local rank.
     """
-    from zerokit.rehearsal.stand_ins import cuda_streams, nvml
+    from zerokit.rehearsal.stand_ins import cuda_streams
 
     shown = _Shown(backend, device, visible)
-    nvml.install(device, visible, shown.free_and_total)
     _refuse_the_rest()
     for name, answer in _answers(backend, device, visible, index).items():
         put(_DRIVER[name], answer)
@@ -243,10 +242,10 @@ def _answers(backend: Backend, device: VirtualDevice, visible: int, index: int) 
         "getCurrentRawStream": lambda _device=0: backend.current_stream,
         "sleep": sleep,
     }
-    told = {
+    constants = {
         name: _constant(value) for name, value in (dict.fromkeys(_QUIET) | _CONSTANTS | _BEFORE_2_13).items()
     }
-    return told | asked
+    return constants | asked
 
 
 def _constant(value: Any) -> Any:

@@ -1,7 +1,7 @@
-"""TorchScript in a rehearsal: it compiles what stands beneath a replacement, as where nothing is replaced.
+"""TorchScript compiles the original of a function that zerokit has wrapped.
 
-It takes a function's source from what was wrapped, and would look up the names of that source where the
-wrapper was written.
+It takes a function's source from the wrapped function, and would look up the names of that source in the
+wrapper's module.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ from __future__ import annotations
 from typing import Any
 
 from zerokit.patches import Patch, is_original, wrap
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _CLOSURE = Patch(
     "torch._jit_internal", "get_closure", "have TorchScript compile what is beneath a replacement"
 )
 
 
-def install() -> None:
+@stand_in("torch.jit.script", in_real_runs=True)
+def install(setup: RankSetup) -> None:
     """Have `torch.jit.script` take functions that zerokit has wrapped."""
     wrap(_CLOSURE, lambda names_of, function: names_of(_beneath(function)))
 
 
 def _beneath(function: Any) -> Any:
-    """What zerokit wrapped, `function` itself if it is another's."""
+    """The function that zerokit wrapped; `function` itself if another package wrapped it."""
     while is_original(inside := getattr(function, "__wrapped__", None)):
         function = inside
     return function

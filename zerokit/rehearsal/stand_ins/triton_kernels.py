@@ -1,8 +1,8 @@
-"""Triton kernels in a rehearsal: launched, and not run.
+"""Triton kernels: launched, and not run.
 
-Each is launched as all kernels are (launched_kernels.py); triton_pointers.py tells what it writes. Triton's
-own Python runs: heuristics, grids, hooks, and the autotuner, for which all configurations are equally fast,
-so that it takes the first.
+kernel_launches.py launches them; triton_pointers.py finds the arguments that they write. Triton's own Python
+runs: heuristics, grids, hooks and the autotuner. All configurations are equally fast, so the autotuner takes
+the first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 from zerokit.patches import Patch, put, when_imported, wrap
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.native.backend import backend
-from zerokit.rehearsal.stand_ins.launched_kernels import launch, tensors
+from zerokit.rehearsal.stand_ins.kernel_launches import launch, tensors
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.stand_ins.triton_pointers import written_parameters
 from zerokit.units import MIB
 
@@ -31,7 +32,8 @@ _CACHE_BYTES = 256 * MIB
 get_empty_cache_for_benchmark)."""
 
 
-def install() -> None:
+@stand_in("triton", in_real_runs=True)
+def install(setup: RankSetup) -> None:
     """Replace the launch of Triton kernels and the driver under it, where Triton is installed."""
     wrap(_RUN, _launch)
     for measure in _MEASURES:
@@ -48,7 +50,7 @@ def kernel_name(kernel: Any) -> str:
 
 
 class _Launched:
-    """What a launch returns: the compiled kernel, of which there is nothing to ask."""
+    """What a launch returns: the compiled kernel, which has no attributes here."""
 
     def __init__(self, kernel: str) -> None:
         self._kernel = kernel

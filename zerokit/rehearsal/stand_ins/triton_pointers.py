@@ -1,8 +1,8 @@
-"""Which of its arguments a Triton kernel writes, read from its source.
+"""Finds the arguments that a Triton kernel writes, from its source.
 
-A kernel writes through `tl.store`, the atomic operations, and the methods of tensor descriptors, at addresses
-that it works out from its parameters. An address is followed through assignments and through the functions
-that the kernel calls; what cannot be followed is taken to be written.
+A kernel writes through `tl.store`, the atomic operations and the methods of tensor descriptors, at addresses
+that it computes from its parameters. An address is followed through assignments and through the functions
+that the kernel calls. A parameter that cannot be followed counts as written.
 """
 
 from __future__ import annotations
@@ -17,17 +17,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 _WRITES = ("store", "atomic_", "scatter", "shared_to_global")
-"""Parts of the names of what writes to an address, in Triton's language and in Gluon. (A function under
-`@triton.jit` may be named as it likes: that is read.)"""
+"""Parts of the names of operations that write to an address, in Triton's language and in Gluon. (Functions
+under `@triton.jit` may have any name: their source is read.)"""
 _READS = ("load", "gather", "global_to_shared")
-"""The same of what reads. The results of both are values and no addresses."""
+"""Parts of the names of operations that read. The results of both are values and no addresses."""
 _OPAQUE = ("inline_asm", "extern_elementwise")
-"""What runs code of another language, which may write."""
+"""Operations that run code of another language, which may write."""
 
 Names = frozenset[str]
-
-_being_read: set[Callable[..., Any]] = set()
-"""Functions that are being read. One that calls itself, as over a constexpr, comes back here."""
 
 
 def written_parameters(function: Callable[..., Any]) -> Names:
@@ -36,30 +33,32 @@ def written_parameters(function: Callable[..., Any]) -> Names:
     Args:
         function: the Python function under `@triton.jit`.
     """
-    return _effects(function)[0]
+    return _effects(function, frozenset())[0]
 
 
 @functools.cache
-def _effects(function: Callable[..., Any]) -> tuple[Names, Names]:
-    """The parameters through which `function` writes, and those that its result may be an address from."""
+def _effects(function: Callable[..., Any], callers: frozenset[Callable[..., Any]]) -> tuple[Names, Names]:
+    """The parameters through which `function` writes, and those that its result may be an address from.
+
+    One that calls itself, as over a constexpr, is among its `callers`.
+    """
     parameters = frozenset(inspect.signature(function).parameters)
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return parameters, parameters
-    if function in _being_read:
+    if function in callers:
         return parameters, parameters
-    _being_read.add(function)
-    try:
-        return _Addresses(function, parameters).effects_of(tree.body[0])
-    finally:
-        _being_read.remove(function)
+    return _Addresses(function, parameters, callers | {function}).effects_of(tree.body[0])
 
 
 class _Addresses:
     """Follows the addresses of one function: which parameters each local name may have been made from."""
 
-    def __init__(self, function: Callable[..., Any], parameters: Names) -> None:
+    def __init__(
+        self, function: Callable[..., Any], parameters: Names, callers: frozenset[Callable[..., Any]]
+    ) -> None:
+        self._callers = callers
         closure = inspect.getclosurevars(function).nonlocals
         self._names = {**vars(builtins), **function.__globals__, **closure}
         self._made_from = {name: frozenset([name]) for name in parameters}
@@ -89,7 +88,7 @@ class _Addresses:
         if isinstance(node, ast.Call):
             function = self._jit_function(node)
             if function is not None:
-                return self._given(function, node, _effects(function)[1])
+                return self._given(function, node, _effects(function, self._callers)[1])
             if _is_any(node, _READS + _WRITES):
                 return frozenset()
         return _union(self._sources(part) for part in ast.iter_child_nodes(node))
@@ -97,7 +96,7 @@ class _Addresses:
     def _written(self, call: ast.Call) -> Names:
         function = self._jit_function(call)
         if function is not None:
-            return self._given(function, call, written_parameters(function))
+            return self._given(function, call, _effects(function, self._callers)[0])
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
         everything = _union(self._sources(argument) for argument in arguments)
         if _is_any(call, _OPAQUE):
@@ -125,7 +124,7 @@ class _Addresses:
         return _union(self._sources(node) for name, node in given.items() if name in parameters)
 
     def _called(self, node: ast.expr) -> Any:
-        """What the name of a function stands for; None if nobody knows."""
+        """The object that an expression names; None if it is not known."""
         if isinstance(node, ast.Attribute):
             return getattr(self._called(node.value), node.attr, None)
         return self._names.get(node.id) if isinstance(node, ast.Name) else None
@@ -141,7 +140,7 @@ def _is_any(call: ast.Call, names: tuple[str, ...]) -> bool:
 
 
 def _assignments(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
-    """What `node` assigns to, and what it assigns."""
+    """The targets and values of an assignment."""
     if isinstance(node, ast.Assign):
         return [(target, node.value) for target in node.targets]
     if isinstance(node, ast.AugAssign | ast.NamedExpr):

@@ -1,4 +1,4 @@
-"""ZenFlow's CPU Adam, which DeepSpeed runs in a process of its own, run in this process instead.
+"""ZenFlow's CPU Adam: DeepSpeed runs it in a process of its own, a rehearsal in this process.
 
 A rehearsal has one process per rehearsed rank, so that all of a rank's host memory is counted in one place.
 Tensors that DeepSpeed moves to shared memory for the other process are moved here as well (see
@@ -52,7 +52,7 @@ class _Worker:
 
 @dataclass
 class _Channel:
-    """What the control block holds between the two sides: who steps, and steps done but not waited for."""
+    """The control block of the two sides: who steps, and steps done but not waited for."""
 
     worker: _Worker | None = None
     steps_done: int = 0
@@ -163,7 +163,7 @@ class ZenFlowAdam:
 
 
 class SharedMemory:
-    """What moving tensors to shared memory costs the host, without making any.
+    """The host memory that moving tensors to shared memory takes, without making any.
 
     `torch.Tensor.share_memory_`, and sending a tensor to another process, copy its storage to a shared
     mapping and release the old memory (torch/csrc/StorageSharing.cpp, `THPStorage_shareFd`). Pageable memory

@@ -1,9 +1,9 @@
-"""What DeepSpeed's ZeRO-3 does in a loop over all ranks, done at once.
+"""ZeRO-3's loops over all ranks, done at once.
 
-DeepSpeed cuts a buffer into one tensor for each rank before a reduce-scatter and after an all-gather: at a
+DeepSpeed cuts a buffer into one tensor per rank before a reduce-scatter and after an all-gather. At a
 thousand ranks that is most of a rehearsal's time. The two functions here allocate the same blocks in the
-same order without the pieces. They take the place of the originals only where the source is the one they
-were written for (DeepSpeed 0.19.8), and leave small buffers, whose values are computed, to them.
+same order without the pieces. They replace the originals only if the source is the one that they were
+written for (DeepSpeed 0.19.8), and pass small buffers, whose values are computed, to them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 
 from zerokit.patches import Patch, apply
 from zerokit.rehearsal.native.backend import SMALL_BYTES
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _COLLECTIVES = "deepspeed.runtime.comm.coalesced_collectives"
 _HANDLE = "deepspeed.runtime.zero.partition_parameters:AllGatherCoalescedHandle"
@@ -31,7 +32,8 @@ _KNOWN_SOURCES = {
 """Start of the SHA-256 of each function's source."""
 
 
-def install() -> None:
+@stand_in("reduce_scatter_coalesced", "AllGatherCoalescedHandle")
+def install(setup: RankSetup) -> None:
     """Replace the two functions once DeepSpeed is imported."""
     apply(_REDUCE_SCATTER, _reduce_scatter)
     apply(_WAIT, _wait)
@@ -94,7 +96,7 @@ def _wait(original: Any) -> Any:
 
 
 def _padding(tensors: list[torch.Tensor], parts: list[int], ranks: int) -> list[torch.Tensor]:
-    """What fills the parts of the last ranks up, in DeepSpeed's order: by rank, then by tensor."""
+    """The padding of the last ranks' parts, in DeepSpeed's order: by rank, then by tensor."""
     pairs = list(zip(tensors, parts, strict=True))
     first = min(_full_parts(tensor, part) for tensor, part in pairs)
     missing = [

@@ -13,7 +13,6 @@ import ast
 import dis
 import functools
 import inspect
-import linecache
 import platform
 import re
 import sys
@@ -28,11 +27,12 @@ from zerokit.errors import LaunchError, ZerokitError
 from zerokit.exits.causes.entry import EXIT_CODE
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import Log
-from zerokit.rehearsal.call_sites import OWN, folder_of, in_words, is_of_script, short_path
+from zerokit.rehearsal.call_sites import OWN, folder_of, in_words, is_of_script, short_path, tree_of
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.stand_ins import compiled_packages
 from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
 from zerokit.rehearsal.stand_ins.nvml import NVMLNotSupportedError
+from zerokit.rehearsal.stand_ins.package_imports import stands_in_for
+from zerokit.rehearsal.stand_ins.packages import REFUSED
 from zerokit.rehearsal.watching.suppressed_writes import not_written
 from zerokit.whose_code import is_installed, is_no_file, is_pythons
 
@@ -267,7 +267,7 @@ def _not_importable(error: ImportError) -> tuple[str, str]:
     """What the environment lacks, and what to do."""
     said = f"({type(error).__name__}: {_first_line(str(error))})"
     package = (error.name or "").partition(".")[0]
-    if package in compiled_packages.REFUSED:
+    if package in REFUSED:
         return (
             f"the rehearsal cannot stand in for {package}, which is compiled with CUDA's toolkit and is not "
             f"installed here {said}",
@@ -339,7 +339,7 @@ def _used_library(error: BaseException) -> tuple[str, str] | None:
         modules = (trace.tb_frame.f_globals.get("__name__"),)  # which does not take such a call
     else:
         modules = map(_module_of, named(error))
-    return next((words for one in modules if one and (words := compiled_packages.told(one))), None)
+    return next((words for one in modules if one and (words := stands_in_for(one))), None)
 
 
 def _module_of(value: object) -> str | None:
@@ -442,15 +442,6 @@ def raises(frame: FrameType, offset: int) -> bool:
     """Whether an instruction is a ``raise``."""
     found = instruction(frame, offset)
     return found is not None and found.opname in ("RAISE_VARARGS", "RERAISE")
-
-
-@functools.cache
-def tree_of(path: str) -> ast.Module:
-    """Of a file of Python; an empty one of any other, such as Cython's, which its frames name, too."""
-    try:
-        return ast.parse("".join(linecache.getlines(path)))
-    except (SyntaxError, ValueError):  # ValueError: a zero byte
-        return ast.Module([], [])
 
 
 def named(error: BaseException) -> Iterator[Any]:

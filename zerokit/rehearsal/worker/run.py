@@ -65,6 +65,7 @@ def rehearse(job: RehearsalJob, real_group: InstallGroup | None = None) -> int:
             folder=Path(job.recording_file).parent,
             prices=job.prices,
             clocks=job.clocks,
+            has=job.has,
         ) as rank:
             try:
                 return run_in(rank, job)

@@ -29,12 +29,8 @@ from zerokit.rehearsal.recording import (
     MadeUp,
     Recording,
 )
-from zerokit.rehearsal.stand_ins.compiled_packages import taken
-from zerokit.rehearsal.stand_ins.custom_operators import sized
-from zerokit.rehearsal.stand_ins.hub_kernels import not_loaded
-from zerokit.rehearsal.stand_ins.launched_kernels import launched
-from zerokit.rehearsal.stand_ins.nvml import not_installed
-from zerokit.rehearsal.stand_ins.torch_compile import compiled_otherwise
+from zerokit.rehearsal.stand_ins.context import rank_context
+from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
 from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.watching.batches import BatchWatcher
 from zerokit.rehearsal.watching.evaluation import EvaluationWatcher
@@ -271,7 +267,7 @@ def _warnings(rank: VirtualRank) -> list[str]:
             f"{unknown} values came from a rank that was not rehearsed with this one, which went on with "
             "its own"
         )
-    warnings += compiled_otherwise() + launched() + sized() + not_loaded() + not_installed() + taken()
+    warnings += rank_context().warnings()
     warnings += [f"{line}: the rehearsal went on without it" for line in patches.missing()]
     if rank.time is not None:
         warnings += [f"{name} took no time: {why}" for name, why in rank.time.unpriced.items()]
@@ -329,9 +325,7 @@ def _site(note: Note, sites: list[str]) -> str:
 
 
 def _nvme() -> NvmeBytes | None:
-    from zerokit.rehearsal.stand_ins.async_io import ledger
-
-    held = ledger()
+    held = nvme_ledger()
     if not held.written_bytes:
         return None
     return NvmeBytes(held=held.total_bytes, written=held.written_bytes, read=held.read_bytes)

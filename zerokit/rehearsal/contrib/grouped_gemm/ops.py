@@ -1,0 +1,137 @@
+"""grouped_gemm.ops: its autograd functions, which keep for the backward what the originals keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zerokit.rehearsal.contrib.grouped_gemm import backend
+
+__all__ = [
+    "GroupedGemm",
+    "PermuteMoE_topK",
+    "UnpermuteMoE_topK",
+    "gmm",
+    "permute",
+    "sinkhorn_kernel",
+    "unpermute",
+]
+
+
+class GroupedGemm(torch.autograd.Function):
+    """Rows times the weights of their expert; keeps both."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, batch_sizes: Tensor, trans_b: bool) -> Tensor:
+        ctx.save_for_backward(a, b, batch_sizes)
+        ctx.trans_b = trans_b
+        return backend.gmm(a, b, batch_sizes, trans_b=trans_b)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grad = grad.contiguous()
+        a, b, batch_sizes = ctx.saved_tensors
+        of_a = of_b = None
+        if ctx.needs_input_grad[0]:
+            of_a = backend.gmm(grad, b, batch_sizes, trans_b=not ctx.trans_b)
+        if ctx.needs_input_grad[1]:
+            left, right = (grad, a) if ctx.trans_b else (a, grad)
+            of_b = backend.gmm(left, right, batch_sizes, trans_a=True)
+        return of_a, of_b, None, None
+
+
+def _plain(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Converted where it has to be, as the original does with a warning."""
+    return tensor.to(dtype or tensor.dtype).contiguous()
+
+
+class PermuteMoE_topK(torch.autograd.Function):  # noqa: N801 - its name
+    """Tokens in the order of their experts; keeps where each came from, and one workspace for all calls."""
+
+    workspace: list[Tensor] | None = None
+    dtype: torch.dtype | None = None
+    rows = 0
+
+    @staticmethod
+    def forward(
+        ctx: Any, input_act: Tensor, indices: Tensor, num_out_tokens: int, max_token_num: int
+    ) -> tuple[Tensor, Tensor | None]:
+        own = PermuteMoE_topK
+        if not input_act.numel():
+            return input_act, None
+        if input_act.is_cpu:
+            raise RuntimeError("permute takes `input_act` on a GPU, and it is on the CPU")
+        if input_act.size(0) != indices.size(0):
+            raise RuntimeError(f"permute takes indices of {input_act.size(0)} tokens, got {indices.size(0)}")
+        indices = _plain(indices.view(-1, 1) if indices.dim() == 1 else indices, torch.int32)
+        rows = max(max_token_num, input_act.size(0)) * indices.size(1)
+        if own.rows < rows or own.dtype != input_act.dtype:
+            own.rows, own.dtype, own.workspace = max(own.rows, rows), input_act.dtype, None
+        ordered, origins, own.workspace = backend.permute(
+            _plain(input_act), indices, num_out_tokens, own.workspace or [], own.rows
+        )
+        ctx.origins, ctx.shape = origins, indices.shape
+        return ordered, origins
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _origins: Tensor | None) -> tuple[Tensor | None, ...]:
+        if not grad.numel():
+            return grad, None, None, None
+        tokens, per_token = ctx.shape
+        of_tokens = backend.unpermute(grad.contiguous(), ctx.origins, torch.tensor([]), tokens, per_token)
+        return of_tokens, None, None, None
+
+
+class UnpermuteMoE_topK(torch.autograd.Function):  # noqa: N801 - its name
+    """Rows summed up to the tokens that they came from; keeps rows, their origins and their weights."""
+
+    @staticmethod
+    def forward(ctx: Any, input_act: Tensor, row_id_map: Tensor, probs: Tensor | None = None) -> Tensor:
+        if not input_act.numel():
+            ctx.probs = probs
+            return input_act
+        if input_act.is_cpu:
+            raise RuntimeError("unpermute takes `input_act` on a GPU, and it is on the CPU")
+        if probs is not None and row_id_map.size(0) != probs.numel():
+            raise RuntimeError(f"unpermute takes probs of {row_id_map.size(0)} rows, got {probs.numel()}")
+        input_act, row_id_map = _plain(input_act), _plain(row_id_map, torch.int32)
+        probs = None if probs is None else _plain(probs, torch.float32)
+        tokens, per_token = (input_act.size(0), 1) if probs is None else probs.shape
+        weights = torch.tensor([]) if probs is None else probs
+        summed = backend.unpermute(input_act, row_id_map, weights, tokens, per_token)
+        ctx.save_for_backward(input_act, row_id_map, probs)
+        return summed
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if not grad.numel():
+            return grad, None, ctx.probs
+        input_act, row_id_map, probs = ctx.saved_tensors
+        of_rows = of_probs = None
+        if ctx.needs_input_grad[0]:
+            of_rows, of_probs = backend.unpermute_bwd(grad.contiguous(), input_act, row_id_map, probs)
+        return of_rows, None, of_probs if ctx.needs_input_grad[2] else None
+
+
+def gmm(a: Tensor, b: Tensor, batch_sizes: Tensor, trans_b: bool = False) -> Tensor:
+    """Rows a [tokens, k] times the weights b [experts, k, n] of their expert."""
+    return GroupedGemm.apply(a, b, batch_sizes, trans_b)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def sinkhorn_kernel(cost: Tensor, tol: float = 0.0001) -> Tensor:
+    """Costs [tokens, experts], balanced in place."""
+    return backend.sinkhorn(cost, tol)
+
+
+def permute(
+    input_act: Tensor, indices: Tensor, num_out_tokens: int | None = None, max_token_num: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Tokens [tokens, size] in the order of their experts, and where each came from."""
+    return PermuteMoE_topK.apply(input_act, indices, num_out_tokens or 0, max_token_num)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def unpermute(input_act: Tensor, row_id_map: Tensor, probs: Tensor | None = None) -> Tensor:
+    """Rows summed up to tokens, weighted by `probs` [tokens, k]."""
+    return UnpermuteMoE_topK.apply(input_act, row_id_map, probs)  # type: ignore[no-untyped-call, no-any-return]

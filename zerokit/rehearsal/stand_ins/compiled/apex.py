@@ -1,5 +1,0 @@
-"""Packages of Apex that only have modules inside."""
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -1,0 +1,82 @@
+"""Launches of kernels that a rehearsal does not run, whichever compiler made them.
+
+A kernel allocates nothing: it writes into tensors that Python made before. So a launch that does nothing
+leaves memory as on a GPU. The values that the kernel would write are made up, and the report names the
+kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from zerokit.rehearsal.native.backend import backend
+from zerokit.rehearsal.stand_ins.context import rank_context
+from zerokit.rehearsal.timing.rank_time import rank_time
+
+
+class LaunchedKernels:
+    """Which kernels were launched."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[str, dict[str, bool]] = {}
+        """By name, whether one of the tensors that the kernel writes is of integers."""
+
+    def note(self, kind: str, name: str, *, writes_integers: bool) -> None:
+        """Keep a launch for the report."""
+        named = self._by_kind.setdefault(kind, {})
+        named[name] = named.get(name, False) or writes_integers
+
+    def warnings(self) -> list[str]:
+        """A line for each kind of kernels that names those launched so far."""
+        lines = []
+        for kind, named in self._by_kind.items():
+            integers = [name for name, writes_integers in named.items() if writes_integers]
+            caution = (
+                f"; integers too ({', '.join(integers)}), which no size should rest on" if integers else ""
+            )
+            lines.append(
+                f"{kind} took no memory and what they write was made up{caution}: {', '.join(named)}"
+            )
+        return lines
+
+
+def launch(kind: str, name: str, arguments: Mapping[str, Any], written: Collection[str]) -> None:
+    """Take a kernel to have written its results, in the time of going through its tensors once.
+
+    Args:
+        kind: what such kernels are called in the report, as "Triton kernels".
+        arguments: by parameter; what is no tensor, and holds none, counts for nothing.
+        written: the parameters through which the kernel writes.
+    """
+    writes_integers = False
+    for parameter in written:
+        for tensor in tensors(arguments[parameter]):
+            backend().make_up(tensor)
+            writes_integers |= not tensor.is_floating_point()
+    moved = sum(
+        tensor.nbytes * (1 + (parameter in written))
+        for parameter, argument in arguments.items()
+        for tensor in tensors(argument)
+    )
+    note_launch(kind, name, moved, writes_integers)
+
+
+def note_launch(kind: str, name: str, moved: int, writes_integers: bool) -> None:
+    """Note a launch for the report; it takes the time of moving so many bytes."""
+    rank_context().state(LaunchedKernels).note(kind, name, writes_integers=writes_integers)
+    if time := rank_time():
+        time.kernel(name, moved)
+
+
+def tensors(argument: Any) -> Iterator[Any]:
+    """The tensors in an argument: itself, in a tuple, or below a wrapper or descriptor."""
+    import torch
+
+    if isinstance(argument, torch.Tensor):
+        yield argument
+    elif isinstance(argument, tuple | list):
+        for part in argument:
+            yield from tensors(part)
+    elif isinstance(base := getattr(argument, "base", None), torch.Tensor):
+        yield base

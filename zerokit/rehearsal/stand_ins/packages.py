@@ -1,0 +1,132 @@
+"""Packages that compile with CUDA's toolkit and have a stand-in: their modules and versions."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import pkgutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from packaging.version import InvalidVersion, Version
+
+from zerokit.errors import ZerokitError
+
+_REHEARSAL = "zerokit.rehearsal"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A distribution and the modules that it brings."""
+
+    distribution: str
+    newest: str
+    """The version that the stand-in reports if `--has` names none."""
+    modules: Mapping[str, str]
+    """Where in zerokit.rehearsal the contents of each module are; empty for one with only others inside."""
+    oldest: str = ""
+    """The first version that the stand-in knows; empty: it is the same for all."""
+    alias: str = ""
+    is_always_found: bool = False
+    hidden_from: frozenset[str] = frozenset()
+    """Libraries that would choose it by themselves, without it take another kernel of the same memory, and
+    refuse releases of it."""
+
+    @property
+    def top_level(self) -> frozenset[str]:
+        return frozenset(module.partition(".")[0] for module in self.modules)
+
+
+REFUSED = frozenset(
+    {
+        *("causal_conv1d", "deep_ep", "deep_gemm", "flash_mla", "fused_dense_lib", "mamba_ssm"),
+        *("megablocks_ops", "selective_scan_cuda", "transformer_engine"),
+    }
+)
+"""Modules of others that only a machine with CUDA's toolkit has."""
+
+
+@functools.cache
+def known_packages() -> tuple[Package, ...]:
+    """All packages with a stand-in: FlashAttention, and the packages in `contrib`."""
+    contrib = importlib.import_module(f"{_REHEARSAL}.contrib")
+    names = [f"{contrib.__name__}.{found.name}" for found in pkgutil.iter_modules(contrib.__path__)]
+    modules = map(importlib.import_module, [f"{_REHEARSAL}.stand_ins.flash_attention", *names])
+    return tuple(package for module in modules for package in getattr(module, "PACKAGES", ()))
+
+
+def packages_named(words: Iterable[str]) -> dict[str, str | None]:
+    """The distributions that `--has` names, and their versions; None where it names none.
+
+    Raises:
+        ZerokitError: a word is not PKG or PKG==VERSION, or no stand-in is like that.
+    """
+    return dict(_package_named(word) for word in words)
+
+
+def _package_named(word: str) -> tuple[str, str | None]:
+    where = f"--has {word}"
+    name, equals, version = (part.strip() for part in word.partition("=="))
+    named = {
+        alias: package for package in known_packages() for alias in (package.distribution, package.alias)
+    }
+    package = named.get(normalized(name))
+    if package is None or not name or (equals and not version):
+        known = ", ".join(package.distribution for package in known_packages())
+        raise ZerokitError(
+            "names no package that a rehearsal stands in for",
+            where=where,
+            hint=f"Write PKG or PKG==VERSION, with PKG one of {known}; others have to be installed here",
+        )
+    installed = _installed_version(package)
+    if version and installed not in (None, version):
+        raise ZerokitError(
+            f"{package.distribution} {installed} is installed here, and a rehearsal uses what is installed",
+            where=where,
+            hint="Leave --has out, or rehearse in an environment that lacks the package",
+        )
+    if version and not _is_known(package, version):
+        raise ZerokitError(
+            f"the stand-in for {package.distribution} knows versions {package.oldest} to {package.newest}",
+            where=where,
+            hint="Name one of those, such as the nearest",
+        )
+    return package.distribution, version or None
+
+
+def _installed_version(package: Package) -> str | None:
+    if all(importlib.util.find_spec(name) is None for name in package.top_level):
+        return None
+    try:
+        return importlib.metadata.version(package.distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _is_known(package: Package, version: str) -> bool:
+    try:
+        own = Version(version)
+    except InvalidVersion:
+        return False
+    return not package.oldest or (
+        Version(package.oldest) <= own and own.release <= Version(package.newest).release
+    )
+
+
+def package_of(module: str) -> Package | None:
+    """The package that brings a module, or brings its parent."""
+    parts = module.split(".")
+    parents = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    return next((one for name in parents for one in known_packages() if name in one.modules), None)
+
+
+def package_implemented_by(file: str) -> Package | None:
+    own = file.removeprefix(f"{_REHEARSAL}.").replace("flash_attention_calls", "flash_attention_2")
+    return next((one for one in known_packages() if own in one.modules.values()), None)
+
+
+def normalized(name: str) -> str:
+    """A distribution's name as pip compares it."""
+    return name.replace("_", "-").lower()

@@ -1,0 +1,138 @@
+"""Makes torch.distributed create virtual process groups, whichever backend the script asks for."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from zerokit.patches import Patch, put, wrap
+from zerokit.rehearsal.ranks.exchange import Exchange
+from zerokit.rehearsal.ranks.groups import Groups
+from zerokit.rehearsal.ranks.roles import Ranks
+from zerokit.rehearsal.stand_ins.object_collectives import OWNERS, ObjectCollectives
+from zerokit.rehearsal.stand_ins.process_group import BACKEND, VirtualProcessGroup
+from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
+from zerokit.rehearsal.timing.process_group import TimedProcessGroup
+from zerokit.rehearsal.timing.rank_time import RankTime
+from zerokit.rehearsal.watching.traffic import Traffic
+
+_GROUPS, _CALLED, _ALONE = (
+    "make virtual groups",
+    "call every group nccl",
+    "wait for no rank that is not there",
+)
+_MAKERS = (*OWNERS, "torch.distributed.device_mesh")
+"""Modules with functions that make groups; init_device_mesh makes the default group if there is none."""
+_INITS = [Patch(owner, "init_process_group", _GROUPS) for owner in _MAKERS]
+_NEW_GROUPS = [Patch(owner, "new_group", _GROUPS) for owner in _MAKERS]
+_GET_BACKENDS = [Patch(owner, "get_backend", _CALLED) for owner in OWNERS]
+_NCCL_AVAILABLE = [Patch(owner, "is_nccl_available", _CALLED) for owner in OWNERS]
+_MESH = Patch(f"{_MAKERS[-1]}:DeviceMesh", "__init__", "know what the group of all ranks is for")
+MONITORED_BARRIERS = [Patch(owner, "monitored_barrier", _ALONE) for owner in OWNERS]
+_STORE_BARRIER = Patch(OWNERS[1], "_store_based_barrier", _ALONE)
+
+GroupMaker = Callable[[Any, int, int, datetime.timedelta], "VirtualProcessGroup"]
+"""Makes a group from its store, this process's rank in it, its size and its timeout."""
+
+
+@stand_in("torch.distributed.init_process_group", "torch.distributed.new_group", "init_device_mesh")
+def install(setup: RankSetup) -> None:
+    """Give all calls of torch.distributed.init_process_group and new_group a :class:`VirtualProcessGroup`."""
+    rank = setup.rank
+    install_virtual_groups(
+        rank.traffic, rank.exchange, rank=rank.rank, world_size=rank.num_gpus, time=rank.time
+    )
+
+
+def install_virtual_groups(
+    traffic: Traffic, exchange: Exchange, *, rank: int, world_size: int, time: RankTime | None = None
+) -> None:
+    """As :func:`install`, for a rank that is described by its parts."""
+    groups = Groups(exchange)
+
+    def create(
+        _store: Any, group_rank: int, group_size: int, _timeout: datetime.timedelta
+    ) -> VirtualProcessGroup:
+        if time is not None:
+            return TimedProcessGroup(group_rank, group_size, traffic, exchange, groups, time=time)
+        return VirtualProcessGroup(group_rank, group_size, traffic, exchange, groups)
+
+    def alone() -> Any:
+        return dist.HashStore()  # type: ignore[attr-defined]
+
+    def note(ranks: Ranks, group: Any, description: str | None) -> None:
+        number = groups.note(ranks, group, description)
+        if isinstance(group, VirtualProcessGroup):
+            group.number = number
+
+    install_groups(create, alone, rank=rank, world_size=world_size, note=note)
+
+    def make_mesh(make: Any, made: Any, /, *sizes: Any, **given: Any) -> None:
+        make(made, *sizes, **given)  # which may note the name of a mesh
+        for dimension, name in enumerate(made.mesh_dim_names or ()):
+            if made.size(dimension) == world_size:
+                groups.name_all_ranks(tuple(range(world_size)), f"mesh_{name}")
+
+    wrap(_MESH, make_mesh)
+
+    # What would wait for the other ranks.
+    put(_STORE_BARRIER, _nothing)
+    for barrier in MONITORED_BARRIERS:
+        put(barrier, _nothing)
+    ObjectCollectives(exchange).install()
+
+
+def _nothing(*_: Any, **__: Any) -> None: ...
+
+
+def install_groups(
+    create: GroupMaker,
+    meet: Callable[[], Any],
+    *,
+    rank: int,
+    world_size: int,
+    note: Callable[[Ranks, Any, str | None], None] | None = None,
+) -> None:
+    """Make the groups of torch.distributed by `create`, whichever backend is requested.
+
+    The groups call themselves "nccl", which is what DeepSpeed, accelerate and transformers look for.
+
+    Args:
+        create: makes a group.
+        meet: makes the store of the group of all ranks.
+        rank: of this process.
+        world_size: number of processes.
+        note: called with each group that a script makes: its ranks, the group, its description.
+    """
+    dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])
+
+    def init_process_group(join_world: Any, backend: Any = None, *_: Any, **given: Any) -> None:
+        kept = {name: value for name, value in given.items() if name == "timeout" and value is not None}
+        join_world(backend=BACKEND, rank=rank, world_size=world_size, store=meet(), **kept)
+
+    def new_group(
+        make_group: Any, ranks: Any = None, timeout: Any = None, backend: Any = None, *_: Any, **given: Any
+    ) -> Any:
+        kept = {
+            name: value
+            for name, value in given.items()
+            if name in ("group_desc", "use_local_synchronization")
+        }
+        group = make_group(ranks, timeout, BACKEND, **kept)
+        if note is not None:
+            # Scripts slice them from numpy arrays, whose integers are not Python's.
+            members = range(world_size) if ranks is None else sorted(map(int, ranks))
+            note(tuple(members), group, given.get("group_desc"))
+        return group
+
+    for init in _INITS:
+        wrap(init, init_process_group)
+    for new in _NEW_GROUPS:
+        wrap(new, new_group)
+    for get_backend in _GET_BACKENDS:
+        put(get_backend, lambda *_, **__: "nccl")
+    for is_available in _NCCL_AVAILABLE:
+        put(is_available, lambda: True)

@@ -1,0 +1,95 @@
+"""The registry of stand-ins: each is registered where it is written, with what it replaces.
+
+A module of `stand_ins` or `contrib` marks its function with :func:`stand_in`. :func:`registered` finds all
+of them by looking through the two folders, in the order of the modules' names.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from zerokit.hardware.cluster import Cluster
+from zerokit.rehearsal.devices import VirtualDevice
+from zerokit.rehearsal.worker.virtual_rank import VirtualRank
+
+_PACKAGES = ("zerokit.rehearsal.stand_ins", "zerokit.rehearsal.contrib")
+
+
+@dataclass(frozen=True)
+class RankSetup:
+    """The rank, device and folders that stand-ins are installed for."""
+
+    rank: VirtualRank
+    device: VirtualDevice
+    generated: Path
+    """A folder for code that compilers write."""
+    has: Mapping[str, str | None]
+    """The distributions that `--has` names, and their versions."""
+    computes: bool = False
+    """Whether tensors hold values: a real run under the rehearsal's accounting."""
+
+    @property
+    def local_ranks(self) -> int:
+        """Ranks on a node."""
+        return Cluster(self.rank.num_gpus, self.rank.gpus_per_node).local_ranks
+
+    @property
+    def local_rank(self) -> int:
+        return self.rank.rank % self.local_ranks
+
+
+Install = Callable[[RankSetup], None]
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A registered stand-in; called, it is put in place."""
+
+    replaces: tuple[str, ...]
+    """Names that people look for: packages, functions, classes, commands."""
+    install: Install
+    in_real_runs: bool
+    """Whether it is put in place where tensors hold values, too."""
+
+    def __call__(self, setup: RankSetup) -> None:
+        self.install(setup)
+
+    @property
+    def module(self) -> str:
+        return self.install.__module__
+
+
+def stand_in(*replaces: str, in_real_runs: bool = False) -> Callable[[Install], StandIn]:
+    """Register the decorated function, which puts a stand-in in place for `replaces`."""
+    return lambda install: StandIn(replaces, install, in_real_runs)
+
+
+@functools.cache
+def registered() -> tuple[StandIn, ...]:
+    """Every stand-in."""
+    found = (
+        value
+        for module in _modules()
+        for value in vars(module).values()
+        if isinstance(value, StandIn) and value.module == module.__name__
+    )
+    return tuple(found)
+
+
+def install_all(setup: RankSetup) -> None:
+    """Put every stand-in in place."""
+    for one in registered():
+        if one.in_real_runs or not setup.computes:
+            one(setup)
+
+
+def _modules() -> Iterator[ModuleType]:
+    for package in map(importlib.import_module, _PACKAGES):
+        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            yield importlib.import_module(found.name)
