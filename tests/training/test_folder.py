@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from zerokit.checkpoint.aside import UNFINISHED
-from zerokit.errors import CheckpointError, ZerokitError
+from zerokit.errors import CheckpointError, RecipeError, ZerokitError
 from zerokit.staging import make_staging
 from zerokit.training.checksums import publish, seal
 from zerokit.training.disks import lacks_room
@@ -39,6 +40,42 @@ def test_the_last_whole_checkpoint_and_the_best_stay(
         (tmp_path / f"checkpoint-{number}").mkdir()
     remove_old(tmp_path, limit, last=tmp_path / f"checkpoint-{last}", best=best)
     assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{number}" for number in left]
+
+
+@pytest.mark.parametrize("name", ["run.lock", "run.json", "metrics.jsonl", "metrics.csv", "loss.png"])
+@pytest.mark.parametrize("kind", ["folder", "pipe", "read-only"])
+def test_what_is_in_the_way_of_a_file_is_refused_before_training(
+    kind: str, name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "read-only": lambda: path.touch(0o444)}[kind]()
+    problem = "is read-only" if kind == "read-only" else "is not a regular file"
+    for output in (OutputFolder(tmp_path, "there", True, None), OutputFolder(tmp_path, "there", False, None)):
+        with pytest.raises(RecipeError, match=f"^there: '{path}' {problem}, and the run writes"):
+            output._check_earlier()
+
+
+@pytest.mark.parametrize("name", ["model-00001-of-00002.safetensors", "config.json", "tokenizer_config.json"])
+def test_a_folder_that_a_model_would_replace_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(RecipeError, match="is not a regular file"):
+        OutputFolder(tmp_path, "there", force=True, resume=None)._check_earlier()
+
+
+@pytest.mark.parametrize("name", ["checkpoint-7", "earlier", ".unfinished", ".saving", "runs"])
+def test_a_file_where_the_run_makes_a_folder_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(RecipeError, match="is not a folder, and the run makes a folder of that name"):
+        OutputFolder(tmp_path, "there", force=True, resume=None)._check_earlier()
+
+
+def test_other_names_and_the_files_of_an_earlier_run_are_left_alone(tmp_path: Path) -> None:
+    for name in ("notes", "checkpoint-best", "modeling"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "notes.txt").touch(0o444)
+    for name in ("run.json", "metrics.jsonl", "model.safetensors"):
+        (tmp_path / name).touch()
+    OutputFolder(tmp_path, "there", force=True, resume=None)._check_earlier()
 
 
 def of_a_run(folder: Path, number: int, *, sealed: bool = True) -> Path:

@@ -20,6 +20,7 @@ from zerokit.checkpoint.source import is_rehearsal
 from zerokit.choices import OUTPUT_DIR
 from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
 from zerokit.training.identity import read_identity
+from zerokit.training.output_names import check_output_names
 from zerokit.training.report import CSV_FILE, METRICS_FILE, REPORT_FILE
 from zerokit.training.trackers import tracker_files, trackers
 from zerokit.units import quantity
@@ -76,7 +77,7 @@ def check_earlier(loaded: LoadedRecipe, *, force: bool) -> None:
         force: whether it may be replaced.
 
     Raises:
-        RecipeError: it has.
+        RecipeError: it has, or something is in the way of the files that the run writes.
         ZerokitError: a link, or what zerokit did not make, has a name that zerokit needs there.
     """
     training = loaded.recipe.training
@@ -125,6 +126,7 @@ class OutputFolder:
                     where=where,
                     hint="Name a folder that can be made or written to",
                 )
+            check_output_names(path, where)
         self._check_names(loaded)
         rescue = self.rescue
         if rescue is not None and (
@@ -198,9 +200,8 @@ class OutputFolder:
         self._set_aside(run_id)
 
     def _check_earlier(self) -> None:
-        if self.force or self._goes_on():
-            return
         try:
+            check_output_names(self.path, self.where)
             left, has_model = checkpoints(self.path), (self.path / REPORT_FILE).exists()
         except (OSError, ValueError) as error:  # a name that is too long, a folder that may not be read
             raise RecipeError(
@@ -208,6 +209,8 @@ class OutputFolder:
                 where=self.where,
                 hint="Name another folder",
             ) from None
+        if self.force or self._goes_on():
+            return
         if has_model:
             raise RecipeError(
                 f"'{self.path}' has the model of an earlier run",

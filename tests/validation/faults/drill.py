@@ -149,7 +149,7 @@ def judge(trial: Trial, place: Place, code: int, text: str) -> list[str]:
 
 def not_whole(place: Place) -> Iterator[str]:
     """What is called a checkpoint and has not all files that it was saved with, by their checksums."""
-    for folder in place.path("out").glob("checkpoint-[0-9]*"):
+    for folder in filter(Path.is_dir, place.path("out").glob("checkpoint-[0-9]*")):
         try:
             sums = complete_checksums(folder)
             check_checksums(folder, sums or {"SHA256SUMS": ""})

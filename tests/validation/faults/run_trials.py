@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import random
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO
 
 from tests.validation.faults.place import Place
@@ -61,6 +63,40 @@ def _take_folder(place: Place) -> None:
     _HELD.append(lock)
 
 
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def a_file(path: Path) -> None:
+    path.touch()
+
+
+def a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def read_only(path: Path) -> None:
+    path.touch(0o444)
+
+
+IN_THE_WAY = [
+    *((f"out/{name}", kind)
+      for name in ("metrics.jsonl", "metrics.csv", "run.json", "run.lock", "tokenizer.json")
+      for kind in (a_folder, a_pipe, read_only)),
+    *((f"out/{name}", a_file) for name in ("checkpoint-1", "earlier", ".unfinished", ".saving")),
+    ("out/config.json", a_folder),
+]  # fmt: skip
+"""What lies at a name that a run writes."""
+
+
+def _place(name: str, kind: Callable[[Path], None]) -> Arrange:
+    def arrange(place: Place) -> None:
+        place.path("out").mkdir()
+        kind(place.path(name))
+
+    return arrange
+
+
 def _fill_metrics(place: Place) -> None:
     place.path("out").mkdir()
     place.path("out/metrics.jsonl").symlink_to("/dev/full")
@@ -83,6 +119,9 @@ def run_trials() -> Iterator[Trial]:
             later(kill(signal.SIGKILL, "launcher"), seed, _LONGEST_DELAY), steps, goes_on=True,
         )  # fmt: skip
     yield Trial("another run has the folder", options(then=_take_folder), "refuse")
+    for name, kind in IN_THE_WAY:
+        arrange = options(*MORE, *EVERY, "--training.report_to", "csv", then=_place(name, kind))
+        yield Trial(f"{name} is {kind.__name__.replace('_', ' ')}", arrange, "refuse")
     yield Trial("metrics on a full disk", options(*EVERY, then=_fill_metrics), "do|end")
     yield Trial(
         "a checkpoint removed as it is written", options(*MORE, *EVERY), "do|end", _lose_unfinished, saves
