@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from zerokit.distributed.cores import bind_to_cores, physical_cores, share
+from tests import processes
+from zerokit.distributed.cores import bind_to_cores, share
 from zerokit.distributed.ranks import Ranks
+from zerokit.processors import cpu_limit, num_threads, physical_cores
 
 pytestmark = [
     pytest.mark.torch,
@@ -86,3 +88,89 @@ def test_ranks_that_see_the_same_cores_are_bound_and_no_others(monkeypatch: pyte
         assert bound(monkeypatch, three, hosts.index("a"), hosts) == (None, same)
         assert bound(monkeypatch, three, hosts.index("b"), hosts) == (2, {4, 5})
         assert bound(monkeypatch, three, 2, hosts) == (2, {6, 7})
+
+
+SHARES = """
+import os
+from zerokit.distributed.cores import share_threads
+from zerokit.distributed.ranks import Ranks
+share_threads(Ranks(1, 2, 1, 2))
+import torch
+print(os.environ["OMP_NUM_THREADS"], torch.get_num_threads())
+"""
+_SET_BY_OTHERS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHELASTIC_RUN_ID")
+
+
+@pytest.mark.parametrize(
+    ("variables", "threads"),
+    [
+        ({}, None),
+        ({"OMP_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}, None),  # which torchrun has set
+        ({"OMP_NUM_THREADS": "3", "TORCHELASTIC_RUN_ID": "none"}, 3),
+    ],
+)
+def test_a_rank_has_its_share_of_threads_unless_a_person_says_otherwise(
+    variables: dict[str, str], threads: int | None
+) -> None:
+    own = {name: value for name, value in os.environ.items() if name not in _SET_BY_OTHERS}
+    share = num_threads(2) if threads is None else threads
+    said = processes.checked([sys.executable, "-c", SHARES], env=own | variables)
+    assert said == f"{share} {min(share, num_threads(1))}\n"  # MKL takes no more than there are cores
+
+
+def test_the_share_of_a_rank_that_is_bound_is_not_divided_again() -> None:
+    """As DeepSpeed's launcher binds with --bind_cores_to_rank, and taskset does."""
+    own = {name: value for name, value in os.environ.items() if name not in _SET_BY_OTHERS}
+    cpus = sorted(os.sched_getaffinity(0))[:1]
+    bind = f"import os\nos.sched_setaffinity(0, {cpus})\n"
+    assert processes.checked([sys.executable, "-c", bind + SHARES], env=own) == "1 1\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, None),
+        ({"sys/fs/cgroup/cpu.max": "max 100000"}, None),
+        ({"sys/fs/cgroup/cpu.max": "150000 100000"}, 1.5),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/cpu.max": "400000 100000",
+                "sys/fs/cgroup/a/b/cpu.max": "800000 100000",
+            },
+            4.0,
+        ),
+        (
+            {
+                "proc/self/cgroup": "3:cpu,cpuacct:/job\n2:memory:/job\n",
+                "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "200000",
+                "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+            },
+            2.0,
+        ),
+    ],
+)
+def test_control_groups_limit_the_processor(
+    files: dict[str, str], limit: float | None, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cpu_limit(tmp_path) == limit
+
+
+def test_threads_are_shared_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
+    monkeypatch.setattr("zerokit.processors.physical_cores", lambda cpus: [[cpu] for cpu in cpus])
+    for limit, processes_, threads in (
+        (None, 8, 8),
+        (None, 100, 1),
+        (12.5, 1, 12),
+        (12.5, 4, 3),
+        (0.5, 1, 1),
+    ):
+        monkeypatch.setattr("zerokit.processors.cpu_limit", lambda limit=limit: limit)
+        assert num_threads(processes_) == threads

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import Gpu, find_gpu
 from zerokit.hardware.hardware_file import hardware_of
 from zerokit.hardware.prices.prices import Prices
+from zerokit.processors import num_threads
 from zerokit.units import GIB, quantity
 
 
@@ -82,7 +82,7 @@ def calibrate_into(path: Path, device: str | None, ranks: int | None, threads: i
             hint="'--device cpu' has the processor in the place of a card",
         )
     ranks = ranks or (cards if device == "cuda" else 2)
-    machine = Machine(device, ranks, threads or max(1, (os.cpu_count() or 1) // ranks))
+    machine = Machine(device, ranks, threads or num_threads(ranks))
     text = json.dumps(measured(machine), indent=1) + "\n"
     # Nobody finds a file that its reader refuses.
     hardware = hardware_of(parse_json(text, shown(path)))

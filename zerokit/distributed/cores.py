@@ -1,8 +1,8 @@
-"""Each rank of a machine on cores of its own, where the optimizer steps on them.
+"""Ranks of a machine share its cores: each has its part of the threads, and may have cores of its own.
 
-DeepSpeed's CPU optimizers take a thread for each core that they see. Ranks that all see all cores wait for
-each other's threads; DeepSpeed's launcher divides the cores only if asked to (``--bind_cores_to_rank``), and
-torchrun gives each rank one thread.
+OpenMP and DeepSpeed's CPU optimizers take a thread for each core that they see. Ranks that all see all cores
+wait for each other's threads; DeepSpeed's launcher divides the cores only if asked to
+(``--bind_cores_to_rank``), and torchrun gives each rank one thread.
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zerokit.processors import num_threads, physical_cores, within_limit
+
 if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
+    from zerokit.distributed.ranks import Ranks
 
-_TOPOLOGY = Path("/sys/devices/system/cpu")
+_THREADS = "OMP_NUM_THREADS"
+_set_here: str | None = None
+"""The number that this module has set."""
 
 
 def bind_to_cores(group: RankGroup) -> int | None:
@@ -45,7 +50,7 @@ def bind_to_cores(group: RankGroup) -> int | None:
     for task in Path("/proc/self/task").iterdir():  # threads that are there keep to their cores otherwise
         with suppress(OSError):  # one has ended
             os.sched_setaffinity(int(task.name), {cpu for core in own for cpu in core})
-    _take_threads(len(own))
+    _set_threads(within_limit(len(own), len(seen)))
     return len(own)
 
 
@@ -54,33 +59,35 @@ def take_all_cores() -> None:
 
     In a rehearsal, where the machine stands for one whose cores nobody knows.
     """
-    _take_threads(os.cpu_count() or 1)
+    _set_threads(os.cpu_count() or 1)
 
 
-def _take_threads(number: int) -> None:
-    told = os.environ.get("OMP_NUM_THREADS")
-    if told is None or (told == "1" and "TORCHELASTIC_RUN_ID" in os.environ):
-        import torch
+def share_threads(ranks: Ranks) -> None:
+    """Give this rank its share of the threads that its machine has cores for, and to all that it starts.
 
-        torch.set_num_threads(number)
+    To be called before torch is imported: OpenMP and MKL take a thread for each core otherwise, in every
+    rank, and ranks wait for each other's threads. A number that a person has set is left alone, and so is
+    the share of a rank that its launcher has bound to cores.
+    """
+    is_bound = sys.platform == "linux" and os.sched_getaffinity(0) < os.sched_getaffinity(os.getppid())
+    _set_threads(num_threads(1 if is_bound else ranks.local_world_size))
+
+
+def _may_set_threads() -> bool:
+    """Whether no person has set a number of threads; torchrun sets 1 where nobody has."""
+    told = os.environ.get(_THREADS)
+    of_torchrun = told == "1" and "TORCHELASTIC_RUN_ID" in os.environ
+    return (told is None or told == _set_here or of_torchrun) and "MKL_NUM_THREADS" not in os.environ
+
+
+def _set_threads(number: int) -> None:
+    global _set_here
+    if _may_set_threads():
+        os.environ[_THREADS] = _set_here = str(number)
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(number)
 
 
 def share(cores: Sequence[Sequence[int]], rank: int, num_ranks: int) -> Sequence[Sequence[int]]:
     """The cores of one of `num_ranks` ranks: neighbours, so that most lie in one socket."""
     return cores[len(cores) * rank // num_ranks : len(cores) * (rank + 1) // num_ranks]
-
-
-def physical_cores(cpus: Iterable[int], topology: Path = _TOPOLOGY) -> list[list[int]]:
-    """Numbers of CPUs by the core that they are threads of; cores of a socket beside each other.
-
-    Source: ``topology/`` of each CPU in sysfs; a CPU that it does not tell of is a core of its own.
-    """
-    found: dict[tuple[int, int], list[int]] = {}
-    for cpu in cpus:
-        place = (-1, cpu)
-        with suppress(OSError, ValueError):
-            folder = topology / f"cpu{cpu}" / "topology"
-            socket, core = (int((folder / name).read_text()) for name in ("physical_package_id", "core_id"))
-            place = (socket, core)
-        found.setdefault(place, []).append(cpu)
-    return [found[place] for place in sorted(found)]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from zerokit import console
+from zerokit.checkpoint.source import is_rehearsal
+from zerokit.distributed.cores import share_threads
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.shared_memory import release_shared_memory
@@ -47,6 +49,8 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> None:
     Raises:
         ZerokitError: bad input; the same on every rank.
     """
+    if not is_rehearsal():
+        share_threads(group.ranks)
     group.together(lambda: require("train", where="zerokit generate"))
     set_up_libraries(group.ranks)
     group.together(lambda: check_launch(group.ranks))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+
+from zerokit.control_groups import group_files
 
 
 def host_memory_bytes(root: Path = Path("/")) -> int:
@@ -19,24 +21,7 @@ def host_memory_bytes(root: Path = Path("/")) -> int:
 
 
 def _group_limits(root: Path) -> Iterator[int]:
-    """Memory limits of this process's control groups and of those above them, of version 2 and 1.
-
-    Source: Linux, cgroups(7), "/proc/[pid]/cgroup": lines of ``number:controllers:path``.
-    """
-    mounted = root / "sys/fs/cgroup"
-    # The groups at the top are those of a container that hides where it stands.
-    lines = ["0::/", "1:memory:/"]
-    with suppress(OSError):
-        lines += (root / "proc/self/cgroup").read_text().splitlines()
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            hierarchy, name = mounted, "memory.max"
-        elif "memory" in controllers.split(","):
-            hierarchy, name = mounted / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        group = PurePosixPath(path.lstrip("/"))
-        for folder in (group, *group.parents):
-            with suppress(OSError, ValueError):  # out of sight, or without a limit: "max"
-                yield int((hierarchy / folder / name).read_text())
+    """Memory limits of this process's control groups and of those above them, of version 2 and 1."""
+    for (text,) in group_files("memory", "memory.max", ("memory.limit_in_bytes",), root):
+        with suppress(ValueError):  # "max"
+            yield int(text)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from zerokit import console
 from zerokit.checkpoint.source import is_rehearsal
+from zerokit.distributed.cores import share_threads
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.extras import require
 from zerokit.recipe.load import LoadedRecipe, load_recipe
@@ -64,6 +65,8 @@ def train(
     Raises:
         ZerokitError: bad input; the same on every rank.
     """
+    if not is_rehearsal():
+        share_threads(group.ranks)
     loaded = group.together(lambda: read_recipe(group, recipe, overrides))
 
     # Imported here so that a mistyped option is answered before torch and transformers load.

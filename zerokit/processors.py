@@ -1,0 +1,63 @@
+"""The processor cores that this process may use."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from zerokit.control_groups import group_files
+
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+
+
+def physical_cores(cpus: Iterable[int], topology: Path = _TOPOLOGY) -> list[list[int]]:
+    """Numbers of CPUs by the core that they are threads of; cores of a socket beside each other.
+
+    Source: ``topology/`` of each CPU in sysfs; a CPU that it does not tell of is a core of its own.
+    """
+    found: dict[tuple[int, int], list[int]] = {}
+    for cpu in cpus:
+        place = (-1, cpu)
+        with suppress(OSError, ValueError):
+            folder = topology / f"cpu{cpu}" / "topology"
+            socket, core = (int((folder / name).read_text()) for name in ("physical_package_id", "core_id"))
+            place = (socket, core)
+        found.setdefault(place, []).append(cpu)
+    return [found[place] for place in sorted(found)]
+
+
+def cpu_limit(root: Path = Path("/")) -> float | None:
+    """CPUs' worth of time that the control groups of this process allow; None without a limit.
+
+    Source: Linux, Documentation/admin-guide/cgroup-v2.rst ``cpu.max`` ("quota period", in µs), and
+    Documentation/scheduler/sched-bwc.rst for version 1.
+
+    Args:
+        root: where the system's files are.
+    """
+    limits = []
+    for texts in group_files("cpu", "cpu.max", ("cpu.cfs_quota_us", "cpu.cfs_period_us"), root):
+        with suppress(ValueError):  # "max"
+            quota, period = map(int, " ".join(texts).split())
+            if quota > 0 and period > 0:  # in version 1 -1 is no limit
+                limits.append(quota / period)
+    return min(limits, default=None)
+
+
+def num_threads(num_processes: int) -> int:
+    """Threads for each of `num_processes` that share the cores which this one may use; at least 1.
+
+    By the process's affinity and the limits of its control groups. Second threads of a core do not count.
+    """
+    if sys.platform != "linux":
+        return max(1, (os.cpu_count() or 1) // num_processes)
+    return within_limit(len(physical_cores(os.sched_getaffinity(0))) // num_processes, num_processes)
+
+
+def within_limit(threads: int, num_processes: int) -> int:
+    """As many of `threads` as each of `num_processes` can keep busy under :func:`cpu_limit`; at least 1."""
+    limit = cpu_limit()
+    return max(1, threads if limit is None else min(threads, int(limit / num_processes)))
