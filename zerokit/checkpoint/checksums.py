@@ -166,7 +166,7 @@ _HINT = "Take another checkpoint; 'zerokit train' goes on from this one as it is
 
 def _sha256(file: Path) -> str:
     if not file.is_file():  # a pipe would be waited for
-        problem = "is not a plain file" if file.exists() else "is missing"
+        problem = "is not a regular file" if file.exists() else "is missing"
         raise CheckpointError(problem, where=shown(file), hint=_HINT)
     try:
         with file.open("rb") as opened:

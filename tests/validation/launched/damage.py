@@ -296,7 +296,7 @@ CASES = [
     ),
     Case("a save that did not end", "stage2", write(f"{MODEL}.tmp"), "was left by a save that did not end"),
     Case("text for an archive", "stage2", write(MODEL, b"<html>404</html>"), "is damaged, cut short, or not"),
-    Case("a pipe", "stage2", _fifo, "is a pipe"),
+    Case("a pipe", "stage2", _fifo, "is a pipe, not a regular file"),
     Case(
         "a file of a tensor-parallel rank",
         "stage2",
