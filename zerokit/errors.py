@@ -8,6 +8,7 @@ shown only for zerokit's own bugs.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -169,8 +170,20 @@ def check_choice(kind: str, name: str, choices: Iterable[str]) -> None:
 
 
 def visible(text: str) -> str:
-    """`text` with what a terminal would act on, or nobody would see, as escapes such as ``\\x1b``."""
+    """`text` with what a terminal would act on, or nobody would see, as escapes such as ``\\x1b``.
+
+    What is printed for people has passed through it: in errors, notes and :mod:`zerokit.reporting.terminal`.
+    """
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def visible_json(text: str) -> str:
+    """JSON with the escapes of JSON for what :func:`visible` escapes, but for line breaks: the same data."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
 
 
 def _one_line(text: str) -> str:

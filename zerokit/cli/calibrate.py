@@ -51,7 +51,7 @@ def calibrate(
     require("rehearse", where="zerokit calibrate")
     check_writable(output, force=force, follow_links=True)
     from zerokit.calibration.calibrate import calibrate_into
-    from zerokit.reporting.terminal import show_rows
+    from zerokit.reporting.terminal import show, show_rows
 
     rows = calibrate_into(output, device, ranks, threads)
     show_rows(
@@ -66,7 +66,7 @@ def calibrate(
         ],
         ("", "measured", "catalogue", "ratio"),
     )
-    typer.echo(f"Wrote {output}. Take it: zerokit rehearse --time --hardware {output} ...")
+    show([f"Wrote {output}. Take it: zerokit rehearse --time --hardware {output} ..."])
 
 
 def _microseconds(seconds: float) -> str:

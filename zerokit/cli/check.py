@@ -21,7 +21,7 @@ from zerokit.cli.gpu_options import (
     note_caveat,
 )
 from zerokit.cli.output import print_json
-from zerokit.errors import DocumentError, ModelError, ZerokitError
+from zerokit.errors import DocumentError, ModelError, ZerokitError, visible
 from zerokit.files import write_file
 from zerokit.findings import DEFAULT_SEVERITY, Severity
 from zerokit.hardware import GPUS_PER_NODE
@@ -257,7 +257,10 @@ def _print(checked: Sequence[CheckedFile], output_format: str, diffs: Sequence[s
     elif output_format == "github":
         typer.echo(outputs.to_github(checked), nl=False)
     elif any(diffs):
-        typer.echo("".join(diffs), nl=False)
+        # Line ends stay as they are, so that the lines fit the file.
+        for line in "".join(diffs).splitlines(keepends=True):
+            text = line.rstrip("\r\n")
+            typer.echo("\t".join(map(visible, text.split("\t"))) + line[len(text) :], nl=False)
     else:
         show_lines(outputs.text_lines(checked))
 

@@ -11,7 +11,7 @@ from zerokit import choices
 from zerokit.cli.checkpoint_summary import as_data, print_text
 from zerokit.cli.command import Command, Group
 from zerokit.cli.output import OutputFormat, print_json
-from zerokit.errors import ZerokitError
+from zerokit.errors import ZerokitError, visible
 
 app = typer.Typer(
     name="checkpoint",
@@ -323,7 +323,7 @@ def prune(
         if not sys.stdin.isatty():
             hint = "Add --yes to do so, or --dry-run to see what stays"
             raise ZerokitError(f"would remove {names}", where=str(run), hint=hint)
-        typer.confirm(f"Remove {names}?", abort=True, err=True)
+        typer.confirm(visible(f"Remove {names}?"), abort=True, err=True)
     for folder in () if dry_run else plan.removed:
         remove(folder)
     if output_format == "json":

@@ -101,10 +101,9 @@ def env(output_format: OutputFormat = "text") -> None:
     if output_format == "json":
         print_json(found)
         return
+    from zerokit.reporting.terminal import show_lines
+
     for name, value in found.items():
-        if isinstance(value, dict):
-            typer.echo(f"{name}:")
-            for key, one in value.items():
-                typer.echo(f"  {key}: {one}")
-        else:
-            typer.echo(f"{name}: {value}")
+        is_section = isinstance(value, dict)
+        show_lines([[(f"{name}:" if is_section else f"{name}: {value}", "")]])
+        show_lines([(f"  {key}: {one}", "")] for key, one in (value.items() if is_section else ()))

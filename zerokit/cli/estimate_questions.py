@@ -12,7 +12,7 @@ import typer
 from zerokit.cli.command import Command
 from zerokit.cli.estimate_options import SIZES, sizes
 from zerokit.cli.gpu_options import chosen_gpu
-from zerokit.errors import ZerokitError
+from zerokit.errors import ZerokitError, visible
 
 _QUESTIONS = {
     "model": "Which model? A name such as llama-3.1-8b, a Hub id, a folder, or a size such as 7B",
@@ -49,7 +49,7 @@ class AskingCommand(Command):
             if param.name == "model":
                 positions = _positions(answer)
             words = [*words, answer] if param.name == "model" else [*words, param.opts[-1], answer]
-        typer.echo(f"In one line: {ctx.command_path} {shlex.join(words)}\n", err=True)
+        typer.echo(visible(f"In one line: {ctx.command_path} {shlex.join(words)}") + "\n", err=True)
         return words
 
 

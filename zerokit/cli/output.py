@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from zerokit import choices
+from zerokit.errors import visible_json
 
 OutputFormat = Annotated[choices.OutputFormat, typer.Option("--format", help="Form of what is printed.")]
 
@@ -37,7 +38,7 @@ def json_on_stdout(output: Path | None, output_format: choices.OutputFormat) -> 
 
 def print_json(data: Any) -> None:
     """Print one JSON value on stdout."""
-    typer.echo(to_json(data), nl=False)
+    typer.echo(visible_json(to_json(data)), nl=False)
 
 
 def to_json(data: Any) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from zerokit.errors import visible_json
 from zerokit.files import check_writable, new_file
 from zerokit.generation.completions import Completion
 from zerokit.generation.prompts import Prompt
@@ -91,7 +92,7 @@ class Results:
         """Write all records, sorted by index."""
         lines = map(_line, sorted(self.records, key=lambda record: record["index"]))
         if self.path is None:
-            self.stream.writelines(lines)
+            self.stream.writelines(map(visible_json, lines))
             self.stream.flush()
             return
         with new_file(self.path, follow_links=True) as file:

@@ -2,6 +2,9 @@
 
 A report is folded between words on a terminal. Findings, and all that goes elsewhere, are never folded, so
 that they can be searched. Where stdout is no terminal nothing is coloured, and lines cost no import of rich.
+
+All text is printed by :func:`zerokit.errors.visible`: names in it may be those of somebody else's files. So a
+part, a cell and a piece of a line have no line breaks of their own.
 """
 
 from __future__ import annotations
@@ -9,10 +12,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from zerokit.console import stdout
+from zerokit.errors import visible
 from zerokit.reporting.tables import HANG, STRONG, Row, StyledLine, Table, aligned, fold
 
 if TYPE_CHECKING:
@@ -34,8 +38,9 @@ class Command:
 
     def lines(self, width: int) -> list[str]:
         """The line, broken by backslashes where it is longer than `width` columns."""
-        lines = ["  " + self.words[0]]
-        for word in self.words[1:]:
+        first, *words = map(visible, self.words)
+        lines = [f"  {first}"]
+        for word in words:
             if len(f"{lines[-1]} {word} \\") > width:
                 lines[-1] += " \\"
                 lines.append(" " * (2 + HANG) + word)
@@ -48,7 +53,7 @@ def show(parts: Iterable[Part]) -> None:
     """Print a report, part by part."""
     for part in parts:
         if isinstance(part, str) and not _on_terminal():
-            print(part)
+            print(visible(part))
             continue
         for line in _lines(part):
             stdout().print(line, soft_wrap=True)
@@ -59,21 +64,25 @@ def _lines(part: Part) -> Iterator[Text]:
 
     width = stdout().width if _on_terminal() else sys.maxsize
     if isinstance(part, Table):
-        yield from (Text.assemble(*line) for line in part.lines(width))
+        head, *rows = (list(map(visible, row)) for row in (part.columns, *part.rows))
+        whole = replace(part, title=visible(part.title), columns=head, rows=rows)
+        yield from (Text.assemble(*line) for line in whole.lines(width))
     elif isinstance(part, Command):
         yield from map(Text, part.lines(width))
+    elif isinstance(part, str):
+        yield from _folded(Text(visible(part)), width)
     else:
-        yield from _folded(Text(part) if isinstance(part, str) else part, width)
+        escaped = visible(part.plain)
+        yield from _folded(part if escaped == part.plain else Text(escaped, part.style), width)
 
 
-def _folded(text: Text, width: int) -> Iterator[Text]:
-    for whole in text.split("\n", allow_blank=True):
-        end = 0
-        for line in fold(whole.plain, width, hang=HANG):
-            words = line.lstrip()
-            begin = whole.plain.index(words, end)
-            end = begin + len(words)
-            yield whole.blank_copy(line[: len(line) - len(words)]) + whole[begin:end] if words else whole
+def _folded(whole: Text, width: int) -> Iterator[Text]:
+    end = 0
+    for line in fold(whole.plain, width, hang=HANG):
+        words = line.lstrip()
+        begin = whole.plain.index(words, end)
+        end = begin + len(words)
+        yield whole.blank_copy(line[: len(line) - len(words)]) + whole[begin:end] if words else whole
 
 
 def show_rows(rows: Sequence[Row], columns: Row = ()) -> None:
@@ -81,7 +90,8 @@ def show_rows(rows: Sequence[Row], columns: Row = ()) -> None:
     if _on_terminal():
         show([Table("", columns, rows, framed=False)])
         return
-    for line in aligned([*([columns] if columns else []), *rows]):
+    grid = [list(map(visible, row)) for row in (*([columns] if columns else []), *rows)]
+    for line in aligned(grid):
         print(line)
 
 
@@ -96,12 +106,13 @@ def show_lines(lines: Iterable[StyledLine]) -> None:
     """Print lines, each when it comes."""
     if not _on_terminal():
         for line in lines:
-            print("".join(text for text, _ in line), flush=True)
+            print("".join(visible(text) for text, _ in line), flush=True)
         return
     from rich.text import Text
 
     for line in lines:
-        stdout().print(Text.assemble(*line), soft_wrap=True)
+        pieces = [(visible(text), style) for text, style in line]
+        stdout().print(Text.assemble(*pieces), soft_wrap=True)
 
 
 def _on_terminal() -> bool:

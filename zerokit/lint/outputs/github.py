@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from zerokit.documents import dotted
+from zerokit.errors import visible
 from zerokit.findings import Finding
 from zerokit.lint.outputs.checked import CheckedFile
 
@@ -43,4 +44,4 @@ def _command(command: str, file: str, line: int | None, column: int | None, titl
 def _escape(text: str, also: str = "") -> str:
     for char in "%\r\n" + also:
         text = text.replace(char, f"%{ord(char):02X}")
-    return text
+    return visible(text)
