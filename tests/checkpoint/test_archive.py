@@ -20,9 +20,9 @@ from tests.validation.faults.checkpoints import archive as written
 from zerokit.checkpoint import archive
 from zerokit.checkpoint.archive import Size, read_archive
 from zerokit.checkpoint.archive_writer import pickled
-from zerokit.checkpoint.pickle_limits import guarded
 from zerokit.checkpoint.pickles import check_pickles
 from zerokit.checkpoint.saved import shapes_of
+from zerokit.documents.pickle_limits import guarded
 from zerokit.errors import CheckpointError
 
 HUGE_MEMO = b"\x80\x02Nr" + (100_000_000).to_bytes(4, "little") + b"."

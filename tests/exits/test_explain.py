@@ -260,6 +260,7 @@ def test_a_flight_recorder_is_read_where_it_is_plain_data_and_named_where_not(tm
         lists, tuples = [lists, lists], (tuples, tuples)
     dump.write_bytes(pickle.dumps({"entries": [{"state": lists, "input_sizes": lists}]}))
     assert told(timeout(0), said).also == (f"{dump}: collective ? (?) was ?",)
+    of_one_hash = [pickle.dumps(number * (2**61 - 1), 2)[2:-1] for number in range(1, 20_000)]
     mark = tmp_path / "mark"
     refused = "are pickles of more than plain data, or damaged"
     for content, why in (
@@ -268,6 +269,8 @@ def test_a_flight_recorder_is_read_where_it_is_plain_data_and_named_where_not(tm
         (b"\x80\x02cposix\nsystem\n(S'touch %s'\ntR." % bytes(mark), refused),
         (b"\x80\x04\x8c\x05posix\x8c\x06system\x93(S'touch %s'\ntR." % bytes(mark), refused),
         (b"\x80\x02}r\xff\xff\xff\x7f.", refused),
+        (b"\x80\x02}(" + b"".join(key + b"N" for key in of_one_hash) + b"u.", refused),
+        (b"\x80\x02}(" + b"".join(key + b"\x85N" for key in of_one_hash) + b"u.", refused),
         (b" " * (5 << 20), "are larger than 4.00 MiB"),
         (b"[]", "have no entries"),
         (b"{", "are no JSON"),

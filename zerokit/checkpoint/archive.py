@@ -22,7 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from zerokit.checkpoint.pickle_limits import (
+from zerokit.documents import shown, unreadable_reason
+from zerokit.documents.pickle_limits import (
     CHECKED_DICT,
     CHECKED_SET,
     CheckedDict,
@@ -30,7 +31,6 @@ from zerokit.checkpoint.pickle_limits import (
     PickleLimitError,
     guarded,
 )
-from zerokit.documents import shown, unreadable_reason
 from zerokit.errors import CheckpointError
 
 ITEMSIZES = {

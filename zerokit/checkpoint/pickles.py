@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zerokit.checkpoint.archive import check_pickles_of
-from zerokit.checkpoint.pickle_limits import PickleLimitError
 from zerokit.documents import shown
+from zerokit.documents.pickle_limits import PickleLimitError
 from zerokit.errors import CheckpointError
 
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"

@@ -6,6 +6,7 @@ may be somebody else's: of pickles only those of plain data are read.
 
 from __future__ import annotations
 
+import io
 import pickle
 import pickletools
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zerokit import documents
+from zerokit.documents.pickle_limits import CHECKED_DICT, CheckedDict, guarded
 from zerokit.errors import DocumentError
 from zerokit.exits.nccl import MOST_RANKS
 from zerokit.units import format_bytes
@@ -112,6 +114,7 @@ def _plain_data(content: bytes) -> Any:
         ValueError: it holds something else, or is damaged.
     """
     try:
+        checked = guarded(io.BytesIO(content))
         memo: dict[int, str] = {}
         made = last = ""
         for operation, argument, _ in pickletools.genops(content):
@@ -127,12 +130,17 @@ def _plain_data(content: bytes) -> Any:
             ):
                 made = operation.name
             last = operation.name
-            # Unpicklers make a table as long as the largest number of an object.
-            if operation.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content):
-                raise ValueError
-        return pickle.loads(content)  # noqa: S301 - none of these operations loads or calls anything
+        return _PlainUnpickler(checked).load()
     except Exception:  # of a damaged pickle, whatever it leads to
         raise ValueError("are pickles of more than plain data, or damaged") from None
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """The one class that there is after :func:`guarded`."""
+        if f"{module}.{name}" != CHECKED_DICT:
+            raise ValueError
+        return CheckedDict
 
 
 def _first_open(entries: list[Any]) -> str:
