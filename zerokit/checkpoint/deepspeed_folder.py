@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from zerokit.checkpoint.archive import Storage, StoredTensor, read_archive
@@ -55,12 +56,22 @@ class DeepSpeedCheckpoint:
         weight = self.weights.get(name)
         return weight.dtype if weight is not None else self.placeholders.get(name)
 
+    def copies_of(self, name: str) -> Sequence[NamedTensor]:
+        """What other ranks have of a buffer."""
+        return self._copies.get(name, ())
+
+    @cached_property
+    def _copies(self) -> dict[str, list[NamedTensor]]:
+        found: dict[str, list[NamedTensor]] = {}
+        for original, copy in self.copies:
+            found.setdefault(original.name, []).append(copy)
+        return found
+
     def tensors(self) -> dict[str, NamedTensor]:
         """Every tensor of the model once, by name: of the optimizer where it has it."""
         found = {**self.weights, **self.masters}
-        return {
-            name: found[name] for name in found if self.aliases.get(name, name) not in found.keys() - {name}
-        }
+        others = {name: self.aliases.get(name, name) for name in found}
+        return {name: found[name] for name, other in others.items() if other == name or other not in found}
 
 
 def read_checkpoint(path: Path) -> DeepSpeedCheckpoint:

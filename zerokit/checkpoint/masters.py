@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +38,7 @@ def masters_of_stage_1_and_2(shapes: Shapes, states: Sequence[Mapping[str, Any]]
         parts = [state["single_partition_of_fp32_groups"][group] for state in states]
         between = paddings[group] if paddings else [0] * len(parameters)
         count = counts[group] if isinstance(counts, list) else counts
+        num_experts = _num_experts(parameters)
         # Experts lie on fewer ranks than other parameters: rank r has those of place r modulo `places`.
         places = len(states) // count
         for place in range(places):
@@ -45,20 +46,27 @@ def masters_of_stage_1_and_2(shapes: Shapes, states: Sequence[Mapping[str, Any]]
             offset = 0
             for (name, shape), padding in zip(parameters.items(), between, strict=True):
                 yield flat.tensor(
-                    _global_name(name, place, parameters) if places > 1 else name, shape, offset
+                    _global_name(name, place, num_experts) if places > 1 else name, shape, offset
                 )
                 offset += math.prod(shape) + int(padding)
             flat.check_end(offset, 2 * count)
 
 
-def _global_name(name: str, place: int, parameters: Mapping[str, Any]) -> str:
+def _num_experts(names: Iterable[str]) -> dict[str, int]:
+    """Of each mixture, how many experts of it parameters are of."""
+    numbers: dict[str, set[str]] = {}
+    for found in filter(None, map(_EXPERT.fullmatch, names)):
+        numbers.setdefault(found["mixture"], set()).add(found["number"])
+    return {mixture: len(of) for mixture, of in numbers.items()}
+
+
+def _global_name(name: str, place: int, num_experts: Mapping[str, int]) -> str:
     """The name of an expert's parameter among the experts of all places; each counts its own from 0."""
     found = _EXPERT.fullmatch(name)
     if found is None:
         return name
-    of_mixture = (_EXPERT.fullmatch(other) for other in parameters)
-    numbers = {one["number"] for one in of_mixture if one and one["mixture"] == found["mixture"]}
-    return f"{found['mixture']}{place * len(numbers) + int(found['number'])}{found['rest']}"
+    number = place * num_experts[found["mixture"]] + int(found["number"])
+    return f"{found['mixture']}{number}{found['rest']}"
 
 
 def masters_of_stage_3(shapes: Shapes, states: Sequence[Mapping[str, Any]]) -> Iterator[NamedTensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -133,7 +134,7 @@ def _of_stage_1_and_2(saved: Saved, number: int, kept: _Kept) -> Group:
         found = list(masters_of_stage_1_and_2([kept.shapes], states))
         if zero_settings(saved).round_robin_gradients:
             order = in_turns(range(len(found)), len(parts))
-            found = [found[order.index(place)] for place in range(len(found))]
+            found = [tensor for _, tensor in sorted(zip(order, found, strict=True), key=itemgetter(0))]
         return {tensor.name: tensor for tensor in found}
 
     return _group(saved, kept, put)

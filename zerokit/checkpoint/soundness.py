@@ -43,7 +43,7 @@ def sound_blocks(
     Raises:
         CheckpointError: two places differ that the optimizer keeps alike.
     """
-    own = [copy for original, copy in checkpoint.copies if original.name == tensor.name]
+    own = checkpoint.copies_of(tensor.name)
     copies = [copy for copy in own if (copy.shape, copy.dtype) == (tensor.shape, tensor.dtype)]
     not_finite, differing = False, len(copies) < len(own)
     weight = checkpoint.weights.get(tensor.name)
