@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.documents import finite
+from zerokit.errors import ZerokitError
 from zerokit.files import write_file
 
 REPORT_FILE = "run.json"
@@ -45,7 +46,7 @@ def _has_changes(commit: str) -> bool:
     settings = _git("config", "-z", "--get-regexp", rf"^core\.({'|'.join(_COMPARISON_SETTINGS)})$") or ""
     entries = [entry.replace("\n", "=", 1) for entry in settings.split("\0") if entry]
     options = [option for entry in entries for option in ("-c", entry)]
-    with suppress(OSError), tempfile.TemporaryDirectory() as folder:
+    with suppress(OSError, ZerokitError), tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         for name in ("refs", "objects"):
             (scratch / name).mkdir()
