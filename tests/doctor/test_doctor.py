@@ -7,6 +7,7 @@ import json
 import math
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -175,6 +176,14 @@ def test_a_lock_that_was_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with lock.open("w"):  # as one that compiles has it
         assert only(software.locks(), "extensions").verdict == "ok"
     is_found(only(software.locks(), "extensions"), "error", f"rm '{lock}', unless another machine")
+    odd = lock.parent.parent / "a'; touch owned; '" / "lock"
+    odd.parent.mkdir()
+    lock.rename(odd)
+    (found,) = software.locks()
+    command = found.mend.partition(", unless")[0]
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
+    assert not odd.exists()
+    assert not (tmp_path / "owned").exists()
 
 
 def test_a_name_that_leads_to_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:

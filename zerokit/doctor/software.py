@@ -190,11 +190,12 @@ def locks() -> Iterator[Look]:
     found = [lock for folder in folders for depth in ("*", "*/*") for lock in folder.glob(f"{depth}/lock")]
     left = [lock for lock in found if process_with(lock) is None]
     for lock in left:
+        quoted = str(lock).replace("'", r"'\''")  # the line is to be pasted into a shell
         yield Look(
             "extensions",
             "error",
             f"no process of this machine has {lock}: torch waits for it forever",
-            f"rm '{lock}', unless another machine that shares this folder compiles",
+            f"rm '{quoted}', unless another machine that shares this folder compiles",
         )
     if not left:
         yield ok("extensions", "no lock was left behind")
