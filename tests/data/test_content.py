@@ -11,7 +11,7 @@ from typing import Any
 import datasets
 import pytest
 
-from tests.data.test_exact_values import OF_TEXTS
+from tests.data.formats import OF_TEXTS
 from zerokit.data.content import SAMPLED_BYTES, digest_files, sampled_digest
 from zerokit.data.sources import load_examples
 from zerokit.data.streams import ExampleStream

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import json
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import datasets
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.data.formats import OF_TEXTS, Rows, json_list, jsonl, unescaped_jsonl
 from tests.examples import examples
 from zerokit.data.sources import load_examples, place_of
 from zerokit.data.streams import ExampleStream
 from zerokit.errors import DataError
 
 pytestmark = pytest.mark.torch
-
-Rows = list[dict[str, Any]]
 
 WORDS = (
     *(
@@ -78,56 +75,6 @@ values = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(text, inner, max_size=3)),
     max_leaves=8,
 )
-
-
-def jsonl(rows: Rows) -> bytes:
-    return "".join(json.dumps(row) + "\n" for row in rows).encode()
-
-
-def unescaped_jsonl(rows: Rows) -> bytes:
-    return b"\xef\xbb\xbf" + "\r\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode()
-
-
-def json_list(rows: Rows) -> bytes:
-    return json.dumps(rows, indent=1).encode()
-
-
-def table(rows: Rows, separator: str = ",", **dialect: Any) -> bytes:
-    content = io.StringIO()
-    writer = csv.DictWriter(content, list(rows[0]), delimiter=separator, quoting=csv.QUOTE_ALL, **dialect)
-    writer.writeheader()
-    writer.writerows(rows)
-    return content.getvalue().encode()
-
-
-def tsv(rows: Rows) -> bytes:
-    return table(rows, "\t", lineterminator="\n")
-
-
-def parquet(rows: Rows) -> bytes:
-    content = io.BytesIO()
-    pa.parquet.write_table(pa.Table.from_pylist(rows), content, row_group_size=2)
-    return content.getvalue()
-
-
-def arrow(rows: Rows) -> bytes:
-    content = io.BytesIO()
-    written = pa.Table.from_pylist(rows)
-    with pa.ipc.new_file(content, written.schema) as writer:
-        writer.write_table(written)
-    return content.getvalue()
-
-
-OF_TEXTS: dict[str, Callable[[Rows], bytes]] = {
-    "a.jsonl": jsonl,
-    "b.jsonl": unescaped_jsonl,
-    "a.jsonl.gz": lambda rows: gzip.compress(jsonl(rows)),
-    "a.json": json_list,
-    "a.csv": table,
-    "a.tsv": tsv,
-    "a.parquet": parquet,
-    "a.arrow": arrow,
-}
 
 
 @contextmanager
@@ -212,7 +159,7 @@ def test_other_encodings_are_one_clear_error(name: str, encoding: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "line"),
     [
-        ("a.jsonl", '{"text": "a"}\n{"text": NaN}\n', "2:10"),
+        ("a.jsonl", '{"text": "a"}\n{"text": Inf}\n', "2:10"),
         ("a.jsonl", '{"text": "a"}\n{"text": 1e999}\n', "2:10"),
         ("a.jsonl", '{"text": "\\ud83d"}\n', "1:10"),
         ("a.jsonl", '{"messages": [{"role": "a", "role": "b"}]}\n', "1:29"),
@@ -238,6 +185,14 @@ def test_what_could_be_read_in_two_ways_is_refused_with_its_place(name: str, con
                 read()
             assert caught.value.where == f"{file}:{line}"
             assert "\n" not in str(caught.value)
+
+
+def test_what_python_writes_for_numbers_that_are_none_is_a_number() -> None:
+    """As in a column that nobody uses."""
+    with written("a.jsonl", b'{"text": "a", "score": NaN}\n{"text": "NaN", "score": -Infinity}\n') as file:
+        for first, second in both_ways(file):
+            assert (first["text"], second) == ("a", {"text": "NaN", "score": -math.inf})
+            assert math.isnan(first["score"])
 
 
 def test_objects_of_typed_files_have_the_keys_that_are_not_null(tmp_path: Path) -> None:

@@ -90,10 +90,11 @@ def test_a_fault_far_in_is_named_with_its_line_when_it_is_read(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", b"", "has no examples"),
+        ("a.jsonl", b"", "the file is empty"),
         ("a.json", b"[]", "has no examples"),
         ("a.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', "a.jsonl:2: 'utf-8' codec"),
-        ("a.txt", b"", "has no examples"),
+        ("a.txt", b"", "the file is empty"),
+        ("a.csv", b"text\n", "has no examples"),
         ("a.pdf", b"x", "no known data format"),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.data.test_exact_values import OF_TEXTS
+from tests.data.formats import OF_TEXTS
 from zerokit.errors import DataError
 from zerokit.generation.model import ModelFiles
 from zerokit.generation.options import Options

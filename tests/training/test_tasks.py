@@ -13,7 +13,7 @@ import torch
 from datasets import ClassLabel, Dataset, Features, Value
 from pydantic import ValidationError
 
-from tests.data.test_exact_values import OF_TEXTS
+from tests.data.formats import OF_TEXTS
 from tests.tiny import tiny_tokenizer
 from zerokit.data.row_dataset import RowDataset
 from zerokit.data.sources import load_examples

@@ -49,11 +49,7 @@ def _number(text: str) -> float:
     return number
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number, parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number)
 _FAULTS = (ValueError, RecursionError, _DuplicateKeyError)
 """Raised for what is not JSON."""
 

@@ -63,10 +63,16 @@ def load_examples(
     else:
         examples = RowDataset.of_table(load_hub(sources[0], subset, split or "train", where))
     if len(examples) == 0:
-        raise DataError(
-            f"'{', '.join(sources)}' has no examples", where=where, hint="Give it at least one example"
-        )
+        raise no_examples(sources, files, where)
     return examples
+
+
+def no_examples(sources: Sequence[str], files: Sequence[Path], where: str) -> DataError:
+    """The error of sources, or of the files that they stand for, which have no examples."""
+    hint = "Give it at least one example"
+    if (empty := next((file for file in files if file.stat().st_size == 0), None)) is not None:
+        return DataError("the file is empty", where=str(empty), hint=hint)
+    return DataError(f"'{', '.join(sources)}' has no examples", where=where, hint=hint)
 
 
 def place_of(source: str | Sequence[str], row: int, *, where: str, split: str | None = "train") -> str:

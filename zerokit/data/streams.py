@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.data.content import sampled_digest
 from zerokit.data.files import TABLES, common_format, given_files
-from zerokit.data.sources import load_hub, read_examples
+from zerokit.data.sources import load_hub, no_examples, read_examples
 from zerokit.errors import DataError, ZerokitError
 
 if TYPE_CHECKING:
@@ -46,9 +46,7 @@ class ExampleStream:
             self._beginning = self._hub.state_dict()
         self.columns: list[str] = self._find_columns()
         if not self.columns:
-            raise DataError(
-                f"'{self._name}' has no examples", where=where, hint="Give it at least one example"
-            )
+            raise no_examples(sources, self._files, where)
 
     def read(self, skip: int = 0, state: dict[str, Any] | None = None) -> Iterator[Row]:
         """The examples, in their order; one reading at a time.

@@ -26,6 +26,7 @@ from typing import Any
 
 from tests.tiny import REPOSITORY
 from tests.validation.faults.checkpoint_trials import checkpoint_trials
+from tests.validation.faults.data_trials import data_trials
 from tests.validation.faults.place import (
     PROMPTS,
     Forked,
@@ -251,7 +252,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, metavar="FILE", help="rows of trials that are not tried again")
     parser.add_argument("--write", action="store_true", help="rewrite the files in results/")
     given = parser.parse_args()
-    all_trials = [*checkpoint_trials(), *trials(), *run_trials()]
+    all_trials = [*checkpoint_trials(), *trials(), *data_trials(), *run_trials()]
     assert len({trial.name for trial in all_trials}) == len(all_trials)
     kept: dict[str, dict[str, Any]] = {}
     if given.keep is not None and given.keep.exists():
