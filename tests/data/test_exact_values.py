@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pyarrow as pa
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.formats import OF_TEXTS, Rows, json_list, jsonl, unescaped_jsonl
+from tests.data.look_alikes import text
 from tests.examples import examples
 from zerokit.data.sources import load_examples, place_of
 from zerokit.data.streams import ExampleStream
@@ -24,54 +26,9 @@ from zerokit.errors import DataError
 
 pytestmark = pytest.mark.torch
 
-WORDS = (
-    *(
-        "NA",
-        "N/A",
-        "nan",
-        "NaN",
-        "null",
-        "NULL",
-        "None",
-        "none",
-        "<NA>",
-        "#N/A",
-        "",
-        " ",
-        "-",
-        "\ufeff",
-        "\0",
-    ),
-    *("True", "false", "TRUE", "yes", "01", "1", "001", "1.0", "1e5", "-0", "0x1F", "1_000", "1,5", "+1"),
-    *("2021-05-01", "2021-05-01T10:00:00", "2021-05-01 10:00:00Z", "10:00", "05/01/2021", "1e999", "inf"),
-    *("9007199254740993", "123456789012345678901234567890", '"', '""', "'", "a,b", "a\tb", "\\", "\\u0041"),
-    *(
-        "{}",
-        "[]",
-        '{"a": 1}',
-        "a\u2028b",
-        "\x85",
-        "\x1c",
-        "e\u0301",
-        "\U0001f600",
-        "  padded  ",
-        "=1+1",
-        "a;b",
-    ),
-)
-text = st.one_of(
-    st.sampled_from(WORDS),
-    st.text(max_size=20),
-    st.dates().map(str),
-    st.datetimes().map(str),
-    st.datetimes().map(lambda moment: moment.isoformat()),
-    st.integers().map(str),
-    st.floats().map(str),
-)
+numbers = st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False))
 values = st.recursive(
-    st.one_of(
-        st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), text
-    ),
+    st.one_of(st.none(), st.booleans(), numbers, text),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(text, inner, max_size=3)),
     max_leaves=8,
 )
@@ -200,6 +157,24 @@ def test_objects_of_typed_files_have_the_keys_that_are_not_null(tmp_path: Path) 
     for name in ("a.parquet", "a.arrow"):
         with written(name, OF_TEXTS[name](rows)) as file:
             assert [*both_ways(file)] == [rows, rows]
+
+
+@pytest.mark.parametrize("has_features", [True, False])
+def test_objects_of_the_hub_have_the_keys_that_are_not_null(
+    has_features: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"call": {"name": "f", "arguments": {"a": 1}}}, {"call": {"name": "g", "arguments": {"b": [2]}}}]
+
+    def load_dataset(*_: Any, streaming: bool = False, **options: Any) -> Any:
+        dataset = datasets.Dataset.from_list(rows)
+        if not streaming:
+            return dataset
+        if has_features:
+            return dataset.to_iterable_dataset()
+        return datasets.IterableDataset.from_generator(lambda: iter(dataset.to_list()))
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert [*both_ways("owner/name")] == [rows, rows]
 
 
 def test_typed_files_with_other_types_are_refused_and_other_columns_are_not(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zerokit
+from tests.data import look_alikes
+from tests.data.formats import OF_TEXTS
 from tests.examples import examples
 from tests.tiny import CHAT_TEMPLATE
 from zerokit.data.row_dataset import RowDataset
@@ -356,6 +359,38 @@ def test_a_conversation_that_cannot_be_trained_on_is_named_by_its_number(
 ) -> None:
     rows = [chat(("user", "u"), ("assistant", "a")), {"messages": messages}]
     assert message in error_of(rows, tokenizer, "messages")
+
+
+def answers_of(file: Path, tokenizer: PreTrainedTokenizerBase, format_: Format) -> list[str]:
+    """What is trained on, of each example of a file."""
+    encoder = task_of(TaskSection(seq_len=256)).encoder(tokenizer, format_, Columns())
+    loaded = load_examples(str(file), where="data.train")
+    tokenized = tokenize(loaded, encoder, seq_len=256, where="data.train").dataset
+    return [tokenizer.decode([label for label in row["labels"] if label != IGNORED]) for row in tokenized]
+
+
+@pytest.mark.parametrize("name", OF_TEXTS)
+@given(answers=st.lists(look_alikes.text, min_size=1, max_size=4))
+@examples(10)
+def test_texts_are_trained_on_as_they_are_written(
+    name: str, tokenizer: PreTrainedTokenizerBase, answers: list[str]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / name
+        file.write_bytes(OF_TEXTS[name]([{"prompt": "p", "completion": answer} for answer in answers]))
+        assert answers_of(file, tokenizer, "prompt_completion") == [f"{answer}<|end|>" for answer in answers]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
+@given(answers=st.lists(look_alikes.text, min_size=1, max_size=4))
+@examples(10)
+def test_messages_are_trained_on_as_they_are_written(
+    name: str, tokenizer: PreTrainedTokenizerBase, answers: list[str]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / name
+        file.write_bytes(OF_TEXTS[name]([chat(("user", "u"), ("assistant", answer)) for answer in answers]))
+        assert answers_of(file, tokenizer, "messages") == [f"{answer}<|end|>" for answer in answers]
 
 
 TEXT = {"type": "text", "text": "t"}

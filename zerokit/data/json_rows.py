@@ -182,11 +182,11 @@ def _check(text: str, value: Any) -> None:
     """Raise ValueError for half of a character, which UTF-8 cannot write, and for deep nesting."""
     if _HALF_OF_A_CHARACTER.search(text):
         json.dumps(value, ensure_ascii=False).encode()
-    if text.count("[") + text.count("{") > MAX_DEPTH and is_too_deep(text):
+    if text.count("[") + text.count("{") > MAX_DEPTH and _is_too_deep(text):
         raise ValueError(f"is nested too deeply, by more than {MAX_DEPTH} levels")
 
 
-def is_too_deep(text: str | bytes) -> bool:
+def _is_too_deep(text: str) -> bool:
     """Whether a row of JSON has more levels than are read back from the cache."""
     try:
         from_json(text)

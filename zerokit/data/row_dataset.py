@@ -30,14 +30,14 @@ class RowDecoder:
     columns: tuple[str, ...]
     is_json: bool
     """Whether rows are stored as their text."""
-    with_objects: frozenset[str] = frozenset()
+    with_objects: tuple[str, ...] = ()
     """Columns of a typed table that have objects."""
 
     @classmethod
     def of_features(cls, features: Features) -> RowDecoder:
         """That of a typed table."""
-        names = {field.name for field in features.arrow_schema if _has_objects(field.type)}
-        return cls(tuple(features), is_json=False, with_objects=frozenset(names))
+        names = tuple(field.name for field in features.arrow_schema if _has_objects(field.type))
+        return cls(tuple(features), is_json=False, with_objects=names)
 
     def __call__(self, batch: Mapping[str, list[Any]]) -> list[Row]:
         """The rows of a batch of the table's columns."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
@@ -94,7 +94,7 @@ def _table_rows(file: Path, format_: FileFormat, skip: int) -> Rows:
             elif cells and skip:
                 skip -= 1
             elif cells:  # else a blank line
-                yield start, dict(zip(names, cells, strict=False))
+                yield start, dict(zip_longest(names, cells))
             start = reader.line_num + 1
 
 

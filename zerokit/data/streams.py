@@ -95,11 +95,14 @@ class ExampleStream:
         assert self._hub is not None
         from zerokit.data.row_dataset import RowDecoder
 
-        decode = None if self._hub.features is None else RowDecoder.of_features(self._hub.features)
+        features = self._hub.features
+        known = None if features is None else RowDecoder.of_features(features)
         self._hub.load_state_dict(self._beginning if state is None else state)
         try:
             for row in self._hub:
-                yield row if decode is None else decode.row(row)
+                names = tuple(row)
+                decode = known or RowDecoder(names, is_json=False, with_objects=names)
+                yield decode.row(row)
         except ZerokitError:
             raise
         except Exception as error:

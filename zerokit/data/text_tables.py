@@ -11,13 +11,15 @@ from pyarrow import compute
 from pyarrow.json import read_json
 
 from zerokit.data.files import FileFormat
-from zerokit.data.json_rows import MAX_DEPTH, Rows, chunk_rows, is_json_list, is_too_deep, list_rows
+from zerokit.data.json_rows import MAX_DEPTH, Rows, chunk_rows, is_json_list, list_rows
 from zerokit.data.row_dataset import JSON_COLUMN
 from zerokit.data.rows import cell_chunks, read_rows
 from zerokit.data.text_file import line_chunks
 
 _MOST_CHARACTERS = 8 << 20
 """In a table of JSON."""
+_SAFE_LENGTH = 4000
+"""Bytes of a row that cannot have so many levels that Arrow's reader exhausts the stack."""
 _MOST_ROWS = 500
 """In a table of strings."""
 
@@ -73,9 +75,10 @@ def _checked_lines(chunk: bytes) -> tuple[pa.Array, list[str]] | None:
     is_object = compute.and_(compute.starts_with(texts, b"{"), compute.ends_with(texts, b"}"))
     if not compute.all(is_object).as_py():  # blank, or with spaces around it
         return None
-    openings = compute.add(*(compute.count_substring(texts, bracket) for bracket in (b"[", b"{")))
-    if any(is_too_deep(text.as_py()) for text in texts.filter(compute.greater(openings, MAX_DEPTH))):
-        return None  # Arrow would exhaust the stack
+    long = texts.filter(compute.greater(compute.binary_length(texts), _SAFE_LENGTH))
+    openings = compute.add(*(compute.count_substring(long, bracket) for bracket in (b"[", b"{")))
+    if compute.any(compute.greater(openings, _SAFE_LENGTH // 2)).as_py():
+        return None  # Arrow might exhaust the stack
     try:
         table = read_json(pa.BufferReader(lines))
         texts.cast(pa.string())  # whether they are UTF-8
@@ -83,9 +86,18 @@ def _checked_lines(chunk: bytes) -> tuple[pa.Array, list[str]] | None:
     except (pa.ArrowException, ValueError):
         return None
     has_floats = "double" in str(table.schema)
-    if table.num_rows != len(texts) or (has_floats and b"Inf" in lines):
+    is_too_deep = any(_depth(type_) > MAX_DEPTH for type_ in table.schema.types)
+    if table.num_rows != len(texts) or is_too_deep or (has_floats and b"Inf" in lines):
         return None
     return texts, names
+
+
+def _depth(type_: pa.DataType) -> int:
+    """The number of levels of a type."""
+    levels, inner = 0, [type_]
+    while inner := [each.field(index).type for each in inner for index in range(each.num_fields)]:
+        levels += 1
+    return levels
 
 
 def column_names(files: Sequence[Path], format_: FileFormat) -> list[str]:
