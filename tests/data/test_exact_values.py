@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import tempfile
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from tests.data.formats import OF_TEXTS, Rows, json_list, jsonl, unescaped_jsonl
 from tests.data.look_alikes import text
 from tests.examples import examples
+from zerokit.data.row_dataset import RowDataset
 from zerokit.data.sources import load_examples, place_of
 from zerokit.data.streams import ExampleStream
 from zerokit.errors import DataError
@@ -157,6 +159,11 @@ def test_objects_of_typed_files_have_the_keys_that_are_not_null(tmp_path: Path) 
     for name in ("a.parquet", "a.arrow"):
         with written(name, OF_TEXTS[name](rows)) as file:
             assert [*both_ways(file)] == [rows, rows]
+
+
+def test_rows_in_memory_may_have_values_that_json_does_not_have() -> None:
+    (row,) = RowDataset.of_rows([{"text": "a", "made": datetime.date(2021, 5, 1)}])
+    assert row == {"text": "a", "made": {"date": "2021-05-01"}}
 
 
 @pytest.mark.parametrize("has_features", [True, False])

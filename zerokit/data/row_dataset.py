@@ -21,6 +21,7 @@ from zerokit.data.json_rows import Row
 JSON_COLUMN = "json"
 """The column of a table in which rows are stored as their text."""
 _BATCH = 1000
+_NESTED = (dict, list)
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,12 @@ class RowDataset:
 
     @classmethod
     def of_rows(cls, rows: Iterable[Row]) -> RowDataset:
-        """Rows in memory, which are values of JSON."""
+        """Rows in memory; values that JSON does not have become objects, which are no texts or labels."""
         texts: list[bytes] = []
         names: Row = {}
         for row in rows:
             names |= row
-            texts.append(json.dumps(row, ensure_ascii=False).encode())
+            texts.append(json.dumps(row, ensure_ascii=False, default=_as_object).encode())
         table = pa.table({JSON_COLUMN: pa.array(texts, pa.binary())})
         return cls(Dataset(InMemoryTable(table)), RowDecoder(tuple(names), is_json=True))
 
@@ -114,6 +115,10 @@ class RowDataset:
         return train, test
 
 
+def _as_object(value: Any) -> dict[str, str]:
+    return {type(value).__name__: str(value)}
+
+
 Part = tuple[RowDataset, Sequence[int]]
 """Some rows of a data set, and the number of each in it, from 0."""
 
@@ -128,5 +133,11 @@ def _has_objects(type_: pa.DataType) -> bool:
 def _without_nulls(value: Any) -> Any:
     """A value without the keys of objects that are null."""
     if isinstance(value, dict):
-        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+        return {
+            key: _without_nulls(each) if isinstance(each, _NESTED) else each
+            for key, each in value.items()
+            if each is not None
+        }
+    if isinstance(value, list):
+        return [_without_nulls(each) if isinstance(each, _NESTED) else each for each in value]
+    return value

@@ -36,17 +36,10 @@ class SequenceClassification(LabelledTask):
     def with_labels_of(
         self, examples: RowDataset, columns: Columns, known: Sequence[str], where: str
     ) -> SequenceClassification:
-        values = list(examples.column(columns.label))
-        if any(isinstance(value, list | dict) for value in values):
-            raise DataError(
-                f"'{columns.label}' is a list or an object: each text has one label here, not several",
-                where=where,
-                hint="Write one text or whole number, or train a model for each label",
-            )
         names = names_of(examples, columns.label)
-        found = found_labels(values, columns.label) if names is None else names
+        found = found_labels(_single(examples.column(columns.label), columns.label, where), columns.label)
         most = len(examples) // 2 if names is None else None
-        labels = classes_of(found, known, columns.label, where, most=most)
+        labels = classes_of(found if names is None else names, known, columns.label, where, most=most)
         return replace(self, labels=labels, names=names)
 
     def complete(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -91,6 +84,18 @@ class SequenceClassification(LabelledTask):
         counts = zip(right, there, said, strict=True)
         f1 = [2 * hits / (truth + guesses) for hits, truth, guesses in counts if truth + guesses]
         return {"accuracy": ratio(sum(right), sum(there)), "f1": ratio(sum(f1), len(f1))}
+
+
+def _single(labels: Iterator[Any], column: str, where: str) -> Iterator[Any]:
+    """The labels, none of which is a list or an object."""
+    for label in labels:
+        if isinstance(label, list | dict):
+            raise DataError(
+                f"'{column}' is a list or an object: each text has one label here, not several",
+                where=where,
+                hint="Write one text or whole number, or train a model for each label",
+            )
+        yield label
 
 
 class _Encoder(LabelEncoder):
