@@ -180,7 +180,7 @@ def test_phases_of_one_rank_are_plain_calls() -> None:
     group = RankGroup(Ranks())
     assert group.together(lambda: 5) == 5
     assert group.node_main_first(lambda: 6) == 6
-    assert group.from_node_main(lambda: 7) == 7
+    assert group.from_node_main(lambda: 7, where="w") == 7
     value = object()
     assert group.broadcast_object(value) is value
     assert group.gather_objects(value) == [value]
@@ -191,14 +191,27 @@ def test_one_rank_of_a_node_acts_for_all_of_it(monkeypatch: pytest.MonkeyPatch) 
     class FourRanks(RankGroup):
         def gather_objects(self, value: Any) -> list[Any]:
             is_result = value is not None
-            return [("a", [1]), ("b", [2]), ("a", []), value] if is_result else [None] * 4
+            return [("a", [{1}]), ("b", [second]), ("a", []), value] if is_result else [None] * 4
 
+    def found() -> set[int]:
+        group = FourRanks(Ranks(rank=3, world_size=4, local_rank=1, local_world_size=2))
+        return group.from_node_main(lambda: pytest.fail("this rank is not the node's first"), where="w")
+
+    second = {1}
     monkeypatch.setattr("socket.gethostname", lambda: "b")
-    group = FourRanks(Ranks(rank=3, world_size=4, local_rank=1, local_world_size=2))
-    assert group.from_node_main(lambda: pytest.fail("this rank is not the node's first")) == 2
-    # In a rehearsal, the rank that would act may be left out.
-    monkeypatch.setattr("socket.gethostname", lambda: "c")
-    assert group.from_node_main(lambda: 5) == 5
+    assert found() is second
+    second = {2}
+    with pytest.raises(DataError, match=r"^w: the files have different content on a and b\. Copy the same"):
+        found()
+
+
+def test_a_rank_acts_itself_where_a_rehearsal_leaves_out_the_first_of_its_node() -> None:
+    class LastRank(RankGroup):
+        def gather_objects(self, value: Any) -> list[Any]:
+            return [value] * self.ranks.world_size
+
+    group = LastRank(Ranks(rank=3, world_size=4, local_rank=1, local_world_size=2))
+    assert group.from_node_main(lambda: 5, where="w") == 5
 
 
 def test_what_the_system_says_of_a_file_is_one_line() -> None:

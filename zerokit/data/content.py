@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ class FileContent:
     """The content of a file, and the state of the file when it was read."""
 
     digest: str
-    state: tuple[int, ...]
+    state: tuple[int, ...] = field(compare=False)
 
 
 def digest_files(files: Iterable[Path]) -> dict[Path, FileContent]:

@@ -62,7 +62,7 @@ def load_examples(
         examples = cached_rows(files, found, text_unit, contents, where)
     else:
         examples = RowDataset.of_table(load_hub(sources[0], subset, split or "train", where))
-    if len(examples) == 0:
+    if len(examples) == 0 or not examples.columns:
         raise no_examples(sources, files, where)
     return examples
 

@@ -28,7 +28,7 @@ from zerokit.distributed.other_hosts import OtherHosts
 from zerokit.distributed.preemption import SAVE_WITHIN, SIGNALS, LeaveRequest
 from zerokit.distributed.ranks import STUCK_AFTER, Ranks, check_devices, port_taken, read_ranks
 from zerokit.distributed.stuck import StuckWatch, Work
-from zerokit.errors import LaunchError, PreemptedError, RankError, ZerokitError
+from zerokit.errors import DataError, LaunchError, PreemptedError, RankError, ZerokitError
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import Log
 from zerokit.extras import differing, versions
@@ -86,17 +86,28 @@ class RankGroup:
         self.together(lambda: None)
         return self.together(action)
 
-    def from_node_main(self, action: Callable[[], T]) -> T:
-        """Run `action` on one rank of each node and return its result (picklable) on all ranks of the node.
+    def from_node_main(self, action: Callable[[], T], *, where: str) -> T:
+        """Run `action` on one rank of each node and return its result on all ranks.
+
+        Args:
+            action: gives what files contain (picklable), which must be the same on all nodes.
+            where: the place of the files in the user's input, for errors.
 
         Raises:
-            ZerokitError: `action` raised it on any node.
+            ZerokitError: `action` raised it on a node, or the results differ.
         """
         is_main, host = self.ranks.is_node_main, socket.gethostname()
         own = self.together(lambda: [action()] if is_main else [])
-        results = self.gather_objects((host, own))
-        here = [result for name, of_main in results if name == host for result in of_main]
-        return here[0] if here else action()  # in a rehearsal, that rank may be left out
+        results = [(name, one) for name, mains in self.gather_objects((host, own)) for one in mains]
+        for name, result in results:
+            if result != results[0][1]:
+                raise DataError(
+                    f"the files have different content on {results[0][0]} and {name}",
+                    where=where,
+                    hint="Copy the same files to all machines",
+                )
+        here = [result for name, result in results if name == host]
+        return here[0] if here else action()  # in a rehearsal, the rank that would act may be left out
 
     def broadcast_object(self, value: T) -> T:
         """Rank 0's `value` (picklable), on every rank."""

@@ -121,7 +121,7 @@ def prepare(group: RankGroup, options: Options) -> Job:
     )
     sampling = group.together(lambda: settle_sampling(given, model))
     group.together(lambda: try_sampling(given, sampling, model))
-    contents = group.from_node_main(lambda: digest_prompts(options))
+    contents = group.from_node_main(lambda: digest_prompts(options), where="--prompts")
     prompts = group.node_main_first(lambda: load_prompts(options, contents))
     tokens = group.together(
         lambda: tokenize(

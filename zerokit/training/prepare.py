@@ -266,7 +266,7 @@ def _given_examples(
     group: RankGroup, loaded: LoadedRecipe, resolved: Resolved
 ) -> tuple[Examples, Examples | None]:
     """The examples of the recipe; one rank of each node reads the files, the others the cache."""
-    contents = group.from_node_main(lambda: digest_sources(loaded))
+    contents = group.from_node_main(lambda: digest_sources(loaded), where=loaded.where("data", "train"))
     return group.node_main_first(lambda: given_examples(loaded, _seed(resolved), contents))
 
 
