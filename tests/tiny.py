@@ -149,7 +149,7 @@ def _launcher_words(launcher: str, ranks: int) -> list[str]:
     words = {
         "deepspeed": ["deepspeed", "--num_gpus", f"{ranks}", "--master_port", port],
         "torchrun": ["torchrun", "--nproc-per-node", f"{ranks}", "--master-port", port],
-        "accelerate": [
+        "accelerate": [  # which starts one process on CPUs
             *("accelerate", "launch", "--cpu", "--num_processes", f"{ranks}", "--num_machines", "1"),
             *("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", port),
         ],

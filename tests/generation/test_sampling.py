@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -86,7 +87,7 @@ def test_what_nobody_says(model: ModelFiles) -> None:
 
 def test_the_command_line_goes_before_the_model(model: ModelFiles) -> None:
     defaults = type(model.defaults)(do_sample=True, temperature=0.6, max_new_tokens=9, eos_token_id=[5, 7])
-    own = ModelFiles(model.folder, model.config, defaults, model.tokenizer)
+    own = replace(model, defaults=defaults)
     config = settle_sampling(parse_sampling(["--temperature", "0.7", "--max_new_tokens", "3"]), own)
     assert (config.do_sample, config.temperature, config.max_new_tokens) == (True, 0.7, 3)
     assert end_tokens(config) == {5, 7}
@@ -94,14 +95,14 @@ def test_the_command_line_goes_before_the_model(model: ModelFiles) -> None:
 
 def test_what_is_refused_is_not_taken_from_the_model_either(model: ModelFiles) -> None:
     defaults = type(model.defaults)(guidance_scale=2.0, max_length=4096, min_length=3)
-    own = ModelFiles(model.folder, model.config, defaults, model.tokenizer)
+    own = replace(model, defaults=defaults)
     config = settle_sampling(parse_sampling([]), own)
     assert (config.guidance_scale, config.max_length, config.min_length) == (None, None, None)
 
 
 def test_a_padding_token_that_the_model_lacks(model: ModelFiles) -> None:
     defaults = type(model.defaults)(pad_token_id=-1, eos_token_id=[7, 5])
-    own = ModelFiles(model.folder, model.config, defaults, model.tokenizer)
+    own = replace(model, defaults=defaults)
     assert settle_sampling(parse_sampling([]), own).pad_token_id == model.tokenizer.pad_token_id
 
 

@@ -109,7 +109,7 @@ def test_uneven_prompts_equal_plain_transformers(
     run = launch(
         [
             *(SCRIPT, "--model", model, "--prompts", "prompts.txt", "-o", "out.jsonl", "--batch-size", "2"),
-            *sampling(readable, ends),
+            *("--mode", "sharded", *sampling(readable, ends)),
         ],
         ranks=2,
         cwd=tmp_path,
@@ -153,22 +153,22 @@ def test_a_rank_without_prompts(model: Path, readable: list[int], ends: list[int
     assert outcome(record["completions"]) == outcome(expected)
 
 
-def test_stage_0_keeps_a_copy_on_every_rank(
+def test_a_small_model_is_copied_to_every_rank(
     model: Path, readable: list[int], ends: list[int], tmp_path: Path
 ) -> None:
-    (tmp_path / "stage0.json").write_text('{"zero_optimization": {"stage": 0}}', encoding="utf-8")
     chats = [{"messages": [{"role": "user", "content": prompt}]} for prompt in PROMPTS[:3]]
     (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, chats)), encoding="utf-8")
     run = launch(
         [
-            *(SCRIPT, "--model", model, "--prompts", "chats.jsonl", "--ds-config", "stage0.json"),
+            *(SCRIPT, "--model", model, "--prompts", "chats.jsonl"),
             *("--batch-size", "1", *sampling(readable, ends)),
         ],
         ranks=2,
-        launcher="accelerate",
+        launcher="torchrun",
         cwd=tmp_path,
     )
     assert run.returncode == 0, run.stderr
+    assert run.stderr.count("zerokit: mode replicated, a full copy on every rank (") == 1
     records = read_lines(run.stdout)
     expected = reference(
         model, readable, ends, [f"<|user|>{prompt}<|end|><|assistant|>" for prompt in PROMPTS[:3]]

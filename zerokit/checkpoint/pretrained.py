@@ -118,10 +118,13 @@ def check_shapes(
     where: str,
     trust_remote_code: bool = False,
     kind: ModelKind = CAUSAL_LM,
-) -> None:
+) -> int | None:
     """Refuse weights of other shapes than the config says, on which rank 0 alone would stop.
 
     Only tensors of the same name are compared: transformers renames some while it loads.
+
+    Returns:
+        number of parameters; None for a quantized model, whose shapes are its own.
 
     Raises:
         ModelError: no model can be built from the config, a weight has another shape, or the head is for
@@ -131,7 +134,7 @@ def check_shapes(
     from safetensors import safe_open
 
     if getattr(config, "quantization_config", None) is not None:
-        return  # stored in shapes of their own
+        return None
     try:
         with torch.device("meta"):
             model: Any = kind.auto.from_config(config, trust_remote_code=trust_remote_code)
@@ -162,6 +165,7 @@ def check_shapes(
                     where=where,
                     hint="Copy config and weights from the same model",
                 )
+    return int(model.num_parameters())
 
 
 def load_weights(

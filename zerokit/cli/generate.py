@@ -11,7 +11,7 @@ from zerokit.cli.command import needed_unless
 from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, start_ranks
 from zerokit.cli.output import not_stdout
 from zerokit.distributed.ranks import STUCK_AFTER
-from zerokit.generation.options import Dtype, Options
+from zerokit.generation.options import Dtype, Mode, Options
 
 
 def generate(
@@ -57,13 +57,20 @@ def generate(
     batch_size: Annotated[
         int, typer.Option(min=1, metavar="N", help="Prompts per rank at a time.")
     ] = Options.batch_size,
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            help="replicated: each rank holds all weights, which is fastest. sharded: ZeRO-3 divides the "
+            "weights among the ranks. auto: replicated if the weights take at most half of the free memory."
+        ),
+    ] = Options.mode,
     ds_config: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             help="ds_config of stage 3, also with parameter offload, or of stage 0: a full copy on every "
             "rank. Keys that only training reads are ignored.",
-            show_default="stage 3",
+            show_default="by --mode",
         ),
     ] = Options.ds_config,
     max_prompt_tokens: Annotated[
@@ -92,7 +99,7 @@ def generate(
     master_port: MasterPort = None,
     local_rank: LocalRank = None,
 ) -> None:
-    """Generate completions under DeepSpeed ZeRO-3, or another ds_config, on any number of ranks.
+    """Generate completions on any number of ranks, with full copies of the model or under DeepSpeed ZeRO-3.
 
     All other options are names of transformers' GenerationConfig, with underscores or hyphens and with
     YAML values: --max_new_tokens 64 --do_sample true --temperature 0.7 --num_beams 4
@@ -118,6 +125,7 @@ def generate(
         output=output,
         force=force,
         batch_size=batch_size,
+        mode=mode,
         ds_config=ds_config,
         max_prompt_tokens=max_prompt_tokens,
         dtype=dtype,

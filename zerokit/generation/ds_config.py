@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,10 @@ class Engine:
     def zero_stage(self) -> int:
         """0 or 3."""
         return int(self.ds_config["zero_optimization"]["stage"])
+
+    def replicated(self) -> Engine:
+        """Return the engine at stage 0, with a full copy of the model on every rank."""
+        return replace(self, ds_config=self.ds_config | {"zero_optimization": {"stage": 0}})
 
 
 def plan_engine(path: Path | None, *, requested_dtype: str, model: ModelFiles, device: Device) -> Engine:

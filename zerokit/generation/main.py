@@ -59,7 +59,8 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> None:
     from zerokit.distributed.extensions import compile_extensions
     from zerokit.distributed.nvme import holding_swap_folders_together
 
-    compile_extensions(group, cpu_optimizer=None)
+    if job.engine.zero_stage == 3:
+        compile_extensions(group, cpu_optimizer=None)
     zero = job.engine.ds_config["zero_optimization"]
     with holding_swap_folders_together(group, zero, lambda path: f"--ds-config ({dotted(path)})"):
         _run(group, job, stream)
@@ -107,6 +108,7 @@ def prepare(group: RankGroup, options: Options) -> Job:
     """
     from zerokit.generation.ds_config import plan_engine
     from zerokit.generation.engine import find_device
+    from zerokit.generation.mode import choose_mode
     from zerokit.generation.model import find_model, read_model
     from zerokit.generation.prompts import digest_prompts, load_prompts, tokenize
     from zerokit.generation.sampling import settle_sampling, try_sampling
@@ -119,6 +121,7 @@ def prepare(group: RankGroup, options: Options) -> Job:
             options.ds_config, requested_dtype=options.dtype, model=model, device=find_device()
         )
     )
+    engine = choose_mode(group, engine, model, options)
     sampling = group.together(lambda: settle_sampling(given, model))
     group.together(lambda: try_sampling(given, sampling, model))
     contents = group.from_node_main(lambda: digest_prompts(options), where="--prompts")

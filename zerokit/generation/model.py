@@ -30,6 +30,8 @@ class ModelFiles:
     defaults: GenerationConfig
     """The model's own sampling options."""
     tokenizer: PreTrainedTokenizerBase
+    num_parameters: int | None
+    """None for a quantized model."""
 
     @property
     def vocab_size(self) -> int:
@@ -67,12 +69,13 @@ def read_model(folder: Path, options: Options) -> ModelFiles:
     check_checkpoint(folder, where=_WHERE)
     remote = options.trust_remote_code
     config = read_config(folder, where=_WHERE, trust_remote_code=remote)
-    check_shapes(folder, config, where=_WHERE, trust_remote_code=remote)
+    num_parameters = check_shapes(folder, config, where=_WHERE, trust_remote_code=remote)
     return ModelFiles(
         folder=folder,
         config=config,
         defaults=_read_defaults(folder, config),
         tokenizer=read_tokenizer(folder, where=_WHERE, trust_remote_code=remote),
+        num_parameters=num_parameters,
     )
 
 

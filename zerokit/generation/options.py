@@ -9,6 +9,7 @@ from typing import Literal
 from zerokit.errors import ConfigError
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+Mode = Literal["auto", "replicated", "sharded"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +17,7 @@ class Options:
     """The options with their defaults.
 
     Raises:
-        ConfigError: there are no prompts, or they are given in two ways.
+        ConfigError: there are no prompts, or prompts or the mode are given in two ways.
     """
 
     model: str
@@ -32,6 +33,8 @@ class Options:
     """Of a folder or a Hub data set; None: all files of a folder, "train" of the Hub."""
     batch_size: int = 8
     """Prompts per rank and `generate` call, at most."""
+    mode: Mode = "auto"
+    """``replicated``: each rank holds all weights. ``sharded``: ZeRO-3 divides them. ``auto``: by memory."""
     ds_config: Path | None = None
     max_prompt_tokens: int | None = None
     trust_remote_code: bool = False
@@ -49,6 +52,12 @@ class Options:
             )
         if self.prompts is not None and self.texts:
             raise ConfigError("--prompt is given too", where="--prompts", hint="Give one of the two")
+        if self.ds_config is not None and self.mode != "auto":
+            raise ConfigError(
+                "--ds-config is given too, whose stage is the mode",
+                where="--mode",
+                hint="Give one of the two",
+            )
 
 
 OWN_NAMES = (

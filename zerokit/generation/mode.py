@@ -1,0 +1,57 @@
+"""Whether every rank holds the whole model, or ZeRO-3 divides it among the ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zerokit import console
+from zerokit.hardware.host_memory import host_memory_bytes
+from zerokit.units import format_bytes
+
+if TYPE_CHECKING:
+    from zerokit.distributed.group import RankGroup
+    from zerokit.generation.ds_config import Engine
+    from zerokit.generation.model import ModelFiles
+    from zerokit.generation.options import Options
+
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_SHARE = 0.5
+"""Share of the free memory that weights may take; the rest is for the key-value cache and workspace."""
+
+
+def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Options) -> Engine:
+    """Return the engine of the mode that the options name or, with ``auto``, that memory allows.
+
+    A full copy on every rank is faster: under ZeRO-3 each token gathers each weight from all ranks. On one
+    rank ZeRO-3 saves nothing. The same on every rank.
+
+    Args:
+        group: all ranks; they choose together.
+        engine: of stage 3, or of the ds_config that the user gave.
+        model: gives the number of parameters.
+        options: the mode.
+    """
+    if options.ds_config is not None or options.mode == "sharded":
+        return engine
+    if options.mode == "replicated" or group.ranks.world_size == 1:
+        return engine.replicated()
+    if model.num_parameters is None:  # quantized: ZeRO-3 cannot divide such weights
+        return engine.replicated()
+    weights = model.num_parameters * _BYTES[engine.dtype]
+    free = min(group.gather_objects(_free_bytes(group.ranks.local_world_size)))
+    fits = weights <= _SHARE * free
+    if group.ranks.is_main:
+        sizes = f"{format_bytes(weights)} of weights, {format_bytes(free)} free per rank"
+        chosen = "replicated, a full copy on every rank" if fits else "sharded, ZeRO-3 divides the weights"
+        console.note(f"zerokit: mode {chosen} ({sizes})")
+    return engine.replicated() if fits else engine
+
+
+def _free_bytes(local_world_size: int) -> int:
+    """Return the free memory of this rank's GPU or, on CPUs, its part of the machine's."""
+    import psutil  # type: ignore[import-untyped]
+    import torch
+
+    if torch.cuda.is_available():
+        return int(torch.cuda.mem_get_info()[0])
+    return int(min(psutil.virtual_memory().available, host_memory_bytes())) // local_world_size
