@@ -49,9 +49,9 @@ def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Op
 
 def _free_bytes(local_world_size: int) -> int:
     """Return the free memory of this rank's GPU or, on CPUs, its part of the machine's."""
-    import psutil  # type: ignore[import-untyped]
     import torch
+    from deepspeed.accelerator import get_accelerator
 
     if torch.cuda.is_available():
         return int(torch.cuda.mem_get_info()[0])
-    return int(min(psutil.virtual_memory().available, host_memory_bytes())) // local_world_size
+    return int(min(get_accelerator().available_memory(), host_memory_bytes())) // local_world_size

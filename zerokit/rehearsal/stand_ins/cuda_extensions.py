@@ -28,6 +28,7 @@ from zerokit.rehearsal.stand_ins import custom_operators
 from zerokit.rehearsal.stand_ins.cuda_host_code import Rewriter
 from zerokit.rehearsal.stand_ins.kernel_launches import note_launch
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
+from zerokit.staging import open_own
 
 _CUDA_SOURCES = (".cu", ".cuh")
 _HEADER = Path(__file__).with_name("cuda_host.h")
@@ -133,7 +134,7 @@ def _folder(options: Mapping[str, Any]) -> Path:
 def _locked(folder: Path) -> Iterator[Path]:
     """Keep other ranks out of `folder`; the lock ends with its holder."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "rank.lock").open("w") as lock:
+    with open_own(folder / "rank.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (folder / "lock").unlink(missing_ok=True)  # torch's own, which a killed process leaves
         yield folder

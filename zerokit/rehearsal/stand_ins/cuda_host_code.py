@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from zerokit.files import write_file
+
 _OPAQUE = re.compile(
     r'R"(?P<end>[^(\s]*)\(.*?\)(?P=end)"|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])*\'',
     re.DOTALL,
@@ -59,7 +61,7 @@ class Rewriter:
             text = self._with_copies(host_code(source.read_text(encoding="utf-8", errors="replace")), source)
             text = f'{first}#line 1 "{source}"\n{text}'
             if not copy.is_file() or copy.read_text(encoding="utf-8") != text:  # else it is compiled again
-                copy.write_text(text, encoding="utf-8")
+                write_file(copy, text)
         return self._copies[source]
 
     def _with_copies(self, text: str, source: Path) -> str:
