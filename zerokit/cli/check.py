@@ -258,9 +258,9 @@ def _print(checked: Sequence[CheckedFile], output_format: str, diffs: Sequence[s
         typer.echo(outputs.to_github(checked), nl=False)
     elif any(diffs):
         # Line ends stay as they are, so that the lines fit the file.
-        for line in "".join(diffs).splitlines(keepends=True):
-            text = line.rstrip("\r\n")
-            typer.echo("\t".join(map(visible, text.split("\t"))) + line[len(text) :], nl=False)
+        for line in "".join(diffs).removesuffix("\n").split("\n"):
+            text = line.removesuffix("\r")
+            typer.echo("\t".join(map(visible, text.split("\t"))) + line[len(text) :])
     else:
         show_lines(outputs.text_lines(checked))
 

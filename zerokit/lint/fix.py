@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from zerokit.documents import Document, dotted
 from zerokit.documents.paths import has_value, value_at
-from zerokit.errors import in_turn
+from zerokit.errors import in_turn, visible
 from zerokit.findings import Finding, Move, Remove, SetValue
 from zerokit.lint.rewrite import EditError, apply_edits
 from zerokit.lint.run import Report
@@ -75,11 +76,11 @@ def fix_document(document: Document, check: Callable[[Document], Report]) -> Fix
 
 def unified_diff(before: Document, after: Document) -> str:
     """The change of a document's text in the form that ``patch`` reads; "" if there is none."""
-    old, new = (document.text or "" for document in (before, after))
+    # Not by splitlines, for which "\r" and more end a line.
+    old, new = (re.findall(r"[^\n]*\n|[^\n]+", document.text or "") for document in (before, after))
     lines: list[str] = []
-    for line in difflib.unified_diff(
-        old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{before.name}", f"b/{before.name}"
-    ):
+    name = visible(before.name)
+    for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"):
         lines.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
     return "".join(lines)
 
