@@ -11,7 +11,8 @@ from tests.lint.asking import MICRO, found, said, zero
 from zerokit.config.conditions import Condition
 from zerokit.config.load import load_ds_config
 from zerokit.findings import Finding
-from zerokit.lint.defects import KNOWN_DEFECTS, condition
+from zerokit.lint.condition_words import condition
+from zerokit.lint.defects import KNOWN_DEFECTS
 from zerokit.lint.examples import llama_8b, mixture_of_experts, recipe
 from zerokit.lint.explain import explain
 from zerokit.lint.run import all_rules

@@ -90,8 +90,10 @@ class Rule:
     """Stable: people write it in files to switch the rule off."""
     topic: Topic
     severity: Severity
-    described: Callable[..., Any]
-    """Its docstring has the title in its first line, and the text of the rule's page after it."""
+    title: str
+    """One line, without a full stop."""
+    text: str
+    """What DeepSpeed does, why that hurts, how to fix it, and the source. Markdown paragraphs."""
     bad: Mapping[str, Any] | str
     """A config in which the rule finds something, or the text of one; a test runs it."""
     good: Mapping[str, Any]
@@ -108,19 +110,6 @@ class Rule:
     check_launch: LaunchCheck | None = None
     """For the YAML of ``accelerate launch`` (``default_config.yaml``): then `bad` and `good` are such files,
     and paths are those of the file."""
-
-    @property
-    def title(self) -> str:
-        """One line, without a full stop."""
-        return self._docstring().partition("\n")[0].rstrip(".")
-
-    @property
-    def text(self) -> str:
-        """What DeepSpeed does, why that hurts, how to fix it, and the source. Markdown paragraphs."""
-        return self._docstring().partition("\n")[2].strip()
-
-    def _docstring(self) -> str:
-        return inspect.getdoc(self.described) or ""
 
 
 RULES: dict[str, Rule] = {}
@@ -150,7 +139,8 @@ class Rules:
         """The decorator."""
 
         def register(check: Check) -> Check:
-            add(Rule(id, self.topic, severity, check, bad, good, given or {}, needs, check, stops))
+            described = _title_and_text(check)
+            add(Rule(id, self.topic, severity, *described, bad, good, given or {}, needs, check, stops))
             return check
 
         return register
@@ -166,10 +156,17 @@ def launch_rule(
     """The same for a rule of the YAML of ``accelerate launch``; it is given the data of the file."""
 
     def register(check: LaunchCheck) -> LaunchCheck:
-        add(Rule(id, "accelerate", severity, check, bad, good, check_launch=check))
+        described = _title_and_text(check)
+        add(Rule(id, "accelerate", severity, *described, bad, good, check_launch=check))
         return check
 
     return register
+
+
+def _title_and_text(check: Callable[..., Any]) -> tuple[str, str]:
+    """The first line of a function's docstring, and the rest."""
+    title, _, text = (inspect.getdoc(check) or "").partition("\n")
+    return title.rstrip("."), text.strip()
 
 
 def add(new: Rule) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zerokit.config.base import ZERO
-from zerokit.findings import Remove
 from zerokit.lint.examples import zero
 from zerokit.lint.number_formats import format_at, switch
 from zerokit.lint.optimizer_facts import default_clipping
@@ -20,30 +18,6 @@ _IN_FP16 = {_AUTOCAST: {"enabled": True, "dtype": "float16"}}
 
 def _is_on(subject: Subject) -> bool:
     return subject.value(_AUTOCAST, "enabled") is True
-
-
-@rule(
-    "autocast-dtype",
-    severity="warning",
-    bad={**zero(1), _AUTOCAST: {"enabled": True}},
-    good={**zero(1), **_IN_BF16},
-)
-def autocast_dtype(subject: Subject) -> Iterator[Hit]:
-    """Autocast without a dtype
-
-    DeepSpeed's pages say that `torch_autocast.dtype` is bfloat16 by default. In the code it is nothing, and
-    PyTorch then takes its own default: float16 on CUDA, and that without the loss scaling which DeepSpeed
-    sets up for a `dtype` of float16.
-
-    Write "bfloat16".
-
-    Source: `get_torch_autocast_dtype` in `deepspeed/runtime/config.py`; `init_autocast_params` in
-    `deepspeed/runtime/torch_autocast.py`; `torch_autocast_gradscaler` in
-    `deepspeed/runtime/zero/stage_1_and_2.py`.
-    """
-    if _is_on(subject) and subject.is_absent(_AUTOCAST, "dtype"):
-        message = "'dtype' is absent, and PyTorch's default on CUDA is float16, here without loss scaling"
-        yield Hit((_AUTOCAST,), message, 'Add "dtype": "bfloat16"')
 
 
 @rule(
@@ -116,50 +90,3 @@ def autocast_clipping(subject: Subject) -> Iterator[Hit]:
         absent = "" if subject.is_set("gradient_clipping") else ", its default,"
         message = f"with autocast in float16 'gradient_clipping' {norm:g}{absent} cuts gradients still scaled"
         yield Hit(place, message, 'Use the dtype "bfloat16", or set "gradient_clipping" to 0')
-
-
-@rule(
-    "autocast-quantized-weights",
-    stops=True,
-    bad={
-        "train_micro_batch_size_per_gpu": 1,
-        **_IN_BF16,
-        ZERO: {"stage": 3, "zero_quantized_weights": True},
-    },
-    good={"train_micro_batch_size_per_gpu": 1, **_IN_BF16, ZERO: {"stage": 3}},
-)
-def autocast_quantized_weights(subject: Subject) -> Iterator[Hit]:
-    """Autocast together with quantized weights
-
-    DeepSpeed asserts that `torch_autocast` and `zero_quantized_weights` are not both on, in whatever stage.
-
-    Remove one of them.
-
-    Source: `_validate_auto_cast_settings` in `deepspeed/runtime/torch_autocast.py`.
-    """
-    path = (ZERO, "zero_quantized_weights")
-    if _is_on(subject) and subject.value(*path) is True:
-        message = "DeepSpeed refuses 'zero_quantized_weights' together with 'torch_autocast'"
-        yield Hit(path, message, "Remove one of the two")
-
-
-@rule(
-    "autocast-in-fp32",
-    severity="warning",
-    bad={**zero(1), _AUTOCAST: {"enabled": True, "dtype": "float32"}},
-    good={**zero(1), **_IN_BF16},
-)
-def autocast_in_fp32(subject: Subject) -> Iterator[Hit]:
-    """Autocast to fp32
-
-    Weights are in fp32 under `torch_autocast`, so there is nothing to cast; on CUDA PyTorch warns and
-    switches autocast off. Training runs in fp32.
-
-    Write "bfloat16", or remove the section if fp32 is meant.
-
-    Source: `autocast_if_enabled` in `deepspeed/runtime/torch_autocast.py`; `torch/amp/autocast_mode.py`.
-    """
-    if _is_on(subject) and format_at(subject, _AUTOCAST, "dtype") == "fp32":
-        message = "autocast to float32 leaves everything as it is"
-        path = (_AUTOCAST, "dtype")
-        yield Hit(path, message, 'Write "bfloat16", or remove the section', fix=(Remove((_AUTOCAST,)),))

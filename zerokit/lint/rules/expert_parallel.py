@@ -10,7 +10,6 @@ from zerokit.config.expert_parallel import ExpertParallel
 from zerokit.lint.examples import Facts, mixture_of_experts, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject, autotp_size
-from zerokit.units import quantity
 
 rule = Rules("parallelism")
 _SECTION = ("expert_parallel",)
@@ -23,28 +22,6 @@ def _with(**keys: Any) -> dict[str, Any]:
 def _enabled(subject: Subject) -> ExpertParallel | None:
     section = subject.config.expert_parallel
     return section if section is not None and section.enabled else None
-
-
-@rule(
-    "expert-parallel-size",
-    stops=True,
-    bad=_with(autoep_size=3),
-    good=_with(autoep_size=4),
-    given={"num_gpus": 8},
-    needs=("num_gpus",),
-)
-def expert_parallel_size(subject: Subject) -> Iterator[Hit]:
-    """An expert-parallel size that does not divide the number of GPUs
-
-    `expert_parallel.autoep_size` ranks hold all experts between them. DeepSpeed refuses a size that does not
-    divide the number of GPUs when training starts.
-
-    Source: `build_folding_spec` in `deepspeed/module_inject/auto_ep_folding.py`.
-    """
-    section, gpus = _enabled(subject), subject.cluster.num_gpus
-    if section is not None and gpus is not None and gpus % section.autoep_size:
-        message = f"'autoep_size' {section.autoep_size} does not divide {quantity(gpus, 'GPU')}"
-        yield Hit((*_SECTION, "autoep_size"), message, f"Choose a divisor of {gpus}")
 
 
 @rule(

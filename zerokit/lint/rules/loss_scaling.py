@@ -187,30 +187,6 @@ def fp16_off(subject: Subject) -> Iterator[Hit]:
         yield Hit(("fp16",), message, "Remove the section, or enable it")
 
 
-@rule(
-    "fp16-auto-cast",
-    severity="warning",
-    bad={**ONE_SAMPLE, "bf16": {"enabled": True}, "fp16": {"enabled": False, "auto_cast": True}, **_STAGE_2},
-    good={**ONE_SAMPLE, "bf16": {"enabled": True}, **_STAGE_2},
-)
-def fp16_auto_cast(subject: Subject) -> Iterator[Hit]:
-    """Inputs cast to fp16 although fp16 is off
-
-    `fp16.auto_cast` acts by itself: DeepSpeed casts the floating-point inputs that the model is called with
-    to fp16 whether `fp16.enabled` is true or not. A model in bf16 or fp32 then stops at the first step:
-    "mat1 and mat2 must have the same dtype". Only arguments without a name are cast, so that token ids and
-    the inputs that the Trainer passes by name are not concerned.
-
-    Remove the key.
-
-    Source: `_forward_prologue` and `_cast_inputs_half` in `deepspeed/runtime/engine.py`.
-    """
-    path = ("fp16", "auto_cast")
-    if subject.value(*path) is True and switch(subject, "fp16") is False:
-        message = "'auto_cast' casts floating-point inputs to fp16 although fp16 is off"
-        yield Hit(path, message, "Remove the key", (Remove(path),))
-
-
 @rule("fp16-without-zero", bad={**_fp16(stage=0), **_ADAMW}, good={**_fp16(stage=1), **_ADAMW})
 def fp16_without_zero(subject: Subject) -> Iterator[Hit]:
     """fp16 without ZeRO: gradients are divided by a loss scale that was never applied

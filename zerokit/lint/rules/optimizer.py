@@ -9,7 +9,7 @@ from zerokit.config.base import AUTO, ZERO
 from zerokit.findings import Edit, SetValue
 from zerokit.lint.examples import ONE_SAMPLE, zero
 from zerokit.lint.optimizer_facts import OPTIMIZER, optimizer_name, optimizer_type, spec
-from zerokit.lint.rule import Hit, Rules, unused_key
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 
 rule = Rules("optimizer")
@@ -50,27 +50,6 @@ def adam_is_adamw(subject: Subject) -> Iterator[Hit]:
         message = f"'Adam' applies 'weight_decay'{amount} as AdamW does, for 'adam_w_mode' is true by default"
         hint = 'Write "AdamW", or add "adam_w_mode": false to "params"'
         yield Hit(("optimizer", "type"), message, hint)
-
-
-@rule(
-    "adamw-mode",
-    severity="warning",
-    bad=with_optimizer("AdamW", lr=1e-4, adam_w_mode=False),
-    good=with_optimizer("Adam", lr=1e-4, adam_w_mode=False),
-)
-def adamw_mode(subject: Subject) -> Iterator[Hit]:
-    """'AdamW' with 'adam_w_mode' false
-
-    The key is read with the type `Adam` alone. With `AdamW` weight decay stays decoupled.
-
-    To get Adam with an L2 penalty, write the type `Adam` and keep the key; to get AdamW, remove the key.
-
-    Source: `_configure_basic_optimizer` in `deepspeed/runtime/engine.py`.
-    """
-    path = (*OPTIMIZER, "adam_w_mode")
-    if path in subject.unused:
-        message = f"'adam_w_mode' false {subject.unused[path].reason}"
-        yield Hit(path, message, 'Write the type "Adam", or remove the key')
 
 
 @rule(
@@ -149,44 +128,6 @@ def optimizer_step(subject: Subject) -> Iterator[Hit]:
 
 
 @rule(
-    "lamb-static-loss-scale",
-    stops=True,
-    bad={**_LAMB_IN_BF16, "fp16": {"enabled": False, "loss_scale": 128}},
-    good={**_LAMB_IN_BF16, "fp16": {"enabled": False, "loss_scale": 0}},
-)
-def lamb_static_loss_scale(subject: Subject) -> Iterator[Hit]:
-    """Lamb with a fixed loss scale
-
-    DeepSpeed runs Lamb with a loss scale that adapts, and with no other: any `fp16.loss_scale` but 0 stops
-    the run when it starts, even if fp16 is not enabled.
-
-    Source: `_do_sanity_check` in `deepspeed/runtime/engine.py`.
-    """
-    path = ("fp16", "loss_scale")
-    scale = subject.value(*path)
-    if optimizer_name(subject) == "lamb" and scale:
-        message = f"'Lamb' needs a loss scale that adapts, and 'loss_scale' is fixed at {scale:g}"
-        yield Hit(path, message, "Set it to 0, or remove it", (SetValue(path, 0),))
-
-
-@rule(
-    "legacy-fusion",
-    severity="warning",
-    bad={**with_optimizer("AdamW", 2), "optimizer": {"type": "AdamW", "legacy_fusion": True}},
-    good={**with_optimizer("AdamW", 2), "optimizer": {"type": "AdamW"}},
-)
-def legacy_fusion(subject: Subject) -> Iterator[Hit]:
-    """'legacy_fusion' without effect
-
-    The key chooses an older step of the optimizer that holds fp32 copies of 16-bit weights without ZeRO. It
-    is read in stage 0, with fp16 or bf16, for DeepSpeed's Adam and AdamW on the GPU.
-
-    Source: `_configure_fp16_optimizer` in `deepspeed/runtime/engine.py`.
-    """
-    yield from unused_key(subject, ("optimizer", "legacy_fusion"))
-
-
-@rule(
     "script-optimizer",
     severity="info",
     bad=zero(2),
@@ -207,32 +148,6 @@ def script_optimizer(subject: Subject) -> Iterator[Hit]:
     if asked and not offloaded and subject.stage in (0, 1, 2):
         message = "no 'optimizer' is given, so the script must pass one to deepspeed.initialize"
         yield Hit((), message, 'Add "optimizer", unless the script makes one')
-
-
-@rule(
-    "decay-everything",
-    severity="info",
-    bad=with_optimizer("AdamW", 2, lr="auto", weight_decay=0.1),
-    good=zero(2),
-    given={"target": "trainer"},
-)
-def decay_everything(subject: Subject) -> Iterator[Hit]:
-    """Weight decay on biases and norms too
-
-    Left to itself the Trainer makes two groups of parameters, and spares biases and the weights of norms
-    from weight decay. With an optimizer in the file it hands DeepSpeed one list of all parameters, so that
-    all of them decay.
-
-    Leave `optimizer` out of the file and name it with `optim`, if the difference matters.
-
-    Source: `deepspeed_init` and `deepspeed_optim_sched` in transformers `integrations/deepspeed.py`,
-    `get_decay_parameter_names` in its `trainer.py`.
-    """
-    decay = subject.written_value(*OPTIMIZER, "weight_decay")
-    if subject.run.target == "trainer" and optimizer_name(subject) is not None and decay:
-        message = "with an optimizer in the file, 'weight_decay' acts on biases and norms too"
-        hint = "Leave 'optimizer' to the Trainer, which spares them"
-        yield Hit((*OPTIMIZER, "weight_decay"), message, hint)
 
 
 @rule("clipping-default", severity="info", bad=zero(2), good={**zero(2), "gradient_clipping": 1.0})

@@ -107,23 +107,3 @@ def betas_order(subject: Subject) -> Iterator[Hit]:
     if optimizer_name(subject) is not None and isinstance(betas, list) and betas[0] > betas[1]:
         message = f"'betas' are {betas}: the first, for the gradient, is larger than the second"
         yield Hit((*OPTIMIZER, "betas"), message, "Swap them")
-
-
-@rule(
-    "zero-eps",
-    severity="warning",
-    bad=with_optimizer("AdamW", lr=1e-4, eps=0.0),
-    good=with_optimizer("AdamW", lr=1e-4, eps=1e-8),
-)
-def zero_eps(subject: Subject) -> Iterator[Hit]:
-    """An 'eps' of 0
-
-    `eps` keeps the optimizer from dividing by zero. A weight whose gradient has always been exactly 0, such
-    as the embedding of a token that has not come up, is otherwise updated by 0 / 0: the first step makes it
-    NaN, and the second the loss.
-
-    Source: the update in `deepspeed/ops/adam/fused_adam.py` and in PyTorch; seen with DeepSpeed 0.19.8.
-    """
-    if optimizer_name(subject) is not None and optimizer_argument(subject, "eps") == 0:
-        message = "'eps' is 0, so a weight that has had no gradient becomes NaN at the first step"
-        yield Hit((*OPTIMIZER, "eps"), message, "Set it to 1e-8")

@@ -9,8 +9,7 @@ from zerokit.config.base import AUTO, ZERO, is_comment
 from zerokit.config.normal_form import refused_together
 from zerokit.config.scheduler import TORCH_SCHEDULERS
 from zerokit.findings import SetValue
-from zerokit.lint.examples import ONE_SAMPLE, Facts, llama_8b
-from zerokit.lint.number_formats import switch
+from zerokit.lint.examples import ONE_SAMPLE
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 
@@ -180,55 +179,3 @@ def masters_without_offload(subject: Subject) -> Iterator[Hit]:
             hint += ', or set "bf16_optimizer_states" to true'
         message = f"'{path[-1]}' needs the optimizer on the CPU, and 'offload_optimizer' is off"
         yield Hit(path, message, hint)
-
-
-@rule(
-    "fp16-on-bf16-model",
-    severity="warning",
-    bad={**_FP16, **_STAGE_2},
-    good={**_BF16, **_STAGE_2},
-    given=Facts(model=llama_8b),
-    needs=("model",),
-)
-def fp16_on_bf16_model(subject: Subject) -> Iterator[Hit]:
-    """fp16 for a model that was trained in bf16
-
-    float16 ends at 65,504. Models that were trained in bfloat16 have activations beyond that, because nothing
-    kept them below: in fp16 they become infinite, the loss is NaN, or every step is skipped as an overflow
-    until "Current loss scale already at minimum" ends the run.
-
-    Use bf16. On GPUs without it (before Ampere), train in fp32, or take a model that was trained in fp16.
-
-    Source: `dtype` in the model's config.json; threads such as deepspeedai/DeepSpeed#4017.
-    """
-    if subject.run.model is not None and subject.run.model.dtype == "bfloat16" and switch(subject, "fp16"):
-        path = ("fp16", "enabled")
-        message = f"{subject.run.model.name} was trained in bf16, whose range fp16 does not have"
-        yield Hit(path, message, 'Use "bf16": {"enabled": true} in place of fp16')
-
-
-@rule(
-    "bf16-on-older-card",
-    severity="warning",
-    bad={**_BF16, **_STAGE_2},
-    good={**_FP16, **_STAGE_2},
-    given={"gpu": "T4"},
-    needs=("gpu",),
-)
-def bf16_on_older_card(subject: Subject) -> Iterator[Hit]:
-    """bf16 on a GPU that does not support it
-
-    Tensor cores multiply bfloat16 from compute capability 8.0 (Ampere) on. On older cards torch emulates the
-    format: DeepSpeed asks `torch.cuda.is_bf16_supported()`, which is true there too, so the run starts and
-    all its products are computed without tensor cores, several times slower than in fp16. FlashAttention is
-    missing there as well.
-
-    Use fp16, if the model was not trained in bf16 (`fp16-on-bf16-model`), or a newer card.
-
-    Source: `is_bf16_supported` in `torch/cuda/__init__.py`, with `including_emulation`.
-    """
-    gpu = subject.cluster.gpu
-    if gpu is None or gpu.capability is None or gpu.capability >= (8, 0) or not switch(subject, "bf16"):
-        return
-    message = f"{gpu.name} has no bf16: torch emulates it there, without tensor cores"
-    yield Hit(("bf16", "enabled"), message, "Use fp16, or a card from Ampere on, such as the A10 or the L4")

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerokit.config.base import AUTO, ZERO
-from zerokit.config.scheduler import TORCH_SCHEDULERS
 from zerokit.findings import SetValue
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
@@ -37,60 +36,10 @@ def with_schedule(kind: str, /, *, lr: Any = 1e-4, stage: int = 2, **params: Any
     }
 
 
-@rule(
-    "torch-scheduler",
-    stops=True,
-    bad=with_schedule("CosineAnnealingLR", T_max=1000),
-    good=with_schedule("WarmupCosineLR", total_num_steps=1000, **_LINEAR),
-)
-def torch_scheduler(subject: Subject) -> Iterator[Hit]:
-    """A PyTorch schedule for an optimizer that DeepSpeed wraps
-
-    DeepSpeed finds the schedules of `torch.optim.lr_scheduler` by their names and hands them the optimizer
-    as it is by then: wrapped by ZeRO, fp16 or bf16. PyTorch takes none but its own and stops with
-    "DeepSpeedZeroOptimizer is not an Optimizer". Only in stage 0 and fp32 there is no wrapper.
-
-    Use one of DeepSpeed's schedules, or build PyTorch's in the script, on the optimizer before it is
-    wrapped.
-
-    Source: `_scheduler_from_config` in `deepspeed/runtime/engine.py`.
-    """
-    name = schedule_name(subject)
-    if name in TORCH_SCHEDULERS and _is_wrapped(subject):
-        message = f"PyTorch's '{name}' cannot drive the optimizers that ZeRO, bf16 and fp16 wrap"
-        hint = "Use one of DeepSpeed's schedules, or build the schedule in the script"
-        yield Hit(("scheduler", "type"), message, hint)
-
-
 def _is_wrapped(subject: Subject) -> bool:
     return subject.stage in (1, 2, 3) or any(
         subject.value(precision, "enabled") is True for precision in ("fp16", "bf16")
     )
-
-
-@rule(
-    "plateau-schedule",
-    severity="warning",
-    bad=with_schedule("ReduceLROnPlateau", stage=0, patience=10),
-    good=with_schedule("WarmupCosineLR", stage=0, total_num_steps=1000, **_LINEAR),
-)
-def plateau_schedule(subject: Subject) -> Iterator[Hit]:
-    """'ReduceLROnPlateau', which gets the batch size as its metric
-
-    This schedule lowers the learning rate when a measure, such as the validation loss, stops falling. The
-    engine has none to pass. Its call fails, and it falls back on one with the global batch size, which was
-    meant for another case. A constant never improves: after `patience` steps the learning rate is divided by
-    ten, and again after as many more.
-
-    Only a script that calls `engine.step(lr_kwargs={"metrics": ...})` at each step gets what the schedule
-    promises. Better step it in the script, with the measure.
-
-    Source: `_take_model_step` in `deepspeed/runtime/engine.py`; seen with DeepSpeed 0.19.8.
-    """
-    if schedule_name(subject) == "ReduceLROnPlateau" and not _is_wrapped(subject):
-        message = "'ReduceLROnPlateau' gets the batch size as its measure and lowers the rate again and again"
-        hint = "Build this schedule in the script, or pass the measure to engine.step as lr_kwargs"
-        yield Hit(("scheduler", "type"), message, hint)
 
 
 @rule(
@@ -232,48 +181,6 @@ def warmup_exceeds_total(subject: Subject) -> Iterator[Hit]:
     message = f"'warmup_num_steps' {warmup}{by_default} is more than 'total_num_steps' {total}"
     place = path if subject.is_set(*path) else (*SCHEDULER, "total_num_steps")
     yield Hit(place, message, 'Lower "warmup_num_steps", or raise "total_num_steps"')
-
-
-@rule(
-    "warmup-of-one",
-    severity="info",
-    bad=with_schedule("WarmupLR", warmup_num_steps=1, warmup_type="linear"),
-    good=with_schedule("WarmupLR", warmup_num_steps=10, warmup_type="linear"),
-)
-def warmup_of_one(subject: Subject) -> Iterator[Hit]:
-    """A warmup of one step, which takes two steps
-
-    DeepSpeed makes `warmup_num_steps` at least 2, and since 0.19.6 refuses 0. So there is no schedule
-    without a warmup: the first step always has the least rate, 0 unless it is given, and changes nothing.
-
-    To have no warmup, set `warmup_min_lr` to the full rate (`warmup_min_ratio` to 1 with `WarmupCosineLR`).
-
-    Source: the constructors in `deepspeed/runtime/lr_schedules.py`.
-    """
-    path = (*SCHEDULER, "warmup_num_steps")
-    if schedule_name(subject) in _WARMUPS and subject.is_set(*path, to=1):
-        full = "warmup_min_ratio" if schedule_name(subject) == "WarmupCosineLR" else "warmup_min_lr"
-        message = "'warmup_num_steps' 1 is taken as 2, and the first step has the least rate"
-        yield Hit(path, message, f'Write 2, or set "{full}" for no warmup')
-
-
-@rule(
-    "range-test-left-on",
-    severity="warning",
-    bad=with_schedule("LRRangeTest", lr_range_test_min_lr=1e-5),
-    good=with_schedule("WarmupCosineLR", total_num_steps=1000, **_LINEAR),
-)
-def range_test_left_on(subject: Subject) -> Iterator[Hit]:
-    """A learning-rate range test left in the file
-
-    `LRRangeTest` raises the learning rate step by step and without an end, to find out from where on
-    training breaks. It is for a trial run of some hundred steps.
-
-    Source: `LRRangeTest` in `deepspeed/runtime/lr_schedules.py`.
-    """
-    if schedule_name(subject) == "LRRangeTest":
-        message = "'LRRangeTest' raises the learning rate without an end, to find where training breaks"
-        yield Hit(("scheduler", "type"), message, "Use a schedule for training, once a rate is found")
 
 
 @rule(

@@ -9,7 +9,7 @@ from zerokit.config.conditions import DEVICE, NO_WRITER, NOT_READ, OLD_SWITCH
 from zerokit.config.unused_keys import UnusedKey
 from zerokit.findings import Remove, Severity
 from zerokit.lint.examples import zero
-from zerokit.lint.rule import Hit, Rules, unused_key
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 
 rule = Rules("zero")
@@ -176,93 +176,6 @@ def idle_key(subject: Subject) -> Iterator[Hit]:
         of_others = path[0] in (ZERO, "bf16", "fp16", "optimizer", "compile", "pipeline")
         if (idle.by_stage and not of_others) or (idle.acts.when in (DEVICE, NO_WRITER) and not idle.by_stage):
             yield Hit(path, f"'{path[-1]}' {idle.reason}", "Remove the key", (Remove(path),))
-
-
-@rule(
-    "contiguous-gradients-offload",
-    severity="warning",
-    bad=zero(2, contiguous_gradients=False, offload_optimizer={"device": "cpu"}),
-    good=zero(2, offload_optimizer={"device": "cpu"}),
-)
-def contiguous_gradients_offload(subject: Subject) -> Iterator[Hit]:
-    """'contiguous_gradients' switched off where offload needs it
-
-    With the optimizer offloaded, stages 1 and 2 copy gradients to the host from one contiguous buffer, so
-    DeepSpeed switches `contiguous_gradients` on again without saying so. The buffer of
-    `reduce_bucket_size` elements is there in any case (two of them with `overlap_comm`); to save memory,
-    make it smaller.
-
-    Source: `self.contiguous_gradients = contiguous_gradients or self.cpu_offload` in
-    `deepspeed/runtime/zero/stage_1_and_2.py`.
-    """
-    hint = "Remove the key; a smaller 'reduce_bucket_size' saves memory"
-    yield from unused_key(subject, (ZERO, "contiguous_gradients"), hint, whatever_stage=True)
-
-
-@rule(
-    "unused-parameters-check",
-    severity="warning",
-    bad=zero(2, ignore_unused_parameters=False),
-    good=zero(2, ignore_unused_parameters=False, offload_optimizer={"device": "cpu"}),
-)
-def unused_parameters_check(subject: Subject) -> Iterator[Hit]:
-    """A check for unused parameters that never runs
-
-    `"ignore_unused_parameters": false` is meant to stop training when a parameter took no part in the loss.
-    It is only read for the gradient norm under optimizer offload in stages 1 and 2; without
-    offload unused parameters are ignored whatever the key says.
-
-    Source: `complete_grad_norm_calculation_for_cpu_offload` in
-    `deepspeed/runtime/zero/stage_1_and_2.py`.
-    """
-    yield from unused_key(subject, (ZERO, "ignore_unused_parameters"), whatever_stage=True)
-
-
-@rule(
-    "round-robin-gradients",
-    severity="info",
-    bad=zero(2, round_robin_gradients=True),
-    good=zero(2, round_robin_gradients=True, offload_optimizer={"device": "cpu"}),
-)
-def round_robin_gradients(subject: Subject) -> Iterator[Hit]:
-    """'round_robin_gradients' without offload
-
-    The option orders parameters so that gradients which become ready one after another belong to different
-    ranks, and all ranks copy to their hosts at once. Without optimizer offload nothing is copied; all that is
-    left is another order of the parameters.
-
-    Source: `_round_robin_reorder` in `deepspeed/runtime/zero/stage_1_and_2.py`.
-    """
-    path = (ZERO, "round_robin_gradients")
-    idle = subject.stage in (1, 2) and subject.offloads_optimizer is False
-    if idle and subject.value(*path):
-        message = "'round_robin_gradients' speeds up copies to the host, and nothing is offloaded"
-        yield Hit(path, message, "Remove the key, or offload the optimizer")
-
-
-@rule(
-    "number-for-off",
-    severity="warning",
-    bad=zero(3, zero_hpz_partition_size=0),
-    good=zero(3, zero_hpz_partition_size=1),
-)
-def number_for_off(subject: Subject) -> Iterator[Hit]:
-    """A number that DeepSpeed reads as off
-
-    `zero_hpz_partition_size` counts the GPUs that share a second copy of the parameters: 1 is off, and 0,
-    which is impossible, is read as 1. `stage3_module_granularity_threshold` counts parameters: 0 is off,
-    and so is every number below.
-
-    Remove the key, or write the number that is meant.
-
-    Source: `zero_hpz_partition_size() > 1` in `deepspeed/runtime/engine.py`; `module_granularity_threshold >
-    0` in `deepspeed/runtime/zero/parameter_offload.py`.
-    """
-    for key, off in (("zero_hpz_partition_size", 1), ("stage3_module_granularity_threshold", 0)):
-        number = getattr(subject.zero, key)
-        if subject.stage == 3 and number < off:
-            message = f"'{key}' is {number}, which DeepSpeed takes for {off}: off"
-            yield Hit((ZERO, key), message, "Remove the key, or write the number that is meant")
 
 
 def _listed(keys: list[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.config.base import ZERO
-from zerokit.lint.examples import Facts, llama_8b, mixture_of_experts, quantised, zero
+from zerokit.lint.examples import Facts, llama_8b, mixture_of_experts, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.resolving.who_fills import SIZE_RULES
@@ -45,32 +45,6 @@ def moe_leaf_module(subject: Subject) -> Iterator[Hit]:
         message = f"DeepSpeed has no leaf module for the experts of '{model.model_type}'"
         hint = "Name the class of its expert block in 'leaf_module.classes' if training gets stuck"
         yield Hit((ZERO,), message, hint)
-
-
-@rule(
-    "quantised-stage3",
-    severity="warning",
-    bad=zero(3),
-    good=zero(2),
-    given=Facts(model=quantised),
-    needs=("model",),
-)
-def quantised_stage_3(subject: Subject) -> Iterator[Hit]:
-    """A quantised model in stage 3
-
-    Transformers does not divide a quantised model while it loads it: every process first holds a whole
-    quantised copy on its GPU. A model that needs stage 3 to fit does not fit while it is being loaded.
-
-    If the quantised copy fits on one GPU, stage 2 does the same with less communication. Otherwise load the
-    model unquantised.
-
-    Source: `needs_zero3_init = is_deepspeed_zero3_enabled() and not _is_quantized` in transformers
-    `modeling_utils.py`.
-    """
-    model = subject.run.model
-    if subject.stage == 3 and model is not None and model.quantization is not None:
-        message = f"the model is quantised ({model.quantization}), so every GPU loads a whole copy of it"
-        yield Hit((ZERO, "stage"), message, "Use stage 2 if that fits, or load the model unquantised")
 
 
 @rule(

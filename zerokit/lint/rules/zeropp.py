@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from zerokit.config.base import ZERO
 from zerokit.findings import Remove
-from zerokit.lint.examples import Facts, recipe, zero
+from zerokit.lint.examples import zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.units import quantity
@@ -85,33 +85,6 @@ def hpz_node(subject: Subject) -> Iterator[Hit]:
 
 
 @rule(
-    "quantized-gradients-scatter",
-    stops=True,
-    bad=zero(3, zero_quantized_gradients=True, reduce_scatter=False),
-    good=zero(3, zero_quantized_gradients=True),
-)
-def quantized_gradients_scatter(subject: Subject) -> Iterator[Hit]:
-    """Quantized gradients without 'reduce_scatter'
-
-    `zero_quantized_gradients` replaces the reduce-scatter of stage 3, and DeepSpeed asserts when training
-    starts that `reduce_scatter` is on, as it is by default. The optimizer Muon needs it off, so the two
-    exclude each other.
-
-    Source: `DeepSpeedZeroOptimizer_Stage3.__init__` in `deepspeed/runtime/zero/stage3.py`.
-    """
-    if subject.stage != 3 or not subject.zero.zero_quantized_gradients:
-        return
-    optimizer = subject.config.optimizer
-    if optimizer is not None and optimizer.type.lower() == "muon":
-        yield Hit(_QGZ, "Muon does not go with 'zero_quantized_gradients'", "Remove the key")
-    elif subject.value(ZERO, "reduce_scatter") is False:
-        message = "'zero_quantized_gradients' needs 'reduce_scatter', which is off"
-        yield Hit(
-            (ZERO, "reduce_scatter"), message, "Remove the key", fix=(Remove((ZERO, "reduce_scatter")),)
-        )
-
-
-@rule(
     "quantized-gradients-node",
     severity="warning",
     bad=zero(3, zero_quantized_gradients=True),
@@ -138,26 +111,3 @@ def quantized_gradients_node(subject: Subject) -> Iterator[Hit]:
     elif gpus % node:
         message = f"quantised gradients need full nodes: {gpus} GPUs are no multiple of {node} per node"
         yield Hit(_QGZ, message, f"Use a multiple of {node} GPUs, or remove the key")
-
-
-@rule(
-    "quantized-frozen-weights",
-    severity="warning",
-    bad=zero(3, zero_quantized_nontrainable_weights=True),
-    good=zero(3),
-    given=Facts(recipe=recipe),
-    needs=("recipe",),
-)
-def quantized_frozen_weights(subject: Subject) -> Iterator[Hit]:
-    """Quantized frozen weights although no weight is frozen
-
-    `zero_quantized_nontrainable_weights` stores parameters in 8 bits that training does not change, as there
-    are under LoRA. Where all parameters are trained it finds none.
-
-    Source: `_partition_param` in `deepspeed/runtime/zero/partition_parameters.py`.
-    """
-    quantised = subject.stage == 3 and subject.zero.zero_quantized_nontrainable_weights
-    if quantised and subject.run.recipe is not None and not subject.run.recipe.peft:
-        message = "the recipe trains all parameters, so there are no frozen weights to quantise"
-        hint = "Remove the key, or give the recipe a section 'peft'"
-        yield Hit(_QNW, message, hint, fix=(Remove(_QNW),))
