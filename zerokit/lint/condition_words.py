@@ -125,12 +125,6 @@ def _is_release(version: str) -> Test:
     return lambda subject: subject.run.deepspeed_version is None or subject.run.deepspeed_version >= least
 
 
-def _may_have_defect(id: str) -> Test:
-    from zerokit.lint.rule import may_have_defect
-
-    return lambda subject: may_have_defect(subject, id)
-
-
 def _is_wrapped(subject: Subject) -> bool:
     """Whether DeepSpeed wraps the optimizer."""
     in_16_bits = any(subject.value(precision, "enabled") is True for precision in ("fp16", "bf16"))
@@ -237,7 +231,6 @@ _PATTERNS: Mapping[str, Callable[..., Test]] = {
     ),
     r"`([\w.]+)`(?: (\w+))? in the file": _is_written,
     r"DeepSpeed ([\d.]+) or later": _is_release,
-    r"possibly the defect ([\w-]+)": _may_have_defect,
     r"`([\w.]+)`(?: ([\w ]+))?": _has_value,
 }
 """Patterns of the other words -> the test, by what the pattern's groups match."""

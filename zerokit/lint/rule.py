@@ -69,14 +69,6 @@ def unused_key(
         yield Hit(path, message, hint, (Remove(path),) if removable else (), severity)
 
 
-def may_have_defect(subject: Subject, id: str) -> bool:
-    """Whether the release of DeepSpeed has a known defect, or is not known."""
-    from zerokit.lint.defects import KNOWN_DEFECTS
-
-    version = subject.run.deepspeed_version
-    return version is None or KNOWN_DEFECTS[id].affects(version)
-
-
 Check = Callable[[Subject], Iterator[Hit]]
 LaunchCheck = Callable[[Mapping[str, Any]], Iterator[Hit]]
 """A rule of the YAML of ``accelerate launch``: it reads the file's data and nothing else."""

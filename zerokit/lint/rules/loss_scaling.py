@@ -9,7 +9,7 @@ from zerokit.config.conditions import LOSS_SCALING
 from zerokit.findings import Remove, Severity
 from zerokit.lint.examples import ONE_SAMPLE
 from zerokit.lint.number_formats import switch
-from zerokit.lint.rule import Hit, Rules, may_have_defect
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.releases.versions import NEWEST
 
@@ -206,7 +206,10 @@ def fp16_without_zero(subject: Subject) -> Iterator[Hit]:
     """
     if subject.stage != 0 or switch(subject, "fp16") is not True:
         return
-    if not may_have_defect(subject, "stage0-fp16-unscaled"):
+    from zerokit.lint.defects import KNOWN_DEFECTS
+
+    version = subject.run.deepspeed_version
+    if version is not None and not KNOWN_DEFECTS["stage0-fp16-unscaled"].affects(version):
         return
     scale = subject.value("fp16", "loss_scale")
     if not isinstance(scale, int | float) or scale == 1:
