@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from zerokit.documents import KeyPath
-from zerokit.findings import Edit, Remove, Severity
+from zerokit.findings import Edit, Severity
 from zerokit.lint.subject import Subject
 
 Need = Literal["num_gpus", "model", "recipe", "gpu", "gpu_memory", "host_memory"]
@@ -47,26 +47,6 @@ class Hit:
     """None: the rule's."""
     stops: bool = True
     """False: though an error, it stops no run, unlike others of a rule that does."""
-
-
-def unused_key(
-    subject: Subject,
-    path: KeyPath,
-    hint: str = "Remove the key",
-    *,
-    removable: bool = True,
-    whatever_stage: bool = False,
-    severity: Severity | None = None,
-) -> Iterator[Hit]:
-    """What there is to say of a key, if it changes nothing.
-
-    Args:
-        removable: whether removing the key is a fix.
-        whatever_stage: keys that another stage would make act are ignored; other rules name them.
-    """
-    if path in subject.unused and not (whatever_stage and subject.unused[path].by_stage):
-        message = f"'{path[-1]}' {subject.unused[path].reason}"
-        yield Hit(path, message, hint, (Remove(path),) if removable else (), severity)
 
 
 Check = Callable[[Subject], Iterator[Hit]]

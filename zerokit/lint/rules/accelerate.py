@@ -17,7 +17,6 @@ _AUTO_BATCH = {
     "gradient_accumulation_steps": "auto",
     "gradient_clipping": 1.0,
 }
-_OPTIMIZER = {"type": "AdamW", "params": {"lr": "auto"}}
 SWAP = (
     "with offload accelerate replaces the script's optimizer by Adam, and stops at Adagrad and at Lion of "
     "bitsandbytes"

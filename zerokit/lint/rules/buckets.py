@@ -18,16 +18,10 @@ _BF16 = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
 _REDUCE = (ZERO, "reduce_bucket_size")
 _LIVE = (ZERO, "stage3_max_live_parameters")
 
-_TINY_BUCKET = 100_000
-"""Elements of a message that takes longer to start than to send: 0.2 MB in 16 bits."""
-
 _SMALL_AUTO_BUCKET = 5_000_000
 """Elements below which "auto", made from the hidden size, costs speed: 10 MB in 16 bits."""
 
 _USUAL_BUCKET = 50_000_000
-
-_UNBOUNDED = 10**12
-"""Parameters that no model has that is trained in one piece."""
 
 _BUCKET_SHARE = 0.05
 """Of the GPU's memory that buckets may take."""

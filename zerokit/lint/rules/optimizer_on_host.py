@@ -23,7 +23,6 @@ from zerokit.lint.subject import Subject
 rule = Rules("optimizer")
 _CPU: Mapping[str, Any] = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
 _MASTERS = {"enabled": True, "bf16_master_weights_and_grads": True}
-_STATES_TOO = {**_MASTERS, "bf16_optimizer_states": True}
 _FORCE = "zero_force_ds_cpu_optimizer"
 
 _CHANGES_RESULTS = frozenset({"lr_decay", "initial_accumulator_value", "maximize"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerokit.config.base import ZERO
 from zerokit.findings import Remove
 from zerokit.lint.examples import Facts, llama_8b, zero
 from zerokit.lint.rule import Hit, Rules
@@ -95,3 +96,103 @@ def tensor_parallel_heads(subject: Subject) -> Iterator[Hit]:
     if isinstance(size, int) and heads is not None and size > heads:
         message = f"'autotp_size' {size} exceeds the model's {heads} key-value heads: the other ranks wait"
         yield Hit(("tensor_parallel", "autotp_size"), message, f"Use at most {heads}")
+
+
+_HPZ = (ZERO, "zero_hpz_partition_size")
+_QGZ = (ZERO, "zero_quantized_gradients")
+
+
+@rule(
+    "hpz-divides",
+    stops=True,
+    bad=zero(3, zero_hpz_partition_size=3),
+    good=zero(3, zero_hpz_partition_size=8),
+    given={"num_gpus": 16},
+    needs=("num_gpus",),
+)
+def hpz_divides(subject: Subject) -> Iterator[Hit]:
+    """A secondary partition size that does not divide the number of GPUs
+
+    `zero_hpz_partition_size` GPUs share a second copy of the parameters. DeepSpeed asserts that it divides
+    the number of GPUs, when training starts. A size above that number becomes that number.
+
+    Source: `_create_zero_param_parallel_group` in `deepspeed/utils/groups.py`.
+    """
+    size, gpus = subject.zero.zero_hpz_partition_size, subject.cluster.num_gpus
+    if subject.stage != 3 or gpus is None or size <= 1:
+        return
+    if size > gpus:
+        message = (
+            f"'zero_hpz_partition_size' {size} is more than {quantity(gpus, 'GPU')}, so it becomes {gpus}"
+        )
+        yield Hit(_HPZ, message, "Use the number of GPUs of a node", (), "warning")
+    elif gpus % size:
+        message = f"'zero_hpz_partition_size' {size} does not divide {quantity(gpus, 'GPU')}"
+        yield Hit(_HPZ, message, "Use the number of GPUs of a node")
+
+
+@rule(
+    "hpz-node",
+    severity="warning",
+    bad=zero(3, zero_hpz_partition_size=16),
+    good=zero(3, zero_hpz_partition_size=8),
+    given={"num_gpus": 32, "gpus_per_node": 8},
+    needs=("num_gpus",),
+)
+def hpz_node(subject: Subject) -> Iterator[Hit]:
+    """A secondary partition (hpZ) without a benefit
+
+    The second copy of the parameters is there so that the backward pass gathers them inside a node, over
+    NVLink rather than over the network. Groups larger than a node gather over the network again, and on a
+    single node the second copy saves no network and costs memory: a second share of the model on each GPU.
+
+    Set it to the number of GPUs of a node, and leave it out on a single node.
+
+    Source: `_partition_param_sec` in `deepspeed/runtime/zero/partition_parameters.py`; the ZeRO++ paper,
+    section 3.2.
+    """
+    size, gpus, node = (
+        subject.zero.zero_hpz_partition_size,
+        subject.cluster.num_gpus,
+        subject.cluster.gpus_per_node,
+    )
+    if subject.stage != 3 or gpus is None or not 1 < size <= gpus or gpus % size:
+        return
+    if size == gpus:
+        message = f"a second copy divided among all {gpus} GPUs, as the first is, spares nothing"
+        yield Hit(_HPZ, message, "Remove the key", fix=(Remove(_HPZ),))
+    elif gpus <= node:
+        message = f"a second copy of the parameters spares nothing on one node of {gpus} GPUs"
+        yield Hit(_HPZ, message, f"Remove the key; if nodes have {size} GPUs, say --gpus-per-node {size}")
+    elif size > node:
+        message = f"groups of {size} GPUs span nodes of {node}, so parameters still cross the network"
+        yield Hit(_HPZ, message, f'Set "zero_hpz_partition_size" to {node}')
+
+
+@rule(
+    "quantized-gradients-node",
+    severity="warning",
+    bad=zero(3, zero_quantized_gradients=True),
+    good=zero(3),
+    given={"num_gpus": 8, "gpus_per_node": 8},
+    needs=("num_gpus",),
+)
+def quantized_gradients_node(subject: Subject) -> Iterator[Hit]:
+    """Quantized gradients on a single node
+
+    DeepSpeed reduces gradients in 4 bits only if the run has more than one node. On one node it uses the
+    ordinary reduce-scatter and reports nothing. On several it counts as many GPUs for each as this process
+    sees, and fails if they do not come out even.
+
+    Source: `__avg_scatter_grads` in `deepspeed/runtime/zero/stage3.py`; `_get_local_all_to_all_group` in
+    `deepspeed/utils/groups.py`.
+    """
+    gpus, node = subject.cluster.num_gpus, subject.cluster.gpus_per_node
+    if subject.stage != 3 or not subject.zero.zero_quantized_gradients or gpus is None:
+        return
+    if gpus <= node:
+        message = f"on one node of {quantity(gpus, 'GPU')} gradients are not quantised"
+        yield Hit(_QGZ, message, "Remove the key; if nodes have fewer GPUs, say --gpus-per-node")
+    elif gpus % node:
+        message = f"quantised gradients need full nodes: {gpus} GPUs are no multiple of {node} per node"
+        yield Hit(_QGZ, message, f"Use a multiple of {node} GPUs, or remove the key")

@@ -11,13 +11,6 @@ from zerokit.lint.subject import Subject
 
 rule = Rules("performance")
 
-_SMALL_SUB_GROUP = 1_000_000
-"""Elements of a sub-group that are updated in less time than it takes to start."""
-
-_SMALL_BLOCK_BYTES = 131_072
-_SMALL_QUEUE = 4
-_MANY_ACCUMULATION_STEPS = 8
-
 
 @rule("one-gpu", severity="warning", bad=zero(3), good=zero(0), given={"num_gpus": 1}, needs=("num_gpus",))
 def one_gpu(subject: Subject) -> Iterator[Hit]:

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 from zerokit.config.base import ZERO, is_comment
 from zerokit.config.key_index import section_at
+from zerokit.config.normal_form import RENAMED, refused_together
 from zerokit.documents import KeyPath, dotted
-from zerokit.findings import Edit, Move
+from zerokit.findings import Edit, Move, Remove, SetValue
 from zerokit.lint.examples import ONE_SAMPLE, zero
 from zerokit.lint.rule import Hit, Rule, Rules, add
 from zerokit.lint.subject import Subject
@@ -70,3 +71,96 @@ def _comments(data: Any, path: KeyPath) -> Iterator[KeyPath]:
                 yield (*path, key)
             else:
                 yield from _comments(value, (*path, key))
+
+
+@rule(
+    "old-and-new-key",
+    stops=True,
+    bad=zero(2, cpu_offload=True, offload_optimizer={"device": "cpu"}),
+    good=zero(2, offload_optimizer={"device": "cpu"}),
+)
+def old_and_new_key(subject: Subject) -> Iterator[Hit]:
+    """A deprecated key together with its replacement.
+
+    DeepSpeed hands the value of the deprecated key on to the new one, and asserts that the new one is not
+    given.
+
+    Remove the deprecated key.
+
+    Source: `DeepSpeedConfigModel._process_deprecated_field` in `deepspeed/runtime/config_utils.py`.
+    """
+    for path, message in refused_together(subject.config):
+        if path[0] == ZERO:
+            yield Hit(path, message, f"Remove '{path[-1]}'", (Remove(path),))
+
+
+@rule(
+    "deprecated-key",
+    severity="warning",
+    stops=True,
+    bad=zero(2, cpu_offload=True),
+    good=zero(2, offload_optimizer={"device": "cpu"}),
+)
+def deprecated_key(subject: Subject) -> Iterator[Hit]:
+    """A deprecated key.
+
+    DeepSpeed translates the key and warns on every rank. The Trainer and accelerate look for the new names
+    only: under `bfloat16` they fill in no "auto", and they do not see an offload that `cpu_offload` asks
+    for. Where the optimizer is not in the file they then leave PyTorch's in place, at which DeepSpeed stops:
+    with offload it wants its own for the CPU.
+
+    Second names, such as `prefetch_bucket_size` for `stage3_prefetch_bucket_size`, are for your information:
+    DeepSpeed reads them silently, but other programs do not.
+
+    Write the new key; `zerokit check --fix` does so.
+
+    Source: the fields marked `deprecated` in `deepspeed/runtime/zero/config.py`; `get_bfloat16_config` in
+    `deepspeed/runtime/precision_config.py`; `set_stage_and_offload` in `accelerate/utils/deepspeed.py`.
+    """
+    for old, new in RENAMED.items():
+        if subject.is_set(ZERO, old) and not subject.is_set(ZERO, new):
+            value = subject.written_value(ZERO, old)
+            hint, fix = _replacement(old, new, value)
+            if old == "cpu_offload" and value is True and _is_overlooked(subject):
+                who = "the Trainer" if subject.run.target == "trainer" else "accelerate"
+                message = f"{who} does not see '{old}', and hands over an optimizer that DeepSpeed refuses"
+                yield Hit((ZERO, old), message, hint, fix, "error")
+            else:
+                yield Hit((ZERO, old), f"'{old}' is deprecated", hint, fix)
+    if subject.is_set(ZERO, "cpu_offload_use_pin_memory"):
+        message = "'cpu_offload_use_pin_memory' is deprecated, and DeepSpeed does not use its value"
+        hint = "Remove it, and write 'pin_memory' in the offload sections"
+        yield Hit((ZERO, "cpu_offload_use_pin_memory"), message, hint)
+    switch = subject.written.get(ZERO)
+    if isinstance(switch, bool):
+        section = {"stage": int(switch)}
+        fix = () if subject.is_set("allgather_size") else (SetValue((ZERO,), section),)
+        hint = f'Write {{"stage": {int(switch)}}}'
+        yield Hit((ZERO,), f"'{ZERO}' as true or false is deprecated", hint, fix)
+    if "bfloat16" in subject.written:
+        message = "'bfloat16' is the old name of 'bf16'; the Trainer and accelerate do not read it"
+        # The Trainer would compare what it has not seen so far with its arguments, and may stop.
+        fix = () if subject.run.target == "trainer" else (Move(("bfloat16",), ("bf16",)),)
+        yield Hit(("bf16",), message, "Call it 'bf16'", fix)
+
+
+def _is_overlooked(subject: Subject) -> bool:
+    """Whether an offload under its old name leaves PyTorch's optimizer where DeepSpeed wants its own.
+
+    Source: `_prepare_deepspeed` in accelerate `accelerator.py`, `_configure_optimizer` in
+    `deepspeed/runtime/engine.py`.
+    """
+    if subject.run.target not in ("trainer", "accelerate") or not subject.is_absent("optimizer"):
+        return False
+    return subject.value("zero_force_ds_cpu_optimizer") is True
+
+
+def _replacement(old: str, new: str, value: object) -> tuple[str, tuple[Edit, ...]]:
+    """Hint and fix for a deprecated key of `zero_optimization`."""
+    path = (ZERO, old)
+    if not old.startswith("cpu_offload"):
+        return f"Write '{new}'", (Move(path, (ZERO, new)),)
+    if value is not True:
+        return "Remove it", (Remove(path),)
+    fix = (SetValue(path, {"device": "cpu"}), Move(path, (ZERO, new)))
+    return f'Write "{new}": {{"device": "cpu"}}', fix

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import ZERO, is_comment
-from zerokit.config.conditions import DEVICE, NO_WRITER, NOT_READ, OLD_SWITCH
+from zerokit.config.conditions import DEVICE, NO_WRITER, NOT_READ, OLD_SWITCH, TORCH_FP32
 from zerokit.config.unused_keys import UnusedKey
 from zerokit.findings import Remove, Severity
-from zerokit.lint.examples import zero
+from zerokit.lint.examples import ONE_SAMPLE, Facts, llama_8b, mixture_of_experts, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
+from zerokit.resolving.who_fills import SIZE_RULES
 
 rule = Rules("zero")
 _HAVE_RULES_OF_THEIR_OWN = frozenset(
@@ -187,3 +188,118 @@ def _listed(keys: list[str]) -> str:
 
 def _do(keys: list[str]) -> str:
     return "does" if len(keys) == 1 else "do"
+
+
+_LEAVES = frozenset({"mixtral", "qwen2_moe", "qwen3_moe"})
+"""The `model_type` of models whose expert blocks DeepSpeed treats as leaf modules by itself."""
+
+
+@rule(
+    "moe-leaf-module",
+    severity="info",
+    bad=zero(3),
+    good=zero(3, leaf_module={"name_suffixes": ["mlp"]}),
+    given=Facts(model=mixture_of_experts),
+    needs=("model",),
+)
+def moe_leaf_module(subject: Subject) -> Iterator[Hit]:
+    """A mixture of experts without leaf modules in stage 3
+
+    Stage 3 gathers parameters module by module, all ranks together. If the experts are modules of their own,
+    a rank that routes tokens to other experts than its neighbours gathers other parameters, and training gets
+    stuck. DeepSpeed avoids this by gathering a block of experts as one ("leaf module"), and knows the blocks
+    of Mixtral, Qwen2-MoE and Qwen3-MoE.
+
+    Transformers 5 keeps the experts of most models in one tensor, which every rank gathers anyway, so that
+    this is unlikely there. Name the block in `leaf_module` for older releases and for models with code of
+    their own; accelerate does the same with `deepspeed_moe_layer_cls_names`.
+
+    Source: `deepspeed/runtime/zero/leaf_module_config.py`; DeepSpeed pull requests 4966 and 5008.
+    """
+    model = subject.run.model
+    if subject.stage != 3 or model is None or not model.is_moe or model.model_type in _LEAVES:
+        return
+    if subject.is_absent(ZERO, "leaf_module"):
+        message = f"DeepSpeed has no leaf module for the experts of '{model.model_type}'"
+        hint = "Name the class of its expert block in 'leaf_module.classes' if training gets stuck"
+        yield Hit((ZERO,), message, hint)
+
+
+@rule(
+    "nothing-divided",
+    severity="warning",
+    bad=zero(3, stage3_param_persistence_threshold=1e9),
+    good=zero(3, stage3_param_persistence_threshold=1e5),
+    given=Facts(model=llama_8b),
+    needs=("model",),
+)
+def nothing_divided(subject: Subject) -> Iterator[Hit]:
+    """A persistence threshold that keeps most of the model on every GPU
+
+    Parameters of up to `stage3_param_persistence_threshold` elements stay whole on every GPU, to spare many
+    small messages. The threshold is meant for norms and biases. Above the size of a weight matrix, stage 3
+    divides hardly anything any more and takes the memory of stage 2, with more communication.
+
+    "auto" sets it to 10 times the hidden size.
+
+    Source: `mark_persistent_parameters` in `deepspeed/runtime/zero/parameter_offload.py`.
+    """
+    model, key = subject.run.model, "stage3_param_persistence_threshold"
+    threshold = subject.zero.stage3_param_persistence_threshold
+    if (
+        subject.stage != 3
+        or model is None
+        or not isinstance(threshold, int)
+        or subject.is_uncertain(ZERO, key)
+    ):
+        return
+    kept = sum(tensor.total_elements for tensor in model.tensors if tensor.elements <= threshold)
+    kept = min(kept, subject.zero.stage3_model_persistence_threshold)
+    if kept > model.num_parameters / 10:
+        message = (
+            f"parameters of up to {threshold:,} elements stay whole on every GPU: "
+            f"{kept / model.num_parameters:.0%} of the model"
+        )
+        place = (ZERO, key) if subject.is_set(ZERO, key) else (ZERO,)
+        wanted = SIZE_RULES[key].elements(model.hidden_size) if model.hidden_size else 100_000
+        yield Hit(place, message, f'Set "{key}" to {wanted}')
+
+
+@rule(
+    "grad-norm-off",
+    stops=True,
+    bad=zero(2, compute_grad_norm=False),
+    good={**ONE_SAMPLE, "gradient_clipping": 0.0, ZERO: {"stage": 2, "compute_grad_norm": False}},
+)
+def grad_norm_off(subject: Subject) -> Iterator[Hit]:
+    """'compute_grad_norm' off although something needs the norm
+
+    Clipping needs the norm of all gradients, and `gradient_clipping` is 1.0 unless the file says otherwise
+    (since DeepSpeed 0.19.3). ZenFlow and optimizer offload need it too, and so does the optimizer that stage
+    1 uses for bf16 parameters whose gradients are summed in fp32. DeepSpeed refuses each of them when
+    training starts.
+
+    To do without the norm, set `gradient_clipping` to 0.
+
+    Source: `DeepSpeedZeroOptimizer.__init__` in `deepspeed/runtime/zero/stage_1_and_2.py`, and
+    `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`.
+    """
+    stage, zero = subject.stage, subject.zero
+    if zero.compute_grad_norm or stage not in (1, 2):
+        return
+    clipping = subject.value("gradient_clipping")
+    sums_in_fp32 = subject.value("data_types", "grad_accum_dtype") in TORCH_FP32
+    in_bf16 = subject.value("bf16", "enabled") is True
+    if isinstance(clipping, (int, float)) and clipping > 0:
+        by_default = "" if subject.is_set("gradient_clipping") else ", its default,"
+        reason = f"'gradient_clipping' {clipping:g}{by_default} needs the norm"
+        hint = 'Set "gradient_clipping" to 0, or remove the key'
+    elif zero.zenflow is not None:
+        reason, hint = "ZenFlow needs the norm", "Remove the key"
+    elif subject.offloads_optimizer:
+        reason, hint = "optimizer offload needs the norm", "Remove the key"
+    elif stage == 1 and in_bf16 and sums_in_fp32:
+        reason, hint = "stage 1 needs the norm for bf16 parameters with fp32 gradients", "Remove the key"
+    else:
+        return
+    yield Hit((ZERO, "compute_grad_norm"), f"'compute_grad_norm' cannot be false: {reason}", hint)
