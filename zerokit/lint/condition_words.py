@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from functools import cache, reduce
-from operator import ge, gt, lt, or_
+from operator import ge, gt, lt, ne, or_
 from typing import Any
 
-from zerokit.config.base import AUTO, Section
+from zerokit.config.base import AUTO, ZERO, Section
 from zerokit.config.conditions import TORCH_FP32, Condition, bf16_optimizer
 from zerokit.config.scheduler import TORCH_SCHEDULERS
 from zerokit.documents import from_dotted
@@ -100,6 +100,17 @@ def _compares(name: str, relation: str, bound: str, in_file: str | None) -> Test
     return test
 
 
+def _compares_keys(name: str, relation: str, other: str) -> Test:
+    """Whether two keys have values, and the first has the relation to the second."""
+    compare = {"above": gt, "unlike": ne}[relation]
+
+    def test(subject: Subject) -> bool:
+        values = [subject.value(*keys_of(key)) for key in (name, other)]
+        return None not in values and bool(compare(*values))
+
+    return test
+
+
 def _has_no_effect(name: str, why: str | None) -> Test:
     """Whether the key is set and changes nothing: because of the stage, or for another reason."""
     path, by_stage = keys_of(name), {"this": True, "any": False}.get(why or "")
@@ -129,6 +140,12 @@ def _is_wrapped(subject: Subject) -> bool:
     """Whether DeepSpeed wraps the optimizer."""
     in_16_bits = any(subject.value(precision, "enabled") is True for precision in ("fp16", "bf16"))
     return subject.stage in (1, 2, 3) or in_16_bits
+
+
+def _fp16_may_be_on(subject: Subject) -> bool:
+    """Whether fp16 is on, or "auto" in a config that is made for it."""
+    is_on = switch(subject, "fp16")
+    return subject.is_set("fp16", "enabled") if is_on is None else is_on
 
 
 def _has_no_bf16(subject: Subject) -> bool:
@@ -198,7 +215,14 @@ _NAMED: Mapping[str, Test] = {
     "trains in fp16": lambda subject: switch(subject, "fp16"),
     "fp16 is off": lambda subject: switch(subject, "fp16") is False,
     "a card without bf16": _has_no_bf16,
+    "fp16 may be on": _fp16_may_be_on,
+    "one GPU": lambda subject: subject.cluster.num_gpus == 1,
     "one node": _on_one_node,
+    "parameters on the GPU": lambda subject: (
+        subject.offload_param is None and not subject.is_uncertain(ZERO, "offload_param")
+    ),
+    "a file that DeepSpeed may read as it is": lambda subject: subject.may_be_plain,
+    "an unknown release": lambda subject: subject.run.deepspeed_version is None,
     "a model in bf16": lambda subject: subject.run.model and subject.run.model.dtype == "bfloat16",
     "a quantised model": lambda subject: subject.run.model and subject.run.model.quantization is not None,
     "a recipe": lambda subject: subject.run.recipe is not None,
@@ -220,6 +244,7 @@ _PATTERNS: Mapping[str, Callable[..., Test]] = {
     r"`training\.(\w+)` in the recipe": lambda name: lambda subject: _training(subject, name) is True,
     r"no `([\w.]+)`": lambda name: lambda subject: subject.is_absent(*keys_of(name)),
     r"`([\w.]+)` (above|below|at least) ([\d.]+)( in the file)?": _compares,
+    r"`([\w.]+)` (above|unlike) `([\w.]+)`": _compares_keys,
     r"an odd `([\w.]+)`": lambda name: lambda subject: (subject.value(*keys_of(name)) or 0) % 2,
     r"`([\w.]+)` that does not divide the GPUs": _does_not_divide_the_gpus,
     r"`([\w.]+)` has no effect(?: in (this|any) stage)?": _has_no_effect,

@@ -17,7 +17,7 @@ from zerokit.lint.rule import Check, Hit, Rule, add
 from zerokit.lint.subject import Subject
 from zerokit.units import format_count, quantity
 
-_PLACEHOLDER = re.compile(r"\{([\w.]+)(?::([^}]+))?\}")
+_PLACEHOLDER = re.compile(r"\{([\w.]+)(\+1)?(?::([^}]+))?\}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,8 @@ class TableFinding:
     """The key that the message is about, if that is another one."""
     message: str = "'{key}' {reason}"
     """With placeholders: `{key}`, `{value}`, `{reason}` (why the key has no effect), facts of the run such as
-    `{stage}` and `{gpus}`, or any dotted key for its value."""
+    `{stage}` and `{gpus}`, or any dotted key for its value; `{value+1}` is the next
+    number."""
     hint: str = "Remove the key"
     remove: str | None = None
     """The key that `--fix` removes; empty: the reported one."""
@@ -62,9 +63,9 @@ class TableFinding:
             yield SetValue(keys_of(key), value)
 
     def _filled(self, text: str, subject: Subject) -> str:
-        return _PLACEHOLDER.sub(lambda match: self._word(match[1], match[2] or "", subject), text)
+        return _PLACEHOLDER.sub(lambda match: self._word(*match.groups(default=""), subject), text)
 
-    def _word(self, name: str, form: str, subject: Subject) -> str:
+    def _word(self, name: str, more: str, form: str, subject: Subject) -> str:
         path = keys_of(self.key or self.at)
         run = subject.run
         match name:
@@ -85,6 +86,7 @@ class TableFinding:
             case "quantization":
                 return str(run.model and run.model.quantization)
         value = subject.value(*(path if name == "value" else keys_of(name)))
+        value = value + 1 if more else value
         return format_count(value) if form == "count" else format(value, form)
 
 

@@ -118,27 +118,6 @@ def loss_scale_floor(subject: Subject) -> Iterator[Hit]:
         yield Hit(path, message, "Remove the key", (Remove(path),))
 
 
-@rule("static-loss-scale", severity="warning", bad=_fp16(loss_scale=1024), good=_fp16(loss_scale=0))
-def static_loss_scale(subject: Subject) -> Iterator[Hit]:
-    """A loss scale that does not adapt
-
-    A `loss_scale` above 0 stays what it is. Where gradients overflow under it, DeepSpeed skips the step and
-    tries the same scale on the next, for as long as the run lasts; where they have become small, they vanish.
-    People write such numbers against NaN in models that fp16 does not suit.
-
-    Write 0, which adapts the scale. If it falls to 1 and steps are still skipped, the model needs bf16.
-
-    Source: `dynamic_loss_scale` in `deepspeed/runtime/engine.py`; `LossScaler` in
-    `deepspeed/runtime/fp16/loss_scaler.py`.
-    """
-    scale = subject.value("fp16", "loss_scale")
-    if isinstance(scale, int | float) and scale > 0 and _may_be_on(subject):
-        path = ("fp16", "loss_scale")
-        what = "there is no loss scaling" if scale == 1 else f"the loss scale is always {scale:g}"
-        message = f"{what}, and steps that overflow are skipped without end"
-        yield Hit(path, message, "Write 0, which adapts the scale")
-
-
 @rule(
     "loss-scale-key",
     severity="warning",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from zerokit.config.base import ZERO
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
@@ -76,26 +76,3 @@ def offload_param_stage(subject: Subject) -> Iterator[Hit]:
         if "param" in key:
             message = f"'{key}' needs ZeRO stage 3; in stage {subject.stage} DeepSpeed ignores it silently"
             yield Hit((ZERO, key), message, f"Use stage 3, or remove '{key}'")
-
-
-@rule(
-    "offload-empty",
-    severity="warning",
-    bad=zero(2, offload_optimizer={"pin_memory": True}),
-    good=zero(2, offload_optimizer={"device": "cpu", "pin_memory": True}),
-)
-def offload_empty(subject: Subject) -> Iterator[Hit]:
-    """An offload section without a device
-
-    The device is `none` unless it is given, whatever DeepSpeed's pages say, and `none` means that nothing is
-    offloaded.
-
-    Add `"device": "cpu"` or `"nvme"`, or remove the section.
-
-    Source: `DeepSpeedZeroOffloadOptimizerConfig` and `DeepSpeedZeroOffloadParamConfig` in
-    `deepspeed/runtime/zero/offload_config.py`.
-    """
-    for key in _SECTIONS:
-        if isinstance(subject.written_value(ZERO, key), Mapping) and subject.is_absent(ZERO, key, "device"):
-            message = f"'{key}' names no 'device', so nothing is offloaded"
-            yield Hit((ZERO, key), message, f'Add "device": "cpu", or remove \'{key}\'')

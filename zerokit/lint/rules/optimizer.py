@@ -7,7 +7,7 @@ from typing import Any
 
 from zerokit.config.base import AUTO, ZERO
 from zerokit.findings import Edit, SetValue
-from zerokit.lint.examples import ONE_SAMPLE, zero
+from zerokit.lint.examples import ONE_SAMPLE
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     default_clipping,
@@ -132,50 +132,6 @@ def optimizer_step(subject: Subject) -> Iterator[Hit]:
     if optimizer is not None and optimizer.step_fails:
         message = f"'{optimizer.name}' fails at the first step: {optimizer.step_fails}"
         yield Hit(("optimizer", "type"), message, "Use another optimizer, such as AdamW")
-
-
-@rule(
-    "script-optimizer",
-    severity="info",
-    bad=zero(2),
-    good={**with_optimizer("AdamW", 2, lr=1e-4), ZERO: {"stage": 2}},
-)
-def script_optimizer(subject: Subject) -> Iterator[Hit]:
-    """No optimizer in the file
-
-    The script must then pass one to `deepspeed.initialize`; the Trainer and scripts of accelerate do.
-    Without either, stages 1 and 2 stop when training starts, and stage 0 with an assertion that has no text,
-    at the first step. Stage 3 treats it as a run without training.
-
-    Source: `_configure_zero_optimizer` in `deepspeed/runtime/engine.py`, `get_grads_for_norm` in
-    `deepspeed/runtime/bf16_optimizer.py`.
-    """
-    asked = subject.may_be_plain and subject.is_absent("optimizer")
-    offloaded = subject.run.target == "deepspeed" and subject.offloads_optimizer
-    if asked and not offloaded and subject.stage in (0, 1, 2):
-        message = "no 'optimizer' is given, so the script must pass one to deepspeed.initialize"
-        yield Hit((), message, 'Add "optimizer", unless the script makes one')
-
-
-@rule("clipping-default", severity="info", bad=zero(2), good={**zero(2), "gradient_clipping": 1.0})
-def clipping_default(subject: Subject) -> Iterator[Hit]:
-    """Gradient clipping by default
-
-    Since DeepSpeed 0.19.3 an absent `gradient_clipping` means 1.0; before it meant 0, no clipping. The same
-    file trains differently after an upgrade, and differently from the run that it is to repeat.
-
-    Write the number that is meant; 0 switches clipping off.
-
-    Source: `GRADIENT_CLIPPING_DEFAULT` in `deepspeed/runtime/constants.py`.
-    """
-    if not subject.may_be_plain or subject.run.deepspeed_version is not None:
-        return
-    if subject.stage == 3 and subject.is_absent("optimizer"):
-        return  # perhaps a run without training
-    norm = subject.value(ZERO, "compute_grad_norm")
-    if subject.is_absent("gradient_clipping") and norm is not False:
-        message = "'gradient_clipping' is absent: DeepSpeed clips at 1.0 since 0.19.3, and did not before"
-        yield Hit((), message, 'Add "gradient_clipping": 1.0, or 0 for none')
 
 
 @rule(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from zerokit.config.base import ZERO
+from zerokit.config.expert_parallel import ExpertParallel
 from zerokit.findings import Remove
-from zerokit.lint.examples import Facts, llama_8b, zero
+from zerokit.lint.examples import Facts, llama_8b, mixture_of_experts, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.units import quantity
@@ -196,3 +198,44 @@ def quantized_gradients_node(subject: Subject) -> Iterator[Hit]:
     elif gpus % node:
         message = f"quantised gradients need full nodes: {gpus} GPUs are no multiple of {node} per node"
         yield Hit(_QGZ, message, f"Use a multiple of {node} GPUs, or remove the key")
+
+
+_SECTION = ("expert_parallel",)
+
+
+def _with(**keys: Any) -> dict[str, Any]:
+    return {**zero(1), "expert_parallel": {"enabled": True, **keys}}
+
+
+def _enabled(subject: Subject) -> ExpertParallel | None:
+    section = subject.config.expert_parallel
+    return section if section is not None and section.enabled else None
+
+
+@rule(
+    "expert-parallel-experts",
+    stops=True,
+    bad=_with(autoep_size=3),
+    good=_with(autoep_size=8),
+    given=Facts(model=mixture_of_experts),
+    needs=("model",),
+)
+def expert_parallel_experts(subject: Subject) -> Iterator[Hit]:
+    """An expert-parallel size that does not divide the number of experts
+
+    Each rank holds equally many whole experts, so `autoep_size` has to divide their number. DeepSpeed refuses
+    it otherwise once it has inspected the model's layers. A dense model has none to divide.
+
+    Source: `validate_autoep_post_detection` in `deepspeed/module_inject/auto_ep_config.py`.
+    """
+    section, model = _enabled(subject), subject.run.model
+    if section is None or model is None:
+        return
+    if model.experts is None:
+        message = f"'expert_parallel' is enabled, and '{model.model_type}' has no experts"
+        yield Hit(_SECTION, message, "Remove the section", (), "warning")
+        return
+    experts = model.experts.num_experts
+    if experts % section.autoep_size:
+        message = f"'autoep_size' {section.autoep_size} does not divide the model's {experts} experts"
+        yield Hit((*_SECTION, "autoep_size"), message, f"Choose a divisor of {experts}")

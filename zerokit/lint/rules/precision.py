@@ -107,79 +107,11 @@ def fp32_training(subject: Subject) -> Iterator[Hit]:
         yield Hit((), message, hint)
 
 
-@rule(
-    "precision-option",
-    stops=True,
-    bad={**ONE_SAMPLE, "bf16": {"enabled": True, "bf16_optimizer_states": True}, ZERO: {"stage": 1}},
-    good={
-        **ONE_SAMPLE,
-        "bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True},
-        ZERO: {"stage": 1},
-    },
-)
-def precision_option(subject: Subject) -> Iterator[Hit]:
-    """16-bit master weights or states that DeepSpeed refuses
-
-    - `bf16_master_weights_and_grads`, `bf16_optimizer_states` and `fp16_master_weights_and_grads` need ZeRO
-      stage 1, 2 or 3.
-    - `bf16_optimizer_states` needs `bf16_master_weights_and_grads`.
-    - Master weights are in bf16 or in fp16, not in both.
-
-    The keys count even where `enabled` of their section is false.
-
-    Source: `_do_error_check` in `deepspeed/runtime/config.py`; `_configure_master_weights` in
-    `deepspeed/runtime/base_optimizer.py`.
-    """
-    given = [path for path in _MASTERS if subject.value(*path) is True]
-    for path in given:
-        if subject.stage == 0:
-            message = f"'{path[-1]}' needs ZeRO stage 1, 2 or 3, not 0"
-            yield Hit(path, message, "Raise the stage or remove the key")
-    states, masters = _MASTERS[1], _MASTERS[0]
-    if states in given and subject.value(*masters) is False:
-        yield Hit(states, f"'{states[-1]}' needs '{masters[-1]}'", "Enable both or none")
-    if masters in given and _MASTERS[2] in given and subject.stage != 0:
-        message = "master weights are requested in bf16 and in fp16"
-        yield Hit(_MASTERS[2], message, "Remove one of the two keys")
-
-
 _MASTERS = (
     ("bf16", "bf16_master_weights_and_grads"),
     ("bf16", "bf16_optimizer_states"),
     ("fp16", "fp16_master_weights_and_grads"),
 )
-
-
-@rule(
-    "masters-without-offload",
-    stops=True,
-    bad={**ONE_SAMPLE, "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}, **_STAGE_2},
-    good={**ONE_SAMPLE, "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}, **_CPU},
-)
-def masters_without_offload(subject: Subject) -> Iterator[Hit]:
-    """16-bit master weights without optimizer offload
-
-    Master weights in bf16 or fp16 go with DeepSpeed's Adam for the CPU, which keeps its averages in fp32, so
-    they need `offload_optimizer`. DeepSpeed asserts it once the model is loaded. bf16 alone has a form
-    without offload: with `bf16_optimizer_states` everything stays on the GPU in bf16.
-
-    Add `offload_optimizer` with device `cpu`, or set `bf16_optimizer_states` too.
-
-    Source: `_configure_master_weights` in `deepspeed/runtime/base_optimizer.py`, and `_enforce_cpu_offload`
-    in `deepspeed/runtime/zero/stage_1_and_2.py`.
-    """
-    if subject.stage not in (1, 2, 3) or subject.offloads_optimizer is not False:
-        return
-    for section, path in (("bf16", _MASTERS[0]), ("fp16", _MASTERS[2])):
-        if subject.value(*path) is not True:
-            continue
-        if section == "bf16" and subject.value(*_MASTERS[1]) is not False:
-            continue
-        hint = f'Add "offload_optimizer": {{"device": "cpu"}} to \'{ZERO}\''
-        if section == "bf16":
-            hint += ', or set "bf16_optimizer_states" to true'
-        message = f"'{path[-1]}' needs the optimizer on the CPU, and 'offload_optimizer' is off"
-        yield Hit(path, message, hint)
 
 
 _AUTOCAST = "torch_autocast"

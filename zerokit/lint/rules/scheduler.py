@@ -179,27 +179,6 @@ def warmup_exceeds_total(subject: Subject) -> Iterator[Hit]:
     yield Hit(place, message, 'Lower "warmup_num_steps", or raise "total_num_steps"')
 
 
-@rule(
-    "schedule-start",
-    severity="warning",
-    bad=with_schedule("WarmupLR", last_batch_iteration=5000, **_LINEAR),
-    good=with_schedule("WarmupLR", **_LINEAR),
-)
-def schedule_start(subject: Subject) -> Iterator[Hit]:
-    """A schedule that does not start at step 0
-
-    `last_batch_iteration` is for code that restores a schedule by hand. DeepSpeed sets it itself when it
-    loads a checkpoint. In a file it makes each new run skip the steps before it, the warmup among them.
-
-    Source: `load_state_dict` of the classes in `deepspeed/runtime/lr_schedules.py`.
-    """
-    path = (*SCHEDULER, "last_batch_iteration")
-    start = schedule_argument(subject, "last_batch_iteration")
-    if isinstance(start, int) and start >= 0:
-        message = f"'last_batch_iteration' {start} lets every new run begin at step {start + 1}"
-        yield Hit(path, message, "Remove the key: a checkpoint sets it")
-
-
 _SECOND_BETA = 0.99
 """What OneCycle writes as the second beta; `_initialize_momentum` in `deepspeed/runtime/lr_schedules.py`."""
 
