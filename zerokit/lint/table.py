@@ -63,11 +63,11 @@ class TableFinding:
             yield SetValue(keys_of(key), value)
 
     def _filled(self, text: str, subject: Subject) -> str:
-        return _PLACEHOLDER.sub(lambda match: self._word(*match.groups(default=""), subject), text)
+        return _PLACEHOLDER.sub(lambda match: self._word(match, subject), text)
 
-    def _word(self, name: str, more: str, form: str, subject: Subject) -> str:
-        path = keys_of(self.key or self.at)
-        run = subject.run
+    def _word(self, placeholder: re.Match[str], subject: Subject) -> str:
+        name, more, form = placeholder.groups(default="")
+        path, run = keys_of(self.key or self.at), subject.run
         match name:
             case "key":
                 return path[-1]
