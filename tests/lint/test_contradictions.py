@@ -112,31 +112,6 @@ def test_a_trainer_argument_that_would_be_lost_is_named() -> None:
     assert "lost-argument" not in findings(zero(2), "accelerate")
 
 
-@pytest.mark.parametrize(
-    ("train", "micro", "steps", "num_gpus", "good"),
-    [
-        (16, 2, 2, 4, True),
-        (16, 2, 2, 8, False),
-        (16, 2, None, 8, True),
-        (16, 3, None, None, False),
-        (16, None, 3, None, False),
-        (16, None, None, 16, True),
-        (16, None, None, 3, False),
-        (16, 2, 2, None, True),
-        (10, 2, 2, None, False),
-        ("auto", 2, 2, 3, True),
-        (None, 2, 2, 3, True),
-    ],
-)
-def test_batch_sizes(train: Any, micro: Any, steps: Any, num_gpus: int | None, good: bool) -> None:
-    data = {
-        "train_batch_size": train,
-        "train_micro_batch_size_per_gpu": micro,
-        "gradient_accumulation_steps": steps,
-    }
-    assert ("batch-size" not in findings(data, num_gpus=num_gpus)) is good
-
-
 def test_sequence_parallel_ranks_share_a_sample() -> None:
     data = {"train_batch_size": 8, "gradient_accumulation_steps": 1, "train_micro_batch_size_per_gpu": 2}
     assert "error" not in findings({**data, "sequence_parallel_size": 2}, num_gpus=8).values()
