@@ -1,4 +1,4 @@
-"""Where rules find something, and where not, by the rows of `cases.json`: rule, config, and severity by path."""
+"""Where rules find something and where not, by the rows of `cases.json`: rule, config, severity by path."""
 
 import json
 from pathlib import Path

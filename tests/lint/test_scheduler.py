@@ -22,10 +22,6 @@ def scheduled(kind: str, **params: Any) -> dict[str, Any]:
     }
 
 
-def one_cycle(**params: Any) -> dict[str, Any]:
-    return scheduled("OneCycle", cycle_min_lr=1e-5, cycle_max_lr=1e-4, **params)
-
-
 def with_optimizer(config: Mapping[str, Any], kind: str, **params: Any) -> dict[str, Any]:
     return {**config, "optimizer": {"type": kind, "params": params}}
 
@@ -34,7 +30,6 @@ def params(key: str) -> str:
     return f"scheduler.params.{key}"
 
 
-PLATEAU = scheduled("ReduceLROnPlateau")
 STEP = scheduled("StepLR", step_size=10)
 DECAY = scheduled("WarmupDecayLR", total_num_steps=1000, **LINEAR)
 
