@@ -143,7 +143,7 @@ def _load(recipe: Path) -> LoadedRecipe:
 def _read_facts(
     model: str | None, loaded: LoadedRecipe | None, deepspeed_version: str | None
 ) -> dict[str, Any]:
-    """What the options name that must be looked up; imported only when they are given."""
+    """Look up what the options name. Modules are imported only when needed."""
     facts: dict[str, Any] = {}
     if model is not None:
         from zerokit.models import load_model_shape
@@ -161,7 +161,7 @@ def _read_facts(
 
 
 def _model_of(recipe: Recipe) -> ModelShape | None:
-    """The model that a recipe names, as far as it can be had without a network, torch and an error."""
+    """The model that a recipe names; None if it needs a network or torch, or cannot be read."""
     from zerokit.models import load_model_shape
 
     section = recipe.model
