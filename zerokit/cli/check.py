@@ -12,6 +12,7 @@ import typer
 
 from zerokit import choices
 from zerokit.cli import completion
+from zerokit.cli.command import with_options
 from zerokit.cli.gpu_options import (
     chosen_gpu,
     gpu_memory_option,
@@ -20,7 +21,6 @@ from zerokit.cli.gpu_options import (
     memory_size,
     note_caveat,
 )
-from zerokit.cli.options import with_options
 from zerokit.cli.output import print_json
 from zerokit.errors import DocumentError, ModelError, ZerokitError, visible
 from zerokit.files import write_file

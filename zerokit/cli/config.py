@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from zerokit.cli.command import shared, with_options
 from zerokit.cli.config_options import ConfigOptions
 from zerokit.cli.gpu_options import chosen_gpu, note_caveat
-from zerokit.cli.options import shared, with_options
 from zerokit.cli.output import print_json, to_json
 from zerokit.errors import ZerokitError
 from zerokit.files import check_writable, write_file

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import typer
 
 from zerokit.choices import LearnedTokensMethod
+from zerokit.cli.command import shared, with_options
 from zerokit.cli.estimate_options import SIZES, EstimateOptions, sizes
 from zerokit.cli.gpu_options import chosen_gpu, memory_size, note_caveat
-from zerokit.cli.options import shared, with_options
 from zerokit.cli.output import json_on_stdout, not_stdout, print_json, to_json
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.files import check_writable, write_file

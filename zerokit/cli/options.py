@@ -1,16 +1,15 @@
-"""Command-line options of a dataclass that declares each of its options once."""
+"""Command-line options of a dataclass that describes each of its options without Typer."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
@@ -20,50 +19,6 @@ from zerokit.rehearsal.parent.options import REPEATED
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.parent.options import Option
-
-T = TypeVar("T")
-
-
-def with_options(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
-    """Have a command accept the options of a dataclass one by one.
-
-    Args:
-        options: the dataclass. Each field is annotated with its `typer.Option` or `typer.Argument`.
-    """
-
-    def decorate(run: Callable[[T], None]) -> Callable[..., None]:
-        @functools.wraps(run)
-        def command(**given: Any) -> None:
-            run(options(**given))
-
-        kinds = get_type_hints(options, include_extras=True)
-        set_parameters(
-            command,
-            [
-                inspect.Parameter(
-                    one.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=inspect.Parameter.empty if one.default is MISSING else one.default,
-                    annotation=kinds[one.name],
-                )
-                for one in fields(options)  # type: ignore[arg-type]
-            ],
-        )
-        return command
-
-    return decorate
-
-
-def set_parameters(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> None:
-    """Give a command the parameters that Typer reads."""
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
-
-
-def shared(options: Any, other: type) -> dict[str, Any]:
-    """Return the options that are fields of another dataclass, too."""
-    names = {one.name for one in fields(other)}
-    return {one.name: getattr(options, one.name) for one in fields(options) if one.name in names}
 
 
 def seconds(text: str, option: str) -> float:

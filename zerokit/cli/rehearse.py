@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zerokit.cli import completion
-from zerokit.cli.options import flag_of, parameters_of, set_parameters, values_of
+from zerokit.cli.command import set_parameters
+from zerokit.cli.options import flag_of, parameters_of, values_of
 from zerokit.cli.output import STDOUT, Force, OutputFormat, json_on_stdout, not_stdout, print_json, to_json
 from zerokit.errors import ZerokitError
 from zerokit.extras import require

@@ -13,8 +13,7 @@ import typer
 
 from zerokit import choices, console
 from zerokit.cli import completion
-from zerokit.cli.command import needed_unless
-from zerokit.cli.options import with_options
+from zerokit.cli.command import needed_unless, with_options
 from zerokit.cli.output import OutputFormat, print_json
 from zerokit.errors import ConfigError, ModelError
 

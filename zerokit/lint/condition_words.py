@@ -42,7 +42,8 @@ def condition(words: str) -> Condition:
     if test is None and " or " in words and all(part in _NAMED for part in words.split(" or ")):
         return reduce(or_, map(condition, words.split(" or ")))
     if test is None:
-        found = ((make, re.fullmatch(pattern, words)) for pattern, make in _PATTERNS.items())
+        begins = [item for item in _PATTERNS.items() if item[0][0] == words[0]]
+        found = ((make, re.fullmatch(pattern, words)) for pattern, make in begins)
         test = next((make(*match.groups()) for make, match in found if match), None)
     if test is None:
         raise KeyError(words)

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,9 @@ class TableFinding:
     severity: Severity | None = None
     """None: the rule's."""
 
-    @cached_property
-    def _conditions(self) -> list[Any]:
-        return [condition(words) for words in self.when]
-
     def holds(self, subject: Subject) -> bool:
         """Whether the config has the mistake."""
-        return all(one.holds(subject) for one in self._conditions)
+        return all(condition(words).holds(subject) for words in self.when)
 
     def hit(self, subject: Subject) -> Hit:
         """What to report of a config that has the mistake."""
