@@ -157,7 +157,7 @@ def subjects(monkeypatch: pytest.MonkeyPatch) -> list[Subject]:
 
     all_rules()
     monkeypatch.setattr(
-        "zerokit.lint.run.RULES", {"look": Rule("look", "zero", "error", look, {}, {}, check=look)}
+        "zerokit.lint.run.RULES", {"look": Rule("look", "zero", "error", "Look", "Text", {}, {}, check=look)}
     )
     return seen
 
@@ -353,7 +353,7 @@ def test_a_rule_that_fails_is_reported_as_a_bug_and_the_others_go_on(
         raise IndexError("too far")
         yield
 
-    broken = Rule("broken", "zero", "error", fail, {}, {}, check=fail)
+    broken = Rule("broken", "zero", "error", "Broken", "Text", {}, {}, check=fail)
     monkeypatch.setattr("zerokit.lint.run.RULES", {**all_rules(), "broken": broken})
     code, out, err = zerokit("check", bad, ZERO2)
     assert code == 2

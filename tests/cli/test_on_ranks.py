@@ -169,11 +169,19 @@ def test_help_says_what_other_options_are(zerokit: Run) -> None:
     assert "GenerationConfig" in zerokit("generate", "--model", "m", "-h")[1]
 
 
-@pytest.mark.parametrize(("name", "own_names"), [("generate", options.OWN_NAMES), ("train", load.OWN_NAMES)])
-def test_the_names_that_are_suggested_are_those_of_the_command(name: str, own_names: tuple[str, ...]) -> None:
-    command = get_command(command_line()).commands[name]  # type: ignore[attr-defined]
+def test_the_names_that_generate_suggests_are_those_of_the_command() -> None:
+    command = get_command(command_line()).commands["generate"]  # type: ignore[attr-defined]
     names = {name for option in command.params for name in option.opts if name.startswith("--")}
-    assert set(own_names) == names - {"--local-rank"}
+    assert set(options.OWN_NAMES) == names - {"--local-rank"}
+
+
+@pytest.mark.parametrize("words", [["--forc"], ["--recipe", "r.yaml", "--stuckafter=3"], ["--num-gpu", "2"]])
+def test_train_suggests_its_own_options(zerokit: Run, words: list[str]) -> None:
+    meant = {"--forc": "--force", "--stuckafter=3": "--stuck-after", "--num-gpu": "--num-gpus"}
+    (word,) = (word for word in words if word in meant)
+    code, out, err = zerokit("train", *words)
+    assert (code, out) == (2, "")
+    assert f"{word.partition('=')[0]}: unknown option. Did you mean '{meant[word]}'?" in err
 
 
 def test_a_recipe_is_printed_by_one_rank(zerokit: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import zerokit.lint.rules  # noqa: F401 - registers them
@@ -10,7 +12,7 @@ from zerokit.findings import Finding
 from zerokit.lint import RULES, check_config
 from zerokit.resolving.run import Run
 
-__all__ = ["MICRO", "RULES", "found", "said", "zero"]
+__all__ = ["MICRO", "RULES", "deepspeed_cases", "found", "said", "zero"]
 
 MICRO = {"train_micro_batch_size_per_gpu": 1}
 
@@ -28,3 +30,8 @@ def found(rule: str, config: Mapping[str, Any], **run: Any) -> list[Finding]:
 def said(rule: str, config: Mapping[str, Any], **run: Any) -> list[tuple[str, str]]:
     """Path and severity of the findings of one rule."""
     return [(".".join(map(str, finding.path)), finding.severity) for finding in found(rule, config, **run)]
+
+
+def deepspeed_cases(table: str) -> Any:
+    """A table of `deepspeed_cases.json`: configs to try with DeepSpeed, by what is tried."""
+    return json.loads(Path(__file__).with_name("deepspeed_cases.json").read_text())[table]

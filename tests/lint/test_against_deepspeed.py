@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.lint.asking import MICRO, RULES, found, zero
+from tests.lint.asking import MICRO, RULES, deepspeed_cases, found, zero
 from tests.tiny import launch
 from zerokit.lint import check_config
 from zerokit.resolving.run import Run
@@ -40,97 +40,7 @@ REFUSED_EXAMPLES = {
 }
 """Rule -> what DeepSpeed says to the rule's bad example; it trains with the good one."""
 
-OTHERS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "grad norm in stage 3": (
-        "zero-option",
-        zero(3, compute_grad_norm=False),
-        "compute_grad_norm=false is supported only with",
-    ),
-    "ratio in stage 2": (
-        "zero-option",
-        zero(2, offload_optimizer={"device": "cpu", "ratio": 0.5}),
-        "Partial offloading only supported for ZeRO Stage 3",
-    ),
-    "sum with DeepCompile": (
-        "zero-option",
-        {**zero(2), "gradient_allreduce_op": "sum", "compile": {"deepcompile": True}},
-        "'sum' is not supported with DeepCompile",
-    ),
-    "grad norm and offload": (
-        "grad-norm-off",
-        {**zero(1, compute_grad_norm=False, **CPU), "gradient_clipping": 0.0},
-        "does not support optimizer offload",
-    ),
-    "grad norm and fp32 sums in stage 1": (
-        "grad-norm-off",
-        {
-            **zero(1, compute_grad_norm=False),
-            "gradient_clipping": 0.0,
-            "bf16": {"enabled": True},
-            "data_types": {"grad_accum_dtype": "fp32"},
-        },
-        "does not support ZeRO Stage 1 with BF16",
-    ),
-    "predivided gradients in stage 3": (
-        "prescaled-gradients",
-        {**zero(3), "gradient_predivide_factor": 2.0},
-        "gradient_predivide_factor != 1.0 is not yet supported with ZeRO-3",
-    ),
-    "unmanaged accumulation with DeepCompile": (
-        "accumulation-overlap",
-        {**zero(2), "managed_gradient_accumulation": False, "compile": {"deepcompile": True}},
-        "not supported with DeepCompile",
-    ),
-    "ZenFlow in stage 0": (
-        "zenflow-offload",
-        zero(0, zenflow={"update_interval": 2}),
-        "step: ",
-    ),
-    "ZenFlow interval under auto": (
-        "zenflow-interval",
-        zero(2, zenflow={"select_interval": 4, "update_interval": 2}, **CPU),
-        "initialize: Warning: If use auto select strategy",
-    ),
-    "ZenFlow strategy without interval": (
-        "zenflow-interval",
-        zero(2, zenflow={"select_strategy": "step", "update_interval": 2}, **CPU),
-        "select_interval must be a number",
-    ),
-    "ZenFlow with SGD": (
-        "zenflow-optimizer",
-        {**zero(2, zenflow={"update_interval": 2}, **CPU), **SGD},
-        "unexpected keyword argument 'step_id'",
-    ),
-    "a part of SGD offloaded": (
-        "partial-offload-optimizer",
-        {**zero(3, offload_optimizer={"device": "cpu", "ratio": 0.5}), **SGD},
-        "Hybrid Optimizer Only Supports DeepSpeedCPUAdam",
-    ),
-    "presets that differ": (
-        "expert-parallel-combination",
-        {
-            **zero(1),
-            "expert_parallel": {"enabled": True, "preset_model": "mixtral"},
-            "tensor_parallel": {"preset_model": "llama"},
-        },
-        "preset_model must match",
-    ),
-    "universal checkpoints": (
-        "universal-left-on",
-        {**zero(2), "checkpoint": {"load_universal": True}},
-        "latest_universal does not exist",
-    ),
-    "tensor-parallel size": (
-        "tensor-parallel-size",
-        {**zero(1), "tensor_parallel": {"autotp_size": 2}},
-        "initialize: ",
-    ),
-    "ranks of sequence and data parallelism": (
-        "sequence-parallel-size",
-        {**zero(1), "sequence_parallel_size": 1, "data_parallel_size": 2},
-        "Mesh should not be bigger than default world size",
-    ),
-}
+OTHERS: dict[str, tuple[str, dict[str, Any], str]] = deepspeed_cases("others")
 """What is tried -> the rule, a config, and what DeepSpeed says to it on one rank."""
 
 HARMLESS: dict[str, tuple[str, dict[str, Any]]] = {

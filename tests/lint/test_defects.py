@@ -2,208 +2,45 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.lint.asking import MICRO, found, said, zero
+from tests.lint.asking import found, said, zero
 from zerokit.config.conditions import Condition
 from zerokit.config.load import load_ds_config
 from zerokit.findings import Finding
-from zerokit.lint.defects import KNOWN_DEFECTS, condition
-from zerokit.lint.examples import llama_8b, mixture_of_experts, recipe
+from zerokit.lint import examples
+from zerokit.lint.condition_words import condition
+from zerokit.lint.defects import KNOWN_DEFECTS
+from zerokit.lint.examples import recipe
 from zerokit.lint.explain import explain
 from zerokit.lint.run import all_rules
 from zerokit.lint.subject import Subject
 from zerokit.releases.versions import NEWEST, SUPPORTED, Version, parse_version
 
-CPU = {"offload_optimizer": {"device": "cpu"}}
-BF16 = {"bf16": {"enabled": True}}
-FP16 = {"fp16": {"enabled": True}}
-ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
-MUON = {"optimizer": {"type": "Muon", "params": {"muon_lr": 0.02}}}
-LORA = {
-    "recipe": recipe(
-        peft={"type": "lora", "modules_to_save": ["lm_head"]}, training={"gradient_checkpointing": True}
-    )
-}
-COMPILED = {"recipe": recipe(training={"torch_compile": True})}
+
+def made(fact: str, value: Any) -> Any:
+    """A fact of a run: a recipe of its sections, a model of the examples by its name, or the value."""
+    if fact == "model":
+        return getattr(examples, value)()
+    return recipe(**value) if fact == "recipe" else value
 
 
-def schedule(kind: str, **params: Any) -> dict[str, Any]:
-    return {**MICRO, "scheduler": {"type": kind, "params": params}}
-
-
+_CASES = json.loads(Path(__file__).with_name("defect_cases.json").read_text())
 MEETS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
-    "overlap-wait": (zero(2, overlap_comm=True), {}, "zero_optimization.overlap_comm"),
-    "overlap-buffer-index": (zero(1, overlap_comm=True), {}, "zero_optimization.overlap_comm"),
-    "overlap-does-not-overlap": (zero(1, overlap_comm=True), {}, "zero_optimization.overlap_comm"),
-    "overlap-buffer-lifetime": (zero(2, overlap_comm=True), {}, "zero_optimization.overlap_comm"),
-    "overlap-producer-streams": (zero(2, overlap_comm=True), COMPILED, "zero_optimization.overlap_comm"),
-    "zero3-gradient-stream": (zero(3), {}, "zero_optimization.stage"),
-    "zero2-accumulation": ({**zero(2), "gradient_accumulation_steps": 2}, {}, "gradient_accumulation_steps"),
-    "zero2-offload-accumulation": (
-        {**zero(2, **CPU), "gradient_accumulation_steps": 3},
-        {},
-        "gradient_accumulation_steps",
-    ),
-    "zero2-accumulation-format": (
-        {**zero(2), **BF16, "gradient_accumulation_steps": 2, "data_types": {"grad_accum_dtype": "fp32"}},
-        {},
-        "data_types.grad_accum_dtype",
-    ),
-    "zero1-not-divided": (
-        {**zero(1), **BF16, "data_types": {"grad_accum_dtype": "fp32"}},
-        {},
-        "data_types.grad_accum_dtype",
-    ),
-    "bf16-optimizer-accumulation": (
-        {**zero(1), **BF16, "data_types": {"grad_accum_dtype": "fp32"}},
-        {"num_gpus": 2},
-        "data_types.grad_accum_dtype",
-    ),
-    "stage0-fp16-no-step": ({**zero(0), **FP16, **ADAMW}, {}, "fp16.enabled"),
-    "stage0-bf16-accumulates": ({**zero(0), **BF16}, {}, "bf16.enabled"),
-    "stage0-bf16-checkpoint": ({**zero(0), **BF16}, {}, "bf16.enabled"),
-    "stage0-frozen-memory": ({**zero(0), **BF16}, LORA, "zero_optimization.stage"),
-    "zero1-fp16-overflow": ({**zero(1), **FP16}, {}, "fp16.enabled"),
-    "zero12-infinite-norm": ({**zero(2), **FP16, "gradient_clipping": 1.0}, {}, "gradient_clipping"),
-    "zero3-mixed-dtypes": ({**zero(3), **BF16}, LORA, "zero_optimization.stage"),
-    "zero3-quantized-bf16": (
-        {**zero(3, zero_quantized_weights=True), **BF16},
-        {},
-        "zero_optimization.zero_quantized_weights",
-    ),
-    "hpz-stale-copy": (zero(3, zero_hpz_partition_size=8), {}, "zero_optimization.zero_hpz_partition_size"),
-    "hpz-small-parameters": (
-        zero(3, zero_hpz_partition_size=8),
-        {},
-        "zero_optimization.zero_hpz_partition_size",
-    ),
-    "all-reduce-fetch-call": (
-        zero(3, stage3_use_all_reduce_for_fetch_params=True),
-        {"num_gpus": 2},
-        "zero_optimization.stage3_use_all_reduce_for_fetch_params",
-    ),
-    "all-reduce-fetch-padding": (
-        zero(3, stage3_use_all_reduce_for_fetch_params=True),
-        {},
-        "zero_optimization.stage3_use_all_reduce_for_fetch_params",
-    ),
-    "leaf-module-race": (zero(3), {"model": mixture_of_experts()}, "zero_optimization.stage"),
-    "zero3-frozen-checkpointing": (zero(3), LORA, "zero_optimization.stage"),
-    "zero3-wrapper-hooks": (zero(3), LORA, "zero_optimization.stage"),
-    "zero3-reduce-one-by-one": (zero(3), {}, "zero_optimization.stage"),
-    "slow-backward-hooks": (zero(1), {}, "zero_optimization.stage"),
-    "pin-memory-ignored": (
-        zero(2, offload_optimizer={"device": "cpu", "pin_memory": False}),
-        {},
-        "zero_optimization.offload_optimizer.pin_memory",
-    ),
-    "super-offload-start": (
-        zero(3, offload_optimizer={"device": "cpu", "super_offload": True}),
-        {},
-        "zero_optimization.offload_optimizer.super_offload",
-    ),
-    "super-offload-groups": (
-        zero(3, offload_optimizer={"device": "cpu", "super_offload": True}),
-        {},
-        "zero_optimization.offload_optimizer.super_offload",
-    ),
-    "nvme-open-files": (zero(3, offload_param={"device": "nvme"}), {}, "zero_optimization.stage"),
-    "nvme-hang": (zero(3, offload_optimizer={"device": "nvme"}), {}, "zero_optimization.stage"),
-    "nvme-save-race": (zero(3, offload_optimizer={"device": "nvme"}), {}, "zero_optimization.stage"),
-    "zenflow-backward": (zero(2, zenflow={}, **CPU), {}, "zero_optimization.zenflow"),
-    "fused-adam-large": ({**zero(2), **ADAMW}, {"model": llama_8b(), "num_gpus": 2}, "optimizer.type"),
-    "muon-untested": ({**zero(1), **MUON}, {}, "optimizer.type"),
-    "zero12-muon-reduce-scatter": ({**zero(1), **MUON}, {"num_gpus": 2}, "zero_optimization"),
-    "muon-offload": ({**zero(1, **CPU), **MUON}, {}, "zero_optimization.offload_optimizer"),
-    "warmup-first-step": (schedule("WarmupLR"), {}, "scheduler.type"),
-    "warmup-groups": (schedule("WarmupLR"), {}, "scheduler.type"),
-    "cosine-no-decay": (
-        schedule("WarmupCosineLR", total_num_steps=10, warmup_num_steps=10),
-        {},
-        "scheduler.params.total_num_steps",
-    ),
-    "one-cycle-stairs": (
-        schedule("OneCycle", cycle_min_lr=0.1, cycle_max_lr=0.2, cycle_first_stair_count=5),
-        {},
-        "scheduler.params",
-    ),
-    "one-cycle-lists": (
-        schedule("OneCycle", cycle_min_lr=[0.1], cycle_max_lr=[0.2]),
-        {},
-        "scheduler.params",
-    ),
-    "universal-zero3-nodes": (
-        {**zero(3), "checkpoint": {"load_universal": True}},
-        {},
-        "checkpoint.load_universal",
-    ),
+    name: (config, {fact: made(fact, value) for fact, value in run.items()}, path)
+    for name, config, run, path in _CASES["meets"]
 }
 """Defect -> a config that meets it, what is known of the run, and where it is named."""
-
-NO_OVERLAP = zero(1, overlap_comm=False)
-FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
-RECIPE = {"recipe": recipe()}
-
 MISSES: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
-    ("overlap-wait", zero(3, overlap_comm=True), {}),
-    ("overlap-wait", zero(2), {}),
-    ("overlap-buffer-index", zero(2, overlap_comm=True, contiguous_gradients=False), {}),
-    ("overlap-does-not-overlap", NO_OVERLAP, {}),
-    ("overlap-buffer-lifetime", NO_OVERLAP, {}),
-    ("overlap-producer-streams", zero(2, overlap_comm=True), {}),
-    ("zero3-gradient-stream", zero(2), {}),
-    ("zero2-accumulation", {**zero(2), "gradient_accumulation_steps": "auto"}, {}),
-    ("zero2-accumulation", {**zero(2, **CPU), "gradient_accumulation_steps": 8}, {}),
-    ("zero2-accumulation", {**zero(1), "gradient_accumulation_steps": 8}, {}),
-    ("zero2-offload-accumulation", {**zero(2, **CPU), "gradient_accumulation_steps": 2}, {}),
-    ("zero2-accumulation-format", {**zero(2), **BF16, "gradient_accumulation_steps": 2}, {}),
-    ("zero2-accumulation-format", {**zero(2), **FP32_SUMS, "gradient_accumulation_steps": 2}, {}),
-    ("zero1-not-divided", {**zero(1, **CPU), **BF16, **FP32_SUMS}, {}),
-    ("bf16-optimizer-accumulation", {**zero(1), **BF16, **FP32_SUMS}, {"num_gpus": 1}),
-    (
-        "stage0-fp16-no-step",
-        {**zero(0), **FP16, "optimizer": {"type": "AdamW", "params": {"torch_adam": True}}},
-        {},
-    ),
-    ("stage0-bf16-accumulates", {**zero(1), **BF16}, {}),
-    ("stage0-bf16-accumulates", {**zero(0), **BF16, **ADAMW}, {}),  # it is FusedAdam then
-    ("stage0-bf16-checkpoint", {**zero(0), **FP16}, {}),
-    ("stage0-frozen-memory", {**zero(0), **BF16}, RECIPE),
-    ("zero1-fp16-overflow", {**zero(1), **FP16}, {"num_gpus": 1}),
-    ("zero12-infinite-norm", {**zero(2), **FP16, "gradient_clipping": 0.0}, {}),
-    ("zero3-mixed-dtypes", {**zero(3), **BF16}, {}),
-    ("zero3-quantized-bf16", {**zero(3, zero_quantized_weights=True), **FP16}, {}),
-    ("hpz-stale-copy", zero(3, zero_hpz_partition_size=1), {}),
-    ("hpz-small-parameters", zero(3), {}),
-    ("all-reduce-fetch-call", zero(3, stage3_use_all_reduce_for_fetch_params=True), {"num_gpus": 1}),
-    ("all-reduce-fetch-padding", zero(3, stage3_use_all_reduce_for_fetch_params=False), {}),
-    ("leaf-module-race", zero(3), {"model": llama_8b()}),
-    ("zero3-frozen-checkpointing", zero(3), {"recipe": recipe(peft={"type": "lora"})}),
-    ("zero3-wrapper-hooks", zero(3), {"recipe": recipe(peft={"type": "lora"})}),
-    ("zero3-reduce-one-by-one", zero(2), {}),
-    ("slow-backward-hooks", zero(0), {}),
-    ("pin-memory-ignored", zero(2, offload_optimizer={"device": "cpu", "pin_memory": True}), {}),
-    ("super-offload-start", zero(3, **CPU), {}),
-    ("super-offload-groups", zero(2, offload_optimizer={"device": "cpu", "super_offload": True}), {}),
-    ("nvme-open-files", zero(3, offload_param={"device": "cpu"}), {}),
-    ("nvme-hang", zero(3), {}),
-    ("nvme-save-race", zero(3, **CPU), {}),
-    ("zenflow-backward", zero(2, **CPU), {}),
-    ("fused-adam-large", {**zero(2), **ADAMW}, {"model": llama_8b(), "num_gpus": 8}),
-    ("muon-untested", {**zero(1), **MUON, "zero_allow_untested_optimizer": True}, {}),
-    ("zero12-muon-reduce-scatter", {**zero(1, reduce_scatter=False), **MUON}, {"num_gpus": 2}),
-    ("muon-offload", {**zero(1), **MUON}, {}),
-    ("warmup-first-step", schedule("OneCycle", cycle_min_lr=0.1, cycle_max_lr=0.2), {}),
-    ("warmup-groups", schedule("WarmupLR", warmup_max_lr=0.1), {}),
-    ("cosine-no-decay", schedule("WarmupCosineLR", total_num_steps=11, warmup_num_steps=10), {}),
-    ("one-cycle-stairs", schedule("OneCycle", cycle_min_lr=0.1, cycle_max_lr=0.2), {}),
-    ("one-cycle-lists", schedule("OneCycle", cycle_min_lr=0.1, cycle_max_lr=0.2), {}),
-    ("universal-zero3-nodes", {**zero(3), "checkpoint": {"load_universal": False}}, {}),
+    (name, config, {fact: made(fact, value) for fact, value in run.items()})
+    for name, config, run in _CASES["misses"]
 ]
+"""Configs that do not meet a defect."""
 
 
 def version_with(defect: str) -> Version:

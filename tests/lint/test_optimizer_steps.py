@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.lint.asking import MICRO, found, said, zero
+from tests.lint.asking import MICRO, deepspeed_cases, found, said, zero
 from tests.tiny import launch
 
 pytestmark = pytest.mark.torch
@@ -32,99 +32,10 @@ def schedule(kind: str, **params: Any) -> dict[str, Any]:
 
 MUON = optimizer("Muon", torch_adam=True, muon_lr=0.02, adam_lr=3e-4)
 
-REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "SGD under ZeRO": (
-        "untested-optimizer",
-        {**zero(2), **optimizer("SGD", lr=0.1)},
-        "untested ZeRO Optimizer",
-    ),
-    "division by 0": (
-        "out-of-range",
-        {**zero(0), **adamw(lr=1e-3), "gradient_predivide_factor": 0},
-        "ZeroDivisionError",
-    ),
-    "LBFGS": ("optimizer-step", {**zero(0), **optimizer("LBFGS", lr=0.1)}, "argument: 'closure'"),
-    "SparseAdam": ("optimizer-step", {**zero(0), **optimizer("SparseAdam", lr=0.1)}, "dense gradients"),
-    "Lamb with a fixed scale": (
-        "lamb-static-loss-scale",
-        {**zero(0), **optimizer("Lamb", lr=0.1), "fp16": {"enabled": False, "loss_scale": 8}},
-        "requires dynamic loss scaling",
-    ),
-    "an argument of the GPU's Adam": (
-        "optimizer-argument",
-        {**zero(2, **CPU), **optimizer("AdamW", lr=1e-3, set_grad_none=True)},
-        "unexpected keyword argument 'set_grad_none'",
-    ),
-    "an argument of the host's Adagrad": (
-        "optimizer-argument",
-        {**zero(2), **optimizer("Adagrad", lr=1e-3, fp32_optimizer_states=True)},
-        "unexpected keyword argument 'fp32_optimizer_states'",
-    ),
-    "PyTorch's Adam with bf16 masters": (
-        "masters-optimizer",
-        {
-            **zero(2, **CPU),
-            **adamw(lr=1e-3),
-            "bf16": {"enabled": True, "bf16_master_weights_and_grads": True},
-        },
-        "Master weights feature requires ZeRO-2 Offload with DeepSpeedCPUAdam",
-    ),
-    "PyTorch's schedule under ZeRO": (
-        "torch-scheduler",
-        {**zero(2), **adamw(lr=1e-3), **schedule("StepLR", step_size=2)},
-        "is not an Optimizer",
-    ),
-    "Muon in stage 3": ("muon-reduce-scatter", {**zero(3), **MUON}, "Muon and reduce scatter"),
-}
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = deepspeed_cases("refused_optimizers")
 """What is tried -> the rule, a config, and what DeepSpeed says."""
 
-STEPS: dict[str, dict[str, Any]] = {
-    "Adam": {**zero(1), **optimizer("Adam", torch_adam=True, lr=1e-3, weight_decay=0.1)},
-    "Adam without decoupling": {**zero(1), **optimizer("Adam", torch_adam=True, lr=1e-3, adam_w_mode=False)},
-    "AdamW without decoupling": {**zero(1), **adamw(lr=1e-3, adam_w_mode=False)},
-    "SGD with permission": {**zero(2), **optimizer("SGD", lr=0.1), "zero_allow_untested_optimizer": True},
-    "eps 0": {**zero(1), **adamw(lr=1e-3, eps=0.0)},
-    "Muon": {**zero(2), **MUON, **UNCLIPPED},
-    "Muon, clipped": {**zero(2), **MUON, "gradient_clipping": 1.0},
-    "Muon without ZeRO, clipped": {**zero(0), **MUON, "gradient_clipping": 1.0},
-    "Muon, the bf16 optimizer": {
-        **zero(1),
-        **MUON,
-        "gradient_clipping": 1.0,
-        "bf16": {"enabled": True},
-        "data_types": {"grad_accum_dtype": "fp32"},
-    },
-    "Muon without learning rates": {**zero(0), **optimizer("Muon", torch_adam=True, lr=0.02)},
-    "plateau": {**zero(0), **optimizer("SGD", lr=0.1), **schedule("ReduceLROnPlateau", patience=1)},
-    "decay without a peak": {
-        **zero(1),
-        **adamw(lr=2e-5),
-        **schedule("WarmupDecayLR", total_num_steps=100, warmup_num_steps=2),
-    },
-    "warmup without a peak": {**zero(1), **adamw(lr=2e-5), **schedule("WarmupLR", warmup_num_steps=2)},
-    "another peak": {
-        **zero(1),
-        **adamw(lr=1e-3),
-        **schedule("WarmupLR", warmup_num_steps=2, warmup_max_lr=2e-5),
-    },
-    "Muon with one peak": {**zero(0), **MUON, **schedule("WarmupLR", warmup_num_steps=2, warmup_max_lr=1e-3)},
-    "one cycle": {
-        **zero(1),
-        **adamw(lr=1e-3, betas=[0.9, 0.95]),
-        **schedule("OneCycle", cycle_min_lr=1e-4, cycle_max_lr=1e-3),
-    },
-    "one cycle, betas kept": {
-        **zero(1),
-        **adamw(lr=1e-3, betas=[0.9, 0.95]),
-        **schedule("OneCycle", cycle_min_lr=1e-4, cycle_max_lr=1e-3, cycle_momentum=False),
-    },
-    "in the middle": {
-        **zero(1),
-        **adamw(lr=1.0),
-        **schedule("WarmupLR", warmup_num_steps=100, warmup_type="linear", last_batch_iteration=50),
-    },
-    "tuning": {**zero(1), **adamw(lr=1e-3), "autotuning": {"enabled": True}},
-}
+STEPS: dict[str, dict[str, Any]] = deepspeed_cases("optimizer_steps")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.lint.asking import MICRO, said, zero
+from tests.lint.asking import MICRO, deepspeed_cases, said, zero
 from tests.tiny import launch
 
 pytestmark = pytest.mark.torch
@@ -20,64 +20,7 @@ IN_BF16: dict[str, Any] = {"torch_autocast": {"enabled": True, "dtype": "bf16"}}
 UNCLIPPED = {"gradient_clipping": 0.0}
 CLIPPED = {"gradient_clipping": 0.001}
 
-REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "fp32 sums without ZeRO": (
-        "accumulation-dtype",
-        {**BF16, **zero(0), "data_types": {"grad_accum_dtype": "fp32"}},
-        "unsupported mix of model_dtype=torch.bfloat16",
-    ),
-    "integer sums": (
-        "integer-dtype",
-        {**BF16, **zero(1), "data_types": {"grad_accum_dtype": "int8"}},
-        "can't be cast to the desired output type",
-    ),
-    "another format of parameters": (
-        "param-dtype",
-        {**BF16, **zero(1), "data_types": {"param_dtype": "fp32"}},
-        "conflicts with the enabled precision mode",
-    ),
-    "bf16 masters without offload": (
-        "masters-without-offload",
-        {**zero(2), "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}},
-        "Master weights feature requires ZeRO-2 Offload",
-    ),
-    "fp16 masters without offload": (
-        "masters-without-offload",
-        {**zero(1), "fp16": {"enabled": True, "fp16_master_weights_and_grads": True}},
-        "Master weights feature requires ZeRO-1 Offload",
-    ),
-    "masters without ZeRO": (
-        "precision-option",
-        {**zero(0), "bf16": {"enabled": False, "bf16_master_weights_and_grads": True}},
-        "only supported with ZeRO Stage 1, 2, or 3",
-    ),
-    "both formats": ("bf16-and-fp16", {**zero(2), **BF16, **FP16}, "cannot be simultaneously enabled"),
-    "a scale beyond PyTorch's integers": (
-        "loss-scale-range",
-        {**zero(1), "fp16": {"enabled": True, "initial_scale_power": 64}},
-        "int too big to convert",
-    ),
-    "a window of no steps": (
-        "loss-scale-range",
-        {**zero(1), "fp16": {"enabled": True, "loss_scale_window": 0}},
-        "loss_scale_window must be > 0",
-    ),
-    "autocast in fp16 on bf16 without ZeRO": (
-        "autocast-and-precision",
-        {**zero(0), **BF16, **IN_FP16},
-        "No inf checks were recorded",
-    ),
-    "autocast in fp16 on fp16 without ZeRO": (
-        "autocast-and-precision",
-        {**zero(0), **FP16, **IN_FP16},
-        "No inf checks were recorded",
-    ),
-    "autocast and 8-bit weights": (
-        "autocast-quantized-weights",
-        {**zero(1, zero_quantized_weights=True), **IN_BF16},
-        "Cannot enable both torch autocast and zero quantized weights",
-    ),
-}
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = deepspeed_cases("refused_precisions")
 """What is tried -> the rule, a config, and what DeepSpeed says."""
 
 CAST = {**zero(1), "bf16": {"enabled": True}, "fp16": {"enabled": False, "auto_cast": True}}

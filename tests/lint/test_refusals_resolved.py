@@ -48,8 +48,6 @@ STOPS_ELSEWHERE = {
 
 NOT_ALWAYS = {"autocast-and-precision", "offload-without-zero"}
 """Rules of which not every error stops the run."""
-SOMETIMES = {"zero_optimization.offload_optimizer", "zero_optimization.cpu_offload", "torch_autocast.enabled"}
-"""Where they find it."""
 
 
 def resolved(config: Mapping[str, Any], target: Any = "deepspeed", num_gpus: int = 1) -> Resolution | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.lint.asking import MICRO, found, said, zero
+from tests.lint.asking import MICRO, found
 from zerokit.findings import SetValue
 
 LINEAR = {"warmup_type": "linear"}
@@ -22,10 +22,6 @@ def scheduled(kind: str, **params: Any) -> dict[str, Any]:
     }
 
 
-def one_cycle(**params: Any) -> dict[str, Any]:
-    return scheduled("OneCycle", cycle_min_lr=1e-5, cycle_max_lr=1e-4, **params)
-
-
 def with_optimizer(config: Mapping[str, Any], kind: str, **params: Any) -> dict[str, Any]:
     return {**config, "optimizer": {"type": kind, "params": params}}
 
@@ -34,77 +30,8 @@ def params(key: str) -> str:
     return f"scheduler.params.{key}"
 
 
-PLATEAU = scheduled("ReduceLROnPlateau")
 STEP = scheduled("StepLR", step_size=10)
 DECAY = scheduled("WarmupDecayLR", total_num_steps=1000, **LINEAR)
-
-SPEAKS: list[tuple[str, Mapping[str, Any], list[tuple[str, str]]]] = [
-    ("torch-scheduler", {**STEP, **zero(1)}, [("scheduler.type", "error")]),
-    ("torch-scheduler", {**STEP, "fp16": {"enabled": True}}, [("scheduler.type", "error")]),
-    ("torch-scheduler", {**STEP, "bf16": {"enabled": True}}, [("scheduler.type", "error")]),
-    ("torch-scheduler", {**STEP, "bf16": {"enabled": "auto"}}, []),
-    ("torch-scheduler", STEP, []),
-    ("torch-scheduler", {**STEP, **zero("auto")}, []),
-    ("torch-scheduler", {**DECAY, **zero(3)}, []),
-    ("plateau-schedule", PLATEAU, [("scheduler.type", "warning")]),
-    ("plateau-schedule", {**PLATEAU, **zero(2)}, []),
-    ("decay-default-rate", with_optimizer(DECAY, "AdamW", lr=1e-3), []),
-    ("decay-default-rate", with_optimizer(DECAY, "AdamW", lr="auto"), [("scheduler.params", "warning")]),
-    ("decay-default-rate", {**MICRO, "scheduler": DECAY["scheduler"]}, [("scheduler.params", "warning")]),
-    ("decay-default-rate", scheduled("WarmupDecayLR", total_num_steps=10, warmup_max_lr=1e-5), []),
-    ("decay-default-rate", scheduled("WarmupDecayLR", total_num_steps=10, warmup_max_rl=1e-5), []),
-    ("decay-default-rate", scheduled("WarmupCosineLR", total_num_steps=10), []),
-    ("overridden-rate", scheduled("WarmupLR", warmup_max_lr=1e-4), []),
-    ("overridden-rate", scheduled("WarmupLR", warmup_max_lr="auto"), []),
-    ("overridden-rate", scheduled("LRRangeTest", lr_range_test_min_lr=1e-6), []),
-    ("overridden-rate", with_optimizer(one_cycle(), "AdamW", lr=1e-3), [("optimizer.params.lr", "warning")]),
-    ("overridden-rate", with_optimizer(one_cycle(), "AdamW"), []),
-    ("falling-warmup", scheduled("WarmupLR", warmup_min_lr=1.0), [(params("warmup_min_lr"), "warning")]),
-    ("falling-warmup", scheduled("WarmupLR", warmup_min_lr=1e-4), []),
-    (
-        "falling-warmup",
-        scheduled("OneCycle", cycle_min_lr=1e-3, cycle_max_lr=1e-4),
-        [(params("cycle_min_lr"), "warning")],
-    ),
-    ("falling-warmup", one_cycle(cycle_max_mom=0.5), [(params("cycle_max_mom"), "warning")]),
-    (
-        "warmup-exceeds-total",
-        scheduled("WarmupDecayLR", total_num_steps=100, warmup_num_steps=200),
-        [(params("warmup_num_steps"), "warning")],
-    ),
-    ("warmup-exceeds-total", scheduled("WarmupDecayLR", total_num_steps=100, warmup_num_steps=100), []),
-    ("warmup-exceeds-total", scheduled("WarmupDecayLR", total_num_steps="auto"), []),
-    ("warmup-exceeds-total", scheduled("WarmupLR", warmup_num_steps=10**9), []),
-    (
-        "warmup-of-one",
-        scheduled("WarmupCosineLR", total_num_steps=9, warmup_num_steps=1),
-        [
-            (params("warmup_num_steps"), "info"),
-        ],
-    ),
-    ("warmup-of-one", scheduled("WarmupLR", warmup_num_steps=2), []),
-    ("range-test-left-on", scheduled("LRRangeTest"), [("scheduler.type", "warning")]),
-    ("schedule-start", scheduled("WarmupLR", last_batch_iteration=-1), []),
-    ("one-cycle-betas", one_cycle(cycle_momentum=True), [(params("cycle_momentum"), "warning")]),
-    ("one-cycle-betas", with_optimizer(one_cycle(), "SGD", lr=1e-4), []),
-    ("one-cycle-betas", with_optimizer(one_cycle(), "Muon", muon_lr=1e-4), []),
-    (
-        "one-cycle-momentum",
-        with_optimizer(one_cycle(cycle_max_mom=0.95), "SGD"),
-        [
-            (params("cycle_max_mom"), "warning"),
-        ],
-    ),
-    ("one-cycle-momentum", with_optimizer(one_cycle(), "SGD"), []),
-    ("one-cycle-momentum", one_cycle(cycle_momentum=True), []),
-    ("one-cycle-decay", one_cycle(decay_mom_rate=0.1), [(params("decay_mom_rate"), "warning")]),
-    ("one-cycle-decay", one_cycle(decay_lr_rate=0.1, decay_step_size=10), []),
-]
-
-
-@pytest.mark.parametrize(("rule", "config", "expected"), SPEAKS)
-def test_where_a_rule_speaks(rule: str, config: Mapping[str, Any], expected: list[tuple[str, str]]) -> None:
-    assert said(rule, config) == expected
 
 
 @pytest.mark.parametrize(("rate", "peak"), [(2e-5, 2e-5), ("auto", "auto")])

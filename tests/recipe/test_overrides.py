@@ -147,11 +147,8 @@ def test_keys_may_be_added_to_a_model_given_by_name() -> None:
         ),
         (["--lr", "1"], "--lr", "Give the section too, as in --training.learning_rate"),
         (["--seq-len", "8"], "--seq-len", "Give the section too, as in --task.seq_len"),
-        (
-            ["--forc"],
-            "--forc",
-            "Did you mean '--force'? If not, give the section too, such as --training.forc",
-        ),
+        (["--forc"], "--forc", "Give the section too, such as --training.forc"),
+        (["--modl"], "--modl", "Did you mean '--model'? If not, give the section too"),
         (["--task.seqlen", "64"], "--task.seqlen", "Did you mean 'seq_len'?"),
         (["--task.seq_len"], "--task.seq_len", "has no value. Write --task.seq_len=VALUE"),
         (["--task.seq_len", "1.5"], "--task.seq_len", "expected a whole number, found 1.5"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,6 +12,7 @@ import typer
 
 from zerokit import choices
 from zerokit.cli import completion
+from zerokit.cli.command import with_options
 from zerokit.cli.gpu_options import (
     chosen_gpu,
     gpu_memory_option,
@@ -38,95 +39,91 @@ if TYPE_CHECKING:
     from zerokit.recipe import LoadedRecipe, Recipe
     from zerokit.resolving.run import Run
 
-Files = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="FILE...",
-        help="ds_config files, folders of them, YAML of accelerate launch, or - for standard input.",
-        show_default=False,
-    ),
-]
-Target = Annotated[
-    choices.Target | None,
-    typer.Option(help='Who hands the config to DeepSpeed, and so fills "auto".', show_default="any of them"),
-]
-NumGpus = Annotated[int | None, typer.Option(min=1, help="GPUs of the run: its world size.")]
-GpusPerNode = Annotated[int, typer.Option(min=1, help="GPUs of one node.")]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MODEL",
-        autocompletion=completion.model,
-        help="Hub id, folder, config.json or a well-known name.",
-    ),
-]
-RecipeFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The recipe that uses the config.")]
-GpuName = Annotated[str | None, gpu_option()]
-GpuMemory = Annotated[str | None, gpu_memory_option()]
-HostMemory = Annotated[str | None, host_memory_option()]
-DeepSpeedVersion = Annotated[
-    str | None, typer.Option(metavar="VERSION", help="DeepSpeed of the cluster.", show_default="the newest")
-]
 _rule = partial(typer.Option, metavar="RULE", autocompletion=completion.rule)
-Only = Annotated[list[str] | None, _rule("--only", help="Report this rule only.")]
-Disable = Annotated[list[str] | None, _rule(help="Do not report this rule.")]
-Least = Annotated[
-    Severity | None,
-    typer.Option(
-        "--severity",
-        help="The least severity to report.",
-        show_default=f"{DEFAULT_SEVERITY}; info with --only",
-    ),
-]
-Form = Annotated[
-    Literal["text", "json", "github", "sarif"], typer.Option("--format", help="Form of the result.")
-]
-Fix = Annotated[bool, typer.Option("--fix", help="Fix what has one right answer, in the files.")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", "--diff", help="With --fix: print the change and write nothing.")
-]
 
 
-def check(
-    files: Files,
-    target: Target = None,
-    num_gpus: NumGpus = None,
-    gpus_per_node: GpusPerNode = GPUS_PER_NODE,
-    model: Model = None,
-    recipe: RecipeFile = None,
-    gpu: GpuName = None,
-    gpu_memory: GpuMemory = None,
-    host_memory: HostMemory = None,
-    deepspeed_version: DeepSpeedVersion = None,
-    only: Only = None,
-    disable: Disable = None,
-    severity: Least = None,
-    output_format: Form = "text",
-    fix: Fix = False,
-    dry_run: DryRun = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """All options of ``zerokit check``."""
+
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="ds_config files, folders of them, YAML of accelerate launch, or - for standard input.",
+            show_default=False,
+        ),
+    ]
+    target: Annotated[
+        choices.Target | None,
+        typer.Option(
+            help='Who hands the config to DeepSpeed, and so fills "auto".', show_default="any of them"
+        ),
+    ] = None
+    num_gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of the run: its world size.")] = None
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of one node.")] = GPUS_PER_NODE
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            autocompletion=completion.model,
+            help="Hub id, folder, config.json or a well-known name.",
+        ),
+    ] = None
+    recipe: Annotated[Path | None, typer.Option(metavar="FILE", help="The recipe that uses the config.")] = (
+        None
+    )
+    gpu: Annotated[str | None, gpu_option()] = None
+    gpu_memory: Annotated[str | None, gpu_memory_option()] = None
+    host_memory: Annotated[str | None, host_memory_option()] = None
+    deepspeed_version: Annotated[
+        str | None,
+        typer.Option(metavar="VERSION", help="DeepSpeed of the cluster.", show_default="the newest"),
+    ] = None
+    only: Annotated[list[str] | None, _rule("--only", help="Report this rule only.")] = None
+    disable: Annotated[list[str] | None, _rule(help="Do not report this rule.")] = None
+    severity: Annotated[
+        Severity | None,
+        typer.Option(
+            "--severity",
+            help="The least severity to report.",
+            show_default=f"{DEFAULT_SEVERITY}; info with --only",
+        ),
+    ] = None
+    output_format: Annotated[
+        Literal["text", "json", "github", "sarif"], typer.Option("--format", help="Form of the result.")
+    ] = "text"
+    fix: Annotated[bool, typer.Option("--fix", help="Fix what has one right answer, in the files.")] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "--diff", help="With --fix: print the change and write nothing.")
+    ] = False
+
+
+@with_options(CheckOptions)
+def check(options: CheckOptions) -> None:
     """Name every mistake in ds_config files. Exits with 1 if there are errors."""
     from zerokit.hardware.cluster import Cluster
     from zerokit.lint.files import files_in
     from zerokit.lint.selection import Selection
     from zerokit.resolving.run import Run
 
-    if dry_run and not fix:
+    if options.dry_run and not options.fix:
         raise ZerokitError("there is nothing to try", where="--dry-run", hint="Add --fix")
-    card = chosen_gpu(gpu, gpu_memory)
+    card = chosen_gpu(options.gpu, options.gpu_memory)
     note_caveat(card)
-    host_bytes = None if host_memory is None else memory_size(host_memory, "--host-memory")
-    loaded = None if recipe is None else _load(recipe)
+    host_bytes = None if options.host_memory is None else memory_size(options.host_memory, "--host-memory")
+    loaded = None if options.recipe is None else _load(options.recipe)
     run = Run(
-        target=target,
-        cluster=Cluster(num_gpus, gpus_per_node, card, host_bytes),
-        **_read_facts(model, loaded, deepspeed_version),
+        target=options.target,
+        cluster=Cluster(options.num_gpus, options.gpus_per_node, card, host_bytes),
+        **_read_facts(options.model, loaded, options.deepspeed_version),
     )
-    least = severity or ("info" if only else DEFAULT_SEVERITY)
-    checker = _Checker(run, loaded, Selection(only or (), disable or (), least), fix, dry_run)
-    checked = [checker.check(file) for file in files_in(files)]
-    _print(checked, output_format, checker.diffs)
-    if model is not None and card is not None:
+    least = options.severity or ("info" if options.only else DEFAULT_SEVERITY)
+    selection = Selection(options.only or (), options.disable or (), least)
+    checker = _Checker(run, loaded, selection, options.fix, options.dry_run)
+    checked = [checker.check(file) for file in files_in(options.files)]
+    _print(checked, options.output_format, checker.diffs)
+    if options.model is not None and card is not None:
         from zerokit.console import note
 
         note("zerokit: note: check does not look whether the run fits; 'zerokit estimate' does")
@@ -146,7 +143,7 @@ def _load(recipe: Path) -> LoadedRecipe:
 def _read_facts(
     model: str | None, loaded: LoadedRecipe | None, deepspeed_version: str | None
 ) -> dict[str, Any]:
-    """What the options name that must be looked up; imported only when they are given."""
+    """Look up what the options name. Modules are imported only when needed."""
     facts: dict[str, Any] = {}
     if model is not None:
         from zerokit.models import load_model_shape
@@ -164,7 +161,7 @@ def _read_facts(
 
 
 def _model_of(recipe: Recipe) -> ModelShape | None:
-    """The model that a recipe names, as far as it can be had without a network, torch and an error."""
+    """The model that a recipe names; None if it needs a network or torch, or cannot be read."""
     from zerokit.models import load_model_shape
 
     section = recipe.model
@@ -175,19 +172,17 @@ def _model_of(recipe: Recipe) -> ModelShape | None:
     return None
 
 
+@dataclass
 class _Checker:
     """Reads, fixes and checks one file after the other."""
 
-    def __init__(
-        self, run: Run, loaded: LoadedRecipe | None, selection: Selection, fix: bool, dry_run: bool
-    ) -> None:
-        self.run = run
-        self.loaded = loaded
-        self.selection = selection
-        self.fix = fix
-        self.dry_run = dry_run
-        self.diffs: list[str] = []
-        self.bugs = 0
+    run: Run
+    loaded: LoadedRecipe | None
+    selection: Selection
+    fix: bool
+    dry_run: bool
+    diffs: list[str] = field(default_factory=list)
+    bugs: int = 0
 
     def check(self, file: Path | DocumentError) -> CheckedFile:
         from zerokit.documents import shown

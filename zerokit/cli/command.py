@@ -1,11 +1,14 @@
-"""What every command does beyond click: name all that is missing at once, and group its help by headings."""
+"""What commands add to click: options of a dataclass, all that is missing at once, help by headings."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -16,6 +19,7 @@ from zerokit.reporting.tables import fold
 UsageError: Any
 ClickException: Any
 UsageError, ClickException = typer.BadParameter.__mro__[1:3]
+T = TypeVar("T")
 
 
 _DEFAULT_IN_WORDS = re.compile(r"\[default: \((.*)\)(?=(;[^;]*)?\]$)")
@@ -46,6 +50,48 @@ def needed_unless(given: Callable[[Mapping[str, Any]], object], name: str, hint:
         return value
 
     return check
+
+
+def with_options(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
+    """Have a command accept the options of a dataclass one by one.
+
+    Args:
+        options: the dataclass. Each field is annotated with its `typer.Option` or `typer.Argument`.
+    """
+
+    def decorate(run: Callable[[T], None]) -> Callable[..., None]:
+        @functools.wraps(run)
+        def command(**given: Any) -> None:
+            run(options(**given))
+
+        kinds = get_type_hints(options, include_extras=True)
+        set_parameters(
+            command,
+            [
+                inspect.Parameter(
+                    one.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=inspect.Parameter.empty if one.default is MISSING else one.default,
+                    annotation=kinds[one.name],
+                )
+                for one in fields(options)  # type: ignore[arg-type]
+            ],
+        )
+        return command
+
+    return decorate
+
+
+def set_parameters(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> None:
+    """Give a command the parameters that Typer reads."""
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+
+
+def shared(options: Any, other: type) -> dict[str, Any]:
+    """Return the options that are fields of another dataclass, too."""
+    names = {one.name for one in fields(other)}
+    return {one.name: getattr(options, one.name) for one in fields(options) if one.name in names}
 
 
 class Command(TyperCommand):

@@ -1,4 +1,4 @@
-"""What ``zerokit estimate`` asks a person at a terminal, where the command line lacks it."""
+"""Asks a person at a terminal for options of ``zerokit estimate`` that the command line lacks."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _stages(given: Mapping[str, Any]) -> str:
 
 
 def _positions(model: str) -> int | None:
-    """The longest sequence of a model, where it says one."""
+    """The longest sequence of a model; None if it has no limit."""
     from zerokit.estimation.ask import as_model
 
     return getattr(as_model(model), "max_position_embeddings", None)

@@ -63,7 +63,7 @@ def chosen_gpu(gpu: str | None, gpu_memory: str | None) -> Gpu | None:
 
 
 def note_caveat(gpu: Gpu | None) -> None:
-    """Say on stderr what is uncertain about the memory of a card."""
+    """Print on stderr what is uncertain about the memory of a card."""
     if gpu is not None and gpu.memory_caveat is not None:
         from zerokit.console import note
 
@@ -71,7 +71,7 @@ def note_caveat(gpu: Gpu | None) -> None:
 
 
 def memory_size(text: str, option: str) -> int:
-    """The bytes that an option says.
+    """Read a size in bytes, such as 80GiB.
 
     Raises:
         ZerokitError: not a size, or less than any memory.

@@ -7,6 +7,7 @@ function, so that ``zerokit --help`` and each command pay only for themselves.
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
 import sys
@@ -48,6 +49,8 @@ _ELSEWHERE = {
     ("zerokit estimate", "--recipe"): "A recipe is rehearsed: zerokit rehearse -m zerokit.train --recipe FILE"
 }
 """What to do instead of a command with an option that only others have."""
+_QUICK = ("check", "config", "diff", "estimate", "explain", "resolve", "schema")
+"""Commands that mostly import modules, for which Python would look for garbage dozens of times."""
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 
@@ -68,6 +71,8 @@ def _main(command: tuple[str, ...]) -> NoReturn:
     launched = words[:1] in ([name] for name in on_ranks.COMMANDS) and "RANK" in os.environ
     fail = on_ranks.fail if launched else _fail
     _take_every_character()
+    if words[:1] and words[0] in _QUICK:
+        gc.set_threshold(20_000)
     try:
         code = command_line(words)(words, prog_name="zerokit", standalone_mode=False, obj=words[1:])
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Command-line options of a dataclass that describes each of its options once."""
+"""Command-line options of a dataclass that describes each of its options without Typer."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zerokit.cli import completion
+from zerokit.cli.command import set_parameters
 from zerokit.cli.options import flag_of, parameters_of, values_of
 from zerokit.cli.output import STDOUT, Force, OutputFormat, json_on_stdout, not_stdout, print_json, to_json
 from zerokit.errors import ZerokitError
@@ -80,9 +81,7 @@ def _with_parameters() -> None:
     context, *rest = [one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD]
     made = parameters_of(RehearsalOptions, _OPTIONS, {"gpu": completion.gpu})
     made.sort(key=lambda one: _OPTIONS[one.name][1].is_argument)
-    parameters = [context, *made, *rest]
-    rehearse.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    rehearse.__annotations__ = {one.name: one.annotation for one in parameters}
+    set_parameters(rehearse, [context, *made, *rest])
 
 
 _with_parameters()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ import typer
 
 from zerokit import choices, console
 from zerokit.cli import completion
-from zerokit.cli.command import needed_unless
+from zerokit.cli.command import needed_unless, with_options
 from zerokit.cli.output import OutputFormat, print_json
 from zerokit.errors import ConfigError, ModelError
 
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from zerokit.resolving.trace import Resolution, Value
 
 
-def resolve(
-    num_gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of the run.", show_default="1")] = None,
+@dataclass(frozen=True, kw_only=True)
+class ResolveOptions:
+    """All options of ``zerokit resolve``."""
+
+    num_gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of the run.", show_default="1")] = None
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -39,31 +42,34 @@ def resolve(
                 "Give it, or name a recipe with --recipe",
             ),
         ),
-    ] = None,
+    ] = None
     recipe: Annotated[
         Path | None, typer.Option(help="The recipe of the run: resolve as zerokit train does.")
-    ] = None,
+    ] = None
     model: Annotated[
         str | None,
         typer.Option(
             autocompletion=completion.model,
             help='Sizes that are "auto" follow from it: a name, a Hub id, a folder, a config.json.',
         ),
-    ] = None,
+    ] = None
     target: Annotated[
         choices.Target,
         typer.Option(help='Who hands the config to DeepSpeed, and so fills "auto".'),
-    ] = "trainer",
+    ] = "trainer"
     argument: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
             help="An argument of the Trainer, or of the script under accelerate; may be repeated.",
         ),
-    ] = None,
-    show_all: Annotated[bool, typer.Option("--all", help="DeepSpeed's defaults, too.")] = False,
-    output_format: OutputFormat = "text",
-) -> None:
+    ] = None
+    show_all: Annotated[bool, typer.Option("--all", help="DeepSpeed's defaults, too.")] = False
+    output_format: OutputFormat = "text"
+
+
+@with_options(ResolveOptions)
+def resolve(options: ResolveOptions) -> None:
     """Print every value that DeepSpeed will use, and where it comes from.
 
     Below the table: what is silently lost, and what the run will refuse; then it exits with 1.
@@ -72,29 +78,30 @@ def resolve(
     from zerokit.lint.refusals import with_refusals
     from zerokit.recipe.training_keys import check_without_imports
     from zerokit.resolving.run import Run
-    from zerokit.resolving.trace import resolve, resolve_settled
+    from zerokit.resolving.trace import resolve as resolve_config
+    from zerokit.resolving.trace import resolve_settled
     from zerokit.writing.named_optimizer import write_optimizer
 
-    loaded, document = _read(file, recipe, target)
-    arguments = _parse_arguments(argument or [], target, loaded is not None)
+    loaded, document = _read(options.file, options.recipe, options.target)
+    arguments = _parse_arguments(options.argument or [], options.target, loaded is not None)
     written = document
     if loaded is not None:
         document, loaded = write_optimizer(written, loaded)
     settings = {} if loaded is None else check_without_imports(loaded.recipe.training, loaded.origins)
-    count = num_gpus or 1
-    run = Run(target=target, cluster=Cluster(count), model=_shape(model, loaded))
+    count = options.num_gpus or 1
+    run = Run(target=options.target, cluster=Cluster(count), model=_shape(options.model, loaded))
     if loaded is None:
         run = replace(run, given=arguments, where="--argument {}".format)
-        resolution = resolve(document, run)
+        resolution = resolve_config(document, run)
     else:
         run = replace(run, given=settings, where=partial(loaded.where, "training"), recipe=loaded.recipe)
         resolution = resolve_settled(document, run, written=written)
     resolution = with_refusals(resolution, document, run)
-    if output_format == "json":
-        print_json(_as_data(document.name, target, count, resolution, show_all))
+    if options.output_format == "json":
+        print_json(_as_data(document.name, options.target, count, resolution, options.show_all))
     else:
-        _print_text(resolution, show_all)
-    if num_gpus is None:
+        _print_text(resolution, options.show_all)
+    if options.num_gpus is None:
         console.note("for 1 GPU, as --num-gpus does not say how many")
     if resolution.refused:
         raise typer.Exit(1)

@@ -12,7 +12,7 @@ from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, is_
 from zerokit.distributed.preemption import SAVE_WITHIN
 from zerokit.distributed.ranks import STUCK_AFTER
 from zerokit.documents import dotted
-from zerokit.errors import RecipeError
+from zerokit.errors import RecipeError, nearest
 
 
 def train(
@@ -93,6 +93,7 @@ def train(
     by a Hub id or a folder (without --recipe, the rest is then the embedded fine-tuning recipe), and
     --deepspeed, by a ds_config. --precision and --matmul_precision are keys of no section.
     """
+    _refuse_misspelled(context)
     if print_recipe:
         _pass_over_none(context, "--print-recipe", "prints a recipe as it is", _ALL_BUT_PRINT_RECIPE)
         if is_main():
@@ -154,6 +155,27 @@ def _pass_over_none(context: typer.Context, option: str, does: str, others: Sequ
             raise RecipeError(
                 f"would change nothing: {option} {does}", where=parameter.opts[0], hint="Leave it out"
             )
+
+
+def _refuse_misspelled(context: typer.Context) -> None:
+    """Refuse an option that is nearly one of the command's own. All others override the recipe.
+
+    Raises:
+        RecipeError: there is such an option.
+    """
+    from zerokit.recipe.load import SHORTHANDS
+    from zerokit.recipe.synonyms import full_name
+
+    own = [name for parameter in context.command.params for name in parameter.opts]
+    for word in context.args:
+        option = word.partition("=")[0]
+        name = option.removeprefix("--")
+        if name == option or "." in name or name in SHORTHANDS or full_name(name) is not None:
+            continue
+        meant = nearest(option, [*own, *(f"--{short}" for short in SHORTHANDS)])
+        if meant in own:
+            hint = f"Did you mean '{meant}'? If not, give the section too, such as --training.{name}"
+            raise RecipeError("unknown option", where=option, hint=hint)
 
 
 def _starter(words: Sequence[str]) -> str:

@@ -6,12 +6,11 @@ Importing this package is light: pydantic, but neither torch nor transformers no
 from zerokit.config.activation_checkpointing import ActivationCheckpointing
 from zerokit.config.aio import Aio
 from zerokit.config.base import Auto, Section
-from zerokit.config.data_types import DataTypes
 from zerokit.config.leaf_module import LeafModule
 from zerokit.config.load import ValidPart, check_ds_config, load_ds_config, load_valid_part, read_ds_config
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.config.optimizer import Optimizer
-from zerokit.config.precision import BF16, FP16, TorchAutocast
+from zerokit.config.precision import BF16, FP16, DataTypes, TorchAutocast
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.scheduler import Scheduler
 from zerokit.config.zenflow import ZenFlow

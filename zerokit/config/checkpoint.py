@@ -1,4 +1,4 @@
-"""The section `checkpoint`: how DeepSpeed's own checkpoints are written and read."""
+"""The sections `checkpoint` and `datastates_ckpt`: how DeepSpeed's own checkpoints are written and read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from zerokit.config.base import LOWER, Bytes, NoText, Positive, Section, Sub
+from zerokit.config.base import LOWER, NOT_NULL, Bytes, NoText, Positive, Section, Sub
 from zerokit.config.conditions import PIPELINE_MODULE, Acts
 
 
@@ -70,3 +70,18 @@ class Checkpoint(Section):
 
     writer: Annotated[Sub[CheckpointWriter] | None, Acts(since="0.17.1")] = None
     """Write checkpoint files by another way than `torch.save`. Default none."""
+
+
+class DataStates(Section):
+    """Write checkpoints in the background with DataStates, a library of its own, which these options are
+    for. The presence of the section switches it on; without the library DeepSpeed stops when it starts.
+    """
+
+    host_cache_size: Annotated[Positive | None, NOT_NULL] = None
+    """GiB of host memory through which states pass on their way to the file. Default: the library's own."""
+
+    parser_threads: Annotated[Positive | None, NOT_NULL] = None
+    """Threads that turn states into bytes. Default: the library's own."""
+
+    pin_host_cache: Annotated[bool | None, NOT_NULL] = None
+    """Use page-locked host memory. Default: the library's own."""

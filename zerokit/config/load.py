@@ -229,7 +229,7 @@ def as_error(
     options: Sequence[str] = (),
     named: Collection[Finding] | None = None,
 ) -> ConfigError:
-    """The first of `problems` as an exception that says how many more there are, and what names them.
+    """The first of `problems` as an exception, with the number of the others and the command that lists them.
 
     Args:
         problems: at least one.

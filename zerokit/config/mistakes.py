@@ -222,7 +222,7 @@ class WrongValue(Explainer):
         return _Words("string-switch", message, "Write true or false")
 
     def _is_read_well(self) -> bool:
-        """Whether DeepSpeed, less strict than zerokit, takes the value for what it plainly says."""
+        """Whether DeepSpeed, less strict than zerokit, reads the value as it is plainly meant."""
         types = {"int_type": int, "float_type": float, "bool_type": bool}
         wanted = types.get(self.kind)
         if wanted is None or self.value is None:
@@ -353,7 +353,7 @@ class UnknownKey(Explainer):
         return (move,) if self.fixer.moves(move) else ()
 
     def _is_default_at(self, to: KeyPath | None) -> bool:
-        """Whether DeepSpeed, which ignores the key here, does what it says all the same."""
+        """Whether DeepSpeed, which ignores the key here, does what the key requests anyway."""
         if to is None or to[-1] != self.path[-1]:
             return False
         model = section_at(to[:-1], self.data)
@@ -368,7 +368,7 @@ class UnknownKey(Explainer):
 
 
 def _is_off(value: Any) -> bool:
-    """Whether a section is switched off, or a key says no."""
+    """Whether a section is switched off, or a key is false."""
     if isinstance(value, dict):
         return value.get("enabled") is False
     return value is None or value is False

@@ -54,24 +54,17 @@ class OptimizerSpec:
         return DEEPSPEED_PARAMS[self.name.lower()]
 
 
-_ADAM = {"betas": [0.9, 0.999], "eps": 1e-8}
-
 OPTIMIZERS = (
-    OptimizerSpec(
-        name="Adam",
-        has_cpu_code=True,
-        host_states=2,
-        memory_kind="fused_adam",
-        offloaded_memory_kind="cpu_adam",
-        starting_point={"lr": 2e-5, **_ADAM, "weight_decay": 0.0},
-    ),
-    OptimizerSpec(
-        name="AdamW",
-        has_cpu_code=True,
-        host_states=2,
-        memory_kind="fused_adam",
-        offloaded_memory_kind="cpu_adam",
-        starting_point={"lr": 2e-5, **_ADAM, "weight_decay": 0.01},
+    *(
+        OptimizerSpec(
+            name=name,
+            has_cpu_code=True,
+            host_states=2,
+            memory_kind="fused_adam",
+            offloaded_memory_kind="cpu_adam",
+            starting_point={"lr": 2e-5, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": decay},
+        )
+        for name, decay in (("Adam", 0.0), ("AdamW", 0.01))
     ),
     OptimizerSpec(
         name="Adagrad",

@@ -83,7 +83,7 @@ class Fixer:
         return not any(place[: len(path)] == path for place, _ in after)
 
     def value_for(self, path: KeyPath, value: Any) -> SetValue | Remove | None:
-        """The edit that leaves a wrong value what it plainly says, in the form that DeepSpeed reads."""
+        """The edit that writes a wrong value, plainly meant, in the form that DeepSpeed reads."""
         if not path:
             return None
         tried: list[str] = []

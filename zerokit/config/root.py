@@ -22,8 +22,7 @@ from zerokit.config.base import (
     Sub,
     two_names,
 )
-from zerokit.config.checkpoint import Checkpoint
-from zerokit.config.comms_logger import CommsLogger
+from zerokit.config.checkpoint import Checkpoint, DataStates
 from zerokit.config.compile import Compile
 from zerokit.config.conditions import (
     AIO,
@@ -38,18 +37,22 @@ from zerokit.config.conditions import (
     Acts,
 )
 from zerokit.config.data_efficiency import DataEfficiency
-from zerokit.config.data_types import DataTypes
-from zerokit.config.datastates import DataStates
 from zerokit.config.expert_parallel import ExpertParallel
-from zerokit.config.flops_profiler import FlopsProfiler
 from zerokit.config.hybrid_engine import HybridEngine
-from zerokit.config.monitors import Comet, CsvMonitor, TensorBoard, Wandb
+from zerokit.config.monitoring import (
+    Comet,
+    CommsLogger,
+    CsvMonitor,
+    FlopsProfiler,
+    TensorBoard,
+    Timers,
+    Wandb,
+)
 from zerokit.config.optimizer import Optimizer
 from zerokit.config.pipeline import Pipeline
-from zerokit.config.precision import BF16, FP16, TorchAutocast
+from zerokit.config.precision import BF16, FP16, DataTypes, TorchAutocast
 from zerokit.config.scheduler import Scheduler
 from zerokit.config.tensor_parallel import TensorParallel
-from zerokit.config.timers import Timers
 from zerokit.config.weight_quantization import WeightQuantization
 from zerokit.config.zero import ZeroOptimization
 

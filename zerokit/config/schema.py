@@ -60,7 +60,7 @@ def _other_names(model: type[Section], properties: Mapping[str, Any]) -> Iterato
 
 
 def _tidied(part: Any, key: str = "") -> Any:
-    """pydantic's schema with references in place of sections, and without what says nothing."""
+    """pydantic's schema with references in place of sections, and without redundant parts."""
     if isinstance(part, list):
         return [_tidied(item) for item in part]
     if not isinstance(part, dict):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zerokit.choices import Attention, ChunkedLoss, OffloadDevice, OptimizerKind, Precision, Target
-from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ZerokitError
 from zerokit.estimation.request import Question, Runs
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
-from zerokit.memory import Estimate, Generation, Ia3, LearnedTokens, Lora
+from zerokit.memory import Estimate
 from zerokit.memory import estimate as estimate_run
 from zerokit.models import ModelShape, load_model_shape
 from zerokit.units import parse_count
@@ -23,32 +22,9 @@ def estimate(
     *,
     num_gpus: int,
     gpus_per_node: int = GPUS_PER_NODE,
-    ds_config: str | Path | Mapping[str, Any] | DeepSpeedConfig | None = None,
-    zero_stage: int | None = None,
-    offload_optimizer: OffloadDevice | None = None,
-    offload_param: OffloadDevice | None = None,
-    precision: Precision | None = None,
-    target: Target = "trainer",
-    micro_batch_size: int | None = None,
-    eval_batch_size: int | None = None,
-    seq_len: int | None = None,
-    gradient_accumulation_steps: int | None = None,
-    gradient_checkpointing: bool = False,
-    attention: Attention | None = None,
-    optimizer: OptimizerKind | None = None,
-    lora: Lora | None = None,
-    ia3: Ia3 | None = None,
-    learned_tokens: LearnedTokens | None = None,
-    load_in_4bit: bool = False,
-    double_quant: bool = False,
-    num_trainable_parameters: int | None = None,
-    frozen_modules: tuple[str, ...] = (),
-    chunked_loss: ChunkedLoss | None = None,
-    packing: bool = False,
-    generation: Generation | None = None,
-    loads_full_copy_per_rank: bool | None = None,
+    **settings: Any,
 ) -> Estimate:
-    """What a training run holds in memory, without running it and without torch.
+    """Estimate what a training run holds in memory, without running it and without torch.
 
     ::
 
@@ -56,43 +32,28 @@ def estimate(
         answer.device.peak_bytes, answer.device.peak_phase
 
     Args:
-        model: a shape, or what :func:`zerokit.models.load_model_shape` takes, or a bare number of parameters
-            such as ``"7.5B"``: then only model states and buffers are counted.
+        model: a shape, or what :func:`zerokit.models.load_model_shape` accepts, or a bare number of
+            parameters such as ``"7.5B"``: then only model states and buffers are counted.
         num_gpus: data-parallel ranks, one GPU each.
         gpus_per_node: GPUs of one node.
-        ds_config: a file, a dict or a config; or leave it out and say `zero_stage` and its companions.
-        zero_stage: 0, 1, 2 or 3.
-        offload_optimizer: where optimizer states are kept instead of the GPU, ``"cpu"`` or ``"nvme"``.
-        offload_param: the same of parameters, in stage 3.
-        precision: ``"bf16"``, ``"fp16"`` or ``"fp32"``; None: the ds_config's, else bf16.
-        target: who hands the config to DeepSpeed, and so fills "auto".
-        micro_batch_size: sequences per GPU and forward pass; None: the ds_config's, else 1.
-        eval_batch_size: sequences per GPU of an evaluation within training; None: there is none.
-        seq_len: tokens per sequence; None: activations are not counted.
-        gradient_accumulation_steps: forward passes per optimizer step; None: the ds_config's, else 1.
-        gradient_checkpointing: whether activations are computed again in the backward pass.
-        attention: transformers' `attn_implementation`; None: what transformers chooses for the model.
-        optimizer: what the script makes; None: the ds_config's, else what the target makes by itself.
-        lora: LoRA or DoRA adapters that are trained in place of all parameters.
-        ia3: IA3's factors that are.
-        learned_tokens: tokens before each sequence that are.
-        load_in_4bit: bitsandbytes keeps the weights of linear layers in 4 bits, as for QLoRA.
-        double_quant: and their constants in bytes.
-        num_trainable_parameters: of a bare number of parameters, how many are trained; None: all.
-        frozen_modules: prefixes of the names of parameters that are not trained.
-        chunked_loss: ``"zerokit"`` or ``"liger"``, whose loss never makes all logits at once.
-        packing: sequences have several documents, which attention keeps apart: by a mask, but for flash.
-        generation: what an evaluation within training generates.
-        loads_full_copy_per_rank: every rank makes the whole model on the host first; None: below stage 3.
+        settings: the other fields of :class:`zerokit.estimation.Question`.
 
     Raises:
         ZerokitError: no such model, a ds_config with errors, sizes that cannot be, or settings that do not go
             together.
     """
-    given = dict(locals())  # first, so only the parameters; their names are those of Question's fields
-    cluster = Cluster(given.pop("num_gpus"), given.pop("gpus_per_node"))
-    question = Question(**{**given, "model": as_model(model), "cluster": cluster})
+    question = Question(model=as_model(model), cluster=Cluster(num_gpus, gpus_per_node), **settings)
     return estimate_run(Runs().training_run(question))
+
+
+def _with_settings() -> None:
+    """Give `estimate` the signature that its settings make."""
+    own = list(inspect.signature(estimate).parameters.values())[:-1]
+    settings = list(inspect.signature(Question).parameters.values())[2:]
+    estimate.__signature__ = inspect.Signature([*own, *settings])  # type: ignore[attr-defined]
+
+
+_with_settings()
 
 
 def as_model(model: str | Path | Mapping[str, Any] | ModelShape | int) -> ModelShape | int:

@@ -37,37 +37,53 @@ class Question:
     """A shape, or a bare number of parameters."""
     cluster: Cluster
     ds_config: str | Path | Mapping[str, Any] | DeepSpeedConfig | None = None
-    """None: what `zerokit config` writes for the four settings that follow."""
+    """A file, a dict or a config. None: what `zerokit config` writes for the four settings that follow."""
     zero_stage: int | None = None
+    """0, 1, 2 or 3."""
     offload_optimizer: OffloadDevice | None = None
+    """Where optimizer states are kept instead of the GPU."""
     offload_param: OffloadDevice | None = None
+    """Where parameters are kept instead of the GPU, in stage 3."""
     precision: Precision | None = None
     """None: the ds_config's; bf16 where it says nothing, or "auto"."""
     target: Target = "trainer"
     """Who hands the config to DeepSpeed, and so fills "auto"."""
     micro_batch_size: int | None = None
-    """In place of the ds_config's."""
+    """Sequences per GPU and forward pass; None: the ds_config's, else 1."""
     eval_batch_size: int | None = None
-    """None: nothing is evaluated."""
+    """Sequences per GPU of an evaluation within training; None: nothing is evaluated."""
     seq_len: int | None = None
+    """Tokens per sequence; None: activations are not counted."""
     gradient_accumulation_steps: int | None = None
-    """In place of the ds_config's."""
+    """Forward passes per optimizer step; None: the ds_config's, else 1."""
     gradient_checkpointing: bool = False
+    """Whether the backward pass recomputes activations."""
     attention: Attention | None = None
-    """None: what transformers chooses."""
+    """transformers' `attn_implementation`; None: what transformers chooses for the model."""
     optimizer: OptimizerKind | None = None
-    """None: the ds_config's, else what the target makes by itself."""
+    """What the script makes; None: the ds_config's, else what the target makes by itself."""
     lora: Lora | None = None
+    """LoRA or DoRA adapters, trained in place of all parameters."""
     ia3: Ia3 | None = None
+    """IA3's factors, trained in place of all parameters."""
     learned_tokens: LearnedTokens | None = None
+    """Tokens before each sequence, trained in place of all parameters."""
     load_in_4bit: bool = False
+    """Whether bitsandbytes keeps the weights of linear layers in 4 bits, as for QLoRA."""
     double_quant: bool = False
+    """Whether it keeps their constants in bytes."""
     num_trainable_parameters: int | None = None
+    """For a bare number of parameters: how many are trained; None: all."""
     frozen_modules: tuple[str, ...] = ()
+    """Prefixes of the names of parameters that are not trained."""
     chunked_loss: ChunkedLoss | None = None
+    """``"zerokit"`` or ``"liger"``, which never make all logits at once."""
     packing: bool = False
+    """Whether sequences have several documents, which a mask keeps apart unless flash attention does."""
     generation: Generation | None = None
+    """What an evaluation within training generates."""
     loads_full_copy_per_rank: bool | None = None
+    """Whether every rank makes the whole model on the host first; None: below stage 3."""
 
     def with_sizes(self, **sizes: int) -> Question:
         """The same with other sizes, by their names in :class:`zerokit.estimation.Axes`."""

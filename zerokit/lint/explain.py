@@ -1,4 +1,4 @@
-"""What ``zerokit explain`` says of a rule or of a key."""
+"""The text of ``zerokit explain`` about a rule, a defect or a key."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _unknown(name: str) -> ConfigError:
 
 
 def _that_hold(name: str) -> list[str]:
-    """The first keys and rules that have a part of a name, such as "zero", as one of their words."""
+    """The first keys and rules with a word that a name such as "zero" is or begins."""
     if not re.fullmatch("[a-z][a-z0-9]+", name):
         return []
     names = [*all_keys(), *all_rules()]
@@ -121,7 +121,7 @@ def _of_key(path: KeyPath) -> str:
 
 
 def _facts(path: KeyPath, model: type[Section], said: str) -> Iterator[str]:
-    """Facts that the description does not have."""
+    """Facts that are not in the description."""
     name = str(path[-1])
     field = model.model_fields[name]
     if section_at(path) is None:

@@ -88,7 +88,7 @@ def check_file(
 
 
 def _is_json(content: bytes) -> bool:
-    """Whether a file is JSON whatever its name says: DeepSpeed and the others do not look at the name."""
+    """Whether the content of a file is JSON. DeepSpeed and the others ignore its name."""
     try:
         json.loads(content[: MAX_BYTES + 1])
     except (ValueError, RecursionError):

@@ -19,7 +19,7 @@ from zerokit.lint.run import Report
 MOST_FIXES = 500
 """More than any file has mistakes; a bound for fixes that would undo one another."""
 _LONGEST = 60
-"""Characters of a value in the line that says what a key became."""
+"""Most characters of a value in the line about a fixed key."""
 
 
 @dataclass(frozen=True)

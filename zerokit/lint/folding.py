@@ -94,7 +94,7 @@ def _section(path: KeyPath) -> KeyPath:
 
 
 def _as_one(group: list[Finding]) -> Finding:
-    """The first that `--fix` cannot fix, which says most, with the names of the others."""
+    """The first finding that `--fix` cannot fix, with the names of the others."""
     lead = next((finding for finding in group if not finding.fix), group[0])
     others = [finding for finding in group if finding is not lead]
     if not others:

@@ -1,4 +1,4 @@
-"""What the YAML of ``accelerate launch`` may hold, with the names of its keys in ``launch_options.json``.
+"""Keys and values of the YAML of ``accelerate launch``; ``launch_options.json`` has the names of its keys.
 
 Names and values are those of accelerate 1.15; a test compares them.
 """

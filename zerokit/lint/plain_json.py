@@ -29,7 +29,7 @@ _PLURAL = {
 def check_text(
     document: Document, found: list[Finding], target: Target | None
 ) -> tuple[list[Finding], list[Finding]]:
-    """What the text says about findings of values, and what is wrong with the text itself.
+    """Adapt findings about values to the text of the file, and find what is wrong with the text itself.
 
     Args:
         document: as a lenient reader gave it.

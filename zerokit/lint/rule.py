@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from zerokit.documents import KeyPath
-from zerokit.findings import Edit, Remove, Severity
+from zerokit.findings import Edit, Severity
 from zerokit.lint.subject import Subject
 
 Need = Literal["num_gpus", "model", "recipe", "gpu", "gpu_memory", "host_memory"]
@@ -49,34 +49,6 @@ class Hit:
     """False: though an error, it stops no run, unlike others of a rule that does."""
 
 
-def unused_key(
-    subject: Subject,
-    path: KeyPath,
-    hint: str = "Remove the key",
-    *,
-    removable: bool = True,
-    whatever_stage: bool = False,
-    severity: Severity | None = None,
-) -> Iterator[Hit]:
-    """What there is to say of a key, if it changes nothing.
-
-    Args:
-        removable: whether removing the key is a fix.
-        whatever_stage: keys that another stage would make act are ignored; other rules name them.
-    """
-    if path in subject.unused and not (whatever_stage and subject.unused[path].by_stage):
-        message = f"'{path[-1]}' {subject.unused[path].reason}"
-        yield Hit(path, message, hint, (Remove(path),) if removable else (), severity)
-
-
-def may_have_defect(subject: Subject, id: str) -> bool:
-    """Whether the release of DeepSpeed has a known defect, or is not known."""
-    from zerokit.lint.defects import KNOWN_DEFECTS
-
-    version = subject.run.deepspeed_version
-    return version is None or KNOWN_DEFECTS[id].affects(version)
-
-
 Check = Callable[[Subject], Iterator[Hit]]
 LaunchCheck = Callable[[Mapping[str, Any]], Iterator[Hit]]
 """A rule of the YAML of ``accelerate launch``: it reads the file's data and nothing else."""
@@ -90,8 +62,10 @@ class Rule:
     """Stable: people write it in files to switch the rule off."""
     topic: Topic
     severity: Severity
-    described: Callable[..., Any]
-    """Its docstring has the title in its first line, and the text of the rule's page after it."""
+    title: str
+    """One line, without a full stop."""
+    text: str
+    """What DeepSpeed does, why that hurts, how to fix it, and the source. Markdown paragraphs."""
     bad: Mapping[str, Any] | str
     """A config in which the rule finds something, or the text of one; a test runs it."""
     good: Mapping[str, Any]
@@ -108,19 +82,6 @@ class Rule:
     check_launch: LaunchCheck | None = None
     """For the YAML of ``accelerate launch`` (``default_config.yaml``): then `bad` and `good` are such files,
     and paths are those of the file."""
-
-    @property
-    def title(self) -> str:
-        """One line, without a full stop."""
-        return self._docstring().partition("\n")[0].rstrip(".")
-
-    @property
-    def text(self) -> str:
-        """What DeepSpeed does, why that hurts, how to fix it, and the source. Markdown paragraphs."""
-        return self._docstring().partition("\n")[2].strip()
-
-    def _docstring(self) -> str:
-        return inspect.getdoc(self.described) or ""
 
 
 RULES: dict[str, Rule] = {}
@@ -150,7 +111,8 @@ class Rules:
         """The decorator."""
 
         def register(check: Check) -> Check:
-            add(Rule(id, self.topic, severity, check, bad, good, given or {}, needs, check, stops))
+            described = _title_and_text(check)
+            add(Rule(id, self.topic, severity, *described, bad, good, given or {}, needs, check, stops))
             return check
 
         return register
@@ -166,10 +128,17 @@ def launch_rule(
     """The same for a rule of the YAML of ``accelerate launch``; it is given the data of the file."""
 
     def register(check: LaunchCheck) -> LaunchCheck:
-        add(Rule(id, "accelerate", severity, check, bad, good, check_launch=check))
+        described = _title_and_text(check)
+        add(Rule(id, "accelerate", severity, *described, bad, good, check_launch=check))
         return check
 
     return register
+
+
+def _title_and_text(check: Callable[..., Any]) -> tuple[str, str]:
+    """The first line of a function's docstring, and the rest."""
+    title, _, text = (inspect.getdoc(check) or "").partition("\n")
+    return title.rstrip("."), text.strip()
 
 
 def add(new: Rule) -> None:

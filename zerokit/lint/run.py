@@ -29,7 +29,7 @@ FACTS: Mapping[Need, Callable[[Run], object]] = {
     "gpu_memory": lambda run: run.cluster.gpu_memory_bytes,
     "host_memory": lambda run: run.cluster.host_bytes,
 }
-"""Option of ``zerokit check`` -> what it says."""
+"""Option of ``zerokit check`` -> its value for a run."""
 
 OnBug = Callable[[Rule, Exception], None]
 """Called when a rule itself fails, which is a bug of zerokit."""
@@ -37,7 +37,7 @@ OnBug = Callable[[Rule, Exception], None]
 
 @dataclass(frozen=True)
 class Report:
-    """What the rules say of one config."""
+    """The findings of the rules in one config."""
 
     findings: tuple[Finding, ...]
     """In the order of the file's lines."""

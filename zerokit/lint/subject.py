@@ -112,6 +112,10 @@ class Subject(ConfigView):
         written = self.written_value(*path)
         return written == to and type(written) is type(to)
 
+    def nearest_set(self, *path: str) -> KeyPath:
+        """`path`, or the nearest section around it that the file gives."""
+        return next(path[:end] for end in range(len(path), -1, -1) if not end or self.is_set(*path[:end]))
+
     def is_absent(self, *path: str) -> bool:
         """Whether the file certainly gives no value at `path`."""
         return not self.is_set(*path) and not self.is_uncertain(*path)

@@ -32,16 +32,8 @@ from zerokit.recipe.training_keys import check_without_imports
 EMBEDDED = {"default.yaml": "embedded default recipe", "finetune.yaml": "embedded fine-tuning recipe"}
 """Recipes that come with zerokit, and what errors call them."""
 
-_SHORTHANDS = ("model", "deepspeed", "precision", "matmul_precision")
+SHORTHANDS = ("model", "deepspeed", "precision", "matmul_precision")
 """Sections that one value on the command line can replace as a whole, and keys that are none."""
-
-OWN_NAMES = (
-    *("--recipe", "--force", "--print-recipe", "--num-gpus", "--master-port"),
-    *("--trust-checkpoint", "--no-verify", "--stuck-after", "--save-within", "--preview"),
-    "--push-to-hub",
-    "--rehearsed",
-)
-"""The options of ``zerokit train`` that override nothing."""
 
 _HOW = "Write overrides as --section.key value, such as --training.learning_rate 1e-5"
 
@@ -172,14 +164,14 @@ def _key_of(name: str) -> KeyPath:
     if section not in sections:
         hint = did_you_mean(section, sections)
         if not inner:
-            close = nearest(name, [*OWN_NAMES, *(f"--{short}" for short in _SHORTHANDS)])
+            close = nearest(name, [f"--{short}" for short in SHORTHANDS])
             meant = f"Did you mean '{close}'? If not, give" if close else "Give"
             such = f"such as --training.{section}"
             if (known := full_name(section)) is not None:
                 meant, such = "Give", f"as in --{known}"
             hint = f"{meant} the section too, {such}"
         raise RecipeError(f"unknown section '{section}'", where=name, hint=hint)
-    if not inner and section not in _SHORTHANDS:
+    if not inner and section not in SHORTHANDS:
         raise RecipeError("names a whole section", where=name, hint=f"Name one key of it: {name}.KEY value")
     return (section, *inner)
 

@@ -1,4 +1,4 @@
-"""What a recipe says of ZeRO, as it is written: for commands that start no run."""
+"""The ZeRO settings of a recipe as written, for commands that start no run."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def zero_section(recipe: Recipe) -> Zero:
 
 
 def offload_device(zero: Zero, section: str) -> Any:
-    """Where ``offload_optimizer`` or ``offload_param`` puts it; None if it says nothing."""
+    """The device of ``offload_optimizer`` or ``offload_param``; None if it is absent."""
     offload = zero.get(section)
     return offload.get("device") if isinstance(offload, dict) else None

@@ -51,22 +51,35 @@ class Command:
 
 def show(parts: Iterable[Part]) -> None:
     """Print a report, part by part."""
+    on_terminal = _on_terminal()
     for part in parts:
-        if isinstance(part, str) and not _on_terminal():
-            print(visible(part))
+        if not on_terminal:
+            for text in _plain_lines(part):
+                print(text)
             continue
-        for line in _lines(part):
+        for line in _lines(part, stdout().width):
             stdout().print(line, soft_wrap=True)
 
 
-def _lines(part: Part) -> Iterator[Text]:
+def _plain_lines(part: Part) -> Iterator[str]:
+    if isinstance(part, Table):
+        yield from ("".join(text for text, _ in line) for line in _visible(part).lines(sys.maxsize))
+    elif isinstance(part, Command):
+        yield from part.lines(sys.maxsize)
+    else:
+        yield visible(part if isinstance(part, str) else part.plain)
+
+
+def _visible(part: Table) -> Table:
+    head, *rows = (list(map(visible, row)) for row in (part.columns, *part.rows))
+    return replace(part, title=visible(part.title), columns=head, rows=rows)
+
+
+def _lines(part: Part, width: int) -> Iterator[Text]:
     from rich.text import Text
 
-    width = stdout().width if _on_terminal() else sys.maxsize
     if isinstance(part, Table):
-        head, *rows = (list(map(visible, row)) for row in (part.columns, *part.rows))
-        whole = replace(part, title=visible(part.title), columns=head, rows=rows)
-        yield from (Text.assemble(*line) for line in whole.lines(width))
+        yield from (Text.assemble(*line) for line in _visible(part).lines(width))
     elif isinstance(part, Command):
         yield from map(Text, part.lines(width))
     elif isinstance(part, str):

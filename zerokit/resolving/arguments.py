@@ -53,7 +53,7 @@ DEFAULTS: Mapping[Target, Mapping[str, Any]] = {
 
 
 def check_arguments(target: Target, given: Mapping[str, Any], where: Callable[[str], str]) -> None:
-    """Look at what somebody says of the target's arguments, which may be any names and values.
+    """Check given arguments of the target, which may have any names and values.
 
     Raises:
         ConfigError: the target has no such argument, or none with such a value, from which a key follows.

@@ -79,7 +79,7 @@ class Filling:
         return bool(self.get(name) == AUTO) and not self.is_unknown(name)
 
     def fill(self, name: str, value: Any, why: str) -> None:
-        """Write `value` where the config says "auto"; None where it is not known."""
+        """Write `value` in place of "auto"; None if it is not known."""
         if not self.wants(name):
             return
         section, key = self.node(name)

@@ -125,7 +125,7 @@ class FilledKey:
         return (target == "trainer" and self.trainer) or self.accelerate
 
     def as_arguments(self, written: Any) -> dict[str, Any]:
-        """The Trainer's arguments that a value in the file stands for."""
+        """The Trainer's arguments that a value in the file corresponds to."""
         assert self.trainer is not None
         values = written if isinstance(written, list) else [written]
         return dict(zip(self.trainer.arguments, values, strict=False))

@@ -1,25 +1,22 @@
-"""All rules, a file per topic. Importing this package registers them."""
+"""All rules: those of the table, and files by topic for the others. Importing this package registers them."""
 
 from importlib import import_module
+from typing import get_args
 
-TOPICS = (
+from zerokit.lint.rule import RULES, Topic
+from zerokit.lint.table import register_table
+
+FILES = (
     "structure",
-    "deprecated",
     "auto",
     "batch",
     "precision",
     "gradient_formats",
     "loss_scaling",
-    "autocast",
     "optimizer",
-    "optimizer_numbers",
     "optimizer_on_host",
-    "muon",
     "scheduler",
-    "one_cycle",
     "zero",
-    "refusals",
-    "zero_models",
     "offload",
     "nvme",
     "host_memory",
@@ -27,22 +24,23 @@ TOPICS = (
     "buckets",
     "saving",
     "parallelism",
-    "zeropp",
-    "expert_parallel",
     "compiling",
     "activations_and_data",
     "versions",
-    "defects",
-    "performance",
-    "diagnostics",
     "trainer",
     "recipes",
     "accelerate",
     "accelerate_launch",
-    "accelerate_script",
     "accelerate_processes",
 )
-"""The files, in the order in which rules are documented and findings of one line are printed."""
+"""In the order in which rules of one topic are documented and findings of one line are printed. Rules of the
+table come first."""
 
-for _topic in TOPICS:
-    import_module(f"zerokit.lint.rules.{_topic}")
+register_table()
+for _file in FILES:
+    import_module(f"zerokit.lint.rules.{_file}")
+
+_ORDER = get_args(Topic)
+_sorted = sorted(RULES.values(), key=lambda rule: _ORDER.index(rule.topic))
+RULES.clear()
+RULES.update({rule.id: rule for rule in _sorted})

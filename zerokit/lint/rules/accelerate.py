@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerokit.config.base import AUTO, ZERO
-from zerokit.findings import Remove
 from zerokit.lint.examples import Facts, model_with_text_config, recipe
-from zerokit.lint.optimizer_facts import default_clipping, optimizer_name
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.resolving.who_fills import SIZE_RULES
@@ -19,7 +17,6 @@ _AUTO_BATCH = {
     "gradient_accumulation_steps": "auto",
     "gradient_clipping": 1.0,
 }
-_OPTIMIZER = {"type": "AdamW", "params": {"lr": "auto"}}
 SWAP = (
     "with offload accelerate replaces the script's optimizer by Adam, and stops at Adagrad and at Lion of "
     "bitsandbytes"
@@ -34,134 +31,6 @@ def _zero(stage: int, /, **keys: Any) -> dict[str, Any]:
 
 def _through_accelerate(subject: Subject) -> bool:
     return subject.run.target in ("accelerate", "trainer")
-
-
-@rule(
-    "accelerate-without-zero",
-    stops=True,
-    bad=dict(_AUTO_BATCH),
-    good=_zero(0),
-    given={"target": "accelerate"},
-)
-def accelerate_without_zero(subject: Subject) -> Iterator[Hit]:
-    """No section 'zero_optimization', which accelerate requires
-
-    DeepSpeed takes a config without it for stage 0. accelerate raises "Please specify the ZeRO optimization
-    config in the DeepSpeed config" before the script's first line is through, and the Trainer with it.
-
-    For training without ZeRO write `"zero_optimization": {"stage": 0}`.
-
-    Source: `DeepSpeedPlugin.__post_init__` in accelerate `utils/dataclasses.py` (1.15).
-    """
-    if _through_accelerate(subject) and subject.is_absent(ZERO):
-        message = f"'{ZERO}' is absent, and accelerate refuses a config without it"
-        yield Hit((), message, f'Add "{ZERO}": {{"stage": 0}}, or 2 to divide gradients and optimizer')
-
-
-@rule(
-    "null-section",
-    stops=True,
-    bad=_zero(2, offload_optimizer=None),
-    good=_zero(2),
-    given={"target": "accelerate"},
-)
-def null_section(subject: Subject) -> Iterator[Hit]:
-    """A section that is null, which accelerate cannot handle
-
-    DeepSpeed takes null for "absent". accelerate asks only whether the key is there, and then for what is
-    inside: `offload_optimizer` null ends in "'NoneType' object has no attribute 'get'" once the model is
-    loaded, unless the optimizer is in the file. With `bf16` null, bf16 asked for by the script or the Trainer
-    is not filled in, so that training runs in fp32; fp16 ends in the same error.
-
-    Source: `_prepare_deepspeed` in accelerate `accelerator.py`, `DeepSpeedPlugin.set_mixed_precision` in
-    `utils/dataclasses.py` (1.15).
-    """
-    if not _through_accelerate(subject):
-        return
-    path: tuple[str, ...] = (ZERO, "offload_optimizer")
-    if subject.is_set(*path) and subject.written_value(*path) is None and subject.is_absent("optimizer"):
-        yield Hit(path, "accelerate fails on 'offload_optimizer' null", "Remove the key", (Remove(path),))
-    path = ("bf16",)
-    if subject.is_set(*path) and subject.written_value(*path) is None:
-        message = "with 'bf16' null accelerate switches no precision on, whatever the script requests"
-        yield Hit(path, message, "Remove the key", (Remove(path),), "warning")
-
-
-@rule(
-    "accelerate-lost-argument",
-    severity="warning",
-    bad={"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0, ZERO: {"stage": 2}},
-    good=_zero(2),
-    given={"target": "accelerate"},
-)
-def accelerate_lost_argument(subject: Subject) -> Iterator[Hit]:
-    """An absent key that overrides a setting of the script
-
-    Without `gradient_accumulation_steps` in the file accelerate writes 1 into it, and then takes the file's
-    value over that of `Accelerator(gradient_accumulation_steps=...)`, with a warning. Without
-    `gradient_clipping` DeepSpeed clips at 1.0, and `accelerator.clip_grad_norm_` does not clip at all under
-    DeepSpeed, whatever norm it is given.
-
-    Source: `DeepSpeedPlugin.__post_init__` in accelerate `utils/dataclasses.py`, `_prepare_deepspeed` and
-    `clip_grad_norm_` in `accelerator.py` (1.15).
-    """
-    if subject.run.target != "accelerate":
-        return
-    if subject.is_absent("gradient_accumulation_steps"):
-        message = "'gradient_accumulation_steps' is absent, so accelerate uses 1 whatever the script says"
-        yield Hit((), message, 'Add "gradient_accumulation_steps": "auto"')
-    if subject.is_absent("gradient_clipping"):
-        does = "clips at 1.0" if default_clipping(subject) else "does not clip"
-        message = f"'gradient_clipping' is absent, so DeepSpeed {does} whatever clip_grad_norm_ is given"
-        yield Hit((), message, 'Add "gradient_clipping" with the norm that is meant, or 0 for none')
-
-
-@rule(
-    "accelerate-auto-clipping",
-    severity="info",
-    bad={**_zero(2), "gradient_clipping": "auto"},
-    good=_zero(2),
-    given={"target": "accelerate"},
-)
-def accelerate_auto_clipping(subject: Subject) -> Iterator[Hit]:
-    """'gradient_clipping' "auto", which is 1.0 with accelerate
-
-    The Trainer fills in its `max_grad_norm`. accelerate knows no such argument: it takes
-    `DeepSpeedPlugin(gradient_clipping=...)` or the variable ACCELERATE_GRADIENT_CLIPPING, else 1.0. What the
-    script passes to `accelerator.clip_grad_norm_` has no effect.
-
-    Source: `_prepare_deepspeed` in accelerate `accelerator.py` (1.15).
-    """
-    path = ("gradient_clipping",)
-    if subject.run.target == "accelerate" and subject.is_set(*path, to=AUTO):
-        message = '"auto" becomes 1.0, whatever the script\'s clip_grad_norm_ is given'
-        yield Hit(path, message, "Write the norm that is meant, or 0 for none")
-
-
-@rule(
-    "accelerate-dummies",
-    severity="info",
-    bad={**_zero(2), "optimizer": _OPTIMIZER},
-    good=_zero(2),
-    given={"target": "accelerate"},
-)
-def accelerate_dummies(subject: Subject) -> Iterator[Hit]:
-    """An optimizer in the file, which requires a DummyOptim in the script
-
-    With `optimizer` in the file accelerate refuses a real optimizer from the script: it must pass an
-    `accelerate.utils.DummyOptim`, and every schedule must be a `DummyScheduler`. That takes
-    `lr_scheduler_callable` if the file has no `scheduler`. The other way round, a `DummyOptim` is refused if
-    the file has no `optimizer`.
-
-    Source: `_prepare_deepspeed` in accelerate `accelerator.py` (1.15).
-    """
-    if subject.run.target != "accelerate" or optimizer_name(subject) is None:
-        return
-    schedule = "a DummyScheduler"
-    if subject.is_absent("scheduler"):
-        schedule += " with lr_scheduler_callable, if any"
-    message = f"with 'optimizer' in the file the script must pass a DummyOptim, and {schedule}"
-    yield Hit(("optimizer",), message, "See that it does, or leave 'optimizer' to the script")
 
 
 @rule(

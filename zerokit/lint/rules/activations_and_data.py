@@ -124,30 +124,3 @@ def data_efficiency_switch(subject: Subject) -> Iterator[Hit]:
                 message = f"'{outer[-1]}.enabled' false does not switch '{inner[-1]}' off"
                 yield Hit(path, message, f"Set 'enabled' of '{inner[-1]}' to false, or this one to true")
                 break
-
-
-@rule(
-    "data-efficiency-unused",
-    severity="warning",
-    bad={
-        **zero(2),
-        "data_efficiency": {"data_sampling": {"dynamic_batching": {"enabled": True, "max_tokens": 4096}}},
-    },
-    good=zero(2),
-    given={"target": "trainer"},
-)
-def data_efficiency_unused(subject: Subject) -> Iterator[Hit]:
-    """DeepSpeed's data sampling with another library's data loader
-
-    Curriculum learning acts in the data loader that DeepSpeed builds from the `training_data` that
-    `deepspeed.initialize` is given, dynamic batching in a loader that the script asks DeepSpeed for. The
-    Trainer and accelerate do neither: they build their own loader.
-
-    Source: `deepspeed_io` in `deepspeed/runtime/engine.py`;
-    `deepspeed/runtime/data_pipeline/data_sampling/variable_batch_size_and_lr.py`; `_prepare_deepspeed` in
-    accelerate `accelerator.py`.
-    """
-    for section in (_CURRICULUM, _BATCHING):
-        if section in subject.unused and subject.value(*section, "enabled") is True:
-            message = f"'{section[-1]}' {subject.unused[section].reason}"
-            yield Hit((*section, "enabled"), message, "Remove the section")

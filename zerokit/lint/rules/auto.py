@@ -9,7 +9,7 @@ from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.key_index import canonical, section_at
 from zerokit.documents import KeyPath, dotted
-from zerokit.findings import Edit, Move, Remove, SetValue
+from zerokit.findings import Edit, Move, Remove
 from zerokit.lint.examples import ONE_SAMPLE, Facts, model_with_text_config, zero
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
@@ -214,31 +214,3 @@ def auto_without_argument(subject: Subject) -> Iterator[Hit]:
         if subject.written_value(*path) == AUTO and subject.written_value(ZERO, key, "device") == "nvme":
             message = "'nvme_path' is \"auto\", which becomes a folder called none in the working directory"
             yield Hit(path, message, "Write the folder on the NVMe device")
-
-
-@rule(
-    "auto-train-batch-size",
-    stops=True,
-    bad={TRAIN: AUTO, STEPS: AUTO, ZERO: {"stage": 2}},
-    good={TRAIN: AUTO, MICRO: AUTO, STEPS: AUTO, ZERO: {"stage": 2}},
-    given={"target": "accelerate"},
-)
-def auto_train_batch_size(subject: Subject) -> Iterator[Hit]:
-    """`train_batch_size` at "auto" without the batch size of one GPU
-
-    accelerate computes `train_batch_size` from `train_micro_batch_size_per_gpu`, and stops if that key is
-    absent. The Trainer fills `train_batch_size` from its own arguments, and DeepSpeed divides it again.
-
-    Add `"train_micro_batch_size_per_gpu": "auto"`. `train_batch_size` itself can be left out.
-
-    Source: `_prepare_deepspeed` in accelerate `accelerator.py` (`batch_size_per_device`);
-    `trainer_config_process` in transformers `integrations/deepspeed.py`.
-    """
-    if (
-        subject.written_value(TRAIN) == AUTO
-        and subject.is_absent(MICRO)
-        and subject.run.target == "accelerate"
-    ):
-        message = f"'{TRAIN}' is \"auto\", which accelerate computes from the absent '{MICRO}'"
-        fix = (SetValue((MICRO,), AUTO),)
-        yield Hit((TRAIN,), message, f'Add "{MICRO}": "auto"', fix)

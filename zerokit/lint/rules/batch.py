@@ -191,30 +191,6 @@ def fractional_batch_size(subject: Subject) -> Iterator[Hit]:
         yield Hit((TRAIN,), message, f"Give '{computed[0]}' in place of '{TRAIN}'")
 
 
-@rule(
-    "unmanaged-accumulation",
-    severity="info",
-    bad={MICRO: 1, STEPS: 8, "managed_gradient_accumulation": False, **_STAGE_2},
-    good={MICRO: 1, STEPS: 1, "managed_gradient_accumulation": False, **_STAGE_2},
-    given={"target": "deepspeed"},
-)
-def unmanaged_accumulation(subject: Subject) -> Iterator[Hit]:
-    """Accumulation steps although the script decides when to update
-
-    With `"managed_gradient_accumulation": false` each call of `step()` updates the weights, however many
-    `backward()` went before. `backward()` still divides the loss by `gradient_accumulation_steps`, so the
-    number has to be that of the script's own loop, or gradients come out too small or too large.
-
-    Write 1 and divide the loss in the script, or keep both loops at the same number.
-
-    Source: `backward` and `is_gradient_accumulation_boundary` in `deepspeed/runtime/engine.py`.
-    """
-    steps = _number(subject, STEPS)
-    if steps is not None and steps > 1 and subject.value("managed_gradient_accumulation") is False:
-        message = f"'step()' updates at each call, while 'backward()' divides the loss by {steps}"
-        yield Hit((STEPS,), message, "Write 1, unless the script steps after as many backward passes")
-
-
 def data_parallel_ranks(subject: Subject) -> int | None:
     """Ranks that see different samples, or None if that cannot be told or does not divide."""
     if subject.cluster.num_gpus is None or _splits_the_model(subject):

@@ -8,7 +8,7 @@ from typing import Any
 from zerokit.config.base import ZERO
 from zerokit.findings import Severity
 from zerokit.lint.examples import Facts, llama_8b, small_decoder
-from zerokit.lint.rule import Hit, Rules, unused_key
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject, model_dtype_bytes
 from zerokit.resolving.who_fills import SIZE_RULES
 from zerokit.units import GIB, format_bytes, format_count
@@ -18,16 +18,10 @@ _BF16 = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
 _REDUCE = (ZERO, "reduce_bucket_size")
 _LIVE = (ZERO, "stage3_max_live_parameters")
 
-_TINY_BUCKET = 100_000
-"""Elements of a message that takes longer to start than to send: 0.2 MB in 16 bits."""
-
 _SMALL_AUTO_BUCKET = 5_000_000
 """Elements below which "auto", made from the hidden size, costs speed: 10 MB in 16 bits."""
 
 _USUAL_BUCKET = 50_000_000
-
-_UNBOUNDED = 10**12
-"""Parameters that no model has that is trained in one piece."""
 
 _BUCKET_SHARE = 0.05
 """Of the GPU's memory that buckets may take."""
@@ -130,29 +124,6 @@ def bucket_memory(subject: Subject) -> Iterator[Hit]:
 
 
 @rule(
-    "tiny-bucket",
-    severity="warning",
-    bad=_zero(2, reduce_bucket_size=1000),
-    good=_zero(2, reduce_bucket_size=5e7),
-)
-def tiny_bucket(subject: Subject) -> Iterator[Hit]:
-    """A tiny reduce bucket
-
-    `reduce_bucket_size` counts elements, not bytes and not millions of either. A gradient that does not fit
-    into the bucket is reduced by itself, so a small number means one message for each parameter, each of
-    which takes longer to start than to send. DeepSpeed accepts 1.
-
-    Source: `reduce_independent_p_g_buckets_and_remove_grads` in
-    `deepspeed/runtime/zero/stage_1_and_2.py`, `__add_grad_to_ipg_bucket` in
-    `deepspeed/runtime/zero/stage3.py`.
-    """
-    size = subject.zero.reduce_bucket_size
-    if subject.stage in (1, 2, 3) and isinstance(size, int) and size < _TINY_BUCKET:
-        message = f"'reduce_bucket_size' counts elements, and {size:,} are fewer than one weight matrix has"
-        yield Hit(_REDUCE, message, 'Set "reduce_bucket_size" to 5e7')
-
-
-@rule(
     "small-auto-bucket",
     severity="info",
     bad=_zero(2, reduce_bucket_size="auto"),
@@ -185,26 +156,6 @@ def small_auto_bucket(subject: Subject) -> Iterator[Hit]:
 
 
 @rule(
-    "allgather-bucket",
-    severity="info",
-    bad=_zero(2, allgather_bucket_size=2e8),
-    good=_zero(2),
-)
-def allgather_bucket(subject: Subject) -> Iterator[Hit]:
-    """The size of a bucket that is not used
-
-    In stages 1 and 2 updated parameters are gathered in one piece, straight into the flat buffer that holds
-    them anyway, wherever PyTorch has `all_gather_into_tensor`, which it has since 1.13. The pieces of
-    `allgather_bucket_size` elements are for older ones; the key neither costs nor saves memory. ZenFlow alone
-    still reads it.
-
-    Source: `all_gather_dp_groups` in `deepspeed/runtime/utils.py`.
-    """
-    severity: Severity | None = "warning" if subject.zero.allgather_bucket_size == 0 else None
-    yield from unused_key(subject, (ZERO, "allgather_bucket_size"), whatever_stage=True, severity=severity)
-
-
-@rule(
     "prefetch-exceeds-live",
     severity="warning",
     bad=_zero(3, stage3_prefetch_bucket_size=1e9, stage3_max_live_parameters=1e8),
@@ -229,30 +180,6 @@ def prefetch_exceeds_live(subject: Subject) -> Iterator[Hit]:
         )
         place = path if subject.is_set(*path) else _LIVE
         yield Hit(place, message, "Lower the first or raise the second")
-
-
-@rule(
-    "live-unbounded",
-    severity="info",
-    bad=_zero(3, stage3_max_live_parameters=1e18),
-    good=_zero(3, stage3_max_live_parameters=1e9),
-)
-def live_unbounded(subject: Subject) -> Iterator[Hit]:
-    """A limit that no model reaches
-
-    `stage3_max_live_parameters` and `stage3_max_reuse_distance` decide when stage 3 lets gathered parameters
-    go, so that they do not pile up on the GPU. Beyond the size of any model they decide nothing: parameters
-    that are used again in the backward pass are kept, and memory fills up.
-
-    Source: `__params_to_release` in `deepspeed/runtime/zero/partitioned_param_coordinator.py`.
-    """
-    if subject.stage != 3:
-        return
-    for key in ("stage3_max_live_parameters", "stage3_max_reuse_distance"):
-        limit = getattr(subject.zero, key)
-        if limit >= _UNBOUNDED and subject.is_set(ZERO, key):
-            message = f"'{key}' {limit:.0e} is more than any model has, so it limits nothing"
-            yield Hit((ZERO, key), message, f'Set "{key}" to 1e9, DeepSpeed\'s default')
 
 
 @rule(

@@ -167,25 +167,3 @@ def _two_offloads(subject: Subject, section: Compile) -> Iterator[Hit]:
     elif section.offload_opt_states and parameters:
         path = (*_SECTION, "offload_opt_states")
         yield Hit(path, f"'offload_opt_states' does not go with {named}", "Remove one of the two")
-
-
-@rule(
-    "compile-activation-threshold",
-    severity="warning",
-    bad=_with(3, deepcompile=True, free_activation_threshold=1_000_000),
-    good=_with(3, deepcompile=True, free_activation=True, free_activation_threshold=1_000_000),
-)
-def compile_activation_threshold(subject: Subject) -> Iterator[Hit]:
-    """A threshold for freeing activations although that is off
-
-    `free_activation_threshold` is asked when an activation is to be freed early, which happens with
-    `"free_activation": true` only.
-
-    Source: `deepspeed/compile/backend.py` and `deepspeed/ops/csrc/compile/deepcompile.cpp`.
-    """
-    section, path = _section(subject), (*_SECTION, "free_activation_threshold")
-    if section is None or not section.deepcompile or not subject.is_set(*path):
-        return
-    if path in subject.unused and not subject.unused[path].by_stage:
-        message = f"'free_activation_threshold' {subject.unused[path].reason}"
-        yield Hit(path, message, "Remove the key, or switch 'free_activation' on")

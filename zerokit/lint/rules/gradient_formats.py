@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from zerokit.config.base import ZERO
 from zerokit.findings import Remove
 from zerokit.lint.examples import ONE_SAMPLE
-from zerokit.lint.number_formats import format_at, precision, switch
-from zerokit.lint.rule import Hit, Rules, unused_key
+from zerokit.lint.number_formats import format_at, precision
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.releases.versions import known_at
 
@@ -62,33 +62,6 @@ def _sums_in_fp32_without_zero(subject: Subject) -> bool:
 
     change = CHANGES["bf16-without-zero"]
     return release < change.since and change.when.holds(subject)
-
-
-@rule(
-    "integer-dtype",
-    bad={**_BF16, _TYPES: {"grad_accum_dtype": "int8"}, **_STAGE_2},
-    good={**_BF16, _TYPES: {"grad_accum_dtype": "fp32"}, **_STAGE_2},
-)
-def integer_dtype(subject: Subject) -> Iterator[Hit]:
-    """An integer format for something that is trained
-
-    DeepSpeed's list of formats has `int8` for inference, and the keys for training take it: gradients are
-    then cut to whole numbers, which leaves mostly zeros, or the first step fails. Autocast has no integers
-    either; PyTorch switches it off with a warning.
-
-    Write a floating-point format.
-
-    Source: `DtypeEnum` in `deepspeed/runtime/config.py`.
-    """
-    for path in (
-        (_TYPES, "grad_accum_dtype"),
-        (_TYPES, "param_dtype"),
-        (_TYPES, "buffer_dtype"),
-        ("torch_autocast", "dtype"),
-    ):
-        if format_at(subject, *path) == "int8":
-            message = f"'{path[-1]}' is int8, and nothing is trained in integers"
-            yield Hit(path, message, 'Write "bf16", "fp16" or "fp32"')
 
 
 @rule(
@@ -147,82 +120,3 @@ def communication_dtype(subject: Subject) -> Iterator[Hit]:
     elif wanted == "fp16" and model in ("bf16", "fp32"):
         message = f"gradients of a model in {model} are sent in fp16, which ends at 65,504"
         yield Hit(path, message, 'Remove the key, or write "fp32"')
-
-
-@rule(
-    "immediate-update",
-    severity="warning",
-    bad={**ONE_SAMPLE, "bf16": {"enabled": True, "immediate_grad_update": True}, **_STAGE_2},
-    good={
-        **ONE_SAMPLE,
-        "bf16": {"enabled": True, "immediate_grad_update": True},
-        _TYPES: {"grad_accum_dtype": "fp32"},
-        ZERO: {"stage": 1},
-    },
-)
-def immediate_update(subject: Subject) -> Iterator[Hit]:
-    """'immediate_grad_update' where no optimizer reads it
-
-    It belongs to DeepSpeed's BF16_Optimizer, which is used in stage 1 with bf16,
-    `data_types.grad_accum_dtype` "fp32" and without offload, and for pipelines without ZeRO. Elsewhere
-    nothing reads it.
-
-    Source: `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`;
-    `deepspeed/runtime/bf16_optimizer.py`.
-    """
-    yield from unused_key(subject, ("bf16", "immediate_grad_update"))
-
-
-@rule(
-    "overflow-check",
-    severity="warning",
-    bad={**ONE_SAMPLE, "bf16": {"enabled": True, "check_grad_overflow": False}, ZERO: {"stage": 3}},
-    good={**_BF16, ZERO: {"stage": 3}},
-)
-def overflow_check(subject: Subject) -> Iterator[Hit]:
-    """An overflow check that this stage always makes
-
-    `"check_grad_overflow": false` lets stages 1 and 2 apply gradients that are infinite or NaN. Stage 0,
-    stage 3 and the optimizer that sums bf16 gradients in fp32 in stage 1 look at the norm in any case, and
-    skip the step.
-
-    Remove the key. In stages 1 and 2 remove it too, unless another part of the run handles such steps: one
-    NaN reaches every weight.
-
-    Source: `step` in `deepspeed/runtime/zero/stage3.py` and `stage_1_and_2.py`, in
-    `deepspeed/runtime/bf16_optimizer.py` and in `deepspeed/runtime/fp16/fused_optimizer.py`.
-    """
-    path = ("bf16", "check_grad_overflow")
-    if path in subject.unused:
-        message = f"'check_grad_overflow' {subject.unused[path].reason}"
-        yield Hit(path, message, "Remove the key", (Remove(path),))
-    elif subject.written_value(*path) is False and switch(subject, "bf16") and subject.stage in (1, 2):
-        message = "gradients that are infinite or NaN are applied to the weights"
-        yield Hit(path, message, "Remove the key, unless something else guards the weights", severity="info")
-
-
-@rule(
-    "bf16-accumulation",
-    severity="info",
-    bad={**_BF16, "gradient_accumulation_steps": 32, **_STAGE_2},
-    good={**_BF16, "gradient_accumulation_steps": 32, _TYPES: {"grad_accum_dtype": "fp32"}, **_STAGE_2},
-)
-def bf16_accumulation(subject: Subject) -> Iterator[Hit]:
-    """Many gradients accumulated in bf16
-
-    bfloat16 has 8 significant bits, so each addition rounds away what is below 1/256 of the sum. The more
-    micro-batches are summed, the more of each is lost.
-
-    Set `data_types.grad_accum_dtype` to "fp32". It costs 4 bytes per element of the gradients that a GPU
-    keeps: all of them in stage 1, its share in stages 2 and 3.
-
-    Source: `gradient_accumulation_dtype` in `deepspeed/runtime/zero/stage_1_and_2.py` and `stage3.py`.
-    """
-    steps = subject.value("gradient_accumulation_steps")
-    many = isinstance(steps, int) and steps >= 16
-    if not many or switch(subject, "bf16") is not True or subject.stage not in (1, 2, 3):
-        return
-    if subject.is_absent(_TYPES, "grad_accum_dtype") and subject.offloads_optimizer is False:
-        message = f"the gradients of {steps} micro-batches are summed in bf16, which has 8 significant bits"
-        hint = 'Add "data_types": {"grad_accum_dtype": "fp32"}'
-        yield Hit(("gradient_accumulation_steps",), message, hint)

@@ -9,7 +9,7 @@ from zerokit.config.conditions import LOSS_SCALING
 from zerokit.findings import Remove, Severity
 from zerokit.lint.examples import ONE_SAMPLE
 from zerokit.lint.number_formats import switch
-from zerokit.lint.rule import Hit, Rules, may_have_defect
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.releases.versions import NEWEST
 
@@ -118,27 +118,6 @@ def loss_scale_floor(subject: Subject) -> Iterator[Hit]:
         yield Hit(path, message, "Remove the key", (Remove(path),))
 
 
-@rule("static-loss-scale", severity="warning", bad=_fp16(loss_scale=1024), good=_fp16(loss_scale=0))
-def static_loss_scale(subject: Subject) -> Iterator[Hit]:
-    """A loss scale that does not adapt
-
-    A `loss_scale` above 0 stays what it is. Where gradients overflow under it, DeepSpeed skips the step and
-    tries the same scale on the next, for as long as the run lasts; where they have become small, they vanish.
-    People write such numbers against NaN in models that fp16 does not suit.
-
-    Write 0, which adapts the scale. If it falls to 1 and steps are still skipped, the model needs bf16.
-
-    Source: `dynamic_loss_scale` in `deepspeed/runtime/engine.py`; `LossScaler` in
-    `deepspeed/runtime/fp16/loss_scaler.py`.
-    """
-    scale = subject.value("fp16", "loss_scale")
-    if isinstance(scale, int | float) and scale > 0 and _may_be_on(subject):
-        path = ("fp16", "loss_scale")
-        what = "there is no loss scaling" if scale == 1 else f"the loss scale is always {scale:g}"
-        message = f"{what}, and steps that overflow are skipped without end"
-        yield Hit(path, message, "Write 0, which adapts the scale")
-
-
 @rule(
     "loss-scale-key",
     severity="warning",
@@ -187,30 +166,6 @@ def fp16_off(subject: Subject) -> Iterator[Hit]:
         yield Hit(("fp16",), message, "Remove the section, or enable it")
 
 
-@rule(
-    "fp16-auto-cast",
-    severity="warning",
-    bad={**ONE_SAMPLE, "bf16": {"enabled": True}, "fp16": {"enabled": False, "auto_cast": True}, **_STAGE_2},
-    good={**ONE_SAMPLE, "bf16": {"enabled": True}, **_STAGE_2},
-)
-def fp16_auto_cast(subject: Subject) -> Iterator[Hit]:
-    """Inputs cast to fp16 although fp16 is off
-
-    `fp16.auto_cast` acts by itself: DeepSpeed casts the floating-point inputs that the model is called with
-    to fp16 whether `fp16.enabled` is true or not. A model in bf16 or fp32 then stops at the first step:
-    "mat1 and mat2 must have the same dtype". Only arguments without a name are cast, so that token ids and
-    the inputs that the Trainer passes by name are not concerned.
-
-    Remove the key.
-
-    Source: `_forward_prologue` and `_cast_inputs_half` in `deepspeed/runtime/engine.py`.
-    """
-    path = ("fp16", "auto_cast")
-    if subject.value(*path) is True and switch(subject, "fp16") is False:
-        message = "'auto_cast' casts floating-point inputs to fp16 although fp16 is off"
-        yield Hit(path, message, "Remove the key", (Remove(path),))
-
-
 @rule("fp16-without-zero", bad={**_fp16(stage=0), **_ADAMW}, good={**_fp16(stage=1), **_ADAMW})
 def fp16_without_zero(subject: Subject) -> Iterator[Hit]:
     """fp16 without ZeRO: gradients are divided by a loss scale that was never applied
@@ -230,7 +185,10 @@ def fp16_without_zero(subject: Subject) -> Iterator[Hit]:
     """
     if subject.stage != 0 or switch(subject, "fp16") is not True:
         return
-    if not may_have_defect(subject, "stage0-fp16-unscaled"):
+    from zerokit.lint.defects import KNOWN_DEFECTS
+
+    version = subject.run.deepspeed_version
+    if version is not None and not KNOWN_DEFECTS["stage0-fp16-unscaled"].affects(version):
         return
     scale = subject.value("fp16", "loss_scale")
     if not isinstance(scale, int | float) or scale == 1:

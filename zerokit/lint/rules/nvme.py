@@ -9,7 +9,7 @@ from zerokit.config.conditions import FAST_INIT, NVME
 from zerokit.config.optimizers import optimizer_spec
 from zerokit.findings import Remove, SetValue, Severity
 from zerokit.lint.examples import Facts, llama_8b, zero
-from zerokit.lint.rule import Hit, Rules, unused_key
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.rules.offload import in_use
 from zerokit.lint.subject import Subject, nvme_buffers, offload_param_at_the_run
 from zerokit.resolving.nvme_buffers import NvmeBuffers
@@ -33,26 +33,6 @@ def _recomputes(subject: Subject) -> bool:
     recipe = subject.run.recipe
     given = subject.run.given if recipe is None else recipe.training
     return given.get("gradient_checkpointing") is True
-
-
-@rule(
-    "nvme-stage",
-    bad=zero(2, offload_optimizer=_NVME),
-    good=zero(3, offload_optimizer=_NVME),
-)
-def nvme_stage(subject: Subject) -> Iterator[Hit]:
-    """NVMe below stage 3
-
-    The optimizer of stages 1 and 2 only asks whether the device is something else than `none`, and then keeps
-    its states in the host's memory. `nvme` there means `cpu`: nothing is written to the drive, and the host
-    runs out of memory where the drive was to help.
-
-    Source: `DeepSpeedZeroOptimizer.__init__` in `deepspeed/runtime/zero/stage_1_and_2.py`.
-    """
-    section = subject.offload_optimizer
-    if subject.stage in (1, 2) and section is not None and section.device == "nvme":
-        message = f"NVMe offload needs ZeRO stage 3; in stage {subject.stage} DeepSpeed uses the CPU silently"
-        yield Hit((ZERO, "offload_optimizer", "device"), message, 'Use stage 3, or the device "cpu"')
 
 
 @rule(
@@ -127,47 +107,6 @@ def nvme_key(subject: Subject) -> Iterator[Hit]:
         nowhere = idle.acts.when is FAST_INIT and subject.value(*map(str, path[:-1]), "device") != "nvme"
         if idle.acts.when is NVME or nowhere:
             yield Hit(path, f"'{path[-1]}' {idle.reason}", "Remove the key", fix=(Remove(path),))
-
-
-@rule(
-    "aio-unused",
-    severity="warning",
-    bad={**zero(3, offload_optimizer={"device": "cpu"}), "aio": {"queue_depth": 32}},
-    good={**zero(3, offload_optimizer=_NVME), "aio": {"queue_depth": 32}},
-)
-def aio_unused(subject: Subject) -> Iterator[Hit]:
-    """'aio' options that nothing uses
-
-    The section `aio` is for tensors that are offloaded to NVMe, in stage 3, and for the fast writer of
-    checkpoints (`checkpoint.writer`).
-
-    Source: the uses of `aio_config` in `deepspeed/runtime/swap_tensor/` and
-    `deepspeed/runtime/model_checkpointing/writer_factory.py`.
-    """
-    if ("aio",) in subject.unused:
-        yield Hit(("aio",), f"'aio' {subject.unused['aio',].reason}", "Remove the section")
-
-
-@rule(
-    "fast-init",
-    severity="warning",
-    bad=zero(3, offload_optimizer={**_NVME, "fast_init": True}),
-    good=zero(3, offload_optimizer={**_NVME, "fast_init": True}, offload_param=_NVME),
-)
-def fast_init(subject: Subject) -> Iterator[Hit]:
-    """'fast_init' without parameters on NVMe
-
-    `fast_init` makes the optimizer's copies of parameters on NVMe straight from the parameters' files there.
-    It is asked only for parameters that are on NVMe themselves.
-
-    Source: `_create_fp32_partitions` in `deepspeed/runtime/zero/stage3.py`.
-    """
-    section = subject.offload_optimizer
-    if section is None or section.device != "nvme" or not section.fast_init:
-        return
-    needs = "use stage 3" if subject.stage in (1, 2) else "offload the parameters to NVMe"
-    hint = f"Remove the key, or {needs}"
-    yield from unused_key(subject, (ZERO, "offload_optimizer", "fast_init"), hint)
 
 
 @rule(

@@ -7,9 +7,19 @@ from typing import Any
 
 from zerokit.config.base import AUTO, ZERO
 from zerokit.findings import Edit, SetValue
-from zerokit.lint.examples import ONE_SAMPLE, zero
-from zerokit.lint.optimizer_facts import OPTIMIZER, optimizer_name, optimizer_type, spec
-from zerokit.lint.rule import Hit, Rules, unused_key
+from zerokit.lint.examples import ONE_SAMPLE
+from zerokit.lint.optimizer_facts import (
+    OPTIMIZER,
+    default_clipping,
+    optimizer_argument,
+    optimizer_name,
+    optimizer_params,
+    optimizer_type,
+    rate_of_schedule,
+    spec,
+    wraps_in_bf16_optimizer,
+)
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 
 rule = Rules("optimizer")
@@ -19,9 +29,6 @@ _UNTESTED = "zero_allow_untested_optimizer"
 def with_optimizer(kind: str, stage: int = 0, /, **params: Any) -> dict[str, Any]:
     """A config for an example."""
     return {**ONE_SAMPLE, "optimizer": {"type": kind, "params": params}, ZERO: {"stage": stage}}
-
-
-_LAMB_IN_BF16 = {**with_optimizer("Lamb", lr=1e-3), "bf16": {"enabled": True}}
 
 
 @rule(
@@ -50,27 +57,6 @@ def adam_is_adamw(subject: Subject) -> Iterator[Hit]:
         message = f"'Adam' applies 'weight_decay'{amount} as AdamW does, for 'adam_w_mode' is true by default"
         hint = 'Write "AdamW", or add "adam_w_mode": false to "params"'
         yield Hit(("optimizer", "type"), message, hint)
-
-
-@rule(
-    "adamw-mode",
-    severity="warning",
-    bad=with_optimizer("AdamW", lr=1e-4, adam_w_mode=False),
-    good=with_optimizer("Adam", lr=1e-4, adam_w_mode=False),
-)
-def adamw_mode(subject: Subject) -> Iterator[Hit]:
-    """'AdamW' with 'adam_w_mode' false
-
-    The key is read with the type `Adam` alone. With `AdamW` weight decay stays decoupled.
-
-    To get Adam with an L2 penalty, write the type `Adam` and keep the key; to get AdamW, remove the key.
-
-    Source: `_configure_basic_optimizer` in `deepspeed/runtime/engine.py`.
-    """
-    path = (*OPTIMIZER, "adam_w_mode")
-    if path in subject.unused:
-        message = f"'adam_w_mode' false {subject.unused[path].reason}"
-        yield Hit(path, message, 'Write the type "Adam", or remove the key')
 
 
 @rule(
@@ -149,108 +135,131 @@ def optimizer_step(subject: Subject) -> Iterator[Hit]:
 
 
 @rule(
-    "lamb-static-loss-scale",
-    stops=True,
-    bad={**_LAMB_IN_BF16, "fp16": {"enabled": False, "loss_scale": 128}},
-    good={**_LAMB_IN_BF16, "fp16": {"enabled": False, "loss_scale": 0}},
-)
-def lamb_static_loss_scale(subject: Subject) -> Iterator[Hit]:
-    """Lamb with a fixed loss scale
-
-    DeepSpeed runs Lamb with a loss scale that adapts, and with no other: any `fp16.loss_scale` but 0 stops
-    the run when it starts, even if fp16 is not enabled.
-
-    Source: `_do_sanity_check` in `deepspeed/runtime/engine.py`.
-    """
-    path = ("fp16", "loss_scale")
-    scale = subject.value(*path)
-    if optimizer_name(subject) == "lamb" and scale:
-        message = f"'Lamb' needs a loss scale that adapts, and 'loss_scale' is fixed at {scale:g}"
-        yield Hit(path, message, "Set it to 0, or remove it", (SetValue(path, 0),))
-
-
-@rule(
-    "legacy-fusion",
+    "learning-rate",
     severity="warning",
-    bad={**with_optimizer("AdamW", 2), "optimizer": {"type": "AdamW", "legacy_fusion": True}},
-    good={**with_optimizer("AdamW", 2), "optimizer": {"type": "AdamW"}},
+    bad=with_optimizer("AdamW", lr=1000),
+    good=with_optimizer("AdamW", lr=1e-4),
 )
-def legacy_fusion(subject: Subject) -> Iterator[Hit]:
-    """'legacy_fusion' without effect
+def learning_rate(subject: Subject) -> Iterator[Hit]:
+    """An implausible learning rate
 
-    The key chooses an older step of the optimizer that holds fp32 copies of 16-bit weights without ZeRO. It
-    is read in stage 0, with fp16 or bf16, for DeepSpeed's Adam and AdamW on the GPU.
+    DeepSpeed takes any number. One above 1 makes optimizers of Adam's kind leap farther than weights are
+    large; with 1000 the loss is 2e14 after three steps. With 0, and no schedule that sets another, nothing
+    is learned.
 
-    Source: `_configure_fp16_optimizer` in `deepspeed/runtime/engine.py`.
+    Source: DeepSpeed checks no learning rate; measured with DeepSpeed 0.19.8.
     """
-    yield from unused_key(subject, ("optimizer", "legacy_fusion"))
-
-
-@rule(
-    "script-optimizer",
-    severity="info",
-    bad=zero(2),
-    good={**with_optimizer("AdamW", 2, lr=1e-4), ZERO: {"stage": 2}},
-)
-def script_optimizer(subject: Subject) -> Iterator[Hit]:
-    """No optimizer in the file
-
-    The script must then pass one to `deepspeed.initialize`; the Trainer and scripts of accelerate do.
-    Without either, stages 1 and 2 stop when training starts, and stage 0 with an assertion that has no text,
-    at the first step. Stage 3 treats it as a run without training.
-
-    Source: `_configure_zero_optimizer` in `deepspeed/runtime/engine.py`, `get_grads_for_norm` in
-    `deepspeed/runtime/bf16_optimizer.py`.
-    """
-    asked = subject.may_be_plain and subject.is_absent("optimizer")
-    offloaded = subject.run.target == "deepspeed" and subject.offloads_optimizer
-    if asked and not offloaded and subject.stage in (0, 1, 2):
-        message = "no 'optimizer' is given, so the script must pass one to deepspeed.initialize"
-        yield Hit((), message, 'Add "optimizer", unless the script makes one')
-
-
-@rule(
-    "decay-everything",
-    severity="info",
-    bad=with_optimizer("AdamW", 2, lr="auto", weight_decay=0.1),
-    good=zero(2),
-    given={"target": "trainer"},
-)
-def decay_everything(subject: Subject) -> Iterator[Hit]:
-    """Weight decay on biases and norms too
-
-    Left to itself the Trainer makes two groups of parameters, and spares biases and the weights of norms
-    from weight decay. With an optimizer in the file it hands DeepSpeed one list of all parameters, so that
-    all of them decay.
-
-    Leave `optimizer` out of the file and name it with `optim`, if the difference matters.
-
-    Source: `deepspeed_init` and `deepspeed_optim_sched` in transformers `integrations/deepspeed.py`,
-    `get_decay_parameter_names` in its `trainer.py`.
-    """
-    decay = subject.written_value(*OPTIMIZER, "weight_decay")
-    if subject.run.target == "trainer" and optimizer_name(subject) is not None and decay:
-        message = "with an optimizer in the file, 'weight_decay' acts on biases and norms too"
-        hint = "Leave 'optimizer' to the Trainer, which spares them"
-        yield Hit((*OPTIMIZER, "weight_decay"), message, hint)
-
-
-@rule("clipping-default", severity="info", bad=zero(2), good={**zero(2), "gradient_clipping": 1.0})
-def clipping_default(subject: Subject) -> Iterator[Hit]:
-    """Gradient clipping by default
-
-    Since DeepSpeed 0.19.3 an absent `gradient_clipping` means 1.0; before it meant 0, no clipping. The same
-    file trains differently after an upgrade, and differently from the run that it is to repeat.
-
-    Write the number that is meant; 0 switches clipping off.
-
-    Source: `GRADIENT_CLIPPING_DEFAULT` in `deepspeed/runtime/constants.py`.
-    """
-    if not subject.may_be_plain or subject.run.deepspeed_version is not None:
+    optimizer = spec(subject)
+    if optimizer is None:
         return
-    if subject.stage == 3 and subject.is_absent("optimizer"):
-        return  # perhaps a run without training
-    norm = subject.value(ZERO, "compute_grad_norm")
-    if subject.is_absent("gradient_clipping") and norm is not False:
-        message = "'gradient_clipping' is absent: DeepSpeed clips at 1.0 since 0.19.3, and did not before"
-        yield Hit((), message, 'Add "gradient_clipping": 1.0, or 0 for none')
+    for key in ("lr", "muon_lr", "adam_lr"):
+        if not subject.is_set(*OPTIMIZER, key):
+            continue
+        rate, path = optimizer_argument(subject, key), (*OPTIMIZER, key)
+        if not isinstance(rate, int | float):
+            continue
+        if rate > optimizer.largest_rate:
+            message = f"'{key}' is {rate:g}, far beyond what '{optimizer_type(subject)}' can use"
+            yield Hit(path, message, "Write a rate such as 1e-4")
+        elif rate == 0 and rate_of_schedule(subject) is None and not subject.is_uncertain("scheduler"):
+            message = f"'{key}' is 0 and no schedule sets another rate, so that nothing is learned"
+            yield Hit(path, message, "Write a rate such as 1e-4")
+
+
+@rule(
+    "default-learning-rate",
+    severity="warning",
+    bad=with_optimizer("AdamW", weight_decay=0.1),
+    good=with_optimizer("AdamW", lr=2e-5, weight_decay=0.1),
+)
+def default_learning_rate(subject: Subject) -> Iterator[Hit]:
+    """An optimizer without a learning rate
+
+    Without `lr` the class's own default holds, 0.001 for Adam: some fifty times what fine-tuning a large
+    model takes. Under the Trainer, `learning_rate` is not used either: it replaces "auto" and is compared
+    with a number, but nothing happens to a key that is absent.
+
+    Source: the constructors named in `_configure_basic_optimizer` in `deepspeed/runtime/engine.py`;
+    `fill_match` in transformers `integrations/deepspeed.py`.
+    """
+    optimizer, params = spec(subject), optimizer_params(subject)
+    if optimizer is None or optimizer.step_fails or params is None or subject.is_uncertain("scheduler"):
+        return
+    is_muon = optimizer.name == "Muon"
+    keys = ("muon_lr", "adam_lr", "lr") if is_muon else ("lr",)
+    if not all(subject.is_absent(*OPTIMIZER, key) for key in keys) or rate_of_schedule(subject) is not None:
+        return
+    default = params.get("lr")
+    if default is None and not is_muon:
+        return  # the constructors of the library mup have none
+    rate = "0.02 for matrices and 0.0003 for the rest" if is_muon else f"{default:g}"
+    message = f"'lr' is absent, so '{optimizer_type(subject)}' runs with its default, {rate}"
+    hint = 'Add "lr" to "params"'
+    if subject.run.target == "trainer":
+        message += ", whatever the Trainer's learning_rate says"
+        hint = 'Add "lr": "auto" to "params"'
+    place = OPTIMIZER if subject.is_set(*OPTIMIZER) else ("optimizer",)
+    yield Hit(place, message, hint)
+
+
+@rule(
+    "betas-order",
+    severity="warning",
+    bad=with_optimizer("AdamW", lr=1e-4, betas=[0.999, 0.9]),
+    good=with_optimizer("AdamW", lr=1e-4, betas=[0.9, 0.999]),
+)
+def betas_order(subject: Subject) -> Iterator[Hit]:
+    """Betas in the wrong order
+
+    The first of `betas` is for the average of the gradient, the second for that of its square, which is
+    meant to change more slowly. The other way round Adam need not converge: a large gradient moves the
+    weights for many steps after its square has been forgotten.
+
+    Source: Kingma and Ba, "Adam", whose proof needs the first to be below the root of the second.
+    """
+    betas = optimizer_argument(subject, "betas")
+    if optimizer_name(subject) is not None and isinstance(betas, list) and betas[0] > betas[1]:
+        message = f"'betas' are {betas}: the first, for the gradient, is larger than the second"
+        yield Hit((*OPTIMIZER, "betas"), message, "Swap them")
+
+
+def _muon(stage: int, /, *, zero: dict[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
+    """A config for an example."""
+    params = keys.pop("params", {"muon_lr": 0.02, "adam_lr": 3e-4})
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_clipping": 0.0,
+        **keys,
+        "optimizer": {"type": "Muon", "params": params},
+        ZERO: {"stage": stage, **(zero or {})},
+    }
+
+
+@rule("muon-clipping", severity="warning", bad=_muon(2, gradient_clipping=1.0), good=_muon(2))
+def muon_clipping(subject: Subject) -> Iterator[Hit]:
+    """Gradient clipping that cuts Muon's updates
+
+    Under ZeRO the gradients are made into Muon's updates before their norm is taken, so that
+    `gradient_clipping` bounds the updates. The update of a matrix is orthogonal: its norm is the root of its
+    smaller side, whatever the gradient. For 200 matrices of 4096 x 4096 the norm is about 900 at every step,
+    and clipping at 1.0 divides the learning rate of Muon's half by as much. The default is 1.0 since
+    DeepSpeed 0.19.3.
+
+    Without ZeRO, and with the optimizer that stage 1 has for bf16 with gradients in fp32, clipping comes
+    first and does no harm.
+
+    Source: `get_flat_partition` and `step` in `deepspeed/runtime/zero/stage_1_and_2.py`,
+    `_apply_muon_to_accumulated_grads` in `deepspeed/runtime/zero/stage3.py`; measured with DeepSpeed 0.19.8.
+    """
+    clipping = subject.value("gradient_clipping")
+    if optimizer_name(subject) != "muon" or subject.stage not in (1, 2, 3) or not clipping:
+        return
+    set_ = subject.is_set("gradient_clipping")
+    if wraps_in_bf16_optimizer(subject) or not (set_ or default_clipping(subject)):
+        return
+    by_default = "" if set_ else ", its default,"
+    message = (
+        f"'gradient_clipping' {clipping:g}{by_default} cuts Muon's updates under ZeRO, not the gradients"
+    )
+    place: tuple[str, ...] = ("gradient_clipping",) if set_ else ("optimizer",)
+    yield Hit(place, message, 'Set "gradient_clipping" to 0')

@@ -17,13 +17,12 @@ from zerokit.lint.optimizer_facts import (
     spec,
     torch_adam,
 )
-from zerokit.lint.rule import Hit, Rules, unused_key
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 
 rule = Rules("optimizer")
 _CPU: Mapping[str, Any] = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
 _MASTERS = {"enabled": True, "bf16_master_weights_and_grads": True}
-_STATES_TOO = {**_MASTERS, "bf16_optimizer_states": True}
 _FORCE = "zero_force_ds_cpu_optimizer"
 
 _CHANGES_RESULTS = frozenset({"lr_decay", "initial_accumulator_value", "maximize"})
@@ -96,26 +95,6 @@ def slow_host_optimizer(subject: Subject) -> Iterator[Hit]:
 
 
 @rule(
-    "lamb-offload",
-    stops=True,
-    bad={**_offloaded("Lamb", lr=1e-3), "zero_allow_untested_optimizer": True},
-    good=_offloaded("AdamW", lr=1e-4),
-)
-def lamb_offload(subject: Subject) -> Iterator[Hit]:
-    """Lamb with optimizer offload
-
-    DeepSpeed's Lamb is a CUDA kernel. Offload leaves its weights and states in host memory, where the kernel
-    cannot read them, so that the first step fails.
-
-    Source: `FusedLamb.step` in `deepspeed/ops/lamb/fused_lamb.py`, which calls
-    `csrc/lamb/fused_lamb_cuda.cpp`: "must be a CUDA tensor".
-    """
-    if optimizer_name(subject) == "lamb" and subject.offloads_optimizer and subject.stage in (1, 2, 3):
-        message = "'Lamb' has no code for the host, to which its states are offloaded"
-        yield Hit(("optimizer", "type"), message, "Use AdamW, or do not offload the optimizer")
-
-
-@rule(
     "masters-optimizer",
     stops=True,
     bad={**_offloaded("Lion", lr=1e-4), "bf16": _MASTERS},
@@ -141,53 +120,3 @@ def masters_optimizer(subject: Subject) -> Iterator[Hit]:
             kind = "PyTorch's AdamW" if torch_adam(subject) else f"'{optimizer_type(subject)}'"
             message = f"'{path[1]}' with offload needs DeepSpeed's Adam or AdamW, not {kind}"
             yield Hit(path, message, "Use AdamW without 'torch_adam', or remove the key")
-
-
-@rule(
-    "optimizer-states-dtype",
-    severity="warning",
-    bad={**_offloaded("AdamW", lr=1e-4, fp32_optimizer_states=True), "bf16": _STATES_TOO},
-    good={**_offloaded("AdamW", lr=1e-4), "bf16": _STATES_TOO},
-)
-def optimizer_states_dtype(subject: Subject) -> Iterator[Hit]:
-    """Optimizer states requested in fp32 and in bf16
-
-    With `bf16.bf16_optimizer_states` an offloaded Adam keeps its averages in bf16, and a
-    `fp32_optimizer_states` of true is overridden with no more than a line in the log.
-
-    Source: `get_optimizer_configuration` in `deepspeed/runtime/engine.py`.
-    """
-    if subject.offloads_optimizer:
-        path = (*OPTIMIZER, "fp32_optimizer_states")
-        yield from unused_key(subject, path, "Remove one of the two", removable=False)
-
-
-@rule(
-    "script-optimizer-offload",
-    severity="warning",
-    bad={**ONE_SAMPLE, ZERO: _CPU},
-    good=_offloaded("AdamW", lr=1e-4),
-    given={"target": "deepspeed"},
-)
-def script_optimizer_offload(subject: Subject) -> Iterator[Hit]:
-    """Optimizer offload with an optimizer made by the script
-
-    DeepSpeed then takes `DeepSpeedCPUAdam` and `DeepSpeedCPULion` and refuses every other, PyTorch's AdamW
-    too, once the model is loaded. `zero_force_ds_cpu_optimizer` false allows others, which run PyTorch's
-    slower code on the host. (accelerate, and with it the Trainer, puts DeepSpeed's class in place by itself.)
-
-    Put the optimizer into the file, or make a `deepspeed.ops.adam.DeepSpeedCPUAdam` in the script.
-
-    Source: `_configure_optimizer` in `deepspeed/runtime/engine.py`.
-    """
-    if (
-        subject.run.target != "deepspeed"
-        or not subject.is_absent("optimizer")
-        or subject.stage not in (1, 2, 3)
-    ):
-        return
-    if subject.offloads_optimizer and subject.value(_FORCE) is True:
-        message = "offload without 'optimizer' refuses a script's own, unless it is DeepSpeed's for the CPU"
-        place = (ZERO, "offload_optimizer") if subject.is_set(ZERO, "offload_optimizer") else (ZERO,)
-        hint = 'Add "optimizer", or use deepspeed.ops.adam.DeepSpeedCPUAdam in the script'
-        yield Hit(place, message, hint)

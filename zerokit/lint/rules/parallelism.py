@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from zerokit.config.base import ZERO
+from zerokit.config.expert_parallel import ExpertParallel
 from zerokit.findings import Remove
-from zerokit.lint.examples import Facts, llama_8b, zero
-from zerokit.lint.rule import Hit, Rules, unused_key
+from zerokit.lint.examples import Facts, llama_8b, mixture_of_experts, zero
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.units import quantity
 
@@ -45,47 +48,6 @@ def sequence_parallel_size(subject: Subject) -> Iterator[Hit]:
         product = f"'data_parallel_size' {data} x 'sequence_parallel_size' {sequence}"
         message = f"{product} is not {quantity(gpus, 'GPU')}"
         yield Hit(("data_parallel_size",), message, f"Write {gpus // sequence}")
-
-
-@rule(
-    "data-parallel-size",
-    severity="warning",
-    bad={**zero(1), "data_parallel_size": 4},
-    good={**zero(1), "data_parallel_size": 4, "sequence_parallel_size": 2},
-)
-def data_parallel_size(subject: Subject) -> Iterator[Hit]:
-    """'data_parallel_size' without 'sequence_parallel_size'
-
-    The key is read together with `sequence_parallel_size` only, to lay out the ranks of both. By itself it
-    changes nothing: all GPUs are data-parallel ranks.
-
-    Source: `initialize` in `deepspeed/__init__.py`.
-    """
-    yield from unused_key(subject, ("data_parallel_size",))
-
-
-@rule(
-    "tensor-parallel-size",
-    stops=True,
-    bad={**zero(1), "tensor_parallel": {"autotp_size": 3}},
-    good={**zero(1), "tensor_parallel": {"autotp_size": 4}},
-    given={"num_gpus": 8},
-    needs=("num_gpus",),
-)
-def tensor_parallel_size(subject: Subject) -> Iterator[Hit]:
-    """A tensor-parallel size that does not divide the number of GPUs
-
-    `tensor_parallel.autotp_size` ranks hold one copy of the model between them, so it has to divide the
-    number of GPUs. Otherwise DeepSpeed cannot lay out the ranks and stops when training starts, in some cases
-    with an assertion that has no text.
-
-    Source: `_init_tp_mesh_device` in `deepspeed/utils/groups.py`.
-    """
-    size, gpus = subject.value("tensor_parallel", "autotp_size"), subject.cluster.num_gpus
-    if isinstance(size, int) and size > 1 and gpus is not None and gpus % size:
-        message = f"'autotp_size' {size} does not divide {quantity(gpus, 'GPU')}"
-        hint = f"Choose a divisor of {gpus}, or another number of GPUs"
-        yield Hit(("tensor_parallel", "autotp_size"), message, hint)
 
 
 @rule(
@@ -138,64 +100,142 @@ def tensor_parallel_heads(subject: Subject) -> Iterator[Hit]:
         yield Hit(("tensor_parallel", "autotp_size"), message, f"Use at most {heads}")
 
 
-@rule(
-    "pipeline-section",
-    severity="warning",
-    bad={**zero(3), "pipeline": {"activation_checkpoint_interval": 1}},
-    good={**zero(1), "pipeline": {"activation_checkpoint_interval": 1}},
-)
-def pipeline_section(subject: Subject) -> Iterator[Hit]:
-    """Pipeline options without a pipeline
-
-    The section `pipeline` is read by the engine of a model that the script made a `PipelineModule`. That
-    engine refuses ZeRO stages 2 and 3, because they divide gradients while a pipeline still adds to them. In
-    any other engine, which includes the Trainer's and accelerate's, the section does nothing.
-
-    Source: `PipelineEngine.__init__` in `deepspeed/runtime/pipe/engine.py`.
-    """
-    idle = subject.unused.get(("pipeline",))
-    if idle is not None:
-        hint = "Use stage 1, or remove the section" if idle.by_stage else "Remove the section"
-        yield Hit(("pipeline",), f"'pipeline' {idle.reason}", hint)
+_HPZ = (ZERO, "zero_hpz_partition_size")
+_QGZ = (ZERO, "zero_quantized_gradients")
 
 
 @rule(
-    "hybrid-engine-size",
-    bad={**zero(3), "hybrid_engine": {"enabled": True, "inference_tp_size": 3}},
-    good={**zero(3), "hybrid_engine": {"enabled": True, "inference_tp_size": 4}},
-    given={"num_gpus": 8},
+    "hpz-divides",
+    stops=True,
+    bad=zero(3, zero_hpz_partition_size=3),
+    good=zero(3, zero_hpz_partition_size=8),
+    given={"num_gpus": 16},
     needs=("num_gpus",),
 )
-def hybrid_engine_size(subject: Subject) -> Iterator[Hit]:
-    """A hybrid-engine size that does not divide the number of GPUs
+def hpz_divides(subject: Subject) -> Iterator[Hit]:
+    """A secondary partition size that does not divide the number of GPUs
 
-    For generation the hybrid engine puts ranks into groups of `inference_tp_size`. Ranks that are left over
-    are in no group, and generation fails on them while the others wait.
+    `zero_hpz_partition_size` GPUs share a second copy of the parameters. DeepSpeed asserts that it divides
+    the number of GPUs, when training starts. A size above that number becomes that number.
 
-    Source: `create_inference_module` in `deepspeed/runtime/hybrid_engine.py`.
+    Source: `_create_zero_param_parallel_group` in `deepspeed/utils/groups.py`.
     """
-    size, gpus = subject.value("hybrid_engine", "inference_tp_size"), subject.cluster.num_gpus
-    if subject.value("hybrid_engine", "enabled") is not True or not isinstance(size, int):
+    size, gpus = subject.zero.zero_hpz_partition_size, subject.cluster.num_gpus
+    if subject.stage != 3 or gpus is None or size <= 1:
         return
-    if gpus is not None and size > 1 and gpus % size:
-        message = f"'inference_tp_size' {size} does not divide {quantity(gpus, 'GPU')}"
-        yield Hit(("hybrid_engine", "inference_tp_size"), message, f"Choose a divisor of {gpus}")
+    if size > gpus:
+        message = (
+            f"'zero_hpz_partition_size' {size} is more than {quantity(gpus, 'GPU')}, so it becomes {gpus}"
+        )
+        yield Hit(_HPZ, message, "Use the number of GPUs of a node", (), "warning")
+    elif gpus % size:
+        message = f"'zero_hpz_partition_size' {size} does not divide {quantity(gpus, 'GPU')}"
+        yield Hit(_HPZ, message, "Use the number of GPUs of a node")
 
 
 @rule(
-    "hybrid-engine-off",
+    "hpz-node",
     severity="warning",
-    bad={**zero(3), "hybrid_engine": {"max_out_tokens": 1024}},
-    good={**zero(3), "hybrid_engine": {"enabled": True, "max_out_tokens": 1024}},
+    bad=zero(3, zero_hpz_partition_size=16),
+    good=zero(3, zero_hpz_partition_size=8),
+    given={"num_gpus": 32, "gpus_per_node": 8},
+    needs=("num_gpus",),
 )
-def hybrid_engine_off(subject: Subject) -> Iterator[Hit]:
-    """Options of a hybrid engine that is off
+def hpz_node(subject: Subject) -> Iterator[Hit]:
+    """A secondary partition (hpZ) without a benefit
 
-    The hybrid engine is off unless `enabled` is true. The section alone does not switch it on, and its other
-    keys do nothing.
+    The second copy of the parameters is there so that the backward pass gathers them inside a node, over
+    NVLink rather than over the network. Groups larger than a node gather over the network again, and on a
+    single node the second copy saves no network and costs memory: a second share of the model on each GPU.
 
-    Source: `HybridEngineConfig` in `deepspeed/runtime/config.py`; `initialize` in `deepspeed/__init__.py`.
+    Set it to the number of GPUs of a node, and leave it out on a single node.
+
+    Source: `_partition_param_sec` in `deepspeed/runtime/zero/partition_parameters.py`; the ZeRO++ paper,
+    section 3.2.
     """
-    if any(path[0] == "hybrid_engine" for path in subject.unused):
-        message = "'hybrid_engine' is off without \"enabled\": true, and its other keys do nothing"
-        yield Hit(("hybrid_engine",), message, 'Add "enabled": true, or remove the section')
+    size, gpus, node = (
+        subject.zero.zero_hpz_partition_size,
+        subject.cluster.num_gpus,
+        subject.cluster.gpus_per_node,
+    )
+    if subject.stage != 3 or gpus is None or not 1 < size <= gpus or gpus % size:
+        return
+    if size == gpus:
+        message = f"a second copy divided among all {gpus} GPUs, as the first is, spares nothing"
+        yield Hit(_HPZ, message, "Remove the key", fix=(Remove(_HPZ),))
+    elif gpus <= node:
+        message = f"a second copy of the parameters spares nothing on one node of {gpus} GPUs"
+        yield Hit(_HPZ, message, f"Remove the key; if nodes have {size} GPUs, say --gpus-per-node {size}")
+    elif size > node:
+        message = f"groups of {size} GPUs span nodes of {node}, so parameters still cross the network"
+        yield Hit(_HPZ, message, f'Set "zero_hpz_partition_size" to {node}')
+
+
+@rule(
+    "quantized-gradients-node",
+    severity="warning",
+    bad=zero(3, zero_quantized_gradients=True),
+    good=zero(3),
+    given={"num_gpus": 8, "gpus_per_node": 8},
+    needs=("num_gpus",),
+)
+def quantized_gradients_node(subject: Subject) -> Iterator[Hit]:
+    """Quantized gradients on a single node
+
+    DeepSpeed reduces gradients in 4 bits only if the run has more than one node. On one node it uses the
+    ordinary reduce-scatter and reports nothing. On several it counts as many GPUs for each as this process
+    sees, and fails if they do not come out even.
+
+    Source: `__avg_scatter_grads` in `deepspeed/runtime/zero/stage3.py`; `_get_local_all_to_all_group` in
+    `deepspeed/utils/groups.py`.
+    """
+    gpus, node = subject.cluster.num_gpus, subject.cluster.gpus_per_node
+    if subject.stage != 3 or not subject.zero.zero_quantized_gradients or gpus is None:
+        return
+    if gpus <= node:
+        message = f"on one node of {quantity(gpus, 'GPU')} gradients are not quantised"
+        yield Hit(_QGZ, message, "Remove the key; if nodes have fewer GPUs, say --gpus-per-node")
+    elif gpus % node:
+        message = f"quantised gradients need full nodes: {gpus} GPUs are no multiple of {node} per node"
+        yield Hit(_QGZ, message, f"Use a multiple of {node} GPUs, or remove the key")
+
+
+_SECTION = ("expert_parallel",)
+
+
+def _with(**keys: Any) -> dict[str, Any]:
+    return {**zero(1), "expert_parallel": {"enabled": True, **keys}}
+
+
+def _enabled(subject: Subject) -> ExpertParallel | None:
+    section = subject.config.expert_parallel
+    return section if section is not None and section.enabled else None
+
+
+@rule(
+    "expert-parallel-experts",
+    stops=True,
+    bad=_with(autoep_size=3),
+    good=_with(autoep_size=8),
+    given=Facts(model=mixture_of_experts),
+    needs=("model",),
+)
+def expert_parallel_experts(subject: Subject) -> Iterator[Hit]:
+    """An expert-parallel size that does not divide the number of experts
+
+    Each rank holds equally many whole experts, so `autoep_size` has to divide their number. DeepSpeed refuses
+    it otherwise once it has inspected the model's layers. A dense model has none to divide.
+
+    Source: `validate_autoep_post_detection` in `deepspeed/module_inject/auto_ep_config.py`.
+    """
+    section, model = _enabled(subject), subject.run.model
+    if section is None or model is None:
+        return
+    if model.experts is None:
+        message = f"'expert_parallel' is enabled, and '{model.model_type}' has no experts"
+        yield Hit(_SECTION, message, "Remove the section", (), "warning")
+        return
+    experts = model.experts.num_experts
+    if experts % section.autoep_size:
+        message = f"'autoep_size' {section.autoep_size} does not divide the model's {experts} experts"
+        yield Hit((*_SECTION, "autoep_size"), message, f"Choose a divisor of {experts}")

@@ -9,14 +9,14 @@ from zerokit.config.base import AUTO, ZERO, is_comment
 from zerokit.config.normal_form import refused_together
 from zerokit.config.scheduler import TORCH_SCHEDULERS
 from zerokit.findings import SetValue
-from zerokit.lint.examples import ONE_SAMPLE, Facts, llama_8b
-from zerokit.lint.number_formats import switch
+from zerokit.lint.examples import ONE_SAMPLE, zero
+from zerokit.lint.number_formats import format_at, switch
+from zerokit.lint.optimizer_facts import default_clipping
 from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 
 rule = Rules("precision")
 _BF16 = {**ONE_SAMPLE, "bf16": {"enabled": True}}
-_FP16 = {**ONE_SAMPLE, "fp16": {"enabled": True}}
 _STAGE_2 = {ZERO: {"stage": 2}}
 _CPU = {ZERO: {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
 _SWITCHES: tuple[Literal["bf16", "fp16"], ...] = ("bf16", "fp16")
@@ -107,42 +107,6 @@ def fp32_training(subject: Subject) -> Iterator[Hit]:
         yield Hit((), message, hint)
 
 
-@rule(
-    "precision-option",
-    stops=True,
-    bad={**ONE_SAMPLE, "bf16": {"enabled": True, "bf16_optimizer_states": True}, ZERO: {"stage": 1}},
-    good={
-        **ONE_SAMPLE,
-        "bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True},
-        ZERO: {"stage": 1},
-    },
-)
-def precision_option(subject: Subject) -> Iterator[Hit]:
-    """16-bit master weights or states that DeepSpeed refuses
-
-    - `bf16_master_weights_and_grads`, `bf16_optimizer_states` and `fp16_master_weights_and_grads` need ZeRO
-      stage 1, 2 or 3.
-    - `bf16_optimizer_states` needs `bf16_master_weights_and_grads`.
-    - Master weights are in bf16 or in fp16, not in both.
-
-    The keys count even where `enabled` of their section is false.
-
-    Source: `_do_error_check` in `deepspeed/runtime/config.py`; `_configure_master_weights` in
-    `deepspeed/runtime/base_optimizer.py`.
-    """
-    given = [path for path in _MASTERS if subject.value(*path) is True]
-    for path in given:
-        if subject.stage == 0:
-            message = f"'{path[-1]}' needs ZeRO stage 1, 2 or 3, not 0"
-            yield Hit(path, message, "Raise the stage or remove the key")
-    states, masters = _MASTERS[1], _MASTERS[0]
-    if states in given and subject.value(*masters) is False:
-        yield Hit(states, f"'{states[-1]}' needs '{masters[-1]}'", "Enable both or none")
-    if masters in given and _MASTERS[2] in given and subject.stage != 0:
-        message = "master weights are requested in bf16 and in fp16"
-        yield Hit(_MASTERS[2], message, "Remove one of the two keys")
-
-
 _MASTERS = (
     ("bf16", "bf16_master_weights_and_grads"),
     ("bf16", "bf16_optimizer_states"),
@@ -150,85 +114,82 @@ _MASTERS = (
 )
 
 
+_AUTOCAST = "torch_autocast"
+_IN_BF16 = {_AUTOCAST: {"enabled": True, "dtype": "bfloat16"}}
+_IN_FP16 = {_AUTOCAST: {"enabled": True, "dtype": "float16"}}
+
+
+def _is_on(subject: Subject) -> bool:
+    return subject.value(_AUTOCAST, "enabled") is True
+
+
 @rule(
-    "masters-without-offload",
+    "autocast-and-precision",
     stops=True,
-    bad={**ONE_SAMPLE, "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}, **_STAGE_2},
-    good={**ONE_SAMPLE, "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}, **_CPU},
+    severity="warning",
+    bad={**zero(1), "bf16": {"enabled": True}, **_IN_BF16},
+    good={**zero(1), "bf16": {"enabled": False}, **_IN_BF16},
 )
-def masters_without_offload(subject: Subject) -> Iterator[Hit]:
-    """16-bit master weights without optimizer offload
+def autocast_and_precision(subject: Subject) -> Iterator[Hit]:
+    """Autocast together with bf16 or fp16
 
-    Master weights in bf16 or fp16 go with DeepSpeed's Adam for the CPU, which keeps its averages in fp32, so
-    they need `offload_optimizer`. DeepSpeed asserts it once the model is loaded. bf16 alone has a form
-    without offload: with `bf16_optimizer_states` everything stays on the GPU in bf16.
+    `torch_autocast` keeps the weights in fp32 and casts them as they are used; `bf16` and `fp16` make the
+    weights 16-bit ones. DeepSpeed takes both together, and then there is nothing left for autocast to spare.
 
-    Add `offload_optimizer` with device `cpu`, or set `bf16_optimizer_states` too.
+    With a `dtype` of float16 it does harm. In stage 0 the first step fails: "No inf checks were recorded for
+    this optimizer". In ZeRO with `fp16` gradients are scaled once and divided twice, by 65,536 each time, so
+    that weights hardly change.
 
-    Source: `_configure_master_weights` in `deepspeed/runtime/base_optimizer.py`, and `_enforce_cpu_offload`
-    in `deepspeed/runtime/zero/stage_1_and_2.py`.
+    Keep one of the two: `bf16` for the least memory, `torch_autocast` where fp32 weights are wanted.
+
+    Source: `_take_model_step` in `deepspeed/runtime/engine.py`; `scale_if_loss` in
+    `deepspeed/runtime/base_optimizer.py` and `_optimizer_step` in `deepspeed/runtime/zero/stage_1_and_2.py`.
     """
-    if subject.stage not in (1, 2, 3) or subject.offloads_optimizer is not False:
+    section = next(
+        (name for name in ("bf16", "fp16") if subject.written_value(name, "enabled") is True), None
+    )
+    if section is None or not _is_on(subject):
         return
-    for section, path in (("bf16", _MASTERS[0]), ("fp16", _MASTERS[2])):
-        if subject.value(*path) is not True:
-            continue
-        if section == "bf16" and subject.value(*_MASTERS[1]) is not False:
-            continue
-        hint = f'Add "offload_optimizer": {{"device": "cpu"}} to \'{ZERO}\''
-        if section == "bf16":
-            hint += ', or set "bf16_optimizer_states" to true'
-        message = f"'{path[-1]}' needs the optimizer on the CPU, and 'offload_optimizer' is off"
+    path = (_AUTOCAST, "enabled")
+    hint = f"Remove 'torch_autocast', or set 'enabled' of '{section}' to false"
+    in_fp16 = format_at(subject, _AUTOCAST, "dtype") == "fp16"
+    if in_fp16 and subject.stage == 0:
+        message = f"autocast in float16 with '{section}' fails at the first step in stage 0"
+        yield Hit(path, message, hint, severity="error")
+    elif in_fp16 and section == "fp16" and subject.stage in (1, 2, 3):
+        message = "with 'fp16' and autocast in float16 gradients are divided by the loss scale twice"
+        yield Hit(path, message, hint, severity="error", stops=False)
+    else:
+        message = f"'{section}' makes the weights 16-bit ones, which leaves nothing for autocast to do"
         yield Hit(path, message, hint)
 
 
 @rule(
-    "fp16-on-bf16-model",
-    severity="warning",
-    bad={**_FP16, **_STAGE_2},
-    good={**_BF16, **_STAGE_2},
-    given=Facts(model=llama_8b),
-    needs=("model",),
+    "autocast-clipping",
+    bad={**zero(1), **_IN_FP16, "gradient_clipping": 1.0},
+    good={**zero(1), **_IN_FP16, "gradient_clipping": 0.0},
 )
-def fp16_on_bf16_model(subject: Subject) -> Iterator[Hit]:
-    """fp16 for a model that was trained in bf16
+def autocast_clipping(subject: Subject) -> Iterator[Hit]:
+    """Gradients clipped while they are still scaled
 
-    float16 ends at 65,504. Models that were trained in bfloat16 have activations beyond that, because nothing
-    kept them below: in fp16 they become infinite, the loss is NaN, or every step is skipped as an overflow
-    until "Current loss scale already at minimum" ends the run.
+    With a `dtype` of float16 the loss is multiplied by the scale of PyTorch's `GradScaler`, 65,536 at first.
+    ZeRO measures and clips the gradients before that factor is taken out again: a `gradient_clipping` of 1.0
+    cuts them to 1 / 65,536, and the norm that is reported is 65,536 times too large. SGD then hardly moves;
+    Adam hides it in part. `gradient_clipping` is 1.0 where it is absent.
 
-    Use bf16. On GPUs without it (before Ampere), train in fp32, or take a model that was trained in fp16.
+    Use bfloat16, which needs no scaling, or set `gradient_clipping` to 0.
 
-    Source: `dtype` in the model's config.json; threads such as deepspeedai/DeepSpeed#4017.
+    Source: `unscale_and_clip_grads`, which comes before `torch_autocast_gradscaler.step`, in
+    `deepspeed/runtime/zero/stage_1_and_2.py` and `stage3.py`.
     """
-    if subject.run.model is not None and subject.run.model.dtype == "bfloat16" and switch(subject, "fp16"):
-        path = ("fp16", "enabled")
-        message = f"{subject.run.model.name} was trained in bf16, whose range fp16 does not have"
-        yield Hit(path, message, 'Use "bf16": {"enabled": true} in place of fp16')
-
-
-@rule(
-    "bf16-on-older-card",
-    severity="warning",
-    bad={**_BF16, **_STAGE_2},
-    good={**_FP16, **_STAGE_2},
-    given={"gpu": "T4"},
-    needs=("gpu",),
-)
-def bf16_on_older_card(subject: Subject) -> Iterator[Hit]:
-    """bf16 on a GPU that does not support it
-
-    Tensor cores multiply bfloat16 from compute capability 8.0 (Ampere) on. On older cards torch emulates the
-    format: DeepSpeed asks `torch.cuda.is_bf16_supported()`, which is true there too, so the run starts and
-    all its products are computed without tensor cores, several times slower than in fp16. FlashAttention is
-    missing there as well.
-
-    Use fp16, if the model was not trained in bf16 (`fp16-on-bf16-model`), or a newer card.
-
-    Source: `is_bf16_supported` in `torch/cuda/__init__.py`, with `including_emulation`.
-    """
-    gpu = subject.cluster.gpu
-    if gpu is None or gpu.capability is None or gpu.capability >= (8, 0) or not switch(subject, "bf16"):
+    if not _is_on(subject) or format_at(subject, _AUTOCAST, "dtype") != "fp16":
         return
-    message = f"{gpu.name} has no bf16: torch emulates it there, without tensor cores"
-    yield Hit(("bf16", "enabled"), message, "Use fp16, or a card from Ampere on, such as the A10 or the L4")
+    if subject.stage not in (1, 2, 3) or switch(subject, "fp16"):
+        return
+    given = subject.is_set("gradient_clipping")
+    norm = subject.value("gradient_clipping") if given else default_clipping(subject)
+    if isinstance(norm, int | float) and norm > 0 and not subject.is_uncertain("gradient_clipping"):
+        place = ("gradient_clipping",) if subject.is_set("gradient_clipping") else (_AUTOCAST, "dtype")
+        absent = "" if subject.is_set("gradient_clipping") else ", its default,"
+        message = f"with autocast in float16 'gradient_clipping' {norm:g}{absent} cuts gradients still scaled"
+        yield Hit(place, message, 'Use the dtype "bfloat16", or set "gradient_clipping" to 0')

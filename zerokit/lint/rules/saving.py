@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from zerokit.config.base import ZERO
 from zerokit.findings import SetValue, Severity
 from zerokit.lint.examples import ONE_SAMPLE, zero
-from zerokit.lint.rule import Hit, Rules, unused_key
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject, autotp_size
 
 rule = Rules("saving")
@@ -58,61 +58,3 @@ def unsaved_weights(subject: Subject) -> Iterator[Hit]:
     place = (ZERO, given) if given else (ZERO,)
     hint = f'Set "{_GATHER}" to true' if given != _OLD else f"Write '{_GATHER}' in its place, with true"
     yield Hit(place, message, hint, fix, severity)
-
-
-@rule(
-    "universal-left-on",
-    severity="warning",
-    bad={**zero(2), "checkpoint": {"load_universal": True}},
-    good=zero(2),
-)
-def universal_left_on(subject: Subject) -> Iterator[Hit]:
-    """Resuming from universal checkpoints only
-
-    `checkpoint.load_universal` is for the one run that starts from a checkpoint that was converted with
-    `ds_to_universal.py`, for another number of GPUs. The checkpoints which that run saves are ordinary ones,
-    and with the key still in the file it cannot resume from them: "latest_universal does not exist".
-
-    Switch it on for that run, and off once it has saved.
-
-    Source: `load_checkpoint` in `deepspeed/runtime/engine.py`.
-    """
-    path = ("checkpoint", "load_universal")
-    if subject.value(*path) is True or subject.written_value(*path) is True:
-        message = "with 'load_universal' no checkpoint that this run saves can be resumed from"
-        yield Hit(path, message, "Keep it for the run that loads a converted checkpoint only")
-
-
-@rule(
-    "parallel-write",
-    severity="warning",
-    bad={**zero(2), "checkpoint": {"parallel_write": {"pipeline_stage": True}}},
-    good=zero(2),
-    given={"target": "trainer"},
-)
-def parallel_write(subject: Subject) -> Iterator[Hit]:
-    """Parallel writing of pipeline stages without a pipeline
-
-    `checkpoint.parallel_write.pipeline_stage` lets the data-parallel ranks of a pipeline stage write its
-    layers together. It is read by the engine of a `PipelineModule`, which neither the Trainer nor accelerate
-    builds.
-
-    Source: `checkpoint_parallel_write_pipeline` in `deepspeed/runtime/pipe/module.py`.
-    """
-    yield from unused_key(subject, ("checkpoint", "parallel_write", "pipeline_stage"), removable=False)
-
-
-@rule("masters-from-16bit", severity="info", bad=zero(2, load_from_fp32_weights=False), good=zero(2))
-def masters_from_16_bit(subject: Subject) -> Iterator[Hit]:
-    """Master weights taken from the 16-bit copy
-
-    When training resumes, `"load_from_fp32_weights": false` makes the fp32 master weights of the checkpoint's
-    16-bit weights, although the checkpoint has the fp32 ones: what lies below 16-bit precision is lost at
-    each resume. The key is for checkpoints without optimizer states.
-
-    Source: `_load_legacy_checkpoint` in `deepspeed/runtime/zero/stage_1_and_2.py`.
-    """
-    path = (ZERO, "load_from_fp32_weights")
-    if subject.stage in (1, 2, 3) and subject.value(*path) is False:
-        message = "each resume rounds the fp32 master weights to 16 bits"
-        yield Hit(path, message, "Remove the key, unless the checkpoint has no optimizer states")

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerokit.config.base import AUTO, ZERO
-from zerokit.config.scheduler import TORCH_SCHEDULERS
+from zerokit.config.conditions import DECAY_STEPS
 from zerokit.findings import SetValue
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     SCHEDULER,
     optimizer_argument,
     optimizer_name,
+    optimizer_params,
+    optimizer_type,
     rate_of_schedule,
     schedule_argument,
     schedule_name,
@@ -21,7 +23,6 @@ from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 
 rule = Rules("scheduler")
-_WARMUPS = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
 _DECAYS = ("WarmupDecayLR", "WarmupCosineLR")
 _RATES_OF_TRAINER = ((OPTIMIZER, "lr"), (SCHEDULER, "warmup_max_lr"))
 _LINEAR: dict[str, Any] = {"warmup_num_steps": 100, "warmup_type": "linear"}
@@ -35,62 +36,6 @@ def with_schedule(kind: str, /, *, lr: Any = 1e-4, stage: int = 2, **params: Any
         "scheduler": {"type": kind, "params": params},
         ZERO: {"stage": stage},
     }
-
-
-@rule(
-    "torch-scheduler",
-    stops=True,
-    bad=with_schedule("CosineAnnealingLR", T_max=1000),
-    good=with_schedule("WarmupCosineLR", total_num_steps=1000, **_LINEAR),
-)
-def torch_scheduler(subject: Subject) -> Iterator[Hit]:
-    """A PyTorch schedule for an optimizer that DeepSpeed wraps
-
-    DeepSpeed finds the schedules of `torch.optim.lr_scheduler` by their names and hands them the optimizer
-    as it is by then: wrapped by ZeRO, fp16 or bf16. PyTorch takes none but its own and stops with
-    "DeepSpeedZeroOptimizer is not an Optimizer". Only in stage 0 and fp32 there is no wrapper.
-
-    Use one of DeepSpeed's schedules, or build PyTorch's in the script, on the optimizer before it is
-    wrapped.
-
-    Source: `_scheduler_from_config` in `deepspeed/runtime/engine.py`.
-    """
-    name = schedule_name(subject)
-    if name in TORCH_SCHEDULERS and _is_wrapped(subject):
-        message = f"PyTorch's '{name}' cannot drive the optimizers that ZeRO, bf16 and fp16 wrap"
-        hint = "Use one of DeepSpeed's schedules, or build the schedule in the script"
-        yield Hit(("scheduler", "type"), message, hint)
-
-
-def _is_wrapped(subject: Subject) -> bool:
-    return subject.stage in (1, 2, 3) or any(
-        subject.value(precision, "enabled") is True for precision in ("fp16", "bf16")
-    )
-
-
-@rule(
-    "plateau-schedule",
-    severity="warning",
-    bad=with_schedule("ReduceLROnPlateau", stage=0, patience=10),
-    good=with_schedule("WarmupCosineLR", stage=0, total_num_steps=1000, **_LINEAR),
-)
-def plateau_schedule(subject: Subject) -> Iterator[Hit]:
-    """'ReduceLROnPlateau', which gets the batch size as its metric
-
-    This schedule lowers the learning rate when a measure, such as the validation loss, stops falling. The
-    engine has none to pass. Its call fails, and it falls back on one with the global batch size, which was
-    meant for another case. A constant never improves: after `patience` steps the learning rate is divided by
-    ten, and again after as many more.
-
-    Only a script that calls `engine.step(lr_kwargs={"metrics": ...})` at each step gets what the schedule
-    promises. Better step it in the script, with the measure.
-
-    Source: `_take_model_step` in `deepspeed/runtime/engine.py`; seen with DeepSpeed 0.19.8.
-    """
-    if schedule_name(subject) == "ReduceLROnPlateau" and not _is_wrapped(subject):
-        message = "'ReduceLROnPlateau' gets the batch size as its measure and lowers the rate again and again"
-        hint = "Build this schedule in the script, or pass the measure to engine.step as lr_kwargs"
-        yield Hit(("scheduler", "type"), message, hint)
 
 
 @rule(
@@ -234,64 +179,100 @@ def warmup_exceeds_total(subject: Subject) -> Iterator[Hit]:
     yield Hit(place, message, 'Lower "warmup_num_steps", or raise "total_num_steps"')
 
 
-@rule(
-    "warmup-of-one",
-    severity="info",
-    bad=with_schedule("WarmupLR", warmup_num_steps=1, warmup_type="linear"),
-    good=with_schedule("WarmupLR", warmup_num_steps=10, warmup_type="linear"),
-)
-def warmup_of_one(subject: Subject) -> Iterator[Hit]:
-    """A warmup of one step, which takes two steps
+_SECOND_BETA = 0.99
+"""What OneCycle writes as the second beta; `_initialize_momentum` in `deepspeed/runtime/lr_schedules.py`."""
 
-    DeepSpeed makes `warmup_num_steps` at least 2, and since 0.19.6 refuses 0. So there is no schedule
-    without a warmup: the first step always has the least rate, 0 unless it is given, and changes nothing.
+_MOMENTUM = (*SCHEDULER, "cycle_momentum")
 
-    To have no warmup, set `warmup_min_lr` to the full rate (`warmup_min_ratio` to 1 with `WarmupCosineLR`).
 
-    Source: the constructors in `deepspeed/runtime/lr_schedules.py`.
+def _one_cycle(**params: Any) -> dict[str, Any]:
+    """A config for an example."""
+    return with_schedule("OneCycle", lr=1e-3, cycle_min_lr=1e-4, cycle_max_lr=1e-3, **params)
+
+
+def _has_betas(subject: Subject) -> bool | None:
+    """Whether the optimizer has betas for the schedule to move; None if there is no optimizer for sure."""
+    name, params = optimizer_name(subject), optimizer_params(subject)
+    if name is None or params is None:
+        return None
+    return name != "muon" and "betas" in type(params).model_fields
+
+
+@rule("one-cycle-betas", severity="warning", bad=_one_cycle(), good=_one_cycle(cycle_momentum=False))
+def one_cycle_betas(subject: Subject) -> Iterator[Hit]:
+    """'OneCycle' that replaces the optimizer's betas
+
+    `cycle_momentum` is true by default. The schedule then writes both betas from the first step on: the
+    first moves between `cycle_max_mom` and `cycle_min_mom`, and the second is 0.99, whatever the optimizer's
+    `betas` are and though Adam's is 0.999 by default.
+
+    Set `cycle_momentum` to false to keep `betas`.
+
+    Source: `OneCycle._initialize_momentum` in `deepspeed/runtime/lr_schedules.py`.
     """
-    path = (*SCHEDULER, "warmup_num_steps")
-    if schedule_name(subject) in _WARMUPS and subject.is_set(*path, to=1):
-        full = "warmup_min_ratio" if schedule_name(subject) == "WarmupCosineLR" else "warmup_min_lr"
-        message = "'warmup_num_steps' 1 is taken as 2, and the first step has the least rate"
-        yield Hit(path, message, f'Write 2, or set "{full}" for no warmup')
+    if schedule_name(subject) != "OneCycle" or not _has_betas(subject):
+        return
+    betas = optimizer_argument(subject, "betas")
+    if schedule_argument(subject, "cycle_momentum") is not True or not isinstance(betas, list):
+        return
+    if betas[1] != _SECOND_BETA or subject.is_set(*OPTIMIZER, "betas"):
+        written = subject.is_set(*OPTIMIZER, "betas")
+        which = f"'betas' {betas}" if written else f"the default betas {betas}"
+        message = f"'OneCycle' moves the first of {which} and sets the second to {_SECOND_BETA}"
+        place = _MOMENTUM if subject.is_set(*_MOMENTUM) else SCHEDULER
+        yield Hit(place, message, 'Set "cycle_momentum" to false to keep the betas')
 
 
 @rule(
-    "range-test-left-on",
+    "one-cycle-momentum",
     severity="warning",
-    bad=with_schedule("LRRangeTest", lr_range_test_min_lr=1e-5),
-    good=with_schedule("WarmupCosineLR", total_num_steps=1000, **_LINEAR),
+    bad={
+        **_one_cycle(cycle_momentum=True),
+        "optimizer": {"type": "SGD", "params": {"lr": 1e-3}},
+        "zero_allow_untested_optimizer": True,
+    },
+    good={
+        **_one_cycle(cycle_momentum=False),
+        "optimizer": {"type": "SGD", "params": {"lr": 1e-3}},
+        "zero_allow_untested_optimizer": True,
+    },
 )
-def range_test_left_on(subject: Subject) -> Iterator[Hit]:
-    """A learning-rate range test left in the file
+def one_cycle_momentum(subject: Subject) -> Iterator[Hit]:
+    """'OneCycle' momentum for an optimizer without betas
 
-    `LRRangeTest` raises the learning rate step by step and without an end, to find out from where on
-    training breaks. It is for a trial run of some hundred steps.
+    `OneCycle` moves the first of `betas` and knows no other momentum. With an optimizer that has none, such
+    as SGD and Muon, it prints a line and leaves the momentum alone.
 
-    Source: `LRRangeTest` in `deepspeed/runtime/lr_schedules.py`.
+    Source: `OneCycle._initialize_momentum` in `deepspeed/runtime/lr_schedules.py`.
     """
-    if schedule_name(subject) == "LRRangeTest":
-        message = "'LRRangeTest' raises the learning rate without an end, to find where training breaks"
-        yield Hit(("scheduler", "type"), message, "Use a schedule for training, once a rate is found")
+    if schedule_name(subject) != "OneCycle" or _has_betas(subject) is not False:
+        return
+    if schedule_argument(subject, "cycle_momentum") is not True:
+        return
+    for key in ("cycle_momentum", "cycle_min_mom", "cycle_max_mom", "decay_mom_rate"):
+        path = (*SCHEDULER, key)
+        if subject.is_set(*path):
+            message = f"'{key}' has no effect with '{optimizer_type(subject)}', which has no betas"
+            fix = (SetValue(path, False),) if key == "cycle_momentum" else ()
+            yield Hit(path, message, 'Set "cycle_momentum" to false', fix)
+            return
 
 
 @rule(
-    "schedule-start",
+    "one-cycle-decay",
     severity="warning",
-    bad=with_schedule("WarmupLR", last_batch_iteration=5000, **_LINEAR),
-    good=with_schedule("WarmupLR", **_LINEAR),
+    bad=_one_cycle(cycle_momentum=False, decay_lr_rate=0.1),
+    good=_one_cycle(cycle_momentum=False, decay_lr_rate=0.1, decay_step_size=100),
 )
-def schedule_start(subject: Subject) -> Iterator[Hit]:
-    """A schedule that does not start at step 0
+def one_cycle_decay(subject: Subject) -> Iterator[Hit]:
+    """A decay after the cycle without effect
 
-    `last_batch_iteration` is for code that restores a schedule by hand. DeepSpeed sets it itself when it
-    loads a checkpoint. In a file it makes each new run skip the steps before it, the warmup among them.
+    After its cycle `OneCycle` lets the rate fall by `decay_lr_rate` every `decay_step_size` steps. That is 0
+    by default, which means no decay at all: the rate stays at `cycle_min_lr`.
 
-    Source: `load_state_dict` of the classes in `deepspeed/runtime/lr_schedules.py`.
+    Source: `OneCycle._initialize_cycle` in `deepspeed/runtime/lr_schedules.py`.
     """
-    path = (*SCHEDULER, "last_batch_iteration")
-    start = schedule_argument(subject, "last_batch_iteration")
-    if isinstance(start, int) and start >= 0:
-        message = f"'last_batch_iteration' {start} lets every new run begin at step {start + 1}"
-        yield Hit(path, message, "Remove the key: a checkpoint sets it")
+    for path, idle in subject.unused.items():
+        if idle.acts.when is DECAY_STEPS:
+            message = f"'{path[-1]}' {idle.reason}"
+            yield Hit(path, message, 'Add "decay_step_size", or remove the key')

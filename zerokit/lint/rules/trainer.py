@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.documents import value_at
-from zerokit.findings import Move, Remove, SetValue, Severity
+from zerokit.findings import Move, SetValue, Severity
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     SCHEDULER,
@@ -18,7 +18,7 @@ from zerokit.lint.optimizer_facts import (
     schedule_name,
     schedule_params,
 )
-from zerokit.lint.rule import Hit, Rules, unused_key
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 from zerokit.resolving.who_fills import FILLED
 
@@ -232,57 +232,3 @@ def bfloat16_section(subject: Subject) -> Iterator[Hit]:
         # The Trainer would compare what it has not seen so far with its arguments, and may stop.
         fix = () if subject.run.target == "trainer" else (Move(("bfloat16",), ("bf16",)),)
         yield Hit(("bf16",), message, "Call it 'bf16'", fix)
-
-
-@rule(
-    "overwritten-key",
-    severity="info",
-    bad={**LEFT_TO_TRAINER, "steps_per_print": 100},
-    good=LEFT_TO_TRAINER,
-    given={"target": "trainer"},
-)
-def overwritten_key(subject: Subject) -> Iterator[Hit]:
-    """A key that accelerate overwrites
-
-    accelerate sets `steps_per_print` to infinity, so that DeepSpeed prints nothing, and
-    `zero_allow_untested_optimizer` to true where the optimizer is not in the file. The Trainer goes through
-    accelerate.
-
-    Leave them out. The Trainer's own `logging_steps` says how often it prints.
-
-    Source: `DeepSpeedPlugin.__post_init__` in accelerate `utils/dataclasses.py`; `_prepare_deepspeed` in its
-    `accelerator.py`; `deepspeed_optim_sched` in transformers `integrations/deepspeed.py`.
-    """
-    if subject.run.target not in ("trainer", "accelerate"):
-        return
-    path: tuple[str, ...] = ("steps_per_print",)
-    if subject.written_value(*path) not in (None, AUTO):
-        message = "accelerate overwrites 'steps_per_print', and DeepSpeed prints nothing"
-        yield Hit(path, message, "Remove the key")  # for a person: other programs read it
-    path = ("zero_allow_untested_optimizer",)
-    if subject.is_set(*path, to=False) and subject.is_absent("optimizer"):
-        message = "accelerate overwrites 'zero_allow_untested_optimizer' with true"
-        yield Hit(path, message, "Remove the key", (Remove(path),), "warning")
-
-
-@rule(
-    "deepspeed-loader",
-    severity="warning",
-    bad={**LEFT_TO_TRAINER, "dataloader_drop_last": True},
-    good=LEFT_TO_TRAINER,
-    given={"target": "trainer"},
-)
-def deepspeed_loader(subject: Subject) -> Iterator[Hit]:
-    """An option of DeepSpeed's data loader, which is not used
-
-    `dataloader_drop_last` is for the loader that DeepSpeed makes from the `training_data` that
-    `deepspeed.initialize` is given. The Trainer and accelerate make their own; the Trainer's argument has the
-    same name.
-
-    Source: `deepspeed_io` in `deepspeed/runtime/engine.py`; `_prepare_deepspeed` in accelerate
-    `accelerator.py`.
-    """
-    hint = "Set it for the script's loader"
-    if subject.run.target == "trainer":
-        hint = "Use the Trainer's argument dataloader_drop_last"
-    yield from unused_key(subject, ("dataloader_drop_last",), hint, removable=False)

@@ -8,7 +8,7 @@ from zerokit.config.base import AUTO, ZERO
 from zerokit.config.zenflow import ZenFlow
 from zerokit.findings import Severity
 from zerokit.lint.examples import zero
-from zerokit.lint.rule import Hit, Rules, may_have_defect, unused_key
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
 
 rule = Rules("offload")
@@ -30,33 +30,6 @@ def _zero_with(**keys: object) -> dict[str, object]:
 
 def _section(subject: Subject) -> ZenFlow | None:
     return subject.zero.zenflow
-
-
-@rule("zenflow-offload", stops=True, bad=zero(2, zenflow={"update_interval": 4}), good=_GOOD)
-def zenflow_offload(subject: Subject) -> Iterator[Hit]:
-    """ZenFlow without an offloaded optimizer
-
-    ZenFlow splits the optimizer's work between GPU and CPU, so the optimizer has to be on the CPU: in stages
-    1 and 2 DeepSpeed refuses it otherwise when training starts. In stage 0 there is no such optimizer, and
-    the first backward pass fails.
-
-    Add `"offload_optimizer": {"device": "cpu"}` and a stage, or remove `zenflow`.
-
-    Source: `ZenFlowZeroOptimizer._configure_zenflow` in
-    `deepspeed/runtime/zenflow/zenflow_stage_1_and_2.py`; `is_zenflow_update_boundary` in
-    `deepspeed/runtime/zenflow/engine.py`.
-    """
-    if _section(subject) is None:
-        return
-    if subject.stage == 0 and subject.is_set(ZERO, "stage"):
-        yield Hit(
-            _ZENFLOW, "'zenflow' needs ZeRO stage 1, 2 or 3; the stage is 0", "Use stage 2, or remove it"
-        )
-    elif subject.stage in (1, 2) and subject.offloads_optimizer is False:
-        message = (
-            f"'zenflow' in stage {subject.stage} needs the optimizer on the CPU, and it is not offloaded"
-        )
-        yield Hit(_ZENFLOW, message, f'Add "offload_optimizer": {{"device": "cpu"}} to \'{ZERO}\'')
 
 
 @rule(
@@ -183,26 +156,6 @@ def zenflow_overlap(subject: Subject) -> Iterator[Hit]:
         )
 
 
-@rule("zenflow-weights", bad=_zero_with(stage=2), good=_GOOD)
-def zenflow_weights(subject: Subject) -> Iterator[Hit]:
-    """ZenFlow in stages 1 and 2 of releases that scramble the weights
-
-    From 0.19.7 to 0.19.8 at least, the engine lays matrices into its flat buffer column by column, as ZenFlow
-    wants them, and reads them back row by row. Each matrix then has its values in another order, from before
-    the first step on: what is trained and saved is another model than the one that was loaded.
-
-    Use another release, stage 3, or plain offload of the optimizer.
-
-    Source: `_update_model_bit16_weights` in `deepspeed/runtime/zero/stage_1_and_2.py`, against
-    `_flatten_dense_tensors` in `deepspeed/runtime/zenflow/zenflow_utils.py`.
-    """
-    if _section(subject) is None or subject.stage not in (1, 2):
-        return
-    if may_have_defect(subject, "zenflow-scrambled"):
-        message = f"ZenFlow scrambles all matrices of the model in stage {subject.stage} of this DeepSpeed"
-        yield Hit(_ZENFLOW, message, "Remove 'zenflow', or use DeepSpeed 0.19.6")
-
-
 @rule(
     "zenflow-optimizer",
     stops=True,
@@ -233,28 +186,3 @@ def zenflow_optimizer(subject: Subject) -> Iterator[Hit]:
         hint = "Give it \"AdamW\" (a recipe: optim deepspeed_adamw), or remove 'zenflow'"
         is_certain = not may_be_given or subject.run.recipe is not None
         yield Hit(_ZENFLOW, message, hint, (), None if is_certain else "warning")
-
-
-@rule(
-    "zenflow-steps-per-epoch",
-    severity="warning",
-    bad=_zero_with(
-        zenflow={
-            "select_strategy": "step",
-            "select_interval": 8,
-            "update_interval": 4,
-            "steps_per_epoch": 100,
-        }
-    ),
-    good=_GOOD,
-)
-def zenflow_steps_per_epoch(subject: Subject) -> Iterator[Hit]:
-    """'steps_per_epoch' of ZenFlow set in the file
-
-    DeepSpeed writes this value itself, from the length of the data loader that it builds. A value in the
-    file is used only where it builds none, and then only with the strategy "epoch".
-
-    Source: `ZenFlowConfig.steps_per_epoch` in `deepspeed/runtime/zenflow/zenflow_config.py` and
-    `configure_zenflow` in `deepspeed/runtime/zenflow/engine.py`.
-    """
-    yield from unused_key(subject, (*_ZENFLOW, "steps_per_epoch"))

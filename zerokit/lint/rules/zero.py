@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import ZERO, is_comment
-from zerokit.config.conditions import DEVICE, NO_WRITER, NOT_READ, OLD_SWITCH
+from zerokit.config.conditions import DEVICE, NO_WRITER, NOT_READ, OLD_SWITCH, TORCH_FP32
 from zerokit.config.unused_keys import UnusedKey
 from zerokit.findings import Remove, Severity
-from zerokit.lint.examples import zero
-from zerokit.lint.rule import Hit, Rules, unused_key
+from zerokit.lint.examples import ONE_SAMPLE, Facts, llama_8b, mixture_of_experts, zero
+from zerokit.lint.rule import Hit, Rules
 from zerokit.lint.subject import Subject
+from zerokit.resolving.who_fills import SIZE_RULES
 
 rule = Rules("zero")
 _HAVE_RULES_OF_THEIR_OWN = frozenset(
@@ -178,93 +179,6 @@ def idle_key(subject: Subject) -> Iterator[Hit]:
             yield Hit(path, f"'{path[-1]}' {idle.reason}", "Remove the key", (Remove(path),))
 
 
-@rule(
-    "contiguous-gradients-offload",
-    severity="warning",
-    bad=zero(2, contiguous_gradients=False, offload_optimizer={"device": "cpu"}),
-    good=zero(2, offload_optimizer={"device": "cpu"}),
-)
-def contiguous_gradients_offload(subject: Subject) -> Iterator[Hit]:
-    """'contiguous_gradients' switched off where offload needs it
-
-    With the optimizer offloaded, stages 1 and 2 copy gradients to the host from one contiguous buffer, so
-    DeepSpeed switches `contiguous_gradients` on again without saying so. The buffer of
-    `reduce_bucket_size` elements is there in any case (two of them with `overlap_comm`); to save memory,
-    make it smaller.
-
-    Source: `self.contiguous_gradients = contiguous_gradients or self.cpu_offload` in
-    `deepspeed/runtime/zero/stage_1_and_2.py`.
-    """
-    hint = "Remove the key; a smaller 'reduce_bucket_size' saves memory"
-    yield from unused_key(subject, (ZERO, "contiguous_gradients"), hint, whatever_stage=True)
-
-
-@rule(
-    "unused-parameters-check",
-    severity="warning",
-    bad=zero(2, ignore_unused_parameters=False),
-    good=zero(2, ignore_unused_parameters=False, offload_optimizer={"device": "cpu"}),
-)
-def unused_parameters_check(subject: Subject) -> Iterator[Hit]:
-    """A check for unused parameters that never runs
-
-    `"ignore_unused_parameters": false` is meant to stop training when a parameter took no part in the loss.
-    It is only read for the gradient norm under optimizer offload in stages 1 and 2; without
-    offload unused parameters are ignored whatever the key says.
-
-    Source: `complete_grad_norm_calculation_for_cpu_offload` in
-    `deepspeed/runtime/zero/stage_1_and_2.py`.
-    """
-    yield from unused_key(subject, (ZERO, "ignore_unused_parameters"), whatever_stage=True)
-
-
-@rule(
-    "round-robin-gradients",
-    severity="info",
-    bad=zero(2, round_robin_gradients=True),
-    good=zero(2, round_robin_gradients=True, offload_optimizer={"device": "cpu"}),
-)
-def round_robin_gradients(subject: Subject) -> Iterator[Hit]:
-    """'round_robin_gradients' without offload
-
-    The option orders parameters so that gradients which become ready one after another belong to different
-    ranks, and all ranks copy to their hosts at once. Without optimizer offload nothing is copied; all that is
-    left is another order of the parameters.
-
-    Source: `_round_robin_reorder` in `deepspeed/runtime/zero/stage_1_and_2.py`.
-    """
-    path = (ZERO, "round_robin_gradients")
-    idle = subject.stage in (1, 2) and subject.offloads_optimizer is False
-    if idle and subject.value(*path):
-        message = "'round_robin_gradients' speeds up copies to the host, and nothing is offloaded"
-        yield Hit(path, message, "Remove the key, or offload the optimizer")
-
-
-@rule(
-    "number-for-off",
-    severity="warning",
-    bad=zero(3, zero_hpz_partition_size=0),
-    good=zero(3, zero_hpz_partition_size=1),
-)
-def number_for_off(subject: Subject) -> Iterator[Hit]:
-    """A number that DeepSpeed reads as off
-
-    `zero_hpz_partition_size` counts the GPUs that share a second copy of the parameters: 1 is off, and 0,
-    which is impossible, is read as 1. `stage3_module_granularity_threshold` counts parameters: 0 is off,
-    and so is every number below.
-
-    Remove the key, or write the number that is meant.
-
-    Source: `zero_hpz_partition_size() > 1` in `deepspeed/runtime/engine.py`; `module_granularity_threshold >
-    0` in `deepspeed/runtime/zero/parameter_offload.py`.
-    """
-    for key, off in (("zero_hpz_partition_size", 1), ("stage3_module_granularity_threshold", 0)):
-        number = getattr(subject.zero, key)
-        if subject.stage == 3 and number < off:
-            message = f"'{key}' is {number}, which DeepSpeed takes for {off}: off"
-            yield Hit((ZERO, key), message, "Remove the key, or write the number that is meant")
-
-
 def _listed(keys: list[str]) -> str:
     shown = [f"'{key}'" for key in keys[:4]]
     if len(keys) > 4:
@@ -274,3 +188,118 @@ def _listed(keys: list[str]) -> str:
 
 def _do(keys: list[str]) -> str:
     return "does" if len(keys) == 1 else "do"
+
+
+_LEAVES = frozenset({"mixtral", "qwen2_moe", "qwen3_moe"})
+"""The `model_type` of models whose expert blocks DeepSpeed treats as leaf modules by itself."""
+
+
+@rule(
+    "moe-leaf-module",
+    severity="info",
+    bad=zero(3),
+    good=zero(3, leaf_module={"name_suffixes": ["mlp"]}),
+    given=Facts(model=mixture_of_experts),
+    needs=("model",),
+)
+def moe_leaf_module(subject: Subject) -> Iterator[Hit]:
+    """A mixture of experts without leaf modules in stage 3
+
+    Stage 3 gathers parameters module by module, all ranks together. If the experts are modules of their own,
+    a rank that routes tokens to other experts than its neighbours gathers other parameters, and training gets
+    stuck. DeepSpeed avoids this by gathering a block of experts as one ("leaf module"), and knows the blocks
+    of Mixtral, Qwen2-MoE and Qwen3-MoE.
+
+    Transformers 5 keeps the experts of most models in one tensor, which every rank gathers anyway, so that
+    this is unlikely there. Name the block in `leaf_module` for older releases and for models with code of
+    their own; accelerate does the same with `deepspeed_moe_layer_cls_names`.
+
+    Source: `deepspeed/runtime/zero/leaf_module_config.py`; DeepSpeed pull requests 4966 and 5008.
+    """
+    model = subject.run.model
+    if subject.stage != 3 or model is None or not model.is_moe or model.model_type in _LEAVES:
+        return
+    if subject.is_absent(ZERO, "leaf_module"):
+        message = f"DeepSpeed has no leaf module for the experts of '{model.model_type}'"
+        hint = "Name the class of its expert block in 'leaf_module.classes' if training gets stuck"
+        yield Hit((ZERO,), message, hint)
+
+
+@rule(
+    "nothing-divided",
+    severity="warning",
+    bad=zero(3, stage3_param_persistence_threshold=1e9),
+    good=zero(3, stage3_param_persistence_threshold=1e5),
+    given=Facts(model=llama_8b),
+    needs=("model",),
+)
+def nothing_divided(subject: Subject) -> Iterator[Hit]:
+    """A persistence threshold that keeps most of the model on every GPU
+
+    Parameters of up to `stage3_param_persistence_threshold` elements stay whole on every GPU, to spare many
+    small messages. The threshold is meant for norms and biases. Above the size of a weight matrix, stage 3
+    divides hardly anything any more and takes the memory of stage 2, with more communication.
+
+    "auto" sets it to 10 times the hidden size.
+
+    Source: `mark_persistent_parameters` in `deepspeed/runtime/zero/parameter_offload.py`.
+    """
+    model, key = subject.run.model, "stage3_param_persistence_threshold"
+    threshold = subject.zero.stage3_param_persistence_threshold
+    if (
+        subject.stage != 3
+        or model is None
+        or not isinstance(threshold, int)
+        or subject.is_uncertain(ZERO, key)
+    ):
+        return
+    kept = sum(tensor.total_elements for tensor in model.tensors if tensor.elements <= threshold)
+    kept = min(kept, subject.zero.stage3_model_persistence_threshold)
+    if kept > model.num_parameters / 10:
+        message = (
+            f"parameters of up to {threshold:,} elements stay whole on every GPU: "
+            f"{kept / model.num_parameters:.0%} of the model"
+        )
+        place = (ZERO, key) if subject.is_set(ZERO, key) else (ZERO,)
+        wanted = SIZE_RULES[key].elements(model.hidden_size) if model.hidden_size else 100_000
+        yield Hit(place, message, f'Set "{key}" to {wanted}')
+
+
+@rule(
+    "grad-norm-off",
+    stops=True,
+    bad=zero(2, compute_grad_norm=False),
+    good={**ONE_SAMPLE, "gradient_clipping": 0.0, ZERO: {"stage": 2, "compute_grad_norm": False}},
+)
+def grad_norm_off(subject: Subject) -> Iterator[Hit]:
+    """'compute_grad_norm' off although something needs the norm
+
+    Clipping needs the norm of all gradients, and `gradient_clipping` is 1.0 unless the file says otherwise
+    (since DeepSpeed 0.19.3). ZenFlow and optimizer offload need it too, and so does the optimizer that stage
+    1 uses for bf16 parameters whose gradients are summed in fp32. DeepSpeed refuses each of them when
+    training starts.
+
+    To do without the norm, set `gradient_clipping` to 0.
+
+    Source: `DeepSpeedZeroOptimizer.__init__` in `deepspeed/runtime/zero/stage_1_and_2.py`, and
+    `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`.
+    """
+    stage, zero = subject.stage, subject.zero
+    if zero.compute_grad_norm or stage not in (1, 2):
+        return
+    clipping = subject.value("gradient_clipping")
+    sums_in_fp32 = subject.value("data_types", "grad_accum_dtype") in TORCH_FP32
+    in_bf16 = subject.value("bf16", "enabled") is True
+    if isinstance(clipping, (int, float)) and clipping > 0:
+        by_default = "" if subject.is_set("gradient_clipping") else ", its default,"
+        reason = f"'gradient_clipping' {clipping:g}{by_default} needs the norm"
+        hint = 'Set "gradient_clipping" to 0, or remove the key'
+    elif zero.zenflow is not None:
+        reason, hint = "ZenFlow needs the norm", "Remove the key"
+    elif subject.offloads_optimizer:
+        reason, hint = "optimizer offload needs the norm", "Remove the key"
+    elif stage == 1 and in_bf16 and sums_in_fp32:
+        reason, hint = "stage 1 needs the norm for bf16 parameters with fp32 gradients", "Remove the key"
+    else:
+        return
+    yield Hit((ZERO, "compute_grad_norm"), f"'compute_grad_norm' cannot be false: {reason}", hint)

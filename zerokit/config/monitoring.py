@@ -1,10 +1,12 @@
-"""Where metrics go: the sections `tensorboard`, `wandb`, `comet` and `csv_monitor`."""
+"""Metrics, profiles and timers: sections such as `tensorboard`, `wandb` and `flops_profiler`."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from zerokit.config.base import Positive, Reader, Section
+from pydantic import BeforeValidator, Field
+
+from zerokit.config.base import NonNegative, NonNegativeFloat, NoText, Positive, Reader, Section, Sub, whole
 
 
 class TensorBoard(Section):
@@ -87,3 +89,68 @@ class Comet(Section):
     mode: Literal["get", "create", "get_or_create"] | None = None
     """Continue the experiment of `experiment_key`, start one, or whichever is possible. Default none,
     get_or_create."""
+
+
+class FlopsProfiler(Section):
+    """Counts the operations of each module, and times them, in one step."""
+
+    enabled: NoText = False
+    """Profile. Also switches `wall_clock_breakdown` on. Default false."""
+
+    profile_step: NonNegative = 1
+    """The step to profile, from 0. Default 1; a later one leaves out the warm-up."""
+
+    module_depth: Annotated[int, Field(ge=-1), BeforeValidator(whole)] = -1
+    """Depth of nested modules to print; -1 for all. Default -1."""
+
+    top_modules: NonNegative = 1
+    """Modules to print at each depth. Default 1."""
+
+    detailed: bool = True
+    """Print every module. Default true."""
+
+    output_file: str | None = None
+    """File to write to. Default none: standard output."""
+
+    recompute_fwd_factor: NonNegativeFloat = 0.0
+    """Forward passes recomputed during the backward pass, 1 with activation checkpointing. Default 0."""
+
+
+class CommsLogger(Section):
+    """Logs collectives: how many, how large, how fast."""
+
+    read_by: ClassVar[Reader] = "model"
+
+    enabled: bool = False
+    """Log. Default false."""
+
+    verbose: bool = False
+    """Print each call as it is made. Default false."""
+
+    prof_all: bool = True
+    """Log every kind. Default true."""
+
+    prof_ops: list[str] = Field(default_factory=list)
+    """Kinds to log when `prof_all` is false, such as `all_gather`. Default none."""
+
+    debug: bool = False
+    """Add the calling function's name to each. Default false."""
+
+
+class ThroughputTimer(Section):
+    """The timer of samples per second."""
+
+    read_by: ClassVar[Reader] = "model"
+
+    enabled: bool = True
+    """Measure. Default true."""
+
+    synchronized: bool = True
+    """Synchronise the device at each step: more exact, slower. Default true."""
+
+
+class Timers(Section):
+    """Timers."""
+
+    throughput: Sub[ThroughputTimer] = Field(default_factory=ThroughputTimer.defaults)
+    """The timer of samples per second."""

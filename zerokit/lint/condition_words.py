@@ -1,0 +1,262 @@
+"""The conditions that the tables of rules and defects name by their words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import cache, reduce
+from operator import ge, gt, lt, ne, or_
+from typing import Any
+
+from zerokit.config.base import AUTO, ZERO, Section
+from zerokit.config.conditions import TORCH_FP32, Condition, bf16_optimizer
+from zerokit.config.scheduler import TORCH_SCHEDULERS
+from zerokit.documents import from_dotted
+from zerokit.lint.number_formats import format_at, switch
+from zerokit.lint.optimizer_facts import (
+    OPTIMIZER,
+    SCHEDULER,
+    default_clipping,
+    optimizer_argument,
+    optimizer_name,
+    schedule_argument,
+    schedule_name,
+    torch_adam,
+)
+from zerokit.lint.subject import Subject
+from zerokit.releases.versions import parse_version
+
+
+@cache
+def condition(words: str) -> Condition:
+    """Return the condition that a text names, such as "ZeRO stage 1 or 2" or "unless `fp16.enabled` false".
+
+    Raises:
+        KeyError: no condition has these words.
+    """
+    if words.startswith("unless "):
+        other = condition(words.removeprefix("unless "))
+        return Condition(words, lambda subject, path: not other.holds(subject))
+    test = _NAMED.get(words)
+    if test is None and " or " in words and all(part in _NAMED for part in words.split(" or ")):
+        return reduce(or_, map(condition, words.split(" or ")))
+    if test is None:
+        begins = [item for item in _PATTERNS.items() if item[0][0] == words[0]]
+        found = ((make, re.fullmatch(pattern, words)) for pattern, make in begins)
+        test = next((make(*match.groups()) for make, match in found if match), None)
+    if test is None:
+        raise KeyError(words)
+    known, counts_gpus = test, words == "more than one GPU"
+    return Condition(words, lambda subject, path: bool(known(subject)), counts_gpus=counts_gpus)
+
+
+Test = Callable[[Subject], Any]
+
+
+def keys_of(name: str) -> tuple[str, ...]:
+    """The path of a dotted key."""
+    return from_dotted(name) if name else ()
+
+
+def _parsed(word: str) -> Any:
+    """The value that a word such as `false`, `0` or `nvme` names."""
+    try:
+        return json.loads(word)
+    except ValueError:
+        return word
+
+
+def _has_value(name: str, values: str | None) -> Test:
+    """Whether the key has one of the values, by itself or by default. None: it is true, or a section that is
+    there."""
+    if values is None:
+        return lambda subject: (found := subject.value(*keys_of(name))) is True or isinstance(found, Section)
+    wanted = [_parsed(word) for word in values.split(" or ")]
+    return lambda subject: subject.value(*keys_of(name)) in wanted
+
+
+def _is_written(name: str, word: str | None) -> Test:
+    """Whether the file gives the key, with the value that a word names."""
+    path, wanted = keys_of(name), None if word is None else _parsed(word)
+    if word is None:
+        return lambda subject: subject.is_set(*path)
+    if isinstance(wanted, int) and not isinstance(wanted, bool):
+        return lambda subject: subject.is_set(*path) and subject.value(*path) == wanted
+    return lambda subject: subject.is_set(*path) and subject.is_set(*path, to=wanted)
+
+
+def _compares(name: str, relation: str, bound: str, in_file: str | None) -> Test:
+    """Whether the key's number has the relation to a bound; the recipe's number where the file has "auto"."""
+    path, compare = keys_of(name), {"above": gt, "below": lt, "at least": ge}[relation]
+
+    def test(subject: Subject) -> bool:
+        number = subject.value(*path)
+        if in_file is not None and not subject.is_set(*path):
+            return False
+        if number is None and in_file is None and subject.is_set(*path, to=AUTO):
+            number = _training(subject, name)
+        return isinstance(number, int | float) and bool(compare(number, float(bound)))
+
+    return test
+
+
+def _compares_keys(name: str, relation: str, other: str) -> Test:
+    """Whether two keys have values, and the first has the relation to the second."""
+    compare = {"above": gt, "unlike": ne}[relation]
+
+    def test(subject: Subject) -> bool:
+        values = [subject.value(*keys_of(key)) for key in (name, other)]
+        return None not in values and bool(compare(*values))
+
+    return test
+
+
+def _has_no_effect(name: str, why: str | None) -> Test:
+    """Whether the key is set and changes nothing: because of the stage, or for another reason."""
+    path, by_stage = keys_of(name), {"this": True, "any": False}.get(why or "")
+    return lambda subject: path in subject.unused and by_stage in (None, subject.unused[path].by_stage)
+
+
+def _does_not_divide_the_gpus(name: str) -> Test:
+    def test(subject: Subject) -> bool:
+        size, gpus = subject.value(*keys_of(name)), subject.cluster.num_gpus
+        return isinstance(size, int) and gpus is not None and gpus % size != 0
+
+    return test
+
+
+def _optimizer_is(names: str) -> Test:
+    wanted = names.lower().split(" or ")
+    return lambda subject: optimizer_name(subject) in wanted
+
+
+def _is_release(version: str) -> Test:
+    """Whether the release is that one or a later one, or not known."""
+    least = parse_version(version)
+    return lambda subject: subject.run.deepspeed_version is None or subject.run.deepspeed_version >= least
+
+
+def _is_wrapped(subject: Subject) -> bool:
+    """Whether DeepSpeed wraps the optimizer."""
+    in_16_bits = any(subject.value(precision, "enabled") is True for precision in ("fp16", "bf16"))
+    return subject.stage in (1, 2, 3) or in_16_bits
+
+
+def _fp16_may_be_on(subject: Subject) -> bool:
+    """Whether fp16 is on, or "auto" in a config that is made for it."""
+    is_on = switch(subject, "fp16")
+    return subject.is_set("fp16", "enabled") if is_on is None else is_on
+
+
+def _has_no_bf16(subject: Subject) -> bool:
+    gpu = subject.cluster.gpu
+    return gpu is not None and gpu.capability is not None and gpu.capability < (8, 0)
+
+
+def _on_one_node(subject: Subject) -> bool:
+    gpus = subject.cluster.num_gpus
+    return gpus is not None and gpus <= subject.cluster.gpus_per_node
+
+
+def _training(subject: Subject, name: str) -> Any:
+    return None if subject.run.recipe is None else subject.run.recipe.training.get(name)
+
+
+def _fused_adam(subject: Subject) -> bool:
+    plain = optimizer_name(subject) in ("adam", "adamw") and not torch_adam(subject)
+    return plain and subject.offloads_optimizer is False
+
+
+def _more_than_an_int_counts(subject: Subject) -> bool:
+    ranks, model = 1 if subject.stage == 0 else subject.cluster.num_gpus, subject.run.model
+    return model is not None and ranks is not None and model.num_parameters // ranks > 2**31 - 1
+
+
+def _all_steps_warm_up(subject: Subject) -> bool:
+    total = schedule_argument(subject, "total_num_steps")
+    return isinstance(total, int) and total == schedule_argument(subject, "warmup_num_steps")
+
+
+def _has_lists(subject: Subject) -> bool:
+    params = subject.written_value(*SCHEDULER)
+    return isinstance(params, Mapping) and any(isinstance(value, list) for value in params.values())
+
+
+_NAMED: Mapping[str, Test] = {
+    "bf16": lambda subject: subject.value("bf16", "enabled") is True,
+    "fp16": lambda subject: subject.value("fp16", "enabled") is True,
+    "more than one GPU": lambda subject: subject.cluster.num_gpus is None or subject.cluster.num_gpus > 1,
+    "`offload_optimizer`": lambda subject: subject.offloads_optimizer,
+    "no `offload_optimizer`": lambda subject: subject.offloads_optimizer is False,
+    "offload to NVMe": lambda subject: "nvme" in map(subject.device, ("offload_optimizer", "offload_param")),
+    "`data_types.grad_accum_dtype` fp32": lambda subject: (
+        subject.value("data_types", "grad_accum_dtype") in TORCH_FP32
+    ),
+    "bf16, ZeRO stage 1, `data_types.grad_accum_dtype` fp32, no `offload_optimizer`": bf16_optimizer,
+    "`gradient_clipping` above 0 in the file": lambda subject: (
+        subject.is_set("gradient_clipping") and subject.value("gradient_clipping")
+    ),
+    "`peft` in the recipe": lambda subject: subject.run.recipe and subject.run.recipe.peft is not None,
+    "`peft.modules_to_save` in the recipe": lambda subject: (
+        subject.run.recipe and (subject.run.recipe.peft or {}).get("modules_to_save")
+    ),
+    "a mixture of experts": lambda subject: subject.run.model and subject.run.model.experts is not None,
+    "DeepSpeed's Adam or AdamW on the GPU": _fused_adam,
+    "an optimizer other than DeepSpeed's Adam or AdamW on the GPU": lambda subject: not _fused_adam(subject),
+    "more than 2^31 - 1 parameters on a GPU": _more_than_an_int_counts,
+    "a rate of the optimizer other than 0.001": lambda subject: (
+        subject.is_set(*OPTIMIZER, "lr") and optimizer_argument(subject, "lr") not in (None, 0.001)
+    ),
+    "a schedule": schedule_name,
+    "a schedule of PyTorch": lambda subject: schedule_name(subject) in TORCH_SCHEDULERS,
+    "an optimizer": optimizer_name,
+    "an optimizer that DeepSpeed wraps": _is_wrapped,
+    "trains in bf16": lambda subject: switch(subject, "bf16"),
+    "trains in fp16": lambda subject: switch(subject, "fp16"),
+    "fp16 is off": lambda subject: switch(subject, "fp16") is False,
+    "a card without bf16": _has_no_bf16,
+    "fp16 may be on": _fp16_may_be_on,
+    "one GPU": lambda subject: subject.cluster.num_gpus == 1,
+    "one node": _on_one_node,
+    "parameters on the GPU": lambda subject: (
+        subject.offload_param is None and not subject.is_uncertain(ZERO, "offload_param")
+    ),
+    "a file that DeepSpeed may read as it is": lambda subject: subject.may_be_plain,
+    "an unknown release": lambda subject: subject.run.deepspeed_version is None,
+    "a model in bf16": lambda subject: subject.run.model and subject.run.model.dtype == "bfloat16",
+    "a quantised model": lambda subject: subject.run.model and subject.run.model.quantization is not None,
+    "a recipe": lambda subject: subject.run.recipe is not None,
+    "DeepSpeed clips by default": default_clipping,
+    "lists among `scheduler.params`": _has_lists,
+    "`total_num_steps` equal to `warmup_num_steps`": _all_steps_warm_up,
+    "`cycle_first_stair_count` or `cycle_second_stair_count`": lambda subject: (
+        schedule_argument(subject, "cycle_first_stair_count")
+        or schedule_argument(subject, "cycle_second_stair_count")
+    ),
+}
+"""Conditions by their words, where these follow no pattern."""
+
+_PATTERNS: Mapping[str, Callable[..., Test]] = {
+    r"ZeRO stage ([\d, or]+)": lambda stages: lambda subject: str(subject.stage) in re.findall(r"\d", stages),
+    r"target ([\w ]+)": lambda names: lambda subject: subject.run.target in names.split(" or "),
+    r"the optimizer ([\w ]+)": _optimizer_is,
+    r"the schedule (.+)": lambda names: lambda subject: schedule_name(subject) in names.split(" or "),
+    r"`training\.(\w+)` in the recipe": lambda name: lambda subject: _training(subject, name) is True,
+    r"no `([\w.]+)`": lambda name: lambda subject: subject.is_absent(*keys_of(name)),
+    r"`([\w.]+)` (above|below|at least) ([\d.]+)( in the file)?": _compares,
+    r"`([\w.]+)` (above|unlike) `([\w.]+)`": _compares_keys,
+    r"an odd `([\w.]+)`": lambda name: lambda subject: (subject.value(*keys_of(name)) or 0) % 2,
+    r"`([\w.]+)` that does not divide the GPUs": _does_not_divide_the_gpus,
+    r"`([\w.]+)` has no effect(?: in (this|any) stage)?": _has_no_effect,
+    r"a key of `(\w+)` has no effect": lambda name: (
+        lambda subject: name in (path[0] for path in subject.unused)
+    ),
+    r"`([\w.]+)` in (fp32|fp16|bf16|int8)": lambda name, wanted: (
+        lambda subject: format_at(subject, *keys_of(name)) == wanted
+    ),
+    r"`([\w.]+)`(?: (\w+))? in the file": _is_written,
+    r"DeepSpeed ([\d.]+) or later": _is_release,
+    r"`([\w.]+)`(?: ([\w ]+))?": _has_value,
+}
+"""Patterns of the other words -> the test, by what the pattern's groups match."""

@@ -1,0 +1,110 @@
+"""The simple rules as rows of `table.json`: a condition on keys, and what to report where it holds."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from zerokit.findings import Edit, Remove, SetValue, Severity
+from zerokit.lint import examples
+from zerokit.lint.condition_words import condition, keys_of
+from zerokit.lint.rule import Check, Hit, Rule, add
+from zerokit.lint.subject import Subject
+from zerokit.units import format_count, quantity
+
+_PLACEHOLDER = re.compile(r"\{([\w.]+)(\+1)?(?::([^}]+))?\}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFinding:
+    """What a row reports, and when."""
+
+    when: list[str]
+    """Conditions that must all hold, by their words (`condition_words`)."""
+    at: str = ""
+    """The dotted key to report. If the file lacks it, the nearest section that the file has is reported."""
+    key: str = ""
+    """The key that the message is about, if that is another one."""
+    message: str = "'{key}' {reason}"
+    """With placeholders: `{key}`, `{value}`, `{reason}` (why the key has no effect), facts of the run such as
+    `{stage}` and `{gpus}`, or any dotted key for its value; `{value+1}` is the next
+    number."""
+    hint: str = "Remove the key"
+    remove: str | None = None
+    """The key that `--fix` removes; empty: the reported one."""
+    set: Mapping[str, Any] = field(default_factory=dict)
+    """The keys that `--fix` sets."""
+    severity: Severity | None = None
+    """None: the rule's."""
+
+    def holds(self, subject: Subject) -> bool:
+        """Whether the config has the mistake."""
+        return all(condition(words).holds(subject) for words in self.when)
+
+    def hit(self, subject: Subject) -> Hit:
+        """What to report of a config that has the mistake."""
+        message, hint = (self._filled(text, subject) for text in (self.message, self.hint))
+        place = subject.nearest_set(*keys_of(self.at))
+        return Hit(place, message, hint, tuple(self._edits()), self.severity)
+
+    def _edits(self) -> Iterator[Edit]:
+        if self.remove is not None:
+            yield Remove(keys_of(self.remove or self.at))
+        for key, value in self.set.items():
+            yield SetValue(keys_of(key), value)
+
+    def _filled(self, text: str, subject: Subject) -> str:
+        return _PLACEHOLDER.sub(lambda match: self._word(match, subject), text)
+
+    def _word(self, placeholder: re.Match[str], subject: Subject) -> str:
+        name, more, form = placeholder.groups(default="")
+        path, run = keys_of(self.key or self.at), subject.run
+        match name:
+            case "key":
+                return path[-1]
+            case "reason":
+                return subject.unused[path].reason
+            case "stage":
+                return str(subject.stage)
+            case "num_gpus":
+                return str(run.cluster.num_gpus)
+            case "gpus":
+                return quantity(run.cluster.num_gpus or 0, "GPU")
+            case "gpu":
+                return str(run.cluster.gpu and run.cluster.gpu.name)
+            case "model":
+                return str(run.model and run.model.name)
+            case "quantization":
+                return str(run.model and run.model.quantization)
+        value = subject.value(*(path if name == "value" else keys_of(name)))
+        value = value + 1 if more else value
+        return format_count(value) if form == "count" else format(value, form)
+
+
+def _check(finds: list[TableFinding]) -> Check:
+    def check(subject: Subject) -> Iterator[Hit]:
+        return (finding.hit(subject) for finding in finds if finding.holds(subject))
+
+    return check
+
+
+def _fact(name: str, value: Any) -> Any:
+    """A fact of an example's run, made only when the example is run."""
+    if name == "model":
+        return getattr(examples, value)
+    return partial(examples.recipe, **value) if name == "recipe" else value
+
+
+def register_table() -> None:
+    """Put the rows on the list of rules. A row without findings describes what other code finds."""
+    for row in json.loads(Path(__file__).with_name("table.json").read_text(encoding="utf-8")):
+        finds = [TableFinding(**finding) for finding in row.pop("finds", ())]
+        given = examples.Facts(**{name: _fact(name, value) for name, value in row.pop("given", {}).items()})
+        needs = tuple(row.pop("needs", ()))
+        text = "\n\n".join(row.pop("text"))
+        add(Rule(**row, text=text, given=given, needs=needs, check=_check(finds) if finds else None))
