@@ -19,7 +19,7 @@ def packages_found(rank: VirtualRank) -> dict[str, Any]:
     """What is found of Apex before and after the script imports it, and what the report says."""
     from transformers.utils import import_utils
 
-    from zerokit.rehearsal.stand_ins.context import rank_context
+    from zerokit.rehearsal.context import rank_context
     from zerokit.rehearsal.stand_ins.package_imports import Packages
     from zerokit.rehearsal.worker.failures import limit_of
 
@@ -239,7 +239,6 @@ def apex_weight_gradients(rank: VirtualRank) -> dict[str, Any]:
 def kernels_on_the_clock(rank: VirtualRank) -> dict[str, list[float]]:
     """Bytes that kernels of stand-ins go through, or sides of their products, as the clock is told."""
     from types import SimpleNamespace
-    from unittest import mock
 
     import amp_C
     import fused_weight_gradient_mlp_cuda
@@ -247,24 +246,25 @@ def kernels_on_the_clock(rank: VirtualRank) -> dict[str, list[float]]:
     import torch
     from apex.normalization import FusedRMSNorm
 
-    from zerokit.rehearsal.timing import rank_time
+    from zerokit.rehearsal.context import rank_context
+    from zerokit.rehearsal.timing.rank_time import Timing
 
     told: dict[str, list[float]] = {}
     clock = SimpleNamespace(
         kernel=lambda name, moved: told.setdefault(name, []).append(moved),
         product=lambda name, *sides: told.setdefault(name, []).extend(sides),
     )
-    with mock.patch.object(rank_time, "_of_process", clock):
-        flag = torch.zeros(1, dtype=torch.int, device="cuda")
-        lists = [[torch.empty(1000, device="cuda")] for _ in range(4)]
-        amp_C.multi_tensor_adam(65536, flag, lists, 1e-3, 0.9, 0.999, 1e-8, 1, 1, 1, 0.0)
-        halves = [torch.empty((10, 2, 32), device="cuda") for _ in range(4)]
-        angles = [torch.empty((10, 1, 32), device="cuda") for _ in range(2)]
-        rotary_emb.apply_rotary(*halves[:2], *angles, *halves[2:], False)
-        FusedRMSNorm(64).cuda()(torch.empty((10, 64), device="cuda"))
-        x, grad = (torch.empty((10, width), dtype=torch.bfloat16, device="cuda") for width in (64, 32))
-        total = torch.empty((32, 64), device="cuda")
-        fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32(x, grad, total)
+    rank_context().state(Timing).time = clock  # type: ignore[assignment]
+    flag = torch.zeros(1, dtype=torch.int, device="cuda")
+    lists = [[torch.empty(1000, device="cuda")] for _ in range(4)]
+    amp_C.multi_tensor_adam(65536, flag, lists, 1e-3, 0.9, 0.999, 1e-8, 1, 1, 1, 0.0)
+    halves = [torch.empty((10, 2, 32), device="cuda") for _ in range(4)]
+    angles = [torch.empty((10, 1, 32), device="cuda") for _ in range(2)]
+    rotary_emb.apply_rotary(*halves[:2], *angles, *halves[2:], False)
+    FusedRMSNorm(64).cuda()(torch.empty((10, 64), device="cuda"))
+    x, grad = (torch.empty((10, width), dtype=torch.bfloat16, device="cuda") for width in (64, 32))
+    total = torch.empty((32, 64), device="cuda")
+    fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32(x, grad, total)
     return told
 
 

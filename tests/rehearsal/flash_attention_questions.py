@@ -38,7 +38,7 @@ def hub_kernels(rank: VirtualRank) -> dict[str, Any]:
 
     import torch
 
-    from zerokit.rehearsal.stand_ins.context import rank_context
+    from zerokit.rehearsal.context import rank_context
     from zerokit.rehearsal.stand_ins.hub_kernels import HubKernels
     from zerokit.rehearsal.worker.failures import limit_of
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -126,7 +127,7 @@ def test_what_may_be_faster_is_tried_where_time_is_known() -> None:
 def test_a_run_that_fits_is_told_first_what_makes_it_faster(tmp_path: Path) -> None:
     report = REPORT.model_copy(update={"time": _timed(1.0), **CHECKPOINTED})
 
-    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         made = str(dict(changed.overrides))
         seconds = 0.5 if "multiplier" in made else 0.8 if "gradient_checkpointing': False" in made else 1.2
         peak = (400 if "micro_batch_divisor" in made else 900) * MIB
@@ -172,7 +173,7 @@ def test_speed_is_that_of_a_gpu_and_of_steps_of_one_size(
         device = REPORT.device.model_copy(update={"peak_bytes": peak_bytes})
         return REPORT.model_copy(update={"device": device, "world_size": num_gpus, "time": time})
 
-    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         if changed.num_gpus > original.num_gpus:
             return made(100 * MIB, changed.num_gpus, 3.0, 0.5)
         return made(900 * MIB, changed.num_gpus, 1.25, 0.8)
@@ -221,7 +222,7 @@ def test_twice_the_gpus_fill_their_nodes_and_talk_among_themselves(tmp_path: Pat
 def _rehearse(peaks: dict[str, int | None]) -> Any:
     """A rehearsal whose peak is found by the change that was made."""
 
-    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         made = str(dict(changed.overrides)) + str(changed.num_gpus)
         peak = next((peak for part, peak in peaks.items() if part in made), REPORT.device.peak_bytes)
         if peak is None:
@@ -261,7 +262,7 @@ def test_a_lower_stage_says_what_it_leaves_out() -> None:
 
 @pytest.mark.parametrize(("memory", "offered"), [(64 * GIB, False), (256 * GIB, True)])
 def test_what_the_host_cannot_hold_is_no_advice(memory: int, offered: bool, tmp_path: Path) -> None:
-    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         offloads = "offload_optimizer" in str(dict(changed.overrides))
         host = REPORT.host.model_copy(update={"per_node_peak_bytes": (100 if offloads else 10) * GIB})
         device = REPORT.device.model_copy(update={"peak_bytes": 500 * MIB})
@@ -281,7 +282,7 @@ def test_a_micro_batch_that_stays_as_it_was_is_no_advice(tmp_path: Path) -> None
     )
     report = REPORT.model_copy(update={"batches": found})
 
-    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         return report.model_copy(
             update={"device": report.device.model_copy(update={"peak_bytes": 100 * MIB})}
         )
@@ -336,8 +337,8 @@ def test_a_command_that_is_ended_ends_the_changes_that_run(
     ask = f"os.kill({os.getpid()}, signal.SIGUSR1)"
     script = fake_worker.script(tmp_path, f"import os, signal\n{ask}\nsignal.pause()")
 
-    def rehearse(changed: RehearsalJob) -> RehearsalReport:
-        (recording,), _ = rehearse_together([changed], output=Output.DROPPED)
+    def rehearse(changed: RehearsalJob, stop: threading.Event) -> RehearsalReport:
+        (recording,), _ = rehearse_together([changed], output=Output.DROPPED, stop=stop)
         return analyse(recording, changed)
 
     def leave(number: int, _: object) -> NoReturn:
@@ -353,7 +354,7 @@ def test_a_command_that_is_ended_ends_the_changes_that_run(
 
 
 def test_a_fault_of_a_rehearsal_is_not_swallowed(tmp_path: Path) -> None:
-    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -12,7 +12,7 @@ import pytest
 from tests.rehearsal.attention_questions import answer
 from tests.rehearsal.commands import rehearse
 from zerokit.errors import ZerokitError
-from zerokit.rehearsal.stand_ins.context import begin_rank
+from zerokit.rehearsal.context import begin_rank
 from zerokit.rehearsal.stand_ins.package_imports import Packages, _Finder
 from zerokit.rehearsal.stand_ins.packages import known_packages, packages_named
 

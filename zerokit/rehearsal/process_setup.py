@@ -19,7 +19,6 @@ from zerokit.rehearsal.native import backend as native
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.parent.job import Clocks, Overrides
 from zerokit.rehearsal.scratch import scratch_folder
-from zerokit.rehearsal.stand_ins.context import begin_rank
 from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.watching.steps import RehearsalComplete
 from zerokit.rehearsal.worker.virtual_rank import VirtualRank
@@ -114,7 +113,6 @@ def virtual_cluster(
     from zerokit.rehearsal.stand_ins.registry import RankSetup, install_all
     from zerokit.rehearsal.timing import host_threads
 
-    begin_rank()
     torch_cuda.install(backend, device, visible=local_ranks, index=rank % local_ranks)
     backend.take_over()
     virtual_rank = VirtualRank(

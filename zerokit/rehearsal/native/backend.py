@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import LaunchError
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.native.allocator_statistics import FIELDS, POOLS, STATS, Model
 from zerokit.rehearsal.native.build import NO_DRIVER, TESTED, TORCH, built_library, torch_folder
 from zerokit.rehearsal.native.clock import Clock
@@ -308,30 +309,33 @@ class Backend:
         self._library.zk_count_flops(flops)
 
 
-_backend: Backend | None = None
+class _Library:
+    """The library of this process, which loads it once, before torch."""
+
+    loaded: Backend | None = None
 
 
 def load() -> Backend:
-    """Build the library if need be, and load it into this process.
+    """Build the library if needed, and load it into this process.
 
     Raises:
         LaunchError: torch is already imported, or the library cannot be built.
     """
-    global _backend
-    if _backend is None:
+    library = rank_context().state(_Library)
+    if library.loaded is None:
         if "torch" in sys.modules:
             raise LaunchError(
                 "torch is imported already, and has looked for its devices",
                 where="rehearsal",
                 hint="Import zerokit.rehearsal and open virtual_cluster() before anything that imports torch",
             )
-        _backend = Backend(_open(built_library()))
-    return _backend
+        library.loaded = Backend(_open(built_library()))
+    return library.loaded
 
 
 def is_loaded() -> bool:
     """Whether this process has loaded the library."""
-    return _backend is not None
+    return rank_context().state(_Library).loaded is not None
 
 
 def backend() -> Backend:
@@ -340,9 +344,10 @@ def backend() -> Backend:
     Raises:
         LaunchError: it is not loaded.
     """
-    if _backend is None:
+    loaded = rank_context().state(_Library).loaded
+    if loaded is None:
         raise LaunchError("no rehearsal is running", where="rehearsal", hint="Open virtual_cluster() first")
-    return _backend
+    return loaded
 
 
 def uncounted() -> contextlib.AbstractContextManager[None]:

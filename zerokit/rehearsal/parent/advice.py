@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -10,14 +10,11 @@ from pathlib import Path
 from zerokit.console import note, progress
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.parent.job import RehearsalJob
-from zerokit.rehearsal.parent.processes import end_rehearsals
 from zerokit.rehearsal.parent.trials import Candidate, faster, smaller
 from zerokit.rehearsal.report.report import Advice, NotRehearsed, RehearsalReport
 from zerokit.units import format_bytes, format_span
 
 _PARALLEL = 2
-_MOMENT = 0.05
-"""Seconds after which changes are ended once more: one may just have been starting."""
 _MOST = 5
 _SIGNIFICANT = 0.01
 """Share of the peak, or of the GPU time of a token."""
@@ -38,7 +35,7 @@ def advise(
     report: RehearsalReport,
     job: RehearsalJob,
     folder: Path,
-    rehearse: Callable[[RehearsalJob], RehearsalReport],
+    rehearse: Callable[[RehearsalJob, threading.Event], RehearsalReport],
 ) -> tuple[list[Advice], list[NotRehearsed]]:
     """Rehearse what may help, two changes at a time, and keep what helps most.
 
@@ -48,7 +45,8 @@ def advise(
         report: of the run as it is.
         job: of the run as it is.
         folder: for the files of the further rehearsals.
-        rehearse: gives the report of a job; raises ZerokitError if it cannot be rehearsed.
+        rehearse: gives the report of a job, or raises ZerokitError if it cannot be rehearsed. It ends once
+            the event is set.
 
     Returns:
         The most helpful changes first, and the changes that could not be rehearsed. If time is known and the
@@ -59,6 +57,7 @@ def advise(
     chosen = list(candidates(report))
     found = []
     failed = []
+    stop = threading.Event()
     if chosen:
         needs = format_span(report.fit.low_bytes, report.fit.high_bytes)
         has = format_bytes(report.fit.gpu_memory_bytes)
@@ -69,7 +68,7 @@ def advise(
 
         def outcome(number: int, candidate: Candidate) -> _Outcome:
             try:
-                return candidate, rehearse(candidate.applied_to(job, folder, number))
+                return candidate, rehearse(candidate.applied_to(job, folder, number), stop)
             except ZerokitError as error:
                 if candidate.otherwise is None or candidate.refusal not in error.message:
                     return candidate, error
@@ -99,10 +98,8 @@ def advise(
                 elif _host_holds(changed):
                     found.append(_advice(candidate, report, changed))
         except BaseException:  # Ctrl-C, and a scheduler's signal
-            pool.shutdown(wait=False, cancel_futures=True)
-            while not all(one.done() for one in running):
-                end_rehearsals(folder)
-                time.sleep(_MOMENT)
+            stop.set()
+            pool.shutdown(cancel_futures=True)
             raise
     return _best(report, found), sorted(failed, key=lambda one: one.change)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.futures import Future
 
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.stand_ins.exchanged_tensors import has_values
 
 _FORGETS = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7)
@@ -45,16 +46,18 @@ class LastingWork(dist.Work):
     Before 2.7 torch's C++, as that of DistributedDataParallel, keeps the other half alone, which never ends.
     """
 
-    _held: ClassVar[set[LastingWork]] = set()
-
     def __init__(self) -> None:
         super().__init__()
         if _FORGETS:
-            self._held.add(self)
+            rank_context().state(_Held).add(self)
 
     def let_go(self) -> None:
         """Last no longer than others hold it."""
-        self._held.discard(self)
+        rank_context().state(_Held).discard(self)
+
+
+class _Held(set[LastingWork]):
+    """Work that has not been waited for."""
 
 
 class Received(LastingWork):

@@ -12,9 +12,9 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from zerokit.patches import Patch, put
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.native.backend import backend
 from zerokit.rehearsal.recording import Collective
-from zerokit.rehearsal.stand_ins.context import rank_context
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerokit.patches import Patch, put, wrap
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.errors import RehearsalGap, script_line
 from zerokit.rehearsal.native.backend import backend
-from zerokit.rehearsal.stand_ins.context import rank_context
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.stand_ins.triton_pointers import written_parameters
 from zerokit.rehearsal.timing.rank_time import RankTime, rank_time

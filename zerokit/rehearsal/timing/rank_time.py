@@ -14,6 +14,7 @@ from zerokit.hardware.prices.collectives import Collective
 from zerokit.hardware.prices.kernels import Kernel
 from zerokit.hardware.prices.prices import Copy, Prices
 from zerokit.rehearsal.call_sites import PACKAGE, is_in
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, Clock, Price, WorkKind
 from zerokit.rehearsal.recording import SPAN, Array
 from zerokit.rehearsal.timing.meetings import Meeting, Meetings
@@ -36,12 +37,16 @@ _DRIVES: dict[Copy, int] = {"nvme_read": FIRST_DRIVE, "nvme_write": FIRST_DRIVE 
 _GRAPH = "CUDA graph"
 _DEVICE_WORK = (WorkKind.KERNEL, WorkKind.COPY, WorkKind.COLLECTIVE)
 
-_of_process: RankTime | None = None
+
+class Timing:
+    """The time of the rank, if time is rehearsed."""
+
+    time: RankTime | None = None
 
 
 def rank_time() -> RankTime | None:
     """That of the rank that this process plays; None if only memory is rehearsed."""
-    return _of_process
+    return rank_context().state(Timing).time
 
 
 def take_time(name: str, *moved: Any) -> None:
@@ -52,14 +57,14 @@ def take_time(name: str, *moved: Any) -> None:
         moved: tensors, or lists of them, each once for each time that it is read or written; all else
             counts nothing.
     """
-    if _of_process is not None:
-        _of_process.kernel(name, _bytes(moved))
+    if time := rank_time():
+        time.kernel(name, _bytes(moved))
 
 
 def take_time_of_product(name: str, m: int, n: int, k: int, dtype: Any) -> None:
     """Have a kernel of a stand-in take the time of a matmul (m, k) by (k, n), if time is rehearsed."""
-    if _of_process is not None:
-        _of_process.product(name, m, n, k, str(dtype).removeprefix("torch."))
+    if time := rank_time():
+        time.product(name, m, n, k, str(dtype).removeprefix("torch."))
 
 
 def _bytes(values: Any) -> int:
@@ -70,7 +75,8 @@ def _bytes(values: Any) -> int:
 
 def untimed() -> AbstractContextManager[None]:
     """A context in which operators take no time: they stand for something else."""
-    return nullcontext() if _of_process is None else _of_process.clock.untimed()
+    time = rank_time()
+    return nullcontext() if time is None else time.clock.untimed()
 
 
 class RankTime:
@@ -86,8 +92,7 @@ class RankTime:
     def __init__(
         self, backend: Backend, prices: Prices, cluster: Cluster, *, beside_others: bool = False
     ) -> None:
-        global _of_process
-        _of_process = self
+        rank_context().state(Timing).time = self
         self.prices = prices
         self.unpriced: dict[str, str] = {}
         """Operators that could not be priced, and took no time but their launch; why."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from zerokit import patches
 from zerokit.rehearsal.call_sites import CallSites
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.errors import met_gaps
 from zerokit.rehearsal.facts import NvmeBytes, RankFacts, RankTimes
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
@@ -29,7 +30,6 @@ from zerokit.rehearsal.recording import (
     MadeUp,
     Recording,
 )
-from zerokit.rehearsal.stand_ins.context import rank_context
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
 from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.watching.batches import BatchWatcher
