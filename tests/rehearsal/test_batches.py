@@ -153,7 +153,7 @@ def test_a_rank_without_batches_goes_as_far_as_rank_0(
     for steps, over in ((2, False), (3, True)):
         first.steps = second.steps = steps
         monkeypatch.setattr(first.batches, "_are_rehearsed", lambda _, over=over: over)
-        assert [first.batches.are_over(), second.batches.are_over()] == [over, over]
+        assert [first.batches.wants_more(), second.batches.wants_more()] == [not over, not over]
     assert second.exchange.unknown_values == 0
 
 

@@ -115,20 +115,22 @@ def virtual_cluster(
 
     torch_cuda.install(backend, device, visible=local_ranks, index=rank % local_ranks)
     backend.take_over()
-    virtual_rank = VirtualRank(
-        backend,
-        num_gpus,
-        gpus_per_node,
-        rank,
-        steps=steps,
-        scan_seconds=scan_seconds,
-        overrides=overrides or {},
-        exchange_folder=exchange_folder,
-        folder=folder,
-        time=time,
-        data_takes_time=clocks.data,
-    )
     with scratch_folder(folder) as generated:
+        output_dir = generated / "output_dir"
+        output_dir.mkdir()
+        virtual_rank = VirtualRank(
+            backend,
+            num_gpus,
+            gpus_per_node,
+            rank,
+            steps=steps,
+            scan_seconds=scan_seconds,
+            overrides=overrides or {},
+            exchange_folder=exchange_folder,
+            output_dir=output_dir,
+            time=time,
+            data_takes_time=clocks.data,
+        )
         if real_group is not None:
             real_group(virtual_rank.traffic, rank, num_gpus)
         install_all(RankSetup(virtual_rank, device, generated, has or {}, computes=real_group is not None))

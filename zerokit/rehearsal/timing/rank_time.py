@@ -19,6 +19,7 @@ from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, Cloc
 from zerokit.rehearsal.recording import SPAN, Array
 from zerokit.rehearsal.timing.meetings import Meeting, Meetings
 from zerokit.rehearsal.timing.operators import Call, Operators, entries, to_ns
+from zerokit.rehearsal.watching.watcher import StepEnd, Watcher
 from zerokit.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def untimed() -> AbstractContextManager[None]:
     return nullcontext() if time is None else time.clock.untimed()
 
 
-class RankTime:
+class RankTime(Watcher):
     """Gives the work of a rank its cost on the clock.
 
     Args:
@@ -267,12 +268,11 @@ class RankTime:
         """All that has been submitted by now: the events of its ends."""
         return [self.clock.record(stream) for stream in {0, *self.clock.streams}]
 
-    def mark(self, moment: list[int]) -> None:
-        """The end of a step, to which belongs what had been submitted at `moment`."""
-        self.step_end_events.append(moment)
+    def on_step_end(self, end: StepEnd) -> None:
+        if end.time is not None:
+            self.step_end_events.append(end.time)
 
-    def finish(self) -> None:
-        """Have the host wait for everything that was submitted."""
+    def on_exit(self) -> None:
         self._wait_for_all()
 
     def acts(self) -> Array:

@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from zerokit import console
-from zerokit.patches import Patch, wrap
+from zerokit.patches import Patch, watch, wrap
 from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.report.report import Batches, Evaluation, ReadingTime
@@ -22,8 +22,8 @@ from zerokit.rehearsal.watching.batch_size import measure
 from zerokit.rehearsal.watching.batch_sources import Rehearsed, Source, signature_of
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.reading import Reading
-from zerokit.rehearsal.watching.scan import Candidate, Scan, scan
-from zerokit.rehearsal.watching.scan import install as watch_torch
+from zerokit.rehearsal.watching.scan import READ, Candidate, Scan, scan
+from zerokit.rehearsal.watching.watcher import Watcher
 
 _MAKE = Patch("torch.utils.data.dataloader:DataLoader", "__init__", "find data that is never requested")
 _ITERATE = Patch("torch.utils.data.dataloader:DataLoader", "__iter__", "find the largest batches")
@@ -36,7 +36,7 @@ _MOST_STEPS_FOR_ONE = 3
 _SECONDS_OF_SILENCE = 3.0
 
 
-class BatchWatcher:
+class BatchWatcher(Watcher):
     """Measures what loaders hand out, and has the largest batches follow the steps that were asked for.
 
     Args:
@@ -88,12 +88,12 @@ class BatchWatcher:
         self._never_asked: WeakSet[Any] = WeakSet()
         self._source_of_iterator: WeakKeyDictionary[Any, Source] = WeakKeyDictionary()
 
-    def install(self) -> None:
-        """Go around torch's DataLoader."""
+    def on_process_start(self) -> None:
         wrap(_MAKE, self._make)
         wrap(_ITERATE, self._iterate)
         wrap(_NEXT, self._next)
-        watch_torch()
+        for attribute in READ:
+            watch(attribute)
         if self._reading is not None:
             self._reading.install()
 
@@ -275,16 +275,16 @@ class BatchWatcher:
 
     # ---- the end of the run
 
-    def are_over(self) -> bool:
-        """Whether the run may end, once the steps that were asked for are done.
+    def wants_more(self) -> bool:
+        """Whether batches are left to rehearse, once the requested steps are done.
 
         A rank without batches of its own, such as a stage in the middle of a pipeline, goes as far as rank 0.
         """
         sources = self._trained_on()
         over = self._are_rehearsed(sources)
         if sources and self._exchange.rank != 0:
-            return over
-        return self._exchange.from_rank_0(
+            return not over
+        return not self._exchange.from_rank_0(
             f"over.{self._divisor}.{self._completed()}", "end the run", lambda: over
         )
 

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-from zerokit.patches import Patch, PrivateAttribute, put, watch
+from zerokit.patches import Patch, PrivateAttribute, put
 from zerokit.rehearsal.report.report import BatchSize
 from zerokit.rehearsal.watching.batch_size import measure
 from zerokit.rehearsal.watching.mapped_files import MappedFiles
@@ -39,7 +39,7 @@ _GRACE_SECONDS = 1.0
 """For the batch that is being made as the time is up."""
 
 _WORKER = Patch("torch.utils.data._utils.worker", "_worker_info", "look through data as one of its workers")
-_READ = tuple(
+READ = tuple(
     PrivateAttribute(f"torch.utils.data.dataloader:{owner}", name, "find the largest batches")
     for owner, name in (
         ("_BaseDataLoaderIter", "_index_sampler"),
@@ -47,6 +47,7 @@ _READ = tuple(
         ("_SingleProcessDataLoaderIter", "_dataset_fetcher"),
     )
 )
+"""What is read of torch's iterators."""
 
 
 @dataclass(frozen=True)
@@ -301,9 +302,3 @@ def _be_worker(loader: Any) -> None:
         torch.set_rng_state(before[0])
         random.setstate(before[1])
         numpy.random.set_state(before[2])
-
-
-def install() -> None:
-    """See that torch has what is read of its iterators."""
-    for attribute in _READ:
-        watch(attribute)

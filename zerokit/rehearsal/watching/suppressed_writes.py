@@ -19,6 +19,7 @@ from zerokit.patches import Patch, declare, put, wrap
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.watching.unwritten_files import UnwrittenFiles, path_of
+from zerokit.rehearsal.watching.watcher import Watcher
 
 _NO_TRACKERS = {
     "WANDB_MODE": "disabled",
@@ -110,7 +111,7 @@ def _wait_for_all() -> None:
         dist.barrier()
 
 
-class SuppressedWrites:
+class SuppressedWrites(Watcher):
     """Counts the writes that were left out, by what would have been written."""
 
     def __init__(self, backend: Backend, exchange: Exchange) -> None:
@@ -142,8 +143,7 @@ class SuppressedWrites:
 
         return leave_out
 
-    def install(self) -> None:
-        """Replace the savers of torch, safetensors, DeepSpeed, transformers, accelerate, peft and the Hub."""
+    def on_process_start(self) -> None:
         os.environ.update(_NO_TRACKERS)
         wrap(_TORCH_SAVE, self._torch_save)
         self._files.install()
