@@ -58,7 +58,6 @@ class Backend:
         allocator: AllocatorSettings,
         capability: tuple[int, int],
         multiprocessors: int,
-        compute: bool,
     ) -> None:
         """Set the device up; before its first allocation.
 
@@ -69,12 +68,11 @@ class Backend:
                 without expandable segments, as it says.
             capability: CUDA compute capability.
             multiprocessors: streaming multiprocessors of the device.
-            compute: whether values are computed: a real run under the rehearsal's accounting.
         """
         self._library.zk_set_devices(own_device, visible_devices)
         self._library.zk_set_multiprocessors(multiprocessors)
         self._library.zk_set_cudnn_version(cudnn_release())
-        self._library.zk_configure_device(*capability, int(compute))
+        self._library.zk_configure_device(*capability, 0)
         self._library.zk_configure_allocator(
             int(allocator.expandable_segments),
             allocator.max_split_size_bytes,

@@ -7,7 +7,6 @@ wait (csrc/aio/py_lib/deepspeed_cpu_op.cpp).
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ import torch
 from torch import Tensor
 
 from zerokit.hardware.prices.prices import Copy
-from zerokit.rehearsal.stand_ins.arithmetic import stand_in_module
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
 from zerokit.rehearsal.stand_ins.page_locked import PageLockedAllocator, PageLockedMemory, PinHandle
+from zerokit.rehearsal.stand_ins.registry import op_module
 from zerokit.rehearsal.timing.rank_time import rank_time
 
 _DIRECT_IO_ALIGNMENT = 512
@@ -48,7 +47,6 @@ class IoHandle:
     """The common part of aio and gds handles (csrc/aio/py_lib/deepspeed_py_io_handle.cpp)."""
 
     _memory: PageLockedMemory
-    _compute: bool
 
     def __init__(
         self,
@@ -179,16 +177,11 @@ class IoHandle:
     def _finish(self, transfer: _Transfer) -> None:
         if time := rank_time():
             time.wait_for_nvme(transfer.done)
-        source = transfer.buffer if transfer.bounce is None else transfer.bounce
-        if self._compute:
-            _move(source, transfer)
         if transfer.bounce is None:
             return
         if transfer.reading:
             # On a device the bounce buffer is copied there first, and from that copy into the buffer.
-            arrived = transfer.bounce.to(transfer.buffer.device)
-            if self._compute:
-                transfer.buffer.copy_(arrived.view(transfer.buffer.shape))
+            transfer.bounce.to(transfer.buffer.device)
         self._memory.free_address(transfer.bounce.data_ptr())
 
 
@@ -222,18 +215,17 @@ class GdsHandle(IoHandle):
         return not buffer.is_cuda and super()._needs_bounce(buffer)
 
 
-def modules(*, compute: bool, allocate: PageLockedAllocator) -> dict[str, ModuleType]:
+def modules(allocate: PageLockedAllocator) -> dict[str, ModuleType]:
     """The stand-ins by the name of their op: async_io, gds, pin_memory.
 
     Args:
-        compute: really write to and read from the files; else sizes are booked and buffers keep what they
-        hold. allocate: makes page-locked memory.
+        allocate: makes page-locked memory.
     """
     nvme_ledger().clear()
-    shared = {"_memory": PageLockedMemory(allocate), "_compute": compute}
+    shared = {"_memory": PageLockedMemory(allocate)}
     aio_handle: type[IoHandle] = type("aio_handle", (IoHandle,), shared)
     gds_handle: type[GdsHandle] = type("gds_handle", (GdsHandle,), shared)
-    pin_handle: type[PinHandle] = type("pin_handle", (PinHandle,), {"_memory": shared["_memory"]})
+    pin_handle: type[PinHandle] = type("pin_handle", (PinHandle,), shared)
 
     def on_its_own(method: Callable[[IoHandle, Tensor, str, bool], int]) -> Callable[..., int]:
         """`method` of a handle that is made for this one call."""
@@ -258,33 +250,16 @@ def modules(*, compute: bool, allocate: PageLockedAllocator) -> dict[str, Module
         return 0
 
     return {
-        "async_io": stand_in_module(
+        "async_io": op_module(
             "async_io",
             aio_handle=aio_handle,
             aio_read=on_its_own(IoHandle.read),
             aio_write=on_its_own(IoHandle.write),
             deepspeed_memcpy=deepspeed_memcpy,
         ),
-        "gds": stand_in_module("gds", gds_handle=gds_handle),
-        "pin_memory": stand_in_module("pin_memory", pin_handle=pin_handle),
+        "gds": op_module("gds", gds_handle=gds_handle),
+        "pin_memory": op_module("pin_memory", pin_handle=pin_handle),
     }
-
-
-def _move(memory: Tensor, transfer: _Transfer) -> None:
-    """Really reads or writes; through the host, so that it also serves (virtual) device memory."""
-    on_host = memory.detach().cpu().contiguous()
-    raw = on_host.view(-1).view(torch.uint8).numpy()
-    flags = os.O_RDONLY if transfer.reading else os.O_WRONLY | os.O_CREAT
-    descriptor = os.open(transfer.file, flags, 0o600)
-    try:
-        if transfer.reading:
-            os.preadv(descriptor, [raw.data], transfer.offset)
-            if on_host.data_ptr() != memory.data_ptr():
-                memory.detach().copy_(on_host)
-        else:
-            os.pwrite(descriptor, raw.data, transfer.offset)
-    finally:
-        os.close(descriptor)
 
 
 def _report(problem: str) -> None:

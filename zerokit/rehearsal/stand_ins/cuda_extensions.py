@@ -46,7 +46,7 @@ _DTYPES = {"d": torch.float64, "f": torch.float32, "e": torch.float16, "b": torc
 """By the kinds of values of cuda_host.h."""
 
 
-@stand_in("torch.utils.cpp_extension.load", "load_inline", "CUDA_HOME", "DeepCompile", in_real_runs=True)
+@stand_in("torch.utils.cpp_extension.load", "load_inline", "CUDA_HOME", "DeepCompile")
 def install(setup: RankSetup) -> None:
     """Compile CUDA extensions without CUDA's toolkit, and refuse DeepCompile."""
     toolkit = setup.generated / "cuda"

@@ -49,7 +49,7 @@ def _graphs() -> Graphs:
     return rank_context().state(Graphs)
 
 
-@stand_in("torch.cuda.CUDAGraph", "torch.cuda.graph", "make_graphed_callables", in_real_runs=True)
+@stand_in("torch.cuda.CUDAGraph", "torch.cuda.graph", "make_graphed_callables")
 def install(setup: RankSetup) -> None:
     """Stand in for CUDA graphs."""
     graphs = _graphs()

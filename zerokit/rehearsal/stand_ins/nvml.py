@@ -52,7 +52,7 @@ class NvmlUse:
         ]
 
 
-@stand_in("pynvml", "nvidia-smi", in_real_runs=True)
+@stand_in("pynvml", "nvidia-smi")
 def install(setup: RankSetup) -> None:
     """Put the module and the command in place, once torch is imported, which would ask for indices."""
     import torch
