@@ -1,7 +1,7 @@
 """The rehearsal's worker for a rank with real values that really talks to the others.
 
-Tensors hold what they would, in host memory. Every operator is computed on the CPU. The ranks are processes that
-meet at MASTER_ADDR and MASTER_PORT. What is counted is the same as in a rehearsal.
+Tensors hold what they would, in host memory. Every operator is computed on the CPU. The ranks are processes
+that meet at MASTER_ADDR and MASTER_PORT. What is counted is the same as in a rehearsal.
 """
 
 from __future__ import annotations
