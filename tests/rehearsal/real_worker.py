@@ -25,7 +25,7 @@ def _install(environment: Mapping[str, str], setup: RankSetup) -> None:
     """In place of `registry.install_all`; imported late, as torch comes after the virtual device."""
     from tests.rehearsal import gloo_process_group, real_ops
     from zerokit.rehearsal.stand_ins import deepspeed_bookkeeping, op_builders
-    from zerokit.rehearsal.stand_ins.page_locked import locked_by
+    from zerokit.rehearsal.stand_ins.async_io import locked_by
 
     os.environ.update({name: environment[name] for name in ("MASTER_ADDR", "MASTER_PORT")})
     del os.environ["ZEROKIT_REHEARSAL"]

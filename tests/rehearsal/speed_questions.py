@@ -265,7 +265,7 @@ def _gathered(rank: VirtualRank, wait: Any, shapes: list[tuple[int, ...]], keeps
 
 def _active_bytes(rank: VirtualRank) -> int:
     """Counts a block that another stream holds, though it is released."""
-    from zerokit.rehearsal.native.allocator_statistics import Model
+    from zerokit.rehearsal.native.backend import Model
 
     waiting = rank.backend.stat(Model.ORDINARY, "active_bytes", "current")
     rank.backend.synchronize()

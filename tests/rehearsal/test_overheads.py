@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from zerokit.hardware.cluster import Cluster
-from zerokit.rehearsal.report.overheads import overheads
+from zerokit.rehearsal.report.analysis import overheads
 from zerokit.units import GIB
 
 

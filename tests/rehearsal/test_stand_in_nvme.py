@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tests.rehearsal import real_ops
 from zerokit.rehearsal.stand_ins import async_io
+from zerokit.rehearsal.stand_ins.async_io import PageLockedMemory, torch_pinned
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
-from zerokit.rehearsal.stand_ins.page_locked import PageLockedMemory, torch_pinned
 
 
 def _modules() -> dict[str, ModuleType]:

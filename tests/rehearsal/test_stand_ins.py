@@ -195,7 +195,7 @@ def test_deepspeed_uses_the_stand_ins_and_starts_no_compiler(tmp_path: Path) -> 
         import torch
         from zerokit.rehearsal.stand_ins import op_builders
         from zerokit.rehearsal.errors import RehearsalGap, met_gaps
-        from zerokit.rehearsal.stand_ins.page_locked import torch_pinned
+        from zerokit.rehearsal.stand_ins.async_io import torch_pinned
         op_builders.install_ops(op_builders.op_modules(torch_pinned))
         import deepspeed
         from deepspeed.ops.adam import DeepSpeedCPUAdam
@@ -284,7 +284,7 @@ def test_superoffload_runs_its_worker_here(tmp_path: Path) -> None:
         """
         import os, torch
         from zerokit.rehearsal.stand_ins import op_builders
-        from zerokit.rehearsal.stand_ins.page_locked import torch_pinned
+        from zerokit.rehearsal.stand_ins.async_io import torch_pinned
         from tests.rehearsal import real_ops
         modules = op_builders.op_modules(torch_pinned)
         real_ops.give_values(modules)

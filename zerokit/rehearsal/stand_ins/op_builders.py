@@ -17,10 +17,10 @@ from torch import Tensor
 from zerokit.patches import Patch, apply, put, replace, when_imported
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins import async_io, superoffload_process, zenflow_adam
+from zerokit.rehearsal.stand_ins.async_io import PageLockedAllocator, locked_by
 from zerokit.rehearsal.stand_ins.cpu_optimizers import cpu_adagrad, cpu_adam, cpu_lion
 from zerokit.rehearsal.stand_ins.fused_optimizers import fused_adam, fused_lamb, fused_lion
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
-from zerokit.rehearsal.stand_ins.page_locked import PageLockedAllocator, locked_by
 from zerokit.rehearsal.stand_ins.quantizers import fp_quantizer, quantizer
 from zerokit.rehearsal.stand_ins.registry import RankSetup, op_module, stand_in
 

@@ -19,11 +19,15 @@ import torch.distributed as dist
 from zerokit.rehearsal.ranks.exchange import UNKNOWN, Awaited, Exchange
 from zerokit.rehearsal.ranks.groups import Groups
 from zerokit.rehearsal.ranks.roles import Ranks
-from zerokit.rehearsal.stand_ins.collective_results import Received, copy, done, flatten, operation_of
-from zerokit.rehearsal.stand_ins.exchanged_tensors import (
+from zerokit.rehearsal.stand_ins.collective_results import (
+    Received,
+    copy,
+    done,
+    flatten,
     from_bytes,
     has_values,
     is_exchanged,
+    operation_of,
     reduce_values,
     size_and_dtype,
     to_bytes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import CodeType
@@ -17,13 +18,32 @@ from zerokit.rehearsal.call_sites import PACKAGE, is_in
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, Clock, Price, WorkKind
 from zerokit.rehearsal.recording import SPAN, Array
-from zerokit.rehearsal.timing.meetings import Meeting, Meetings
 from zerokit.rehearsal.timing.operators import Call, Operators, entries, to_ns
 from zerokit.rehearsal.watching.watcher import StepEnd, Watcher
 from zerokit.units import GIB, MIB
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.native.backend import Backend
+
+
+Meeting = tuple[str, ...]
+"""``("group", name)`` or ``("pair", source, target, tag)``; recorded with the number of the call."""
+
+
+class Meetings:
+    """Those of this rank, numbered as it comes to them."""
+
+    def __init__(self) -> None:
+        self._calls: Counter[Meeting] = Counter()
+        self.all: list[Meeting] = []
+        """In the order in which it came to them."""
+
+    def come(self, meeting: Meeting) -> int:
+        """The number of this one."""
+        self.all.append((*meeting, str(self._calls[meeting])))
+        self._calls[meeting] += 1
+        return len(self.all) - 1
+
 
 _KINDS: dict[str, Collective] = {
     **{"all_gather": "all_gather", "gather": "all_gather", "scatter": "broadcast"},

@@ -15,9 +15,7 @@ from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.errors import met_gaps
 from zerokit.rehearsal.facts import NvmeBytes, RankFacts, RankTimes
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
-from zerokit.rehearsal.native.allocator_statistics import Model
-from zerokit.rehearsal.native.backend import Backend
-from zerokit.rehearsal.native.notes import Note, NoteKind
+from zerokit.rehearsal.native.backend import Backend, Model, Note, NoteKind
 from zerokit.rehearsal.parent.job import Overrides
 from zerokit.rehearsal.ranks.call_order import FAILED
 from zerokit.rehearsal.ranks.exchange import Exchange
