@@ -89,7 +89,7 @@ _with_parameters()
 
 
 def _print(report: RehearsalReport, *, as_json: bool, output: Path | None, details: bool) -> None:
-    from zerokit.rehearsal.report.summary import print_report
+    from zerokit.rehearsal.report.tables import print_report
     from zerokit.reporting.verdicts import exit_code
 
     data = report.model_dump()
