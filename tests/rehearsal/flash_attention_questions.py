@@ -1,11 +1,11 @@
-"""What tests of the flash-attn stand-in ask a rehearsal; run by attention_questions."""
+"""What tests of the flash-attn stand-in ask a rehearsal."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tests.rehearsal.requested_bytes import peak, requested
+from tests.rehearsal.questions import peak, requested
 from zerokit.errors import ZerokitError
 
 if TYPE_CHECKING:
