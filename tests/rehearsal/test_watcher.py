@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from zerokit.rehearsal.watching.steps import Steps
 from zerokit.rehearsal.watching.watcher import Events, StepEnd, Watcher
 
 
@@ -46,3 +49,15 @@ def test_one_watcher_is_enough_to_go_on(wants: bool) -> None:
             return wants
 
     assert Events([Watcher(), Wanting()]).wants_more() == wants
+
+
+def test_what_follows_the_step_of_an_engine_is_part_of_the_step() -> None:
+    """Such as the time in which its tensors are labelled."""
+    seen = mock.Mock()
+    seen.backend.flops_of.return_value = seen.backend.flops = 0.0
+    steps = Steps(seen.backend, seen.events, mock.Mock(calls=[]), mock.Mock(flops=0), time=seen.time, last=0)
+    engine = SimpleNamespace(global_steps=0)
+    steps._step(lambda engine: setattr(engine, "global_steps", 1), engine)
+    names = [name for name, *_ in seen.mock_calls]
+    ends = ("events.engine_step_end", "time.moment", "events.step_end")
+    assert [name for name in names if name in ends] == list(ends)

@@ -7,7 +7,7 @@ from typing import Any
 
 from zerokit.patches import Patch, PrivateAttribute, watch, wrap
 from zerokit.rehearsal.native.backend import Backend
-from zerokit.rehearsal.watching.watcher import Events, StepEnd, Watcher
+from zerokit.rehearsal.watching.watcher import Events, Watcher
 from zerokit.reporting.categories import Category
 
 _DDP = "torch.nn.parallel.distributed:DistributedDataParallel"
@@ -84,7 +84,7 @@ class Labels(Watcher):
         self._label_engines()
         self._label_gradients(engine.module)
 
-    def on_step_end(self, end: StepEnd) -> None:
+    def on_engine_step_end(self, engine: Any) -> None:
         self._label_engines()
 
     def on_optimizer_step_end(self, optimizer: Any) -> None:

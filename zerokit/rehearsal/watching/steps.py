@@ -120,6 +120,7 @@ class Steps(Watcher):
         before = engine.global_steps
         result = step(engine, *arguments, **given)
         if engine.global_steps > before:
+            self._events.engine_step_end(engine)
             self._end()
         return result
 

@@ -46,6 +46,9 @@ class Watcher:
     def on_optimizer_step_end(self, optimizer: Any) -> None:
         """It has updated them."""
 
+    def on_engine_step_end(self, engine: Any) -> None:
+        """An engine of DeepSpeed has made an optimizer step."""
+
     def on_step_end(self, end: StepEnd) -> None:
         """An optimizer step of the run has ended, which may be some time ago."""
 
@@ -87,6 +90,9 @@ class Events:
         wrap(_MAKE_ENGINE, self._make_engine)
         before(lambda optimizer, *_: self._begin(Watcher.on_optimizer_step_begin, optimizer))
         after(lambda optimizer, *_: self._end(Watcher.on_optimizer_step_end, optimizer))
+
+    def engine_step_end(self, engine: Any) -> None:
+        self._end(Watcher.on_engine_step_end, engine)
 
     def step_end(self, end: StepEnd) -> None:
         self._end(Watcher.on_step_end, end)
