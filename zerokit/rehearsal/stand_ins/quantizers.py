@@ -29,36 +29,31 @@ class QuantizationType(enum.IntEnum):
     Asymmetric = 1
 
 
-class _Quantizer:
-    """The op's functions."""
+def quantizer() -> ModuleType:
+    """`quantize`, `dequantize`, `swizzle_quant`, `quantized_reduction` and their kin."""
 
     def quantize(
-        self, input_vals: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
+        input_vals: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
     ) -> list[Tensor]:
-        params = _scales(groups, quant_type)
-        return [_int8(_last_dimension_divided(input_vals.shape, 1 if num_bits == 8 else 2)), params]
-
-    def _dequantized(self, data: Tensor, num_bits: int, dtype: torch.dtype) -> Tensor:
-        *outer, last = data.shape
-        return torch.empty((*outer, last * (1 if num_bits == 8 else 2)), dtype=dtype, device="cuda")
+        scales = _scales(groups, quant_type)
+        return [_int8(_last_dimension_divided(input_vals.shape, 1 if num_bits == 8 else 2)), scales]
 
     def dequantize(
-        self, data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
+        data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
     ) -> Tensor:
-        return self._dequantized(data, num_bits, torch.float16)
+        return _dequantized(data, num_bits, torch.float16)
 
     def dequantize_fp32(
-        self, data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
+        data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
     ) -> Tensor:
-        return self._dequantized(data, num_bits, torch.float32)
+        return _dequantized(data, num_bits, torch.float32)
 
     def dequantize_to_half(
-        self, data: Tensor, scales: Tensor, minima: Tensor, num_group: int, group_size: int, /
+        data: Tensor, scales: Tensor, minima: Tensor, num_group: int, group_size: int, /
     ) -> Tensor:
         return torch.empty((num_group, group_size), dtype=torch.float16, device="cuda")
 
     def swizzle_quant(
-        self,
         input_vals: Tensor,
         groups: int,
         num_bits: int,
@@ -72,7 +67,6 @@ class _Quantizer:
         return [_int8((input_vals.numel() // (8 // num_bits),)), scales]
 
     def quantized_reduction(
-        self,
         input_vals: Tensor,
         input_scales: Tensor,
         in_groups: int,
@@ -85,22 +79,18 @@ class _Quantizer:
         scales = _scales(out_groups, quant_type)
         return [_int8(_last_dimension_divided(input_vals.shape, devices_per_node)), scales]
 
-
-def quantizer() -> ModuleType:
-    """`quantize`, `dequantize`, `swizzle_quant`, `quantized_reduction` and their kin."""
-    op = _Quantizer()
     return op_module(
         "quantizer",
         QuantizationType=QuantizationType,
         Symmetric=QuantizationType.Symmetric,
         Asymmetric=QuantizationType.Asymmetric,
-        quantize=_timed(op.quantize),
-        dequantize=_timed(op.dequantize),
-        dequantize_fp32=_timed(op.dequantize_fp32),
-        dequantize_int4_to_half_experimental=_timed(op.dequantize_to_half),
-        dequantize_int8_to_half_experimental=_timed(op.dequantize_to_half),
-        swizzle_quant=_timed(op.swizzle_quant),
-        quantized_reduction=_timed(op.quantized_reduction),
+        quantize=_timed(quantize),
+        dequantize=_timed(dequantize),
+        dequantize_fp32=_timed(dequantize_fp32),
+        dequantize_int4_to_half_experimental=_timed(dequantize_to_half),
+        dequantize_int8_to_half_experimental=_timed(dequantize_to_half),
+        swizzle_quant=_timed(swizzle_quant),
+        quantized_reduction=_timed(quantized_reduction),
     )
 
 
@@ -157,6 +147,11 @@ def _timed(kernel: Callable[P, T]) -> Callable[P, T]:
         return result
 
     return launch
+
+
+def _dequantized(data: Tensor, num_bits: int, dtype: torch.dtype) -> Tensor:
+    *outer, last = data.shape
+    return torch.empty((*outer, last * (1 if num_bits == 8 else 2)), dtype=dtype, device="cuda")
 
 
 def _scales(groups: int, quant_type: QuantizationType) -> Tensor:
