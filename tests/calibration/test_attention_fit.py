@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerokit.calibration.attention_fit import fitted_costs
+from zerokit.calibration.fits import fitted_costs
 from zerokit.hardware.prices.attention import Attention, AttentionCurve, attention_work
 
 pytestmark = pytest.mark.torch

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from zerokit.calibration import calibrate as calibration
-from zerokit.calibration import collectives, kernels, measure, python
-from zerokit.calibration.autograd import AutogradSeconds
+from zerokit.calibration import collectives, host, kernels, measure
 from zerokit.calibration.collectives import Measured
+from zerokit.calibration.fits import fitted_curve, levelled, of_products_alone
+from zerokit.calibration.host import AutogradSeconds
 from zerokit.calibration.kernels import Kernels, Product, Sizes
-from zerokit.calibration.matmul_fit import fitted_curve, levelled, of_products_alone
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
@@ -323,7 +323,7 @@ def test_the_calls_of_a_program_are_counted_each() -> None:
     def leaf() -> None:
         pass
 
-    assert python.calls_of(lambda: [leaf() for _ in range(3)]) in (
+    assert host.calls_of(lambda: [leaf() for _ in range(3)]) in (
         4,
         5,
     )  # before Python 3.12 the list has a function, too

@@ -99,7 +99,7 @@ def test_reports_break_no_word_and_no_number(
     from tests.rehearsal.recordings import device_with, job, training
     from zerokit.rehearsal.report.analysis import analyse
     from zerokit.rehearsal.report.report import Advice
-    from zerokit.rehearsal.report.summary import print_report
+    from zerokit.rehearsal.report.tables import print_report
 
     advice = Advice(
         change="optimizer on the host",

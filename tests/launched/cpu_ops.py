@@ -22,9 +22,9 @@ def install() -> str:
     from deepspeed.ops.op_builder.cpu import AsyncIOBuilder
 
     from tests.launched import cpu_quantizer
-    from zerokit.rehearsal.stand_ins.fused_optimizers import fused_adam
+    from tests.rehearsal.real_ops import fused_adam
 
-    OpBuilder._loaded_ops["fused_adam"] = fused_adam(compute=True, device_type="cpu")
+    OpBuilder._loaded_ops["fused_adam"] = fused_adam()
     cpu_quantizer.install()
     if AsyncIOBuilder().is_compatible(verbose=False):
         return "deepspeed"
@@ -36,7 +36,9 @@ def stand_in_for_async_io() -> None:
     """Have zerokit's stand-in read and write what DeepSpeed swaps to NVMe, whether libaio is here or not."""
     from deepspeed.ops.op_builder.builder import OpBuilder
 
+    from tests.rehearsal.real_ops import give_values
     from zerokit.rehearsal.stand_ins import async_io
 
-    modules = async_io.modules(compute=True, allocate=lambda size: torch.empty(size, dtype=torch.uint8))
+    modules = async_io.modules(lambda size: torch.empty(size, dtype=torch.uint8))
+    give_values(modules)
     OpBuilder._loaded_ops |= {name: modules[name] for name in ("async_io", "pin_memory")}

@@ -1,63 +1,19 @@
-"""What tests of attention ask a rehearsal, each question answered by a process of its own.
-
-A rehearsal changes its process for good, so :func:`answer` runs this module with the name of one of
-`QUESTIONS`, which prints its answer as JSON.
-"""
+"""What tests of attention ask a rehearsal; all figures in bytes."""
 
 from __future__ import annotations
 
 import functools
-import json
 import os
-import sys
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests import processes
-from tests.rehearsal import forked_worker
 from tests.rehearsal.attention_cases import CHOICES, SEEN, Case, choice
-from tests.rehearsal.attention_memory_questions import cudnn_memory, efficient_memory, flash_memory
-from tests.rehearsal.contrib_questions import (
-    apex_norms,
-    apex_optimizers,
-    apex_rotary,
-    apex_weight_gradients,
-    flash_attention_csrc,
-    grouped_products,
-    kernels_on_the_clock,
-    packages_found,
-)
-from tests.rehearsal.flash_attention_questions import (
-    flash_attn_4_memory,
-    flash_attn_4_model,
-    flash_attn_found,
-    flash_attn_memory,
-    flash_attn_model,
-    flash_attn_refusals,
-    flash_attn_version,
-    hub_kernels,
-)
+from tests.rehearsal.questions import peak
 
 if TYPE_CHECKING:
     import torch
 
     from zerokit.rehearsal import VirtualRank
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@functools.cache
-def answer(question: str, capability: str = "9.0", environment: tuple[tuple[str, str], ...] = ()) -> Any:
-    """The answer of a rehearsal on a GPU of this compute capability, with changes to its environment."""
-    command = [sys.executable, "-m", forked_worker.__name__, "-m", __name__, question, capability]
-    variables = {forked_worker.SOCKET: forked_worker.server(), **dict(environment)}
-    printed = processes.checked(command, cwd=ROOT, env=os.environ | variables)
-    return json.loads(printed.splitlines()[-1])
-
-
-# ---- what runs inside of the rehearsal
 
 
 def choices(rank: VirtualRank) -> dict[str, int]:
@@ -297,53 +253,126 @@ def flops(rank: VirtualRank) -> dict[str, list[float]]:
     return counted | _pairs_seen(rank)
 
 
-QUESTIONS: dict[str, Callable[[Any], Any]] = {
-    question.__name__: question
-    for question in (
-        choices,
-        choices_by_cudnn,
-        refusal,
-        meta_kernels,
-        autograd,
-        flops,
-        flash_memory,
-        efficient_memory,
-        cudnn_memory,
-        flash_attn_found,
-        flash_attn_version,
-        flash_attn_memory,
-        flash_attn_refusals,
-        flash_attn_model,
-        flash_attn_4_memory,
-        flash_attn_4_model,
-        hub_kernels,
-        packages_found,
-        flash_attention_csrc,
-        grouped_products,
-        kernels_on_the_clock,
-        apex_norms,
-        apex_optimizers,
-        apex_rotary,
-        apex_weight_gradients,
+# ---- working memory
+
+
+def flash_memory(rank: VirtualRank) -> dict[str, int]:
+    import torch
+
+    aten = torch.ops.aten
+
+    def tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+        return [torch.empty(shape, dtype=torch.bfloat16, device="cuda") for shape in shapes]
+
+    q, k, v = tensors((2, 1000, 8, 72), (2, 1000, 2, 72), (2, 1000, 2, 72))
+    out, lse, state, unused, _ = aten._flash_attention_forward(
+        q, k, v, None, None, 1000, 1000, 0.0, True, False
     )
-}
 
+    def dense() -> Any:
+        return aten._flash_attention_backward(
+            torch_grad, q, k, v, out, lse, None, None, 1000, 1000, 0.0, True, state, unused
+        )
 
-def main(question: str, capability: str) -> None:
-    from zerokit.hardware.gpus import find_gpu
-    from zerokit.rehearsal import virtual_cluster
-    from zerokit.rehearsal.devices import virtual_device
-
-    major, _, minor = capability.partition(".")
-    # As many multiprocessors as an H100 and an A100 have.
-    device = replace(
-        virtual_device(find_gpu("H100")),
-        capability=(int(major), int(minor)),
-        multiprocessors=132 if int(major) >= 9 else 108,
+    torch_grad = torch.empty_like(out)
+    gradients = sum(gradient.untyped_storage().nbytes() for gradient in dense())
+    packed = tensors((1300, 8, 72), (1300, 2, 72), (1300, 2, 72))
+    starts = torch.tensor([0, 500, 1000, 1300], dtype=torch.int32, device="cuda")
+    packed_out, packed_lse, *_ = aten._flash_attention_forward(
+        *packed, starts, starts, 500, 500, 0.0, True, False
     )
-    with virtual_cluster(num_gpus=8, device=device) as rank:
-        print(json.dumps(QUESTIONS[question](rank)))
+    packed_grad = torch.empty_like(packed_out)
+    short, *long = tensors((1, 64, 8, 128), (1, 4096, 8, 128), (1, 4096, 8, 128))
+    many = tensors(*[(8, 2048, 32, 128)] * 3)
+    return {
+        "gradients": gradients,
+        "dense": peak(dense),
+        "packed": peak(
+            lambda: aten._flash_attention_backward(
+                packed_grad,
+                *packed,
+                packed_out,
+                packed_lse,
+                starts,
+                starts,
+                500,
+                500,
+                0.0,
+                True,
+                state,
+                unused,
+            )
+        ),
+        "split_forward": peak(
+            lambda: aten._flash_attention_forward(short, *long, None, None, 64, 4096, 0.0, False, False)
+        ),
+        "whole_forward": peak(
+            lambda: aten._flash_attention_forward(*many, None, None, 2048, 2048, 0.0, True, False)
+        ),
+    }
 
 
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+def efficient_memory(rank: VirtualRank) -> dict[str, int]:
+    import torch
+
+    measured = {}
+    aten = torch.ops.aten
+    for name, dtype, head in (
+        ("bfloat16", torch.bfloat16, 64),
+        ("float32", torch.float32, 64),
+        ("head 256", torch.bfloat16, 256),
+    ):
+        q = torch.empty((2, 300, 4, head), dtype=dtype, device="cuda").transpose(1, 2)
+        out = aten._scaled_dot_product_efficient_attention(q, q, q, None, True)
+        grad = torch.empty_like(out[0])
+        measured[name] = peak(
+            functools.partial(
+                aten._scaled_dot_product_efficient_attention_backward,
+                grad,
+                q,
+                q,
+                q,
+                None,
+                *out,
+                0.0,
+                [True, True, True, False],
+            )
+        )
+    return measured
+
+
+def cudnn_memory(rank: VirtualRank) -> dict[str, int]:
+    import torch
+
+    measured = {}
+    aten = torch.ops.aten
+    q, grouped = (
+        torch.empty((4, 2048, heads, 128), dtype=torch.bfloat16, device="cuda").transpose(1, 2)
+        for heads in (32, 8)
+    )
+    for name, key, dropout in (("", q, 0.0), ("grouped ", grouped, 0.0), ("dropout ", q, 0.125)):
+        forward = functools.partial(
+            aten._scaled_dot_product_cudnn_attention, q, key, key, None, True, dropout, is_causal=True
+        )
+        out = forward()
+        grad = torch.empty_like(out[0])
+        backward = functools.partial(
+            aten._scaled_dot_product_cudnn_attention_backward,
+            grad,
+            q,
+            key,
+            key,
+            *out[:2],
+            out[6],
+            out[7],
+            None,
+            None,
+            None,
+            *out[4:6],
+            dropout,
+            True,
+        )
+        if not name.startswith("grouped"):
+            measured[f"{name}forward"] = peak(forward)
+        measured[f"{name}backward"] = peak(backward)
+    return measured

@@ -1,11 +1,11 @@
-"""What tests of the flash-attn stand-in ask a rehearsal; run by attention_questions."""
+"""What tests of the flash-attn stand-in ask a rehearsal."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tests.rehearsal.requested_bytes import peak, requested
+from tests.rehearsal.questions import peak, requested
 from zerokit.errors import ZerokitError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def hub_kernels(rank: VirtualRank) -> dict[str, Any]:
 
     import torch
 
-    from zerokit.rehearsal.stand_ins.context import rank_context
+    from zerokit.rehearsal.context import rank_context
     from zerokit.rehearsal.stand_ins.hub_kernels import HubKernels
     from zerokit.rehearsal.worker.failures import limit_of
 

@@ -95,7 +95,7 @@ def _serve(path: str) -> NoReturn:
 def _work(asking: socket.socket) -> NoReturn:
     """Be the worker of the job that is asked for."""
     from tests.processes import exits
-    from tests.rehearsal.real_worker import install_group
+    from tests.rehearsal import real_worker
     from zerokit.rehearsal import process_setup
     from zerokit.rehearsal.worker import run as worker
 
@@ -127,7 +127,9 @@ def _work(asking: socket.socket) -> NoReturn:
             runpy.run_module(sys.argv[0], run_name="__main__")
             sys.exit()
     worker._leave = answer
-    worker.main(install_group if told["real"] else None)
+    if told["real"]:
+        real_worker.use_real_values()
+    worker.main()
     raise AssertionError("a worker leaves by itself")
 
 

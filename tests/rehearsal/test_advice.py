@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,63 +42,49 @@ def _stage(stage: int, **more: Any) -> dict[str, Any]:
     return {"zero_optimization": {"stage": stage, **more}}
 
 
-@pytest.mark.parametrize(
-    ("stage", "next_stages"),
-    [
-        (0, ["ZeRO stage 1", "ZeRO stage 3"]),
-        (1, ["ZeRO stage 2", "ZeRO stage 3"]),
-        (2, ["ZeRO stage 3"]),
-        (3, []),
-    ],
-)
-def test_higher_stages_are_tried(stage: int, next_stages: list[str]) -> None:
-    tried = [change for change in _changes(_report(_stage(stage))) if change.startswith("ZeRO")]
-    assert tried == next_stages
-
-
-def test_one_gpu_has_nobody_to_divide_with() -> None:
-    assert not [change for change in _changes(_report(_stage(1), world_size=1)) if "ZeRO" in change]
-
-
-def test_what_is_offloaded_is_not_offloaded_again() -> None:
-    plain = _changes(_report(_stage(3)))
-    assert {"optimizer on the host", "parameters on the host"} <= set(plain)
-    done = _stage(3, offload_optimizer={"device": "cpu"}, offload_param={"device": "nvme"})
-    assert not {"optimizer on the host", "parameters on the host"} & set(_changes(_report(done)))
-    none = _stage(3, offload_optimizer={"device": "none"})
-    assert "optimizer on the host" in _changes(_report(none))
-    assert "optimizer on the host" not in _changes(_report(_stage(0)))
-
-
 CHECKPOINTED = {"flops_per_step": 4000, "model_flops_per_step": 3000}
 """As all layers compute their forward pass again."""
+OFFLOADS = ("optimizer on the host", "parameters on the host")
+SHRINKS = ("gradient checkpointing", "half the micro-batch")
+BUCKETS, OVERLAP = "smaller reduce buckets", "no overlap of communication"
+STAGES = ("ZeRO stage 1", "ZeRO stage 2", "ZeRO stage 3")
 
 
-def test_checkpoints_are_tried_only_where_there_are_none() -> None:
-    some = {"flops_per_step": 3300, "model_flops_per_step": 3000}
-    assert "gradient checkpointing" in _changes(_report(_stage(2)).model_copy(update=some))
-    assert "gradient checkpointing" not in _changes(_report(_stage(2)).model_copy(update=CHECKPOINTED))
-
-
-def test_activations_are_shrunk_only_where_there_are_some() -> None:
-    assert {"gradient checkpointing", "half the micro-batch"} <= set(_changes(_report(_stage(2))))
-    none = _report(_stage(2), at_peak={"parameters": REPORT.device.peak_bytes})
-    assert not {"gradient checkpointing", "half the micro-batch"} & set(_changes(none))
-    one = _report({**_stage(2), "train_micro_batch_size_per_gpu": 1})
-    assert "half the micro-batch" not in _changes(one)
-
-
-def test_buffers_are_shrunk_only_where_they_are_large() -> None:
-    assert "smaller reduce buckets" in _changes(_report(_stage(2)))
-    assert "smaller reduce buckets" in _changes(_report(_stage(2, reduce_bucket_size="auto")))
-    assert "smaller reduce buckets" not in _changes(_report(_stage(2, reduce_bucket_size=5e7)))
-    assert "no overlap of communication" not in _changes(_report(_stage(2)))
-    assert "no overlap of communication" in _changes(_report(_stage(2, overlap_comm=True)))
-    assert "no overlap of communication" in _changes(_report(_stage(3)))
-
-
-def test_without_a_config_it_still_has_ideas() -> None:
-    assert "ZeRO stage 1" in _changes(_report(None))
+@pytest.mark.parametrize(
+    ("report", "tried", "not_tried"),
+    [
+        (_report(None), ("ZeRO stage 1",), ()),
+        (_report(_stage(0)), STAGES[::2], (STAGES[1], OFFLOADS[0])),
+        (_report(_stage(1)), STAGES[1:], STAGES[:1]),
+        (_report(_stage(2)), (STAGES[2], *SHRINKS, BUCKETS), (*STAGES[:2], OVERLAP)),
+        (_report(_stage(3)), (*OFFLOADS, OVERLAP), STAGES),
+        (_report(_stage(1), world_size=1), (), STAGES),  # nobody to divide with
+        (
+            _report(_stage(3, offload_optimizer={"device": "cpu"}, offload_param={"device": "nvme"})),
+            (),
+            OFFLOADS,
+        ),
+        (_report(_stage(3, offload_optimizer={"device": "none"})), OFFLOADS, ()),
+        (_report(_stage(3, offload_optimizer={"pin_memory": True})), OFFLOADS, ()),
+        (
+            _report(_stage(2)).model_copy(update={"flops_per_step": 3300, "model_flops_per_step": 3000}),
+            SHRINKS,
+            (),
+        ),
+        (_report(_stage(2)).model_copy(update=CHECKPOINTED), SHRINKS[1:], SHRINKS[:1]),
+        (_report(_stage(2), at_peak={"parameters": REPORT.device.peak_bytes}), (), SHRINKS),
+        (_report({**_stage(2), "train_micro_batch_size_per_gpu": 1}), SHRINKS[:1], SHRINKS[1:]),
+        (_report(_stage(2, reduce_bucket_size="auto")), (BUCKETS,), ()),
+        (_report(_stage(2, reduce_bucket_size=5e7)), (), (BUCKETS,)),
+        (_report(_stage(2, overlap_comm=True)), (OVERLAP,), ()),
+    ],
+)
+def test_what_may_save_memory_is_tried(
+    report: RehearsalReport, tried: tuple[str, ...], not_tried: tuple[str, ...]
+) -> None:
+    changes = set(_changes(report))
+    assert set(tried) <= changes
+    assert not set(not_tried) & changes
 
 
 def _timed(seconds: float, **breakdown: float) -> TimeReport:
@@ -126,7 +113,7 @@ def test_what_may_be_faster_is_tried_where_time_is_known() -> None:
 def test_a_run_that_fits_is_told_first_what_makes_it_faster(tmp_path: Path) -> None:
     report = REPORT.model_copy(update={"time": _timed(1.0), **CHECKPOINTED})
 
-    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         made = str(dict(changed.overrides))
         seconds = 0.5 if "multiplier" in made else 0.8 if "gradient_checkpointing': False" in made else 1.2
         peak = (400 if "micro_batch_divisor" in made else 900) * MIB
@@ -152,7 +139,6 @@ def test_a_section_without_a_device_offloads_nothing() -> None:
     config = _stage(3, offload_optimizer={"pin_memory": True})
     report = _report(config).model_copy(update={"time": _timed(1.0)})
     assert "optimizer on the GPU" not in _changes(report)
-    assert "optimizer on the host" in _changes(report)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +158,7 @@ def test_speed_is_that_of_a_gpu_and_of_steps_of_one_size(
         device = REPORT.device.model_copy(update={"peak_bytes": peak_bytes})
         return REPORT.model_copy(update={"device": device, "world_size": num_gpus, "time": time})
 
-    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         if changed.num_gpus > original.num_gpus:
             return made(100 * MIB, changed.num_gpus, 3.0, 0.5)
         return made(900 * MIB, changed.num_gpus, 1.25, 0.8)
@@ -221,7 +207,7 @@ def test_twice_the_gpus_fill_their_nodes_and_talk_among_themselves(tmp_path: Pat
 def _rehearse(peaks: dict[str, int | None]) -> Any:
     """A rehearsal whose peak is found by the change that was made."""
 
-    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         made = str(dict(changed.overrides)) + str(changed.num_gpus)
         peak = next((peak for part, peak in peaks.items() if part in made), REPORT.device.peak_bytes)
         if peak is None:
@@ -261,7 +247,7 @@ def test_a_lower_stage_says_what_it_leaves_out() -> None:
 
 @pytest.mark.parametrize(("memory", "offered"), [(64 * GIB, False), (256 * GIB, True)])
 def test_what_the_host_cannot_hold_is_no_advice(memory: int, offered: bool, tmp_path: Path) -> None:
-    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         offloads = "offload_optimizer" in str(dict(changed.overrides))
         host = REPORT.host.model_copy(update={"per_node_peak_bytes": (100 if offloads else 10) * GIB})
         device = REPORT.device.model_copy(update={"peak_bytes": 500 * MIB})
@@ -281,7 +267,7 @@ def test_a_micro_batch_that_stays_as_it_was_is_no_advice(tmp_path: Path) -> None
     )
     report = REPORT.model_copy(update={"batches": found})
 
-    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         return report.model_copy(
             update={"device": report.device.model_copy(update={"peak_bytes": 100 * MIB})}
         )
@@ -336,8 +322,8 @@ def test_a_command_that_is_ended_ends_the_changes_that_run(
     ask = f"os.kill({os.getpid()}, signal.SIGUSR1)"
     script = fake_worker.script(tmp_path, f"import os, signal\n{ask}\nsignal.pause()")
 
-    def rehearse(changed: RehearsalJob) -> RehearsalReport:
-        (recording,), _ = rehearse_together([changed], output=Output.DROPPED)
+    def rehearse(changed: RehearsalJob, stop: threading.Event) -> RehearsalReport:
+        (recording,), _ = rehearse_together([changed], output=Output.DROPPED, stop=stop)
         return analyse(recording, changed)
 
     def leave(number: int, _: object) -> NoReturn:
@@ -353,7 +339,7 @@ def test_a_command_that_is_ended_ends_the_changes_that_run(
 
 
 def test_a_fault_of_a_rehearsal_is_not_swallowed(tmp_path: Path) -> None:
-    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from tests.rehearsal.recordings import MIB, Recorder, device_with, job, timed, training
 from zerokit.hardware.cluster import Cluster
@@ -13,7 +15,7 @@ from zerokit.rehearsal.facts import RankFacts, RankTimes
 from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.ranks.roles import Roles, data_parallel
 from zerokit.rehearsal.recording import BLOCK, EVENT, SPAN, Recording, Space
-from zerokit.rehearsal.report.analysis import LARGEST_BLOCKS, analyse
+from zerokit.rehearsal.report.analysis import LARGEST_BLOCKS, analyse, overheads
 from zerokit.rehearsal.report.combination import combine
 from zerokit.rehearsal.report.report import Batches, BatchSize, RehearsalReport
 from zerokit.rehearsal.report.step_time import _range, doubts
@@ -355,3 +357,67 @@ def _with_host(size: int) -> Recording:
         run.allocate(size, space=Space.PAGEABLE_HOST)
     run.end_step(1)
     return run.recording()
+
+
+def _communication(num_gpus: int, group_sizes: set[int] | None = None) -> tuple[int, int]:
+    line = overheads(Cluster(num_gpus), group_sizes or {num_gpus})[1]
+    return line.low_bytes, line.high_bytes
+
+
+@pytest.mark.parametrize("num_gpus", [1, 2, 8, 64])
+def test_every_line_is_a_span_with_a_source(num_gpus: int) -> None:
+    for line in overheads(Cluster(num_gpus), {num_gpus}):
+        assert 0 <= line.low_bytes < line.high_bytes
+        assert line.source
+
+
+def test_the_context_is_always_there() -> None:
+    context = overheads(Cluster(1), set())[0]
+    assert context.name == "CUDA context"
+    assert context.low_bytes == pytest.approx(0.47 * GIB, abs=1)
+    assert context.high_bytes == pytest.approx(0.92 * GIB, abs=1)
+
+
+def test_a_single_gpu_connects_to_nobody() -> None:
+    low, high = _communication(1)
+    assert low == 0
+    assert high < _communication(2)[1]
+
+
+def test_more_communicators_hold_more_buffers() -> None:
+    one = _communication(64, {64})
+    two = _communication(64, {64, 8, 1})
+    assert two[0] == 2 * one[0]
+    assert two[1] > one[1]
+    assert one[1] == pytest.approx(1.45 * GIB, abs=1)
+
+
+def test_the_agreed_keys_are_there() -> None:
+    data = json.loads(analyse(training(), job()).model_dump_json())
+    assert data.keys() >= {
+        "world_size", "rank", "steps", "elapsed_seconds", "device", "host", "communication",
+        "flops_per_step", "warnings",
+    }  # fmt: skip
+    assert data["device"].keys() >= {
+        "peak_bytes", "steady_bytes", "reserved_peak_bytes", "peak_phase", "at_peak",
+    }  # fmt: skip
+    assert data["device"]["at_peak"].keys() == {
+        "parameters", "gradients", "optimizer_states", "activations", "buffers", "other",
+    }  # fmt: skip
+    assert data["host"].keys() >= {"peak_bytes", "steady_bytes", "pinned_bytes"}
+    assert data["communication"][0].keys() >= {"collective", "phase", "count", "bytes"}
+    assert data["made_up"] == [
+        {"what": "nonzero: assumed all true", "site": "train.py:40 in mask", "count": 3}
+    ]
+    assert data["suppressed"] == ["checkpoint in runs/a"]
+
+
+def test_a_report_survives_json() -> None:
+    report = analyse(training(), job())
+    assert RehearsalReport.model_validate_json(report.model_dump_json()) == report
+
+
+def test_a_report_does_not_change() -> None:
+    report = analyse(training(), job())
+    with pytest.raises(ValidationError):
+        report.steps = 3  # type: ignore[misc]

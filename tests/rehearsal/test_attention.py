@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 
 from tests.rehearsal.attention_cases import CAPABILITIES, CHOICES, CUDNN, EFFICIENT, FLASH, SEEN
-from tests.rehearsal.attention_questions import answer
+from tests.rehearsal.attention_questions import (
+    autograd,
+    choices,
+    choices_by_cudnn,
+    cudnn_memory,
+    efficient_memory,
+    flash_memory,
+    flops,
+    meta_kernels,
+    refusal,
+)
+from tests.rehearsal.questions import answer
 
 # ---- the choice
 
@@ -14,17 +25,17 @@ from tests.rehearsal.attention_questions import answer
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_scaled_dot_product_attention_takes_the_backend_that_torch_would(capability: str) -> None:
     expected = {name: backends[CAPABILITIES.index(capability)] for name, (_, backends) in CHOICES.items()}
-    assert answer("choices", capability) == expected
+    assert answer(choices, capability) == expected
 
 
 def test_cudnn_goes_last_where_the_user_says_so() -> None:
-    chosen = answer("choices", "9.0", (("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1"),))
+    chosen = answer(choices, environment=(("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1"),))
     assert chosen["bfloat16"] == FLASH
     assert chosen["mask"] == EFFICIENT
 
 
 def test_cudnn_goes_first_only_from_the_release_that_torch_trusts() -> None:
-    assert answer("choices_by_cudnn") == {
+    assert answer(choices_by_cudnn) == {
         "0": FLASH,
         "91002": FLASH,
         "91500": FLASH,
@@ -34,24 +45,24 @@ def test_cudnn_goes_first_only_from_the_release_that_torch_trusts() -> None:
 
 
 def test_inputs_that_no_enabled_backend_takes_are_refused() -> None:
-    assert answer("refusal").startswith("No available kernel")
+    assert answer(refusal).startswith("No available kernel")
 
 
 # ---- results
 
 
 def test_results_have_the_shapes_strides_and_dtypes_of_torchs_own_meta_kernels() -> None:
-    compared = answer("meta_kernels")
+    compared = answer(meta_kernels)
     assert compared["differences"] == []
     assert compared["tensors"] > 300
 
 
 def test_gradients_through_scaled_dot_product_attention_have_their_inputs_shapes() -> None:
-    assert answer("autograd") == []
+    assert answer(autograd) == []
 
 
 def test_flops_are_those_of_torchs_own_counter_but_for_what_a_causal_mask_hides() -> None:
-    counted = answer("flops")
+    counted = answer(flops)
     seen_of_300 = 301 / 600
     seen_of_100_and_200 = (100 * 101 + 200 * 201) / 2 / (100**2 + 200**2)
     seen = [*[1, seen_of_300] * 3, seen_of_100_and_200, 1, 1, 1]
@@ -70,7 +81,7 @@ def test_pairs_that_a_window_or_a_mask_hides_are_not_counted() -> None:
             visible &= to_the_right <= (0 if causal else right)
         return int(visible.sum())
 
-    counted = answer("flops")
+    counted = answer(flops)
     assert counted["flash"] == [seen(*case, first=case[1] - case[0]) for case in SEEN]
     assert counted["efficient"] == [
         seen(queries, keys, True, left, right, first=first)
@@ -84,7 +95,7 @@ def test_pairs_that_a_window_or_a_mask_hides_are_not_counted() -> None:
 
 
 def test_flash_backward_takes_accumulators_for_padded_rows_and_expanded_heads() -> None:
-    measured = answer("flash_memory")
+    measured = answer(flash_memory)
     assert measured["gradients"] == 2 * 1000 * (8 + 2 + 2) * 72 * 2
     padded_rows = 2 * 1024 * 8
     assert measured["dense"] == padded_rows * 4 + padded_rows * 96 * 4 + 2 * (2 * 1000 * 8 * 72 * 2)
@@ -94,12 +105,12 @@ def test_flash_backward_takes_accumulators_for_padded_rows_and_expanded_heads() 
 
 def test_flash_forward_splits_the_keys_when_it_has_too_few_rows_to_fill_the_gpu() -> None:
     splits, rows = 32, 8 * 64
-    assert answer("flash_memory")["split_forward"] == splits * rows * (1 + 128) * 4
-    assert answer("flash_memory")["whole_forward"] == 0
+    assert answer(flash_memory)["split_forward"] == splits * rows * (1 + 128) * 4
+    assert answer(flash_memory)["whole_forward"] == 0
 
 
 def test_efficient_backward_takes_tiles_for_the_query_gradient() -> None:
-    measured = answer("efficient_memory")
+    measured = answer(efficient_memory)
     row_sums = 2 * 4 * 300 * 4
     assert measured["bfloat16"] == row_sums + 2 * 4 * 5 * (4 + 64 * 64) * 4
     product, total = 2 * 4 * 300 * 64 * 4, row_sums
@@ -122,7 +133,7 @@ def test_efficient_backward_takes_tiles_for_the_query_gradient() -> None:
 def test_cudnn_takes_the_workspace_of_its_plans(
     capability: str, forward: int, backward: int, grouped: int, dropout_forward: int, dropout_backward: int
 ) -> None:
-    assert answer("cudnn_memory", capability) == {
+    assert answer(cudnn_memory, capability) == {
         "forward": forward,
         "backward": backward,
         "grouped backward": grouped,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -153,7 +154,7 @@ def test_a_rank_without_batches_goes_as_far_as_rank_0(
     for steps, over in ((2, False), (3, True)):
         first.steps = second.steps = steps
         monkeypatch.setattr(first.batches, "_are_rehearsed", lambda _, over=over: over)
-        assert [first.batches.are_over(), second.batches.are_over()] == [over, over]
+        assert [first.batches.wants_more(), second.batches.wants_more()] == [not over, not over]
     assert second.exchange.unknown_values == 0
 
 
@@ -180,3 +181,28 @@ def test_a_script_s_own_loaders_have_the_micro_batch_that_is_tried(divisor: floa
     assert _made(own, data).batch_size == 1
     trainers = BatchWatcher(whole, whole, 2, 0.0, lambda: 0, divisor=divisor)
     assert _made(trainers, data, batch_size=4).batch_size == 4
+
+
+# ---- what an evaluation is rehearsed with: the largest batches, and more where it keeps what comes of each
+
+
+LENGTHS = [3, 5, 4, 9, 2, 6]
+
+
+@pytest.mark.parametrize(
+    ("at_least", "lengths"), [(1, [9]), (4, [9, 5, 4, 9]), (32, [9, 5, 4, 9, 2, 6])], ids=str
+)
+def test_the_largest_come_first_and_the_data_has_an_end(at_least: int, lengths: list[int]) -> None:
+    exchange: Any = SimpleNamespace(from_rank_0=lambda _name, _what, make: make(), rank=0, is_active=False)
+    labels: Any = SimpleNamespace(engines=[])
+    batches = BatchWatcher(labels, exchange, 2, 60.0, lambda: 0)
+    loader: DataLoader[Any] = DataLoader([{"input_ids": torch.ones(n, dtype=torch.long)} for n in LENGTHS])
+    with batches.only_the_largest(at_least=at_least):
+        iterator = batches._iterate(DataLoader.__iter__, loader)
+        given = []
+        while True:
+            try:
+                given.append(batches._next(type(iterator).__next__, iterator)["input_ids"].shape[1])
+            except StopIteration:
+                break
+    assert given == lengths

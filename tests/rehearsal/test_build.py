@@ -38,19 +38,29 @@ NOT_IN_UNITS = {"no_driver.cpp", "together.cpp"}
 """Sources of libraries of their own."""
 
 
-def test_what_is_compiled_when_a_build_ends_early_is_not_compiled_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiler = tmp_path / "compiler"
-    compiler.write_text(COMPILER)
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Is used for builds in a cache of their own."""
+    return _compiler(COMPILER, tmp_path, monkeypatch)
+
+
+def _compiler(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    compiler = folder / "compiler"
+    compiler.write_text(script)
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CXX", str(compiler))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    return compiler
+
+
+def test_what_is_compiled_when_a_build_ends_early_is_not_compiled_again(
+    compiler: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 1)  # the unit with device.cpp is the last
-    log = tmp_path / "compiler.log"
+    log = compiler.with_suffix(".log")
     with pytest.raises(LaunchError, match="could not be built: error: out of memory"):
         built_library()
-    (tmp_path / "compiler.good").touch()
+    compiler.with_suffix(".good").touch()
     library = built_library()
     assert library.is_file()
     compiled = log.read_text().split()
@@ -63,20 +73,15 @@ def test_what_is_compiled_when_a_build_ends_early_is_not_compiled_again(
     }
 
 
-def test_parts_of_other_units_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_other_units_are_not_taken(compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A source that has moved to another unit would be missing of the library, or in it twice."""
-    compiler = tmp_path / "compiler"
-    compiler.write_text(COMPILER)
-    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("CXX", str(compiler))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(LaunchError):
         built_library()
     moved, *rest = build.UNITS["device"]
     monkeypatch.setitem(build.UNITS, "device", tuple(rest))
     monkeypatch.setitem(build.UNITS, "operators", (*build.UNITS["operators"], moved))
-    (tmp_path / "compiler.good").touch()
-    (log := tmp_path / "compiler.log").unlink()
+    compiler.with_suffix(".good").touch()
+    (log := compiler.with_suffix(".log")).unlink()
     built_library()
     compiled = log.read_text().split()
     assert len(compiled) == len(set(compiled))
@@ -115,18 +120,15 @@ def _told(pipe: int) -> Iterator[bytes]:
     [(signal.SIGTERM, False, 143), (signal.SIGHUP, False, 129), (signal.SIGINT, True, 130)],
 )
 def test_a_build_that_is_interrupted_ends_with_its_compilers(
-    number: signal.Signals, whole_group: bool, code: int, tmp_path: Path
+    number: signal.Signals, whole_group: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiler = tmp_path / "compiler"
-    compiler.write_text(WAITING_COMPILER)
-    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    _compiler(WAITING_COMPILER, tmp_path, monkeypatch)
     os.mkfifo(tmp_path / "compiler.pipe")
     pipe = os.open(tmp_path / "compiler.pipe", os.O_RDONLY | os.O_NONBLOCK)
     (tmp_path / "train.py").write_text("raise SystemExit('not to be reached')")
     process = subprocess.Popen(
         [*processes.INTERRUPTIBLE, "-m", "zerokit", "rehearse", "--num-gpus", "2", "train.py"],
         cwd=tmp_path,
-        env=os.environ | {"CXX": str(compiler), "XDG_CACHE_HOME": str(tmp_path / "cache")},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -150,13 +152,17 @@ def test_a_build_that_is_interrupted_ends_with_its_compilers(
     assert begun <= (os.cpu_count() or 1)  # none was started in place of those that were ended
 
 
-@pytest.mark.parametrize("opens", [True, False])
-def test_what_a_wheel_brings_is_taken_where_it_opens(
-    opens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not in it could not be built."""
     monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", "no-compiler-at-all")
+
+
+@pytest.mark.usefixtures("wheel")
+@pytest.mark.parametrize("opens", [True, False])
+def test_what_a_wheel_brings_is_taken_where_it_opens(opens: bool) -> None:
     brought = build.prebuilt_files_folder() / build.FILES
     brought.parent.mkdir(parents=True)
     brought.write_bytes(Path(_ctypes.__file__).read_bytes() if opens else b"of another machine")
@@ -177,20 +183,15 @@ def test_what_was_built_otherwise_is_another_one(flags: str, monkeypatch: pytest
 
 @pytest.mark.parametrize(("constructor", "strings"), [("ESs", 0), ("ENSt7__cxx1112basic_stringE", 1)])
 def test_strings_are_of_the_kind_that_torch_was_built_with(
-    constructor: str, strings: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    constructor: str, strings: int, compiler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = tmp_path / "torch" / "lib" / "libc10.so"
     library.parent.mkdir(parents=True)
     library.write_bytes(b"\0_ZN3c105ErrorC1ENS_14SourceLocation" + constructor.encode() + b"\0")
-    compiler = tmp_path / "compiler"
-    compiler.write_text(COMPILER)
-    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
-    (tmp_path / "compiler.good").touch()
-    monkeypatch.setenv("CXX", str(compiler))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    compiler.with_suffix(".good").touch()
     monkeypatch.setattr(build, "torch_folder", lambda: tmp_path / "torch")
     built_library()
-    compiled = [call for call in (tmp_path / "compiler.calls").read_text().splitlines() if " -c " in call]
+    compiled = [call for call in compiler.with_suffix(".calls").read_text().splitlines() if " -c " in call]
     assert compiled
     assert all(f"-D_GLIBCXX_USE_CXX11_ABI={strings} " in call for call in compiled)
 
@@ -202,16 +203,14 @@ def test_a_torch_that_is_too_old_is_one_line(version: str, monkeypatch: pytest.M
         built_library()
 
 
+@pytest.mark.usefixtures("wheel")
 @pytest.mark.parametrize(("version", "fits"), [("2.9.1+cu128", True), ("2.9.0a0+145a3a7.nv25.10", False)])
 def test_what_a_wheel_brings_is_of_releases(
     version: str, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
     monkeypatch.setattr(build, "torch_folder", lambda: tmp_path)
     monkeypatch.setattr(build, "strings_of", lambda _: "1")
     monkeypatch.setattr(build.importlib.metadata, "version", lambda _: version)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("CXX", "no-compiler-at-all")
     folder = build.prebuilt_folder(version, "1")
     for file in (
         folder / build.LIBRARY,

@@ -208,10 +208,8 @@ def model_flops(parts: Sequence[Mapping[str, int]], *, has_engine: bool) -> list
     done: Counter[str] = Counter()
     backend, recomputing = mock.Mock(), mock.Mock()
     backend.flops_of.side_effect = done.__getitem__
-    steps = Steps(
-        backend, mock.Mock(calls=[]), mock.Mock(), mock.Mock(has_engine=has_engine), recomputing,
-        time=None, last=0, are_over=lambda: True, at_end=lambda: None,
-    )  # fmt: skip
+    events, traffic = mock.Mock(has_engine=has_engine), mock.Mock(calls=[])
+    steps = Steps(backend, events, traffic, recomputing, time=None, last=0)
     for part in parts:
         done.update(part)
         recomputing.flops = done["again"]

@@ -1,12 +1,296 @@
-"""Stand-ins for packages that few scripts need: what they allocate."""
+"""Stand-ins for packages that few scripts need, compiled with CUDA's toolkit: what they allocate.
+
+The imports in these functions are what makes the packages be found: nothing is done without them.
+"""
 
 from __future__ import annotations
 
-from tests.rehearsal.attention_questions import answer
+import importlib.util
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from tests.rehearsal.questions import answer, peak, requested
+
+if TYPE_CHECKING:
+    from zerokit.rehearsal import VirtualRank
+
+
+def packages_found(rank: VirtualRank) -> dict[str, Any]:
+    """What is found of Apex before and after the script imports it, and what the report says."""
+    from transformers.utils import import_utils
+
+    from zerokit.rehearsal.context import rank_context
+    from zerokit.rehearsal.stand_ins.package_imports import Packages
+    from zerokit.rehearsal.worker.failures import limit_of
+
+    def found() -> list[Any]:
+        import_utils.is_apex_available.cache_clear()
+        try:
+            known = version("apex")
+        except PackageNotFoundError:
+            known = None
+        return [importlib.util.find_spec("apex") is not None, known, import_utils.is_apex_available()]
+
+    before = found()
+    try:
+        import apex as caught
+    except ImportError:
+        caught = None
+    import apex
+
+    answers = {"before": before, "caught": caught is not None, "after": found()}
+    assert apex.optimizers.FusedAdam.__name__ == "FusedAdam"
+    try:
+        from apex.contrib.xentropy import SoftmaxCrossEntropyLoss  # noqa: F401
+    except ImportError as error:
+        answers["limit"] = str(limit_of(error))
+    try:
+        import transformer_engine  # noqa: F401
+    except ImportError as error:
+        answers["refused"] = str(limit_of(error))
+    return answers | {"said": rank_context().state(Packages).warnings()}
+
+
+def flash_attention_csrc(rank: VirtualRank) -> dict[str, Any]:
+    """Kernels that flash-attn's csrc has beside attention, each an extension of its own."""
+    import dropout_layer_norm
+    import rotary_emb
+    import torch
+    import xentropy_cuda_lib
+
+    x = torch.empty((1000, 256), dtype=torch.bfloat16, device="cuda")
+    weight = torch.empty(256, device="cuda")
+    nothing = [None] * 6
+    before = requested()
+    plain = dropout_layer_norm.dropout_add_ln_fwd(x, None, weight, *nothing[:5], 0.0, 1e-5, 1.0, 0, None)
+    of_plain, before = requested() - before, requested()
+    summed = dropout_layer_norm.dropout_add_ln_fwd(
+        x, x, weight, *nothing[:5], 0.1, 1e-5, 1.0, 0, None, is_rms_norm=True
+    )
+    of_summed, before = requested() - before, requested()
+    gradients = dropout_layer_norm.dropout_add_ln_bwd(
+        x, x, x, None, summed[2], *summed[3:], weight, *nothing[:4], 0.1, 1.0, 0, True
+    )
+    of_gradients = requested() - before
+    parts = sum(part.nbytes for part in gradients[4:])
+    logits = torch.empty((100, 64), device="cuda")
+    labels = torch.zeros(100, dtype=torch.int64, device="cuda")
+    losses, sums = xentropy_cuda_lib.forward(logits, labels, 0.0)
+    in_place = xentropy_cuda_lib.backward(losses, logits, sums, labels, 0.0, True)
+    elsewhere = xentropy_cuda_lib.backward(losses, logits, sums, labels, 0.0, False, total_classes=64)
+    halves = [torch.empty((2, 10, 4, 32), device="cuda") for _ in range(4)]
+    angles = [torch.empty((10, 1, 32), device="cuda") for _ in range(2)]
+    before = requested()
+    assert rotary_emb.apply_rotary(*halves[:2], *angles, *halves[2:], False) is None
+    refused = []
+    for wrong in (halves[0].bfloat16(), halves[0][:1], halves[0].cpu()):
+        try:
+            rotary_emb.apply_rotary(halves[0], wrong, *angles, *halves[2:], False)
+        except RuntimeError as error:
+            refused.append(str(error))
+    return {
+        "plain": [one is not None for one in plain],
+        "of plain": of_plain,
+        "of summed": of_summed,
+        "of gradients": of_gradients - parts,
+        "rotary": requested() - before,
+        "losses": [list(losses.shape), str(losses.dtype), str(sums.dtype)],
+        "in place": [in_place is logits, elsewhere is logits],
+        "refused": refused,
+    }
+
+
+def grouped_products(rank: VirtualRank) -> dict[str, Any]:
+    import grouped_gemm.ops
+    import torch
+    from grouped_gemm import backend
+
+    tokens = torch.empty((96, 64), dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    weights = torch.empty((4, 64, 128), dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    rows_of = torch.tensor([48] * 4)
+    linear = torch.nn.Linear(8, 8, device="cuda")
+    torch.autograd.backward(linear(torch.ones(1, 8, device="cuda")).sum())  # makes the workspaces of cuBLAS
+    experts = torch.zeros((96, 2), dtype=torch.int32, device="cuda")
+    probs = torch.ones((96, 2), device="cuda", requires_grad=True)
+    flops = rank.backend.flops
+    before = requested()
+    ordered, origins = grouped_gemm.ops.permute(tokens, experts)
+    of_order, before = requested() - before, requested()
+    multiplied = grouped_gemm.ops.gmm(ordered, weights, rows_of)
+    of_product, before = requested() - before, requested()
+    summed = grouped_gemm.ops.unpermute(multiplied, origins, probs)
+    of_sum = requested() - before
+    forward_flops = rank.backend.flops - flops
+    before = requested()
+    at_peak = peak(lambda: torch.autograd.backward(summed, torch.empty_like(summed)), beyond_results=False)
+    left = requested() - before
+    refused = []
+    for given in (rows_of.cuda(), rows_of.int()):
+        try:
+            grouped_gemm.ops.gmm(ordered, weights, given)
+        except RuntimeError as error:
+            refused.append(str(error))
+    return {
+        "order": of_order,
+        "product": of_product,
+        "sum": of_sum,
+        "flops": forward_flops,
+        "all flops": rank.backend.flops - flops,
+        "peak": at_peak,
+        "left": left,
+        "gradients": [list(one.grad.shape) for one in (tokens, weights, probs) if one.grad is not None],
+        "transposed": list(backend.gmm(ordered, weights.transpose(1, 2), rows_of, trans_b=True).shape),
+        "version": version("nv_grouped_gemm"),
+        "refused": refused,
+    }
+
+
+def _kept_and_at_peak(layer: Any, x: Any, *, lets_go: bool) -> list[Any]:
+    """Bytes after a forward, at the peak of the backward, and the output's dtype.
+
+    Args:
+        layer: of which.
+        x: its input.
+        lets_go: whether a copy is its input that nothing else keeps.
+    """
+    import torch
+
+    x.grad = None
+    own = x * 1 if lets_go else x
+    before = requested()
+    out = layer(own)
+    del own
+    kept = requested() - before
+    grad = torch.empty_like(out)
+    return [kept, peak(lambda: torch.autograd.backward(out, grad), beyond_results=False), str(out.dtype)]
+
+
+def apex_norms(rank: VirtualRank) -> dict[str, Any]:
+    import torch
+    from apex.normalization import FusedLayerNorm, FusedRMSNorm, MixedFusedRMSNorm
+
+    x = torch.empty((1000, 256), dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    found: dict[str, Any] = {}
+    for name, layer in {
+        "layer": FusedLayerNorm(256).bfloat16(),
+        "rms": FusedRMSNorm(256).bfloat16(),
+        "plain": FusedRMSNorm(256, elementwise_affine=False),
+        "efficient": FusedLayerNorm(256, memory_efficient=True).bfloat16(),
+        "mixed": MixedFusedRMSNorm(256, sequence_parallel=True),
+    }.items():
+        found[name] = _kept_and_at_peak(layer.cuda(), x, lets_go=name == "efficient")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        found["cast"] = str(FusedRMSNorm(256).cuda()(x.detach().float()).dtype)
+    found["on the host"] = list(FusedLayerNorm(8)(torch.ones(2, 8)).shape)
+    return found
+
+
+def apex_optimizers(rank: VirtualRank) -> dict[str, Any]:
+    import amp_C
+    import torch
+    from apex.multi_tensor_apply import multi_tensor_applier
+    from apex.optimizers import FusedAdam, FusedLAMB, FusedSGD
+
+    found: dict[str, Any] = {}
+    for name, make, dtype in (
+        ("adam", lambda given: FusedAdam(given, betas=(0.9, 0.95)), torch.bfloat16),
+        ("lamb", FusedLAMB, torch.float16),
+        ("sgd", lambda given: FusedSGD(given, lr=0.1), torch.float32),
+        ("sgd of another dtype", lambda given: FusedSGD(given, lr=0.1), torch.bfloat16),
+    ):
+        parameter = torch.nn.Parameter(torch.empty(10**6, dtype=dtype, device="cuda"))
+        optimizer = make([parameter])
+        parameter.grad = torch.empty_like(parameter)
+        before = requested()
+        at_peak = peak(optimizer.step, beyond_results=False)
+        optimizer.step()
+        found[name] = [requested() - before, at_peak]
+        optimizer.zero_grad()
+        found[name].append(parameter.grad is None)
+    flag = torch.zeros(1, dtype=torch.int, device="cuda")
+    tensors = [torch.empty(size, device="cuda") for size in (100, 7)]
+    norm, norms = multi_tensor_applier(amp_C.multi_tensor_l2norm, flag, [tensors], True)
+    multi_tensor_applier(amp_C.multi_tensor_scale, flag, [tensors, tensors], 0.5)
+    found["norms"] = [list(norm.shape), list(norms.shape)]
+    try:
+        multi_tensor_applier(amp_C.multi_tensor_scale, flag, [tensors], 0.5)
+    except RuntimeError as error:
+        found["refused"] = str(error)
+    return found
+
+
+def apex_weight_gradients(rank: VirtualRank) -> dict[str, Any]:
+    import fused_weight_gradient_mlp_cuda
+    import torch
+
+    x = torch.empty((10, 8, 64), dtype=torch.bfloat16, device="cuda")
+    grad = torch.empty((10, 8, 32), dtype=torch.bfloat16, device="cuda")
+    total = torch.empty((32, 64), device="cuda")
+    before, flops = requested(), rank.backend.flops
+    fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32(x, grad, total)
+    found = {"bytes": requested() - before, "flops": rank.backend.flops - flops}
+    try:
+        fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp16(x, grad, total)
+    except RuntimeError as error:
+        found["refused"] = str(error)
+    return found
+
+
+def kernels_on_the_clock(rank: VirtualRank) -> dict[str, list[float]]:
+    """Bytes that kernels of stand-ins go through, or sides of their products, as the clock is told."""
+    from types import SimpleNamespace
+
+    import amp_C
+    import fused_weight_gradient_mlp_cuda
+    import rotary_emb
+    import torch
+    from apex.normalization import FusedRMSNorm
+
+    from zerokit.rehearsal.context import rank_context
+    from zerokit.rehearsal.timing.rank_time import Timing
+
+    told: dict[str, list[float]] = {}
+    clock = SimpleNamespace(
+        kernel=lambda name, moved: told.setdefault(name, []).append(moved),
+        product=lambda name, *sides: told.setdefault(name, []).extend(sides),
+    )
+    rank_context().state(Timing).time = clock  # type: ignore[assignment]
+    flag = torch.zeros(1, dtype=torch.int, device="cuda")
+    lists = [[torch.empty(1000, device="cuda")] for _ in range(4)]
+    amp_C.multi_tensor_adam(65536, flag, lists, 1e-3, 0.9, 0.999, 1e-8, 1, 1, 1, 0.0)
+    halves = [torch.empty((10, 2, 32), device="cuda") for _ in range(4)]
+    angles = [torch.empty((10, 1, 32), device="cuda") for _ in range(2)]
+    rotary_emb.apply_rotary(*halves[:2], *angles, *halves[2:], False)
+    FusedRMSNorm(64).cuda()(torch.empty((10, 64), device="cuda"))
+    x, grad = (torch.empty((10, width), dtype=torch.bfloat16, device="cuda") for width in (64, 32))
+    total = torch.empty((32, 64), device="cuda")
+    fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32(x, grad, total)
+    return told
+
+
+def apex_rotary(rank: VirtualRank) -> dict[str, Any]:
+    import torch
+    from apex.transformer.functional import fused_apply_rotary_pos_emb
+
+    t = torch.empty((50, 2, 4, 64), dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    freqs = torch.empty((50, 1, 1, 64), device="cuda")
+    before = requested()
+    turned = fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory=True)
+    kept = requested() - before
+    torch.autograd.backward(turned, torch.empty_like(turned))
+    assert t.grad is not None
+    return {
+        "kept": kept,
+        "is of one piece": turned.transpose(0, 1).is_contiguous(),
+        "grad": list(t.grad.shape),
+    }
+
+
+# ---- the tests
 
 
 def test_norms_and_losses_of_flash_attentions_csrc_allocate_what_the_compiled_ones_do() -> None:
-    found = answer("flash_attention_csrc")
+    found = answer(flash_attention_csrc)
     rows, numbers = 1000, 1000 * 256
     assert found["plain"] == [True, False, False, True, True]  # no sum, no mask
     assert found["of plain"] == numbers * 2 + 2 * rows * 4
@@ -22,7 +306,7 @@ def test_norms_and_losses_of_flash_attentions_csrc_allocate_what_the_compiled_on
 
 
 def test_grouped_products_keep_rows_weights_and_the_order_alone() -> None:
-    found = answer("grouped_products")
+    found = answer(grouped_products)
     rows = 96 * 2
     assert found["order"] == rows * 64 * 2 + rows * 4 + 5 * rows * 4  # and one workspace
     assert found["product"] == rows * 128 * 2
@@ -38,7 +322,7 @@ def test_grouped_products_keep_rows_weights_and_the_order_alone() -> None:
 
 
 def test_norms_of_apex_keep_what_apex_keeps() -> None:
-    found = answer("apex_norms")
+    found = answer(apex_norms)
     rows, numbers, parts = 1000, 1000 * 256, 16 * 256 * 4
     out, figure = numbers * 2, rows * 4
     assert found["layer"][0] == out + 2 * figure
@@ -54,7 +338,7 @@ def test_norms_of_apex_keep_what_apex_keeps() -> None:
 
 
 def test_optimizers_of_apex_have_its_states() -> None:
-    found = answer("apex_optimizers")
+    found = answer(apex_optimizers)
     numbers = 10**6
     in_half_and_float, freed = 2 * numbers * 4 + numbers * 2, True
     assert found["adam"] == [2 * numbers * 4, in_half_and_float, freed]
@@ -66,19 +350,19 @@ def test_optimizers_of_apex_have_its_states() -> None:
 
 
 def test_rotary_embeddings_of_apex_keep_the_angles_alone() -> None:
-    found = answer("apex_rotary")
+    found = answer(apex_rotary)
     assert found == {"kept": 50 * 2 * 4 * 64 * 2, "is of one piece": True, "grad": [50, 2, 4, 64]}
 
 
 def test_weight_gradients_of_apex_are_added_in_their_place() -> None:
-    found = answer("apex_weight_gradients")
+    found = answer(apex_weight_gradients)
     assert found["bytes"] == 0
     assert found["flops"] == 2 * 80 * 64 * 32
     assert "not torch.float32" in found["refused"]
 
 
 def test_their_kernels_take_time_on_the_clock() -> None:
-    told = answer("kernels_on_the_clock")
+    told = answer(kernels_on_the_clock)
     assert told["multi_tensor_adam"] == [
         1000 * 4 * (1 + 2 * 3)
     ]  # gradients are read, the others written, too

@@ -12,8 +12,7 @@ import pytest
 
 from tests.rehearsal.commands import SCRIPTS, rehearse
 from zerokit.rehearsal.native.build import torch_folder
-from zerokit.rehearsal.stand_ins.cuda_extensions import _toolkit
-from zerokit.rehearsal.stand_ins.cuda_host_code import Rewriter, host_code
+from zerokit.rehearsal.stand_ins.cuda_extensions import Rewriter, _toolkit, host_code
 
 HEADER = Path("zerokit/rehearsal/stand_ins/cuda_host.h").absolute()
 CARD = {"DEVICE": 0, "MAJOR": 9, "MINOR": 0, "MULTIPROCESSORS": 132, "THREADS": 2048}

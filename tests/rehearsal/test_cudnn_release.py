@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerokit.rehearsal.native.cudnn_release import cudnn_release
+from zerokit.rehearsal.native.backend import cudnn_release
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from tests import processes
 from zerokit.rehearsal.native import backend
-from zerokit.rehearsal.stand_ins import collective_results, exchanged_tensors
+from zerokit.rehearsal.stand_ins import collective_results
 from zerokit.rehearsal.stand_ins.collective_results import LastingWork, Received, operation_of
 from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
 from zerokit.rehearsal.watching.traffic import Traffic
@@ -52,19 +52,19 @@ def test_work_of_python_lasts_until_it_is_waited_for(
 def test_integers_come_to_what_the_operation_says(
     name: str, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchanged_tensors, "uncounted", nullcontext)
+    monkeypatch.setattr(collective_results, "uncounted", nullcontext)
     options = dist.AllreduceOptions()
     options.reduceOp = getattr(dist.ReduceOp, name)
     own, other = torch.tensor([5, -7]), torch.tensor([2, -1])
     held = [one.numpy().tobytes() for one in (own, own, other, other, other)]
-    result = exchanged_tensors.reduce_values(own, held, operation_of(options))
+    result = collective_results.reduce_values(own, held, operation_of(options))
     assert result.tolist() == expected
 
 
 def test_whether_integers_are_shared_does_not_depend_on_how_many_a_rank_has() -> None:
     for elements in (1, 2**22):
         held = torch.empty(elements, dtype=torch.int64, device="meta")
-        assert exchanged_tensors.is_exchanged(held, from_one=False)
+        assert collective_results.is_exchanged(held, from_one=False)
 
 
 def test_the_library_computes_what_ranks_tell_each_other() -> None:
@@ -72,7 +72,7 @@ def test_the_library_computes_what_ranks_tell_each_other() -> None:
     sizes = dict(re.findall(r"constexpr int64_t (k\w+) = ([0-9* ]+);", header))
     small, computed = (eval(sizes[name]) for name in ("kSmallBytes", "kComputedBytes"))
     assert small == backend.SMALL_BYTES
-    assert computed >= exchanged_tensors._MAX_EXCHANGED_BYTES
+    assert computed >= collective_results._MAX_EXCHANGED_BYTES
 
 
 def test_the_groups_of_a_device_mesh_are_told_of() -> None:

@@ -26,7 +26,7 @@ from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.from_pretrained import _Slice
 from zerokit.rehearsal.stand_ins.package_imports import _Finder
 from zerokit.rehearsal.stand_ins.triton_kernels import _check_pointers
-from zerokit.rehearsal.watching.overrides import Overriding
+from zerokit.rehearsal.watching.watcher import Events
 from zerokit.rehearsal.worker import failures
 from zerokit.rehearsal.worker import run as worker
 from zerokit.rehearsal.worker.failures import limit_of
@@ -156,7 +156,7 @@ def test_what_fails_in_c_where_a_watcher_calls_the_original_is_the_scripts() -> 
     class Engine:
         make: Any = operator.attrgetter("module")
 
-    watched = functools.partial(Overriding({})._make_engine, Engine.make)
+    watched = functools.partial(Events()._make_engine, Engine.make)
     assert "stand-in is not like" in str(limit_of(_fails(lambda: watched(1))))
     patches.replace(Engine, "make", lambda _original: watched)
     assert limit_of(_fails(lambda: watched(1))) is None

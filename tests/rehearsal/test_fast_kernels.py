@@ -1,23 +1,345 @@
-"""Native kernels in the place of Meta kernels that are written in Python."""
+"""Kernels in the place of torch's own, loops over all ranks that are done at once, and torch.compile."""
 
 from __future__ import annotations
 
-from tests.rehearsal.speed_questions import answer
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pytest
+
+from tests.rehearsal.questions import answer
+
+if TYPE_CHECKING:
+    import torch
+
+    from zerokit.rehearsal import VirtualRank
+
+# ---- kernels of native/fast_kernels.cpp
+
+Call = Callable[["torch.device"], Any]
+
+
+def meta_kernels(rank: VirtualRank) -> dict[str, Any]:
+    """Results whose layout is not that of torch's own Meta kernel."""
+    import torch
+
+    differences, tensors = [], 0
+    for name, call in _calls():
+        with torch.no_grad():
+            on_device, on_meta = (_as_list(call(torch.device(device))) for device in ("cuda", "meta"))
+        for left, right in zip(on_device, on_meta, strict=True):
+            tensors += 1
+            if _layout(left) != _layout(right):
+                differences.append(f"{name}: {_layout(left)} and {_layout(right)}")
+    return {"differences": differences, "tensors": tensors}
+
+
+def _as_list(results: Any) -> list[Any]:
+    return list(results) if isinstance(results, tuple | list) else [results]
+
+
+def _layout(tensor: torch.Tensor | None) -> str:
+    if tensor is None:
+        return "nothing"
+    return f"{tuple(tensor.shape)} {tensor.stride()} {tensor.dtype}"
+
+
+def _calls() -> Iterator[tuple[str, Call]]:
+    """Large inputs, for which nothing is computed: plain ones, and those that must go the usual way."""
+    import torch
+
+    shapes = [
+        ((4, 128, 1024), (1024,)),
+        ((64, 32, 64), (32, 64)),
+        ((40000,), (40000,)),
+        ((1, 1, 65536), (65536,)),
+    ]
+    dtypes = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+    for (shape, normalized), dtype in itertools.product(shapes, dtypes):
+        for has_weight, transposed in itertools.product((True, False), (True, False)):
+            make = functools.partial(_normalized, shape, normalized, dtype, has_weight, transposed)
+            label = f"{shape} {dtype} weight={has_weight} transposed={transposed}"
+            for operator in ("layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward"):
+                yield f"{operator} {label}", functools.partial(make, operator)
+        for operator in ("dropout", "no_dropout", "dropout_backward", "relu", "relu_transposed"):
+            yield f"{operator} {shape} {dtype}", functools.partial(_elementwise, shape, dtype, operator)
+
+
+def _normalized(
+    shape: tuple[int, ...],
+    normalized: tuple[int, ...],
+    dtype: torch.dtype,
+    has_weight: bool,
+    transposed: bool,
+    operator: str,
+    device: torch.device,
+) -> Any:
+    import torch
+
+    aten = torch.ops.aten
+    inputs = torch.empty(shape, dtype=dtype, device=device)
+    if transposed and len(shape) == 3:
+        inputs = torch.empty((shape[1], shape[0], shape[2]), dtype=dtype, device=device).transpose(0, 1)
+    weight = torch.empty(normalized, dtype=dtype, device=device) if has_weight else None
+    gradient = torch.empty(shape, dtype=dtype, device=device)
+    if operator == "layer_norm":
+        return aten.native_layer_norm(inputs, normalized, weight, weight, 1e-5)
+    if operator == "rms_norm":
+        return aten._fused_rms_norm(inputs, normalized, weight, 1e-5)
+    if operator == "rms_norm_backward":
+        _, deviation = aten._fused_rms_norm(inputs, normalized, weight, 1e-5)
+        return aten._fused_rms_norm_backward(
+            gradient, inputs, normalized, deviation, weight, [True, has_weight]
+        )
+    _, mean, deviation = aten.native_layer_norm(inputs, normalized, weight, weight, 1e-5)
+    wanted = [True, has_weight, False]
+    return aten.native_layer_norm_backward(
+        gradient, inputs, normalized, mean, deviation, weight, weight, wanted
+    )
+
+
+def _elementwise(shape: tuple[int, ...], dtype: torch.dtype, operator: str, device: torch.device) -> Any:
+    import torch
+
+    inputs = torch.empty(shape, dtype=dtype, device=device)
+    if operator == "relu":
+        return inputs.relu()
+    if operator == "relu_transposed":
+        return inputs.mT.relu() if inputs.dim() > 1 else inputs[::2].relu()
+    if operator == "dropout_backward":
+        mask = torch.empty(shape, dtype=torch.bool, device=device)
+        return torch.ops.aten.native_dropout_backward(inputs, mask, 1.25)
+    return torch.ops.aten.native_dropout(inputs, 0.2, operator == "dropout")
+
+
+def small_values(rank: VirtualRank) -> dict[str, bool]:
+    """Whether small tensors hold on the device what they would on the host, and stay apart from it."""
+    import torch
+    from torch.nn import functional
+
+    inputs = torch.linspace(-3, 5, 512).view(4, 128)
+    weight = torch.linspace(0.5, 2, 128)
+    calls: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+        "layer_norm": lambda tensor, scale: functional.layer_norm(tensor, (128,), scale, scale),
+        "rms_norm": lambda tensor, scale: functional.rms_norm(tensor, (128,), scale),
+        "relu": lambda tensor, _: functional.relu(tensor),
+    }
+    half = inputs.cuda().half().requires_grad_()  # for which the CPU has no kernel with a result of fp32
+    functional.log_softmax(half, dim=-1, dtype=torch.float32).sum().backward()
+    ids = torch.tensor([[1, 2]])
+    table = weight.view(8, 16).cuda()
+    with contextlib.suppress(RuntimeError):  # as on a GPU, where only x[ids] takes ids of the host
+        raise AssertionError(functional.embedding(ids, table))
+    return {
+        name: torch.allclose(call(inputs.cuda(), weight.cuda()).cpu(), call(inputs, weight), atol=1e-5)
+        for name, call in calls.items()
+    } | {
+        "half": half.grad is not None and half.grad.dtype == torch.float16,
+        "host_ids": torch.equal(table[ids].cpu(), table.cpu()[ids]),
+    }
+
+
+def made_up_statistics(rank: VirtualRank) -> list[list[float]]:
+    """Small results of large inputs are made up, as those of all operators are: 1."""
+    import torch
+
+    _, mean, deviation = torch.ops.aten.native_layer_norm(
+        torch.empty((8, 65536), device="cuda"), (65536,), None, None, 1e-5
+    )
+    return [mean.flatten().tolist(), deviation.flatten().tolist()]
+
+
+def operators_on_record(rank: VirtualRank) -> list[str]:
+    """Which of the fast kernels' names the recording has for blocks that they made."""
+    import torch
+
+    module = torch.nn.Sequential(torch.nn.LayerNorm(4096), torch.nn.Dropout(0.1), torch.nn.ReLU()).cuda()
+    module(torch.empty((64, 4096), device="cuda")).sum().backward()
+    recording = rank.recording()
+    return sorted({recording.ops[index] for index in recording.blocks["op"] if index >= 0})
+
+
+# ---- stand_ins/zero3_rank_loops.py
+
+
+def reduce_scatter(rank: VirtualRank) -> list[str]:
+    """Cases in which the stand-in's results or allocations are not those of DeepSpeed's own function."""
+    import deepspeed
+    import torch
+    from deepspeed.runtime.comm import coalesced_collectives
+
+    deepspeed.init_distributed()
+    stand_in = coalesced_collectives.reduce_scatter_coalesced
+    original = torch.no_grad()(stand_in.__wrapped__)
+    sizes = ([1_000_000], [1_048_576], [999_999, 4096, 7], [5, 70_001, 8], [3, 4096])
+    return [
+        f"{case} of {rank.num_gpus}"
+        for case in sizes
+        if _scattered(rank, original, case) != _scattered(rank, stand_in, case)
+    ]
+
+
+def _scattered(rank: VirtualRank, function: Callable[..., list[torch.Tensor]], sizes: list[int]) -> Any:
+    import torch
+
+    bucket = torch.ones(sum(sizes), device="cuda")
+    tensors = list(bucket.split(sizes))
+    before = rank.backend.event_count()
+    results = function(tensors, None)
+    layouts = [(_layout(result), result.storage_offset()) for result in results]
+    shared = [result.untyped_storage().nbytes() for result in results]
+    del results
+    return layouts, shared, _allocations(rank, before)
+
+
+def _allocations(rank: VirtualRank, since: int) -> list[int]:
+    from zerokit.rehearsal.recording import EVENT
+
+    return [int(size) for size in rank.backend.events(EVENT)["bytes"][since:]]
+
+
+def all_gather(rank: VirtualRank) -> list[str]:
+    """As :func:`reduce_scatter`, for the handle of a coalesced all-gather."""
+    import deepspeed
+    import torch
+    from deepspeed.runtime.zero.partition_parameters import AllGatherCoalescedHandle
+
+    deepspeed.init_distributed()
+    stand_in = AllGatherCoalescedHandle.wait
+    original = torch.no_grad()(stand_in.__wrapped__)
+    cases = ([(1000, 77)], [(4096, 64), (33, 5), (1000, 100)], [(4096,), (17, 3)])
+    return [
+        f"{shapes} keeping {keeps}"
+        for shapes, keeps in itertools.product(cases, (True, False))
+        if _gathered(rank, original, shapes, keeps) != _gathered(rank, stand_in, shapes, keeps)
+    ]
+
+
+def _gathered(rank: VirtualRank, wait: Any, shapes: list[tuple[int, ...]], keeps: bool) -> Any:
+    import torch
+    from deepspeed.runtime.zero.partition_parameters import AllGatherCoalescedHandle, ZeroParamStatus
+
+    ranks = rank.num_gpus
+    params: list[Any] = []
+    for shape in shapes:
+        param: Any = torch.nn.Parameter(torch.empty(0, device="cuda", dtype=torch.bfloat16))
+        param.ds_shape, param.ds_numel = torch.Size(shape), torch.Size(shape).numel()
+        param.ds_tensor = torch.empty(-(-param.ds_numel // ranks), device="cuda", dtype=torch.bfloat16)
+        param.ds_tensor.ds_numel = param.ds_tensor.numel()
+        param.ds_status = ZeroParamStatus.INFLIGHT
+        param.ds_summary = lambda: "a parameter"
+        params.append(param)
+    size = sum(param.ds_tensor.ds_numel for param in params)
+    flat = torch.ones(size * ranks, device="cuda", dtype=torch.bfloat16)
+    work: Any = type("Work", (), {"wait": lambda self: None})()
+    handle = AllGatherCoalescedHandle(work, params, list(flat.split(size)), ranks)
+    before = rank.backend.event_count()
+    with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+        wait(handle, handle_dependency=keeps)
+    layouts = [_layout(param.data) for param in params]
+    states = [param.ds_status == ZeroParamStatus.AVAILABLE for param in params]
+    del flat, handle, params, param
+    AllGatherCoalescedHandle.free_buffer()
+    return layouts, states, _allocations(rank, before), _active_bytes(rank)
+
+
+def _active_bytes(rank: VirtualRank) -> int:
+    """Counts a block that another stream holds, though it is released."""
+    from zerokit.rehearsal.native.backend import Model
+
+    waiting = rank.backend.stat(Model.ORDINARY, "active_bytes", "current")
+    rank.backend.synchronize()
+    return waiting - rank.backend.stat(Model.ORDINARY, "active_bytes", "current")
+
+
+# ---- compiling.py
+
+
+def compiled(rank: VirtualRank) -> dict[str, Any]:
+    """What compiled functions and models hold, in bytes, and what is said of what is left out."""
+    import torch
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def waves(tensor: torch.Tensor) -> torch.Tensor:
+        return ((tensor * 2).sin() * 3).cos()
+
+    def peak_of(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> list[int]:
+        """Most that a call holds, what is kept for backward with the result, and most of backward."""
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        result = function(*inputs)
+        found = [torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before]
+        torch.cuda.reset_peak_memory_stats()
+        result.backward(torch.ones_like(result))
+        return [*found, torch.cuda.max_memory_allocated() - before]
+
+    def leaf(*shape: int) -> torch.Tensor:
+        return torch.ones(*shape, device="cuda", requires_grad=True)
+
+    def scaled(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor * torch.cuda.get_device_properties("cuda").multi_processor_count
+
+    def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+
+    layer = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU()).cuda()
+    layer = torch.compile(layer, mode="reduce-overhead")
+    heads = [leaf(1, 2, 1024, 64) for _ in range(3)]
+    found = {
+        "written": peak_of(waves, leaf(1024, 1024)),
+        "compiled": peak_of(torch.compile(waves), leaf(1024, 1024)),
+        "shape": list(layer(leaf(1024, 256)).shape),
+        "attention": peak_of(torch.compile(flex_attention), *heads),
+        "properties": list(torch.compile(scaled, fullgraph=True)(leaf(4)).shape),
+        "scripted": list(torch.jit.script(loss_of)(leaf(4, 8), torch.arange(4, device="cuda")).shape),
+    }
+    sites = [site for site in rank.recording().sites if "test_fast_kernels.py" not in site]
+    with mock.patch("torch._inductor.compile_fx.compile_fx", side_effect=RuntimeError("no such lowering")):
+        torch._dynamo.reset()
+        found["not compiled"] = peak_of(torch.compile(waves), leaf(1024, 1024))
+        torch._dynamo.reset()
+        try:
+            torch.compile(flex_attention)(*heads)
+        except Exception as error:
+            found["refused"] = str(error)
+    found["measuring"] = []
+    from torch._inductor import compile_fx, config
+
+    compile_pass = compile_fx.fx_codegen_and_compile
+
+    def fails_backward(*given: Any, is_backward: bool = False, **named: Any) -> Any:
+        found["measuring"].append(config.coordinate_descent_tuning)
+        if is_backward:
+            raise RuntimeError("no such kernel")
+        return compile_pass(*given, is_backward=is_backward, **named)
+
+    with (
+        mock.patch.object(compile_fx, "fx_codegen_and_compile", fails_backward),
+        config.patch(coordinate_descent_tuning=True, force_disable_caches=True),
+    ):
+        torch._dynamo.reset()
+        found["backward as written"] = peak_of(torch.compile(waves), leaf(1024, 1024))
+    warnings = [warning for warning in rank.recording().warnings if "torch.compile" in warning]
+    return {**found, "warnings": warnings, "sites": sites}
 
 
 def test_results_have_the_layout_of_torchs_own_meta_kernels() -> None:
-    compared = answer("meta_kernels")
+    compared = answer(meta_kernels)
     assert compared["differences"] == []
     assert compared["tensors"] > 500
 
 
 def test_small_tensors_are_still_computed() -> None:
     same = ("layer_norm", "rms_norm", "relu", "half", "host_ids")
-    assert answer("small_values") == dict.fromkeys(same, True)
+    assert answer(small_values) == dict.fromkeys(same, True)
 
 
 def test_small_results_of_large_inputs_are_made_up_as_everywhere() -> None:
-    assert answer("made_up_statistics") == [[1.0] * 8, [1.0] * 8]
+    assert answer(made_up_statistics) == [[1.0] * 8, [1.0] * 8]
 
 
 def test_the_recording_names_the_operators() -> None:
@@ -28,4 +350,63 @@ def test_the_recording_names_the_operators() -> None:
         "aten::native_dropout_backward",
         "aten::relu",
     }
-    assert expected <= set(answer("operators_on_record"))
+    assert expected <= set(answer(operators_on_record))
+
+
+@pytest.mark.parametrize("num_gpus", [1, 6, 64, 1000])
+def test_a_reduce_scatter_allocates_what_deepspeeds_own_does(num_gpus: int) -> None:
+    assert answer(reduce_scatter, num_gpus=num_gpus) == []
+
+
+@pytest.mark.parametrize("num_gpus", [1, 6, 64, 1000])
+def test_an_all_gather_allocates_what_deepspeeds_own_does(num_gpus: int) -> None:
+    assert answer(all_gather, num_gpus=num_gpus) == []
+
+
+MATRIX = 1024 * 1024 * 4
+
+
+def test_inductor_keeps_no_values_between_what_it_fuses() -> None:
+    found = answer(compiled, forked=False)
+    # As written, the inputs of sine and cosine wait for backward beside the result.
+    assert found["written"][:2] == [3 * MATRIX, 3 * MATRIX]
+    assert found["compiled"] == [MATRIX, MATRIX, 3 * MATRIX]
+    assert found["shape"] == [1024, 256]
+
+
+def test_compiled_flex_attention_makes_no_matrix_of_scores() -> None:
+    scores = 2 * 1024 * 1024 * 4
+    assert max(answer(compiled, forked=False)["attention"]) < scores
+
+
+def test_what_a_compiled_function_asks_of_the_card_is_a_constant() -> None:
+    assert answer(compiled, forked=False)["properties"] == [4]
+
+
+def test_torch_script_compiles_what_stands_beneath_a_replacement() -> None:
+    assert answer(compiled, forked=False)["scripted"] == [4]  # of a loss, by which the phase is told
+
+
+def test_what_is_generated_is_counted_where_it_is_called() -> None:
+    assert not [site for site in answer(compiled, forked=False)["sites"] if "Runner" in site]
+
+
+def test_a_graph_that_is_not_compiled_runs_as_it_is_written_and_the_report_says_so() -> None:
+    found = answer(compiled, forked=False)
+    assert found["not compiled"] == found["written"]
+    graphs, left_out, backward = found["warnings"]
+    assert "CUDA graphs" in graphs
+    assert "RuntimeError: no such lowering" in left_out
+    assert "RuntimeError: no such kernel" in backward
+    assert all("test_fast_kernels.py" in warning for warning in found["warnings"])
+
+
+def test_a_backward_pass_is_measured_nowhere_and_runs_as_written_if_it_is_not_compiled() -> None:
+    found = answer(compiled, forked=False)
+    assert set(found["measuring"]) == {False}
+    assert found["backward as written"][:2] == found["compiled"][:2]
+    assert found["backward as written"][2] >= found["compiled"][2]
+
+
+def test_what_is_another_algorithm_when_it_is_not_compiled_is_refused() -> None:
+    assert "cannot stand in for torch.compile of flex_attention" in answer(compiled, forked=False)["refused"]

@@ -19,7 +19,7 @@ from tests import processes
 from tests.rehearsal.commands import SCRIPTS, rehearse
 from zerokit.rehearsal.parent.file_overlay import FileOverlay
 from zerokit.rehearsal.report.report import FileChanges, RehearsalReport
-from zerokit.rehearsal.report.summary import print_report
+from zerokit.rehearsal.report.tables import print_report
 
 _OPERATIONS = 120
 

@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from tests.rehearsal.attention_questions import answer
+from tests.rehearsal.flash_attention_questions import (
+    flash_attn_4_memory,
+    flash_attn_4_model,
+    flash_attn_found,
+    flash_attn_memory,
+    flash_attn_model,
+    flash_attn_refusals,
+    flash_attn_version,
+    hub_kernels,
+)
+from tests.rehearsal.questions import answer
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.hardware.prices.prices import Prices
@@ -28,7 +38,7 @@ from zerokit.rehearsal.timing import operators
 
 
 def test_transformers_finds_all_flash_attn_packages() -> None:
-    assert answer("flash_attn_found") == {
+    assert answer(flash_attn_found) == {
         "2": True,
         "3": True,
         "4": True,
@@ -42,7 +52,7 @@ def test_a_flash_attn_that_is_installed_is_left_alone(tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(
         os.pathsep
     )
-    assert answer("flash_attn_version", environment=(("PYTHONPATH", path),)) == "of the user"
+    assert answer(flash_attn_version, environment=(("PYTHONPATH", path),)) == "of the user"
 
 
 _HUB = """
@@ -66,7 +76,7 @@ def test_flash_attention_of_the_hub_is_stood_in_for_and_other_kernels_are_named(
     path = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(
         os.pathsep
     )
-    found = answer("hub_kernels", environment=(("PYTHONPATH", path),))
+    found = answer(hub_kernels, environment=(("PYTHONPATH", path),))
     assert found["2"] == found["3"] == found["sinks"] == [1, 256, 4, 128]
     assert (found["with sinks"], found["without"]) == (True, False)
     assert found["has"] == [True, False]
@@ -85,7 +95,7 @@ def test_flash_attention_of_the_hub_is_stood_in_for_and_other_kernels_are_named(
 
 
 def test_flash_attn_allocates_what_its_kernels_do() -> None:
-    measured = answer("flash_attn_memory")
+    measured = answer(flash_attn_memory)
     tokens, padded_head = 2 * 500 * 4, 64
     saved = 3 * tokens * padded_head * 2 + tokens * padded_head * 2 + 2 * 4 * 500 * 4
     random_state = 2 * 8
@@ -96,7 +106,7 @@ def test_flash_attn_allocates_what_its_kernels_do() -> None:
 
 
 def test_flash_attn_3_accumulates_grouped_gradients_in_float32() -> None:
-    measured = answer("flash_attn_memory")
+    measured = answer(flash_attn_memory)
     query_rows, key_rows = 2 * 512 * 8, 2 * 512 * 2
     accumulators = query_rows * 4 * 2 + query_rows * 128 * 4 + 2 * key_rows * 128 * 4 + 8 * 2 * 8 * 4
     assert measured["version 3 backward"] == 2 * 500 * (8 + 2 + 2) * 128 * 2 + accumulators
@@ -109,7 +119,7 @@ def test_flash_attn_3_accumulates_grouped_gradients_in_float32() -> None:
 def test_flash_attn_4_accumulates_in_the_tiles_of_the_card(
     capability: str, query_rows: int, key_rows: int, packed_rows: int, packed_keys: int
 ) -> None:
-    measured = answer("flash_attn_4_memory", capability)
+    measured = answer(flash_attn_4_memory, capability)
     assert measured["lse"] == [2, 8, 500]
     gradients = (8 + 2 + 2) * 128 * 2
     for name, tokens, of_queries, of_keys in (
@@ -122,14 +132,14 @@ def test_flash_attn_4_accumulates_in_the_tiles_of_the_card(
 
 
 def test_a_model_trains_with_flash_attention_4_on_padded_and_packed_batches() -> None:
-    trained = answer("flash_attn_4_model")
+    trained = answer(flash_attn_4_model)
     assert trained["backend"] == "flash_attention_4"
     assert trained["without gradient"] == []
     assert {"aten::_flash_attention_forward", "aten::_flash_attention_backward"} <= set(trained["operators"])
 
 
 def test_flash_attn_norms_keep_the_residual_and_a_figure_per_row() -> None:
-    measured = answer("flash_attn_memory")
+    measured = answer(flash_attn_memory)
     numbers, rows = 2 * 500 * 256, 2 * 500
     assert measured["norm"] == numbers * (2 + 4) + rows * 4
     of_weight, statistics = 256 * 2, rows * 4  # those are given back
@@ -137,14 +147,14 @@ def test_flash_attn_norms_keep_the_residual_and_a_figure_per_row() -> None:
 
 
 def test_flash_attn_refuses_what_its_kernels_refuse() -> None:
-    refusals = answer("flash_attn_refusals")
+    refusals = answer(flash_attn_refusals)
     assert "fp16 and bf16" in refusals["float32"]
     assert "at most 256" in refusals["head 264"]
     assert "CUDA" in refusals["cpu"]
 
 
 def test_a_model_trains_with_flash_attention_2_on_padded_and_packed_batches() -> None:
-    trained = answer("flash_attn_model")
+    trained = answer(flash_attn_model)
     assert trained["backend"] == "flash_attention_2"
     assert trained["without gradient"] == []
     assert {"aten::_flash_attention_forward", "aten::_flash_attention_backward"} <= set(trained["operators"])

@@ -11,8 +11,8 @@ from types import ModuleType
 import pytest
 import torch
 
+from zerokit.rehearsal.context import begin_rank, rank_context
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.stand_ins.context import begin_rank, rank_context
 from zerokit.rehearsal.stand_ins.flash_attention import FLASH_ATTN
 from zerokit.rehearsal.stand_ins.package_imports import Packages, _Finder
 from zerokit.rehearsal.worker.failures import limit_of

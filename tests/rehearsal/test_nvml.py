@@ -11,9 +11,9 @@ import pytest
 
 from zerokit.errors import LaunchError
 from zerokit.hardware.gpus import find_gpu
+from zerokit.rehearsal.context import begin_rank, rank_context
 from zerokit.rehearsal.devices import virtual_device
 from zerokit.rehearsal.stand_ins import nvml
-from zerokit.rehearsal.stand_ins.context import begin_rank, rank_context
 from zerokit.rehearsal.worker.failures import limit_of
 
 

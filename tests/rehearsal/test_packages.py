@@ -9,10 +9,11 @@ from textwrap import dedent
 
 import pytest
 
-from tests.rehearsal.attention_questions import answer
 from tests.rehearsal.commands import rehearse
+from tests.rehearsal.questions import answer
+from tests.rehearsal.test_contrib import packages_found
 from zerokit.errors import ZerokitError
-from zerokit.rehearsal.stand_ins.context import begin_rank
+from zerokit.rehearsal.context import begin_rank
 from zerokit.rehearsal.stand_ins.package_imports import Packages, _Finder
 from zerokit.rehearsal.stand_ins.packages import known_packages, packages_named
 
@@ -107,7 +108,7 @@ def test_a_package_that_has_names_is_found_by_libraries() -> None:
 
 
 def test_a_package_is_found_once_the_script_cannot_do_without_it() -> None:
-    found = answer("packages_found")
+    found = answer(packages_found)
     assert found["before"] == [False, None, False]
     assert not found["caught"]
     assert found["after"] == [True, "0.1", True]
@@ -116,7 +117,7 @@ def test_a_package_is_found_once_the_script_cannot_do_without_it() -> None:
     assert "cannot stand in for transformer_engine, which is compiled with CUDA's toolkit" in found["refused"]
     taken, lacking = found["said"]  # what was caught before is there now
     assert taken.startswith("apex 0.1 is not installed here and was stood in for, since ")
-    assert "contrib_questions.py:" in taken
+    assert "test_contrib.py:" in taken
     assert lacking.startswith("apex.contrib may be there on the cluster, and its stand-in is not (")
 
 

@@ -28,7 +28,7 @@ def _timed(seconds: float) -> TimeReport:
 def test_what_is_told_is_of_what_is_set(own_optimizer: bool, tmp_path: Path) -> None:
     """DeepSpeed refuses to offload a script's own optimizer, unless a second key says that it may."""
 
-    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         made = changed.overrides.get("ds_config", {})
         seconds = 1.0
         if made.get("zero_optimization.offload_optimizer.device"):
@@ -61,7 +61,7 @@ def test_what_is_told_is_of_what_is_set(own_optimizer: bool, tmp_path: Path) -> 
 def test_what_fails_is_told_with_its_own_error(first: str, told: tuple[str, str], tmp_path: Path) -> None:
     """And another way is tried only where DeepSpeed refuses the first."""
 
-    def rehearse(changed: RehearsalJob) -> RehearsalReport:
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         made = changed.overrides.get("ds_config", {})
         if "zero_force_ds_cpu_optimizer" in made:
             raise ZerokitError("has no CPU kernel")

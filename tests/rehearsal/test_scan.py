@@ -17,8 +17,7 @@ from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, Sampler
 
 from zerokit.rehearsal.watching.batch_size import measure
-from zerokit.rehearsal.watching.mapped_files import MappedFiles
-from zerokit.rehearsal.watching.scan import Scan, scan
+from zerokit.rehearsal.watching.scan import MappedFiles, Scan, scan
 
 LENGTHS = [10 + index % 7 for index in range(40)]
 LONG, LONGEST = 23, 400
@@ -163,7 +162,7 @@ def test_a_mapped_file_is_not_held_whole(tmp_path: Path) -> None:
 
 
 def test_what_was_written_to_a_mapped_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zerokit.rehearsal.watching.mapped_files._MOST_PAGES", -1)
+    monkeypatch.setattr("zerokit.rehearsal.watching.scan._MOST_PAGES", -1)
     (tmp_path / "file").write_bytes(bytes(2**24))
     shared, own = (np.memmap(tmp_path / "file", mode=mode) for mode in ("r+", "c"))
     shared[:], own[-1] = 1, 2

@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.rehearsal import real_ops
 from zerokit.rehearsal.stand_ins import async_io
+from zerokit.rehearsal.stand_ins.async_io import PageLockedMemory, torch_pinned
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
-from zerokit.rehearsal.stand_ins.page_locked import PageLockedMemory, torch_pinned
 
 
-def _modules(*, compute: bool) -> dict[str, ModuleType]:
-    return async_io.modules(compute=compute, allocate=torch_pinned)
+def _modules() -> dict[str, ModuleType]:
+    return async_io.modules(torch_pinned)
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def locked() -> Iterator[Callable[[], int]]:
         weakref.finalize(storage, alive.pop, id(storage))
         return tensor
 
-    modules = async_io.modules(compute=False, allocate=allocate)
+    modules = async_io.modules(allocate)
     locked_bytes = lambda: sum(alive.values())  # noqa: E731
     locked_bytes.modules = modules  # type: ignore[attr-defined]
     yield locked_bytes
@@ -41,7 +42,9 @@ def locked() -> Iterator[Callable[[], int]]:
 
 
 def test_values_go_to_the_file_and_come_back(tmp_path: Path) -> None:
-    handle = _modules(compute=True)["async_io"].aio_handle(intra_op_parallelism=2)
+    modules = _modules()
+    real_ops.give_values(modules)
+    handle = modules["async_io"].aio_handle(intra_op_parallelism=2)
     file = str(tmp_path / "state.swp")
     sent = torch.arange(1024, dtype=torch.float32).to(torch.bfloat16)
     assert handle.async_pwrite(sent, file, 4096) == 0
@@ -58,7 +61,7 @@ def test_values_go_to_the_file_and_come_back(tmp_path: Path) -> None:
 
 
 def test_without_values_the_ledger_stands_for_the_disk(tmp_path: Path) -> None:
-    handle = _modules(compute=False)["async_io"].aio_handle()
+    handle = _modules()["async_io"].aio_handle()
     file, buffer = str(tmp_path / "state.swp"), torch.ones(256)
     for _ in range(3):
         assert handle.sync_pwrite(buffer, file) == 1
@@ -71,7 +74,7 @@ def test_without_values_the_ledger_stands_for_the_disk(tmp_path: Path) -> None:
 
 
 def test_transfers_fail_as_the_compiled_ones_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    handle = _modules(compute=False)["async_io"].aio_handle(intra_op_parallelism=4)
+    handle = _modules()["async_io"].aio_handle(intra_op_parallelism=4)
     buffer = torch.zeros(256, dtype=torch.uint8)
     assert handle.async_pwrite(buffer, str(tmp_path / "missing" / "file")) == -1
     assert handle.async_pread(buffer, str(tmp_path / "nothing")) == -1

@@ -32,13 +32,23 @@ def test_data_is_written_and_read_again(rehearsed: Rehearsed, folder: Path) -> N
     assert f"sum {int(rows.sum())}" in rehearsed.err
     assert "in memory True" in rehearsed.err
     files = rehearsed.report["files"]
-    saved = ("data.pt", "data.safetensors", "ids.pt", "opened.pt", "progress.pt")
+    saved = [
+        "data.pt",
+        "data.safetensors",
+        "host_weights.pt",
+        "ids.pt",
+        "opened.pt",
+        "progress.pt",
+        "weights.pt",
+    ]
     assert files["first_written"] == [str(folder / name) for name in saved]
     assert files["written_bytes"] > 3 * rows.nbytes
     assert [path.name for path in folder.iterdir()] == ["weights.safetensors"]
 
 
-def test_weights_are_not_written_and_the_report_says_so(rehearsed: Rehearsed, folder: Path) -> None:
+def test_weights_are_written_without_values_and_the_report_says_so(
+    rehearsed: Rehearsed, folder: Path
+) -> None:
     names = ("host_weights.pt", "weights.pt", "opened.pt")
     suppressed = rehearsed.report["suppressed"]
     for name in names:
@@ -49,7 +59,7 @@ def test_weights_are_not_written_and_the_report_says_so(rehearsed: Rehearsed, fo
     assert not any("data" in line or "progress" in line for line in suppressed)
 
 
-def test_weights_that_are_not_written_are_read_again_without_values(rehearsed: Rehearsed) -> None:
+def test_weights_are_read_again_without_values(rehearsed: Rehearsed) -> None:
     (line,) = (line for line in rehearsed.err.splitlines() if line.startswith("read "))
     shapes = ("(512,)", "(512, 512)")
     for shape in shapes:
@@ -94,8 +104,8 @@ def test_ranks_read_what_one_of_them_has_left_out(tmp_path: Path) -> None:
     assert done.report["device"]["peak_bytes"] > 0
 
 
-def test_a_class_of_tensors_is_not_read_as_another_one(tmp_path: Path) -> None:
+def test_a_class_of_tensors_is_read_again(tmp_path: Path) -> None:
     words = ("--num-gpus", 1, "--no-advise", "--steps", 0, SCRIPTS / "saves_a_subclass.py")
     done = rehearse(*words, cwd=tmp_path, forked=True)
-    assert done.code == 2
-    assert "rows.pt would hold, which was not written (a Rows" in done.err
+    assert done.code in (0, 1), done.err
+    assert "read Rows cuda:0 (4096, 4096)" in done.out + done.err

@@ -20,7 +20,7 @@ from zerokit.rehearsal.report.report import (
     RoleDevice,
     RoleMemory,
 )
-from zerokit.rehearsal.report.summary import print_report
+from zerokit.rehearsal.report.tables import print_report
 from zerokit.reporting.verdicts import HostFit, Verdict
 from zerokit.units import GIB
 

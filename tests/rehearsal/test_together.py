@@ -14,7 +14,7 @@ from tests.tiny import REPOSITORY
 from zerokit.rehearsal.native.together import Played
 from zerokit.rehearsal.ranks.roles import Axis, Roles, find_roles
 from zerokit.rehearsal.report.playing import matched
-from zerokit.rehearsal.timing.meetings import Meetings
+from zerokit.rehearsal.timing.rank_time import Meetings
 
 
 @pytest.mark.rehearsal

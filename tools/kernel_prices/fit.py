@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from zerokit.calibration.matmul_fit import fitted_curve, levelled, of_products_alone
+from zerokit.calibration.fits import fitted_curve, levelled, of_products_alone
 from zerokit.hardware.gpus import find_gpu
 from zerokit.hardware.prices.attention import Attention, AttentionCurve, attention_work
 from zerokit.hardware.prices.figures import figures

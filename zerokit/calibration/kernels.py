@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from zerokit.calibration.attention_fit import fitted_costs
+from zerokit.calibration.fits import fitted_costs
 from zerokit.calibration.seconds import chosen, seconds_at_once, seconds_of
 from zerokit.hardware.prices.attention import Attention, AttentionCurve, attention_work
 from zerokit.hardware.prices.matmul import LAYOUTS

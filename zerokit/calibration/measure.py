@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerokit import console
-from zerokit.calibration.autograd import AutogradSeconds, autograd_seconds
 from zerokit.calibration.collectives import collectives
+from zerokit.calibration.fits import fitted_curve, levelled, of_products_alone
+from zerokit.calibration.host import AutogradSeconds, autograd_seconds, python_seconds
 from zerokit.calibration.kernels import (
     Kernels,
     Product,
@@ -28,8 +29,6 @@ from zerokit.calibration.kernels import (
     adam_bytes_per_second,
     adam_bytes_per_thread,
 )
-from zerokit.calibration.matmul_fit import fitted_curve, levelled, of_products_alone
-from zerokit.calibration.python import python_seconds
 from zerokit.calibration.ranks import run_ranks
 from zerokit.files import write_file
 from zerokit.hardware.gpus import Gpu, Link, gpu_of_torch

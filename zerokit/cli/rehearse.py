@@ -15,13 +15,12 @@ from zerokit.cli.output import STDOUT, Force, OutputFormat, json_on_stdout, not_
 from zerokit.errors import ZerokitError
 from zerokit.extras import require
 from zerokit.files import check_writable, write_file
-from zerokit.rehearsal.parent.options import RehearsalOptions, described
+from zerokit.rehearsal.parent.options import DRAWINGS, RehearsalOptions, described
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.report.report import RehearsalReport
 
 _OPTIONS = described(RehearsalOptions)
-_DRAWN = ("trace", "plot", "timeline", "memory_snapshot")
 _Details = Annotated[
     bool, typer.Option("--details", help="Print all tables: phases, lines of code, communication, files ...")
 ]
@@ -53,11 +52,11 @@ def rehearse(
     _check_words(script)
     as_json = json_on_stdout(output, output_format)
     output = not_stdout(output)
-    for name in _DRAWN:
+    for name in DRAWINGS:
         if given[name] == STDOUT:
             where = f"{flag_of(name, _OPTIONS[name][1])} -"
             raise ZerokitError("is no file", where=where, hint="Name one: the report is on stdout")
-    for file in (output, *(given[name] for name in _DRAWN)):
+    for file in (output, *(given[name] for name in DRAWINGS)):
         if file is not None:
             check_writable(file, force=force, follow_links=True)
     try:
@@ -88,7 +87,7 @@ _with_parameters()
 
 
 def _print(report: RehearsalReport, *, as_json: bool, output: Path | None, details: bool) -> None:
-    from zerokit.rehearsal.report.summary import print_report
+    from zerokit.rehearsal.report.tables import print_report
     from zerokit.reporting.verdicts import exit_code
 
     data = report.model_dump()

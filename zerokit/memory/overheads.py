@@ -1,7 +1,7 @@
 """GPU memory that the replay does not count: fragmentation, the CUDA context and NCCL. All of it is a guess.
 
 `zerokit rehearse`, which knows the process groups, adds the same in more detail
-(zerokit/rehearsal/report/overheads.py).
+(zerokit/rehearsal/report/analysis.py).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from types import FrameType
 
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.call_sites import in_words, innermost_and_script
-from zerokit.rehearsal.stand_ins.context import rank_context
+from zerokit.rehearsal.context import rank_context
 
 _UNKNOWN = "an unknown line"
 

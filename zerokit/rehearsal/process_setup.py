@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,17 +19,12 @@ from zerokit.rehearsal.native import backend as native
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.parent.job import Clocks, Overrides
 from zerokit.rehearsal.scratch import scratch_folder
-from zerokit.rehearsal.stand_ins.context import begin_rank
 from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.watching.steps import RehearsalComplete
 from zerokit.rehearsal.worker.virtual_rank import VirtualRank
 
 if TYPE_CHECKING:
     from zerokit.hardware.prices.prices import Prices
-    from zerokit.rehearsal.watching.traffic import Traffic
-
-InstallGroup = Callable[["Traffic", int, int], None]
-"""Puts a process group in place, for the traffic, the rank and the world size that it is given."""
 
 
 @contextlib.contextmanager
@@ -42,7 +37,6 @@ def virtual_cluster(
     scan_seconds: float = 0.0,
     device: VirtualDevice | None = None,
     overrides: Overrides | None = None,
-    real_group: InstallGroup | None = None,
     exchange_folder: Path | None = None,
     folder: Path | None = None,
     prices: Prices | None = None,
@@ -63,10 +57,6 @@ def virtual_cluster(
         scan_seconds: how long to look for the largest batches of the data, which are rehearsed after `steps`.
         device: the GPU; an H100 with 80 GB if not given.
         overrides: changes to the run.
-        real_group: for a real run under the rehearsal's accounting, to check one against the other: puts a
-            process group that really talks in place of the virtual one. Then tensors hold what they would, in
-            host memory; every operator is computed on the CPU; and the ranks are `num_gpus` processes that
-            meet at MASTER_ADDR and MASTER_PORT.
         exchange_folder: where ranks that are rehearsed at the same time hand each other what they exchange by
             value.
         folder: for what stands in for the script's `output_dir` until the end, and for what compilers
@@ -93,7 +83,7 @@ def virtual_cluster(
             hint="Rehearse each configuration in a process of its own",
         )
     local_ranks = Cluster(num_gpus, gpus_per_node).local_ranks
-    _set_environment(num_gpus, local_ranks, rank, meets_others=real_group is not None)
+    _set_environment(num_gpus, local_ranks, rank)
     device, clocks = device or virtual_device(find_gpu(DEFAULT)), clocks or Clocks()
     backend = native.load()
     time = None
@@ -106,7 +96,6 @@ def virtual_cluster(
         allocator=AllocatorSettings.of_environment(),
         capability=device.capability,
         multiprocessors=device.multiprocessors,
-        compute=real_group is not None,
     )
     import torch  # noqa: F401  after the library, which it must find
 
@@ -114,26 +103,25 @@ def virtual_cluster(
     from zerokit.rehearsal.stand_ins.registry import RankSetup, install_all
     from zerokit.rehearsal.timing import host_threads
 
-    begin_rank()
     torch_cuda.install(backend, device, visible=local_ranks, index=rank % local_ranks)
     backend.take_over()
-    virtual_rank = VirtualRank(
-        backend,
-        num_gpus,
-        gpus_per_node,
-        rank,
-        steps=steps,
-        scan_seconds=scan_seconds,
-        overrides=overrides or {},
-        exchange_folder=exchange_folder,
-        folder=folder,
-        time=time,
-        data_takes_time=clocks.data,
-    )
     with scratch_folder(folder) as generated:
-        if real_group is not None:
-            real_group(virtual_rank.traffic, rank, num_gpus)
-        install_all(RankSetup(virtual_rank, device, generated, has or {}, computes=real_group is not None))
+        output_dir = generated / "output_dir"
+        output_dir.mkdir()
+        virtual_rank = VirtualRank(
+            backend,
+            num_gpus,
+            gpus_per_node,
+            rank,
+            steps=steps,
+            scan_seconds=scan_seconds,
+            overrides=overrides or {},
+            exchange_folder=exchange_folder,
+            output_dir=output_dir,
+            time=time,
+            data_takes_time=clocks.data,
+        )
+        install_all(RankSetup(virtual_rank, device, generated, has or {}))
         backend.find_sites_with(virtual_rank.call_sites.find)
         host_threads.install(time)
         if time is not None:
@@ -147,10 +135,11 @@ def virtual_cluster(
             yield virtual_rank
 
 
-def _set_environment(num_gpus: int, local_ranks: int, rank: int, *, meets_others: bool) -> None:
-    if not meets_others:
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(DEFAULT_PORT), ZEROKIT_REHEARSAL="1")
+def _set_environment(num_gpus: int, local_ranks: int, rank: int) -> None:
     os.environ.update(
+        ZEROKIT_REHEARSAL="1",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(DEFAULT_PORT),
         RANK=str(rank),
         WORLD_SIZE=str(num_gpus),
         LOCAL_RANK=str(rank % local_ranks),

@@ -57,7 +57,7 @@ read = torch.load("weights.pt", weights_only=False)
 (weights,) = (one["weights"] for one in read["model"])
 print("read", read["step"], {(str(one.device), str(one.dtype), tuple(one.shape)) for one in weights.values()})
 with Path("opened.pt").open("wb") as file:
-    torch.save(list(engine.module.parameters()), file)
+    torch.save([one.data for one in engine.module.parameters()], file)
 save_file(dict(engine.module.state_dict()), "weights.safetensors")
 torch.save({"step": 2, "best": 0.5}, "progress.pt")
 engine.save_checkpoint("checkpoint")

@@ -10,4 +10,5 @@ class Rows(torch.Tensor):
 
 
 torch.save({"rows": torch.zeros(4096, 4096, device="cuda").as_subclass(Rows)}, "rows.pt")
-torch.load("rows.pt", weights_only=False)
+read = torch.load("rows.pt", weights_only=False)["rows"]
+print("read", type(read).__name__, read.device, tuple(read.shape))

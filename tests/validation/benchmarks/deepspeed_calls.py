@@ -33,8 +33,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zerokit.calibration.autograd import autograd_seconds
-from zerokit.calibration.python import python_seconds
+from zerokit.calibration.host import autograd_seconds, python_seconds
 
 Step = Callable[[], None]
 STAGES = (1, 2, 3)

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import enum
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
-from importlib.metadata import version
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import requires, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerokit.errors import LaunchError
-from zerokit.rehearsal.native.allocator_statistics import FIELDS, POOLS, STATS, Model
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.native.build import NO_DRIVER, TESTED, TORCH, built_library, torch_folder
 from zerokit.rehearsal.native.clock import Clock
-from zerokit.rehearsal.native.cudnn_release import cudnn_release
-from zerokit.rehearsal.native.notes import Note, NoteKind
-from zerokit.rehearsal.native.parts import parts_of
-from zerokit.rehearsal.native.signatures import FINDER, declare
 from zerokit.rehearsal.recording import CATEGORY_CODES, Space
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES, RunPhase
@@ -32,6 +30,147 @@ if TYPE_CHECKING:
     import torch
 
     from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
+
+
+FINDER = ctypes.CFUNCTYPE(ctypes.c_int32)
+"""Finds the index of the calling line."""
+
+
+def declare(library: ctypes.CDLL) -> None:
+    """Say what the functions of native/api.cpp take and give."""
+    pointer, integer, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "zk_configure_device": (None, [integer, integer, integer]),
+        "zk_configure_allocator": (None, [integer, long, long, long, long]),
+        "zk_use_device": (integer, [integer]),
+        "zk_set_devices": (None, [integer, integer]),
+        "zk_set_multiprocessors": (None, [integer]),
+        "zk_set_cudnn_version": (None, [long]),
+        "zk_take_over": (ctypes.c_char_p, []),
+        "zk_set_site_finder": (None, [FINDER]),
+        "zk_set_phase": (None, [integer]),
+        "zk_phase": (integer, []),
+        "zk_set_step": (None, [integer]),
+        "zk_set_counting": (None, [integer]),
+        "zk_set_page_locking": (None, [integer]),
+        "zk_current_stream": (integer, []),
+        "zk_set_current_stream": (None, [integer]),
+        "zk_never_fill": (None, [pointer]),
+        "zk_make_up": (None, [pointer]),
+        "zk_block_at": (long, [pointer, ctypes.POINTER(pointer)]),
+        "zk_make_up_at": (None, [pointer]),
+        "zk_is_made_up": (integer, [pointer]),
+        "zk_label": (None, [pointer, integer, integer]),
+        "zk_resize_storage": (None, [pointer, long]),
+        "zk_current": (long, [integer]),
+        "zk_peak": (long, [integer]),
+        "zk_reset_peak": (None, [integer]),
+        "zk_synchronize": (None, []),
+        "zk_empty_cache": (None, []),
+        "zk_begin_pool": (None, [long]),
+        "zk_end_pool": (None, []),
+        "zk_release_pool": (None, [long]),
+        "zk_stat": (long, [integer, integer]),
+        "zk_event_count": (long, []),
+        "zk_copy_events": (None, [pointer, long]),
+        "zk_block_count": (long, []),
+        "zk_copy_blocks": (None, [pointer, long]),
+        "zk_operator_names": (ctypes.c_char_p, []),
+        "zk_notes": (ctypes.c_char_p, []),
+        "zk_random_elements_skipped": (long, []),
+        "zk_flops": (ctypes.c_double, []),
+        "zk_count_flops": (None, [ctypes.c_double]),
+        "zk_new_generator": (pointer, []),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+
+
+_BROUGHT = {5: 90100, 7: 90501, 8: 91002, 11: 91900, 12: 92000, 14: 92400}
+"""By the first minor release of torch 2 whose wheels on PyPI require it, as CUDNN_VERSION writes it."""
+_REQUIRED = re.compile(r"nvidia-cudnn-cu\d+\s*\(?==(\d+)\.(\d+)\.(\d+)")
+
+
+def cudnn_release(torch: str | None = None, required: Iterable[str] | None = None) -> int:
+    """Of the CUDA build of a torch, as CUDNN_VERSION writes it: 9.10.2 is 91002.
+
+    A CUDA build names the release among its requirements. Of others, such as a CPU build in the place of the
+    cluster's, it is that of PyPI's wheels of the same release.
+
+    Args:
+        torch: its version; that of the installed one by default.
+        required: what it requires; that of the installed one by default.
+    """
+    torch = version("torch") if torch is None else torch
+    for line in (requires("torch") or ()) if required is None else required:
+        if found := _REQUIRED.match(line):
+            major, minor, patch = (int(part) for part in found.groups())
+            return major * 10_000 + minor * 100 + patch
+    minor_release = int(torch.split(".")[1])
+    return _BROUGHT[max(first for first in _BROUGHT if first <= max(minor_release, min(_BROUGHT)))]
+
+
+def parts_of(tensor: Any) -> Iterator[torch.Tensor]:
+    """The tensors that memory lies behind: of a DTensor what this rank holds of it."""
+    import torch
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    if not is_traceable_wrapper_subclass(tensor):
+        yield tensor
+        return
+    names, _ = tensor.__tensor_flatten__()
+    for part in (getattr(tensor, name) for name in names):
+        if isinstance(part, torch.Tensor):  # a DTensor names its mesh as well
+            yield from parts_of(part)
+
+
+class NoteKind(enum.IntEnum):
+    """Why the library noted something."""
+
+    MADE_UP = 0
+    """A result that depends on values was chosen by a stated policy."""
+    GAP = 1
+    """An operator that the rehearsal cannot stand in for; a library may have caught the error."""
+    OTHER_DEVICE = 2
+    """Something was put on another rank's device, and is counted on this rank's own."""
+
+
+class Note(NamedTuple):
+    """Something that the library noted, and where."""
+
+    kind: NoteKind
+    what: str
+    site: int
+    """Index of the calling line, or -1."""
+    times: int
+
+
+STATS = (
+    "allocation",
+    "segment",
+    "active",
+    "inactive_split",
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+)
+"""The statistics of torch.cuda.memory_stats that the allocator model keeps, in the library's order."""
+POOLS = ("all", "small_pool", "large_pool")
+FIELDS = ("current", "peak", "allocated", "freed")
+
+
+class Model(enum.IntEnum):
+    """A model of torch's caching allocator."""
+
+    ORDINARY = 0
+    EXPANDABLE = 1
+    ANSWERING = 2
+    """The one of the two that `torch.cuda` answers from, by PYTORCH_CUDA_ALLOC_CONF."""
+
 
 SMALL_BYTES = 2**16
 """kSmallBytes of native/blocks.h: what a smaller tensor holds is always computed, since scripts read it."""
@@ -57,7 +196,6 @@ class Backend:
         allocator: AllocatorSettings,
         capability: tuple[int, int],
         multiprocessors: int,
-        compute: bool,
     ) -> None:
         """Set the device up; before its first allocation.
 
@@ -68,12 +206,11 @@ class Backend:
                 without expandable segments, as it says.
             capability: CUDA compute capability.
             multiprocessors: streaming multiprocessors of the device.
-            compute: whether values are computed: a real run under the rehearsal's accounting.
         """
         self._library.zk_set_devices(own_device, visible_devices)
         self._library.zk_set_multiprocessors(multiprocessors)
         self._library.zk_set_cudnn_version(cudnn_release())
-        self._library.zk_configure_device(*capability, int(compute))
+        self._library.zk_configure_device(*capability, 0)
         self._library.zk_configure_allocator(
             int(allocator.expandable_segments),
             allocator.max_split_size_bytes,
@@ -308,30 +445,33 @@ class Backend:
         self._library.zk_count_flops(flops)
 
 
-_backend: Backend | None = None
+class _Library:
+    """The library of this process, which loads it once, before torch."""
+
+    loaded: Backend | None = None
 
 
 def load() -> Backend:
-    """Build the library if need be, and load it into this process.
+    """Build the library if needed, and load it into this process.
 
     Raises:
         LaunchError: torch is already imported, or the library cannot be built.
     """
-    global _backend
-    if _backend is None:
+    library = rank_context().state(_Library)
+    if library.loaded is None:
         if "torch" in sys.modules:
             raise LaunchError(
                 "torch is imported already, and has looked for its devices",
                 where="rehearsal",
                 hint="Import zerokit.rehearsal and open virtual_cluster() before anything that imports torch",
             )
-        _backend = Backend(_open(built_library()))
-    return _backend
+        library.loaded = Backend(_open(built_library()))
+    return library.loaded
 
 
 def is_loaded() -> bool:
     """Whether this process has loaded the library."""
-    return _backend is not None
+    return rank_context().state(_Library).loaded is not None
 
 
 def backend() -> Backend:
@@ -340,9 +480,10 @@ def backend() -> Backend:
     Raises:
         LaunchError: it is not loaded.
     """
-    if _backend is None:
+    loaded = rank_context().state(_Library).loaded
+    if loaded is None:
         raise LaunchError("no rehearsal is running", where="rehearsal", hint="Open virtual_cluster() first")
-    return _backend
+    return loaded
 
 
 def uncounted() -> contextlib.AbstractContextManager[None]:

@@ -13,6 +13,8 @@ from zerokit.hardware import GPUS_PER_NODE
 PACKAGE = "PKG[==VERSION]"
 REPEATED = ("KEY=VALUE", PACKAGE)
 """Metavars of options that may be repeated."""
+DRAWINGS = ("trace", "plot", "timeline", "memory_snapshot")
+"""The options that name files to draw."""
 
 
 class Option(NamedTuple):

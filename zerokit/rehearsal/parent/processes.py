@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -17,7 +18,6 @@ from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
-from weakref import WeakSet
 
 from zerokit.errors import DocumentError, ZerokitError
 from zerokit.files import write_file
@@ -65,16 +65,6 @@ class Output(Enum):
     DROPPED = auto()
 
 
-_live: WeakSet[Worker] = WeakSet()
-
-
-def end_rehearsals(folder: Path) -> None:
-    """End the workers of all threads that have their files in `folder`."""
-    for worker in list(_live):
-        if Path(worker.job.recording_file).is_relative_to(folder):
-            worker.end()
-
-
 class Worker:
     """One rank that is being rehearsed. As a context manager it leaves no process behind."""
 
@@ -103,7 +93,6 @@ class Worker:
                 self._process = GuardedProcess(
                     command, variables, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
                 )
-        _live.add(self)
 
     def __enter__(self) -> Worker:
         return self
@@ -112,10 +101,6 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.end()
-
-    def end(self) -> None:
-        """End it; who waits for its recording sees that it was killed."""
-        self._process.kill()
 
     @property
     def has_failed(self) -> bool:
@@ -216,6 +201,7 @@ def rehearse_together(
     output: Output = Output.SHOWN,
     timeout: float | None = None,
     more: Callable[[], Iterable[RehearsalJob]] = tuple,
+    stop: threading.Event | None = None,
 ) -> tuple[list[Recording], FileChanges | None]:
     """Rehearse several ranks side by side.
 
@@ -225,6 +211,7 @@ def rehearse_together(
             if they fail.
         timeout: seconds for all of them together.
         more: called repeatedly for further jobs to start.
+        stop: another thread sets it to end the rehearsal.
 
     Returns:
         Recordings in the order of the jobs, further ones last; and the files that the script would have
@@ -251,6 +238,8 @@ def rehearse_together(
                 start(job)
             recordings: dict[Worker, Recording] = {}
             while len(recordings) < len(workers):
+                if stop is not None and stop.is_set():
+                    raise ZerokitError("the rehearsal was stopped", where=jobs[0].script)
                 for job in more():
                     start(job)
                 ended = [one for one in workers if one not in recordings and one.ends_within(_POLL_SECONDS)]

@@ -21,7 +21,7 @@ from zerokit.hardware.gpus import Gpu, some_gpu
 from zerokit.hardware.hardware_file import read_hardware
 from zerokit.rehearsal.devices import DEFAULT, caveats, virtual_device
 from zerokit.rehearsal.parent.job import Clocks, Overrides, RehearsalJob
-from zerokit.rehearsal.parent.options import RehearsalOptions, RunOptions, described
+from zerokit.rehearsal.parent.options import DRAWINGS, RehearsalOptions, RunOptions, described
 from zerokit.rehearsal.parent.processes import Output
 from zerokit.rehearsal.parent.start import rehearse_job
 from zerokit.rehearsal.report.drawings import Drawings
@@ -81,7 +81,7 @@ def rehearse(options: RehearsalOptions) -> RehearsalReport:
         report = rehearse_job(
             job,
             cluster,
-            Drawings(options.trace, options.plot, options.timeline, options.memory_snapshot),
+            Drawings(**{name: getattr(options, name) for name in DRAWINGS}),
             advise=options.advise,
             timeout=options.timeout,
             output=Output.SHOWN_ON_STDERR if options.script_prints_on == "stderr" else Output.SHOWN,
@@ -135,7 +135,7 @@ def _check(options: RehearsalOptions) -> None:
         check_plot(Path(options.plot))
     if options.timeline is not None:
         check_plot(Path(options.timeline), "--timeline")
-    for file in (options.trace, options.plot, options.timeline, options.memory_snapshot):
+    for file in (getattr(options, name) for name in DRAWINGS):
         if file is not None:
             check_writable(Path(file), follow_links=True)
     if options.time and options.gpu is None and options.hardware is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -86,18 +87,22 @@ def rehearse_job(
     if advise or (advise is None and report.fit.verdict == "does not fit"):
         # A step of ranks that wait for each other is not comparable to a step of one rank alone.
         alone = not report.ranks and not report.roles and report.time is None
-        advice, failed = rehearse_changes(
-            fullest,
-            job,
-            Path(job.recording_file).parent,
-            lambda changed: _rehearse_change(job, changed, cluster, timeout, alone=alone),
-        )
+
+        def rehearse_change(changed: RehearsalJob, stop: threading.Event) -> RehearsalReport:
+            return _rehearse_change(job, changed, cluster, timeout, stop, alone=alone)
+
+        folder = Path(job.recording_file).parent
+        advice, failed = rehearse_changes(fullest, job, folder, rehearse_change)
         report = report.model_copy(update={"advice": advice, "not_rehearsed": failed})
     return report
 
 
 def rehearse_ranks(
-    first: RehearsalJob, *, output: Output = Output.SHOWN, timeout: float | None = None
+    first: RehearsalJob,
+    *,
+    output: Output = Output.SHOWN,
+    timeout: float | None = None,
+    stop: threading.Event | None = None,
 ) -> Rehearsed:
     """Rehearse the first and the last rank, and one of each other role as soon as it shows.
 
@@ -105,9 +110,10 @@ def rehearse_ranks(
         first: the job of the first rank. Without an exchange folder, this rank is rehearsed alone.
         output: as of :func:`rehearse_together`.
         timeout: as of :func:`rehearse_together`.
+        stop: as of :func:`rehearse_together`.
     """
     if first.exchange_folder is None:
-        recordings, files = rehearse_together([first], output=output, timeout=timeout)
+        recordings, files = rehearse_together([first], output=output, timeout=timeout, stop=stop)
         return Rehearsed({first.rank: recordings[0]}, files=files)
     watch = RoleWatch(Path(first.exchange_folder), first.num_gpus)
     ranks = list(watch.look())
@@ -119,7 +125,7 @@ def rehearse_ranks(
                 yield first.of_rank(rank)
 
     jobs = [first.of_rank(rank) for rank in ranks]
-    recordings, files = rehearse_together(jobs, output=output, timeout=timeout, more=more)
+    recordings, files = rehearse_together(jobs, output=output, timeout=timeout, more=more, stop=stop)
     stuck = watch.close()
     return Rehearsed(dict(zip(ranks, recordings, strict=True)), watch.roles, stuck, files)
 
@@ -195,7 +201,13 @@ def _check_trained(reports: Iterable[RehearsalReport], script: str) -> None:
 
 
 def _rehearse_change(
-    job: RehearsalJob, changed: RehearsalJob, cluster: Cluster, timeout: float | None, *, alone: bool
+    job: RehearsalJob,
+    changed: RehearsalJob,
+    cluster: Cluster,
+    timeout: float | None,
+    stop: threading.Event,
+    *,
+    alone: bool,
 ) -> RehearsalReport:
     """The report of the rank that holds most with a change.
 
@@ -204,6 +216,7 @@ def _rehearse_change(
         changed: with the change, and a folder of its own.
         cluster: of the run as it is.
         timeout: seconds for the ranks of the change.
+        stop: as of :func:`rehearse_together`.
         alone: whether rank 0 is enough, since ranks are alike and time is not rehearsed.
 
     Raises:
@@ -214,10 +227,12 @@ def _rehearse_change(
         prepare_exchange_of_change(job, changed, alone=alone)
     try:
         if alone:
-            recordings, files = rehearse_together([changed], output=Output.DROPPED, timeout=timeout)
+            recordings, files = rehearse_together(
+                [changed], output=Output.DROPPED, timeout=timeout, stop=stop
+            )
             rehearsed = Rehearsed({changed.rank: recordings[0]}, files=files)
         else:
-            rehearsed = rehearse_ranks(changed, output=Output.DROPPED, timeout=timeout)
+            rehearsed = rehearse_ranks(changed, output=Output.DROPPED, timeout=timeout, stop=stop)
     except ExplainedError as error:
         raise ZerokitError(str(error)) from None
     reports = _reports(_played(rehearsed, changed), changed, rehearsed)

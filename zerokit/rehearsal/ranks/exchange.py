@@ -29,7 +29,7 @@ _PAUSES = (0.0002, 0.001, 0.005)
 _LOOKS_BEFORE_DOUBT = 20
 """After this many looks a rank publishes that it waits, and checks whether other ranks wait for it."""
 _FILE = "file"
-"""Prefix of entries with the content of files that a rank leaves out."""
+"""Prefix of entries of files that a rank has written."""
 _BARRIER = "barrier"
 """Prefix of entries of barriers of all ranks that a rank has passed."""
 _MADE = "made"
@@ -264,41 +264,37 @@ class Exchange:
             self.publish(name, what, script_line(), payload=_pickled(made))
         return made
 
-    # ---- files that are left out
-    def publish_file(self, path: str, content: bytes) -> None:
-        """Publish what the file at `path`, which this rank leaves out, would hold."""
-        self.publish(f"{_FILE}.{path}", payload=content)
+    # ---- files that one rank writes and others read
+    def publish_file(self, path: str) -> None:
+        """Publish that this rank has written the file at `path`."""
+        self.publish(f"{_FILE}.{path}")
 
-    def files_of_others(self, path: str, *, wait: bool) -> list[bytes]:
-        """What the other rehearsed ranks have published of the file at `path`.
+    def wait_for_file(self, path: str, *, is_there: bool) -> None:
+        """Wait for what the other rehearsed ranks write, as this rank would on the cluster.
 
         Args:
             path: as of :meth:`publish_file`.
-            wait: for one of them to publish it, as long as each may still do so and does not wait for this
-                rank; else only until they have come through as many barriers as this one.
+            is_there: whether there is such a file. If not, wait until a rank publishes it, as long as each
+                may still do so and does not wait for this rank; else only until the others have come through
+                as many barriers as this one.
         """
-        if not self.is_active:
-            return []
-        name = f"{_FILE}.{path}"
-        journals = {rank: self._journal(rank) for rank in self._roles.rehearsed if rank != self.rank}
-
-        def published() -> list[bytes]:
-            for journal in journals.values():
-                journal.read_on()
-            found = [one for one in journals.values() if name in one.entries]
-            return [one.payload(one.entries[name]) for one in found]
-
         passed = self._calls[_BARRIER]
-        awaited = name if wait else f"{_BARRIER}.{passed}"
-        for rank in journals if wait or passed else ():
-            waiting = Awaited(rank, (awaited,), "torch.load", script_line(), is_certain=False)
+        if not self.is_active or (is_there and not passed):
+            return
+        name = f"{_FILE}.{path}"
+        awaited = f"{_BARRIER}.{passed}" if is_there else name
+        journals = {rank: self._journal(rank) for rank in self._roles.rehearsed if rank != self.rank}
+        for rank in journals:
 
             def is_decided(rank: int = rank) -> bool:
-                is_published = bool(published()) and wait
-                return is_published or not journals[rank].entries.keys().isdisjoint((awaited, "ends"))
+                for journal in journals.values():
+                    journal.read_on()
+                if not is_there and any(name in one.entries for one in journals.values()):
+                    return True
+                return not journals[rank].entries.keys().isdisjoint((awaited, "ends"))
 
+            waiting = Awaited(rank, (awaited,), "torch.load", script_line(), is_certain=False)
             self._wait(waiting, is_decided)
-        return published()
 
     # ---- values that one rank sends to another
     def send(self, destination: int, tag: int, what: str, value: Any) -> None:

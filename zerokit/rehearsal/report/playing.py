@@ -9,7 +9,7 @@ from dataclasses import replace
 from zerokit.rehearsal.native.together import Played, RankActs, play
 from zerokit.rehearsal.ranks.roles import Roles
 from zerokit.rehearsal.recording import Recording
-from zerokit.rehearsal.timing.meetings import Meeting
+from zerokit.rehearsal.timing.rank_time import Meeting
 
 _NOTICEABLY_LONGER = 1.02
 """How much longer a step takes together with other ranks before a warning mentions the script's clocks."""

@@ -2,12 +2,12 @@
 
 Names and defaults follow csrc/aio/py_lib/py_ds_aio.cpp and csrc/gds/py_lib/py_ds_gds.cpp. A transfer of
 memory that is not page-locked uses a page-locked bounce buffer of the same size, from the request until the
-wait (csrc/aio/py_lib/deepspeed_cpu_op.cpp).
+wait (csrc/aio/py_lib/deepspeed_cpu_op.cpp). DeepSpeed locks memory itself, at exactly its size
+(csrc/pin_memory/deepspeed_pin_tensor.cpp); it lives until it is freed by its address.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,10 +19,82 @@ import torch
 from torch import Tensor
 
 from zerokit.hardware.prices.prices import Copy
-from zerokit.rehearsal.stand_ins.arithmetic import stand_in_module
+from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
-from zerokit.rehearsal.stand_ins.page_locked import PageLockedAllocator, PageLockedMemory, PinHandle
+from zerokit.rehearsal.stand_ins.registry import op_module
 from zerokit.rehearsal.timing.rank_time import rank_time
+
+PageLockedAllocator = Callable[[int], Tensor]
+"""Makes a flat uint8 host tensor of that many bytes, counted as pinned memory of exactly that size."""
+
+
+def locked_by(backend: Backend) -> PageLockedAllocator:
+    """Host memory that `backend` counts as pinned, at exactly its size."""
+
+    def allocate(num_bytes: int) -> Tensor:
+        with backend.page_locking():
+            return torch.empty(num_bytes, dtype=torch.uint8)
+
+    return allocate
+
+
+def torch_pinned(num_bytes: int) -> Tensor:
+    """Pinned memory of torch's where there is a (virtual) device, ordinary memory where there is none."""
+    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+
+
+class PageLockedMemory:
+    """The manager that aio, gds and pin_memory handles share (`deepspeed_pin_tensor_t::shared`)."""
+
+    def __init__(self, allocate: PageLockedAllocator = torch_pinned) -> None:
+        self._allocate = allocate
+        self._owned: dict[int, torch.UntypedStorage] = {}
+
+    def new(self, num_elements: int, dtype: torch.dtype) -> Tensor:
+        """An uninitialised tensor of shape ``(num_elements,)`` that lives until it is freed."""
+        bytes_tensor = self._allocate(num_elements * dtype.itemsize)
+        storage = bytes_tensor.untyped_storage()
+        self._owned[storage.data_ptr()] = storage
+        # A tensor of its own over the storage: callers watch it with weakref, so nothing here may keep it
+        # alive.
+        return torch.empty(0, dtype=dtype).set_(storage, 0, (num_elements,), (1,))
+
+    def free_address(self, address: int) -> bool:
+        """Frees the tensor that begins at `address`; False if none does."""
+        return self._owned.pop(address, None) is not None
+
+    def owns(self, tensor: Tensor) -> bool:
+        """True if all bytes of `tensor` lie in one tensor made here."""
+        if tensor.device.type != "cpu":
+            return False
+        begin = tensor.data_ptr()
+        end = begin + tensor.nbytes
+        return any(
+            address <= begin and end <= address + storage.nbytes() for address, storage in self._owned.items()
+        )
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        """True if I/O can use `tensor` as it is: locked here, or pinned by torch."""
+        return tensor.is_pinned() or self.owns(tensor)
+
+
+class PinHandle:
+    """`pin_handle` of csrc/pin_memory/py_ds_pin_memory.cpp."""
+
+    _memory: PageLockedMemory
+
+    def new_cpu_locked_tensor(self, num_elem: int, example_tensor: Tensor) -> Tensor:
+        return self._memory.new(num_elem, example_tensor.dtype)
+
+    def free_cpu_locked_tensor(self, locked_tensor: Tensor) -> bool:
+        return self._memory.free_address(locked_tensor.data_ptr())
+
+    def free_cpu_locked_tensor_by_ptr(self, address: int) -> bool:
+        return self._memory.free_address(address)
+
+    def is_pinned(self, buffer: Tensor) -> bool:
+        return self._memory.is_pinned(buffer)
+
 
 _DIRECT_IO_ALIGNMENT = 512
 
@@ -48,7 +120,6 @@ class IoHandle:
     """The common part of aio and gds handles (csrc/aio/py_lib/deepspeed_py_io_handle.cpp)."""
 
     _memory: PageLockedMemory
-    _compute: bool
 
     def __init__(
         self,
@@ -179,16 +250,11 @@ class IoHandle:
     def _finish(self, transfer: _Transfer) -> None:
         if time := rank_time():
             time.wait_for_nvme(transfer.done)
-        source = transfer.buffer if transfer.bounce is None else transfer.bounce
-        if self._compute:
-            _move(source, transfer)
         if transfer.bounce is None:
             return
         if transfer.reading:
             # On a device the bounce buffer is copied there first, and from that copy into the buffer.
-            arrived = transfer.bounce.to(transfer.buffer.device)
-            if self._compute:
-                transfer.buffer.copy_(arrived.view(transfer.buffer.shape))
+            transfer.bounce.to(transfer.buffer.device)
         self._memory.free_address(transfer.bounce.data_ptr())
 
 
@@ -222,18 +288,17 @@ class GdsHandle(IoHandle):
         return not buffer.is_cuda and super()._needs_bounce(buffer)
 
 
-def modules(*, compute: bool, allocate: PageLockedAllocator) -> dict[str, ModuleType]:
+def modules(allocate: PageLockedAllocator) -> dict[str, ModuleType]:
     """The stand-ins by the name of their op: async_io, gds, pin_memory.
 
     Args:
-        compute: really write to and read from the files; else sizes are booked and buffers keep what they
-        hold. allocate: makes page-locked memory.
+        allocate: makes page-locked memory.
     """
     nvme_ledger().clear()
-    shared = {"_memory": PageLockedMemory(allocate), "_compute": compute}
+    shared = {"_memory": PageLockedMemory(allocate)}
     aio_handle: type[IoHandle] = type("aio_handle", (IoHandle,), shared)
     gds_handle: type[GdsHandle] = type("gds_handle", (GdsHandle,), shared)
-    pin_handle: type[PinHandle] = type("pin_handle", (PinHandle,), {"_memory": shared["_memory"]})
+    pin_handle: type[PinHandle] = type("pin_handle", (PinHandle,), shared)
 
     def on_its_own(method: Callable[[IoHandle, Tensor, str, bool], int]) -> Callable[..., int]:
         """`method` of a handle that is made for this one call."""
@@ -258,33 +323,16 @@ def modules(*, compute: bool, allocate: PageLockedAllocator) -> dict[str, Module
         return 0
 
     return {
-        "async_io": stand_in_module(
+        "async_io": op_module(
             "async_io",
             aio_handle=aio_handle,
             aio_read=on_its_own(IoHandle.read),
             aio_write=on_its_own(IoHandle.write),
             deepspeed_memcpy=deepspeed_memcpy,
         ),
-        "gds": stand_in_module("gds", gds_handle=gds_handle),
-        "pin_memory": stand_in_module("pin_memory", pin_handle=pin_handle),
+        "gds": op_module("gds", gds_handle=gds_handle),
+        "pin_memory": op_module("pin_memory", pin_handle=pin_handle),
     }
-
-
-def _move(memory: Tensor, transfer: _Transfer) -> None:
-    """Really reads or writes; through the host, so that it also serves (virtual) device memory."""
-    on_host = memory.detach().cpu().contiguous()
-    raw = on_host.view(-1).view(torch.uint8).numpy()
-    flags = os.O_RDONLY if transfer.reading else os.O_WRONLY | os.O_CREAT
-    descriptor = os.open(transfer.file, flags, 0o600)
-    try:
-        if transfer.reading:
-            os.preadv(descriptor, [raw.data], transfer.offset)
-            if on_host.data_ptr() != memory.data_ptr():
-                memory.detach().copy_(on_host)
-        else:
-            os.pwrite(descriptor, raw.data, transfer.offset)
-    finally:
-        os.close(descriptor)
 
 
 def _report(problem: str) -> None:

@@ -12,9 +12,9 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from zerokit.patches import Patch, put
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.native.backend import backend
 from zerokit.rehearsal.recording import Collective
-from zerokit.rehearsal.stand_ins.context import rank_context
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _graphs() -> Graphs:
     return rank_context().state(Graphs)
 
 
-@stand_in("torch.cuda.CUDAGraph", "torch.cuda.graph", "make_graphed_callables", in_real_runs=True)
+@stand_in("torch.cuda.CUDAGraph", "torch.cuda.graph", "make_graphed_callables")
 def install(setup: RankSetup) -> None:
     """Stand in for CUDA graphs."""
     graphs = _graphs()

@@ -1,5 +1,5 @@
 // What host code of CUDA extensions uses of CUDA's and torch's headers, on a machine without a GPU. It comes before
-// the sources that cuda_host_code.py has rewritten.
+// the sources that cuda_extensions.py has rewritten.
 #pragma once
 
 #include <c10/core/DeviceGuard.h>

@@ -19,7 +19,7 @@ _SHARED_BYTES = 48 * 1024
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
-@stand_in("torch.cuda._compile_kernel", in_real_runs=True)
+@stand_in("torch.cuda._compile_kernel")
 def install(setup: RankSetup) -> None:
     """Replace the compiling of single CUDA kernels."""
     put(_COMPILE, _compile)

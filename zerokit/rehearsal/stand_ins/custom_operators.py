@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from zerokit.patches import Patch, wrap
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.native.backend import backend, is_made_up
-from zerokit.rehearsal.stand_ins.context import rank_context
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.worker.failures import limit_of
 

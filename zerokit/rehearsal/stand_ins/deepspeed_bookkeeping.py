@@ -27,7 +27,7 @@ _SAME_LIST = Patch(_ZERO, "get_lst_from_rank0", _AGREE)
 _SAME_LENGTH = Patch(_ZERO, "assert_lst_len_same_as_other_ranks", _AGREE, since="0.17.6")
 
 
-@stand_in("enable_nvtx", "Muon", "register_compile_pass", in_real_runs=True)
+@stand_in("enable_nvtx", "Muon", "register_compile_pass")
 def install(setup: RankSetup) -> None:
     """Leave out profiler ranges, early compilation and shared memory between processes on the CPU."""
     apply(_SHARED_MEMORY, lambda _: lambda: None)

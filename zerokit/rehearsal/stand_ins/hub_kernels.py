@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from zerokit.patches import Patch, wrap
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.errors import script_line
-from zerokit.rehearsal.stand_ins.context import rank_context
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _GET_LATEST = Patch("kernels", "get_kernel", "stand in for flash attention of the Hub", until="0.15")
@@ -41,6 +41,8 @@ class HubKernels:
         """Kernels that could not be loaded, and why."""
         self.lacking: dict[str, str] = {}
         """Names that a script looks for in a stand-in and that it lacks, and the line."""
+        self.modules: dict[str, ModuleType] = {}
+        """Stand-ins by repository: a script that asks twice gets the same module."""
 
     def warnings(self) -> list[str]:
         """A line for each kernel that could not be loaded, and for each name that a stand-in lacks."""
@@ -69,7 +71,10 @@ def _pinned_kernel(get: Any, repo_id: str, *given: Any, **named: Any) -> Any:
 
 def _kernel(get: Any, repo_id: str, *given: Any, **named: Any) -> Any:
     if _is_known(repo_id):
-        return flash_attention(repo_id)
+        modules = rank_context().state(HubKernels).modules
+        if repo_id not in modules:
+            modules[repo_id] = flash_attention(repo_id)
+        return modules[repo_id]
     try:
         return get(repo_id, *given, **named)
     except Exception as error:
@@ -97,7 +102,6 @@ class _Kernel(ModuleType):
         raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'", name=name, obj=self)
 
 
-@functools.cache
 def flash_attention(repo_id: str) -> ModuleType:
     """The module that a repository of flash attention holds."""
     name = _name(repo_id)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.native.backend import backend
-from zerokit.rehearsal.stand_ins.context import rank_context
 from zerokit.rehearsal.timing.rank_time import rank_time
 
 

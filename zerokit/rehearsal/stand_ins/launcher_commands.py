@@ -64,7 +64,7 @@ def launcher_command(command: Sequence[object] | str) -> LauncherCommand | None:
     return None
 
 
-@stand_in("subprocess.Popen", "os.system", in_real_runs=True)
+@stand_in("subprocess.Popen", "os.system")
 def install(setup: RankSetup) -> None:
     """Have the rehearsal end where the script starts a launcher."""
     num_gpus = setup.rank.num_gpus

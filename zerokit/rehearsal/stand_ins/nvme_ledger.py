@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zerokit.rehearsal.stand_ins.context import rank_context
+from zerokit.rehearsal.context import rank_context
 
 
 @dataclass

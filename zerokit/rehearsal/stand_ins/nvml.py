@@ -15,10 +15,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 from zerokit.rehearsal.call_sites import is_of_script
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.devices import VirtualDevice
 from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.stand_ins import nvidia_smi
-from zerokit.rehearsal.stand_ins.context import rank_context
 from zerokit.rehearsal.stand_ins.nvidia_smi import CUDA_VERSION, DRIVER_VERSION, uuid
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
@@ -52,7 +52,7 @@ class NvmlUse:
         ]
 
 
-@stand_in("pynvml", "nvidia-smi", in_real_runs=True)
+@stand_in("pynvml", "nvidia-smi")
 def install(setup: RankSetup) -> None:
     """Put the module and the command in place, once torch is imported, which would ask for indices."""
     import torch

@@ -7,7 +7,7 @@ own Python classes (FusedAdam, DeepSpeedCPUAdam, the NVMe swappers, ...) run unc
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -17,13 +17,12 @@ from torch import Tensor
 from zerokit.patches import Patch, apply, put, replace, when_imported
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins import async_io, superoffload_process, zenflow_adam
-from zerokit.rehearsal.stand_ins.arithmetic import stand_in_module
+from zerokit.rehearsal.stand_ins.async_io import PageLockedAllocator, locked_by
 from zerokit.rehearsal.stand_ins.cpu_optimizers import cpu_adagrad, cpu_adam, cpu_lion
 from zerokit.rehearsal.stand_ins.fused_optimizers import fused_adam, fused_lamb, fused_lion
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
-from zerokit.rehearsal.stand_ins.page_locked import PageLockedAllocator, locked_by, torch_pinned
 from zerokit.rehearsal.stand_ins.quantizers import fp_quantizer, quantizer
-from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
+from zerokit.rehearsal.stand_ins.registry import RankSetup, op_module, stand_in
 
 _GAP_HINTS = {
     "dc": 'Set "compile": {"deepcompile": false} in the ds_config',
@@ -63,34 +62,36 @@ _SWAP_FOLDERS = [
     *("OpBuilder", "FusedAdam", "FusedLion", "FusedLamb", "DeepSpeedCPUAdam", "DeepSpeedCPULion"),
     *("DeepSpeedCPUAdagrad", "quantizer", "fp_quantizer", "async_io", "gds", "pin_memory", "ZenFlow"),
     "SuperOffload",
-    in_real_runs=True,
 )
 def install(setup: RankSetup) -> None:
     """Put the stand-ins in place as DeepSpeed is imported."""
-    install_ops(compute=setup.computes, allocate=locked_by(setup.rank.backend))
+    install_ops(op_modules(locked_by(setup.rank.backend)))
+    for folders in _SWAP_FOLDERS:
+        apply(folders, _LedgerFolders)
 
 
-def install_ops(*, compute: bool, allocate: PageLockedAllocator = torch_pinned) -> None:
-    """Puts the stand-ins in place as DeepSpeed is imported, also over ops that are loaded already.
+def op_modules(allocate: PageLockedAllocator) -> dict[str, ModuleType]:
+    """The stand-ins by the names of their ops. They allocate what the real ops do, and compute nothing.
 
     Args:
-        compute: False for a rehearsal: what the real ops allocate is allocated, nothing is calculated and no
-            file is written. True to check a rehearsal against a real run: the optimizers really update
-            (float32 rounding apart) and NVMe transfers really happen.
         allocate: makes the host memory that DeepSpeed locks itself, from a size in bytes.
     """
-    modules = {
-        "fused_adam": fused_adam(compute=compute),
-        "fused_lion": fused_lion(compute=compute),
-        "fused_lamb": fused_lamb(compute=compute),
-        "cpu_adam": cpu_adam(compute=compute),
-        "cpu_lion": cpu_lion(compute=compute),
-        "cpu_adagrad": cpu_adagrad(compute=compute),
-        "quantizer": quantizer(compute=compute),
-        "fp_quantizer": fp_quantizer(compute=compute),
-        "utils": stand_in_module("utils", cast_to_byte_tensor=_cast_to_byte_tensor),
-        **async_io.modules(compute=compute, allocate=allocate),
+    return {
+        "fused_adam": fused_adam(),
+        "fused_lion": fused_lion(),
+        "fused_lamb": fused_lamb(),
+        "cpu_adam": cpu_adam(),
+        "cpu_lion": cpu_lion(),
+        "cpu_adagrad": cpu_adagrad(),
+        "quantizer": quantizer(),
+        "fp_quantizer": fp_quantizer(),
+        "utils": op_module("utils", cast_to_byte_tensor=_cast_to_byte_tensor),
+        **async_io.modules(allocate),
     }
+
+
+def install_ops(modules: Mapping[str, ModuleType]) -> None:
+    """Put `modules` in place as DeepSpeed is imported, also over ops that are loaded already."""
     apply(_LOADED_OPS, lambda loaded: {**loaded, **modules})
     put(_PIN_MEMORY, modules["pin_memory"])
     put(_JIT_LOAD, _refuse_to_compile)
@@ -100,9 +101,6 @@ def install_ops(*, compute: bool, allocate: PageLockedAllocator = torch_pinned) 
     superoffload_process.install()
     for start in _START_PROCESS:
         put(start, zenflow_adam.start_in_this_process)
-    if not compute:
-        for folders in _SWAP_FOLDERS:
-            apply(folders, _LedgerFolders)
 
 
 def _make_all_compatible() -> None:

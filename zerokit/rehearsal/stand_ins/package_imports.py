@@ -23,7 +23,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from zerokit.rehearsal.call_sites import is_of_script, is_own_code, short_path, tree_of
-from zerokit.rehearsal.stand_ins.context import rank_context
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.stand_ins.packages import (
     Package,
     known_packages,

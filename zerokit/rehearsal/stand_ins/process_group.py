@@ -10,7 +10,7 @@ values are not touched.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,11 +19,15 @@ import torch.distributed as dist
 from zerokit.rehearsal.ranks.exchange import UNKNOWN, Awaited, Exchange
 from zerokit.rehearsal.ranks.groups import Groups
 from zerokit.rehearsal.ranks.roles import Ranks
-from zerokit.rehearsal.stand_ins.collective_results import Received, copy, done, flatten, operation_of
-from zerokit.rehearsal.stand_ins.exchanged_tensors import (
+from zerokit.rehearsal.stand_ins.collective_results import (
+    Received,
+    copy,
+    done,
+    flatten,
     from_bytes,
     has_values,
     is_exchanged,
+    operation_of,
     reduce_values,
     size_and_dtype,
     to_bytes,
@@ -41,6 +45,16 @@ _OF_ONE_SIZE = frozenset(
 
 def _size(tensors: Sequence[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _collective(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Have calls of a collective go through `VirtualProcessGroup._run`."""
+
+    @functools.wraps(method)
+    def call(self: VirtualProcessGroup, *arguments: Any, **given: Any) -> Any:
+        return self._run(method, arguments, given)
+
+    return call
 
 
 class VirtualProcessGroup(dist.ProcessGroup):
@@ -72,6 +86,9 @@ class VirtualProcessGroup(dist.ProcessGroup):
         self._exchange = exchange
         self._groups = groups
         self._name = BACKEND
+
+    def _run(self, collective: Callable[..., Any], arguments: Any, given: Any) -> Any:
+        return collective(self, *arguments, **given)
 
     def _note(self, name: str, tensors: Sequence[torch.Tensor], opts: Any = None) -> None:
         is_of_rows = any(tensor.numel() > max(tensor.shape, default=1) for tensor in tensors)
@@ -171,6 +188,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
             elif operation == dist.ReduceOp.PRODUCT:
                 tensor.pow_(self._size)
 
+    @_collective
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         self._note("all_reduce", tensors, opts)
@@ -179,9 +197,11 @@ class VirtualProcessGroup(dist.ProcessGroup):
             self._reduce(tensor, operation_of(opts), values)
         return done(tensors)
 
+    @_collective
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)
 
+    @_collective
     def reduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         self._note("reduce", tensors, opts)
         root = getattr(opts, "rootRank", 0)
@@ -191,6 +211,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
                 self._reduce(tensor, operation_of(opts), values)
         return done(tensors)
 
+    @_collective
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         self._note("reduce_scatter", [source], opts)
         if has_values(output):
@@ -198,6 +219,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
             self._reduce(output, operation_of(opts))
         return done(output)
 
+    @_collective
     def reduce_scatter(
         self, outputs: list[torch.Tensor], sources: list[list[torch.Tensor]], opts: Any = None
     ) -> Any:
@@ -208,6 +230,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
             self._reduce(output, operation_of(opts))
         return done(outputs)
 
+    @_collective
     def reduce_scatter_single_coalesced(
         self, outputs: list[torch.Tensor], sources: list[torch.Tensor], opts: Any = None
     ) -> Any:
@@ -216,6 +239,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         return done(outputs)
 
     # ---- gathers
+    @_collective
     def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         self._note("all_gather", [output], opts)
         values = self._exchange_values("all_gather_into_tensor", source, opts=opts)
@@ -230,6 +254,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
             if place != self._rank and held is not UNKNOWN:
                 parts[place].copy_(from_bytes(parts[place], held))
 
+    @_collective
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], sources: list[torch.Tensor], opts: Any = None
     ) -> Any:
@@ -237,6 +262,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
             self.all_gather_single(output, source, opts)
         return done(outputs)
 
+    @_collective
     def allgather(
         self, outputs: list[list[torch.Tensor]], sources: list[torch.Tensor], opts: Any = None
     ) -> Any:
@@ -250,6 +276,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
                 self._fill(parts, values)
         return done(outputs)
 
+    @_collective
     def allgather_coalesced(self, outputs: Any, sources: list[torch.Tensor], opts: Any = None) -> Any:
         for parts in outputs:
             self._note("all_gather", parts, opts)
@@ -257,6 +284,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
                 copy(part, source)
         return done(outputs)
 
+    @_collective
     def gather(self, outputs: list[list[torch.Tensor]], sources: list[torch.Tensor], opts: Any = None) -> Any:
         self._traffic.add("gather", _size(sources) * self._size, self._size)
         values = self._exchange_values("gather", sources[0], to=getattr(opts, "rootRank", 0), opts=opts)
@@ -267,6 +295,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         return done(outputs)
 
     # ---- the rest
+    @_collective
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         self._note("broadcast", tensors, opts)
         root = getattr(opts, "rootRank", 0)
@@ -280,6 +309,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
             with torch.no_grad():
                 tensor.copy_(from_bytes(tensor, values[place]))
 
+    @_collective
     def scatter(
         self, outputs: list[torch.Tensor], sources: list[list[torch.Tensor]], opts: Any = None
     ) -> Any:
@@ -293,6 +323,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
             self._take(outputs[0], {root: values[root][self._rank]}, root)
         return done(outputs)
 
+    @_collective
     def alltoall_base(
         self,
         output: torch.Tensor,
@@ -315,6 +346,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
 
     all_to_all_single = alltoall_base
 
+    @_collective
     def alltoall(self, outputs: list[torch.Tensor], sources: list[torch.Tensor], opts: Any = None) -> Any:
         self._note("all_to_all", sources, opts)
         for output, source in zip(outputs, sources, strict=True):
@@ -322,6 +354,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
                 copy(output, source)
         return done(outputs)
 
+    @_collective
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int = 0) -> Any:
         self._note("send", tensors)
         if self._exchange is not None and self._exchange.is_active:
@@ -329,6 +362,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
                 self._exchange.send(self._ranks[destination], tag, size_and_dtype(tensor), to_bytes(tensor))
         return done(tensors)
 
+    @_collective
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> Any:
         self._note("recv", tensors)
         exchange = self._exchange

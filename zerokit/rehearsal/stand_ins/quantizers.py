@@ -1,8 +1,7 @@
 """DeepSpeed's quantizer (ZeRO++ quantised weights and gradients) and fp_quantizer (FP8/FP6 linear layers).
 
 Signatures and outputs follow csrc/quantization/pt_binding.cpp and csrc/fp_quantizer/fp_quantize.cpp.
-Allocations are real; the arithmetic has no stand-in, because without a GPU there is nothing to compare it
-with.
+Only what they allocate is real.
 """
 
 from __future__ import annotations
@@ -16,14 +15,11 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.stand_ins.arithmetic import stand_in_module
+from zerokit.rehearsal.stand_ins.registry import op_module
 from zerokit.rehearsal.timing.rank_time import take_time
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_NO_ARITHMETIC = "Rehearse without real values, or switch the quantisation off"
 
 
 class QuantizationType(enum.IntEnum):
@@ -33,42 +29,31 @@ class QuantizationType(enum.IntEnum):
     Asymmetric = 1
 
 
-class _Quantizer:
-    """The op's functions."""
-
-    def __init__(self, compute: bool) -> None:
-        self._compute = compute
+def quantizer() -> ModuleType:
+    """`quantize`, `dequantize`, `swizzle_quant`, `quantized_reduction` and their kin."""
 
     def quantize(
-        self, input_vals: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
+        input_vals: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
     ) -> list[Tensor]:
-        _allow_only_shapes(self._compute, "quantizer.quantize")
-        params = _scales(groups, quant_type)
-        return [_int8(_last_dimension_divided(input_vals.shape, 1 if num_bits == 8 else 2)), params]
-
-    def _dequantized(self, data: Tensor, num_bits: int, dtype: torch.dtype) -> Tensor:
-        _allow_only_shapes(self._compute, "quantizer.dequantize")
-        *outer, last = data.shape
-        return torch.empty((*outer, last * (1 if num_bits == 8 else 2)), dtype=dtype, device="cuda")
+        scales = _scales(groups, quant_type)
+        return [_int8(_last_dimension_divided(input_vals.shape, 1 if num_bits == 8 else 2)), scales]
 
     def dequantize(
-        self, data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
+        data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
     ) -> Tensor:
-        return self._dequantized(data, num_bits, torch.float16)
+        return _dequantized(data, num_bits, torch.float16)
 
     def dequantize_fp32(
-        self, data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
+        data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
     ) -> Tensor:
-        return self._dequantized(data, num_bits, torch.float32)
+        return _dequantized(data, num_bits, torch.float32)
 
     def dequantize_to_half(
-        self, data: Tensor, scales: Tensor, minima: Tensor, num_group: int, group_size: int, /
+        data: Tensor, scales: Tensor, minima: Tensor, num_group: int, group_size: int, /
     ) -> Tensor:
-        _allow_only_shapes(self._compute, "quantizer.dequantize_to_half_experimental")
         return torch.empty((num_group, group_size), dtype=torch.float16, device="cuda")
 
     def swizzle_quant(
-        self,
         input_vals: Tensor,
         groups: int,
         num_bits: int,
@@ -78,12 +63,10 @@ class _Quantizer:
         devices_per_node: int,
         /,
     ) -> list[Tensor]:
-        _allow_only_shapes(self._compute, "quantizer.swizzle_quant")
         scales = _scales(groups, quant_type)
         return [_int8((input_vals.numel() // (8 // num_bits),)), scales]
 
     def quantized_reduction(
-        self,
         input_vals: Tensor,
         input_scales: Tensor,
         in_groups: int,
@@ -93,40 +76,27 @@ class _Quantizer:
         devices_per_node: int,
         /,
     ) -> list[Tensor]:
-        _allow_only_shapes(self._compute, "quantizer.quantized_reduction")
         scales = _scales(out_groups, quant_type)
         return [_int8(_last_dimension_divided(input_vals.shape, devices_per_node)), scales]
 
-
-def quantizer(*, compute: bool) -> ModuleType:
-    """`quantize`, `dequantize`, `swizzle_quant`, `quantized_reduction` and their kin.
-
-    Raises:
-        RehearsalGap: a function of it is called with `compute`.
-    """
-    op = _Quantizer(compute)
-    return stand_in_module(
+    return op_module(
         "quantizer",
         QuantizationType=QuantizationType,
         Symmetric=QuantizationType.Symmetric,
         Asymmetric=QuantizationType.Asymmetric,
-        quantize=_timed(op.quantize),
-        dequantize=_timed(op.dequantize),
-        dequantize_fp32=_timed(op.dequantize_fp32),
-        dequantize_int4_to_half_experimental=_timed(op.dequantize_to_half),
-        dequantize_int8_to_half_experimental=_timed(op.dequantize_to_half),
-        swizzle_quant=_timed(op.swizzle_quant),
-        quantized_reduction=_timed(op.quantized_reduction),
+        quantize=_timed(quantize),
+        dequantize=_timed(dequantize),
+        dequantize_fp32=_timed(dequantize_fp32),
+        dequantize_int4_to_half_experimental=_timed(dequantize_to_half),
+        dequantize_int8_to_half_experimental=_timed(dequantize_to_half),
+        swizzle_quant=_timed(swizzle_quant),
+        quantized_reduction=_timed(quantized_reduction),
     )
 
 
-def fp_quantizer(*, compute: bool) -> ModuleType:
+def fp_quantizer() -> ModuleType:
     """`quantize`, `dequantize`, `selective_dequantize` (all write into given tensors) and `get_scales` (a
-    view).
-
-    Raises:
-        RehearsalGap: a function of it is called with `compute`.
-    """
+    view)."""
 
     def quantize(
         out: Tensor,
@@ -137,13 +107,11 @@ def fp_quantizer(*, compute: bool) -> ModuleType:
         q_mantisa_bits: int,
         /,
     ) -> Tensor:
-        _allow_only_shapes(compute, "fp_quantizer.quantize")
         return out
 
     def dequantize(
         val: Tensor, val_q: Tensor, group_size: int, q_mantisa_bits: int, q_exponent_bits: int, /
-    ) -> None:
-        _allow_only_shapes(compute, "fp_quantizer.dequantize")
+    ) -> None: ...
 
     def selective_dequantize(
         val: Tensor,
@@ -153,14 +121,13 @@ def fp_quantizer(*, compute: bool) -> ModuleType:
         q_mantisa_bits: int,
         q_exponent_bits: int,
         /,
-    ) -> None:
-        _allow_only_shapes(compute, "fp_quantizer.selective_dequantize")
+    ) -> None: ...
 
     def get_scales(out: Tensor, num_groups: int, /) -> Tensor:
         as_float = out.view(-1).view(torch.float32)
         return as_float.as_strided((num_groups, 1), (out.stride(0) // 4, 1))
 
-    return stand_in_module(
+    return op_module(
         "fp_quantizer",
         quantize=_timed(quantize),
         dequantize=_timed(dequantize),
@@ -182,6 +149,11 @@ def _timed(kernel: Callable[P, T]) -> Callable[P, T]:
     return launch
 
 
+def _dequantized(data: Tensor, num_bits: int, dtype: torch.dtype) -> Tensor:
+    *outer, last = data.shape
+    return torch.empty((*outer, last * (1 if num_bits == 8 else 2)), dtype=dtype, device="cuda")
+
+
 def _scales(groups: int, quant_type: QuantizationType) -> Tensor:
     columns = 2 if quant_type == QuantizationType.Asymmetric else 1
     return torch.empty((groups, columns), dtype=torch.float32, device="cuda")
@@ -194,8 +166,3 @@ def _int8(shape: Sequence[int]) -> Tensor:
 def _last_dimension_divided(shape: Sequence[int], divisor: int) -> tuple[int, ...]:
     *outer, last = shape
     return (*outer, last // divisor)
-
-
-def _allow_only_shapes(compute: bool, operation: str) -> None:
-    if compute:
-        raise RehearsalGap(f"the arithmetic of {operation} on real values", hint=_NO_ARITHMETIC)

@@ -31,8 +31,6 @@ class RankSetup:
     """A folder for code that compilers write."""
     has: Mapping[str, str | None]
     """The distributions that `--has` names, and their versions."""
-    computes: bool = False
-    """Whether tensors hold values: a real run under the rehearsal's accounting."""
 
     @property
     def local_ranks(self) -> int:
@@ -54,8 +52,6 @@ class StandIn:
     replaces: tuple[str, ...]
     """Names that people look for: packages, functions, classes, commands."""
     install: Install
-    in_real_runs: bool
-    """Whether it is put in place where tensors hold values, too."""
 
     def __call__(self, setup: RankSetup) -> None:
         self.install(setup)
@@ -65,9 +61,9 @@ class StandIn:
         return self.install.__module__
 
 
-def stand_in(*replaces: str, in_real_runs: bool = False) -> Callable[[Install], StandIn]:
+def stand_in(*replaces: str) -> Callable[[Install], StandIn]:
     """Register the decorated function, which puts a stand-in in place for `replaces`."""
-    return lambda install: StandIn(replaces, install, in_real_runs)
+    return lambda install: StandIn(replaces, install)
 
 
 @functools.cache
@@ -85,8 +81,14 @@ def registered() -> tuple[StandIn, ...]:
 def install_all(setup: RankSetup) -> None:
     """Put every stand-in in place."""
     for one in registered():
-        if one.in_real_runs or not setup.computes:
-            one(setup)
+        one(setup)
+
+
+def op_module(name: str, **members: object) -> ModuleType:
+    """A module in place of a compiled extension; without ``__file__``, so that it is not loaded."""
+    module = ModuleType(name, "Stands in for a compiled extension.")
+    module.__dict__.update(members)
+    return module
 
 
 def _modules() -> Iterator[ModuleType]:

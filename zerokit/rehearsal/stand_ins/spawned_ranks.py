@@ -48,7 +48,7 @@ _JOIN_OTHERS = ({"init_process_group"}, {"init_distributed"}, {"deepspeed", "ini
 """A function joins a process group if it uses all names of one of these sets."""
 
 
-@stand_in("torch.multiprocessing.spawn", "multiprocessing.Process", "ProcessPoolExecutor", in_real_runs=True)
+@stand_in("torch.multiprocessing.spawn", "multiprocessing.Process", "ProcessPoolExecutor")
 def install(setup: RankSetup) -> None:
     """Run the rehearsed rank's function in this process."""
     StartedRanks(setup.local_rank, setup.local_ranks).install()

@@ -18,14 +18,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerokit.patches import Patch, put, wrap
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.errors import RehearsalGap, script_line
 from zerokit.rehearsal.native.backend import backend
-from zerokit.rehearsal.stand_ins.context import rank_context
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.stand_ins.triton_pointers import written_parameters
 from zerokit.rehearsal.timing.rank_time import RankTime, rank_time
 
-_COMPILE = Patch("torch", "compile", "compute real values as they are written")
+_COMPILE = Patch("torch", "compile", "run code as it is written without Triton")
 _INDUCTOR = Patch(
     "torch:_TorchCompileInductorWrapper", "__call__", "run as written what Inductor cannot compile here"
 )
@@ -79,15 +79,12 @@ def _note(what: str, line: str) -> None:
     rank_context().state(Compilations).notes.setdefault(what, line)
 
 
-@stand_in("torch.compile", in_real_runs=True)
+@stand_in("torch.compile")
 def install(setup: RankSetup) -> None:
-    """Have `torch.compile` with Inductor work for the virtual device.
-
-    Where tensors hold values, which kernels that do nothing would lose, code runs as it is written.
-    """
+    """Have `torch.compile` with Inductor work for the virtual device."""
     setup.rank.call_sites.pass_over(setup.generated)
-    if setup.computes or importlib.util.find_spec("triton") is None:
-        wrap(_COMPILE, functools.partial(_run_uncompiled, noted=not setup.computes))
+    if importlib.util.find_spec("triton") is None:
+        wrap(_COMPILE, _run_uncompiled)
         return
     # What is made for GPUs that are not there must not lie in the caches that real runs read.
     folder = setup.generated
@@ -106,13 +103,11 @@ def install(setup: RankSetup) -> None:
         put(patch, dummy)
 
 
-def _run_uncompiled(compile_with: Any, model: Any = None, *, noted: bool, **given: Any) -> Any:
+def _run_uncompiled(compile_with: Any, model: Any = None, **given: Any) -> Any:
     if given.get("backend", "inductor") != "inductor":
         return compile_with(model, **given)
     if model is None:
-        return lambda function: _run_uncompiled(compile_with, function, noted=noted, **given)
-    if not noted:
-        return model
+        return lambda function: _run_uncompiled(compile_with, function, **given)
     if isinstance(model, sys.modules["torch"].nn.Module):
         _note_that_triton_is_missing()
         return model

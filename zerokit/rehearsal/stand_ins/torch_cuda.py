@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from zerokit.patches import Patch, apply, declare, put, replace, wrap
 from zerokit.rehearsal.devices import DeviceProperties, VirtualDevice
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.native.allocator_statistics import FIELDS, POOLS, STATS, Model
-from zerokit.rehearsal.native.backend import Backend
+from zerokit.rehearsal.native.backend import FIELDS, POOLS, STATS, Backend, Model
 from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.recording import Space
 

@@ -16,7 +16,7 @@ _CLOSURE = Patch(
 )
 
 
-@stand_in("torch.jit.script", in_real_runs=True)
+@stand_in("torch.jit.script")
 def install(setup: RankSetup) -> None:
     """Have `torch.jit.script` take functions that zerokit has wrapped."""
     wrap(_CLOSURE, lambda names_of, function: names_of(_beneath(function)))

@@ -32,7 +32,7 @@ _CACHE_BYTES = 256 * MIB
 get_empty_cache_for_benchmark)."""
 
 
-@stand_in("triton", in_real_runs=True)
+@stand_in("triton")
 def install(setup: RankSetup) -> None:
     """Replace the launch of Triton kernels and the driver under it, where Triton is installed."""
     wrap(_RUN, _launch)

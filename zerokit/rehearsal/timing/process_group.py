@@ -15,13 +15,6 @@ from zerokit.rehearsal.stand_ins.collective_results import LastingWork
 from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
 from zerokit.rehearsal.timing.rank_time import RankTime
 
-_COLLECTIVES = (
-    *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "gather", "scatter", "send", "recv"),
-    *("reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
-    *("allgather", "allgather_coalesced", "all_gather_single", "all_gather_single_coalesced"),
-    *("alltoall", "alltoall_base", "all_to_all_single", "_allgather_base", "_reduce_scatter_base"),
-    *("allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"),
-)
 _TO_ONE = ("send", "recv")
 """`recv_anysource` becomes a `recv`, which has the rank."""
 _BARRIER_BYTES = 4
@@ -62,7 +55,7 @@ class _Submitted(LastingWork):
         return future
 
 
-class _TimedProcessGroup(VirtualProcessGroup):
+class TimedProcessGroup(VirtualProcessGroup):
     """A virtual process group whose collectives take the time of NCCL's.
 
     They start when this rank has come to them; that others may come later is found at the end (together.py).
@@ -75,8 +68,7 @@ class _TimedProcessGroup(VirtualProcessGroup):
         self._is_running = False
         self._streams_of_pairs: dict[tuple[str, int], int] = {}
 
-    def run(self, collective: Callable[..., Any], arguments: Any, given: Any) -> Any:
-        """Call one of the virtual group's, and have it take its time."""
+    def _run(self, collective: Callable[..., Any], arguments: Any, given: Any) -> Any:
         if self._is_running:
             return collective(self, *arguments, **given)
         self._is_running = True
@@ -135,17 +127,3 @@ def _is_on_device(arguments: Any) -> bool:
         if isinstance(value, torch.Tensor):
             return value.is_cuda
     return False
-
-
-def _timed(collective: Callable[..., Any]) -> Callable[..., Any]:
-    def call(self: _TimedProcessGroup, *arguments: Any, **given: Any) -> Any:
-        return self.run(collective, arguments, given)
-
-    return call
-
-
-TimedProcessGroup: type[_TimedProcessGroup] = type(
-    "TimedProcessGroup",
-    (_TimedProcessGroup,),
-    {name: _timed(getattr(VirtualProcessGroup, name)) for name in _COLLECTIVES},
-)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import CodeType
@@ -14,14 +15,35 @@ from zerokit.hardware.prices.collectives import Collective
 from zerokit.hardware.prices.kernels import Kernel
 from zerokit.hardware.prices.prices import Copy, Prices
 from zerokit.rehearsal.call_sites import PACKAGE, is_in
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, Clock, Price, WorkKind
 from zerokit.rehearsal.recording import SPAN, Array
-from zerokit.rehearsal.timing.meetings import Meeting, Meetings
 from zerokit.rehearsal.timing.operators import Call, Operators, entries, to_ns
+from zerokit.rehearsal.watching.watcher import StepEnd, Watcher
 from zerokit.units import GIB, MIB
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.native.backend import Backend
+
+
+Meeting = tuple[str, ...]
+"""``("group", name)`` or ``("pair", source, target, tag)``; recorded with the number of the call."""
+
+
+class Meetings:
+    """Those of this rank, numbered as it comes to them."""
+
+    def __init__(self) -> None:
+        self._calls: Counter[Meeting] = Counter()
+        self.all: list[Meeting] = []
+        """In the order in which it came to them."""
+
+    def come(self, meeting: Meeting) -> int:
+        """The number of this one."""
+        self.all.append((*meeting, str(self._calls[meeting])))
+        self._calls[meeting] += 1
+        return len(self.all) - 1
+
 
 _KINDS: dict[str, Collective] = {
     **{"all_gather": "all_gather", "gather": "all_gather", "scatter": "broadcast"},
@@ -36,12 +58,16 @@ _DRIVES: dict[Copy, int] = {"nvme_read": FIRST_DRIVE, "nvme_write": FIRST_DRIVE 
 _GRAPH = "CUDA graph"
 _DEVICE_WORK = (WorkKind.KERNEL, WorkKind.COPY, WorkKind.COLLECTIVE)
 
-_of_process: RankTime | None = None
+
+class Timing:
+    """The time of the rank, if time is rehearsed."""
+
+    time: RankTime | None = None
 
 
 def rank_time() -> RankTime | None:
     """That of the rank that this process plays; None if only memory is rehearsed."""
-    return _of_process
+    return rank_context().state(Timing).time
 
 
 def take_time(name: str, *moved: Any) -> None:
@@ -52,14 +78,14 @@ def take_time(name: str, *moved: Any) -> None:
         moved: tensors, or lists of them, each once for each time that it is read or written; all else
             counts nothing.
     """
-    if _of_process is not None:
-        _of_process.kernel(name, _bytes(moved))
+    if time := rank_time():
+        time.kernel(name, _bytes(moved))
 
 
 def take_time_of_product(name: str, m: int, n: int, k: int, dtype: Any) -> None:
     """Have a kernel of a stand-in take the time of a matmul (m, k) by (k, n), if time is rehearsed."""
-    if _of_process is not None:
-        _of_process.product(name, m, n, k, str(dtype).removeprefix("torch."))
+    if time := rank_time():
+        time.product(name, m, n, k, str(dtype).removeprefix("torch."))
 
 
 def _bytes(values: Any) -> int:
@@ -70,10 +96,11 @@ def _bytes(values: Any) -> int:
 
 def untimed() -> AbstractContextManager[None]:
     """A context in which operators take no time: they stand for something else."""
-    return nullcontext() if _of_process is None else _of_process.clock.untimed()
+    time = rank_time()
+    return nullcontext() if time is None else time.clock.untimed()
 
 
-class RankTime:
+class RankTime(Watcher):
     """Gives the work of a rank its cost on the clock.
 
     Args:
@@ -86,8 +113,7 @@ class RankTime:
     def __init__(
         self, backend: Backend, prices: Prices, cluster: Cluster, *, beside_others: bool = False
     ) -> None:
-        global _of_process
-        _of_process = self
+        rank_context().state(Timing).time = self
         self.prices = prices
         self.unpriced: dict[str, str] = {}
         """Operators that could not be priced, and took no time but their launch; why."""
@@ -262,12 +288,11 @@ class RankTime:
         """All that has been submitted by now: the events of its ends."""
         return [self.clock.record(stream) for stream in {0, *self.clock.streams}]
 
-    def mark(self, moment: list[int]) -> None:
-        """The end of a step, to which belongs what had been submitted at `moment`."""
-        self.step_end_events.append(moment)
+    def on_step_end(self, end: StepEnd) -> None:
+        if end.time is not None:
+            self.step_end_events.append(end.time)
 
-    def finish(self) -> None:
-        """Have the host wait for everything that was submitted."""
+    def on_exit(self) -> None:
         self._wait_for_all()
 
     def acts(self) -> Array:

@@ -11,6 +11,7 @@ from typing import Any
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.watching.batches import BatchWatcher
+from zerokit.rehearsal.watching.watcher import Watcher
 
 _TRAIN = Patch("transformers.trainer:Trainer", "train", "rehearse the evaluation that is to come")
 
@@ -18,7 +19,7 @@ _MOST_KEPT = 32
 """Batches of an evaluation that keeps what the model returns."""
 
 
-class EvaluationWatcher:
+class EvaluationWatcher(Watcher):
     """Follows the Trainer that trains.
 
     Args:
@@ -37,8 +38,7 @@ class EvaluationWatcher:
         self.not_rehearsed: list[str] = []
         """Warnings about other data."""
 
-    def install(self) -> None:
-        """Watch the Trainer, once it is imported."""
+    def on_process_start(self) -> None:
         wrap(_TRAIN, self._train)
 
     def _train(self, train: Any, trainer: Any, *arguments: Any, **given: Any) -> Any:
@@ -48,7 +48,7 @@ class EvaluationWatcher:
             self._batches.most = asked.max_steps * asked.gradient_accumulation_steps
         return train(trainer, *arguments, **given)
 
-    def rehearse(self) -> None:
+    def on_run_end(self) -> None:
         """Evaluate if the Trainer is going to, and search data that was never requested."""
         self._evaluate()
         self.not_rehearsed = [*filter(None, [self.not_kept]), *self._batches.never_asked()]

@@ -7,9 +7,9 @@ from typing import Any
 
 from zerokit.patches import Patch, PrivateAttribute, watch, wrap
 from zerokit.rehearsal.native.backend import Backend
+from zerokit.rehearsal.watching.watcher import Events, Watcher
 from zerokit.reporting.categories import Category
 
-_MAKE_ENGINE = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "label what it holds")
 _DDP = "torch.nn.parallel.distributed:DistributedDataParallel"
 _MAKE_BUCKETS = [Patch(_DDP, name, "label its buckets") for name in ("__init__", "_pre_forward")]
 _NEW_PARAMETER = Patch("torch.nn:Parameter", "__new__", "label parameters as they are made")
@@ -58,11 +58,12 @@ _NAMES = {
 }
 
 
-class Labels:
+class Labels(Watcher):
     """Labels blocks in the backend."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, events: Events) -> None:
         self._backend = backend
+        self._events = events
         self.engines: list[Any] = []
         """Those of DeepSpeed that the script has made."""
         self.names: list[str] = []
@@ -70,14 +71,7 @@ class Labels:
         self.of_buckets: list[range] = []
         """Blocks that DistributedDataParallel has made, in C++."""
 
-    @property
-    def saw_engine(self) -> bool:
-        """Whether the script has made a DeepSpeed engine."""
-        return bool(self.engines)
-
-    def install(self) -> None:
-        """Label parameters as they are made, and what an engine holds."""
-        wrap(_MAKE_ENGINE, self._make_engine)
+    def on_process_start(self) -> None:
         wrap(_NEW_PARAMETER, self._new_parameter)
         wrap(_SET_UP, self._set_up_buckets)
         for makes_buckets in _MAKE_BUCKETS:
@@ -85,11 +79,24 @@ class Labels:
         for place in (place for places in _PLACES.values() for place in places):
             watch(place)
 
-    def _make_engine(self, initialize: Any, engine: Any, *arguments: Any, **given: Any) -> None:
-        initialize(engine, *arguments, **given)
+    def on_engine_end(self, engine: Any) -> None:
         self.engines.append(engine)
-        self.label_engines()
+        self._label_engines()
         self._label_gradients(engine.module)
+
+    def on_engine_step_end(self, engine: Any) -> None:
+        self._label_engines()
+
+    def on_optimizer_step_end(self, optimizer: Any) -> None:
+        if self._events.has_engine:
+            return
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._backend.label(parameter, "parameters")
+                if parameter.grad is not None:
+                    self._backend.label(parameter.grad, "gradients")
+        for tensor in _tensors_in(dict(optimizer.state)):
+            self._backend.label(tensor, "optimizer_states")
 
     def _make_buckets(self, make: Any, *arguments: Any, **given: Any) -> Any:
         before = self._backend.block_count()
@@ -116,7 +123,7 @@ class Labels:
         self.names.append(name)
         return len(self.names) - 1
 
-    def label_engines(self) -> None:
+    def _label_engines(self) -> None:
         """Label the blocks of parameters, gradients and optimizer states between steps."""
         for engine in self.engines:
             for name, parameter in engine.module.named_parameters():
@@ -131,16 +138,6 @@ class Labels:
             bucket = self._name(_BUCKET)
             for category, tensor in _optimizer_tensors(engine.optimizer):
                 self._backend.label(tensor, category, bucket if category == "buffers" else -1)
-
-    def label_plain(self, optimizer: Any) -> None:
-        """The same for a torch optimizer that no engine drives."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                self._backend.label(parameter, "parameters")
-                if parameter.grad is not None:
-                    self._backend.label(parameter.grad, "gradients")
-        for tensor in _tensors_in(dict(optimizer.state)):
-            self._backend.label(tensor, "optimizer_states")
 
     def _label_gradients(self, module: Any) -> None:
         """Label each gradient as autograd hands it over, before DeepSpeed takes it."""

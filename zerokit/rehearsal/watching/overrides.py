@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ from zerokit.documents import Document, dotted, from_dotted, has_value, with_val
 from zerokit.errors import ConfigError
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.parent.job import Overrides
-from zerokit.rehearsal.scratch import scratch_folder
+from zerokit.rehearsal.watching.watcher import Watcher
 
-_MAKE_ENGINE = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "turn checkpointing on or off")
 _READ_CONFIG = Patch("deepspeed.runtime.config:DeepSpeedConfig", "__init__", "change and keep the ds_config")
 # Here accelerate and transformers read it, to decide on ZeRO-3.
 _READ_EARLY = Patch("accelerate.utils.deepspeed:HfDeepSpeedConfig", "__init__", "change the ds_config")
@@ -24,19 +22,18 @@ _TRAINING_ARGUMENTS = "transformers.training_args:TrainingArguments"
 _ARGUMENTS = Patch(_TRAINING_ARGUMENTS, "__post_init__", "make changes, and keep output_dir as it is")
 
 
-class Overriding:
+class Overriding(Watcher):
     """Makes the changes.
 
     Args:
         overrides: the changes (job.Overrides).
-        folder: for the folder that replaces the script's `output_dir`; the system's if None.
+        output_dir: the folder that replaces the script's `output_dir`.
     """
 
-    def __init__(self, overrides: Overrides, folder: Path | None = None) -> None:
+    def __init__(self, overrides: Overrides, output_dir: Path) -> None:
         self._overrides = overrides
         self._changes = overrides.get("ds_config", {})
-        self._ending = ExitStack()
-        self._output_dir = self._ending.enter_context(scratch_folder(folder))
+        self._output_dir = output_dir
         self.ds_config: dict[str, Any] | None = None
         """As DeepSpeed read it; None if it has not."""
         self.refused: dict[str, Any] | None = None
@@ -44,24 +41,16 @@ class Overriding:
         self.sizes_arguments = False
         """Whether the script has TrainingArguments of transformers, in which the micro-batch is changed."""
 
-    def install(self) -> None:
-        """Change what DeepSpeed, accelerate and transformers are given, once they are imported."""
-        wrap(_MAKE_ENGINE, self._make_engine)
+    def on_process_start(self) -> None:
         wrap(_READ_CONFIG, self._read_config)
         wrap(_ARGUMENTS, self._finish_arguments)
         if self._changes:
             wrap(_READ_EARLY, self._read_early)
 
-    def close(self) -> None:
-        """Remove the folder that replaced the script's output_dir."""
-        self._ending.close()
-
-    def _make_engine(self, initialize: Any, engine: Any, *arguments: Any, **given: Any) -> None:
-        model: Any = given.get("model", arguments[1] if len(arguments) > 1 else None)
+    def on_engine_begin(self, model: Any) -> None:
         checkpoints = self._overrides.get("gradient_checkpointing")
         if checkpoints is not None and hasattr(model, "gradient_checkpointing_enable"):
             model.gradient_checkpointing_enable() if checkpoints else model.gradient_checkpointing_disable()
-        initialize(engine, *arguments, **given)
 
     def _read_config(self, initialize: Any, config: Any, source: Any, *arguments: Any, **given: Any) -> None:
         if self._changes:

@@ -7,10 +7,10 @@ from typing import Any
 
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.native.backend import Backend
+from zerokit.rehearsal.watching.watcher import Events, Watcher
 from zerokit.reporting.phases import RunPhase
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
-_MAKE_ENGINE = Patch(_ENGINE, "__init__", "see the phase init")
 _FORWARD = Patch(_ENGINE, "forward", "see the phases forward and loss")
 _BACKWARD = Patch(_ENGINE, "backward", "see the phase backward")
 _STEP = Patch(_ENGINE, "step", "see the phase step")
@@ -20,25 +20,19 @@ _DDP_FORWARD = Patch(
     "torch.nn.parallel.distributed:DistributedDataParallel", "_pre_forward", "see the phase forward"
 )
 _RUN_BACKWARD = Patch("torch.autograd", "backward", "see the phase backward without an engine")
+_GRAD_MODE = "torch.autograd.grad_mode:enable_grad"
+_ENTER = Patch(_GRAD_MODE, "__enter__", "see what checkpointing recomputes")
+_EXIT = Patch(_GRAD_MODE, "__exit__", "see what checkpointing recomputes")
 
 
-class Phases:
+class Phases(Watcher):
     """Sets the phase of the run in the backend."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, events: Events) -> None:
         self._backend = backend
-        self.has_engine = False
-        """Whether the script has begun to make a DeepSpeed engine. (At stage 0, that has its optimizer make
-        its states by a step over zeros, which is none of the run's.)"""
+        self._events = events
 
-    def install(self) -> None:
-        """Follow DeepSpeed's engine, and torch's own loss, backward pass and optimizers."""
-        from torch.optim.optimizer import (
-            register_optimizer_step_post_hook,
-            register_optimizer_step_pre_hook,
-        )
-
-        wrap(_MAKE_ENGINE, self._make_engine)
+    def on_process_start(self) -> None:
         wrap(_FORWARD, self._during("forward", then="loss"))
         wrap(_BACKWARD, self._during("backward", then="between"))
         wrap(_STEP, self._during("step", then="between"))
@@ -46,14 +40,20 @@ class Phases:
         wrap(_LOSS, self._from(("forward",), "loss"))
         wrap(_RUN_BACKWARD, self._run_backward)
         wrap(_DDP_FORWARD, self._ddp_forward)
-        register_optimizer_step_pre_hook(lambda *_: self._plain_step("step"))
-        register_optimizer_step_post_hook(lambda *_: self._plain_step("between"))
 
-    def _make_engine(self, initialize: Any, *arguments: Any, **given: Any) -> None:
+    def on_engine_begin(self, model: Any) -> None:
         self._backend.phase = "init"
-        self.has_engine = True
-        initialize(*arguments, **given)
+
+    def on_engine_end(self, engine: Any) -> None:
         self._backend.phase = "between"
+
+    def on_optimizer_step_begin(self, optimizer: Any) -> None:
+        if not self._events.has_engine:
+            self._backend.phase = "step"
+
+    def on_optimizer_step_end(self, optimizer: Any) -> None:
+        if not self._events.has_engine:
+            self._backend.phase = "between"
 
     def _during(self, phase: RunPhase, *, then: RunPhase) -> Callable[..., Any]:
         def watched(method: Any, *arguments: Any, **given: Any) -> Any:
@@ -81,12 +81,16 @@ class Phases:
     def _ddp_forward(self, prepare: Any, *arguments: Any, **given: Any) -> Any:
         import torch
 
-        if not self.has_engine and torch.is_grad_enabled() and self._backend.phase in ("init", "between"):
+        if (
+            not self._events.has_engine
+            and torch.is_grad_enabled()
+            and self._backend.phase in ("init", "between")
+        ):
             self._backend.phase = "forward"
         return prepare(*arguments, **given)
 
     def _run_backward(self, run: Any, *arguments: Any, **given: Any) -> Any:
-        if self.has_engine:
+        if self._events.has_engine:
             return self._from(("forward", "loss", "between"), "backward")(run, *arguments, **given)
         if self._backend.phase == "evaluation":
             return run(*arguments, **given)
@@ -96,7 +100,31 @@ class Phases:
         self._backend.phase = "between"
         return result
 
-    def _plain_step(self, phase: RunPhase) -> None:
-        """A step of a torch optimizer that no DeepSpeed engine drives."""
-        if not self.has_engine:
-            self._backend.phase = phase
+
+class Recomputing(Watcher):
+    """Counts the floating-point operations that activation checkpointing repeats in backward passes.
+
+    Autograd is off in a backward pass, and checkpointing of whichever library turns it on. A Function inside
+    turns it off again for its own forward, so that a matmul cannot show it: ZeRO-3's linear layer is one.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.flops = 0.0
+        self._outermost: Any = None
+        self._before = 0.0
+
+    def on_process_start(self) -> None:
+        wrap(_ENTER, self._begin)
+        wrap(_EXIT, self._end)
+
+    def _begin(self, enter: Any, context: Any) -> None:
+        enter(context)
+        if self._outermost is None and self._backend.phase == "backward" and not context.prev:
+            self._outermost, self._before = context, self._backend.flops
+
+    def _end(self, leave: Any, context: Any, *raised: Any) -> None:
+        leave(context, *raised)
+        if context is self._outermost:
+            self.flops += self._backend.flops - self._before
+            self._outermost = None

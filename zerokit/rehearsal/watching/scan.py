@@ -7,8 +7,10 @@ it reads on, the script's do not move; and no pipe or connection of the script's
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
+import mmap
 import os
 import pickle
 import random
@@ -22,10 +24,43 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-from zerokit.patches import Patch, PrivateAttribute, put, watch
+from zerokit.patches import Patch, PrivateAttribute, put
 from zerokit.rehearsal.report.report import BatchSize
 from zerokit.rehearsal.watching.batch_size import measure
-from zerokit.rehearsal.watching.mapped_files import MappedFiles
+
+_MOST_BYTES = 64 * 2**20
+_MOST_PAGES = _MOST_BYTES // mmap.PAGESIZE
+
+
+class MappedFiles:
+    """Of this process, which keeps what it has of them when this is made, and not much more."""
+
+    def __init__(self) -> None:
+        self._figures = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self._kept = self._pages()
+
+    def keep_few(self) -> None:
+        """Let go of their pages if many have come; nothing that was written to them is lost."""
+        if self._pages() - self._kept > _MOST_PAGES:
+            let_go = ctypes.CDLL(None).madvise
+            for begin, size in _shared():  # those that are locked stay
+                let_go(ctypes.c_void_p(begin), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
+            self._kept = self._pages()
+
+    def _pages(self) -> int:
+        """That are resident and a file's, private or shared."""
+        return int(os.pread(self._figures, 200, 0).split()[2])
+
+
+def _shared() -> Iterator[tuple[int, int]]:
+    """Begin and size of shared mappings of files: what a private one has may be written nowhere else."""
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+        span, permissions, _, _, _, *name = line.split(maxsplit=5)
+        # A device's pages may not come again.
+        if permissions.endswith("s") and name and name[0].startswith("/") and not name[0].startswith("/dev/"):
+            begin, end = (int(word, 16) for word in span.split("-"))
+            yield begin, end - begin
+
 
 CRITERIA: tuple[Callable[[BatchSize], int], ...] = (
     lambda size: size.tokens,
@@ -39,7 +74,7 @@ _GRACE_SECONDS = 1.0
 """For the batch that is being made as the time is up."""
 
 _WORKER = Patch("torch.utils.data._utils.worker", "_worker_info", "look through data as one of its workers")
-_READ = tuple(
+READ = tuple(
     PrivateAttribute(f"torch.utils.data.dataloader:{owner}", name, "find the largest batches")
     for owner, name in (
         ("_BaseDataLoaderIter", "_index_sampler"),
@@ -47,6 +82,7 @@ _READ = tuple(
         ("_SingleProcessDataLoaderIter", "_dataset_fetcher"),
     )
 )
+"""What is read of torch's iterators."""
 
 
 @dataclass(frozen=True)
@@ -301,9 +337,3 @@ def _be_worker(loader: Any) -> None:
         torch.set_rng_state(before[0])
         random.setstate(before[1])
         numpy.random.set_state(before[2])
-
-
-def install() -> None:
-    """See that torch has what is read of its iterators."""
-    for attribute in _READ:
-        watch(attribute)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.recording import StepMark
-from zerokit.rehearsal.watching.labels import Labels
-from zerokit.rehearsal.watching.phases import Phases
-from zerokit.rehearsal.watching.recomputing import Recomputing
+from zerokit.rehearsal.watching.phases import Recomputing
+from zerokit.rehearsal.watching.watcher import Events, StepEnd, Watcher
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.timing.rank_time import RankTime
@@ -30,54 +29,34 @@ class RehearsalComplete(BaseException):
     """The requested steps are done. Not an Exception, so that no script catches it by mistake."""
 
 
-class _Moment(NamedTuple):
-    """What a rank had done by some moment."""
-
-    events: int
-    calls: int
-    """Collectives."""
-    flops: float
-    time: list[int] | None
-    """As of :meth:`RankTime.moment`."""
-
-
-class Steps:
+class Steps(Watcher):
     """Counts optimizer steps, marks their ends in the recording and ends the run.
 
     Args:
         backend: the loaded library.
+        events: tells the other watchers.
         traffic: the collectives of this rank.
-        labels: labels blocks anew at the end of each step.
-        phases: knows whether there is an engine.
-        recomputing: counts what checkpointing computes again.
+        recomputing: counts what checkpointing recomputes.
         time: of the rank, if it is rehearsed.
-        last: steps after which the run ends; 0 lets the script end by itself.
-        are_over: called from then on: whether all batches that are to be rehearsed have been.
-        at_end: called when they have.
+        last: steps after which the run ends unless a watcher wants more; 0 lets the script end by itself.
     """
 
     def __init__(
         self,
         backend: Backend,
+        events: Events,
         traffic: Traffic,
-        labels: Labels,
-        phases: Phases,
         recomputing: Recomputing,
         *,
         time: RankTime | None,
         last: int,
-        are_over: Callable[[], bool],
-        at_end: Callable[[], None],
     ) -> None:
         self._backend = backend
         self._traffic = traffic
-        self._labels = labels
-        self._phases = phases
+        self._events = events
         self._recomputing = recomputing
         self._time = time
         self._last = last
-        self._are_over = are_over
-        self._at_end = at_end
         self.marks: list[StepMark] = []
         self.flops: list[float] = []
         self.model_flops: list[float] = []
@@ -90,7 +69,7 @@ class Steps:
         """Torch's optimizers that the script has made."""
         self._stepped: set[int] = set()
         """Optimizers that have stepped since the last backward pass, by identity."""
-        self._pending: _Moment | None = None
+        self._pending: StepEnd | None = None
         """When the last of them had stepped, if others still have gradients: the step may go on."""
         self._pending_thread = 0
         self._module_hook: Any = None
@@ -100,16 +79,12 @@ class Steps:
         self._captured: int | None = None
         """Steps in the CUDA graph that is being captured; None: no capture."""
 
-    def install(self) -> None:
-        """Follow DeepSpeed's engine, else torch's optimizers."""
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
+    def on_process_start(self) -> None:
         wrap(_STEP, self._step)
         wrap(_BATCH, self._step)
         wrap(_BACKWARD, self._during_backward)
         wrap(_GRADIENTS, self._during_backward)
         wrap(_MAKE_OPTIMIZER, self._make_optimizer)
-        register_optimizer_step_post_hook(self._end_plain_step)
 
     def begin_capture(self) -> None:
         """A CUDA graph is captured from here on: its steps happen when it is replayed."""
@@ -131,8 +106,8 @@ class Steps:
         self._end_pending()
         return self.completed
 
-    def finish(self) -> None:
-        """The run is over: mark a last step that is still pending."""
+    def on_exit(self) -> None:
+        """Mark a last step that is still pending."""
         if self._pending is not None:
             self._mark(self._pending)
             self._pending = None
@@ -145,16 +120,15 @@ class Steps:
         before = engine.global_steps
         result = step(engine, *arguments, **given)
         if engine.global_steps > before:
-            self._labels.label_engines()
+            self._events.engine_step_end(engine)
             self._end()
         return result
 
     # ---- steps of torch's optimizers without an engine
 
-    def _end_plain_step(self, optimizer: Any, *_: Any) -> None:
-        if self._phases.has_engine:
+    def on_optimizer_step_end(self, optimizer: Any) -> None:
+        if self._events.has_engine:
             return
-        self._labels.label_plain(optimizer)
         # Several optimizers may share the work of one step; one that comes again has begun the next.
         is_first = not self._stepped or id(optimizer) in self._stepped
         if is_first:
@@ -203,7 +177,7 @@ class Steps:
 
         is_traced = torch._C._len_torch_dispatch_stack() > 0  # by a compiler, on tensors without memory
         is_captured = self._captured is not None
-        if self._phases.has_engine or self._backend.phase == "evaluation" or is_traced or is_captured:
+        if self._events.has_engine or self._backend.phase == "evaluation" or is_traced or is_captured:
             return run(*arguments, **given)
         self._end_pending()
         if not self._backward_passes:
@@ -220,36 +194,34 @@ class Steps:
 
     # ---- the end of a step
 
-    def _now(self) -> _Moment:
+    def _now(self) -> StepEnd:
         time = None if self._time is None else self._time.moment()
-        return _Moment(self._backend.event_count(), len(self._traffic.calls), self._backend.flops, time)
+        backend, calls = self._backend, len(self._traffic.calls)
+        return StepEnd(self.completed + 1, backend.event_count(), calls, backend.flops, time)
 
     def _end(self) -> None:
         self._mark(self._now())
         self._end_run()
 
-    def _mark(self, at: _Moment) -> None:
-        """A step has ended at a moment, which may be some time ago."""
-        self.completed += 1
-        self._backend.set_step(self.completed)
-        self._traffic.begin_step(self.completed, after=at.calls)
-        self.marks.append(StepMark(at.events, self.completed))
-        self.flops.append(at.flops - sum(self.flops))
+    def _mark(self, end: StepEnd) -> None:
+        self.completed = end.step
+        self._backend.set_step(end.step)
+        self.marks.append(StepMark(end.events, end.step))
+        self.flops.append(end.flops - sum(self.flops))
         backward = self._backend.flops_of("backward")
-        if self._phases.has_engine:
+        if self._events.has_engine:
             forward = self._backend.flops_of("forward") + self._backend.flops_of("loss")
         else:  # without an engine it is not known where a forward pass begins
-            forward = at.flops - backward - self._backend.flops_of("step")
+            forward = end.flops - backward - self._backend.flops_of("step")
         once = forward + backward - self._recomputing.flops
         (forward_before, once_before), self._flops_before = self._flops_before, (forward, once)
         self.model_flops.append(min(3 * (forward - forward_before), once - once_before))
-        if self._time is not None and at.time is not None:
-            self._time.mark(at.time)
+        self._events.step_end(end)
 
     def _end_run(self) -> None:
-        if self._last and self.completed >= self._last and self._are_over():
+        if self._last and self.completed >= self._last and not self._events.wants_more():
             self.stopped = True
-            self._at_end()
+            self._events.run_end()
             raise RehearsalComplete
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -18,7 +17,8 @@ from typing import Any
 from zerokit.patches import Patch, declare, put, wrap
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.ranks.exchange import Exchange
-from zerokit.rehearsal.watching.unwritten_files import UnwrittenFiles, path_of
+from zerokit.rehearsal.watching.torch_files import TorchFiles, path_of, plain_parts, tensors_in
+from zerokit.rehearsal.watching.watcher import Watcher
 
 _NO_TRACKERS = {
     "WANDB_MODE": "disabled",
@@ -110,13 +110,13 @@ def _wait_for_all() -> None:
         dist.barrier()
 
 
-class SuppressedWrites:
+class SuppressedWrites(Watcher):
     """Counts the writes that were left out, by what would have been written."""
 
     def __init__(self, backend: Backend, exchange: Exchange) -> None:
         self._backend = backend
         self._counts: Counter[str] = Counter()
-        self._files = UnwrittenFiles(backend, exchange)
+        self._files = TorchFiles(backend, exchange)
         self.left_out: dict[str, None] = {}
         """Files and folders that were not written, as the script named them."""
 
@@ -142,8 +142,7 @@ class SuppressedWrites:
 
         return leave_out
 
-    def install(self) -> None:
-        """Replace the savers of torch, safetensors, DeepSpeed, transformers, accelerate, peft and the Hub."""
+    def on_process_start(self) -> None:
         os.environ.update(_NO_TRACKERS)
         wrap(_TORCH_SAVE, self._torch_save)
         self._files.install()
@@ -153,23 +152,14 @@ class SuppressedWrites:
             for saver in savers:
                 put(saver, self._instead_of(what, result, saver))
 
-    def _torch_save(
-        self,
-        save: Any,
-        obj: Any,
-        f: Any,
-        pickle_module: Any = pickle,
-        pickle_protocol: int = 2,
-        *arguments: Any,
-        **given: Any,
-    ) -> None:
+    def _torch_save(self, save: Any, obj: Any, f: Any, *arguments: Any, **given: Any) -> None:
         # What is only kept in memory is how objects travel between ranks.
         if isinstance(f, io.BytesIO) or not lacks_values(obj, self._backend):
-            save(obj, f, pickle_module, pickle_protocol, *arguments, **given)
-        else:
-            self._counts[f"torch.save to {_file_name(f)}"] += 1
+            save(obj, f, *arguments, **given)
+            return
+        self._counts[f"torch.save to {_file_name(f)}"] += 1
+        if not self._files.save(save, obj, f, *arguments, **given):
             self._leave_out(f)
-            self._files.keep(obj, f, pickle_protocol, by_pickle=pickle_module is pickle)
 
     def _save_file(self, save: Any, tensors: Any, filename: Any, *arguments: Any, **given: Any) -> None:
         if lacks_values(tensors, self._backend):
@@ -192,57 +182,12 @@ def _file_name(target: Any) -> str:
 
 
 def lacks_values(what: Any, backend: Backend) -> bool:
-    """Whether `what` holds a tensor of the virtual GPU, or one of the host whose contents are made up.
-
-    It is looked through as pickle would write it, tensors excepted, which are only looked at.
-    """
-    search = _TensorSearch(backend)
-    try:
-        search.dump(what)
-    except _Found:
-        return True
-    except Exception:
-        # What pickle cannot write is for the real saver to refuse.
-        return False
-    return False
+    """Whether `what` holds a tensor of the virtual GPU, or one of the host whose contents are made up."""
+    return any(_lacks_values(one, backend) for one in tensors_in(what, and_storages=True))
 
 
-class _Found(BaseException):
-    """A tensor without values. Not an Exception, so that no object's own pickling code catches it."""
-
-
-class _Nowhere(io.RawIOBase):
-    """A file that forgets."""
-
-    def write(self, data: Any) -> int:
-        return len(data)
-
-
-class _TensorSearch(pickle.Pickler):
-    """Goes through an object without writing it, and raises :class:`_Found` at a tensor without values."""
-
-    def __init__(self, backend: Backend) -> None:
-        super().__init__(_Nowhere(), protocol=pickle.HIGHEST_PROTOCOL)
-        self._backend = backend
-
-    def persistent_id(self, item: Any) -> str | None:
-        import torch
-
-        if isinstance(item, torch.storage.TypedStorage):
-            item = item.untyped()  # type: ignore[no-untyped-call]
-        if not isinstance(item, torch.Tensor | torch.UntypedStorage):
-            return None
-        if item.device.type == "cuda" or (item.device.type == "cpu" and self._is_made_up(item)):
-            raise _Found
-        return "looked at"
-
-    def _is_made_up(self, item: Any) -> bool:
-        import torch
-
-        if isinstance(item, torch.UntypedStorage):
-            return self._backend.is_made_up(item)
-        parts = [item]
-        if item.layout != torch.strided:
-            names = ("_indices", "_values", "crow_indices", "col_indices", "values")
-            parts = [getattr(item, name)() for name in names if hasattr(item, name)]
-        return any(self._backend.is_made_up(part.untyped_storage()) for part in parts)
+def _lacks_values(item: Any, backend: Backend) -> bool:
+    if item.device.type != "cpu":
+        return bool(item.device.type == "cuda")
+    storages = [part.untyped_storage() for part in plain_parts(item)] if hasattr(item, "layout") else [item]
+    return any(map(backend.is_made_up, storages))

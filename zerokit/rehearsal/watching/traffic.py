@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.recording import Collective
+from zerokit.rehearsal.watching.watcher import StepEnd, Watcher
 from zerokit.reporting.phases import RUN_PHASES
 
 
-class Traffic:
+class Traffic(Watcher):
     """The collectives of this rank, in order."""
 
     def __init__(self, backend: Backend) -> None:
@@ -34,7 +35,6 @@ class Traffic:
         taken, self.calls[place:] = self.calls[place:], []
         return taken
 
-    def begin_step(self, completed: int, *, after: int) -> None:
-        """All calls but the first `after` come when so many steps are completed."""
-        self._step = completed
-        self.calls[after:] = [call._replace(step=completed) for call in self.calls[after:]]
+    def on_step_end(self, end: StepEnd) -> None:
+        self._step = end.step
+        self.calls[end.calls :] = [call._replace(step=end.step) for call in self.calls[end.calls :]]

@@ -42,8 +42,6 @@ _NO_NAME = "cannot import name"
 """What Python reports of a name that a module lacks."""
 _RAISED = re.compile(r"[\w.]*(?:Error|Exception): (.+)")
 """The line of a traceback that says what was raised."""
-_GPU_TOOLS = ("nvidia-smi", "nvcc", "dcgmi", "nsys")
-"""Commands of NVIDIA's driver and toolkit, which a machine without a GPU lacks."""
 _ELSEWHERE = "Choose a setting that does not use it, or measure this run on a GPU"
 
 
@@ -100,6 +98,12 @@ _LIMITS = (
         "Install it here, too, if the cluster has it; the rehearsal cannot go on without it",
         (OSError, RuntimeError),
     ),
+    _Limit(  # commands of NVIDIA's driver and toolkit
+        re.compile(r": '(?P<command>(?:[^']*/)?(?:nvidia-smi|nvcc|dcgmi|nsys))'$"),
+        "the script runs {command}, which is not on this machine ({line})",
+        "Leave it out where ZEROKIT_REHEARSAL is set, or put a command of that name in PATH",
+        (FileNotFoundError,),
+    ),
 )
 
 
@@ -125,7 +129,7 @@ def limit_of(failure: BaseException | None, left_out: Collection[str] = ()) -> Z
     except Exception as error:  # an explanation never replaces the failure
         failure.add_note(
             "zerokit could not determine whether the rehearsal caused this, and takes it for the script's "
-            f"own ({type(error).__name__}: {_first_line(str(error))}): please report it"
+            f"own ({_type_and_line(error)}): please report it"
         )
         return None
 
@@ -172,9 +176,18 @@ def _raises_in_handler(error: BaseException) -> bool:
 
 def _cause(error: BaseException, left_out: Collection[str]) -> tuple[str, str] | None:
     """What of the rehearsal or its environment takes part in `error`, and what to do."""
+    return (
+        _known_limit(error)
+        or _not_written(error, left_out)
+        or _library_with_stand_in(error)
+        or _faulty_stand_in(error)
+        or (_import_failure(error) if isinstance(error, ImportError) else _not_compatible(error))
+    )
+
+
+def _known_limit(error: BaseException) -> tuple[str, str] | None:
+    """The one of the known limits whose words `error` has."""
     text = str(error)
-    line = _first_line(text)
-    said = f"{type(error).__name__}: {line}"
     for limit in _LIMITS:
         found = limit.pattern.search(text) if isinstance(error, limit.kinds) else None
         if found is not None:
@@ -185,39 +198,52 @@ def _cause(error: BaseException, left_out: Collection[str]) -> tuple[str, str] |
                 "repository": f"{repository}, which" if repository else "what",
                 "of_repository": f" {repository}" if repository else "",
             }
-            return limit.says.format(error=said, line=line, **names), limit.hint.format(**names)
-    if isinstance(error, FileNotFoundError) and Path(str(error.filename)).name in _GPU_TOOLS:
-        return (
-            f"the script runs {error.filename}, which is not on this machine ({line})",
-            "Leave it out where ZEROKIT_REHEARSAL is set, or put a command of that name in PATH",
-        )
+            said = limit.says.format(error=_type_and_line(error), line=_first_line(text), **names)
+            return said, limit.hint.format(**names)
+    return None
+
+
+def _not_written(error: BaseException, left_out: Collection[str]) -> tuple[str, str] | None:
+    """The file that `error` is about, if the rehearsal left it out."""
     missing = not_written(error, left_out)
-    if missing is not None:
-        return (
-            f"the rehearsal did not write {missing}, since what it holds has no values, and the script reads "
-            f"it ({line})",
-            "Leave out what comes after saving, or read it only where ZEROKIT_REHEARSAL is not set",
-        )
-    stood_in_for = _used_library(error)
-    if stood_in_for is not None:
-        library, hint = stood_in_for
-        return (
-            f"the rehearsal stands in for {library}, and the script fails at what that has, takes or "
-            f"gives ({said})",
-            hint,
-        )
-    if _is_of_a_stand_in(error):
-        return (
-            f"the rehearsal's stand-in is not like what it stands for ({said})",
-            "Please report this with the output above; " + _ELSEWHERE[0].lower() + _ELSEWHERE[1:],
-        )
-    if isinstance(error, ImportError):
-        if _is_of_own_module(error):
-            return None
-        # transformers imports where a name is used, and reports whatever fails there as a missing module.
-        below = error.__cause__ if error.name is None else None
-        return (None if below is None else _not_compatible(below)) or _not_importable(error)
-    return _not_compatible(error)
+    if missing is None:
+        return None
+    return (
+        f"the rehearsal did not write {missing}, since what it holds has no values, and the script reads "
+        f"it ({_first_line(str(error))})",
+        "Leave out what comes after saving, or read it only where ZEROKIT_REHEARSAL is not set",
+    )
+
+
+def _library_with_stand_in(error: BaseException) -> tuple[str, str] | None:
+    """The library that `error` is about, if it has a stand-in: that is like one release only."""
+    used = _used_library(error)
+    if used is None:
+        return None
+    library, hint = used
+    return (
+        f"the rehearsal stands in for {library}, and the script fails at what that has, takes or "
+        f"gives ({_type_and_line(error)})",
+        hint,
+    )
+
+
+def _faulty_stand_in(error: BaseException) -> tuple[str, str] | None:
+    if not _is_of_a_stand_in(error):
+        return None
+    return (
+        f"the rehearsal's stand-in is not like what it stands for ({_type_and_line(error)})",
+        "Please report this with the output above; " + _ELSEWHERE[0].lower() + _ELSEWHERE[1:],
+    )
+
+
+def _import_failure(error: ImportError) -> tuple[str, str] | None:
+    """What an import lacks; None if it is of the script's own modules."""
+    if _is_of_own_module(error):
+        return None
+    # transformers imports where a name is used, and reports whatever fails there as a missing module.
+    below = error.__cause__ if error.name is None else None
+    return (None if below is None else _not_compatible(below)) or _not_importable(error)
 
 
 def _not_compatible(error: BaseException) -> tuple[str, str] | None:
@@ -239,7 +265,7 @@ def _not_compatible(error: BaseException) -> tuple[str, str] | None:
     if module is None:
         return None
     return (
-        f"the installed module {module} fails here while it is imported ({type(error).__name__}: {text})",
+        f"the installed module {module} fails here while it is imported ({_type_and_line(error)})",
         f"If python -c 'import {module}' shows the same, it is the module, often of a release that does not "
         "fit torch's; if it does not, please report this with the output above",
     )
@@ -265,7 +291,7 @@ def _imported_module(error: BaseException) -> str | None:
 
 def _not_importable(error: ImportError) -> tuple[str, str]:
     """What the environment lacks, and what to do."""
-    said = f"({type(error).__name__}: {_first_line(str(error))})"
+    said = f"({_type_and_line(error)})"
     package = (error.name or "").partition(".")[0]
     if package in REFUSED:
         return (
@@ -295,6 +321,10 @@ def _not_importable(error: ImportError) -> tuple[str, str]:
         "Install it here, too, if the cluster has it, or fix the import; the rehearsal cannot go on without "
         "it",
     )
+
+
+def _type_and_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {_first_line(str(error))}"
 
 
 def _first_line(text: str) -> str:

@@ -20,7 +20,7 @@ from zerokit.errors import ZerokitError
 from zerokit.rehearsal.call_sites import OWN
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.parent.job import RehearsalJob
-from zerokit.rehearsal.process_setup import InstallGroup, virtual_cluster
+from zerokit.rehearsal.process_setup import virtual_cluster
 from zerokit.rehearsal.ranks.call_order import FAILED, SCRIPT_ENDED, STEPS_DONE
 from zerokit.rehearsal.watching.steps import RehearsalComplete
 from zerokit.rehearsal.worker import launchers, stacks
@@ -34,23 +34,18 @@ _FAILED_WITH_VALUES = 4
 _PASSING_ON = (OWN, patches.__file__, runpy.run_path.__code__.co_filename)
 
 
-def main(real_group: InstallGroup | None = None) -> None:
+def main() -> None:
     """Entry point; leaves by :func:`os._exit`, since threads of the script may still run."""
     job = RehearsalJob.from_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
     stacks.answer(job.recording_file)
-    code = rehearse(job, real_group)
+    code = rehearse(job)
     sys.stdout.flush()
     sys.stderr.flush()
     _leave(code)
 
 
-def rehearse(job: RehearsalJob, real_group: InstallGroup | None = None) -> int:
-    """Run the job and save its recording; return the exit code of this module's docstring.
-
-    Args:
-        job: what to run.
-        real_group: as for :func:`virtual_cluster`.
-    """
+def rehearse(job: RehearsalJob) -> int:
+    """Run the job and save its recording; return the exit code of this module's docstring."""
     try:
         with virtual_cluster(
             job.num_gpus,
@@ -60,7 +55,6 @@ def rehearse(job: RehearsalJob, real_group: InstallGroup | None = None) -> int:
             scan_seconds=job.scan_seconds,
             device=job.device,
             overrides=job.overrides,
-            real_group=real_group,
             exchange_folder=Path(job.exchange_folder) if job.exchange_folder else None,
             folder=Path(job.recording_file).parent,
             prices=job.prices,

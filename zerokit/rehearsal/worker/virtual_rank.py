@@ -11,12 +11,11 @@ import numpy as np
 
 from zerokit import patches
 from zerokit.rehearsal.call_sites import CallSites
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.errors import met_gaps
 from zerokit.rehearsal.facts import NvmeBytes, RankFacts, RankTimes
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
-from zerokit.rehearsal.native.allocator_statistics import Model
-from zerokit.rehearsal.native.backend import Backend
-from zerokit.rehearsal.native.notes import Note, NoteKind
+from zerokit.rehearsal.native.backend import Backend, Model, Note, NoteKind
 from zerokit.rehearsal.parent.job import Overrides
 from zerokit.rehearsal.ranks.call_order import FAILED
 from zerokit.rehearsal.ranks.exchange import Exchange
@@ -29,19 +28,18 @@ from zerokit.rehearsal.recording import (
     MadeUp,
     Recording,
 )
-from zerokit.rehearsal.stand_ins.context import rank_context
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
 from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.watching.batches import BatchWatcher
 from zerokit.rehearsal.watching.evaluation import EvaluationWatcher
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.overrides import Overriding
-from zerokit.rehearsal.watching.phases import Phases
+from zerokit.rehearsal.watching.phases import Phases, Recomputing
 from zerokit.rehearsal.watching.reading import Reading
-from zerokit.rehearsal.watching.recomputing import Recomputing
 from zerokit.rehearsal.watching.steps import Steps
 from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
 from zerokit.rehearsal.watching.traffic import Traffic
+from zerokit.rehearsal.watching.watcher import Events
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES, RunPhase
 
@@ -99,7 +97,7 @@ class VirtualRank:
         scan_seconds: float,
         overrides: Overrides,
         exchange_folder: Path | None,
-        folder: Path | None,
+        output_dir: Path,
         time: RankTime | None = None,
         data_takes_time: bool = False,
     ) -> None:
@@ -113,49 +111,32 @@ class VirtualRank:
         self.traffic = Traffic(backend)
         self.exchange = Exchange(exchange_folder, rank, num_gpus)
         self.suppressed = SuppressedWrites(backend, self.exchange)
-        self.labels = Labels(backend)
-        self.overriding = Overriding(overrides, folder)
-        phases = Phases(backend)
+        self.events = Events()
+        self.labels = Labels(backend, self.events)
+        self.overriding = Overriding(overrides, output_dir)
         recomputing = Recomputing(backend)
+        self.steps = Steps(backend, self.events, self.traffic, recomputing, time=time, last=steps)
         self.batches = BatchWatcher(
             self.labels,
             self.exchange,
             steps,
             scan_seconds,
-            lambda: self.steps.settled(),
+            self.steps.settled,
             divisor=overrides.get("micro_batch_divisor", 1) / overrides.get("micro_batch_multiplier", 1),
             is_divided=lambda: self.overriding.sizes_arguments,
             reading=None if time is None else Reading(time.clock, takes_time=data_takes_time),
         )
         self.evaluation = EvaluationWatcher(backend, self.batches)
-        self.steps = Steps(
-            backend,
-            self.traffic,
-            self.labels,
-            phases,
-            recomputing,
-            time=time,
-            last=steps,
-            are_over=self.batches.are_over,
-            at_end=self.evaluation.rehearse,
-        )
-        # What comes later goes around what came before: a step ends once it is over and out of its phase.
-        for watcher in (
-            self.suppressed,
-            self.labels,
-            phases,
-            recomputing,
-            self.batches,
-            self.evaluation,
-            self.steps,
-            self.overriding,
-        ):
-            watcher.install()
+        # A step ends once it is over and out of its phase.
+        self.events.add(self.suppressed, self.labels, Phases(backend, self.events), recomputing)
+        self.events.add(self.batches, self.evaluation, self.traffic, self.steps, self.overriding)
+        if time is not None:
+            self.events.add(time)
+        self.events.start()
 
     def close(self) -> None:
-        """Let the other ranks go on without this one, and remove stand-ins for files of the script."""
+        """Let the other ranks go on without this one."""
         self.exchange.close(FAILED)
-        self.overriding.close()
 
     def end(self, ending: str) -> None:
         """Tell the other ranks that this one has come to its end, and how.
@@ -163,9 +144,7 @@ class VirtualRank:
         Args:
             ending: as of :meth:`Exchange.close`.
         """
-        self.steps.finish()
-        if self.time is not None:
-            self.time.finish()
+        self.events.exit()
         self.exchange.close(ending, steps=self.steps.completed)
 
     def recording(self, versions: Mapping[str, str] | None = None, hint: str | None = None) -> Recording:
@@ -176,7 +155,7 @@ class VirtualRank:
             hint: what to do about the error that ended the script.
         """
         backend, steps = self.backend, self.steps
-        steps.finish()
+        steps.on_exit()
         events = backend.events(EVENT)
         blocks = backend.blocks(BLOCK)
         # A step may be marked after later events were recorded.
@@ -279,7 +258,7 @@ def _warnings(rank: VirtualRank) -> list[str]:
             "no optimizer step was seen: the figures are of what ran before the script ended, and a training "
             "run needs more"
         )
-    elif not rank.labels.saw_engine:
+    elif not rank.labels.engines:
         alone = "" if train_together(rank.traffic.calls) else ", on each GPU for itself"
         warnings.append(f"no DeepSpeed engine was made: the steps are of plain torch optimizers{alone}")
     return warnings

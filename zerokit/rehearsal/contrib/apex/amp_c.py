@@ -41,7 +41,7 @@ def _kernel(name: str, *written: bool) -> Callable[..., None]:
     """A function that reads all its lists and writes some of them."""
 
     def run(chunk_size: int, noop_flag: Tensor, tensor_lists: Lists, /, *_: Any) -> None:
-        check_lists(tensor_lists, len(written), "cuda")
+        check_lists(tensor_lists, len(written))
         both = [tensors for tensors, is_written in zip(tensor_lists, written, strict=True) if is_written]
         take_time(name, *tensor_lists, *both)
 
@@ -55,7 +55,7 @@ def _norm(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
     def run(
         chunk_size: int, noop_flag: Tensor, tensor_lists: Lists, /, *options: Any
     ) -> tuple[Tensor, Tensor]:
-        check_lists(tensor_lists, 1, "cuda")
+        check_lists(tensor_lists, 1)
         (tensors,) = tensor_lists
         like = tensors[0]
         is_of_each = bool(options and options[-1])
@@ -76,7 +76,7 @@ def _norm(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
 
 def multi_tensor_scale(chunk_size: int, noop_flag: Tensor, tensor_lists: Lists, scale: float, /) -> None:
     """Writes the second list's tensors, of the first's."""
-    check_lists(tensor_lists, 2, "cuda")
+    check_lists(tensor_lists, 2)
     take_time("multi_tensor_scale", *tensor_lists)
 
 
@@ -84,7 +84,7 @@ def multi_tensor_axpby(
     chunk_size: int, noop_flag: Tensor, tensor_lists: Lists, a: float, b: float, arg_to_check: int, /
 ) -> None:
     """Writes the third list's tensors, of the others'."""
-    check_lists(tensor_lists, 3, "cuda")
+    check_lists(tensor_lists, 3)
     take_time("multi_tensor_axpby", *tensor_lists)
 
 
@@ -104,13 +104,13 @@ multi_tensor_novograd = _kernel("multi_tensor_novograd", True, True, True)
 
 def multi_tensor_sgd(chunk_size: int, noop_flag: Tensor, tensor_lists: Lists, /, *_: Any) -> None:
     """Gradients, parameters and momentums, and copies of parameters in half precision if there are any."""
-    check_lists(tensor_lists, len(tensor_lists) if len(tensor_lists) == 4 else 3, "cuda")
+    check_lists(tensor_lists, len(tensor_lists) if len(tensor_lists) == 4 else 3)
     take_time("multi_tensor_sgd", *tensor_lists, *tensor_lists[1:3])
 
 
 def multi_tensor_lamb(chunk_size: int, noop_flag: Tensor, tensor_lists: Lists, /, *_: Any) -> None:
     """Gradients, which become updates, parameters and two states; takes norms of parameters and updates."""
-    check_lists(tensor_lists, 4, "cuda")
+    check_lists(tensor_lists, 4)
     gradients, parameters, *_states = tensor_lists
     norms = [multi_tensor_l2norm(chunk_size, noop_flag, [parameters], True)]
     take_time("multi_tensor_lamb_stage1", *tensor_lists, gradients, *_states)

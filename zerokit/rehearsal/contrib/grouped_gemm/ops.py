@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.contrib.grouped_gemm import backend
 
 __all__ = [
@@ -47,18 +49,21 @@ def _plain(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return tensor.to(dtype or tensor.dtype).contiguous()
 
 
+@dataclass
+class _Workspace:
+    tensors: list[Tensor] = field(default_factory=list)
+    dtype: torch.dtype | None = None
+    rows: int = 0
+
+
 class PermuteMoE_topK(torch.autograd.Function):  # noqa: N801 - its name
     """Tokens in the order of their experts; keeps where each came from, and one workspace for all calls."""
-
-    workspace: list[Tensor] | None = None
-    dtype: torch.dtype | None = None
-    rows = 0
 
     @staticmethod
     def forward(
         ctx: Any, input_act: Tensor, indices: Tensor, num_out_tokens: int, max_token_num: int
     ) -> tuple[Tensor, Tensor | None]:
-        own = PermuteMoE_topK
+        own = rank_context().state(_Workspace)
         if not input_act.numel():
             return input_act, None
         if input_act.is_cpu:
@@ -68,9 +73,9 @@ class PermuteMoE_topK(torch.autograd.Function):  # noqa: N801 - its name
         indices = _plain(indices.view(-1, 1) if indices.dim() == 1 else indices, torch.int32)
         rows = max(max_token_num, input_act.size(0)) * indices.size(1)
         if own.rows < rows or own.dtype != input_act.dtype:
-            own.rows, own.dtype, own.workspace = max(own.rows, rows), input_act.dtype, None
-        ordered, origins, own.workspace = backend.permute(
-            _plain(input_act), indices, num_out_tokens, own.workspace or [], own.rows
+            own.rows, own.dtype, own.tensors = max(own.rows, rows), input_act.dtype, []
+        ordered, origins, own.tensors = backend.permute(
+            _plain(input_act), indices, num_out_tokens, own.tensors, own.rows
         )
         ctx.origins, ctx.shape = origins, indices.shape
         return ordered, origins

@@ -1,4 +1,4 @@
-"""The state of a rehearsed rank's stand-ins, in one object instead of module variables."""
+"""The state of the rank that this process plays, in one object instead of module variables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rank_context() -> RankContext:
 
 
 def begin_rank() -> RankContext:
-    """Start with an empty context."""
+    """Start with an empty context, as tests do that play several ranks in one process."""
     global _current
     _current = RankContext()
     return _current
