@@ -1,10 +1,8 @@
-"""Well-known models, whose config.json is on board and needs no network.
+"""Well-known models that need no network.
 
-`catalogue.json` holds of each its Hub id, other Hub ids of the same shape, further short names, and those
-keys of its public config.json that bear on shape and type.
-
-Attention windows were held against public copies of the files of Phi-3, Phi-4 and Gemma 3; those of
-Mistral 7B v0.1 and Command R7B are the defaults of their classes, StarCoder2's is in transformers' docs.
+`catalogue.json` has their Hub ids, other Hub ids of the same shape, more short names, and the keys of
+config.json that determine shape and type. `shapes.json` has the parameters of models whose family has no code
+in `families/`; `python -m tools.model_shapes` writes it.
 """
 
 from __future__ import annotations
@@ -17,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.errors import nearest
+from zerokit.models.shape import ModelShape
+from zerokit.models.tensors import Tensor
 
 _FILE = Path(__file__).with_name("catalogue.json")
+SHAPES_FILE = Path(__file__).with_name("shapes.json")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,19 @@ def entries() -> tuple[Entry, ...]:
     )
 
 
+def stored_shape(hub_id: str) -> ModelShape | None:
+    """Return the shape of a model whose family has no code; None for all others."""
+    values = _stored_shapes().get(hub_id)
+    entry = find(hub_id)
+    if values is None or entry is None:
+        return None
+    tensors = tuple(
+        Tensor(name, tuple(shape), kind, count) for name, kind, count, *shape in values["tensors"]
+    )
+    known = {**values, "tensors": tensors}
+    return ModelShape(name=hub_id, model_type=entry.config["model_type"], config=entry.config, **known)
+
+
 def find(name: str) -> Entry | None:
     """The model of that name, or None.
 
@@ -82,6 +96,11 @@ def hub_id(name: str) -> str | None:
         return None
     ids = (one for one in (entry.id, *entry.also) if _folded(one.rpartition("/")[2]) == _folded(short))
     return next(ids, entry.id)
+
+
+@cache
+def _stored_shapes() -> dict[str, Any]:
+    return dict(json.loads(SHAPES_FILE.read_text(encoding="utf-8")))
 
 
 @cache

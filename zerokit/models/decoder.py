@@ -1,4 +1,4 @@
-"""The vocabulary that most decoders share: grouped-query attention, gated MLP, experts, heads."""
+"""Parts that most decoders share: grouped-query attention, gated MLP, experts, heads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from zerokit.models.keys import Keys
 from zerokit.models.parts import Experts, Parts, Sizes
-from zerokit.models.tensors import Tensor, embedding, linear, repeated, under
+from zerokit.models.tensors import Tensor, embedding, linear, repeated, rms_norm, under
 
 Build = Callable[[Keys], Parts]
 
@@ -124,6 +124,17 @@ def decoder(
         *repeated(layers, sizes.num_hidden_layers, layer),
         *final_norm,
     ]
+
+
+def pre_norm_decoder(sizes: Sizes, *blocks: Sequence[Tensor], experts: Experts | None = None) -> Parts:
+    """A decoder of equal layers with an RMSNorm before attention, before the MLP and at the end."""
+    hidden = sizes.hidden_size
+    layer = [
+        *(tensor for block in blocks for tensor in block),
+        *rms_norm("input_layernorm", hidden),
+        *rms_norm("post_attention_layernorm", hidden),
+    ]
+    return Parts(sizes, decoder(sizes, layer, final_norm=rms_norm("norm", hidden)), experts=experts)
 
 
 def token_embedding(sizes: Sizes, name: str = "embed_tokens") -> list[Tensor]:

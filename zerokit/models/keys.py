@@ -96,18 +96,6 @@ class Keys:
         assert isinstance(value, int)
         return value
 
-    def whole(self, name: str) -> int | None:
-        """A whole number of either sign, or None.
-
-        Raises:
-            ModelError: it is something else.
-        """
-        value = self.value(name)
-        if value is not None and (not _is_whole(value) or abs(value) > LARGEST_SIZE):
-            self.fail(name, f"is {_shown(value)}", "Give a whole number")
-        assert value is None or isinstance(value, int)
-        return value
-
     def flag(self, name: str) -> bool:
         """true or false; null counts as false.
 

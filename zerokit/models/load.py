@@ -24,6 +24,8 @@ class _Config:
     data: Mapping[str, Any]
     where: Callable[[tuple[str, ...]], str]
     name: str
+    stored: ModelShape | None = None
+    """The shape of a catalogue model whose family has no code."""
 
 
 def load_model_shape(
@@ -54,6 +56,8 @@ def load_model_shape(
         config = _Config(model, dotted_place, "config")
     else:
         config = _find(str(model), revision=revision, allow_network=allow_network)
+    if config.stored is not None and architecture in (None, config.stored.architecture):
+        return config.stored
     try:
         return count(config.data, config.where, name=config.name, architecture=architecture)
     except NotCountedError as unknown:
@@ -83,7 +87,8 @@ def _find(name: str, *, revision: str | None, allow_network: bool) -> _Config:
         return _read(path, name)
     known = catalogue.find(name) if revision is None else None
     if known is not None:
-        return _Config(known.config, _place_in_catalogue(known.id), known.id)
+        stored = catalogue.stored_shape(known.id)
+        return _Config(known.config, _place_in_catalogue(known.id), known.id, stored)
     if path is not None and path.is_file():
         return _read(path, name)
     if not is_hub_id(name):

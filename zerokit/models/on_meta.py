@@ -1,4 +1,4 @@
-"""Models that zerokit does not know: built by transformers on torch's meta device, which holds no data."""
+"""Models whose family has no code here: transformers builds them on torch's meta device, without data."""
 
 from __future__ import annotations
 
@@ -33,12 +33,15 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
     ("expert", r"experts?\b"),
     ("norm", r"norm|\bln_"),
     ("bias", r"\bbias$"),
-    ("embedding", r"embed|\bw[tp]e\b|lm_head|shared\.weight"),
+    ("embedding", r"embed|\bw[tp]e\b|lm_head|shared\.weight|project_(in|out)"),
+    ("other", r"pooler|\btransform\."),
     ("attention", r"att(ention|n)|[qkv]_proj|[qk]v?_[ab]_proj|sinks"),
     ("mlp", r"mlp|ffn|feed_forward|dense|\bfc\d|\bw[io]|(gate|up|down)_proj"),
 )
-"""What the name of a parameter tells of its kind; the first that fits."""
+"""The kind of a parameter by its name: the first pattern that matches."""
 
+_INTERMEDIATE_SIZES = ("intermediate_size", "ffn_dim", "encoder_ffn_dim", "ffn_hidden_size", "n_inner")
+"""Spellings of the width of feed-forward layers."""
 
 _MODEL_TYPES = ("auto_mappings.py", "configuration_auto.py")
 """Where transformers lists its model types, in `models/auto`: the first from 5.0 on, the second before."""
@@ -78,13 +81,13 @@ def count_on_meta(
         architecture=type(model).__name__,
         tensors=tensors,
         hidden_size=_whole(text, "hidden_size") or hidden or text_hidden,
-        intermediate_size=_whole(text, "intermediate_size"),
+        intermediate_size=_intermediate_size(text),
         num_hidden_layers=_whole(text, "num_hidden_layers"),
         num_attention_heads=_whole(text, "num_attention_heads"),
-        num_key_value_heads=_whole(text, "num_key_value_heads") or _whole(text, "num_attention_heads"),
+        num_key_value_heads=_key_value_heads(text),
         head_dim=_head_dim(text),
         vocab_size=_whole(text, "vocab_size"),
-        max_position_embeddings=_whole(text, "max_position_embeddings"),
+        max_position_embeddings=_whole(text, "max_position_embeddings") or _whole(text, "max_seq_len"),
         tie_word_embeddings=_is_tied(model),
         experts=_experts(text, tensors),
         dtype=birth_dtype(keys),
@@ -127,11 +130,13 @@ def _build(
             for name in named:
                 found = getattr(transformers, str(name), None)
                 if found is not None:
-                    return settings, found._from_config(settings)
+                    return settings, found(settings)
             for name in _AUTO_CLASSES:
                 auto = getattr(transformers, name, None)
-                if auto is not None and type(settings) in auto._model_mapping:
-                    return settings, auto.from_config(settings)
+                if auto is not None and type(settings) in auto._model_mapping and architecture is None:
+                    # Not `from_config`, which partitions the model where ZeRO-3 is active in this process.
+                    found = auto._model_mapping[type(settings)]
+                    return settings, (found[0] if isinstance(found, tuple | list) else found)(settings)
     except Exception as error:
         # Whatever a model's constructor raises for sizes that it cannot have.
         reason = " ".join(str(error).split())[:300] or type(error).__name__
@@ -141,7 +146,9 @@ def _build(
     finally:
         transformers.logging.set_verbosity(verbosity)
     raise ModelError(
-        f"transformers has no model of type '{model_type}'", where=where(()), hint="Name another"
+        f"transformers has no model {architecture or f'of type {model_type!r}'}",
+        where=where(()) if architecture is None else "architecture",
+        hint="Name another",
     )
 
 
@@ -203,6 +210,23 @@ def _names_hidden_size(config: Any) -> bool:
 def _head_dim(config: Any) -> int | None:
     given, hidden, heads = (_whole(config, key) for key in ("head_dim", "hidden_size", "num_attention_heads"))
     return given if given is not None else hidden // heads if hidden and heads else None
+
+
+def _intermediate_size(config: Any) -> int | None:
+    """Width of the feed-forward layers: 4 x hidden for BLOOM, MPT, and GPTs whose key is null."""
+    sizes = (_whole(config, key) for key in _INTERMEDIATE_SIZES)
+    found = next((size for size in sizes if size), None)
+    hidden = _whole(config, "hidden_size")
+    has_default = config.model_type in ("bloom", "gpt_neo", "mpt") or hasattr(config, "n_inner")
+    return 4 * hidden if found is None and hidden and has_default else found
+
+
+def _key_value_heads(config: Any) -> int | None:
+    """Falcon's old decoder and GPT-BigCode name them by the flag `multi_query` alone."""
+    heads = _whole(config, "num_attention_heads")
+    if hasattr(config, "multi_query") and not getattr(config, "new_decoder_architecture", False):
+        return 1 if config.multi_query else heads
+    return _whole(config, "num_key_value_heads") or _whole(config, "num_kv_heads") or heads
 
 
 def _is_tied(model: Any) -> bool:
