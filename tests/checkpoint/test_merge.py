@@ -77,7 +77,7 @@ def weights_in(folder: Path) -> dict[str, torch.Tensor]:
 def test_the_weights_are_those_of_peft(
     dtype: torch.dtype, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zerokit.checkpoint.adapted.BLOCK_ELEMENTS", 1000)
+    monkeypatch.setattr("zerokit.checkpoint.adapter_deltas.BLOCK_ELEMENTS", 1000)
     adapter = adapt(tmp_path, dtype, **settings)
     merge(adapter, tmp_path / "ours")
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=dtype)

@@ -10,9 +10,9 @@ import pytest
 
 from tests.checkpoint.small import save_checkpoint
 from tests.cli import conftest
-from zerokit.checkpoint.aside import UNFINISHED
 from zerokit.checkpoint.prune import plan_pruning, remove
 from zerokit.checkpoint.step_folder import find_step_folder
+from zerokit.checkpoint.unfinished import UNFINISHED
 from zerokit.errors import CheckpointError
 from zerokit.staging import MARK
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.exits.told import told
+from tests.exits.explained import explain
 
 ENDED = (
     "[2026-11-22 10:00:00,1] [ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = {}"
@@ -114,11 +114,11 @@ ENDED = (
     ],
 )
 def test_a_line_is_told_by_its_words(line: str, cause: str | None) -> None:
-    found = told(line)
+    found = explain(line)
     assert found.cause == (cause or "no-meeting")
     assert found.line == 2
     assert found.text == " ".join(line.split())
-    assert "{" not in found.says + (found.mend or "")
+    assert "{" not in found.message + (found.fix or "")
 
 
 MISMATCH = (
@@ -128,7 +128,7 @@ MISMATCH = (
 
 
 @pytest.mark.parametrize(
-    ("line", "cause", "says"),
+    ("line", "cause", "message"),
     [
         # Schedulers.
         ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
@@ -371,7 +371,7 @@ MISMATCH = (
          "nccl", "unhandled system error"),
     ],
 )  # fmt: skip
-def test_a_line_says_its_cause(line: str, cause: str, says: str) -> None:
-    found = told(line)
-    assert (found.cause, says in found.says) == (cause, True), found.says
-    assert "{" not in found.says.replace("{'id'", "") + (found.mend or "").replace("{'': local_rank}", "")
+def test_a_line_says_its_cause(line: str, cause: str, message: str) -> None:
+    found = explain(line)
+    assert (found.cause, message in found.message) == (cause, True), found.message
+    assert "{" not in found.message.replace("{'id'", "") + (found.fix or "").replace("{'': local_rank}", "")

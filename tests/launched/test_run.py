@@ -30,7 +30,7 @@ from zerokit.checkpoint.checksums import (
     write_checksums,
 )
 from zerokit.checkpoint.reshard import reshard
-from zerokit.checkpoint.saved import num_groups
+from zerokit.checkpoint.saved_states import num_groups
 from zerokit.errors import CheckpointError
 
 zerokit = conftest.zerokit

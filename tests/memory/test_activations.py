@@ -27,7 +27,7 @@ from zerokit.memory.model_blocks import model_calls_of
 from zerokit.memory.overheads import UNCHECKED_ACTIVATIONS
 from zerokit.memory.replay import Replay
 from zerokit.memory.settings import settings_of
-from zerokit.memory.stage import GRADIENTS, PARAMETERS, ROUNDING, Unpartitioned, hold_parameters
+from zerokit.memory.stage import GRADIENTS, PARAMETERS, ROUNDING, Stage0, hold_parameters
 from zerokit.memory.timeline import Timeline
 from zerokit.memory.traits import CHECKED
 from zerokit.models import load_model_shape
@@ -87,7 +87,7 @@ def _cases() -> list[Case]:
 CASES = _cases()
 
 
-class _NoOptimizer(Unpartitioned):
+class _NoOptimizer(Stage0):
     """Parameters, and gradients as autograd leaves them."""
 
     def start(self) -> None:

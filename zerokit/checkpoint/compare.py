@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
-from zerokit.checkpoint.elements import CONVERTIBLE, ElementReader, converter, difference
+from zerokit.checkpoint.element_reader import CONVERTIBLE, ElementReader, converter, difference
 from zerokit.checkpoint.safetensors_file import read_safetensors
 from zerokit.checkpoint.source import weight_files
 from zerokit.checkpoint.step_folder import has_step_folder

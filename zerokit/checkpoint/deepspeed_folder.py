@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from zerokit.checkpoint.archive import Storage, StoredTensor, read_archive
-from zerokit.checkpoint.divided_model import TensorCuts, across_ranks, tied_layers
-from zerokit.checkpoint.masters import masters_of_stage_1_and_2, masters_of_stage_3
-from zerokit.checkpoint.saved import (
+from zerokit.checkpoint.master_weights import master_weights_stage_1_2, master_weights_stage_3
+from zerokit.checkpoint.model_parallel import TensorParallelCuts, join_ranks, tied_layer_names
+from zerokit.checkpoint.saved_states import (
     MOST_RANKS,
-    Facts,
-    Saved,
-    States,
-    as_deepspeed_saves,
-    read_saved,
+    CheckpointInfo,
+    SavedStates,
+    StateDict,
+    explain_format_errors,
+    read_states,
     shapes_of,
 )
 from zerokit.checkpoint.step_folder import AGAIN, StepFolder
-from zerokit.checkpoint.tensors import NamedTensor, joined, whole
+from zerokit.checkpoint.tensors import NamedTensor, joined_tensor, whole_tensor
+from zerokit.checkpoint.torch_file import Storage, StoredTensor, read_archive
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 
@@ -33,7 +33,7 @@ _WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_checkpoint_wrapped_module)\.")
 class DeepSpeedCheckpoint:
     """A checkpoint of one step, complete by its headers."""
 
-    facts: Facts
+    facts: CheckpointInfo
     files: Sequence[Path]
     storages: Sequence[Storage]
     """All of these files, moments of the optimizer included."""
@@ -84,8 +84,8 @@ def read_checkpoint(path: Path) -> DeepSpeedCheckpoint:
         CheckpointError: it is none, it is damaged, a file of a rank is missing, or of another step, rank or
             run, or it is of a kind that is not read.
     """
-    saved = read_saved(path)
-    with as_deepspeed_saves(saved[0].files.folder):
+    saved = read_states(path)
+    with explain_format_errors(saved[0].files.folder):
         parts = [_put_together(one) for one in saved]
         found = parts[0]
         if len(saved) > 1 or found.facts.pipeline_stages is not None:
@@ -96,19 +96,19 @@ def read_checkpoint(path: Path) -> DeepSpeedCheckpoint:
     return found
 
 
-def _put_together(saved: Saved) -> DeepSpeedCheckpoint:
+def _put_together(saved: SavedStates) -> DeepSpeedCheckpoint:
     """What one of the ranks that divide the model has of it: mostly, all."""
     facts, files, archives = saved.facts, saved.files, saved.archives
     models, optimizers = saved.models, saved.optimizers
     first = models[0]
     masters: dict[str, NamedTensor] = {}
     if optimizers and not facts.universal:
-        put = masters_of_stage_3 if facts.stage == 3 else masters_of_stage_1_and_2
+        put = master_weights_stage_3 if facts.stage == 3 else master_weights_stage_1_2
         masters = {tensor.name: tensor for tensor in put(shapes_of(first), optimizers)}
     weights = dict(_saved_whole(first, facts.stage))
     for file in files.experts.values():
         experts = archives[file].content.items()
-        weights |= {name: whole(name, one) for name, one in experts if isinstance(one, StoredTensor)}
+        weights |= {name: whole_tensor(name, one) for name, one in experts if isinstance(one, StoredTensor)}
     if facts.stage == 3:
         weights |= dict(_frozen(models))
     _check_experts(files, first)
@@ -123,7 +123,7 @@ def _put_together(saved: Saved) -> DeepSpeedCheckpoint:
         masters,
         weights,
         [
-            (weights[_WRAPPERS.sub("", name)], whole(name, other["module"][name]))
+            (weights[_WRAPPERS.sub("", name)], whole_tensor(name, other["module"][name]))
             for other in models[1:]
             for name in buffers
         ],
@@ -133,7 +133,7 @@ def _put_together(saved: Saved) -> DeepSpeedCheckpoint:
     )
 
 
-def _has_nameless_masters(model: States, optimizers: Sequence[States]) -> bool:
+def _has_nameless_masters(model: StateDict, optimizers: Sequence[StateDict]) -> bool:
     """In 16 bits without ZeRO they lie beside the model (runtime/fp16/*_optimizer.py, `state_dict`).
 
     Otherwise ranks have them, of which the model names the shapes but where there are experts.
@@ -144,19 +144,19 @@ def _has_nameless_masters(model: States, optimizers: Sequence[States]) -> bool:
     )
 
 
-def _united(saved: Sequence[Saved], parts: Sequence[DeepSpeedCheckpoint]) -> DeepSpeedCheckpoint:
+def _united(saved: Sequence[SavedStates], parts: Sequence[DeepSpeedCheckpoint]) -> DeepSpeedCheckpoint:
     """The whole model, of what each rank has that divides it."""
     facts = parts[0].facts
     models = [one.models[0] for one in saved]
     buffers = [name for model in models for name in model.get("buffer_names") or ()]
-    cuts = TensorCuts(models[0].get("universal_checkpoint_info"), buffers)
-    masters, pairs = across_ranks([part.masters for part in parts], facts.tensor_parallel, cuts)
-    weights, others = across_ranks([part.weights for part in parts], facts.tensor_parallel, cuts)
+    cuts = TensorParallelCuts(models[0].get("universal_checkpoint_info"), buffers)
+    masters, pairs = join_ranks([part.masters for part in parts], facts.tensor_parallel, cuts)
+    weights, others = join_ranks([part.weights for part in parts], facts.tensor_parallel, cuts)
     if facts.tensor_parallel > 1:
         cuts.check_used(weights | masters)
     pairs += [(one, copy) for one, copy in others if one.name not in masters]
     if facts.pipeline_stages is not None:
-        names = tied_layers(weights, masters)
+        names = tied_layer_names(weights, masters)
         weights = {names.get(name, name): one.named(names.get(name, name)) for name, one in weights.items()}
         missing = next((name for name in masters if name not in weights), None)
         if missing is not None:
@@ -176,7 +176,9 @@ def _united(saved: Sequence[Saved], parts: Sequence[DeepSpeedCheckpoint]) -> Dee
     )
 
 
-def _with_universal(found: DeepSpeedCheckpoint, saved: Sequence[Saved], folder: Path) -> DeepSpeedCheckpoint:
+def _with_universal(
+    found: DeepSpeedCheckpoint, saved: Sequence[SavedStates], folder: Path
+) -> DeepSpeedCheckpoint:
     """A universal checkpoint has the optimizer's weights whole, in a file for each."""
     shapes = {name: of for one in saved for group in shapes_of(one.models[0]) for name, of in group.items()}
     archives = {name: read_archive(folder / name / "fp32.pt") for name in shapes}
@@ -185,7 +187,7 @@ def _with_universal(found: DeepSpeedCheckpoint, saved: Sequence[Saved], folder: 
         content = archive.content
         tensor = content["param"] if isinstance(content, Mapping) else content
         # What ranks have of a divided model is smaller.
-        masters[name] = joined(name, shapes[name] if len(saved) == 1 else tensor.shape, [tensor])
+        masters[name] = joined_tensor(name, shapes[name] if len(saved) == 1 else tensor.shape, [tensor])
     return replace(
         found,
         files=[*found.files, *(archive.file for archive in archives.values())],
@@ -211,21 +213,21 @@ def _unwrapped(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
     return {names[name]: tensor.named(names[name]) for name, tensor in tensors.items()}
 
 
-def _saved_whole(model: States, stage: int) -> Iterator[tuple[str, NamedTensor]]:
+def _saved_whole(model: StateDict, stage: int) -> Iterator[tuple[str, NamedTensor]]:
     """The model's own tensors; under stage 3 those that are not divided, which are its buffers."""
     buffers = set(model.get("buffer_names") or ())
     for name, tensor in model["module"].items():
         if isinstance(tensor, StoredTensor) and (stage < 3 or name in buffers):
-            yield name, whole(name, tensor)
+            yield name, whole_tensor(name, tensor)
 
 
-def _frozen(models: Sequence[States]) -> Iterator[tuple[str, NamedTensor]]:
+def _frozen(models: Sequence[StateDict]) -> Iterator[tuple[str, NamedTensor]]:
     """Parameters that are not trained, of which every rank has a part."""
     for name, shape in (models[0].get("frozen_param_shapes") or {}).items():
-        yield name, joined(name, shape, [model["frozen_param_fragments"][name] for model in models])
+        yield name, joined_tensor(name, shape, [model["frozen_param_fragments"][name] for model in models])
 
 
-def _check_experts(files: StepFolder, model: States) -> None:
+def _check_experts(files: StepFolder, model: StateDict) -> None:
     for layer, experts in enumerate(model.get("num_experts") or ()):
         missing = sorted(
             set(range(min(experts, MOST_RANKS))) - {number for of, number in files.experts if of == layer}

@@ -12,11 +12,11 @@ from zerokit import choices, console
 from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, adapter_names, is_adapted
 from zerokit.checkpoint.checksums import SUMS_FILE, checksums, read_checksums, write_checksums
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
-from zerokit.checkpoint.elements import CONVERTIBLE, ElementReader, converter
+from zerokit.checkpoint.element_reader import CONVERTIBLE, ElementReader, converter
 from zerokit.checkpoint.model_files import CONFIG, copy_files, find_file, model_files, read_config
-from zerokit.checkpoint.new_folder import check_output, check_space, new_folder
+from zerokit.checkpoint.output_folder import check_output, check_space, output_folder
 from zerokit.checkpoint.safetensors_file import write_safetensors
-from zerokit.checkpoint.soundness import Remarks, sound_blocks
+from zerokit.checkpoint.tensor_checks import TensorIssues, checked_blocks
 from zerokit.documents import is_folder, shown
 from zerokit.errors import CheckpointError, ZerokitError
 from zerokit.files import is_own_file, write_file
@@ -25,7 +25,7 @@ from zerokit.units import quantity
 
 if TYPE_CHECKING:
     from zerokit.checkpoint.deepspeed_folder import DeepSpeedCheckpoint
-    from zerokit.checkpoint.elements import Block
+    from zerokit.checkpoint.element_reader import Block
     from zerokit.checkpoint.tensors import NamedTensor
 
 SHARD_BYTES = 5 * 10**9
@@ -96,7 +96,7 @@ def export(
     if base is not None and not is_folder(base):
         raise CheckpointError("no such folder", where=shown(base), hint="Name the model that was trained")
     plan = _plan(checkpoint, dtype, base, needs_config=needs_config)
-    with new_folder(output) as staging:
+    with output_folder(output) as staging:
         sums = _begun(staging, plan)
         kept = len(sums)
         left = [name for file, names in plan.shards.items() if file not in sums for name in names]
@@ -228,14 +228,16 @@ def _begun(staging: Path, plan: _Plan) -> dict[str, str]:
 
 
 def _write_weights(staging: Path, plan: _Plan, sums: dict[str, str], *, verify: bool) -> None:
-    remarks = Remarks()
+    remarks = TensorIssues()
     with ElementReader() as reader, console.progress() as bar:
         task = bar.add_task("exporting", total=len(plan.shards), completed=len(sums), note="")
 
         def blocks(target: NamedTensor) -> Iterator[Block]:
             source = plan.sources[target.name]
             convert = converter(source.dtype, target.dtype)
-            read = sound_blocks(reader, plan.checkpoint, source, remarks) if verify else reader.blocks(source)
+            read = (
+                checked_blocks(reader, plan.checkpoint, source, remarks) if verify else reader.blocks(source)
+            )
             return map(convert, read)
 
         for file, names in plan.shards.items():

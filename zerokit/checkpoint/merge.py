@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from zerokit import console
-from zerokit.checkpoint.adapted import Low, Scaled, changed
+from zerokit.checkpoint.adapter_deltas import Ia3Scaling, LoraDelta, apply_delta
 from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, LEARNED_TOKENS, WITH_PEFT
 from zerokit.checkpoint.checksums import checksums, write_checksums
-from zerokit.checkpoint.elements import CONVERTIBLE, ElementReader, converter
+from zerokit.checkpoint.element_reader import CONVERTIBLE, ElementReader, converter
 from zerokit.checkpoint.model_files import CONFIG, copy_files, model_files, read_config
-from zerokit.checkpoint.new_folder import check_output, check_space, new_folder
+from zerokit.checkpoint.output_folder import check_output, check_space, output_folder
 from zerokit.checkpoint.safetensors_file import read_safetensors, write_safetensors
 from zerokit.checkpoint.source import (
     WEIGHTS_INDEX,
@@ -31,7 +31,7 @@ from zerokit.files import write_file
 from zerokit.staging import clear
 
 if TYPE_CHECKING:
-    from zerokit.checkpoint.elements import Block
+    from zerokit.checkpoint.element_reader import Block
     from zerokit.checkpoint.tensors import NamedTensor
 
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -79,7 +79,7 @@ class Merged:
 class _Plan:
     files: Mapping[Path, Mapping[str, NamedTensor]]
     """Of the model, their tensors by name."""
-    changed: Mapping[str, Low | Scaled]
+    changed: Mapping[str, LoraDelta | Ia3Scaling]
     replaced: Mapping[str, NamedTensor]
 
 
@@ -112,7 +112,7 @@ def merge(adapter: Path, output: Path, *, base: Path | None = None) -> Merged:
     copied = model_files(model, code="auto_map" in config)
     copied_from_adapter = model_files(adapter, code=False)
     check_space(output, needed)
-    with new_folder(output) as staging, ElementReader() as reader, console.progress() as bar:
+    with output_folder(output) as staging, ElementReader() as reader, console.progress() as bar:
         clear(staging)
         task = bar.add_task("merging", total=len(plan.files), note="")
         sums = {}
@@ -189,7 +189,7 @@ def _plan(adapter: Path, settings: Mapping[str, Any], model: Path, config: Mappi
         parts.setdefault(found["module"], {})[found["part"]] = tensor
         if found["embedding"]:
             embeddings.add(found["module"])
-    changes: dict[str, Low | Scaled] = {}
+    changes: dict[str, LoraDelta | Ia3Scaling] = {}
     for module, own in parts.items():
         name = _in_model(adapter, f"{module}.weight", weights)
         turned = module in embeddings or bool(settings.get("fan_in_fan_out"))
@@ -211,7 +211,7 @@ def _low(
     *,
     turned: bool,
     embedding: bool,
-) -> Low:
+) -> LoraDelta:
     lengths = parts.get("magnitude_vector")
     pair = [parts[name] for name in ("A", "B") if name in parts]
     if len(pair) != 2 or any(len(one.shape) != 2 for one in pair):
@@ -219,25 +219,25 @@ def _low(
     down, up = pair
     if lengths is not None and (embedding or lengths.numel != up.shape[0]):
         _refuse(adapter, f"has DoRA on '{module}'", "Merge it with peft: merge_and_unload()")
-    return Low(down, up, _scale(adapter, settings, module, down.shape[0]), turned, lengths)
+    return LoraDelta(down, up, _scale(adapter, settings, module, down.shape[0]), turned, lengths)
 
 
 def _scaled(
     by: NamedTensor, name: str, weights: Mapping[str, NamedTensor], *, turned: bool
-) -> Iterator[tuple[str, Scaled]]:
+) -> Iterator[tuple[str, Ia3Scaling]]:
     """Of outputs, (out, 1), with the bias; or of inputs, (1, in)."""
     of_outputs = len(by.shape) == 2 and by.shape[1] == 1
     shape = weights[name].shape
     length = shape[1 if turned == of_outputs else 0] if len(shape) == 2 else 0
-    yield name, Scaled(by, shape if by.numel == length else by.shape, by_row=turned != of_outputs)
+    yield name, Ia3Scaling(by, shape if by.numel == length else by.shape, by_row=turned != of_outputs)
     bias = f"{name.removesuffix('weight')}bias"
     if of_outputs and bias in weights:
-        yield bias, Scaled(by, (by.numel,), by_row=True)
+        yield bias, Ia3Scaling(by, (by.numel,), by_row=True)
 
 
 def _check_shapes(
     adapter: Path,
-    changes: Mapping[str, Low | Scaled],
+    changes: Mapping[str, LoraDelta | Ia3Scaling],
     replaced: Mapping[str, NamedTensor],
     weights: Mapping[str, NamedTensor],
     model: Path,
@@ -300,7 +300,7 @@ def _check_tied(
 def _blocks(reader: ElementReader, plan: _Plan, target: NamedTensor) -> Iterator[Block]:
     change, source = plan.changed.get(target.name), plan.replaced.get(target.name, target)
     if change is not None:
-        return changed(reader, change, source, target.dtype)
+        return apply_delta(reader, change, source, target.dtype)
     return map(converter(source.dtype, target.dtype), reader.blocks(source))
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from zerokit.checkpoint.archive import StoredTensor
-from zerokit.checkpoint.masters import masters_of_stage_1_and_2, masters_of_stage_3
-from zerokit.checkpoint.saved import shapes_of
+from zerokit.checkpoint.master_weights import master_weights_stage_1_2, master_weights_stage_3
+from zerokit.checkpoint.saved_states import shapes_of
+from zerokit.checkpoint.torch_file import StoredTensor
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from zerokit.checkpoint.saved import Saved
+    from zerokit.checkpoint.saved_states import SavedStates
     from zerokit.checkpoint.tensors import NamedTensor
 
     Tensors = Mapping[str, NamedTensor]
@@ -63,7 +63,7 @@ class _Kept:
     """Of each rank's part of a moment."""
 
 
-def read_groups(saved: Saved) -> list[Group]:
+def read_groups(saved: SavedStates) -> list[Group]:
     """The groups of a checkpoint of ZeRO.
 
     Raises:
@@ -76,28 +76,28 @@ def read_groups(saved: Saved) -> list[Group]:
     return [_of_stage_1_and_2(saved, *one) for one in enumerate(_kept_of_stage_1_and_2(saved))]
 
 
-def in_turns(names: Sequence[Any], num_ranks: int) -> list[Any]:
+def round_robin_order(names: Sequence[Any], num_ranks: int) -> list[Any]:
     """The order in which ranks take turns (stage_1_and_2.py, `_round_robin_reorder`)."""
     return [name for rank in range(num_ranks) for name in names[rank::num_ranks]]
 
 
-def zero_section(saved: Saved) -> Mapping[str, Any]:
+def zero_section(saved: SavedStates) -> Mapping[str, Any]:
     """The section ``zero_optimization`` of the run's ds_config."""
     return (saved.models[0].get("ds_config") or {}).get("zero_optimization") or {}
 
 
-def zero_settings(saved: Saved) -> ZeroSettings:
+def zero_settings(saved: SavedStates) -> ZeroSettings:
     """What DeepSpeed takes from it: an "auto" that nobody has filled is no value (config_utils.py)."""
     given = {key: value for key, value in zero_section(saved).items() if value != "auto"}
     return ZeroSettings.model_validate(given)
 
 
-def sub_groups(saved: Saved) -> list[list[int]]:
+def sub_groups(saved: SavedStates) -> list[list[int]]:
     """Of each group of stage 3, the numbers of its flat parts."""
     return [list(group["params"]) for group in saved.optimizers[0]["optimizer_state_dict"]["param_groups"]]
 
 
-def _kept_of_stage_1_and_2(saved: Saved) -> Iterator[_Kept]:
+def _kept_of_stage_1_and_2(saved: SavedStates) -> Iterator[_Kept]:
     states = saved.optimizers
     paddings = states[0].get("param_alignment_paddings")
     if not isinstance(states[0]["base_optimizer_state"], Mapping):
@@ -113,7 +113,7 @@ def _kept_of_stage_1_and_2(saved: Saved) -> Iterator[_Kept]:
         )
 
 
-def _kept_of_stage_3(saved: Saved) -> Iterator[_Kept]:
+def _kept_of_stage_3(saved: SavedStates) -> Iterator[_Kept]:
     states = saved.optimizers
     for number, shapes in enumerate(shapes_of(saved.models[0])):
         weights = [state["fp32_flat_groups"][number] for state in states]
@@ -121,7 +121,7 @@ def _kept_of_stage_3(saved: Saved) -> Iterator[_Kept]:
         yield _Kept(shapes, weights, [one.get(number, {}) for one in inner], weights[0].numel)
 
 
-def _of_stage_1_and_2(saved: Saved, number: int, kept: _Kept) -> Group:
+def _of_stage_1_and_2(saved: SavedStates, number: int, kept: _Kept) -> Group:
     first = saved.optimizers[0]
     paddings = first.get("param_alignment_paddings")
     common = {
@@ -131,24 +131,24 @@ def _of_stage_1_and_2(saved: Saved, number: int, kept: _Kept) -> Group:
 
     def put(parts: Sequence[StoredTensor]) -> Tensors:
         states = [{**common, "single_partition_of_fp32_groups": [part]} for part in parts]
-        found = list(masters_of_stage_1_and_2([kept.shapes], states))
+        found = list(master_weights_stage_1_2([kept.shapes], states))
         if zero_settings(saved).round_robin_gradients:
-            order = in_turns(range(len(found)), len(parts))
+            order = round_robin_order(range(len(found)), len(parts))
             found = [tensor for _, tensor in sorted(zip(order, found, strict=True), key=itemgetter(0))]
         return {tensor.name: tensor for tensor in found}
 
     return _group(saved, kept, put)
 
 
-def _of_stage_3(saved: Saved, kept: _Kept) -> Group:
+def _of_stage_3(saved: SavedStates, kept: _Kept) -> Group:
     def put(parts: Sequence[StoredTensor]) -> Tensors:
         states = [{"fp32_flat_groups": [part]} for part in parts]
-        return {tensor.name: tensor for tensor in masters_of_stage_3([kept.shapes], states)}
+        return {tensor.name: tensor for tensor in master_weights_stage_3([kept.shapes], states)}
 
     return _group(saved, kept, put)
 
 
-def _group(saved: Saved, kept: _Kept, put: Callable[[Sequence[StoredTensor]], Tensors]) -> Group:
+def _group(saved: SavedStates, kept: _Kept, put: Callable[[Sequence[StoredTensor]], Tensors]) -> Group:
     """Sort what the optimizer keeps into that of each element, of all ranks, and what it keeps once."""
     moments: dict[str, list[StoredTensor]] = {}
     others: dict[str, Any] = {}
@@ -177,7 +177,7 @@ def _merged(groups: Sequence[Group]) -> Group:
     )
 
 
-def _refuse(saved: Saved, problem: str) -> None:
+def _refuse(saved: SavedStates, problem: str) -> None:
     raise CheckpointError(
         problem, where=shown(saved.facts.folder), hint="Go on with as many ranks as saved it"
     )

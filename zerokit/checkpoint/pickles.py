@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from zerokit.checkpoint.archive import check_pickles_of
+from zerokit.checkpoint.torch_file import check_pickles_of
 from zerokit.documents import shown
 from zerokit.documents.pickle_limits import PickleLimitError
 from zerokit.errors import CheckpointError

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerokit.checkpoint.aside import UNFINISHED, remove_aside, set_aside
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.step_folder import (
     TRAINER_STATE,
     has_step_folder,
     named_as_latest,
     number_of,
-    numbered,
+    numbered_folders,
 )
+from zerokit.checkpoint.unfinished import UNFINISHED, move_to_unfinished, remove_unfinished
 from zerokit.documents import is_folder, read_bytes, shown
 from zerokit.errors import CheckpointError
 from zerokit.staging import is_staging
@@ -53,7 +53,7 @@ def plan_pruning(run: Path, keep: int) -> Pruning:
     """
     if not is_folder(run):
         raise CheckpointError("no such folder", where=shown(run), hint="Name the folder of a run")
-    folders = [folder for folder in numbered(run) if not folder.is_symlink()]
+    folders = [folder for folder in numbered_folders(run) if not folder.is_symlink()]
     complete = [folder for folder in folders if _is_complete(folder)]
     if not complete:
         raise CheckpointError(
@@ -111,7 +111,7 @@ def remove(folder: Path) -> None:
         CheckpointError: it cannot be removed.
     """
     try:
-        remove_aside(folder if folder.parent.name == UNFINISHED else set_aside(folder))
+        remove_unfinished(folder if folder.parent.name == UNFINISHED else move_to_unfinished(folder))
     except OSError as error:
         raise CheckpointError(
             f"cannot be removed: {error.strerror or error}", where=shown(folder), hint="Check its permissions"

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from zerokit import console
-from zerokit.checkpoint.archive import Size, StoredTensor, record
-from zerokit.checkpoint.archive_writer import Assembled, pickled, write_archive
 from zerokit.checkpoint.checksums import (
     SUMS_FILE,
     checksums,
@@ -28,13 +26,15 @@ from zerokit.checkpoint.checksums import (
     record_num_files,
     write_checksums,
 )
-from zerokit.checkpoint.elements import ElementReader
-from zerokit.checkpoint.new_folder import check_output, check_space, new_folder
+from zerokit.checkpoint.element_reader import ElementReader
 from zerokit.checkpoint.optimizer_groups import read_groups, zero_section, zero_settings
-from zerokit.checkpoint.partitions import DividedParameters, FlatGroups
-from zerokit.checkpoint.saved import Saved, as_deepspeed_saves, read_saved, shapes_of
+from zerokit.checkpoint.optimizer_partitions import Stage1And2Partitions, Stage3Partitions
+from zerokit.checkpoint.output_folder import check_output, check_space, output_folder
+from zerokit.checkpoint.saved_states import SavedStates, explain_format_errors, read_states, shapes_of
 from zerokit.checkpoint.step_folder import LATEST, is_of_checkpoint, names_in
-from zerokit.checkpoint.tensors import NamedTensor, joined, whole
+from zerokit.checkpoint.tensors import NamedTensor, joined_tensor, whole_tensor
+from zerokit.checkpoint.torch_file import Size, StoredTensor, record
+from zerokit.checkpoint.torch_file_writer import NewTensor, make_pickle, write_archive
 from zerokit.checkpoint.verify import verify as verify_all
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
@@ -63,12 +63,12 @@ class Resharded:
 class _Plan:
     """Of a rank of those that divide the model: mostly, there is one."""
 
-    saved: Saved
+    saved: SavedStates
     stage: int
     num_ranks: int
     """That divide its optimizer."""
-    flat: FlatGroups | None
-    divided: DividedParameters | None
+    flat: Stage1And2Partitions | None
+    divided: Stage3Partitions | None
 
     @property
     def num_models(self) -> int:
@@ -82,7 +82,10 @@ class _Plan:
     def nbytes(self) -> int:
         """Of all its files."""
         _, model = next(self.models())  # those of all ranks are as large
-        sizes = pickled(model).nbytes * self.num_models, pickled(self.optimizer(0)[1]).nbytes * self.num_ranks
+        sizes = (
+            make_pickle(model).nbytes * self.num_models,
+            make_pickle(self.optimizer(0)[1]).nbytes * self.num_ranks,
+        )
         return sum(sizes)
 
     def files(self) -> Iterator[tuple[str, Any]]:
@@ -136,7 +139,7 @@ def reshard(
         ZerokitError: the checkpoint is none, damaged, or of a kind that cannot be divided anew; the folder
             cannot be written, or there is no room for it.
     """
-    parts = read_saved(path)
+    parts = read_states(path)
     check_output(output)
     step = parts[0].files.folder
     for saved in parts:
@@ -149,7 +152,7 @@ def reshard(
         )
     if verify and (problem := verify_all(step).checksum_problem) is not None:
         raise problem
-    with as_deepspeed_saves(step):
+    with explain_format_errors(step):
         plans = [_plan(saved, num_ranks // len(parts), stage or saved.facts.stage) for saved in parts]
         needed = sum(plan.nbytes for plan in plans)
     others = dict(_others(step, num_ranks))
@@ -157,7 +160,7 @@ def reshard(
     needed += sum(file.stat().st_size for file in others.values())
     check_space(output, needed)
     console.note(f"{shown(output)} takes {format_bytes(needed)}")
-    with new_folder(output) as staging, as_deepspeed_saves(step):
+    with output_folder(output) as staging, explain_format_errors(step):
         clear(staging)
         _write(staging, plans, others, sums=sums)
         files = files_of(staging)
@@ -177,7 +180,7 @@ def _write(staging: Path, plans: Sequence[_Plan], others: Mapping[str, Path], *,
         total = sum(plan.num_models + plan.num_ranks for plan in plans)
         task = bar.add_task("resharding", total=total, note="")
         for name, content in itertools.chain.from_iterable(plan.files() for plan in plans):
-            write_archive(staging / step.name / name, pickled(content), reader)
+            write_archive(staging / step.name / name, make_pickle(content), reader)
             bar.advance(task)
     for name, file in others.items():
         (staging / name).parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +191,7 @@ def _write(staging: Path, plans: Sequence[_Plan], others: Mapping[str, Path], *,
         write_checksums(staging, written | record_num_files(staging, len(written)))
 
 
-def _check_kind(saved: Saved, stage: int | None) -> None:
+def _check_kind(saved: SavedStates, stage: int | None) -> None:
     facts = saved.facts
     if facts.universal:
         _refuse(
@@ -205,16 +208,16 @@ def _check_kind(saved: Saved, stage: int | None) -> None:
         _refuse(saved, "has no states of an optimizer", "Load its weights: 'zerokit checkpoint export'")
 
 
-def _refuse(saved: Saved, problem: str, hint: str) -> NoReturn:
+def _refuse(saved: SavedStates, problem: str, hint: str) -> NoReturn:
     raise CheckpointError(problem, where=shown(saved.facts.folder), hint=hint)
 
 
-def _plan(saved: Saved, num_ranks: int, stage: int) -> _Plan:
+def _plan(saved: SavedStates, num_ranks: int, stage: int) -> _Plan:
     groups = read_groups(saved)
     settings = zero_settings(saved)
     size = settings.sub_group_size
     if saved.facts.stage == 3:
-        was = DividedParameters(groups, saved.facts.num_ranks, size)
+        was = Stage3Partitions(groups, saved.facts.num_ranks, size)
         if [list(one) for one in was.shapes] != [list(one) for one in shapes_of(saved.models[0])]:
             _refuse(
                 saved,
@@ -222,10 +225,10 @@ def _plan(saved: Saved, num_ranks: int, stage: int) -> _Plan:
                 "Go on with as many ranks as saved it",
             )
     if stage == 3:
-        return _Plan(saved, stage, num_ranks, None, DividedParameters(groups, num_ranks, size))
+        return _Plan(saved, stage, num_ranks, None, Stage3Partitions(groups, num_ranks, size))
     paddings = saved.optimizers[0].get("param_alignment_paddings") or ()
     aligned = settings.parameter_alignment or any(any(group) for group in paddings)
-    flat = FlatGroups(
+    flat = Stage1And2Partitions(
         groups,
         num_ranks,
         round_robin=settings.round_robin_gradients,
@@ -299,7 +302,7 @@ def _common(plan: _Plan, model: Mapping[str, Any]) -> dict[str, Any]:
     return made if plan.saved.files.pipeline_stages is None else {**made, "module": None}
 
 
-def _whole_model(plan: _Plan, flat: FlatGroups) -> dict[str, Any]:
+def _whole_model(plan: _Plan, flat: Stage1And2Partitions) -> dict[str, Any]:
     saved = plan.saved
     first = saved.models[0]
     made = {**_common(plan, first), "param_shapes": flat.shapes}
@@ -307,7 +310,7 @@ def _whole_model(plan: _Plan, flat: FlatGroups) -> dict[str, Any]:
         return made
     trained = {name: tensor for group in flat.groups for name, tensor in group.weights.items()}
     frozen = {
-        name: joined(name, shape, [model["frozen_param_fragments"][name] for model in saved.models])
+        name: joined_tensor(name, shape, [model["frozen_param_fragments"][name] for model in saved.models])
         for name, shape in (first.get("frozen_param_shapes") or {}).items()
     }
     tied = first.get("shared_params") or {}
@@ -317,7 +320,7 @@ def _whole_model(plan: _Plan, flat: FlatGroups) -> dict[str, Any]:
         if tied.get(name) in found:
             found[name] = found[tied[name]]
         elif isinstance(placeholder, StoredTensor) and tensor is not None:
-            found[name] = Assembled(placeholder.dtype, tensor.shape, (tensor,))
+            found[name] = NewTensor(placeholder.dtype, tensor.shape, (tensor,))
         else:
             found[name] = placeholder
     made["module"] = found
@@ -327,14 +330,14 @@ def _whole_model(plan: _Plan, flat: FlatGroups) -> dict[str, Any]:
 
 
 def _divided_model(
-    plan: _Plan, divided: DividedParameters, model: Mapping[str, Any], rank: int
+    plan: _Plan, divided: Stage3Partitions, model: Mapping[str, Any], rank: int
 ) -> dict[str, Any]:
     saved = plan.saved
     first = saved.models[0]
     made = {**_common(plan, model), "param_shapes": divided.shapes}
     if saved.facts.stage == 3:
         frozen = {
-            name: joined(name, shape, [one["frozen_param_fragments"][name] for one in saved.models])
+            name: joined_tensor(name, shape, [one["frozen_param_fragments"][name] for one in saved.models])
             for name, shape in (first.get("frozen_param_shapes") or {}).items()
         }
     else:
@@ -346,7 +349,7 @@ def _divided_model(
         made["module"] = OrderedDict(
             (
                 name,
-                Assembled(one.dtype, (0,)) if isinstance(one, StoredTensor) and name not in buffers else one,
+                NewTensor(one.dtype, (0,)) if isinstance(one, StoredTensor) and name not in buffers else one,
             )
             for name, one in model["module"].items()
         )
@@ -355,14 +358,14 @@ def _divided_model(
     return {**made, "frozen_param_fragments": parts or made.get("frozen_param_fragments")}
 
 
-def _not_trained(saved: Saved, divided: DividedParameters) -> Iterator[tuple[str, NamedTensor]]:
+def _not_trained(saved: SavedStates, divided: Stage3Partitions) -> Iterator[tuple[str, NamedTensor]]:
     """The parameters of stages 1 and 2 that the optimizer does not have."""
     first = saved.models[0]
     others = {name for _, names in divided.flats for name in names}
     others |= {*(first.get("buffer_names") or ()), *(first.get("shared_params") or ())}
     for name, tensor in first["module"].items():
         if isinstance(tensor, StoredTensor) and name not in others:
-            yield name, whole(name, tensor)
+            yield name, whole_tensor(name, tensor)
 
 
 def _others(step: Path, num_ranks: int) -> Iterator[tuple[str, Path]]:

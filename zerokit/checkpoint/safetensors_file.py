@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from zerokit.checkpoint.archive import Storage
 from zerokit.checkpoint.tensors import NamedTensor, Piece
+from zerokit.checkpoint.torch_file import Storage
 from zerokit.documents import shown, unreadable_reason
 from zerokit.errors import CheckpointError
 from zerokit.files import new_file
 
 if TYPE_CHECKING:
-    from zerokit.checkpoint.elements import Block
+    from zerokit.checkpoint.element_reader import Block
 
 TYPES = {
     "float64": "F64",

@@ -123,7 +123,7 @@ def _find_step_folder(path: Path) -> Path:
         if name.isprintable() and name:
             problem = f"says that the checkpoint is '{name}', which is not there"
         raise CheckpointError(problem, where=shown(path / latest), hint=AGAIN)
-    for folder in [*reversed(numbered(path)), path / _OF_ACCELERATE]:
+    for folder in [*reversed(numbered_folders(path)), path / _OF_ACCELERATE]:
         if folder.is_dir():
             return _find_step_folder(folder)
     weights = next((name for name in _WHOLE_WEIGHTS if (path / name).is_file()), None)
@@ -179,7 +179,7 @@ def is_of_checkpoint(step: Path) -> bool:
     return step.name == _OF_ACCELERATE or is_numbered(above.name) or (above / TRAINER_STATE).is_file()
 
 
-def numbered(path: Path) -> list[Path]:
+def numbered_folders(path: Path) -> list[Path]:
     """The folders of `path` that are named by a step, in order.
 
     Raises:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zerokit.checkpoint.adapter_names import is_adapted
 from zerokit.checkpoint.deepspeed_folder import DeepSpeedCheckpoint, read_checkpoint
-from zerokit.checkpoint.saved import Facts, read_facts
+from zerokit.checkpoint.saved_states import CheckpointInfo, read_info
 from zerokit.errors import CheckpointError
 
 
@@ -15,7 +15,7 @@ from zerokit.errors import CheckpointError
 class Summary:
     """What is known of a checkpoint."""
 
-    facts: Facts
+    facts: CheckpointInfo
     nbytes: int
     """Of its files."""
     checkpoint: DeepSpeedCheckpoint | None
@@ -40,10 +40,10 @@ def summarize(path: Path) -> Summary:
     try:
         checkpoint = read_checkpoint(path)
     except CheckpointError as problem:
-        facts = read_facts(path)
+        facts = read_info(path)
         return Summary(facts, _nbytes(facts), None, problem)
     return Summary(checkpoint.facts, _nbytes(checkpoint.facts), checkpoint, None)
 
 
-def _nbytes(facts: Facts) -> int:
+def _nbytes(facts: CheckpointInfo) -> int:
     return sum(file.stat().st_size for file in facts.folder.rglob("*") if file.is_file())

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from zerokit.checkpoint.archive import ITEMSIZES, Sized, Storage, StoredTensor
 from zerokit.checkpoint.step_folder import AGAIN
+from zerokit.checkpoint.torch_file import ITEMSIZES, Storage, StoredTensor, TensorSize
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 
@@ -27,7 +27,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class NamedTensor(Sized):
+class NamedTensor(TensorSize):
     """A tensor, its elements in order."""
 
     name: str
@@ -64,7 +64,7 @@ class _Row:
             begin, number = last, bisect_right(self._ends, last)
 
 
-def whole(name: str, tensor: StoredTensor) -> NamedTensor:
+def whole_tensor(name: str, tensor: StoredTensor) -> NamedTensor:
     """A tensor that one file has all of.
 
     Raises:
@@ -77,16 +77,16 @@ def whole(name: str, tensor: StoredTensor) -> NamedTensor:
     )
 
 
-def joined(name: str, shape: Sequence[int], parts: Sequence[StoredTensor]) -> NamedTensor:
+def joined_tensor(name: str, shape: Sequence[int], parts: Sequence[StoredTensor]) -> NamedTensor:
     """A tensor of what ranks have of it, the last of them padded.
 
     Raises:
         CheckpointError: they have too little.
     """
-    return Flat(parts).tensor(name, shape, 0)
+    return FlatTensors(parts).tensor(name, shape, 0)
 
 
-class Flat:
+class FlatTensors:
     """Flat tensors one after the other, in which parameters lie one after the other."""
 
     def __init__(self, parts: Sequence[StoredTensor]) -> None:

@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerokit.checkpoint.archive import read_archive
 from zerokit.checkpoint.checksums import SUMS_FILE, check_checksums, complete_checksums, has_checksums
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
-from zerokit.checkpoint.elements import ElementReader
+from zerokit.checkpoint.element_reader import ElementReader
 from zerokit.checkpoint.safetensors_file import read_safetensors
-from zerokit.checkpoint.soundness import Remarks, sound_blocks
 from zerokit.checkpoint.step_folder import is_of_checkpoint, names_in
+from zerokit.checkpoint.tensor_checks import TensorIssues, checked_blocks
+from zerokit.checkpoint.torch_file import read_archive
 from zerokit.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from zerokit.checkpoint.saved import Facts
+    from zerokit.checkpoint.saved_states import CheckpointInfo
 
 
 @dataclass(frozen=True)
 class Verified:
     """What was looked at, and nothing was wrong with."""
 
-    facts: Facts
+    facts: CheckpointInfo
     num_files: int
     nbytes: int
     hashes: bool
@@ -35,7 +35,7 @@ class Verified:
     """Of those that were looked at: nothing tells whether their tensors are as they were saved."""
     not_read: Sequence[Path]
     """Of the checkpoint's files: neither read nor compared with checksums."""
-    remarks: Remarks
+    remarks: TensorIssues
 
 
 def verify(path: Path) -> Verified:
@@ -73,12 +73,12 @@ def verify(path: Path) -> Verified:
         else:
             check_checksums(hashed, sums)
             compared = {hashed / name for name in (*sums, SUMS_FILE)}
-    remarks = Remarks()
+    remarks = TensorIssues()
     with ElementReader() as reader:
         for storage in storages:
             reader.check(storage)
         for tensor in checkpoint.tensors().values():
-            for _ in sound_blocks(reader, checkpoint, tensor, remarks):
+            for _ in checked_blocks(reader, checkpoint, tensor, remarks):
                 pass
         reader.finish()
     without = safetensors | {storage.file for storage in storages if storage.crc is None}

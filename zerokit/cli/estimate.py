@@ -69,7 +69,7 @@ def estimate(
     Sizes may be lists, such as --zero-stage 0,1,2,3: then zerokit prints one line per combination.
     """
     from zerokit.estimation import Question
-    from zerokit.estimation.ask import as_model
+    from zerokit.estimation.api import as_model
     from zerokit.hardware.cluster import Cluster
 
     as_json = json_on_stdout(output, output_format)
@@ -129,7 +129,7 @@ def _answer(
     output: Path | None,
 ) -> None:
     from zerokit.estimation import Runs, find_limits, sweep, verdict
-    from zerokit.estimation.data import as_data, sweep_data
+    from zerokit.estimation.as_json import as_data, sweep_data
     from zerokit.reporting.verdicts import exit_code
 
     if axes.varied and (find or explain):

@@ -91,6 +91,6 @@ def _stages(given: Mapping[str, Any]) -> str:
 
 def _positions(model: str) -> int | None:
     """The longest sequence of a model, where it says one."""
-    from zerokit.estimation.ask import as_model
+    from zerokit.estimation.api import as_model
 
     return getattr(as_model(model), "max_position_embeddings", None)

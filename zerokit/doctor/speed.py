@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from zerokit.distributed.ranks import free_port
 from zerokit.doctor.hosts import on_host
-from zerokit.doctor.look import Look, ok, unseen
+from zerokit.doctor.result import CheckResult, not_checked, ok
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
@@ -94,7 +94,7 @@ class Measured(NamedTuple):
     """As torch calls it; empty on the CPU."""
 
 
-def speed(machines: Mapping[str, int] | None, num_gpus: int, port: int) -> Iterator[Look]:
+def speed(machines: Mapping[str, int] | None, num_gpus: int, port: int) -> Iterator[CheckResult]:
     """Start a rank for each GPU, have each measure, and judge what they say.
 
     Args:
@@ -108,7 +108,7 @@ def speed(machines: Mapping[str, int] | None, num_gpus: int, port: int) -> Itera
         for local in range(count)
     ]
     if len(ranks) == 1:
-        yield unseen("all-reduce", "there is one rank alone")
+        yield not_checked("all-reduce", "there is one rank alone")
         return
     first = ranks[0][0] or "127.0.0.1"
     address = f"tcp://{first}:{free_port() if machines is None else port}"
@@ -122,18 +122,18 @@ def speed(machines: Mapping[str, int] | None, num_gpus: int, port: int) -> Itera
     if failed:
         # A rank that is missing has the others wait for it in vain.
         rank, said = next((one for one in failed if not _WAITED.search(one[1])), failed[0])
-        mend = "Mend this rank: the others waited for it"
+        fix = "Fix this rank: the others waited for it"
         if _WAITED.search(said):
-            mend = (
+            fix = (
                 f"See that {first} is what all machines call the first, and that no firewall closes its port"
             )
-            mend += f" {port}" if machines else ""
-        yield Look("all-reduce", "error", f"{_called(rank, ranks)}: {said}", mend)
+            fix += f" {port}" if machines else ""
+        yield CheckResult("all-reduce", "error", f"{_called(rank, ranks)}: {said}", fix)
         return
     yield from judge([said for said in answers if isinstance(said, Measured)], ranks)
 
 
-def judge(measured: Sequence[Measured], ranks: Sequence[tuple[str, int]]) -> Iterator[Look]:
+def judge(measured: Sequence[Measured], ranks: Sequence[tuple[str, int]]) -> Iterator[CheckResult]:
     """What the figures of all ranks mean.
 
     Args:
@@ -149,27 +149,25 @@ def judge(measured: Sequence[Measured], ranks: Sequence[tuple[str, int]]) -> Ite
         if own > slow * others
     ]
     for rank, times in late:
-        says = f"{_called(rank, ranks)} takes {times:.1f} times as long as the others for a matrix product"
-        mend = "See its clocks, heat and power cap: nvidia-smi -q -d PERFORMANCE; and what else runs there"
-        yield Look("ranks", "warning", says, mend)
+        message = f"{_called(rank, ranks)} takes {times:.1f} times as long as the others for a matrix product"
+        fix = "See its clocks, heat and power cap: nvidia-smi -q -d PERFORMANCE; and what else runs there"
+        yield CheckResult("ranks", "warning", message, fix)
     if not late:
         yield ok("ranks", f"{quantity(len(ranks), 'rank')} multiply matrices alike")
     # The slowest tells how long all take.
     seconds, num_bytes = max(one.together for one in measured), measured[0].num_bytes
     bus = 2 * (len(ranks) - 1) / len(ranks) * num_bytes / seconds
-    says = f"{bus / 1e9:.3g} GB/s on the bus of {quantity(len(ranks), 'rank')}"
+    message = f"{bus / 1e9:.3g} GB/s on the bus of {quantity(len(ranks), 'rank')}"
     expected = _expected_seconds(measured, ranks)
     if expected is None:
-        yield ok("all-reduce", f"{says}; what the hardware should give is not known")
+        yield ok("all-reduce", f"{message}; what the hardware should give is not known")
         return
-    says += f", and {bus * seconds / expected / 1e9:.3g} are to be expected"
+    message += f", and {bus * seconds / expected / 1e9:.3g} are to be expected"
     if seconds > _SLOW_ALL_REDUCE * expected:
-        mend = (
-            "NCCL_DEBUG=INFO says which links it takes, nvidia-smi topo -m which there are; see NCCL_IB_HCA"
-        )
-        yield Look("all-reduce", "warning", says, mend)
+        fix = "NCCL_DEBUG=INFO says which links it takes, nvidia-smi topo -m which there are; see NCCL_IB_HCA"
+        yield CheckResult("all-reduce", "warning", message, fix)
     else:
-        yield ok("all-reduce", says)
+        yield ok("all-reduce", message)
 
 
 def _expected_seconds(measured: Sequence[Measured], ranks: Sequence[tuple[str, int]]) -> float | None:

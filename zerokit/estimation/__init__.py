@@ -4,7 +4,7 @@ The arithmetic is that of :mod:`zerokit.memory`; here is what goes in and how it
 package is light: neither torch nor transformers nor deepspeed.
 """
 
-from zerokit.estimation.ask import estimate
+from zerokit.estimation.api import estimate
 from zerokit.estimation.fit import Fit, Limits, find_limits, verdict
 from zerokit.estimation.request import Question, Runs
 from zerokit.estimation.sweep import Axes, sweep

@@ -12,14 +12,14 @@ from zerokit.errors import ZerokitError
 class Meaning(NamedTuple):
     """What a code says by itself."""
 
-    says: str
-    mend: str
+    message: str
+    fix: str
     in_log: bool = False
     """Whether what a log says beside it is worth more."""
 
 
 _CODES = {
-    0: Meaning("the run ended well", "Nothing is to be mended"),
+    0: Meaning("the run ended well", "There is nothing to fix"),
     1: Meaning(
         "Python ended with an exception, or zerokit with the answer 'no'",
         "Read the first traceback of the log",
@@ -42,8 +42,8 @@ _CODES = {
 
 _SIGNALS = {
     "SIGHUP": Meaning("its terminal or ssh connection closed", "Start it in tmux, or with nohup or sbatch"),
-    "SIGINT": Meaning("somebody pressed Ctrl-C", "Nothing is to be mended"),
-    "SIGQUIT": Meaning("somebody pressed Ctrl-\\", "Nothing is to be mended"),
+    "SIGINT": Meaning("somebody pressed Ctrl-C", "There is nothing to fix"),
+    "SIGQUIT": Meaning("somebody pressed Ctrl-\\", "There is nothing to fix"),
     "SIGILL": Meaning(
         "a compiled extension has instructions that this CPU lacks",
         "Remove the folder of extensions (TORCH_EXTENSIONS_DIR, else ~/.cache/torch_extensions and "
@@ -123,6 +123,6 @@ def meaning(code: int) -> Meaning:
     name = signal_of(code)
     if name is not None:
         found = _SIGNALS.get(name, Meaning("ended by that signal", "Read what stands above in the log"))
-        return found._replace(says=f"exit code {code} ({name}): {found.says}")
+        return found._replace(message=f"exit code {code} ({name}): {found.message}")
     found = _CODES.get(code, Meaning("the program's own code", "Read what stands above in the log"))
-    return found._replace(says=f"exit code {code}: {found.says}")
+    return found._replace(message=f"exit code {code}: {found.message}")

@@ -23,9 +23,9 @@ from zerokit.exits.causes.entry import (
 )
 from zerokit.exits.codes import meaning, parse_code, signal_of
 from zerokit.exits.gpu_memory import Settings
-from zerokit.exits.killed import killed
-from zerokit.exits.lines import is_below_frame, is_quoted
+from zerokit.exits.killed_rank import killed_ranks
 from zerokit.exits.log import Log
+from zerokit.exits.log_lines import is_below_frame, is_quoted
 from zerokit.exits.progress import PROGRESS, attempt, lines_of_progress, most_late, world_size
 from zerokit.units import quantity
 from zerokit.whose_code import is_installed
@@ -98,9 +98,9 @@ class Explanation:
     cause: str
     """A stable id: an entry of :data:`zerokit.exits.causes.CAUSES`, ``exception``, ``ended-well``, or
     ``unknown``."""
-    says: str
+    message: str
     """In one line, without a full stop."""
-    mend: str | None = None
+    fix: str | None = None
     line: int | None = None
     """Of the log, from 1."""
     text: str | None = None
@@ -117,17 +117,17 @@ class _Event:
     weight: Weight
     offset: int
     cause: str
-    says: str
-    mend: str
+    message: str
+    fix: str
     is_in_log: bool = False
     """Whether another line says why, of an exit code."""
 
 
 def explain_code(code: int) -> Explanation:
     """What an exit code says by itself."""
-    says, mend, in_log = meaning(code)
-    mend += ": zerokit explain-exit LOG" if in_log else ""
-    return Explanation(signal_of(code) or EXIT_CODE, says, mend)
+    message, fix, in_log = meaning(code)
+    fix += ": zerokit explain-exit LOG" if in_log else ""
+    return Explanation(signal_of(code) or EXIT_CODE, message, fix)
 
 
 def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
@@ -158,17 +158,17 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     begin, end = log.bounds(first.offset)
     rank = _RANK.search(text, begin, end)
     named = rank is not None and first.cause not in (NCCL_TIMEOUT, GLOO_TIMEOUT, ZEROKIT)
-    says = f"rank {rank[1]}: {first.says}" if rank is not None and named else first.says
+    message = f"rank {rank[1]}: {first.message}" if rank is not None and named else first.message
     # Of all that tell of host memory, only what ended a run from outside has killed a process.
-    is_killed = (first.weight is Weight.ENDED and first.cause == _HOST_MEMORY) or "(SIGKILL)" in first.says
-    if is_killed and (who := killed(log, *attempt(log, first.offset))):
-        says = f"{first.says}: it was {who}"
-    mend = first.mend
-    if first.is_in_log and "(SIGTERM)" in first.says:
-        mend = _WHO_ASKED
+    is_killed = (first.weight is Weight.ENDED and first.cause == _HOST_MEMORY) or "(SIGKILL)" in first.message
+    if is_killed and (who := killed_ranks(log, *attempt(log, first.offset))):
+        message = f"{first.message}: it was {who}"
+    fix = first.fix
+    if first.is_in_log and "(SIGTERM)" in first.message:
+        fix = _WHO_ASKED
     elif first.is_in_log and all(event.cause == EXIT_CODE for event in events):
-        mend = _NOT_HERE
-    stands = _stands(log) if any(f"({name})" in first.says for name in _FROM_OUTSIDE) else ""
+        fix = _NOT_HERE
+    stands = _stands(log) if any(f"({name})" in first.message for name in _FROM_OUTSIDE) else ""
     also = (
         *(_told_beside(first, left, log) if first.cause == ZEROKIT else ()),
         *_also(events, first.cause, log, settings),
@@ -176,8 +176,8 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     )
     return Explanation(
         first.cause,
-        _short(says),
-        mend + stands or None,
+        _short(message),
+        fix + stands or None,
         line,
         _short(text[begin : min(end, begin + 4 * _WIDEST)].strip()),
         tuple(_short(one) for one in also),
@@ -243,20 +243,20 @@ def _known(log: Log) -> Iterator[_Event]:
             if is_quoted(log, last, log.text[last : min(last_end, last + _WIDEST)]):
                 continue
             groups = {"what": match[0], **match.groupdict(default="")}
-            weight, mend = _weight_of(cause.weight, log, match), cause.mend
-            says, is_in_log = cause.says.format(**groups), False
+            weight, fix = _weight_of(cause.weight, log, match), cause.fix
+            message, is_in_log = cause.message.format(**groups), False
             if cause.name == EXIT_CODE:
-                word = groups.get("code", says)
+                word = groups.get("code", message)
                 code = parse_code(word) if not word.lstrip("-").isdigit() or -64 <= int(word) <= 255 else None
                 if not code:  # it ended well
                     continue
-                says, mend, is_in_log = meaning(code)
+                message, fix, is_in_log = meaning(code)
                 weight = Weight.KILLED if _kills(code, log) else Weight.LEFT if _is_chosen(code) else weight
             elif cause.name == NCCL_TIMEOUT:
-                says, mend = nccl.explain(nccl.waiting(log.text), world_size(log))
+                message, fix = nccl.explain(nccl.waiting(log.text), world_size(log))
             elif cause.name == GLOO_TIMEOUT and "who" not in groups:
-                says, mend = waited or (says, mend)
-            yield _Event(weight, match.start(), cause.name, says, mend, is_in_log)
+                message, fix = waited or (message, fix)
+            yield _Event(weight, match.start(), cause.name, message, fix, is_in_log)
             if cause.name == NCCL_TIMEOUT:  # the first tells of all
                 break
 
@@ -269,10 +269,10 @@ def _in_full(event: _Event, log: Log, settings: Settings | None) -> _Event:
     above = tracebacks.frames_above(log, begin, log.text[begin : min(end, begin + 4 * _WIDEST)])
     if event.cause == GPU_TAKEN:
         pinned = gpu_memory.explain_pinning(above)
-        return replace(event, cause="pinned-memory", says=pinned[0], mend=pinned[1]) if pinned else event
+        return replace(event, cause="pinned-memory", message=pinned[0], fix=pinned[1]) if pinned else event
     line = log.text[event.offset : min(end, event.offset + 4 * _WIDEST)]
-    says, mend = gpu_memory.explain(line, above, settings)
-    return replace(event, says=says, mend=mend)
+    message, fix = gpu_memory.explain(line, above, settings)
+    return replace(event, message=message, fix=fix)
 
 
 def _kills(code: int, log: Log) -> bool:
@@ -298,19 +298,19 @@ def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
         is_less = raised.is_survived or raised.kind == "CalledProcessError"
         weight = Weight.GENERAL if raised.is_bare else Weight.EXCEPTION
         weight = Weight.MENTIONED if is_less else weight
-        says = f"{raised.kind}: {raised.text}" if raised.text else raised.kind
-        mend = f"Look at {visible(raised.frame)}" if raised.frame else "Read the traceback"
-        mend += f"; it was raised in {visible(raised.library)}" if raised.library else ""
+        message = f"{raised.kind}: {raised.text}" if raised.text else raised.kind
+        fix = f"Look at {visible(raised.frame)}" if raised.frame else "Read the traceback"
+        fix += f"; it was raised in {visible(raised.library)}" if raised.library else ""
         if _OF_VERSIONS.match(raised.text) and (raised.library or is_installed(raised.text)):
-            mend += ", which may not suit the version of what it calls: see 'pip check'"
-        yield _Event(weight, raised.offset, "exception", says, mend)
+            fix += ", which may not suit the version of what it calls: see 'pip check'"
+        yield _Event(weight, raised.offset, "exception", message, fix)
 
 
 def _told_beside(first: _Event, events: list[_Event], log: Log) -> Iterator[str]:
     """What else zerokit itself said, which tells all mistakes that it finds at once, a line each."""
-    own = {event.says: event.offset for event in reversed(events) if event.cause == ZEROKIT}
-    others = sorted((offset, says) for says, offset in own.items() if says != first.says)
-    yield from (f"line {log.line_at(offset)}: {says}" for offset, says in others[:_MOST_MISTAKES])
+    own = {event.message: event.offset for event in reversed(events) if event.cause == ZEROKIT}
+    others = sorted((offset, message) for message, offset in own.items() if message != first.message)
+    yield from (f"line {log.line_at(offset)}: {message}" for offset, message in others[:_MOST_MISTAKES])
     if len(others) > _MOST_MISTAKES:
         yield f"{len(others) - _MOST_MISTAKES:,} more lines of zerokit's own"
 
@@ -322,7 +322,7 @@ def _also(events: list[_Event], told: str | None, log: Log, settings: Settings |
         if event.cause not in seen and event.weight not in (Weight.EXIT, Weight.LEFT):
             seen.add(event.cause)
             if len(seen) <= 2 + _MOST_OTHERS:
-                yield f"line {log.line_at(event.offset)}: {_in_full(event, log, settings).says}"
+                yield f"line {log.line_at(event.offset)}: {_in_full(event, log, settings).message}"
 
 
 def _end(log: Log) -> int:
@@ -346,14 +346,14 @@ def _silent(log: Log, also: tuple[str, ...]) -> Explanation:
     end = _end(log)
     exited = _EXITED.search(log.text, end)
     left = len(_STARTED.findall(log.text)) - len(_EXITED.findall(log.text))
-    says = "the log does not say why the run ended" + ("" if also else ", nor that it failed")
+    message = "the log does not say why the run ended" + ("" if also else ", nor that it failed")
     if exited and left > 0:
-        says += f"; of {quantity(left, 'rank')} it does not say that the end was reached"
+        message += f"; of {quantity(left, 'rank')} it does not say that the end was reached"
     elif _TRAINED.search(log.text, end):
-        says += "; training came to its end, and what was to be saved after it may be missing"
+        message += "; training came to its end, and what was to be saved after it may be missing"
     return Explanation(
         "unknown",
-        says,
+        message,
         "If it stops without a word before its end, it was ended from outside: give the exit code, and see "
         "'dmesg -T', 'sacct -j JOB' or 'kubectl describe pod POD'" + _stands(log),
         log.line_at(len(log.text.rstrip()) - 1),

@@ -93,24 +93,24 @@ def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str]
         told.append(f"{listed(those)}{at}")
     if len(places) > MOST_RANKS:
         told.append(f"others at {len(places) - MOST_RANKS:,} more lines")
-    says = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {', '.join(told)}"
+    message = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {', '.join(told)}"
     absent = sorted(set(range(world_size or 0)) - {one.rank for one in ranks})
     # Of a rank whose traceback is cut off nothing is known.
     lines, calls = ({one for one in those if one is not None} for those in zip(*places, strict=True))
     # One call of the script may be several collectives, in which others stand when a rank is gone.
     if len(lines) > 1 or (len(calls) > 1 and not (lines and absent)):
         missing = "; no rank is missing" if world_size is not None and not absent else ""
-        return f"{says}: they came to different collectives{missing}", RUNS_ALONE
+        return f"{message}: they came to different collectives{missing}", RUNS_ALONE
     if absent:
         who = listed(absent)
-        return f"{says}; {who} did not come", (
+        return f"{message}; {who} did not come", (
             f"Look at what {who} said first. If {'it' if len(absent) == 1 else 'they'} still ran: {STILL_RAN}"
         )
     if world_size is not None:
-        return f"{says}; none is missing", (
+        return f"{message}; none is missing", (
             "All came to the same line: one of them a step later (a batch less, which 'zerokit rehearse' "
             "names), or what one sends does not reach the others: 'zerokit doctor --hostfile FILE' looks"
         )
-    return f"{says}; the log does not say whether others did not come", (
+    return f"{message}; the log does not say whether others did not come", (
         f"Look at what other ranks said first. If they still ran: {STILL_RAN}"
     )

@@ -42,9 +42,9 @@ def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tupl
     """
     figures = _figures(line)
     asked = _bytes(line, r"Tried to allocate {}")
-    says = f"a GPU ran out of memory in {_phase(frames)}: {_shown(asked)} more were asked for"
+    message = f"a GPU ran out of memory in {_phase(frames)}: {_shown(asked)} more were asked for"
     if figures:
-        says += ", " + ", ".join(f"{_shown(value)} {name}" for name, value in figures.items())
+        message += ", " + ", ".join(f"{_shown(value)} {name}" for name, value in figures.items())
     idle = figures.get("reserved but not allocated")
     if idle is None and "reserved" in figures and "allocated" in figures:
         idle = figures["reserved"] - figures["allocated"]
@@ -52,14 +52,14 @@ def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tupl
     if own is not None and {"total", "free"} <= figures.keys():
         others = figures["total"] - figures["free"] - own
         if others > max(figures["total"] // 10, 2 << 30):
-            return says, f"Another process holds about {_shown(others)} of it: see nvidia-smi, and end it"
+            return message, f"Another process holds about {_shown(others)} of it: see nvidia-smi, and end it"
     if idle is not None and asked is not None and idle >= asked:
-        return says, (
+        return message, (
             "Enough is reserved, but in pieces: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; then "
             + _changes(frames, settings)
         )
     changes = _changes(frames, settings)
-    return says, changes[0].upper() + changes[1:]
+    return message, changes[0].upper() + changes[1:]
 
 
 def explain_pinning(frames: Sequence[str]) -> tuple[str, str] | None:

@@ -92,26 +92,27 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
     for (number, call, elements), those in sorted(calls.items(), key=lambda item: item[0][0])[:MOST_RANKS]:
         size = f" of {int(elements):,} elements" if elements else ""
         told.append(f"{listed(those)} in collective {number}" + (f" ({call}{size})" if call else ""))
-    says = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {'; '.join(told)}"
+    message = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {'; '.join(told)}"
     if len({one.group for one in ranks if one.group is not None}) > 1:
-        return f"{says}; they are of different groups of ranks, of which each counts its own collectives", (
-            "Look at what each of them did then: 'py-spy dump' of a run that hangs shows the line"
+        return (
+            f"{message}; they belong to different process groups, and each group counts its own collectives",
+            ("Look at what each of them did then: 'py-spy dump' of a run that hangs shows the line"),
         )
     numbers = {one.number for one in ranks}
     absent = set(range(world_size or 0)) - {one.rank for one in ranks}
     if len({number for number, call, _ in calls if call}) < sum(call is not None for _, call, _ in calls):
-        return f"{says}; they came to different calls", (
+        return f"{message}; they came to different calls", (
             "Some line runs on some ranks alone (if rank == 0, an expert unused, one that saves): look for "
             "it at that call; 'zerokit rehearse' names the lines of both"
         )
     if len(numbers) > 1:
         behind = listed([one.rank for one in ranks if one.number == min(numbers)])
-        return f"{says}; {behind} came least far", (
+        return f"{message}; {behind} came least far", (
             f"Look at what {behind} did then: a batch less, a longer one, a save, a slow disk; 'py-spy dump' "
             "of a run that hangs shows the line"
         )
     if absent:
-        return f"{says}; {listed(sorted(absent))} did not come", (
+        return f"{message}; {listed(sorted(absent))} did not come", (
             f"Look at what {listed(sorted(absent))} said first; if nothing, at 'dmesg -T' of its machine"
         )
     link = "NCCL_DEBUG=WARN names it, NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose it"
@@ -119,11 +120,11 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
         link += "; nothing has passed it yet: NCCL_P2P_DISABLE=1 tells whether GPUs cannot reach each other"
     slow = "If a rank only takes long (tokenizing, saving), raise ddp_timeout"
     if world_size is None or any(one.call is None for one in ranks):
-        return f"{says}; the log does not say whether others did not come", (
+        return f"{message}; the log does not say whether others did not come", (
             f"Look at what other ranks said first. {slow}. If all came to it, the link is broken or slow: "
             f"{link}"
         )
-    return says, f"All came to the same call, so the link is broken or slow: {link}. {slow}"
+    return message, f"All came to the same call, so the link is broken or slow: {link}. {slow}"
 
 
 def listed(ranks: list[int]) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from zerokit.memory.bnb_4bit import StoredLayout, replicated_bytes
 from zerokit.memory.caveats import caveats
-from zerokit.memory.four_bits import Stored, whole_bytes
 from zerokit.memory.generation import generation_terms
 from zerokit.memory.gpu import replay_fullest
 from zerokit.memory.host import replay_host
@@ -236,9 +236,9 @@ def _model_states(run: TrainingRun, layout: Layout, settings: Settings) -> Model
     states = settings.model_states(layout.unpacked.num_parameters, layout.num_trainable)
     if not layout.packed:
         return states
-    packed = whole_bytes(layout, settings.stage, double_quant=run.double_quant)
+    packed = replicated_bytes(layout, settings.stage, double_quant=run.double_quant)
     if settings.stage == 3:  # the rest is divided
-        packed += sum(shard(one, settings.world_size) for one in Stored(layout, 1).of(layout.packed))
+        packed += sum(shard(one, settings.world_size) for one in StoredLayout(layout, 1).of(layout.packed))
     return replace(states, parameters=replace(states.parameters, letter="(Φ - Φ₄)", packed_bytes=packed))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zerokit.memory.coordinator import COORDINATOR, GATHERED
 from zerokit.memory.layout import Layout
+from zerokit.memory.param_coordinator import COORDINATOR, GATHERED
 from zerokit.memory.settings import Settings
 from zerokit.memory.term import Term, TermKind
 from zerokit.memory.training_run import Generation

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerokit.memory.four_bits import PACKED, PACKED_CONSTANTS, Stored, whole_bytes
+from zerokit.memory.bf16_optimizer import Bf16Optimizer
+from zerokit.memory.bnb_4bit import PACKED, PACKED_CONSTANTS, StoredLayout, replicated_bytes
 from zerokit.memory.layout import Layout
 from zerokit.memory.leaf_modules import with_leaf_modules
 from zerokit.memory.model_blocks import ModelCalls, model_calls_of
 from zerokit.memory.replay import Replay
 from zerokit.memory.settings import Settings
 from zerokit.memory.sizes import Sizes, sizes_of
-from zerokit.memory.stage import Stage, Unpartitioned
-from zerokit.memory.stage_1_2 import FlatPartitions, ranks_that_differ
-from zerokit.memory.stage_1_bf16 import DividedStates
-from zerokit.memory.stage_3 import Partitioned
+from zerokit.memory.stage import Stage, Stage0
+from zerokit.memory.stage_1_2 import Stage1And2, ranks_that_differ
+from zerokit.memory.stage_3 import Stage3
 from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Held, Timeline
 from zerokit.memory.training_run import TrainingRun
@@ -91,8 +91,8 @@ def _replay(
     model_calls: ModelCalls | None,
 ) -> GpuReplay:
     stage: Stage
-    stored = Stored(layout, settings.parameter_bytes)
-    whole = whole_bytes(layout, settings.stage, double_quant=run.double_quant)
+    stored = StoredLayout(layout, settings.parameter_bytes)
+    whole = replicated_bytes(layout, settings.stage, double_quant=run.double_quant)
     layout = layout.unpacked
 
     def replay(timeline: Timeline, stage: Stage, sizes: Sizes | None = sizes) -> Replay:
@@ -112,18 +112,18 @@ def _replay(
 
     timeline, first = Timeline(), Timeline()
     if settings.stage == 0:
-        stage, partition = Unpartitioned(timeline, layout, settings), layout.num_trainable
+        stage, partition = Stage0(timeline, layout, settings), layout.num_trainable
     elif settings.wrapper == "bf16":
-        divided = DividedStates(timeline, layout, settings)
+        divided = Bf16Optimizer(timeline, layout, settings)
         stage, partition = divided, divided.partition
     elif settings.stage < 3:
-        flat = FlatPartitions(timeline, layout, settings, rank, engine_makes_optimizer=run.optimizer is None)
+        flat = Stage1And2(timeline, layout, settings, rank, engine_makes_optimizer=run.optimizer is None)
         stage, partition = flat, flat.partition
     else:
         calls = replay(timeline, Stage()).calls() if model_calls is not None else ()
-        shards = Partitioned(timeline, stored, settings, calls)
+        shards = Stage3(timeline, stored, settings, calls)
         stage, partition = shards, shards.partition
-        beginner = Partitioned(first, stored, settings, ())
+        beginner = Stage3(first, stored, settings, ())
         start(first, beginner)
         replay(first, beginner).first_pass()
     start(timeline, stage)

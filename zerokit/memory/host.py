@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from zerokit.config.aio import SMALLEST_FILE_BYTES
 from zerokit.memory import stage, stage_3
-from zerokit.memory.coordinator import PARTITION
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.optimizer_states import OptimizerStates
+from zerokit.memory.param_coordinator import PARTITION
 from zerokit.memory.pinned_memory import STAGING, PinnedMemory
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage_1_2 import STAGE_1_2, slices_of

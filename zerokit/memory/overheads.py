@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zerokit.hardware.outside_allocator import (
+from zerokit.hardware.non_torch_memory import (
     CUDA_CONTEXT,
     NCCL_CONNECTION,
     NCCL_FEW_CHANNELS,

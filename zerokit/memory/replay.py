@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from zerokit.choices import ChunkedLoss
 from zerokit.memory.adapters import MADE_WEIGHT
-from zerokit.memory.four_bits import UNPACKED
+from zerokit.memory.bnb_4bit import UNPACKED
 from zerokit.memory.head_and_loss import ACTIVATION_GRADIENTS, TIED_GRADIENT, TIED_SUM, HeadAndLoss
 from zerokit.memory.layout import Parameter
 from zerokit.memory.model_blocks import ModelCalls

@@ -99,7 +99,7 @@ class Stage:
         """The optimizer's step."""
 
 
-class WholeGradients(Stage):
+class FullGradients(Stage):
     """One that keeps every gradient, in the format of the parameters, until the step."""
 
     def __init__(self, timeline: Timeline, layout: Layout, settings: Settings) -> None:
@@ -115,7 +115,7 @@ class WholeGradients(Stage):
             self._timeline.hold(GRADIENTS, e, parameter.elements)
 
 
-class Unpartitioned(WholeGradients):
+class Stage0(FullGradients):
     """Stage 0: every rank holds everything."""
 
     def __init__(self, timeline: Timeline, layout: Layout, settings: Settings) -> None:

@@ -119,7 +119,7 @@ def ranks_that_differ(layout: Layout, world_size: int) -> list[int]:
     return sorted({0, max(kept), max(kept, key=lambda rank: kept[rank])})
 
 
-class FlatPartitions(Stage):
+class Stage1And2(Stage):
     """One rank of stages 1 and 2."""
 
     def __init__(

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from zerokit.memory import stage, stage_1_2
-from zerokit.memory.coordinator import PARTITION, Coordinator, Submodule
-from zerokit.memory.four_bits import WHOLE, Stored
+from zerokit.memory.bnb_4bit import WHOLE, StoredLayout
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.optimizer_states import OptimizerStates
+from zerokit.memory.param_coordinator import PARTITION, Coordinator, Submodule
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage import NEW_GRADIENT, Stage
 from zerokit.memory.term import TermKind
@@ -97,7 +97,7 @@ def sub_groups(layout: Layout, settings: Settings) -> list[list[int]]:
     return groups
 
 
-class Partitioned(Stage):
+class Stage3(Stage):
     """One rank of stage 3.
 
     Args:
@@ -106,7 +106,7 @@ class Partitioned(Stage):
     """
 
     def __init__(
-        self, timeline: Timeline, stored: Stored, settings: Settings, calls: Iterable[ModuleCall]
+        self, timeline: Timeline, stored: StoredLayout, settings: Settings, calls: Iterable[ModuleCall]
     ) -> None:
         self._timeline, self._stored, self._settings = timeline, stored, settings
         self._layout = stored.layout

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from zerokit.hardware.cluster import Cluster
-from zerokit.hardware.outside_allocator import HOST_PROCESS
+from zerokit.hardware.non_torch_memory import HOST_PROCESS
 from zerokit.reporting.terminal import BAD, DOUBTFUL, GOOD
 from zerokit.units import GIB, format_bytes, format_span
 

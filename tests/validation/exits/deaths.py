@@ -53,7 +53,7 @@ class Death:
         name: of the row.
         launcher: ``deepspeed``, ``torchrun``, ``accelerate``, ``zerokit`` (its train) or ``python``.
         cause: a regular expression for what explain-exit must call it.
-        says: a regular expression for its line and its mend.
+        says: a regular expression for its line and its fix.
         dies: Python that rank 1, or each, runs between two steps.
         script: around `dies`; for zerokit, options of the run.
         limit: seconds of a collective.
@@ -71,7 +71,7 @@ class Death:
     name: str
     launcher: str
     cause: str
-    says: str
+    message: str
     dies: str = "pass"
     script: str = _TRAINS
     options: tuple[str, ...] = ()
@@ -204,8 +204,8 @@ def _deaths() -> Iterator[Death]:
     yield Death("a host that has no address", "deepspeed", "ssh", "nowhere.invalid",
                 options=("--hostfile", "hostfile"))  # fmt: skip
     # zerokit train, whose extensions are compiled where nobody has done it before.
-    for name, cause, says, shell in _compilers():
-        yield Death(name, "zerokit", cause, says, shell=shell)
+    for name, cause, message, shell in _compilers():
+        yield Death(name, "zerokit", cause, message, shell=shell)
     yield Death("stuck at a lock that a killed compiler left", "zerokit", "exit-code",
                 "SIGTERM.*own/deepspeed_shm_comm/lock: remove",
                 shell=f"{_OWN}/deepspeed_shm_comm && touch own/deepspeed_shm_comm/lock",

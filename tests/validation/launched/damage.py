@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from zerokit.checkpoint.archive import read_archive
+from zerokit.checkpoint.torch_file import read_archive
 
 Damage = Callable[[Path], object]
 """Does harm to the files of a step's folder."""

@@ -38,16 +38,16 @@ class Cause:
     """One entry of the table."""
 
     name: str
-    says: str
-    mend: str
+    message: str
+    fix: str
     patterns: tuple[re.Pattern[str], ...]
     """Each begins with plain text, for which re looks quickly."""
     weight: Weight = Weight.CAUSE
 
 
-def cause(name: str, says: str, mend: str, *patterns: str, weight: Weight = Weight.CAUSE) -> Cause:
+def cause(name: str, message: str, fix: str, *patterns: str, weight: Weight = Weight.CAUSE) -> Cause:
     """An entry, with its patterns as words."""
-    return Cause(name, says, mend, tuple(map(re.compile, patterns)), weight)
+    return Cause(name, message, fix, tuple(map(re.compile, patterns)), weight)
 
 
 HOST_MEMORY = (

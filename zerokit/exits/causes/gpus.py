@@ -30,7 +30,7 @@ GPUS: tuple[Cause, ...] = (
     cause(
         "gpu-broken",
         "the GPU or its link failed: {what}",
-        "Leave that machine out (its hosts' 'dmesg | grep Xid' names the GPU) and have it mended",
+        "Leave that machine out (its hosts' 'dmesg | grep Xid' names the GPU) and have it fixed",
         r"uncorrectable ECC error",
         r"uncorrectable NVLink error",
         r"GPU is lost",

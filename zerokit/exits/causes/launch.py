@@ -24,7 +24,7 @@ LAUNCH: tuple[Cause, ...] = (
     cause(
         "no-script",
         "Python cannot open the script: {what}",
-        "Mend its path: it counts from the folder of the start, on every machine",
+        "Fix its path: it counts from the folder of the start, on every machine",
         r"can't open file '(?P<what>[^'\n]{1,300})'",
     ),
     cause(

@@ -8,7 +8,7 @@ SOFTWARE: tuple[Cause, ...] = (
     cause(
         "extension",
         "an extension cannot be compiled: {what}",
-        "Mend what the compiler names: a missing header is a missing -dev package; CUDA_HOME and c++ must "
+        "Fix what the compiler names: a missing header is a missing -dev package; CUDA_HOME and c++ must "
         "suit torch: see zerokit doctor",
         r"fatal error: [^\n]{1,200}",
         r"ERROR: No supported gcc/g\+\+ host compiler found",

@@ -7,7 +7,7 @@ are therefore given as a low and a high figure and called estimates.
 from __future__ import annotations
 
 from zerokit.hardware.cluster import Cluster
-from zerokit.hardware.outside_allocator import (
+from zerokit.hardware.non_torch_memory import (
     CUDA_CONTEXT,
     NCCL_CONNECTION,
     NCCL_FEW_CHANNELS,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerokit.choices import DEFAULT_PORT, OUTPUT_DIR
 from zerokit.doctor import host, hosts, software, speed
-from zerokit.doctor.look import Look, ok
+from zerokit.doctor.result import CheckResult, ok
 from zerokit.documents import is_there
 from zerokit.errors import ModelError
 from zerokit.models.hub_config import ask_hub, has_cached_weights
@@ -30,9 +30,9 @@ class Needs:
     port: int = DEFAULT_PORT
 
 
-def examine(
+def run_checks(
     needs: Needs, machines: Mapping[str, int] | None = None, *, measures: bool = False
-) -> Iterator[Look]:
+) -> Iterator[CheckResult]:
     """Look at this machine, and at those of a hostfile.
 
     Args:
@@ -66,15 +66,15 @@ def examine(
         yield from speed.speed(machines, len(answer["gpus"]), needs.port)
 
 
-def _paths(needs: Needs) -> Iterator[Look]:
+def _paths(needs: Needs) -> Iterator[CheckResult]:
     for path in needs.paths:
         if not is_there(path):
-            yield Look(
-                "paths", "error", f"{path} is not there", "Mend its name in the recipe, or copy it here"
+            yield CheckResult(
+                "paths", "error", f"{path} is not there", "Fix its name in the recipe, or copy it here"
             )
 
 
-def _on_hub(model: str, revision: str | None) -> Look:
+def _on_hub(model: str, revision: str | None) -> CheckResult:
     """Whether this machine gets at a model's weights: they are in the cache, or the Hub may be asked.
 
     It is asked for the model's first file, which takes the network, the name, a token and the licence. That
@@ -85,5 +85,5 @@ def _on_hub(model: str, revision: str | None) -> Look:
     try:
         ask_hub(model, revision)
     except ModelError as error:
-        return Look("model", "error", error.message, error.hint)
+        return CheckResult("model", "error", error.message, error.hint)
     return ok("model", f"the Hub gives {model}")

@@ -6,28 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Verdict = Literal["ok", "warning", "error", "could not look"]
+Status = Literal["ok", "warning", "error", "not checked"]
 
 
 @dataclass(frozen=True)
-class Look:
+class CheckResult:
     """One thing that was looked at."""
 
-    what: str
-    verdict: Verdict
-    says: str
+    name: str
+    status: Status
+    message: str
     """What was found, without a full stop."""
-    mend: str | None = None
+    fix: str | None = None
     """What to do, where something is wrong."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Of the environment, with which a run goes around it on all machines; launch-script sets them."""
 
 
-def ok(what: str, says: str) -> Look:
+def ok(name: str, message: str) -> CheckResult:
     """It is as it must be."""
-    return Look(what, "ok", says)
+    return CheckResult(name, "ok", message)
 
 
-def unseen(what: str, says: str) -> Look:
+def not_checked(name: str, message: str) -> CheckResult:
     """It cannot be looked at here, and why."""
-    return Look(what, "could not look", says)
+    return CheckResult(name, "not checked", message)

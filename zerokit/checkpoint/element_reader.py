@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from zerokit.checkpoint.archive import ITEMSIZES, Storage
+from zerokit.checkpoint.torch_file import ITEMSIZES, Storage
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 from zerokit.extras import require

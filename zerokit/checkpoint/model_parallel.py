@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
-from zerokit.checkpoint.archive import ITEMSIZES
 from zerokit.checkpoint.step_folder import CONVERT
 from zerokit.checkpoint.tensors import NamedTensor, Piece
+from zerokit.checkpoint.torch_file import ITEMSIZES
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 
@@ -96,7 +96,7 @@ class _Row:
             begin, place = begin + numel, place + 1
 
 
-class TensorCuts:
+class TensorParallelCuts:
     """How ranks of tensor parallelism have cut tensors."""
 
     def __init__(self, info: Any, buffers: Sequence[str]) -> None:
@@ -194,8 +194,8 @@ def _is_literal(pattern: str) -> bool:
     return pattern == f"^{re.escape(name)}$"
 
 
-def across_ranks(
-    found: Sequence[Tensors], tensor_parallel: int, cuts: TensorCuts
+def join_ranks(
+    found: Sequence[Tensors], tensor_parallel: int, cuts: TensorParallelCuts
 ) -> tuple[dict[str, NamedTensor], list[tuple[NamedTensor, NamedTensor]]]:
     """The tensors of a model, and pairs of those that should be equal.
 
@@ -220,7 +220,7 @@ def across_ranks(
     return whole, pairs
 
 
-def tied_layers(weights: Tensors, masters: Tensors) -> dict[str, str]:
+def tied_layer_names(weights: Tensors, masters: Tensors) -> dict[str, str]:
     """Names of a pipeline's layers that are tied, and how its optimizer calls them.
 
     Layers are saved by their numbers, tied ones once; PipelineModule calls what is tied

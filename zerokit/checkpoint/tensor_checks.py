@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from zerokit.checkpoint.elements import CONVERTIBLE, converter, is_finite
+from zerokit.checkpoint.element_reader import CONVERTIBLE, converter, is_finite
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 
 if TYPE_CHECKING:
     from zerokit.checkpoint.deepspeed_folder import DeepSpeedCheckpoint
-    from zerokit.checkpoint.elements import Block, ElementReader
+    from zerokit.checkpoint.element_reader import Block, ElementReader
     from zerokit.checkpoint.tensors import NamedTensor
 
 
 @dataclass(frozen=True)
-class Remarks:
+class TensorIssues:
     """What is worth a word of elements that are sound, by the names of tensors."""
 
     not_finite: list[str] = field(default_factory=list)
@@ -26,8 +26,8 @@ class Remarks:
     """Buffers that each rank has its own of, such as means of batches: nothing keeps them alike."""
 
 
-def sound_blocks(
-    reader: ElementReader, checkpoint: DeepSpeedCheckpoint, tensor: NamedTensor, remarks: Remarks
+def checked_blocks(
+    reader: ElementReader, checkpoint: DeepSpeedCheckpoint, tensor: NamedTensor, remarks: TensorIssues
 ) -> Iterator[Block]:
     """The elements of a tensor of the checkpoint, compared on the way with all that is to be the same.
 

@@ -11,26 +11,26 @@ UNFINISHED = ".unfinished"
 """Of a run, where its checkpoints lie until they are whole, and while they are removed."""
 
 
-def aside(checkpoint: Path) -> Path:
+def unfinished_path(checkpoint: Path) -> Path:
     """Where a checkpoint lies before and after it has its name."""
     return checkpoint.with_name(UNFINISHED) / checkpoint.name
 
 
-def set_aside(checkpoint: Path) -> Path:
+def move_to_unfinished(checkpoint: Path) -> Path:
     """Take its name from a checkpoint that is to be removed; where it lies then.
 
     Raises:
         ZerokitError: what zerokit did not make lies where it would be moved to.
         OSError: it cannot be moved.
     """
-    doomed = aside(checkpoint)
+    doomed = unfinished_path(checkpoint)
     staging.make_staging(doomed.parent)
     staging.remove(doomed)
     return checkpoint.rename(doomed)
 
 
-def remove_aside(doomed: Path) -> None:
-    """Remove one that :func:`set_aside` has moved, and no other: a run may be writing one there.
+def remove_unfinished(doomed: Path) -> None:
+    """Remove one that :func:`move_to_unfinished` has moved, and no other: a run may be writing one there.
 
     Raises:
         OSError: it cannot be removed.
@@ -41,7 +41,7 @@ def remove_aside(doomed: Path) -> None:
         staging.remove_empty(doomed.parent)
 
 
-def remove_all_aside(run: Path) -> None:
+def remove_all_unfinished(run: Path) -> None:
     """Remove all that lies there, as far as possible: for the run itself, while it writes nothing there."""
     with suppress(OSError):
         staging.remove(run / UNFINISHED)

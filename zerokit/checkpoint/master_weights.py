@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from zerokit.checkpoint.archive import StoredTensor
-from zerokit.checkpoint.tensors import Flat, NamedTensor, Piece
+from zerokit.checkpoint.tensors import FlatTensors, NamedTensor, Piece
+from zerokit.checkpoint.torch_file import StoredTensor
 
 Shapes = Sequence[Mapping[str, tuple[int, ...]]]
 """Of each group of parameters, their shapes by name, in order."""
@@ -22,7 +22,7 @@ Shapes = Sequence[Mapping[str, tuple[int, ...]]]
 _EXPERT = re.compile(r"(?P<mixture>.*\.deepspeed_experts\.)(?P<number>\d+)(?P<rest>\..*)")
 
 
-def masters_of_stage_1_and_2(shapes: Shapes, states: Sequence[Mapping[str, Any]]) -> Iterator[NamedTensor]:
+def master_weights_stage_1_2(shapes: Shapes, states: Sequence[Mapping[str, Any]]) -> Iterator[NamedTensor]:
     """The weights of each group.
 
     Args:
@@ -42,7 +42,7 @@ def masters_of_stage_1_and_2(shapes: Shapes, states: Sequence[Mapping[str, Any]]
         # Experts lie on fewer ranks than other parameters: rank r has those of place r modulo `places`.
         places = len(states) // count
         for place in range(places):
-            flat = Flat(parts[place::places])
+            flat = FlatTensors(parts[place::places])
             offset = 0
             for (name, shape), padding in zip(parameters.items(), between, strict=True):
                 yield flat.tensor(
@@ -69,9 +69,9 @@ def _global_name(name: str, place: int, num_experts: Mapping[str, int]) -> str:
     return f"{found['mixture']}{number}{found['rest']}"
 
 
-def masters_of_stage_3(shapes: Shapes, states: Sequence[Mapping[str, Any]]) -> Iterator[NamedTensor]:
-    """As :func:`masters_of_stage_1_and_2`; each parameter is at the same place in the part of every rank."""
-    flats = [Flat(_listed(state["fp32_flat_groups"])) for state in states]
+def master_weights_stage_3(shapes: Shapes, states: Sequence[Mapping[str, Any]]) -> Iterator[NamedTensor]:
+    """As :func:`master_weights_stage_1_2`; each parameter is at the same place in the part of every rank."""
+    flats = [FlatTensors(_listed(state["fp32_flat_groups"])) for state in states]
     offset = 0
     for parameters in shapes:
         for name, shape in parameters.items():

@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from zerokit.checkpoint.archive import ITEMSIZES, Record, Size, StoredTensor, record
-from zerokit.checkpoint.archive_writer import Assembled
-from zerokit.checkpoint.optimizer_groups import ALIGNMENT, Group, in_turns
-from zerokit.checkpoint.tensors import NamedTensor, whole
+from zerokit.checkpoint.optimizer_groups import ALIGNMENT, Group, round_robin_order
+from zerokit.checkpoint.tensors import NamedTensor, whole_tensor
+from zerokit.checkpoint.torch_file import ITEMSIZES, Record, Size, StoredTensor, record
+from zerokit.checkpoint.torch_file_writer import NewTensor
 
 _PARAMETER_ALIGNMENT = 16
 """Bytes at which each parameter begins with `parameter_alignment`."""
 
 
-class FlatGroups:
+class Stage1And2Partitions:
     """Stages 1 and 2: the parameters of a group one after the other, cut into a part for each rank.
 
     As `DeepSpeedZeroOptimizer.__init__` of runtime/zero/stage_1_and_2.py has it.
@@ -37,7 +37,8 @@ class FlatGroups:
         self.groups = groups
         self.num_ranks = num_ranks
         self.orders = [
-            in_turns(list(one.weights), num_ranks) if round_robin else list(one.weights) for one in groups
+            round_robin_order(list(one.weights), num_ranks) if round_robin else list(one.weights)
+            for one in groups
         ]
         alignment = _PARAMETER_ALIGNMENT // ITEMSIZES[aligned_as] if aligned_as else 1
         self.paddings = [list(_paddings(one, order, alignment)) for one, order in self._ordered()]
@@ -62,7 +63,7 @@ class FlatGroups:
             for size, length in zip(self.sizes, self.lengths, strict=True)
         ]
 
-    def weights(self, rank: int, *, padded: bool) -> list[Assembled]:
+    def weights(self, rank: int, *, padded: bool) -> list[NewTensor]:
         """A rank's part of each group; `padded`: with the elements at its end that belong to no parameter."""
         cut = [0] * len(self.groups) if padded else self.part_paddings(rank)
         return [
@@ -105,7 +106,7 @@ class FlatGroups:
 
     def _part(
         self, number: int, tensors: Mapping[str, NamedTensor], rank: int, *, without: int = 0
-    ) -> Assembled:
+    ) -> NewTensor:
         size = self.sizes[number]
         names, paddings = self.orders[number], self.paddings[number]
         row = [
@@ -115,7 +116,7 @@ class FlatGroups:
         return _assembled(_cut(row, rank * size, (rank + 1) * size - without), tensors[names[0]].dtype)
 
 
-class DividedParameters:
+class Stage3Partitions:
     """Stage 3: every parameter cut by itself; a rank's parts one after the other, in groups of some size.
 
     As `_create_fp16_sub_groups` of runtime/zero/stage3.py and `_partition_param` of
@@ -138,7 +139,7 @@ class DividedParameters:
         """As :attr:`FlatGroups.shapes`."""
         return [_shapes(*one) for one in self.flats]
 
-    def weights(self, rank: int) -> list[Assembled]:
+    def weights(self, rank: int) -> list[NewTensor]:
         """A rank's parts."""
         return [self._part(group.weights, names, rank) for group, names in self.flats]
 
@@ -149,11 +150,11 @@ class DividedParameters:
             for group, names in self.flats
         ]
 
-    def parameter(self, tensor: NamedTensor, rank: int) -> Assembled:
+    def parameter(self, tensor: NamedTensor, rank: int) -> NewTensor:
         """A rank's part of one."""
         return _assembled(self._divided(tensor, rank), tensor.dtype)
 
-    def _part(self, tensors: Mapping[str, NamedTensor], names: Sequence[str], rank: int) -> Assembled:
+    def _part(self, tensors: Mapping[str, NamedTensor], names: Sequence[str], rank: int) -> NewTensor:
         parts = [part for name in names for part in self._divided(tensors[name], rank)]
         return _assembled(parts, tensors[names[0]].dtype)
 
@@ -177,7 +178,7 @@ class DividedParameters:
 def _others(group: Group) -> dict[str, Any]:
     """What the optimizer keeps once, such as ``step``: each part has its own, to which it adds."""
     return {
-        key: Assembled(value.dtype, value.shape, (whole(key, value),))
+        key: NewTensor(value.dtype, value.shape, (whole_tensor(key, value),))
         if isinstance(value, StoredTensor)
         else value
         for key, value in group.others.items()
@@ -211,6 +212,6 @@ def _cut(row: Sequence[NamedTensor | int], begin: int, end: int) -> list[NamedTe
     return found
 
 
-def _assembled(parts: Sequence[NamedTensor | int], dtype: str) -> Assembled:
+def _assembled(parts: Sequence[NamedTensor | int], dtype: str) -> NewTensor:
     numel = sum(part if isinstance(part, int) else part.numel for part in parts)
-    return Assembled(dtype, (numel,), tuple(parts))
+    return NewTensor(dtype, (numel,), tuple(parts))

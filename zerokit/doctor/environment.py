@@ -24,7 +24,7 @@ _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 _USER = re.compile(r"(?<=://)[^/@\s]+@")
 
 
-def report() -> dict[str, Any]:
+def environment_report() -> dict[str, Any]:
     """Versions, the system, GPUs and variables."""
     answer = ask_torch()
     return {

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.elements import BLOCK_ELEMENTS, ElementReader, converter
+from zerokit.checkpoint.element_reader import BLOCK_ELEMENTS, ElementReader, converter
 
 if TYPE_CHECKING:
-    from zerokit.checkpoint.elements import Block
+    from zerokit.checkpoint.element_reader import Block
     from zerokit.checkpoint.tensors import NamedTensor
 
 _Rows = Callable[[], Iterator[tuple[int, Any]]]
@@ -22,7 +22,7 @@ _Rows = Callable[[], Iterator[tuple[int, Any]]]
 
 
 @dataclass(frozen=True)
-class Low:
+class LoraDelta:
     """Of low rank: ``scale * up @ down`` is added."""
 
     down: NamedTensor
@@ -67,7 +67,7 @@ class Low:
 
 
 @dataclass(frozen=True)
-class Scaled:
+class Ia3Scaling:
     """Each row, or each column, times a number."""
 
     by: NamedTensor
@@ -82,7 +82,9 @@ class Scaled:
             yield block * (by[begin : begin + len(block), None] if self.by_row else by)
 
 
-def changed(reader: ElementReader, change: Low | Scaled, source: NamedTensor, dtype: str) -> Iterator[Block]:
+def apply_delta(
+    reader: ElementReader, change: LoraDelta | Ia3Scaling, source: NamedTensor, dtype: str
+) -> Iterator[Block]:
     """The blocks of a weight as an adapter changes it, in the type `dtype`."""
     import numpy as np
 

@@ -13,7 +13,7 @@ _VALUE = re.compile(r"[\w.,:=^-]{1,200}", re.ASCII)
 _AGAIN = "Write it anew: zerokit doctor --hostfile FILE --format json > doctor.json"
 
 
-def read_variables(path: Path) -> dict[str, str]:
+def read_network_variables(path: Path) -> dict[str, str]:
     """The ``NCCL_*`` and ``GLOO_*`` variables for which a report of the doctor has a reason; mostly none.
 
     Args:
@@ -24,12 +24,12 @@ def read_variables(path: Path) -> dict[str, str]:
         LaunchError: it is no such report, or has other variables.
     """
     report = read_document(path).data
-    looks = report.get("looks") if isinstance(report, dict) else None
-    if not isinstance(looks, list) or not all(isinstance(look, dict) for look in looks):
+    checks = report.get("checks") if isinstance(report, dict) else None
+    if not isinstance(checks, list) or not all(isinstance(result, dict) for result in checks):
         raise LaunchError("is no report of 'zerokit doctor --format json'", where=shown(path), hint=_AGAIN)
     found: dict[str, str] = {}
-    for look in looks:
-        variables = look.get("variables", {})
+    for result in checks:
+        variables = result.get("variables", {})
         for name, value in variables.items() if isinstance(variables, dict) else ():
             if not _NAME.fullmatch(name):
                 problem = f"has '{name}', which the doctor sets for no run"

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerokit.checkpoint.archive import Archive, StoredTensor, check_shape, read_archive
-from zerokit.checkpoint.masters import Shapes
+from zerokit.checkpoint.master_weights import Shapes
 from zerokit.checkpoint.step_folder import AGAIN, StepFolder, find_step_folder, read_step_folders
+from zerokit.checkpoint.torch_file import Archive, StoredTensor, check_shape, read_archive
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 from zerokit.units import quantity
 
-States = Mapping[str, Any]
+StateDict = Mapping[str, Any]
 _PLACES = re.compile(r"(zero_pp_rank|mp_rank|layer|model|expert)_(\d+)")
 _RELEASE = re.compile(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
 _WITHOUT_BF16_OPTIMIZER = (0, 17, 6), (0, 18, 4)
@@ -29,7 +29,7 @@ MOST_RANKS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Facts:
+class CheckpointInfo:
     """What is known of a checkpoint before its tensors are put together."""
 
     folder: Path
@@ -50,19 +50,19 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedStates:
     """What the files of a step hold, of one run and one step, as DeepSpeed wrote it."""
 
-    facts: Facts
+    facts: CheckpointInfo
     files: StepFolder
     archives: Mapping[Path, Archive]
-    models: Sequence[States]
+    models: Sequence[StateDict]
     """The model states, of each rank that has some."""
-    optimizers: Sequence[States]
+    optimizers: Sequence[StateDict]
     """Those of ZeRO's optimizer, of each rank."""
 
 
-def read_saved(path: Path) -> list[Saved]:
+def read_states(path: Path) -> list[SavedStates]:
     """Read the files of a step: of each rank that divides the model, in order; one without such.
 
     Args:
@@ -105,19 +105,19 @@ def _all_stay() -> Iterator[None]:
             gc.enable()
 
 
-def _read(files: StepFolder) -> Saved:
+def _read(files: StepFolder) -> SavedStates:
     archives = {file: read_archive(file) for file in files.files}
     for archive in archives.values():
         _check_place(archive)
     models = [_model_states(archives[file], files) for file in files.models.values()]
     optimizers = [_optimizer_states(archives[file]) for file in files.optimizers.values()]
-    with as_deepspeed_saves(files.folder):
+    with explain_format_errors(files.folder):
         if files.pipeline_stages is not None:
             models[0] = {**models[0], "module": _layers(files, archives)}
         facts = _facts(files, models[0], next(iter(optimizers), {}))
         _check_ranks(facts, files, models[0])
         _check_steps(files, models, optimizers)
-    return Saved(facts, files, archives, models, optimizers)
+    return SavedStates(facts, files, archives, models, optimizers)
 
 
 def _layers(files: StepFolder, archives: Mapping[Path, Archive]) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _layers(files: StepFolder, archives: Mapping[Path, Archive]) -> dict[str, An
 
 
 @contextmanager
-def as_deepspeed_saves(folder: Path) -> Iterator[None]:
+def explain_format_errors(folder: Path) -> Iterator[None]:
     """Say of what is not there, or is something else, that it is.
 
     Raises:
@@ -143,7 +143,7 @@ def as_deepspeed_saves(folder: Path) -> Iterator[None]:
         raise CheckpointError(problem, where=shown(folder), hint=AGAIN) from None
 
 
-def read_facts(path: Path) -> Facts:
+def read_info(path: Path) -> CheckpointInfo:
     """What a checkpoint is, read from rank 0's files.
 
     Args:
@@ -156,7 +156,7 @@ def read_facts(path: Path) -> Facts:
     model = _model_states(read_archive(files.models[0]), files)
     first = next(iter(files.optimizers.values()), None)
     optimizer = _optimizer_states(read_archive(first)) if first is not None else {}
-    with as_deepspeed_saves(files.folder):
+    with explain_format_errors(files.folder):
         return _facts(files, model, optimizer)
 
 
@@ -170,7 +170,7 @@ def num_groups(path: Path) -> int:
         CheckpointError: it is none, or that file is damaged.
     """
     files = read_step_folders(find_step_folder(path), swapped=True)[0]
-    with as_deepspeed_saves(files.folder):
+    with explain_format_errors(files.folder):
         if files.optimizers:
             of_torch = _of_torch(_optimizer_states(read_archive(files.optimizers[0])))
         else:  # without ZeRO it lies beside the model, in DeepSpeed's wrapper or by itself
@@ -180,7 +180,7 @@ def num_groups(path: Path) -> int:
         return len(of_torch["param_groups"]) if isinstance(of_torch, Mapping) else 0
 
 
-def shapes_of(model: States) -> Shapes:
+def shapes_of(model: StateDict) -> Shapes:
     """The shapes of the parameters that the optimizer has.
 
     Raises:
@@ -197,7 +197,7 @@ def shapes_of(model: States) -> Shapes:
     return shapes
 
 
-def _check_names(model: States) -> None:
+def _check_names(model: StateDict) -> None:
     """See that names of tensors are texts, before they are hashed.
 
     Raises:
@@ -208,7 +208,7 @@ def _check_names(model: States) -> None:
         raise ValueError("a name of a tensor that is no text")
 
 
-def _model_states(archive: Archive, files: StepFolder) -> States:
+def _model_states(archive: Archive, files: StepFolder) -> StateDict:
     content = archive.content
     is_pipeline = files.pipeline_stages is not None
     if is_pipeline and isinstance(content, Mapping) and content.get("module", 0) is None:
@@ -221,12 +221,12 @@ def _model_states(archive: Archive, files: StepFolder) -> States:
             where=shown(archive.file),
             hint="Convert it with DeepSpeed's ds_to_universal.py",
         )
-    with as_deepspeed_saves(archive.file):
+    with explain_format_errors(archive.file):
         _check_names(content)
     return content
 
 
-def _optimizer_states(archive: Archive) -> States:
+def _optimizer_states(archive: Archive) -> StateDict:
     content = archive.content
     states = content.get("optimizer_state_dict") if isinstance(content, Mapping) else None
     if not isinstance(states, Mapping) or "partition_count" not in states:
@@ -234,7 +234,7 @@ def _optimizer_states(archive: Archive) -> States:
     return states
 
 
-def _facts(files: StepFolder, model: States, optimizer: States) -> Facts:
+def _facts(files: StepFolder, model: StateDict, optimizer: StateDict) -> CheckpointInfo:
     # BF16_Optimizer divides as stage 1 does, and says nothing of it.
     stage = getattr(optimizer.get("zero_stage"), "arguments", (optimizer.get("zero_stage"),))[0]
     if not isinstance(stage, int):
@@ -247,7 +247,7 @@ def _facts(files: StepFolder, model: States, optimizer: States) -> Facts:
     tensors = (one for one in model["module"].values() if isinstance(one, StoredTensor))
     floats = (one.dtype for one in tensors if one.is_float)
     version, step = model.get("ds_version"), model.get("global_steps")
-    return Facts(
+    return CheckpointInfo(
         files.folder,
         stage,
         num_ranks if isinstance(num_ranks, int) and num_ranks > 0 else 1,
@@ -260,7 +260,7 @@ def _facts(files: StepFolder, model: States, optimizer: States) -> Facts:
     )
 
 
-def _has_parts(model: States) -> bool:
+def _has_parts(model: StateDict) -> bool:
     """Whether each rank has written its part of an optimizer, which says nothing of a stage if it is there.
 
     That is BF16_Optimizer: without ZeRO before 0.17.6, and in stage 1 with float32 gradients. Releases from
@@ -291,7 +291,7 @@ def _check_place(archive: Archive) -> None:
         )
 
 
-def _check_ranks(facts: Facts, files: StepFolder, model: States) -> None:
+def _check_ranks(facts: CheckpointInfo, files: StepFolder, model: StateDict) -> None:
     saved_by = model.get("dp_world_size")
     if files.universal is not None:
         return
@@ -322,7 +322,7 @@ def _check_ranks(facts: Facts, files: StepFolder, model: States) -> None:
             )
 
 
-def _check_steps(files: StepFolder, models: Sequence[States], optimizers: Sequence[States]) -> None:
+def _check_steps(files: StepFolder, models: Sequence[StateDict], optimizers: Sequence[StateDict]) -> None:
     """See that all ranks are at one step."""
     for of, steps in (
         (files.models, [_whole_number(states.get("global_steps")) for states in models]),
@@ -348,7 +348,7 @@ def _whole_number(value: Any) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _optimizer_step(states: States) -> int | None:
+def _optimizer_step(states: StateDict) -> int | None:
     """The steps that the optimizer of torch, or of DeepSpeed, has counted."""
     inner = _of_torch(states)
     if not isinstance(inner, Mapping):
@@ -365,6 +365,6 @@ def _optimizer_step(states: States) -> int | None:
     return int(step) if isinstance(step, int | float) and math.isfinite(step) else None
 
 
-def _of_torch(states: States) -> Any:
+def _of_torch(states: StateDict) -> Any:
     """What the optimizer of torch, or of DeepSpeed, keeps in ZeRO's."""
     return states.get("base_optimizer_state", states.get("optimizer_state_dict"))

@@ -17,7 +17,7 @@ from zerokit.units import format_bytes
 
 
 @contextmanager
-def new_folder(output: Path) -> Iterator[Path]:
+def output_folder(output: Path) -> Iterator[Path]:
     """Write a hidden staging folder and, when the block ends well, give it its name.
 
     What an interrupted process has left in it is still there; of a damaged checkpoint nothing stays.

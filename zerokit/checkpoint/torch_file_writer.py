@@ -1,7 +1,7 @@
 """Writes what `torch.load` reads, without torch and a block of elements at a time.
 
-What :mod:`zerokit.checkpoint.archive` has read is written with the same names of classes and functions, none
-of which is imported. The format is that of torch/serialization.py (`_save`).
+Names of classes and functions are written as :mod:`zerokit.checkpoint.torch_file` has read them; none is
+imported. The format is that of torch/serialization.py (`_save`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.archive import ITEMSIZES, STORAGES, Record, Size, Sized, Storage, StoredTensor
-from zerokit.checkpoint.elements import BLOCK_ELEMENTS, ElementReader, converter
+from zerokit.checkpoint.element_reader import BLOCK_ELEMENTS, ElementReader, converter
 from zerokit.checkpoint.tensors import NamedTensor, Piece
+from zerokit.checkpoint.torch_file import ITEMSIZES, STORAGES, Record, Size, Storage, StoredTensor, TensorSize
 from zerokit.files import new_file
 
 if TYPE_CHECKING:
-    from zerokit.checkpoint.elements import Block
+    from zerokit.checkpoint.element_reader import Block
 
 _NAMES = {dtype: f"torch.{name}" for name, dtype in STORAGES.items() if name != "UntypedStorage"}
 _ALIGNMENT = 64
@@ -44,7 +44,7 @@ _WORTH_KEEPING = 12
 
 
 @dataclass(frozen=True)
-class Assembled(Sized):
+class NewTensor(TensorSize):
     """A tensor to be written: parts of others one after the other, and zeros."""
 
     dtype: str
@@ -58,7 +58,7 @@ class Pickled:
     """Content that is ready to be written."""
 
     content: bytes
-    storages: list[Assembled]
+    storages: list[NewTensor]
 
     @property
     def nbytes(self) -> int:
@@ -67,11 +67,11 @@ class Pickled:
         return len(self.content) + sum(one.nbytes for one in self.storages) + members * _MEMBER_BYTES
 
 
-def pickled(content: Any) -> Pickled:
+def make_pickle(content: Any) -> Pickled:
     """Make a pickle of what an archive holds.
 
     Args:
-        content: dicts, lists, tuples, numbers, text, `Record`, and tensors: `StoredTensor` or `Assembled`.
+        content: dicts, lists, tuples, numbers, text, `Record`, and tensors: `StoredTensor` or `NewTensor`.
 
     Raises:
         ValueError: there is something else in it, or it holds itself.
@@ -108,7 +108,7 @@ def write_archive(file: Path, saved: Pickled, reader: ElementReader) -> None:
         write("version", [b"3\n"])
 
 
-def blocks(tensor: Assembled, reader: ElementReader) -> Iterator[Block]:
+def blocks(tensor: NewTensor, reader: ElementReader) -> Iterator[Block]:
     """The bytes of a tensor in order.
 
     Raises:
@@ -128,7 +128,7 @@ class _Pickler:
     """Makes protocol 2, as torch does. What was shared stays shared: a small pickle can refer without end."""
 
     def __init__(self) -> None:
-        self.storages: list[Assembled] = []
+        self.storages: list[NewTensor] = []
         self._memo: dict[int, tuple[int, Any]] = {}
         """By its id, what was written, with its number; that it is held keeps the id its own."""
         self._keys: dict[tuple[Path, int], int] = {}
@@ -137,7 +137,7 @@ class _Pickler:
     def opcodes(self, value: Any) -> Iterator[bytes]:
         if id(value) in self._memo:
             yield pickle.LONG_BINGET + _NUMBER.pack(self._memo[id(value)][0])
-        elif isinstance(value, StoredTensor | Assembled):
+        elif isinstance(value, StoredTensor | NewTensor):
             yield from self._tensor(value)
         elif isinstance(value, type) and issubclass(value, Record):
             yield _named(value.name)
@@ -193,7 +193,7 @@ class _Pickler:
         if record.state is not None:
             yield from (*self.opcodes(record.state), pickle.BUILD)
 
-    def _tensor(self, tensor: StoredTensor | Assembled) -> Iterator[bytes]:
+    def _tensor(self, tensor: StoredTensor | NewTensor) -> Iterator[bytes]:
         if isinstance(tensor, StoredTensor):
             key = self._key(tensor.storage)
             offset, stride = tensor.offset // ITEMSIZES[tensor.dtype], tensor.stride
@@ -213,7 +213,7 @@ class _Pickler:
             self._keys[where] = len(self.storages)
             size = storage.nbytes
             copied = NamedTensor(storage.key, "uint8", (size,), (Piece(storage, 0, size),))
-            self.storages.append(Assembled("uint8", (size,), (copied,)))
+            self.storages.append(NewTensor("uint8", (size,), (copied,)))
         return self._keys[where]
 
 

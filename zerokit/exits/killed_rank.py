@@ -30,7 +30,7 @@ _STARTED = re.compile(r"process (\d{1,10}) spawned with command: [^\n]{1,2000}?-
 _MOST = 4
 
 
-def killed(log: Log, begin: int, end: int) -> str:
+def killed_ranks(log: Log, begin: int, end: int) -> str:
     """``rank 3 on node1``, or several of them; empty where the log names none.
 
     Args:

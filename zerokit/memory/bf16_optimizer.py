@@ -11,7 +11,7 @@ from zerokit.memory import stage, stage_1_2
 from zerokit.memory.layout import Layout
 from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.settings import Settings
-from zerokit.memory.stage import GRADIENTS, WholeGradients
+from zerokit.memory.stage import GRADIENTS, FullGradients
 from zerokit.memory.stage_1_2 import FLAT, slices_of
 from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
@@ -38,7 +38,7 @@ CAST = replace(
 )
 
 
-class DividedStates(WholeGradients):
+class Bf16Optimizer(FullGradients):
     """One rank: states are divided, gradients and their fp32 copies are not."""
 
     def __init__(self, timeline: Timeline, layout: Layout, settings: Settings) -> None:

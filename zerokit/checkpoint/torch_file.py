@@ -110,7 +110,7 @@ class Storage:
     """The CRC-32 of its bytes when it was saved, if the file tells."""
 
 
-class Sized:
+class TensorSize:
     """The size of what has a type and a shape."""
 
     dtype: str
@@ -130,7 +130,7 @@ class Sized:
 
 
 @dataclass(frozen=True)
-class StoredTensor(Sized):
+class StoredTensor(TensorSize):
     """A tensor whose elements are in a file."""
 
     storage: Storage

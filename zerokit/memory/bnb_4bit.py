@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from zerokit.memory.coordinator import PARTITION
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
+from zerokit.memory.param_coordinator import PARTITION
 from zerokit.memory.stage import PARAMETERS
 from zerokit.memory.term import TermKind
 
@@ -73,13 +73,13 @@ def constant_bytes(elements: int, *, double_quant: bool) -> int:
     return constants + _CODE_BYTES
 
 
-def whole_bytes(layout: Layout, zero_stage: int, *, double_quant: bool) -> int:
+def replicated_bytes(layout: Layout, zero_stage: int, *, double_quant: bool) -> int:
     """Of all packed weights, what each GPU has whole: everything, or from stage 3 on their constants."""
     count = packed_bytes if zero_stage < 3 else constant_bytes
     return sum(count(one.elements, double_quant=double_quant) for one in layout.packed)
 
 
-class Stored:
+class StoredLayout:
     """A layout as stage 3 sees it: packed weights are as many elements of the others' type as they take."""
 
     def __init__(self, layout: Layout, parameter_bytes: int) -> None:
