@@ -10,13 +10,12 @@ import heapq
 import itertools
 import math
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
 from zerokit.checkpoint.step_folder import CONVERT
-from zerokit.checkpoint.tensors import NamedTensor, Piece
+from zerokit.checkpoint.tensors import NamedTensor, Piece, PieceRow
 from zerokit.checkpoint.torch_file import ITEMSIZES
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
@@ -58,7 +57,7 @@ class _Runs(Sequence[Piece]):
         self._runs = runs
 
     def __iter__(self) -> Iterator[Piece]:
-        rows = [_Row(part) for part in self._parts]
+        rows = [PieceRow(part.pieces, ITEMSIZES[part.dtype]) for part in self._parts]
         at = 0
         for run in self._runs():
             if run.begin + run.numel <= at:
@@ -76,24 +75,6 @@ class _Runs(Sequence[Piece]):
 
     def __getitem__(self, index: Any) -> Any:
         return next(itertools.islice(self, index, None)) if isinstance(index, int) else tuple(self)[index]
-
-
-class _Row:
-    """A rank's part of a tensor."""
-
-    def __init__(self, part: NamedTensor) -> None:
-        self._pieces = list(part.pieces)
-        self._itemsize = ITEMSIZES[part.dtype]
-        self._begins = list(itertools.accumulate((one.numel for one in self._pieces), initial=0))
-
-    def cut(self, begin: int, end: int) -> Iterator[Piece]:
-        """Where its elements from `begin` on to before `end` lie."""
-        place = bisect_right(self._begins, begin) - 1
-        while begin < end:
-            piece, first = self._pieces[place], begin - self._begins[place]
-            numel = min(piece.numel - first, end - begin)
-            yield Piece(piece.storage, piece.offset + first * self._itemsize, numel)
-            begin, place = begin + numel, place + 1
 
 
 class TensorParallelCuts:

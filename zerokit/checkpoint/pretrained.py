@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.loaded_modules import leave_loaded_modules
 from zerokit.checkpoint.source import check_files, is_rehearsal, weight_files
 from zerokit.errors import ModelError
+from zerokit.patches import Patch, wrap
 
 if TYPE_CHECKING:
     import torch
@@ -225,3 +226,31 @@ def reason(error: Exception) -> str:
     if not lines:
         return type(error).__name__
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+
+
+_INITIALIZE = Patch(
+    "transformers.modeling_utils:PreTrainedModel",
+    "_initialize_weights",
+    "leave modules alone that are loaded",
+)
+
+
+@functools.cache  # once a process
+def leave_loaded_modules() -> None:
+    """Have transformers initialise no module under ZeRO-3 if it has loaded all of its tensors.
+
+    Once weights are loaded, `from_pretrained` initialises every module, and only functions that write a
+    tensor skip loaded ones. Code that reads sizes first (Pegasus' positions, Funnel's embeddings) finds empty
+    tensors under stage 3, because transformers gathers only tensors that were not loaded.
+    """
+    wrap(_INITIALIZE, _unless_loaded)
+
+
+def _unless_loaded(initialize: Any, model: Any, module: torch.nn.Module, *more: Any, **given: Any) -> None:
+    from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+
+    # This includes buffers that no checkpoint has, which must be made.
+    tensors = [*module.parameters(), *module.buffers()]
+    is_loaded = bool(tensors) and all(getattr(tensor, "_is_hf_initialized", False) for tensor in tensors)
+    if not (is_loaded and is_deepspeed_zero3_enabled()):
+        initialize(model, module, *more, **given)

@@ -43,19 +43,19 @@ class NamedTensor(TensorSize):
 
     def cut(self, begin: int, end: int) -> NamedTensor:
         """Its elements from `begin` on to before `end`, as far as it has them, in one row."""
-        pieces = tuple(_Row(self.pieces, ITEMSIZES[self.dtype]).cut(begin, end))
+        pieces = tuple(PieceRow(self.pieces, ITEMSIZES[self.dtype]).cut(begin, end))
         return replace(self, shape=(sum(piece.numel for piece in pieces),), pieces=pieces)
 
 
-class _Row:
-    """Pieces one after the other, of which an element's is found without going through all."""
+class PieceRow:
+    """Pieces one after the other; finds the piece of an element by bisection."""
 
     def __init__(self, pieces: Sequence[Piece], itemsize: int) -> None:
         self._pieces, self._itemsize = pieces, itemsize
         self._ends = list(accumulate(piece.numel for piece in pieces))
 
     def cut(self, begin: int, end: int) -> Iterator[Piece]:
-        """Those elements from `begin` on to before `end`."""
+        """The elements from `begin` to before `end`."""
         number = bisect_right(self._ends, begin)
         while begin < end and number < len(self._pieces):
             piece, last = self._pieces[number], min(end, self._ends[number])
@@ -94,7 +94,7 @@ class FlatTensors:
         self.dtype = parts[0].dtype
         pieces = [Piece(part.storage, part.offset, part.numel) for part in parts]
         self.numel = sum(piece.numel for piece in pieces)
-        self._row = _Row(pieces, ITEMSIZES[self.dtype])
+        self._row = PieceRow(pieces, ITEMSIZES[self.dtype])
 
     def tensor(self, name: str, shape: Sequence[int], offset: int) -> NamedTensor:
         """The parameter that begins at element `offset`."""

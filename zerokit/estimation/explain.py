@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from zerokit.estimation.table import heading
 from zerokit.memory import Device, Estimate, Term
-from zerokit.memory.letters import letters_of
+from zerokit.memory.gpu import sizes_of_run
+from zerokit.memory.settings import settings_of
 from zerokit.reporting.phases import PHASES, phase_words
 from zerokit.reporting.terminal import show
 from zerokit.units import format_bytes, format_span
@@ -21,6 +23,13 @@ _CERTAINTIES = {
     "modelled": "modelled: a formula that agrees with rehearsals within a few percent",
     "guess": "a guess",
 }
+
+
+class Letter(NamedTuple):
+    """A letter's number in one run."""
+
+    number: int
+    meaning: str
 
 
 def print_explanation(answer: Estimate) -> None:
@@ -79,3 +88,42 @@ def _sum(answer: Estimate) -> Iterator[str]:
         if term.bytes:
             yield f"  {term.bytes:>20,}  {term.name}"
     yield f"  {device.peak_bytes:>20,}  bytes in all"
+
+
+def letters_of(answer: Estimate) -> dict[str, Letter]:
+    """All letters that the formulas of `answer` have; widths where activations are counted."""
+    settings, sizes = settings_of(answer.run), sizes_of_run(answer.run, settings_of(answer.run))
+    letters = {
+        "Φ": Letter(answer.num_parameters, "parameters"),
+        "Φₜ": Letter(answer.num_trainable_parameters, "trained parameters"),
+        "N": Letter(settings.world_size, "GPUs"),
+        "e": Letter(settings.parameter_bytes, "bytes of a parameter or an activation"),
+        "g": Letter(settings.accumulation_bytes, "bytes of a gradient while it is accumulated"),
+        "c": Letter(settings.communication_bytes, "bytes of a gradient while it is reduced"),
+        "m": Letter(settings.master_bytes, "bytes of a master weight"),
+        "k": Letter(settings.state_bytes, "bytes of the optimizer's moments of a parameter"),
+        "t": Letter(settings.temporary_bytes, "bytes that the optimizer's step makes for a parameter"),
+        "reduce_bucket_size": Letter(settings.reduce_bucket, "elements of a bucket of gradients"),
+    }
+    if packed := answer.model_states.parameters.packed_bytes:
+        unpacked = answer.model_states.parameters.elements
+        letters["Φ₄"] = Letter(answer.num_parameters - unpacked, "parameters in 4 bits")
+        letters["w"] = Letter(packed, "bytes of the weights in 4 bits")
+    if sizes is not None:
+        letters |= {
+            "b": Letter(sizes.batch, "sequences of a micro batch"),
+            **_evaluated(answer),
+            "s": Letter(sizes.seq, "tokens of a sequence"),
+            "V": Letter(sizes.vocabulary, "words of the vocabulary"),
+            "h": Letter(sizes.h, "hidden size"),
+            "f": Letter(sizes.f, "width of the feed-forward layer"),
+            "q": Letter(sizes.q, "width of all queries"),
+            "kv": Letter(sizes.kv, "width of all keys, and of all values"),
+            "a": Letter(sizes.a, "attention heads"),
+        }
+    return letters
+
+
+def _evaluated(answer: Estimate) -> dict[str, Letter]:
+    batch = answer.run.eval_batch_size
+    return {} if batch is None else {"bₑ": Letter(batch, "sequences of a batch of evaluation")}

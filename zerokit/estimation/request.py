@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from zerokit.choices import Attention, ChunkedLoss, OffloadDevice, OptimizerKind, Precision, Target
+from zerokit.choices import OffloadDevice, OptimizerKind, Precision, Target
 from zerokit.config import DeepSpeedConfig, load_ds_config, read_ds_config
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.load import as_error
@@ -15,9 +15,9 @@ from zerokit.documents import Document
 from zerokit.errors import ConfigError
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
-from zerokit.memory import Generation, Ia3, LearnedTokens, Lora, TrainingRun
+from zerokit.memory import TrainingRun
 from zerokit.memory.optimizers import optimizer_made
-from zerokit.models import ModelShape
+from zerokit.memory.training_run import RunOptions
 from zerokit.resolving.run import Run
 from zerokit.resolving.trace import Resolution, resolve, resolve_settled
 from zerokit.writing.build import build_ds_config
@@ -30,44 +30,18 @@ _SOME_FOLDER = "/local_nvme"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """One run, in the words of the command line. Sizes as those of :class:`zerokit.memory.TrainingRun`."""
+class Question(RunOptions):
+    """One run as the command line describes it."""
 
-    model: ModelShape | int
-    """A shape, or a bare number of parameters."""
-    cluster: Cluster
     ds_config: str | Path | Mapping[str, Any] | DeepSpeedConfig | None = None
-    """None: what `zerokit config` writes for the four settings that follow."""
+    """None: the ds_config that `zerokit config` writes for the next four settings."""
     zero_stage: int | None = None
     offload_optimizer: OffloadDevice | None = None
     offload_param: OffloadDevice | None = None
     precision: Precision | None = None
-    """None: the ds_config's; bf16 where it says nothing, or "auto"."""
+    """None: the ds_config's; bf16 if it has none, or "auto"."""
     target: Target = "trainer"
-    """Who hands the config to DeepSpeed, and so fills "auto"."""
-    micro_batch_size: int | None = None
-    """In place of the ds_config's."""
-    eval_batch_size: int | None = None
-    """None: nothing is evaluated."""
-    seq_len: int | None = None
-    gradient_accumulation_steps: int | None = None
-    """In place of the ds_config's."""
-    gradient_checkpointing: bool = False
-    attention: Attention | None = None
-    """None: what transformers chooses."""
-    optimizer: OptimizerKind | None = None
-    """None: the ds_config's, else what the target makes by itself."""
-    lora: Lora | None = None
-    ia3: Ia3 | None = None
-    learned_tokens: LearnedTokens | None = None
-    load_in_4bit: bool = False
-    double_quant: bool = False
-    num_trainable_parameters: int | None = None
-    frozen_modules: tuple[str, ...] = ()
-    chunked_loss: ChunkedLoss | None = None
-    packing: bool = False
-    generation: Generation | None = None
-    loads_full_copy_per_rank: bool | None = None
+    """The program that hands the config to DeepSpeed and fills "auto"."""
 
     def with_sizes(self, **sizes: int) -> Question:
         """The same with other sizes, by their names in :class:`zerokit.estimation.Axes`."""
@@ -107,30 +81,15 @@ class Runs:
             )
         config = load_ds_config({k: v for k, v in resolution.config.items() if k not in _NOT_FOR_MEMORY})
         sizes = {str(value.path[0]): value for value in resolution.values if len(value.path) == 1}
-        counted = isinstance(question.model, ModelShape)
-        return TrainingRun(
-            model=question.model,
-            ds_config=config,
-            cluster=question.cluster,
-            micro_batch_size=_size(sizes[MICRO].value, "micro_batch_size"),
-            eval_batch_size=question.eval_batch_size,
-            seq_len=question.seq_len if counted else None,
-            gradient_accumulation_steps=_size(sizes[STEPS].value, "gradient_accumulation_steps"),
-            gradient_checkpointing=question.gradient_checkpointing,
-            attention=question.attention,
-            optimizer=question.optimizer or _own_optimizer(question.target, config),
-            lora=question.lora,
-            ia3=question.ia3,
-            learned_tokens=question.learned_tokens,
-            load_in_4bit=question.load_in_4bit,
-            double_quant=question.double_quant,
-            num_trainable_parameters=question.num_trainable_parameters,
-            frozen_modules=question.frozen_modules,
-            chunked_loss=question.chunked_loss,
-            packing=question.packing,
-            generation=question.generation,
-            loads_full_copy_per_rank=question.loads_full_copy_per_rank,
-        )
+        options = {one.name: getattr(question, one.name) for one in fields(RunOptions)}
+        options |= {
+            "micro_batch_size": _size(sizes[MICRO].value, "micro_batch_size"),
+            "gradient_accumulation_steps": _size(sizes[STEPS].value, "gradient_accumulation_steps"),
+            "optimizer": question.optimizer or _own_optimizer(question.target, config),
+        }
+        if isinstance(question.model, int):
+            options["seq_len"] = None
+        return TrainingRun(**options, ds_config=config)
 
     def _document(self, question: Question) -> Document:
         source = question.ds_config

@@ -30,11 +30,11 @@ from zerokit.memory.traits import (
     activation_of,
     drops,
     has_alibi_mask,
+    has_window,
     is_capped,
     norm_of,
     traits_of,
 )
-from zerokit.memory.windows import has_window
 from zerokit.models import ModelShape
 
 _OUTPUTS = ("o_proj", "out_proj", "dense", "c_proj", "o", "out_lin", "output.dense")

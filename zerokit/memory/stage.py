@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from zerokit.memory.allocator_blocks import block_bytes
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.settings import Settings
 from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
+from zerokit.units import MIB
 
 ENGINE = "deepspeed/runtime/engine.py"
 _FUSED = "deepspeed/runtime/fp16/fused_optimizer.py"
@@ -60,6 +60,10 @@ STEP_GRADIENTS = TermKind(
     certainty="exact",
 )
 CAST_GRADIENTS = replace(STEP_GRADIENTS, name="gradients cast one by one, to be flattened")
+
+_SMALLEST_OF_ITS_OWN = 10 * MIB
+_ROUNDING = 2 * MIB
+_TOO_SMALL_TO_SPLIT = MIB
 
 ALLREDUCE_ELEMENTS = 500_000_000
 """Gradients that stage 0 flattens at a time: runtime/engine.py MEMORY_OPT_ALLREDUCE_SIZE, no key sets it."""
@@ -178,6 +182,20 @@ def tensors_updated(layout: Layout, settings: Settings) -> list[int]:
     return (
         [layout.num_trainable] if settings.wrapper == "fp16" else [one.elements for one in layout.trainable]
     )
+
+
+def block_bytes(number: int) -> int:
+    """The bytes that torch's caching allocator hands out for a tensor of `number` bytes.
+
+    A large tensor gets a segment of its own, rounded up to 2 MiB if the rest is too small for a block.
+
+    Source: torch c10/cuda/CUDACachingAllocator.cpp, get_allocation_size and should_split (kMinLargeAlloc,
+    kRoundLarge, kSmallSize).
+    """
+    if number < _SMALLEST_OF_ITS_OWN:
+        return number
+    whole = -(-number // _ROUNDING) * _ROUNDING
+    return whole if whole - number <= _TOO_SMALL_TO_SPLIT else number
 
 
 def hold_parameters(timeline: Timeline, kind: TermKind, e: int, parameters: Iterable[Parameter]) -> None:

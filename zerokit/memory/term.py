@@ -22,10 +22,10 @@ CHECKED_VERSIONS = "0.19.8"
 
 @dataclass(frozen=True, eq=False)
 class TermKind:
-    """One sort of thing that takes memory: bytes of one of it, times how many.
+    """A kind of allocation: the bytes of one, times their number.
 
-    It is declared in the file of the mechanism that allocates it; where several do, one declares it, and the
-    others replace what differs. Letters in formulas are those of :mod:`zerokit.memory.letters`.
+    The file of the mechanism that allocates it declares it; a second mechanism replaces what differs.
+    :func:`zerokit.estimation.explain.letters_of` explains the letters of formulas.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
 
@@ -28,54 +28,58 @@ class Generation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingRun:
-    """What is trained, by what settings, on how many GPUs.
-
-    Raises:
-        ZerokitError: a size that is not positive, a name that there is not, "auto" left in the ds_config, or
-            a setting that cannot be.
-    """
+class RunOptions:
+    """What is trained, on how many GPUs, and how: everything but the ds_config."""
 
     model: ModelShape | int
-    """A shape, or a bare number of parameters: then model states and buffers only."""
-    ds_config: DeepSpeedConfig
-    """With no "auto" left in it."""
+    """A shape, or a bare number of parameters: then only model states and buffers are counted."""
     cluster: Cluster
-    """With its number of GPUs: data-parallel ranks, one GPU each."""
+    """Its GPUs are data-parallel ranks."""
     micro_batch_size: int | None = None
     """Sequences per GPU and forward pass; None: the ds_config's, else 1."""
     eval_batch_size: int | None = None
-    """Sequences per GPU and forward pass of an evaluation within training; None: there is none."""
+    """Sequences per GPU and forward pass of an evaluation during training; None: no evaluation."""
     seq_len: int | None = None
     """Tokens per sequence; None: activations are not counted."""
     gradient_accumulation_steps: int | None = None
     """None: the ds_config's, else 1."""
     gradient_checkpointing: bool = False
     attention: Attention | None = None
-    """As `attn_implementation`; None: what transformers chooses."""
+    """transformers' `attn_implementation`; None: its default for the model."""
     optimizer: OptimizerKind | None = None
-    """What the script makes; None: the ds_config's `optimizer`, else ``adamw``."""
+    """The optimizer that the script makes; None: the ds_config's, else the default of the target."""
     lora: Lora | None = None
     ia3: Ia3 | None = None
     learned_tokens: LearnedTokens | None = None
     load_in_4bit: bool = False
-    """bitsandbytes keeps the weights of linear layers in 4 bits; adapters are trained."""
+    """bitsandbytes keeps the weights of linear layers in 4 bits (QLoRA)."""
     double_quant: bool = False
-    """Of weights in 4 bits, the constants are bytes, too: `bnb_4bit_use_double_quant`."""
+    """The constants of 4-bit weights are quantized too (`bnb_4bit_use_double_quant`)."""
     num_trainable_parameters: int | None = None
-    """For frozen models without LoRA; None: all that the model trains."""
-    chunked_loss: ChunkedLoss | None = None
-    """Whose loss makes logits in chunks; None: all are made at once."""
-    packing: bool = False
-    """Sequences have several documents, which attention keeps apart: by a mask, but for flash attention."""
-    generation: Generation | None = None
-    loads_full_copy_per_rank: bool | None = None
-    """Every rank makes or reads the whole model on the host before ZeRO divides it. None: below stage 3,
-    where nothing divides a model while it is built."""
-    frozen_modules: tuple[str, ...] = field(default=())
+    """For frozen models without LoRA; None: every parameter that the model trains."""
+    frozen_modules: tuple[str, ...] = ()
     """Prefixes of parameter names that are not trained."""
+    chunked_loss: ChunkedLoss | None = None
+    """The loss that makes logits in chunks; None: all logits at once."""
+    packing: bool = False
+    """Sequences hold several documents. Attention keeps them apart by a mask; flash attention needs none."""
+    generation: Generation | None = None
+    """What an evaluation during training generates."""
+    loads_full_copy_per_rank: bool | None = None
+    """Every rank builds the whole model on the host before ZeRO partitions it. None: below stage 3."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun(RunOptions):
+    """A run with its ds_config, which has no "auto" left.
+
+    Raises:
+        ZerokitError: a size is not positive, a name does not exist, or two settings exclude each other.
+    """
+
+    ds_config: DeepSpeedConfig
     rank: int | None = None
-    """Whose memory; None: the rank whose GPU is the fullest. They differ under stages 1 and 2 only."""
+    """The rank to estimate; None: the rank with the fullest GPU. Ranks differ under stages 1 and 2 only."""
 
     def __post_init__(self) -> None:
         sizes = {
