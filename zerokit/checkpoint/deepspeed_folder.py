@@ -1,4 +1,4 @@
-"""What a folder of `DeepSpeedEngine.save_checkpoint` holds, read from the headers of its files."""
+"""Reads a folder of `DeepSpeedEngine.save_checkpoint` from the headers of its files."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 
 _WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_checkpoint_wrapped_module)\.")
-"""What torch.compile and wrappers of checkpointed blocks put into names; no model loads them."""
+"""Parts of names that torch.compile and checkpoint wrappers add; models do not load them."""
 
 
 @dataclass(frozen=True)
 class DeepSpeedCheckpoint:
-    """A checkpoint of one step, complete by its headers."""
+    """A checkpoint of one step; all its files are present."""
 
     facts: CheckpointInfo
     files: Sequence[Path]
     storages: Sequence[Storage]
-    """All of these files, moments of the optimizer included."""
+    """Storages of all files, including optimizer moments."""
     masters: Mapping[str, NamedTensor]
-    """The weights of the optimizer, mostly float32; none of those that are not trained."""
+    """Master weights of the optimizer, mostly float32; frozen parameters have none."""
     weights: Mapping[str, NamedTensor]
-    """What the model computes with, as far as it is saved whole: all of it below stage 3, there buffers and
-    what is not trained."""
+    """Weights of the model that are saved whole: all below stage 3; under stage 3 buffers and frozen
+    parameters."""
     copies: Sequence[tuple[NamedTensor, NamedTensor]]
-    """What two ranks have of the same buffer."""
+    """Copies of a buffer on two ranks."""
     placeholders: Mapping[str, str]
-    """The type in which the model has each parameter, also those that are divided."""
+    """The type of each parameter in the model, also of partitioned ones."""
     aliases: Mapping[str, str]
-    """Names of tied weights, and the name that has the tensor."""
+    """Names of tied weights, with the name that has the tensor."""
     has_nameless_masters: bool
-    """Whether the optimizer's weights are there in an order that nothing tells."""
+    """Whether master weights are saved without names."""
 
     def dtype_of(self, name: str) -> str | None:
-        """The type in which the model computes with a tensor."""
+        """The type of a tensor in the model."""
         weight = self.weights.get(name)
         return weight.dtype if weight is not None else self.placeholders.get(name)
 
     def copies_of(self, name: str) -> Sequence[NamedTensor]:
-        """What other ranks have of a buffer."""
+        """Other ranks' copies of a buffer."""
         return self._copies.get(name, ())
 
     @cached_property
@@ -68,21 +68,21 @@ class DeepSpeedCheckpoint:
         return found
 
     def tensors(self) -> dict[str, NamedTensor]:
-        """Every tensor of the model once, by name: of the optimizer where it has it."""
+        """Every tensor of the model by name: its master weight if there is one."""
         found = {**self.weights, **self.masters}
         others = {name: self.aliases.get(name, name) for name in found}
         return {name: found[name] for name, other in others.items() if other == name or other not in found}
 
 
 def read_checkpoint(path: Path) -> DeepSpeedCheckpoint:
-    """Read all of a checkpoint but the elements of its tensors.
+    """Read a checkpoint except the elements of its tensors.
 
     Args:
-        path: as of :func:`read_facts`.
+        path: see :func:`read_info`.
 
     Raises:
-        CheckpointError: it is none, it is damaged, a file of a rank is missing, or of another step, rank or
-            run, or it is of a kind that is not read.
+        CheckpointError: it is no checkpoint, is damaged or of an unsupported kind; or a file of a rank is
+            missing or belongs to another step, rank or run.
     """
     saved = read_states(path)
     with explain_format_errors(saved[0].files.folder):
@@ -97,7 +97,7 @@ def read_checkpoint(path: Path) -> DeepSpeedCheckpoint:
 
 
 def _put_together(saved: SavedStates) -> DeepSpeedCheckpoint:
-    """What one of the ranks that divide the model has of it: mostly, all."""
+    """The part of the model on one model-parallel rank; mostly the whole model."""
     facts, files, archives = saved.facts, saved.files, saved.archives
     models, optimizers = saved.models, saved.optimizers
     first = models[0]
@@ -134,9 +134,10 @@ def _put_together(saved: SavedStates) -> DeepSpeedCheckpoint:
 
 
 def _has_nameless_masters(model: StateDict, optimizers: Sequence[StateDict]) -> bool:
-    """In 16 bits without ZeRO they lie beside the model (runtime/fp16/*_optimizer.py, `state_dict`).
+    """Whether master weights have no names: in 16 bits without ZeRO (runtime/fp16/*_optimizer.py,
+    `state_dict`).
 
-    Otherwise ranks have them, of which the model names the shapes but where there are experts.
+    Otherwise ranks have them, and the model states name their shapes unless there are experts.
     """
     beside = model.get("optimizer") or ()
     return (
@@ -145,7 +146,7 @@ def _has_nameless_masters(model: StateDict, optimizers: Sequence[StateDict]) -> 
 
 
 def _united(saved: Sequence[SavedStates], parts: Sequence[DeepSpeedCheckpoint]) -> DeepSpeedCheckpoint:
-    """The whole model, of what each rank has that divides it."""
+    """Join the parts of all model-parallel ranks."""
     facts = parts[0].facts
     models = [one.models[0] for one in saved]
     buffers = [name for model in models for name in model.get("buffer_names") or ()]
@@ -179,14 +180,14 @@ def _united(saved: Sequence[SavedStates], parts: Sequence[DeepSpeedCheckpoint]) 
 def _with_universal(
     found: DeepSpeedCheckpoint, saved: Sequence[SavedStates], folder: Path
 ) -> DeepSpeedCheckpoint:
-    """A universal checkpoint has the optimizer's weights whole, in a file for each."""
+    """Read the whole master weights of a universal checkpoint, one file each."""
     shapes = {name: of for one in saved for group in shapes_of(one.models[0]) for name, of in group.items()}
     archives = {name: read_archive(folder / name / "fp32.pt") for name in shapes}
     masters = {}
     for name, archive in archives.items():
         content = archive.content
         tensor = content["param"] if isinstance(content, Mapping) else content
-        # What ranks have of a divided model is smaller.
+        # Shapes of ranks of a divided model are smaller.
         masters[name] = joined_tensor(name, shapes[name] if len(saved) == 1 else tensor.shape, [tensor])
     return replace(
         found,
@@ -197,7 +198,7 @@ def _with_universal(
 
 
 def _check_shapes(masters: Mapping[str, NamedTensor], weights: Mapping[str, NamedTensor]) -> None:
-    """See that the optimizer's weights have the shapes of the model's."""
+    """Check that master weights have the shapes of the model's weights."""
     for name, weight in weights.items():
         if name in masters and weight.shape != masters[name].shape:
             raise CheckpointError(
@@ -214,7 +215,7 @@ def _unwrapped(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
 
 
 def _saved_whole(model: StateDict, stage: int) -> Iterator[tuple[str, NamedTensor]]:
-    """The model's own tensors; under stage 3 those that are not divided, which are its buffers."""
+    """The model's own tensors; under stage 3 only buffers, which are not partitioned."""
     buffers = set(model.get("buffer_names") or ())
     for name, tensor in model["module"].items():
         if isinstance(tensor, StoredTensor) and (stage < 3 or name in buffers):
@@ -222,7 +223,7 @@ def _saved_whole(model: StateDict, stage: int) -> Iterator[tuple[str, NamedTenso
 
 
 def _frozen(models: Sequence[StateDict]) -> Iterator[tuple[str, NamedTensor]]:
-    """Parameters that are not trained, of which every rank has a part."""
+    """Frozen parameters, of which every rank has a part."""
     for name, shape in (models[0].get("frozen_param_shapes") or {}).items():
         yield name, joined_tensor(name, shape, [model["frozen_param_fragments"][name] for model in models])
 

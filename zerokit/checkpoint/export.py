@@ -1,4 +1,4 @@
-"""Makes a model folder of a checkpoint, a block of elements at a time."""
+"""Exports a checkpoint as a model folder, block by block."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from zerokit.checkpoint.tensors import NamedTensor
 
 SHARD_BYTES = 5 * 10**9
-"""As `save_pretrained` divides weights."""
+"""Shard size of `save_pretrained`."""
 _DTYPES: Mapping[choices.Precision, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _PLAN = "export.json"
-"""In an unfinished folder, what it is to become."""
+"""In an unfinished folder: what will be written."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written."""
+    """Result of an export."""
 
     folder: Path
     files: Sequence[str]
@@ -45,9 +45,9 @@ class Exported:
     nbytes: int
     dtypes: Sequence[str]
     kept: int
-    """Files of weights that an earlier, interrupted export had written."""
+    """Weight files that an earlier, interrupted export wrote."""
     config: Path | None
-    """Of which model the config is, with what lies beside it."""
+    """The config that was copied."""
     notes: Sequence[str]
 
 
@@ -55,15 +55,15 @@ class Exported:
 class _Plan:
     checkpoint: DeepSpeedCheckpoint
     sources: Mapping[str, NamedTensor]
-    """Each tensor by the name that it gets."""
+    """Each tensor by its new name."""
     targets: Mapping[str, NamedTensor]
-    """The same, of the type that it gets."""
+    """Each tensor in its new type."""
     shards: Mapping[str, Sequence[str]]
-    """Names of tensors by file."""
+    """Tensor names by file."""
     config: Path | None
-    """Of the model, or of its adapter."""
+    """Config of the model or adapter."""
     files: Sequence[Path]
-    """What belongs to it, beside it."""
+    """Files to copy with the config."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -78,18 +78,18 @@ def export(
 ) -> Exported:
     """Write the model of a checkpoint as a folder that `from_pretrained` loads.
 
-    What is written lies beside `output` until it is whole. An interrupted export goes on where it was.
+    Files are written to a staging folder beside `output`. An interrupted export continues.
 
     Args:
-        path: of a checkpoint, or of a run, whose newest one is taken.
-        output: a folder that does not exist, or is empty.
-        dtype: of all floating-point tensors; None for those that the model had.
-        base: the folder of the model that was trained, for its config and tokenizer.
+        path: a checkpoint, or a run for its newest checkpoint.
+        output: a folder that does not exist or is empty.
+        dtype: of all floating-point tensors; None: the types of the model.
+        base: the folder of the trained model, for its config and tokenizer.
         needs_config: refuse to write weights without a config.
-        verify: see that files are as they were saved, and of one step.
+        verify: check that files are unchanged and of one step.
 
     Raises:
-        ZerokitError: the checkpoint is none, or damaged; there is no config; the folder cannot be written.
+        ZerokitError: the checkpoint is unusable, there is no config, or the folder cannot be written.
     """
     checkpoint = read_checkpoint(path)
     check_output(output)
@@ -175,7 +175,7 @@ def _plan(
 
 
 def _tied_by_content(found: Mapping[str, NamedTensor], config: Path | None) -> set[str]:
-    """Without ZeRO DeepSpeed does not say which weights are tied: those of the vocabulary that are equal."""
+    """Without ZeRO, DeepSpeed does not save which weights are tied: equal weights of the vocabulary."""
     settings = read_config(config) if config is not None else {}
     vocab_size = settings.get("vocab_size")
     seen: dict[Any, str] = {}
@@ -208,7 +208,7 @@ def _shards(targets: Mapping[str, NamedTensor], stem: str) -> dict[str, list[str
 
 
 def _begun(staging: Path, plan: _Plan) -> dict[str, str]:
-    """Make the folder, or find out what an earlier export of the same has written: SHA-256 by file."""
+    """Make the folder, or return the SHA-256 of the files that an earlier export wrote."""
     stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in plan.checkpoint.files]
     shards = {
         file: [(plan.targets[name].dtype, name) for name in names] for file, names in plan.shards.items()
@@ -259,7 +259,7 @@ def _write_weights(staging: Path, plan: _Plan, sums: dict[str, str], *, verify: 
 
 
 def _write_rest(staging: Path, plan: _Plan) -> list[str]:
-    """Write the index, the config and what belongs to it; their names."""
+    """Write the index, the config and its files; return their names."""
     names = []
     if len(plan.shards) > 1:
         names.append("model.safetensors.index.json")
@@ -279,7 +279,7 @@ def _write_rest(staging: Path, plan: _Plan) -> list[str]:
 
 
 def _check_whole(output: Path, staging: Path, sums: Mapping[str, str]) -> None:
-    """See that nobody has removed a file meanwhile: not all file systems have locks."""
+    """Check that no file was removed meanwhile: not all file systems have locks."""
     lost = next((name for name in sums if not (staging / name).is_file()), None)
     if lost is not None:
         raise ZerokitError(f"has lost '{lost}' again", where=shown(output), hint="Export it once more")

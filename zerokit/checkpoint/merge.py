@@ -1,4 +1,4 @@
-"""Puts an adapter of peft's, LoRA, DoRA or IA3, into the model that it was trained on, a block at a time."""
+"""Merges a LoRA, DoRA or IA3 adapter of peft into its model, block by block."""
 
 from __future__ import annotations
 
@@ -57,42 +57,42 @@ _READ = frozenset(
         *("eva_config", "ensure_weight_tying", "use_dora", "feedforward_modules", "init_ia3_weights"),
     }
 )
-"""Keys of adapter_config.json under which the formula holds; another one that is set is refused."""
+"""Supported keys of adapter_config.json; merging refuses others that are set."""
 _UNCHANGED_BASE = (True, False, None, "gaussian", "eva", "orthogonal")
-"""Of `init_lora_weights`: others take something away from the model's own weights."""
+"""Values of `init_lora_weights` that leave the model's own weights unchanged."""
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What was written."""
+    """Result of a merge."""
 
     folder: Path
     base: Path
     num_merged: int
-    """Weights that were added to."""
+    """Weights that the adapter changed."""
     num_replaced: int
-    """Weights that the adapter has whole (`modules_to_save`)."""
+    """Weights that the adapter replaced (`modules_to_save`)."""
     nbytes: int
 
 
 @dataclass(frozen=True)
 class _Plan:
     files: Mapping[Path, Mapping[str, NamedTensor]]
-    """Of the model, their tensors by name."""
+    """Tensors of the model by file and name."""
     changed: Mapping[str, LoraDelta | Ia3Scaling]
     replaced: Mapping[str, NamedTensor]
 
 
 def merge(adapter: Path, output: Path, *, base: Path | None = None) -> Merged:
-    """Write the model with the adapter in it, and the adapter's tokenizer.
+    """Write the model with the adapter merged, and the adapter's tokenizer.
 
     Args:
-        adapter: its folder, with adapter_config.json and adapter_model.safetensors.
-        output: a folder that does not exist, or is empty.
-        base: the folder of the model; None for the one that the adapter names.
+        adapter: a folder with adapter_config.json and adapter_model.safetensors.
+        output: a folder that does not exist or is empty.
+        base: the folder of the model; None: the model that the adapter names.
 
     Raises:
-        ZerokitError: the adapter is of another kind, or does not fit the model; the folder cannot be written.
+        ZerokitError: the adapter is unsupported or does not fit the model, or the folder cannot be written.
     """
     settings = _read_settings(adapter)
     check_files(adapter, where=shown(adapter))
@@ -102,7 +102,7 @@ def merge(adapter: Path, output: Path, *, base: Path | None = None) -> Merged:
     name = str(base or own)
     if not name:
         _refuse(adapter, "does not say of which model it is", "Name its folder with --base")
-    # The adapter's revision is one of the model that it names.
+    # The adapter's revision belongs to the model that it names.
     revision = _text(adapter, settings, "revision") if name == own else ""
     model = resolve_checkpoint(name, where="--base" if base else where, revision=revision or None)
     config = check_checkpoint(model, where="--base" if base else where).data
@@ -164,7 +164,7 @@ def _read_settings(adapter: Path) -> dict[str, Any]:
 
 
 def _text(adapter: Path, settings: Mapping[str, Any], key: str) -> str:
-    """A text of adapter_config.json; empty where it is absent or null."""
+    """A string of adapter_config.json; empty if it is absent or null."""
     value = settings.get(key)
     if value is not None and not isinstance(value, str):
         _refuse(adapter, f"has {key}: {json.dumps(value)[:40]}, which is no text", "Save it again")
@@ -183,7 +183,7 @@ def _plan(adapter: Path, settings: Mapping[str, Any], model: Path, config: Mappi
         if tensor.dtype not in CONVERTIBLE:
             _refuse(adapter, f"has '{name}' of {tensor.dtype}", "Save it again in a floating-point type")
         if found is None:
-            # peft keeps embeddings beside what it adds to them.
+            # peft saves embeddings together with their adapters.
             replaced[_in_model(adapter, inside.replace(".base_layer.", "."), weights)] = tensor
             continue
         parts.setdefault(found["module"], {})[found["part"]] = tensor
@@ -225,7 +225,7 @@ def _low(
 def _scaled(
     by: NamedTensor, name: str, weights: Mapping[str, NamedTensor], *, turned: bool
 ) -> Iterator[tuple[str, Ia3Scaling]]:
-    """Of outputs, (out, 1), with the bias; or of inputs, (1, in)."""
+    """A factor of outputs, (out, 1), which includes the bias; or of inputs, (1, in)."""
     of_outputs = len(by.shape) == 2 and by.shape[1] == 1
     shape = weights[name].shape
     length = shape[1 if turned == of_outputs else 0] if len(shape) == 2 else 0
@@ -258,7 +258,7 @@ _ANOTHER_MODEL = "Name the model that it was trained on with --base"
 
 
 def _in_model(adapter: Path, name: str, weights: Mapping[str, Any]) -> str:
-    """The name of a weight in the model's files, which may leave out the first part, as transformers does."""
+    """The name of a weight in the model's files; transformers may leave out the first part."""
     for known in (name, name.partition(".")[2]):
         if known in weights:
             return known
@@ -266,7 +266,7 @@ def _in_model(adapter: Path, name: str, weights: Mapping[str, Any]) -> str:
 
 
 def _scale(adapter: Path, settings: Mapping[str, Any], module: str, rank: int) -> float:
-    """As `update_layer` of peft's LoraLayer has it."""
+    """The scale, as in `update_layer` of peft's LoraLayer."""
     alpha = settings.get("lora_alpha", 8)
     for pattern, value in (settings.get("alpha_pattern") or {}).items():
         try:
@@ -286,7 +286,7 @@ def _check_tied(
     weights: Mapping[str, NamedTensor],
     config: Mapping[str, Any],
 ) -> None:
-    """Refuse one of two tied weights that the adapter has whole: the model would take it for both."""
+    """Refuse an adapter that replaces only one of two tied weights: the model would use it for both."""
     vocab = {name for name, one in weights.items() if one.shape[:1] == (config.get("vocab_size"),)}
     of_both = vocab & replaced
     if of_both and len(vocab) == 1 and config.get("tie_word_embeddings", True):

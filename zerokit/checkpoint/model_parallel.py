@@ -1,7 +1,7 @@
-"""Puts a model together that ranks divide: by its tensors, or by its layers, as the stages of a pipeline.
+"""Joins a model that is divided by tensor parallelism or pipeline parallelism.
 
-How a tensor was cut DeepSpeed says in ``universal_checkpoint_info``: by an affine map of each tensor
-(checkpoint/affine.py), or by patterns of names as Megatron's runs write them (checkpoint/constants.py).
+DeepSpeed describes tensor-parallel cuts in ``universal_checkpoint_info``: by an affine map per tensor
+(checkpoint/affine.py), or by patterns of names as in Megatron (checkpoint/constants.py).
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ _NOT_JOINED = ("parameter_to_average_patterns", "autotp_unsupported_parameter_pa
 _PATTERNS = (_REPLICATED, _ROWS, _TWO_PARTS, _VOCABULARY, *_NOT_JOINED)
 _MOST_OF_PATTERN = 300
 _MOST_WAYS = 5_000_000
-"""In which a pattern may be tried on a name: those of a file from somebody else must not take hours."""
+"""Limit of ways to match a pattern on a name: an untrusted file must not take hours."""
 _REPEATED_GROUP = re.compile(r"\)[*+?{]|\(\?(?!:)")
 
 
 class _Run(NamedTuple):
-    """Elements that lie next to each other in the tensor and in a rank's part of it."""
+    """Elements that are contiguous in the tensor and in a rank's part."""
 
     begin: int
-    """In the tensor."""
+    """Offset in the tensor."""
     rank: int
     offset: int
-    """In the part."""
+    """Offset in the part."""
     numel: int
 
 
 class _Runs(Sequence[Piece]):
-    """Where a tensor's elements lie, told as it is read: cut by columns, it has a piece for each row."""
+    """Lazy pieces of a tensor: one that is cut by columns has a piece per row."""
 
     def __init__(
         self, name: str, parts: Sequence[NamedTensor], numel: int, runs: Callable[[], Iterator[_Run]]
@@ -78,25 +78,26 @@ class _Runs(Sequence[Piece]):
 
 
 class TensorParallelCuts:
-    """How ranks of tensor parallelism have cut tensors."""
+    """How tensor-parallel ranks have cut tensors."""
 
     def __init__(self, info: Any, buffers: Sequence[str]) -> None:
-        """Read what a checkpoint says.
+        """Read the description of a checkpoint.
 
         Args:
             info: its ``universal_checkpoint_info``, or None.
-            buffers: names of tensors that all ranks have whole.
+            buffers: names of tensors that every rank has whole.
         """
         self._info: Mapping[str, Any] | None = info if isinstance(info, Mapping) else None
         self._maps = ((self._info or {}).get("affine_map") or {}).get("params") or {}
         self._buffers = frozenset(buffers)
 
     def joined(self, name: str, parts: Sequence[NamedTensor]) -> tuple[NamedTensor, list[NamedTensor]]:
-        """The tensor, and what other ranks have of the same, if all have it whole.
+        """The joined tensor, and other ranks' copies if every rank has it whole.
 
         Raises:
-            CheckpointError: nothing tells how it was cut, or in a way that is not put together.
-            ArithmeticError, LookupError, TypeError, ValueError, AttributeError: as of `as_deepspeed_saves`.
+            CheckpointError: the cut is unknown or unsupported.
+            ArithmeticError, LookupError, TypeError, ValueError, AttributeError: see
+                :func:`explain_format_errors`.
         """
         first = parts[0]
         if len(parts) == 1:
@@ -129,10 +130,11 @@ class TensorParallelCuts:
         return whole, []
 
     def check_used(self, tensors: Tensors) -> None:
-        """See that patterns are of these tensors: what one misses would be joined in another way.
+        """Check that every pattern matches a tensor: a pattern that matches none would change how tensors are
+        joined.
 
-        As ds_to_universal.py sees it (`unmatched_patterns`); a name that stands for itself may be that of a
-        frozen parameter, which is not always saved.
+        ds_to_universal.py checks the same (`unmatched_patterns`). A literal pattern may name a frozen
+        parameter, which is not always saved.
 
         Raises:
             CheckpointError: a pattern matches no name.
@@ -158,7 +160,7 @@ def _matches(patterns: Any, name: str, tensor: NamedTensor) -> bool:
 def _match(pattern: str, name: str, tensor: NamedTensor) -> bool:
     if _is_literal(pattern):
         return False  # of another name
-    # Each part that repeats may end anywhere, each group may be any of its alternatives.
+    # Each repeated part may end anywhere, and each group may be any of its alternatives.
     repeated = sum(pattern.count(one) for one in "*+?{")
     ways = math.comb(len(name) + repeated, repeated) << pattern.count("|")
     if len(pattern) <= _MOST_OF_PATTERN and ways <= _MOST_WAYS and not _REPEATED_GROUP.search(pattern):
@@ -170,7 +172,7 @@ def _match(pattern: str, name: str, tensor: NamedTensor) -> bool:
 
 
 def _is_literal(pattern: str) -> bool:
-    """Whether it is of one name, as automatic tensor parallelism writes them."""
+    """Whether it matches one name only, as those of automatic tensor parallelism."""
     name = re.sub(r"\\(\W)", r"\1", pattern[1:-1])
     return pattern == f"^{re.escape(name)}$"
 
@@ -178,12 +180,12 @@ def _is_literal(pattern: str) -> bool:
 def join_ranks(
     found: Sequence[Tensors], tensor_parallel: int, cuts: TensorParallelCuts
 ) -> tuple[dict[str, NamedTensor], list[tuple[NamedTensor, NamedTensor]]]:
-    """The tensors of a model, and pairs of those that should be equal.
+    """The tensors of a model, and pairs that should be equal.
 
     Args:
-        found: of each rank that divides the model, in the order of `StepFolder.model_rank`.
-        tensor_parallel: how many ranks in a row divide the same tensors.
-        cuts: how.
+        found: tensors of each model-parallel rank, in order of `StepFolder.model_rank`.
+        tensor_parallel: number of consecutive ranks that divide the same tensors.
+        cuts: how they divide them.
     """
     whole: dict[str, NamedTensor] = {}
     pairs = []
@@ -194,7 +196,7 @@ def join_ranks(
             if any(name not in one for one in stage):
                 _refuse(everything[name], f"has '{name}', and other tensor-parallel ranks have not")
             tensor, copies = cuts.joined(name, [one[name] for one in stage])
-            # Stages of a pipeline that share a tied weight have it each.
+            # Each pipeline stage with a tied weight has a copy of it.
             copies += [tensor] if name in whole else []
             whole.setdefault(name, tensor)
             pairs += [(whole[name], copy) for copy in copies]
@@ -202,10 +204,10 @@ def join_ranks(
 
 
 def tied_layer_names(weights: Tensors, masters: Tensors) -> dict[str, str]:
-    """Names of a pipeline's layers that are tied, and how its optimizer calls them.
+    """Map names of a pipeline's tied layers to the names in its optimizer.
 
-    Layers are saved by their numbers, tied ones once; PipelineModule calls what is tied
-    ``tied_modules.KEY.NAME`` (runtime/pipe/module.py).
+    Layers are saved by number, tied ones once; PipelineModule calls them ``tied_modules.KEY.NAME``
+    (runtime/pipe/module.py).
     """
     ties: dict[str, dict[str, NamedTensor]] = {}
     for name, tensor in masters.items():
@@ -228,7 +230,7 @@ def tied_layer_names(weights: Tensors, masters: Tensors) -> dict[str, str]:
 
 
 def _by_axis(name: str, parts: Sequence[NamedTensor], axis: int, *, sub_parts: int = 1) -> NamedTensor:
-    """Parts next to each other along an axis; with `sub_parts` the first of each rank's, then the second."""
+    """Concatenate parts along an axis; with `sub_parts` first all first halves, then all second halves."""
     shapes = [list(part.shape) for part in parts]
     if len({(*shape[:axis], 0, *shape[axis + 1 :]) for shape in shapes}) > 1 or len(shapes[0]) <= axis:
         _refuse(parts[0], f"has parts of '{name}' that do not make it whole")
@@ -274,7 +276,7 @@ def _by_map(
 
 
 def _runs_of(rank: int, piece: Mapping[str, Any]) -> Iterator[_Run]:
-    """A block of elements, as ``torch.as_strided`` finds it on both sides."""
+    """The elements of a block as ``torch.as_strided`` addresses them on both sides."""
     sizes = [int(size) for size in piece["shape"]]
     (begin, steps), (offset, own_steps) = piece["source"], piece["dest"]
     numel, axis = 1, len(sizes)

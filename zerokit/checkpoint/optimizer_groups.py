@@ -1,4 +1,4 @@
-"""What ZeRO's optimizer keeps of each group of parameters, put together from the parts of all ranks."""
+"""The parameter groups of ZeRO's optimizer, joined from the parts of all ranks."""
 
 from __future__ import annotations
 
@@ -23,52 +23,53 @@ if TYPE_CHECKING:
     Tensors = Mapping[str, NamedTensor]
 
 ALIGNMENT = 2
-"""Elements of which each rank's part of a group is a multiple (``nccl_start_alignment_factor``)."""
+"""Each rank's part of a group has a multiple of this number of elements (``nccl_start_alignment_factor``)."""
 
 
 class ZeroSettings(BaseModel):
-    """The keys of ``zero_optimization`` that decide where a parameter lies, read as DeepSpeed does.
+    """Keys of ``zero_optimization`` that determine where a parameter is, with DeepSpeed's defaults.
 
-    Its defaults are DeepSpeed's (runtime/zero/config.py).
+    Source: runtime/zero/config.py.
     """
 
     round_robin_gradients: bool = False
-    """Whether stages 1 and 2 have parameters in another order than the optimizer's."""
+    """Stages 1 and 2 reorder parameters."""
     parameter_alignment: bool = False
     sub_group_size: float = 1e9
 
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters that the optimizer treats alike, in its order."""
+    """A parameter group, in its order."""
 
     weights: Tensors
-    """What it updates, mostly in float32."""
+    """Master weights, mostly in float32."""
     moments: Mapping[str, Tensors]
-    """What it keeps of each element, by its own keys, such as ``exp_avg``."""
+    """States per element by the optimizer's keys, such as ``exp_avg``."""
     others: Mapping[str, Any]
-    """What it keeps once, such as ``step``."""
+    """States that exist once, such as ``step``."""
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """What ranks have of parameters that lie flat together."""
+    """Ranks' parts of a flat buffer."""
 
     shapes: Mapping[str, tuple[int, ...]]
     weights: Sequence[StoredTensor]
     """Of each rank."""
     states: Sequence[Mapping[str, Any]]
-    """Of each rank, by keys of the optimizer."""
+    """Of each rank, by the optimizer's keys."""
     numel: int
-    """Of each rank's part of a moment."""
+    """Elements of each rank's part of a moment."""
 
 
 def read_groups(saved: SavedStates) -> list[Group]:
-    """The groups of a checkpoint of ZeRO.
+    """Read the groups of a ZeRO checkpoint.
 
     Raises:
-        CheckpointError: the optimizer keeps something in a form that is not divided by elements.
-        ArithmeticError, LookupError, TypeError, ValueError, AttributeError: as of `as_deepspeed_saves`.
+        CheckpointError: the optimizer has states that are not partitioned by elements.
+        ArithmeticError, LookupError, TypeError, ValueError, AttributeError: see
+            :func:`explain_format_errors`.
     """
     if saved.facts.stage == 3:
         flat = [_of_stage_3(saved, kept) for kept in _kept_of_stage_3(saved)]
@@ -77,7 +78,7 @@ def read_groups(saved: SavedStates) -> list[Group]:
 
 
 def round_robin_order(names: Sequence[Any], num_ranks: int) -> list[Any]:
-    """The order in which ranks take turns (stage_1_and_2.py, `_round_robin_reorder`)."""
+    """Round-robin order (stage_1_and_2.py, `_round_robin_reorder`)."""
     return [name for rank in range(num_ranks) for name in names[rank::num_ranks]]
 
 
@@ -87,13 +88,13 @@ def zero_section(saved: SavedStates) -> Mapping[str, Any]:
 
 
 def zero_settings(saved: SavedStates) -> ZeroSettings:
-    """What DeepSpeed takes from it: an "auto" that nobody has filled is no value (config_utils.py)."""
+    """The settings as DeepSpeed reads them; an unfilled "auto" counts as absent (config_utils.py)."""
     given = {key: value for key, value in zero_section(saved).items() if value != "auto"}
     return ZeroSettings.model_validate(given)
 
 
 def sub_groups(saved: SavedStates) -> list[list[int]]:
-    """Of each group of stage 3, the numbers of its flat parts."""
+    """For each group of stage 3, the numbers of its flat parts."""
     return [list(group["params"]) for group in saved.optimizers[0]["optimizer_state_dict"]["param_groups"]]
 
 
@@ -149,7 +150,7 @@ def _of_stage_3(saved: SavedStates, kept: _Kept) -> Group:
 
 
 def _group(saved: SavedStates, kept: _Kept, put: Callable[[Sequence[StoredTensor]], Tensors]) -> Group:
-    """Sort what the optimizer keeps into that of each element, of all ranks, and what it keeps once."""
+    """Separate the optimizer's states per element from those that exist once."""
     moments: dict[str, list[StoredTensor]] = {}
     others: dict[str, Any] = {}
     for key, value in kept.states[0].items():
@@ -166,7 +167,7 @@ def _group(saved: SavedStates, kept: _Kept, put: Callable[[Sequence[StoredTensor
 
 
 def _merged(groups: Sequence[Group]) -> Group:
-    """Flat parts of one group."""
+    """Merge the flat parts of one group."""
     return Group(
         {name: tensor for group in groups for name, tensor in group.weights.items()},
         {

@@ -1,9 +1,9 @@
-"""Makes the checkpoint of another number of ranks, or of another ZeRO stage, of one that was saved.
+"""Converts a checkpoint to another number of ranks or another ZeRO stage.
 
-What is written are the files that DeepSpeed itself would have saved: each rank loads its own part, without a
-word in the ds_config. DeepSpeed's universal format has every rank read the files of all parameters, gives
-under stage 3 all groups of parameters the settings of the first (stage3.py,
-`load_hp_checkpoint_state_from_checkpoint_dir_stage3`), and loads neither buffers nor what is not trained.
+It writes the files that DeepSpeed itself would have saved: each rank loads its part, with no change of the
+ds_config. DeepSpeed's universal format is worse: every rank reads the files of all parameters, under stage 3
+all groups get the settings of the first one (stage3.py,
+`load_hp_checkpoint_state_from_checkpoint_dir_stage3`), and neither buffers nor frozen parameters are loaded.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from zerokit.staging import clear
 from zerokit.units import format_bytes
 
 _OF_ANY_STAGE = ("loss_scaler", "dynamic_loss_scale", "overflow")
-"""What stages 1 and 2 and stage 3 keep alike beside tensors."""
+"""States besides tensors that are the same for stages 1, 2 and 3."""
 _RNG_STATE = re.compile(r"rng_state(?:_(\d+))?\.pth")
 
 
 @dataclass(frozen=True)
 class Resharded:
-    """What was written."""
+    """Result of a conversion."""
 
     folder: Path
-    """It has ``latest``, and the folder that this names."""
+    """It has ``latest`` and the folder that ``latest`` names."""
     stage: int
     num_ranks: int
     num_files: int
@@ -61,12 +61,12 @@ class Resharded:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Of a rank of those that divide the model: mostly, there is one."""
+    """The files of one model-parallel rank; mostly there is one."""
 
     saved: SavedStates
     stage: int
     num_ranks: int
-    """That divide its optimizer."""
+    """Ranks that partition its optimizer."""
     flat: Stage1And2Partitions | None
     divided: Stage3Partitions | None
 
@@ -80,7 +80,7 @@ class _Plan:
 
     @property
     def nbytes(self) -> int:
-        """Of all its files."""
+        """Size of all files."""
         _, model = next(self.models())  # those of all ranks are as large
         sizes = (
             make_pickle(model).nbytes * self.num_models,
@@ -89,13 +89,13 @@ class _Plan:
         return sum(sizes)
 
     def files(self) -> Iterator[tuple[str, Any]]:
-        """Each file, and what it holds."""
+        """Each file's name and content."""
         yield from self.models()
         for rank in range(self.num_ranks):
             yield self.optimizer(rank)
 
     def models(self) -> Iterator[tuple[str, Any]]:
-        """The files of model states, and what they hold."""
+        """Names and contents of the model state files."""
         saved = self.saved
         if self.flat is not None:
             yield f"{self._of_model}_model_states.pt", _whole_model(self, self.flat)
@@ -105,7 +105,7 @@ class _Plan:
                 yield f"zero_pp_rank_{rank}_{self._of_model}_model_states.pt", content
 
     def optimizer(self, rank: int) -> tuple[str, Any]:
-        """The file of the optimizer states of a rank, and what it holds."""
+        """Name and content of a rank's optimizer state file."""
         saved = self.saved
         number = rank % len(saved.optimizers)
         file = saved.files.optimizers[number]
@@ -123,21 +123,21 @@ def reshard(
     verify: bool = True,
     sums: bool = True,
 ) -> Resharded:
-    """Write the checkpoint of `num_ranks` ranks, each with its part.
+    """Write the checkpoint for `num_ranks` ranks.
 
-    Of the Trainer's and of accelerate's checkpoints, the rest is copied.
+    Other files of the Trainer's and accelerate's checkpoints are copied.
 
     Args:
-        path: of a checkpoint, or of a run, whose newest one is taken.
-        output: a folder that does not exist, or is empty.
-        num_ranks: of the run that is to go on, those that divide the model included.
-        stage: of ZeRO, in that run; None for the one that it had.
-        verify: see first that all files are as they were saved, and of one step.
-        sums: write ``SHA256SUMS``, if the checkpoint has them.
+        path: a checkpoint, or a run for its newest checkpoint.
+        output: a folder that does not exist or is empty.
+        num_ranks: of the new run, including model-parallel ranks.
+        stage: ZeRO stage of the new run; None: unchanged.
+        verify: check first that files are unchanged and of one step.
+        sums: write ``SHA256SUMS`` if the checkpoint has it.
 
     Raises:
-        ZerokitError: the checkpoint is none, damaged, or of a kind that cannot be divided anew; the folder
-            cannot be written, or there is no room for it.
+        ZerokitError: the checkpoint is unusable or of an unsupported kind, or the folder cannot be written or
+            has no room.
     """
     parts = read_states(path)
     check_output(output)
@@ -238,7 +238,7 @@ def _plan(saved: SavedStates, num_ranks: int, stage: int) -> _Plan:
 
 
 def _optimizer(plan: _Plan, states: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """What ZeRO's optimizer of a rank saves: its `state_dict`."""
+    """The `state_dict` of a rank's ZeRO optimizer."""
     saved = plan.saved
     inner_key = "optimizer_state_dict" if saved.facts.stage == 3 else "base_optimizer_state"
     inner = states[inner_key]
@@ -257,7 +257,7 @@ def _optimizer(plan: _Plan, states: Mapping[str, Any], rank: int) -> dict[str, A
     ]
     if plan.flat is not None:
         flat = plan.flat
-        # BF16_Optimizer saves its part with what belongs to no parameter.
+        # BF16_Optimizer saves its part with padding.
         padded = not was_divided and "zero_stage" not in states
         numbers = [[number] for number in range(len(settings))]
         made |= {
@@ -285,7 +285,7 @@ def _inner(
     numbers: list[list[int]],
     states: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    """What torch's optimizer saves of flat parameters."""
+    """The state dict of torch's optimizer for flat parameters."""
     return {
         **inner,
         "state": {number: state for number, state in enumerate(states) if state},
@@ -298,7 +298,7 @@ def _common(plan: _Plan, model: Mapping[str, Any]) -> dict[str, Any]:
     if plan.stage != plan.saved.facts.stage:
         config = {**config, "zero_optimization": {**zero_section(plan.saved), "stage": plan.stage}}
     made = {**model, "dp_world_size": plan.num_ranks, "ds_config": config}
-    # A pipeline's module lies in files of its layers.
+    # Files of layers have a pipeline's module.
     return made if plan.saved.files.pipeline_stages is None else {**made, "module": None}
 
 
@@ -354,12 +354,12 @@ def _divided_model(
             for name, one in model["module"].items()
         )
     parts = OrderedDict((name, divided.parameter(tensor, rank)) for name, tensor in frozen.items())
-    # DeepSpeed would look for all that is not trained in an empty one that it did not save.
+    # If this dict were empty, DeepSpeed would look up all frozen parameters in it.
     return {**made, "frozen_param_fragments": parts or made.get("frozen_param_fragments")}
 
 
 def _not_trained(saved: SavedStates, divided: Stage3Partitions) -> Iterator[tuple[str, NamedTensor]]:
-    """The parameters of stages 1 and 2 that the optimizer does not have."""
+    """Parameters of stages 1 and 2 that the optimizer does not have."""
     first = saved.models[0]
     others = {name for _, names in divided.flats for name in names}
     others |= {*(first.get("buffer_names") or ()), *(first.get("shared_params") or ())}
@@ -369,7 +369,7 @@ def _not_trained(saved: SavedStates, divided: Stage3Partitions) -> Iterator[tupl
 
 
 def _others(step: Path, num_ranks: int) -> Iterator[tuple[str, Path]]:
-    """What lies beside the step's folder in a checkpoint of the Trainer or of accelerate, by its new name."""
+    """Other files of a Trainer's or accelerate's checkpoint, by their new names."""
     if not is_of_checkpoint(step):
         return
     above = step.parent

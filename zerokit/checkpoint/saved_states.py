@@ -1,4 +1,4 @@
-"""What the files of a step say: read from their headers, of one run and one step, as DeepSpeed wrote it."""
+"""Reads the headers of all files of a step, and checks that they belong to one run and step."""
 
 from __future__ import annotations
 
@@ -24,53 +24,53 @@ _PLACES = re.compile(r"(zero_pp_rank|mp_rank|layer|model|expert)_(\d+)")
 _RELEASE = re.compile(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
 _WITHOUT_BF16_OPTIMIZER = (0, 17, 6), (0, 18, 4)
 _FLOAT32 = ("fp32", "float32", "float", "torch.float32")
-"""What a ds_config may call it (runtime/config.py, `DtypeEnum`)."""
+"""Names of float32 in a ds_config (runtime/config.py, `DtypeEnum`)."""
 MOST_RANKS = 1 << 20
 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What is known of a checkpoint before its tensors are put together."""
+    """What is known of a checkpoint before its tensors are joined."""
 
     folder: Path
     stage: int
     num_ranks: int
-    """Data-parallel ones that saved it, each with its part of the optimizer."""
+    """Data-parallel ranks that saved it, each with its part of the optimizer."""
     step: int | None
-    """Optimizer steps of the run, skipped ones included."""
+    """Optimizer steps of the run, including skipped ones."""
     version: str | None
-    """Of DeepSpeed."""
+    """Release of DeepSpeed."""
     dtype: str | None
-    """In which the model computes."""
+    """Type of the model."""
     universal: bool
     tensor_parallel: int
-    """Ranks that divide each tensor among them."""
+    """Tensor-parallel ranks."""
     pipeline_stages: int | None
     """None without a pipeline."""
 
 
 @dataclass(frozen=True)
 class SavedStates:
-    """What the files of a step hold, of one run and one step, as DeepSpeed wrote it."""
+    """The contents of a step's files."""
 
     facts: CheckpointInfo
     files: StepFolder
     archives: Mapping[Path, Archive]
     models: Sequence[StateDict]
-    """The model states, of each rank that has some."""
+    """Model states of each rank that has some."""
     optimizers: Sequence[StateDict]
-    """Those of ZeRO's optimizer, of each rank."""
+    """ZeRO optimizer states of each rank."""
 
 
 def read_states(path: Path) -> list[SavedStates]:
-    """Read the files of a step: of each rank that divides the model, in order; one without such.
+    """Read the files of a step, for each model-parallel rank in order.
 
     Args:
-        path: of a step, or of a run, whose newest one is taken.
+        path: a step, or a run for its newest step.
 
     Raises:
-        CheckpointError: it is none, it is damaged, a file of a rank is missing, or of another step, rank or
-            run, or it is of a kind that is not read.
+        CheckpointError: it is no checkpoint, is damaged or of an unsupported kind; or a file of a rank is
+            missing or belongs to another step, rank or run.
     """
     with _all_stay():
         found = [_read(files) for files in read_step_folders(find_step_folder(path))]
@@ -95,7 +95,7 @@ def read_states(path: Path) -> list[SavedStates]:
 
 @contextmanager
 def _all_stay() -> Iterator[None]:
-    """Look for no garbage: of a hundred thousand objects that are made here none is any."""
+    """Switch off garbage collection: it would visit a hundred thousand new objects again and again."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -121,7 +121,7 @@ def _read(files: StepFolder) -> SavedStates:
 
 
 def _layers(files: StepFolder, archives: Mapping[Path, Archive]) -> dict[str, Any]:
-    """What the layers of a pipeline hold, by the names that the pipeline gives it."""
+    """Tensors of a pipeline's layers, by their names in the pipeline."""
     return {
         f"{number}.{name}": one
         for number, file in files.layers.items()
@@ -131,10 +131,10 @@ def _layers(files: StepFolder, archives: Mapping[Path, Archive]) -> dict[str, An
 
 @contextmanager
 def explain_format_errors(folder: Path) -> Iterator[None]:
-    """Say of what is not there, or is something else, that it is.
+    """Explain missing or wrong content of DeepSpeed's files.
 
     Raises:
-        CheckpointError: it is so.
+        CheckpointError: content is missing or has another form.
     """
     try:
         yield
@@ -144,13 +144,13 @@ def explain_format_errors(folder: Path) -> Iterator[None]:
 
 
 def read_info(path: Path) -> CheckpointInfo:
-    """What a checkpoint is, read from rank 0's files.
+    """Read a summary of a checkpoint from rank 0's files.
 
     Args:
-        path: of a step, or of a run, whose newest one is taken.
+        path: a step, or a run for its newest step.
 
     Raises:
-        CheckpointError: it is none, or one of these files is damaged.
+        CheckpointError: it is no checkpoint, or one of these files is damaged.
     """
     files = read_step_folders(find_step_folder(path))[0]
     model = _model_states(read_archive(files.models[0]), files)
@@ -161,13 +161,13 @@ def read_info(path: Path) -> CheckpointInfo:
 
 
 def num_groups(path: Path) -> int:
-    """In how many groups ZeRO's optimizer has its parameters, read from rank 0's file; 0: it does not say.
+    """The number of parameter groups of ZeRO's optimizer, from rank 0's file; 0 if unknown.
 
     Args:
-        path: of a step, or of a run, whose newest one is taken.
+        path: a step, or a run for its newest step.
 
     Raises:
-        CheckpointError: it is none, or that file is damaged.
+        CheckpointError: it is no checkpoint, or that file is damaged.
     """
     files = read_step_folders(find_step_folder(path), swapped=True)[0]
     with explain_format_errors(files.folder):
@@ -176,19 +176,19 @@ def num_groups(path: Path) -> int:
         else:  # without ZeRO it lies beside the model, in DeepSpeed's wrapper or by itself
             whole = read_archive(files.models[0]).content["optimizer"]
             of_torch = whole.get("optimizer_state_dict", whole)
-        # Of an elastic checkpoint it is a list of what each group's elements have.
+        # An elastic checkpoint has a list here.
         return len(of_torch["param_groups"]) if isinstance(of_torch, Mapping) else 0
 
 
 def shapes_of(model: StateDict) -> Shapes:
-    """The shapes of the parameters that the optimizer has.
+    """Shapes of the optimizer's parameters.
 
     Raises:
-        ValueError: they are none.
+        ValueError: these are no shapes.
     """
     shapes: Shapes = model.get("param_shapes") or []
     for name, shape in (item for group in shapes for item in group.items()):
-        # What it has in the place of a number may be too large to be written.
+        # A damaged file may have something huge in place of a number.
         if not all(isinstance(size, int) for size in shape):
             raise ValueError(f"a parameter '{name}' whose shape is not of integers")
         check_shape(shape)
@@ -198,7 +198,7 @@ def shapes_of(model: StateDict) -> Shapes:
 
 
 def _check_names(model: StateDict) -> None:
-    """See that names of tensors are texts, before they are hashed.
+    """Check that names of tensors are strings, before they are hashed.
 
     Raises:
         ValueError: they are not.
@@ -235,7 +235,7 @@ def _optimizer_states(archive: Archive) -> StateDict:
 
 
 def _facts(files: StepFolder, model: StateDict, optimizer: StateDict) -> CheckpointInfo:
-    # BF16_Optimizer divides as stage 1 does, and says nothing of it.
+    # BF16_Optimizer partitions like stage 1, and records no stage.
     stage = getattr(optimizer.get("zero_stage"), "arguments", (optimizer.get("zero_stage"),))[0]
     if not isinstance(stage, int):
         divided = "zero_pp_rank" in files.models[0].name
@@ -261,11 +261,11 @@ def _facts(files: StepFolder, model: StateDict, optimizer: StateDict) -> Checkpo
 
 
 def _has_parts(model: StateDict) -> bool:
-    """Whether each rank has written its part of an optimizer, which says nothing of a stage if it is there.
+    """Whether each rank has written its part of an optimizer that records no stage.
 
     That is BF16_Optimizer: without ZeRO before 0.17.6, and in stage 1 with float32 gradients. Releases from
-    0.17.6 to 0.18.4 name the shapes of parameters for it, but take another one, which has no parts and is not
-    saved (`DDP_BFLOAT16` in runtime/constants.py).
+    0.17.6 to 0.18.4 record shapes of parameters for it, but use another optimizer, which has no parts and is
+    not saved (`DDP_BFLOAT16` in runtime/constants.py).
     """
     if model.get("param_shapes") is None:
         return False
@@ -281,7 +281,7 @@ def _has_parts(model: StateDict) -> bool:
 
 
 def _check_place(archive: Archive) -> None:
-    """See that a file has the name of the rank that wrote it: archives remember it."""
+    """Check that a file's name is that under which it was saved."""
     wrote, is_of = (dict(_PLACES.findall(name)) for name in (archive.saved_as, archive.file.name))
     if any(is_of.get(kind) != number for kind, number in wrote.items()):
         raise CheckpointError(
@@ -323,7 +323,7 @@ def _check_ranks(facts: CheckpointInfo, files: StepFolder, model: StateDict) -> 
 
 
 def _check_steps(files: StepFolder, models: Sequence[StateDict], optimizers: Sequence[StateDict]) -> None:
-    """See that all ranks are at one step."""
+    """Check that all ranks are at one step."""
     for of, steps in (
         (files.models, [_whole_number(states.get("global_steps")) for states in models]),
         (files.optimizers, [_optimizer_step(states) for states in optimizers]),
@@ -349,7 +349,7 @@ def _whole_number(value: Any) -> int | None:
 
 
 def _optimizer_step(states: StateDict) -> int | None:
-    """The steps that the optimizer of torch, or of DeepSpeed, has counted."""
+    """Steps that torch's or DeepSpeed's optimizer has counted."""
     inner = _of_torch(states)
     if not isinstance(inner, Mapping):
         return None
@@ -366,5 +366,5 @@ def _optimizer_step(states: StateDict) -> int | None:
 
 
 def _of_torch(states: StateDict) -> Any:
-    """What the optimizer of torch, or of DeepSpeed, keeps in ZeRO's."""
+    """The state dict of the inner optimizer in ZeRO's."""
     return states.get("base_optimizer_state", states.get("optimizer_state_dict"))

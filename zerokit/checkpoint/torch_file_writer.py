@@ -1,4 +1,4 @@
-"""Writes what `torch.load` reads, without torch and a block of elements at a time.
+"""Writes files for `torch.load`, block by block and without torch.
 
 Names of classes and functions are written as :mod:`zerokit.checkpoint.torch_file` has read them; none is
 imported. The format is that of torch/serialization.py (`_save`).
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 
 _NAMES = {dtype: f"torch.{name}" for name, dtype in STORAGES.items() if name != "UntypedStorage"}
 _ALIGNMENT = 64
-"""Of tensors, in bytes from the start of the file, so that they can be mapped."""
+"""Alignment of tensors in the file in bytes, so that they can be mapped."""
 _EXTRA = struct.Struct("<HH")
-"""Before a field of a member's header: whose it is, and its length."""
+"""Prefix of a zip extra field: its id and length."""
 _PADDING = 0x4246
-"""Whose fields are padding: those that torch writes, too."""
+"""Id of torch's padding field."""
 _ZIP64_BYTES = 20
-"""Of the field that zipfile adds with `force_zip64`."""
+"""Size of the field that zipfile adds with `force_zip64`."""
 _LOCAL_HEADER_BYTES = 30
 _MEMBER_BYTES = 700
-"""At most what a member has beside its content: two headers, with its name and padding."""
+"""Upper bound of a member's overhead: two headers, name and padding."""
 _OTHER_MEMBERS = 3
 _NUMBER = struct.Struct("<I")
-"""Of an entry of a pickle's memo."""
+"""Number of a memo entry."""
 _WORTH_KEEPING = 12
-"""Bytes from which on a plain value is kept in the memo rather than written again."""
+"""Plain values of this size in bytes are memoized."""
 
 
 @dataclass(frozen=True)
 class NewTensor(TensorSize):
-    """A tensor to be written: parts of others one after the other, and zeros."""
+    """A tensor to write: parts of other tensors, and zeros."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -55,26 +55,26 @@ class NewTensor(TensorSize):
 
 @dataclass(frozen=True)
 class Pickled:
-    """Content that is ready to be written."""
+    """A pickle that is ready to be written."""
 
     content: bytes
     storages: list[NewTensor]
 
     @property
     def nbytes(self) -> int:
-        """Of its file, at most."""
+        """Upper bound of the file's size."""
         members = len(self.storages) + _OTHER_MEMBERS
         return len(self.content) + sum(one.nbytes for one in self.storages) + members * _MEMBER_BYTES
 
 
 def make_pickle(content: Any) -> Pickled:
-    """Make a pickle of what an archive holds.
+    """Make the pickle of an object.
 
     Args:
-        content: dicts, lists, tuples, numbers, text, `Record`, and tensors: `StoredTensor` or `NewTensor`.
+        content: dicts, lists, tuples, numbers, strings, `Record`, and tensors: `StoredTensor` or `NewTensor`.
 
     Raises:
-        ValueError: there is something else in it, or it holds itself.
+        ValueError: it has something else in it, or contains itself.
     """
     pickler = _Pickler()
     try:
@@ -85,10 +85,10 @@ def make_pickle(content: Any) -> Pickled:
 
 
 def write_archive(file: Path, saved: Pickled, reader: ElementReader) -> None:
-    """Write a file whole or not at all.
+    """Write a complete file or none.
 
     Raises:
-        ZerokitError: it cannot be written, or what it is made of cannot be read.
+        ZerokitError: it cannot be written, or its tensors cannot be read.
     """
     with new_file(file) as opened, zipfile.ZipFile(opened, "w") as archive:
 
@@ -109,10 +109,10 @@ def write_archive(file: Path, saved: Pickled, reader: ElementReader) -> None:
 
 
 def blocks(tensor: NewTensor, reader: ElementReader) -> Iterator[Block]:
-    """The bytes of a tensor in order.
+    """Yield the bytes of a tensor in order.
 
     Raises:
-        CheckpointError: a file that it is made of cannot be read.
+        CheckpointError: a file of its parts cannot be read.
     """
     import numpy as np
 
@@ -125,14 +125,15 @@ def blocks(tensor: NewTensor, reader: ElementReader) -> Iterator[Block]:
 
 
 class _Pickler:
-    """Makes protocol 2, as torch does. What was shared stays shared: a small pickle can refer without end."""
+    """Makes protocol 2, like torch. Shared objects stay shared, because a small pickle can refer to them
+    without end."""
 
     def __init__(self) -> None:
         self.storages: list[NewTensor] = []
         self._memo: dict[int, tuple[int, Any]] = {}
-        """By its id, what was written, with its number; that it is held keeps the id its own."""
+        """Objects by id, with their memo number; holding them keeps the ids valid."""
         self._keys: dict[tuple[Path, int], int] = {}
-        """Of storages that are copied as they are, by where they lie."""
+        """Keys of storages that are copied, by file and offset."""
 
     def opcodes(self, value: Any) -> Iterator[bytes]:
         if id(value) in self._memo:
@@ -218,7 +219,7 @@ class _Pickler:
 
 
 def _plain(value: Any) -> bytes:
-    """Opcodes that use no memo."""
+    """Opcodes without a memo."""
     text = io.BytesIO()
     pickler = pickle.Pickler(text, protocol=2)
     pickler.fast = True
@@ -227,7 +228,7 @@ def _plain(value: Any) -> bytes:
 
 
 def _named(name: str) -> bytes:
-    """What loads a class or a function, by its name with its module."""
+    """Opcodes that load a class or function by its full name."""
     module, _, attribute = name.rpartition(".")
     module = "__builtin__" if module == "builtins" else module  # as protocol 2 calls it
     return pickle.GLOBAL + f"{module}\n{attribute}\n".encode()

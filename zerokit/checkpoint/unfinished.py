@@ -1,4 +1,4 @@
-"""What is no checkpoint of a run yet, or any more, lies in a hidden folder: none has its name by halves."""
+"""The hidden folder of checkpoints that are being written or removed: they get their name when complete."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 from zerokit import staging
 
 UNFINISHED = ".unfinished"
-"""Of a run, where its checkpoints lie until they are whole, and while they are removed."""
+"""Folder of a run for checkpoints that are not complete, or are being removed."""
 
 
 def unfinished_path(checkpoint: Path) -> Path:
-    """Where a checkpoint lies before and after it has its name."""
+    """Path of a checkpoint before it is complete and while it is removed."""
     return checkpoint.with_name(UNFINISHED) / checkpoint.name
 
 
 def move_to_unfinished(checkpoint: Path) -> Path:
-    """Take its name from a checkpoint that is to be removed; where it lies then.
+    """Move a checkpoint that will be removed; return its new path.
 
     Raises:
-        ZerokitError: what zerokit did not make lies where it would be moved to.
+        ZerokitError: something that zerokit did not make is at that path.
         OSError: it cannot be moved.
     """
     doomed = unfinished_path(checkpoint)
@@ -30,7 +30,7 @@ def move_to_unfinished(checkpoint: Path) -> Path:
 
 
 def remove_unfinished(doomed: Path) -> None:
-    """Remove one that :func:`move_to_unfinished` has moved, and no other: a run may be writing one there.
+    """Remove a checkpoint that :func:`move_to_unfinished` has moved; a run may be writing others there.
 
     Raises:
         OSError: it cannot be removed.
@@ -42,7 +42,7 @@ def remove_unfinished(doomed: Path) -> None:
 
 
 def remove_all_unfinished(run: Path) -> None:
-    """Remove all that lies there, as far as possible: for the run itself, while it writes nothing there."""
+    """Remove everything there that can be removed; only for a run that is not writing there."""
     with suppress(OSError):
         staging.remove(run / UNFINISHED)
         staging.remove_empty(run / UNFINISHED)

@@ -1,4 +1,4 @@
-"""Reads all of a checkpoint to see whether a run could go on from it, or a model be made of it."""
+"""Verifies a checkpoint: whether a run can continue from it, and a model can be exported."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verified:
-    """What was looked at, and nothing was wrong with."""
+    """Result of a successful verification."""
 
     facts: CheckpointInfo
     num_files: int
     nbytes: int
     hashes: bool
-    """Whether the files had checksums to compare, beside those in each."""
+    """Whether the files had checksums of their own, beside the CRCs within."""
     checksum_problem: CheckpointError | None
-    """Why ``SHA256SUMS`` cannot be used: it is malformed or incomplete, or missing though it was saved."""
+    """Why ``SHA256SUMS`` cannot be used: malformed, incomplete, or missing."""
     without_checksums: Sequence[Path]
-    """Of those that were looked at: nothing tells whether their tensors are as they were saved."""
+    """Files without any checksum: changes of their tensors would not be noticed."""
     not_read: Sequence[Path]
-    """Of the checkpoint's files: neither read nor compared with checksums."""
+    """Files of the checkpoint that were neither read nor compared with checksums."""
     remarks: TensorIssues
 
 
 def verify(path: Path) -> Verified:
-    """See that a checkpoint is complete, as it was saved and of one step, as far as its files are read.
+    """Verify that a checkpoint is complete, unchanged and of one step.
 
-    Read are archives of torch, which may load nothing that could run code, and headers of safetensors.
+    It reads torch files, which may load nothing that runs code, and headers of safetensors files.
 
     Args:
-        path: of a step, or of a run, whose newest one is taken.
+        path: a step, or a run for its newest step.
 
     Raises:
-        CheckpointError: it is not; says the first thing that is wrong.
+        CheckpointError: the first problem.
     """
     checkpoint = read_checkpoint(path)
     step = checkpoint.facts.folder

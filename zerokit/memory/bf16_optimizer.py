@@ -1,4 +1,4 @@
-"""Stage 1 in bf16 with gradients accumulated in fp32: DeepSpeed runs its BF16_Optimizer instead.
+"""Stage 1 in bf16 with gradients accumulated in fp32: DeepSpeed uses its BF16_Optimizer.
 
 Source: deepspeed/runtime/bf16_optimizer.py, chosen by `DeepSpeedEngine._do_optimizer_sanity_check`.
 """
@@ -39,7 +39,7 @@ CAST = replace(
 
 
 class Bf16Optimizer(FullGradients):
-    """One rank: states are divided, gradients and their fp32 copies are not."""
+    """One rank: optimizer states are partitioned; gradients and their fp32 copies are not."""
 
     def __init__(self, timeline: Timeline, layout: Layout, settings: Settings) -> None:
         super().__init__(timeline, layout, settings)
@@ -60,7 +60,7 @@ class Bf16Optimizer(FullGradients):
         OptimizerStates(self._settings, "Φₜ/N").hold(self._timeline, [self.partition])
 
     def end_backward(self, *, boundary: bool) -> None:
-        """`update_hp_grads` casts one gradient after the other; the flat fp32 buffer is reduced as it is."""
+        """`update_hp_grads` casts gradients one by one; the flat fp32 buffer is reduced in place."""
         self._timeline.spike(CAST, self._settings.accumulation_bytes, self._largest)
 
     @property

@@ -1,4 +1,4 @@
-"""Where an estimate leaves what has been compared with rehearsals, said in one line each."""
+"""Warnings of an estimate: where it was not compared with rehearsals, and what it does not count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zerokit.memory.traits import traits_of
 
 
 def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[str]:
-    """What a reader of the numbers should know."""
+    """Yield one sentence per warning."""
     yield from _of_model(run, settings, found)
     if settings.optimizer.certainty != "exact":
         yield f"the states of {settings.optimizer.name} are {settings.optimizer.certainty}; rehearse the run"

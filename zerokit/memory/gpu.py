@@ -1,4 +1,4 @@
-"""The GPU's side of an estimate: build a stage, replay a step, keep the fullest moment of each phase."""
+"""GPU memory of an estimate: replay a step on a ZeRO stage and keep the largest moment of each phase."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ WORKSPACE = TermKind(
 
 @dataclass(frozen=True)
 class GpuReplay:
-    """What the replay found."""
+    """The result of the replay."""
 
     steady: Held
     """Held between two steps."""
     fullest: dict[Phase, Held]
-    """Held at the fullest moment of each phase."""
+    """Held at the largest moment of each phase."""
     model_calls: ModelCalls | None
     sizes: Sizes | None
     partition: int
-    """Elements of the optimizer's states on one rank."""
+    """Elements of the optimizer states on one rank."""
     rank: int
     peak_bytes: int
-    """The most that is held at once."""
+    """The maximum."""
 
 
 def replay_fullest(run: TrainingRun, layout: Layout, settings: Settings) -> GpuReplay:
-    """Replay a step of the run's rank, or of that among several whose GPU is the fullest."""
+    """Replay a step of the run's rank, or of the rank with the fullest GPU."""
     ranks: Sequence[int] = [run.rank or 0]
     if run.rank is None and settings.wrapper == "zero_1_2" and run.world_size > 1:
         ranks = ranks_that_differ(layout.unpacked, run.world_size)
@@ -66,7 +66,7 @@ def replay_fullest(run: TrainingRun, layout: Layout, settings: Settings) -> GpuR
 
 
 def _calls_of(run: TrainingRun, layout: Layout, settings: Settings, sizes: Sizes | None) -> ModelCalls | None:
-    """The calls of the model, the same on every rank; None where activations are not counted."""
+    """The module calls of the model; None if activations are not counted."""
     if sizes is None or isinstance(run.model, int):
         return None
     calls = model_calls_of(
@@ -138,13 +138,13 @@ def _replay(
 
 
 def _embedded(run: TrainingRun) -> int:
-    """Learned tokens that go through all layers before each sequence."""
+    """Learned tokens that go through all layers."""
     learned = run.learned_tokens
     return 0 if learned is None or learned.cached else learned.count
 
 
 def sizes_of_run(run: TrainingRun, settings: Settings) -> Sizes | None:
-    """The sizes of a micro-batch; None where activations are not counted."""
+    """The sizes of a micro-batch; None if activations are not counted."""
     if isinstance(run.model, int) or run.seq_len is None:
         return None
     batch = run.micro_batch_size

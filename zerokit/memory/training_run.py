@@ -1,4 +1,4 @@
-"""A training run, as far as its memory depends on it."""
+"""A training run as far as its memory depends on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zerokit.models import ModelShape
 
 @dataclass(frozen=True)
 class Generation:
-    """Generation with a KV cache, as an evaluation within training does."""
+    """Generation with a KV cache, as in an evaluation during training."""
 
     batch_size: int
     seq_len: int
@@ -96,8 +96,8 @@ class TrainingRun(RunOptions):
             check_choice("chunked_loss", self.chunked_loss, get_args(ChunkedLoss))
         check_choice("optimizer", self.optimizer or "adamw", get_args(OptimizerKind))
         if self.load_in_4bit and self.lora is None:
-            # peft's IA3 beside them computes in fp32 (tuners/ia3/bnb.py), which attention and the output
-            # matrix of a model in 16 bits do not take.
+            # peft's IA3 with 4-bit weights computes in fp32 (tuners/ia3/bnb.py), which attention and the
+            # output matrix of a 16-bit model do not accept.
             raise ZerokitError(
                 "weights in 4 bits cannot be trained, and of adapters beside them only LoRA's are counted",
                 where="load_in_4bit",
@@ -117,7 +117,7 @@ class TrainingRun(RunOptions):
 
     @cached_property
     def adapter(self) -> Lora | Ia3 | None:
-        """What is trained beside modules of the model, which it names."""
+        """LoRA or IA3 with its target modules."""
         adapter = self.lora or self.ia3
         if adapter is None or isinstance(self.model, int):
             return adapter
@@ -137,7 +137,7 @@ class TrainingRun(RunOptions):
 
     @property
     def attention_used(self) -> Attention:
-        """The one asked for, else transformers' own choice: sdpa where the model's class has it.
+        """The requested attention, else transformers' default: sdpa if the model's class has it.
 
         Source: transformers `PreTrainedModel.get_correct_attn_implementation`.
         """
@@ -145,7 +145,7 @@ class TrainingRun(RunOptions):
 
     @property
     def attention_reason(self) -> str:
-        """Why it is that one."""
+        """The reason for `attention_used`."""
         if self.attention is not None:
             return "asked for"
         if isinstance(self.model, int) or self.model.has_sdpa:
