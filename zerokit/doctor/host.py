@@ -1,4 +1,4 @@
-"""What this machine grants a run: memory, limits, disks and its name on the network."""
+"""Checks of this machine: memory, limits, disks, and its network name."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ NAME_ITS_ADDRESS = (
 _LEAST_FILES, _ENOUGH_FILES = 256, 1024
 _LEAST_DISK, _ENOUGH_DISK = GIB, 10 * GIB
 _SLOW_BYTES_PER_SECOND = 20 * MIB
-"""A checkpoint of a model of 1B parameters then takes more than ten minutes."""
+"""Below this, a checkpoint of a model with 1B parameters takes more than ten minutes."""
 _PROBE_BYTES = 16 * MIB
 _LAST_PORT = 65535
 _RUN_BYTES = 4 * GIB
-"""Of host memory: torch with CUDA and its libraries, and a small model."""
+"""Host memory of torch with CUDA, its libraries, and a small model."""
 
 
 def shared_memory(folder: Path = SHARED_MEMORY) -> CheckResult:
-    """Through which data loaders, NCCL and CPU ranks of one machine talk."""
+    """Check /dev/shm, which data loaders, NCCL and CPU ranks of a machine use."""
     try:
         space = os.statvfs(folder)
     except OSError as error:
@@ -51,7 +51,7 @@ def shared_memory(folder: Path = SHARED_MEMORY) -> CheckResult:
 
 
 def limits() -> Iterator[CheckResult]:
-    """Of this process, which a run inherits."""
+    """Check the limits of this process, which a run inherits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     message = f"{soft} may be open at once"
     if soft < _ENOUGH_FILES and soft != resource.RLIM_INFINITY:
@@ -68,7 +68,7 @@ def limits() -> Iterator[CheckResult]:
 
 
 def memory(root: Path = Path("/")) -> CheckResult:
-    """Of the host, or what control groups leave of it. `root` is where the system's files are."""
+    """Check host memory, or the limit of control groups. `root` is the system's root folder."""
     size = host_memory_bytes(root)
     if size < _RUN_BYTES:
         fix = "Raise the container's or the job's limit (--memory, --mem, resources.limits.memory)"
@@ -77,7 +77,7 @@ def memory(root: Path = Path("/")) -> CheckResult:
 
 
 def disk(output: Path) -> Iterator[CheckResult]:
-    """Whether a run can write its output, which need not be there yet: for real, with a file of 16 MiB."""
+    """Check that the output folder can be written, by writing a file of 16 MiB; it need not exist."""
     folder = output.absolute()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -113,7 +113,7 @@ def _seconds_to_write(folder: Path) -> float:
 
 
 def network(*, several: bool) -> CheckResult:
-    """To which address this machine's name leads: gloo, and DeepSpeed's launcher, tell others that one."""
+    """Check the address of this machine's name, which gloo and DeepSpeed's launcher tell other machines."""
     name = socket.gethostname()
     status: Status = "error" if several else "warning"
     try:
@@ -130,7 +130,7 @@ def network(*, several: bool) -> CheckResult:
 
 
 def port(number: int) -> CheckResult:
-    """At which the ranks meet."""
+    """Check the port of the rendezvous."""
     try:
         free_port(number)
     except LaunchError as error:

@@ -1,4 +1,4 @@
-"""Whether the machines of a hostfile are alike: asked over ssh, all at once."""
+"""Compares the machines of a hostfile, over ssh and all at once."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from zerokit.doctor.result import CheckResult, ok
 from zerokit.extras import PACKAGES, differing, versions
 
 _PATIENCE = 30
-"""Seconds for one machine."""
+"""Timeout in seconds for one machine."""
 _WARN_SECONDS, _ERROR_SECONDS = 2.0, 60.0
-"""By which clocks differ: logs and the times of files no longer have one order; certificates fail."""
+"""Clock differences: logs and file times are out of order; certificates fail."""
 _MOST_AT_ONCE = 32
 
 _ASK = (
@@ -46,28 +46,28 @@ print("zerokit:" + json.dumps(answer))
 
 
 class _Answer(NamedTuple):
-    """Of one machine."""
+    """The answer of one machine."""
 
     time: float
-    """In seconds since 1970."""
+    """Seconds since 1970."""
     python: str
     versions: dict[str, str]
     missing: list[str]
-    """Of the paths that it was asked for."""
+    """Requested paths that do not exist."""
     name: str
-    """That it gives itself."""
+    """Its host name."""
     leads: list[str]
-    """The addresses to which that leads there."""
+    """Addresses of its own name there."""
     interface: str | None
-    """At which ssh has come."""
+    """Interface of the ssh connection."""
 
 
 def hosts(names: Sequence[str], paths: Sequence[str]) -> Iterator[CheckResult]:
-    """Look at each machine of a hostfile.
+    """Check each machine of a hostfile.
 
     Args:
         names: the machines.
-        paths: absolute, of what each must have: this folder, the data, the model.
+        paths: absolute paths that each machine needs: this folder, data, model.
     """
     answers: list[_Answer] = []
 
@@ -96,15 +96,15 @@ def _is_this(answer: _Answer) -> bool:
 
 
 def _interface(names: Sequence[str], answers: Sequence[_Answer]) -> Iterator[CheckResult]:
-    """Which one all machines are to take, where the name of one leads others to themselves."""
+    """The interface that all machines should use, if a name resolves to the machine itself."""
     if not any(map(_finds_itself, answers)):
         return
     others = [name for name, answer in zip(names, answers, strict=True) if not _is_this(answer)]
-    # Also this machine's own name may lead ssh to itself.
+    # This machine's own name may resolve to itself for ssh too.
     taken = {interfaces.reaching(others[0]) if _is_this(one) and others else one.interface for one in answers}
     first = next(iter(taken))
     if len(taken) == 1 and first is not None and first != "lo":
-        # For NCCL a name without "=" stands for all that begin with it; gloo's is one.
+        # NCCL treats a name without "=" as a prefix; gloo's is exact.
         variables = {"GLOO_SOCKET_IFNAME": first, "NCCL_SOCKET_IFNAME": f"={first}"}
         message = (
             f"all machines reach each other by {first}; 'launch-script --doctor FILE' makes a run use it"
@@ -113,7 +113,7 @@ def _interface(names: Sequence[str], answers: Sequence[_Answer]) -> Iterator[Che
 
 
 def _host(name: str, answer: _Answer, away: float) -> Iterator[CheckResult]:
-    """What is wrong with a machine whose clock is `away` seconds off."""
+    """Problems of a machine whose clock is `away` seconds off."""
     what = f"host {name}"
     fine = True
     if away > _WARN_SECONDS:
@@ -140,7 +140,7 @@ def _host(name: str, answer: _Answer, away: float) -> Iterator[CheckResult]:
 
 
 def _read(text: str) -> _Answer | None:
-    """What `_ASK` prints there; None of what another program does."""
+    """Parse the answer of `_ASK`; None for other output."""
     try:
         answer = json.loads(text)
     except (ValueError, RecursionError):
@@ -162,13 +162,13 @@ def _read(text: str) -> _Answer | None:
 
 
 def on_host(name: str, line: str) -> list[str]:
-    """The command that has the shell of a machine run a line, without asking for a password."""
+    """The ssh command that runs a line on a machine without asking for a password."""
     return ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", name, line]
 
 
 def _ask(name: str, paths: Sequence[str]) -> _Answer | CheckResult:
     what = f"host {name}"
-    # ssh hands one line to a shell there.
+    # ssh passes one line to the remote shell.
     line = shlex.join([sys.executable, "-P", "-c", _ASK, ",".join(PACKAGES), json.dumps(list(paths))])
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What one look at a machine finds."""
+"""The result of one check."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ Status = Literal["ok", "warning", "error", "not checked"]
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     status: Status
     message: str
-    """What was found, without a full stop."""
+    """One sentence without a full stop."""
     fix: str | None = None
-    """What to do, where something is wrong."""
+    """What to do if something is wrong."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Of the environment, with which a run goes around it on all machines; launch-script sets them."""
+    """Environment variables that avoid the problem on all machines; launch-script sets them."""
 
 
 def ok(name: str, message: str) -> CheckResult:
-    """It is as it must be."""
+    """The check passed."""
     return CheckResult(name, "ok", message)
 
 
 def not_checked(name: str, message: str) -> CheckResult:
-    """It cannot be looked at here, and why."""
+    """The check could not run, and why."""
     return CheckResult(name, "not checked", message)

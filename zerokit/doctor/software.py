@@ -1,4 +1,4 @@
-"""Python, its packages, and what compiles DeepSpeed's extensions."""
+"""Checks Python, its packages, and the compiler of DeepSpeed's extensions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from zerokit.extras import install, versions
 
 _OLDEST_PYTHON = (3, 11)
 _OLDEST_COMPILER = 9
-"""Of GCC, for the C++17 of torch's headers: torch.utils.cpp_extension.MINIMUM_GCC_VERSION."""
+"""GCC version for the C++17 of torch's headers: torch.utils.cpp_extension.MINIMUM_GCC_VERSION."""
 _PATIENCE = 120
-"""Seconds for importing torch, from a slow disk as well."""
+"""Timeout in seconds for importing torch, also from a slow disk."""
 
 _ASK_TORCH = """
 import json, torch
@@ -54,7 +54,7 @@ print(json.dumps(answer))
 
 
 def packages() -> Iterator[CheckResult]:
-    """Python, and what a run imports."""
+    """Check Python, and the packages of a run."""
     python = platform.python_version()
     if sys.version_info < _OLDEST_PYTHON:
         yield CheckResult("Python", "error", python, "Use Python 3.11 to 3.13")
@@ -70,14 +70,14 @@ def packages() -> Iterator[CheckResult]:
 
 
 def ask_torch() -> dict[str, Any] | str:
-    """What torch sees of this machine, or why it cannot be asked."""
+    """What torch reports of this machine, or why it cannot be asked."""
     return _ask(_ASK_TORCH, "torch")
 
 
 def _ask(script: str, package: str) -> dict[str, Any] | str:
-    """What a script that imports a package prints last, in a process of its own; or why it cannot be asked.
+    """Run a script in a separate process and parse its last line; or the reason of its failure.
 
-    It imports nothing from the current folder, which may be anybody's.
+    It imports nothing from the current folder, which may be untrusted.
     """
     try:
         done = subprocess.run(
@@ -97,7 +97,7 @@ def _ask(script: str, package: str) -> dict[str, Any] | str:
 
 
 def gpus(answer: dict[str, Any] | str) -> Iterator[CheckResult]:
-    """Whether torch can use the GPUs, from :func:`ask_torch`."""
+    """Check that torch can use the GPUs; `answer` is from :func:`ask_torch`."""
     if isinstance(answer, str):
         if "torch" not in versions():
             return  # packages() says so
@@ -134,7 +134,7 @@ def gpus(answer: dict[str, Any] | str) -> Iterator[CheckResult]:
 
 
 def _runs_on(arch: str, capability: str) -> bool:
-    """Whether code for `arch` runs on a GPU: sm_80 on sm_86, too, and the PTX of compute_80 on all later.
+    """Whether code for `arch` runs on a GPU: sm_80 also on sm_86, PTX of compute_80 on all later ones.
 
     Source: NVIDIA, CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility".
     """
@@ -147,7 +147,7 @@ def _runs_on(arch: str, capability: str) -> bool:
 
 
 def compiler(*, needed: bool) -> Iterator[CheckResult]:
-    """Whether DeepSpeed's extensions can be compiled; `needed` says whether this run has one."""
+    """Check that DeepSpeed's extensions can be compiled; `needed`: whether this run compiles one."""
     status: Status = "error" if needed else "warning"
     why = "which this run needs for DeepSpeed's extensions" if needed else "which DeepSpeed's extensions need"
     name = os.environ.get("CXX") or "c++"
@@ -185,12 +185,12 @@ def _compiler_age(path: str, status: Status) -> CheckResult:
 
 
 def locks() -> Iterator[CheckResult]:
-    """Locks that a killed compiler left behind, at which torch waits forever without a word."""
+    """Find locks of killed compilers, for which torch waits forever without a message."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folders = [cache / "torch_extensions"]
     if os.environ.get("TORCH_EXTENSIONS_DIR"):
         folders.append(Path(os.environ["TORCH_EXTENSIONS_DIR"]))
-    # torch: FOLDER/py311_cpu/NAME/lock, or FOLDER/NAME/lock. zerokit's own folders fix theirs by themselves.
+    # torch: FOLDER/py311_cpu/NAME/lock, or FOLDER/NAME/lock. zerokit removes stale locks of its own folders.
     found = [lock for folder in folders for depth in ("*", "*/*") for lock in folder.glob(f"{depth}/lock")]
     left = [lock for lock in found if process_with(lock) is None]
     for lock in left:
@@ -206,7 +206,7 @@ def locks() -> Iterator[CheckResult]:
 
 
 def libaio() -> CheckResult:
-    """For offload to NVMe: what DeepSpeed says of it, asked in a process of its own."""
+    """Check libaio for NVMe offload; a separate process asks DeepSpeed."""
     answer = _ask(_ASK_ASYNC_IO, "deepspeed")
     if isinstance(answer, str) or "problem" in answer:
         return not_checked("libaio", answer if isinstance(answer, str) else answer["problem"])

@@ -1,7 +1,7 @@
-"""Estimates as people ask for them: from options or a ds_config, one by one, in a sweep, or turned round.
+"""Estimates from options or a ds_config, in sweeps, and searches for sizes that fit.
 
-The arithmetic is that of :mod:`zerokit.memory`; here is what goes in and how it is shown. Importing this
-package is light: neither torch nor transformers nor deepspeed.
+:mod:`zerokit.memory` does the arithmetic. Importing this package imports neither torch nor transformers nor
+deepspeed.
 """
 
 from zerokit.estimation.api import estimate

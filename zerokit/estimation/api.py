@@ -1,4 +1,4 @@
-"""`zerokit.estimate`: the Python face of the estimate."""
+"""`zerokit.estimate`: the estimate in Python."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def estimate(
     generation: Generation | None = None,
     loads_full_copy_per_rank: bool | None = None,
 ) -> Estimate:
-    """What a training run holds in memory, without running it and without torch.
+    """Estimate the memory of a training run, without running it and without torch.
 
     ::
 
@@ -65,25 +65,25 @@ def estimate(
         offload_optimizer: where optimizer states are kept instead of the GPU, ``"cpu"`` or ``"nvme"``.
         offload_param: the same of parameters, in stage 3.
         precision: ``"bf16"``, ``"fp16"`` or ``"fp32"``; None: the ds_config's, else bf16.
-        target: who hands the config to DeepSpeed, and so fills "auto".
+        target: the program that hands the config to DeepSpeed and fills "auto".
         micro_batch_size: sequences per GPU and forward pass; None: the ds_config's, else 1.
-        eval_batch_size: sequences per GPU of an evaluation within training; None: there is none.
+        eval_batch_size: sequences per GPU of an evaluation during training; None: no evaluation.
         seq_len: tokens per sequence; None: activations are not counted.
         gradient_accumulation_steps: forward passes per optimizer step; None: the ds_config's, else 1.
-        gradient_checkpointing: whether activations are computed again in the backward pass.
-        attention: transformers' `attn_implementation`; None: what transformers chooses for the model.
-        optimizer: what the script makes; None: the ds_config's, else what the target makes by itself.
-        lora: LoRA or DoRA adapters that are trained in place of all parameters.
-        ia3: IA3's factors that are.
-        learned_tokens: tokens before each sequence that are.
+        gradient_checkpointing: whether activations are recomputed in the backward pass.
+        attention: transformers' `attn_implementation`; None: its default for the model.
+        optimizer: the optimizer that the script makes; None: the ds_config's, else the target's default.
+        lora: LoRA or DoRA adapters to train instead of all parameters.
+        ia3: IA3 adapters to train instead.
+        learned_tokens: learned tokens to train instead.
         load_in_4bit: bitsandbytes keeps the weights of linear layers in 4 bits, as for QLoRA.
-        double_quant: and their constants in bytes.
+        double_quant: their constants are quantized too.
         num_trainable_parameters: of a bare number of parameters, how many are trained; None: all.
         frozen_modules: prefixes of the names of parameters that are not trained.
-        chunked_loss: ``"zerokit"`` or ``"liger"``, whose loss never makes all logits at once.
-        packing: sequences have several documents, which attention keeps apart: by a mask, but for flash.
-        generation: what an evaluation within training generates.
-        loads_full_copy_per_rank: every rank makes the whole model on the host first; None: below stage 3.
+        chunked_loss: ``"zerokit"`` or ``"liger"``, a loss that makes logits in chunks.
+        packing: sequences hold several documents, which attention keeps apart by a mask (flash: without).
+        generation: what an evaluation during training generates.
+        loads_full_copy_per_rank: every rank builds the whole model on the host; None: below stage 3.
 
     Raises:
         ZerokitError: no such model, a ds_config with errors, sizes that cannot be, or settings that do not go
@@ -99,7 +99,7 @@ def as_model(model: str | Path | Mapping[str, Any] | ModelShape | int) -> ModelS
     """A shape, or a bare number of parameters.
 
     Raises:
-        ZerokitError: neither; the message is that for a model.
+        ZerokitError: it is neither; the message is that for a model.
     """
     if isinstance(model, ModelShape | int):
         return model
@@ -107,13 +107,13 @@ def as_model(model: str | Path | Mapping[str, Any] | ModelShape | int) -> ModelS
         count = bare_count(model)
         if count is not None:
             return count
-    # torch would take seconds, and this command does not need it; a model that zerokit does not know by
-    # itself is built on torch's meta device all the same, since there is no other way to count it.
+    # Models of families without code are built on torch's meta device, which imports torch; all others need
+    # none.
     return load_model_shape(model)
 
 
 def bare_count(text: str) -> int | None:
-    """``"7.5B"``; None for whatever else, and for what is a folder of that name."""
+    """The number in ``"7.5B"``; None for other text, and for the name of a folder."""
     try:
         count = parse_count(text)
     except ZerokitError:

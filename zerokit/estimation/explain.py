@@ -1,4 +1,4 @@
-"""Every formula of an estimate, with numbers filled in and where it comes from."""
+"""All formulas of an estimate, with numbers and sources."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _CERTAINTIES = {
 
 
 class Letter(NamedTuple):
-    """A letter's number in one run."""
+    """The value of a letter in one run."""
 
     number: int
     meaning: str
 
 
 def print_explanation(answer: Estimate) -> None:
-    """Print the arithmetic on stdout, line by line."""
+    """Print the formulas on stdout."""
     show(explanation(answer))
 
 
 def explanation(answer: Estimate) -> Iterator[str]:
-    """The lines: model states first, then each device phase by phase, then the sums."""
+    """Lines: model states, then each device by phase, then the sums."""
     yield heading(answer)
     yield ""
     for name, letter in letters_of(answer).items():
@@ -91,7 +91,7 @@ def _sum(answer: Estimate) -> Iterator[str]:
 
 
 def letters_of(answer: Estimate) -> dict[str, Letter]:
-    """All letters that the formulas of `answer` have; widths where activations are counted."""
+    """The letters of the formulas; widths only if activations are counted."""
     settings, sizes = settings_of(answer.run), sizes_of_run(answer.run, settings_of(answer.run))
     letters = {
         "Φ": Letter(answer.num_parameters, "parameters"),

@@ -1,4 +1,4 @@
-"""From what a person says of a run to a `TrainingRun`: flags or a ds_config, "auto" resolved."""
+"""Makes a `TrainingRun` from options or a ds_config, and fills "auto"."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from zerokit.resolving.trace import Resolution, resolve, resolve_settled
 from zerokit.writing.build import build_ds_config
 
 _NOT_FOR_MEMORY = ("scheduler", "steps_per_print")
-"""Keys that cost no memory, and of which the first asks for numbers that only the data decide."""
+"""Keys without influence on memory; `scheduler` needs numbers that only the data determine."""
 _SAVING = ("stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
 _SOME_FOLDER = "/local_nvme"
-"""What a path is does not change how much is written there."""
+"""The path does not change how much is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,31 +44,31 @@ class Question(RunOptions):
     """The program that hands the config to DeepSpeed and fills "auto"."""
 
     def with_sizes(self, **sizes: int) -> Question:
-        """The same with other sizes, by their names in :class:`zerokit.estimation.Axes`."""
+        """The same question with other sizes, named as in :class:`zerokit.estimation.Axes`."""
         changed: dict[str, Any] = dict(sizes)
         if "num_gpus" in sizes:
             changed["cluster"] = replace(self.cluster, num_gpus=changed.pop("num_gpus"))
         return replace(self, **changed)
 
     def run(self, given: Mapping[str, Any] | None = None) -> Run:
-        """As resolving knows it, with the arguments that are `given` to the target."""
+        """The run for `resolving`, with the arguments that the target gets."""
         shape = None if isinstance(self.model, int) else self.model
         return Run(target=self.target, cluster=self.cluster, model=shape, given=given or {})
 
 
 @dataclass
 class Runs:
-    """Makes the runs of one question and of those that differ from it in sizes, and reads its file once."""
+    """Makes the runs of a question and of its variants; reads its file once."""
 
     _documents: dict[int, Document] = field(default_factory=dict)
     _checked: set[tuple[object, ...]] = field(default_factory=set)
 
     def training_run(self, question: Question) -> TrainingRun:
-        """The run that is asked about.
+        """Make the run of a question.
 
         Raises:
-            ZerokitError: a size that cannot be, settings that do not go together, a ds_config with errors, or
-                more than one place that says how ZeRO works.
+            ZerokitError: a size is invalid, settings exclude each other, the ds_config has errors, or ZeRO is
+                described twice.
         """
         question.cluster.check_nodes()
         document = self._document(question)
@@ -109,12 +109,12 @@ class Runs:
         return document
 
     def _check(self, document: Document, written: Document, question: Question) -> None:
-        """Raises ConfigError with the first finding of severity error, and what names those of the file.
+        """Raises ConfigError with the first error of the config.
 
         Args:
             document: with the sizes of the question.
             written: the file as it is.
-            question: what is asked.
+            question: the question.
         """
         from zerokit.lint import check_document
 
@@ -149,7 +149,7 @@ def _read(source: str | Path | Mapping[str, Any] | DeepSpeedConfig) -> Document:
 
 
 def _written(question: Question) -> Document:
-    """What `zerokit config` writes for the flags; without a hidden size, with DeepSpeed's buckets."""
+    """The ds_config that `zerokit config` writes for the options, with DeepSpeed's default buckets."""
     if question.zero_stage is None:
         raise ConfigError(
             "nothing says how ZeRO works",
@@ -176,7 +176,7 @@ def _written(question: Question) -> Document:
 
 
 def _with_sizes(document: Document, question: Question) -> Document:
-    """The file with the sizes of the question in place of its own."""
+    """The file with the sizes of the question."""
     data = {key: value for key, value in document.data.items() if key not in _NOT_FOR_MEMORY}
     zero = data.get("zero_optimization")
     if isinstance(zero, dict):
@@ -211,7 +211,7 @@ def _resolve(document: Document, question: Question) -> Resolution:
 
 
 def _precision_in(data: Mapping[str, Any]) -> Precision | None:
-    """What a ds_config plainly says, or None where it leaves it open."""
+    """The precision that a ds_config sets; None if it is open."""
     said = {name: data[name].get("enabled") for name in ("bf16", "fp16") if isinstance(data.get(name), dict)}
     if said.get("bf16") is True:
         return "bf16"
@@ -228,10 +228,10 @@ def _size(value: Any, name: str) -> int:
 
 
 def _own_optimizer(target: Target, config: DeepSpeedConfig) -> OptimizerKind | None:
-    """What is trained with where the ds_config has no optimizer.
+    """The optimizer if the ds_config has none.
 
-    The Trainer's default is torch's fused AdamW (transformers training_args.py `optim`), and a script's is
-    taken to be torch's AdamW.
+    The Trainer's default is torch's fused AdamW (transformers training_args.py `optim`); a script is assumed
+    to use torch's AdamW.
     """
     if config.optimizer is not None or target == "deepspeed":
         return None

@@ -1,4 +1,4 @@
-"""Exit codes: what they mean, however the launcher writes a signal."""
+"""The meaning of exit codes, in each launcher's notation of signals."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from zerokit.errors import ZerokitError
 
 
 class Meaning(NamedTuple):
-    """What a code says by itself."""
+    """The meaning of a code."""
 
     message: str
     fix: str
     in_log: bool = False
-    """Whether what a log says beside it is worth more."""
+    """Whether a log has better information."""
 
 
 _CODES = {
@@ -87,10 +87,10 @@ _MOST = 64
 
 
 def parse_code(word: str) -> int | None:
-    """The exit code that a word is: ``137``, ``-9``, ``SIGKILL``; None of another word.
+    """The exit code in a word: ``137``, ``-9``, ``SIGKILL``; None for other words.
 
     Raises:
-        ZerokitError: a number that no process ends with.
+        ZerokitError: no process ends with that number.
     """
     if word.upper() in signal.Signals.__members__:
         return -signal.Signals[word.upper()]
@@ -119,7 +119,7 @@ def signal_of(code: int) -> str | None:
 
 
 def meaning(code: int) -> Meaning:
-    """What an exit code says."""
+    """The meaning of an exit code."""
     name = signal_of(code)
     if name is not None:
         found = _SIGNALS.get(name, Meaning("ended by that signal", "Read what stands above in the log"))

@@ -1,4 +1,4 @@
-"""Why a run died: of all lines that say something, the one that stands nearest to the cause."""
+"""Explains why a run died: finds the line that is closest to the cause."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from zerokit.units import quantity
 from zerokit.whose_code import is_installed
 
 _WIDEST = 300
-"""Characters of a line that are shown."""
+"""Maximum characters of a line in the output."""
 _MOST_EVENTS = 2000
-"""That are looked at, of a kind: a thousand ranks may say the same."""
+"""Maximum events per kind: a thousand ranks may print the same line."""
 _MOST_OTHERS = 3
-"""Kinds of lines that are told beside the first."""
+"""Maximum number of other kinds of lines to report."""
 _MOST_MISTAKES = 50
-"""Of those that zerokit finds at once: a thousand ranks may have one each."""
+"""Maximum number of zerokit's own errors: a thousand ranks may have one each."""
 
 _RANK = re.compile(r"\[?\b(?:[Rr]ank|default) ?(\d{1,7})\b")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
@@ -45,26 +45,26 @@ _NO_ERROR = re.compile(
     r"(?<!NCCL )\bWARN\b|(?<!=)\b(?:WARNING|INFO|DEBUG|NOTICE)\b|[Ww]arning: "
     r"|^(?:\[\w+\]: ?)?[IW]\d{4} "
 )
-"""Before the words of a cause: the level of a line that is no error."""
+"""A log level before the words of a cause: the line is no error."""
 _GOES_ON = re.compile(r"\b(?:try|trying|tries|retry|retries|retrying|falling back|skipping|ignoring)\b")
-"""After them, in a line that is not what an exception says."""
+"""Words after the cause: the program goes on, unless an exception says it."""
 _OF_EXCEPTION = re.compile(r"(?:Error|Exception)\b: ")
 _OF_VERSIONS = re.compile(
     r"(?:.{1,200}got an unexpected keyword argument|module '.{1,100}' has no attribute|cannot import name)"
 )
-"""What is raised where a library is of another version than what calls it was written for."""
+"""Errors that are typical of incompatible versions of libraries."""
 _STARTED = re.compile(r"^\[.{0,80}\] process \d+ spawned with command: ", re.MULTILINE)
 _EXITED = re.compile(r"^\[.{0,80}\] Process \d+ exits successfully", re.MULTILINE)
-"""What DeepSpeed's launcher prints of each rank, at its start and at its end, and then little else."""
+"""DeepSpeed's launcher prints these for each rank at its start and its end."""
 _FEW_LINES = 20
-"""Of a rank, that importing and initializing print."""
+"""Lines that a rank prints while importing and initializing."""
 _STEP = re.compile(r"(?:step|iter(?:ation)?|epoch|batch|loss)s?['\"]?\W{0,3}\d", re.IGNORECASE)
-"""In whatever words a script, or DeepSpeed, tells of steps."""
+"""Lines about steps, of any script or of DeepSpeed."""
 _WAITED = re.compile(
     r"Watchdog caught collective operation timeout|[Ww]atchdog thread terminated with exception"
     r"|what\(\): {1,2}[^\n]{0,300}(?:Connection (?:closed|reset) by peer|Timed out waiting)"
 )
-"""What C++ code says as it aborts a rank that has waited for another one, or was left by it."""
+"""Messages of C++ code that aborts a rank because it waited for another one, or lost it."""
 _HOST_MEMORY = "host-memory"
 _FROM_OUTSIDE = ("SIGTERM", "SIGINT", "SIGHUP")
 _STANDS = (
@@ -72,15 +72,15 @@ _STANDS = (
     "killed compiler left, for which torch waits without a word"
 )
 _WAITS = re.compile(r"\bwaiting for (?P<lock>/[^\n]{1,400}/lock) to go: remove it")
-"""What `distributed/extensions` says where it waits for the lock of zerokit's own folder of extensions."""
+"""Message of `distributed/extensions` while it waits for a lock of zerokit's extensions."""
 _TRAINED = re.compile(r"['\"]train_runtime['\"]: ")
-"""What the Trainer prints when it has trained, before the model is saved."""
+"""The Trainer prints it after training, before the model is saved."""
 _END = 4000
 """Characters."""
 _FIRST_FAILED = re.compile(
     r"Root Cause \(first observed failure\):(?:[^\n]{0,200}\n){1,5}?[^\n]{0,60}rank {1,8}: (\d{1,7})"
 )
-"""What torchrun says of the rank that failed first."""
+"""torchrun's report of the rank that failed first."""
 _NOT_HERE = (
     "The log has no more than a launcher saw. What ranks themselves say: deepspeed --enable_each_rank_log "
     "DIR, torchrun --log-dir DIR --redirects 3"
@@ -99,14 +99,14 @@ class Explanation:
     """A stable id: an entry of :data:`zerokit.exits.causes.CAUSES`, ``exception``, ``ended-well``, or
     ``unknown``."""
     message: str
-    """In one line, without a full stop."""
+    """One line without a full stop."""
     fix: str | None = None
     line: int | None = None
-    """Of the log, from 1."""
+    """Line number in the log, from 1."""
     text: str | None = None
-    """That line."""
+    """The text of that line."""
     also: tuple[str, ...] = ()
-    """What else the log tells."""
+    """Other findings in the log."""
 
 
 _ENDED_WELL = Explanation("ended-well", "nothing failed: by its last lines the run ended well")
@@ -120,22 +120,22 @@ class _Event:
     message: str
     fix: str
     is_in_log: bool = False
-    """Whether another line says why, of an exit code."""
+    """Whether another line has the reason of an exit code."""
 
 
 def explain_code(code: int) -> Explanation:
-    """What an exit code says by itself."""
+    """Explain an exit code alone."""
     message, fix, in_log = meaning(code)
     fix += ": zerokit explain-exit LOG" if in_log else ""
     return Explanation(signal_of(code) or EXIT_CODE, message, fix)
 
 
 def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
-    """Why the run of a log died; the cause is ``unknown`` where the log does not say it.
+    """Explain why the run of a log died; the cause is ``unknown`` if the log does not show it.
 
     Args:
-        log: what was read of it.
-        settings: of the run, if they are known.
+        log: the log.
+        settings: of the run, if known.
     """
     text = log.text
     events = [*_known(log)]
@@ -149,7 +149,7 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     root = _FIRST_FAILED.search(text)
 
     def nearness(event: _Event) -> tuple[Weight, bool, int]:
-        """Of events alike, those of the rank that failed first, by its launcher's word."""
+        """Of equal events, those of the rank that failed first according to its launcher come first."""
         spoke = _RANK.search(text, *log.bounds(event.offset)) if root is not None else None
         return event.weight, root is not None and (spoke is None or spoke[1] != root[1]), event.offset
 
@@ -159,7 +159,7 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     rank = _RANK.search(text, begin, end)
     named = rank is not None and first.cause not in (NCCL_TIMEOUT, GLOO_TIMEOUT, ZEROKIT)
     message = f"rank {rank[1]}: {first.message}" if rank is not None and named else first.message
-    # Of all that tell of host memory, only what ended a run from outside has killed a process.
+    # Only an event from outside the run means that a process was killed for host memory.
     is_killed = (first.weight is Weight.ENDED and first.cause == _HOST_MEMORY) or "(SIGKILL)" in first.message
     if is_killed and (who := killed_ranks(log, *attempt(log, first.offset))):
         message = f"{first.message}: it was {who}"
@@ -185,10 +185,10 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
 
 
 def _not_survived(events: list[_Event], log: Log) -> list[_Event]:
-    """The events after which the run has not gone on.
+    """The events after which the run has not continued.
 
-    Other ranks go on for a moment. And a code with which Python itself ends is that of an exception, so that
-    the last ones before it are its cause, however much was printed later.
+    Other ranks go on for a moment. If Python itself ended with an exit code, the last exceptions before it
+    are the cause, however much was printed later.
     """
     progress, limit = lines_of_progress(log), most_late(log)
 
@@ -204,14 +204,14 @@ def _not_survived(events: list[_Event], log: Log) -> list[_Event]:
 
 
 def _waited_until(event: _Event, others: list[_Event]) -> bool:
-    """Whether a time limit ended no more than ranks that waited for one that had failed before."""
+    """Whether a time limit ended only ranks that were waiting for a rank that had failed before."""
     return event.cause == TIME_LIMIT and any(
         one.offset < event.offset and one.weight in (Weight.CAUSE, Weight.EXCEPTION) for one in others
     )
 
 
 def _weight_of(event: Weight, log: Log, match: re.Match[str]) -> Weight:
-    """That of a cause, unless its line says that it is no error, or another line says more."""
+    """The weight of a cause, unless its line is no error or another line has more information."""
     begin, end = log.bounds(match.start())
     before = log.text[max(begin, match.start() - _WIDEST) : match.start()]
     if event > Weight.EXCEPTION:
@@ -219,7 +219,7 @@ def _weight_of(event: Weight, log: Log, match: re.Match[str]) -> Weight:
         return Weight.GENERAL if is_told else event
     after = log.text[match.start() : min(end, match.end() + _WIDEST)]
     raised, level = _OF_EXCEPTION.search(before), _NO_ERROR.search(before)
-    # All that a run prints may be logged by another program, which gives each line the same level.
+    # Another program may log all output of a run at the same level.
     if raised and level and is_below_frame(log, begin, before[: level.end()]):
         return event
     tried_again = _GOES_ON.search(after) is not None and raised is None
@@ -238,7 +238,7 @@ def _known(log: Log) -> Iterator[_Event]:
             if begin in taken:
                 continue
             taken.add(begin)
-            # What a program's line and the exception below it say together is no longer a quotation.
+            # A match that covers a program's line and the exception below it is no quotation.
             last, last_end = (begin, end) if match.end() <= end else log.bounds(match.end() - 1)
             if is_quoted(log, last, log.text[last : min(last_end, last + _WIDEST)]):
                 continue
@@ -262,7 +262,7 @@ def _known(log: Log) -> Iterator[_Event]:
 
 
 def _in_full(event: _Event, log: Log, settings: Settings | None) -> _Event:
-    """With what stands around its line: a thousand ranks may have one, of which few are told."""
+    """Add details from the lines around an event; few of many equal events get them."""
     if event.cause not in (OUT_OF_MEMORY, GPU_TAKEN):
         return event
     begin, end = log.bounds(event.offset)
@@ -276,7 +276,7 @@ def _in_full(event: _Event, log: Log, settings: Settings | None) -> _Event:
 
 
 def _kills(code: int, log: Log) -> bool:
-    """Whether a signal came unasked: launchers end ranks by SIGTERM, and ranks that waited by SIGABRT."""
+    """Whether a signal came from outside: launchers send SIGTERM, and waiting ranks end with SIGABRT."""
     name = signal_of(code)
     if name == "SIGABRT":
         return _WAITED.search(log.text) is None
@@ -284,17 +284,17 @@ def _kills(code: int, log: Log) -> bool:
 
 
 def _is_chosen(code: int) -> bool:
-    """Whether a program ended with it on purpose: 1 is an exception's, 255 what ssh says of any failure."""
+    """Whether a program chose the code: 1 is that of an exception, 255 that of any ssh failure."""
     return signal_of(code) is None and code not in (1, 255)
 
 
 def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
-    """What was raised, where nothing better is known of that line."""
+    """Exceptions in lines without a better explanation."""
     lines = {log.bounds(event.offset)[0] for event in known if event.weight is not Weight.MENTIONED}
     for raised in tracebacks.exceptions(log):
         if log.bounds(raised.offset)[0] in lines:
             continue
-        # Of a launcher, whose command is the script that has failed; or of a program that a rank needs.
+        # A launcher's exception about a failed script, or about a program that a rank started.
         is_less = raised.is_survived or raised.kind == "CalledProcessError"
         weight = Weight.GENERAL if raised.is_bare else Weight.EXCEPTION
         weight = Weight.MENTIONED if is_less else weight
@@ -307,7 +307,7 @@ def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
 
 
 def _told_beside(first: _Event, events: list[_Event], log: Log) -> Iterator[str]:
-    """What else zerokit itself said, which tells all mistakes that it finds at once, a line each."""
+    """zerokit's other errors; it reports all mistakes at once, one per line."""
     own = {event.message: event.offset for event in reversed(events) if event.cause == ZEROKIT}
     others = sorted((offset, message) for message, offset in own.items() if message != first.message)
     yield from (f"line {log.line_at(offset)}: {message}" for offset, message in others[:_MOST_MISTAKES])
@@ -316,7 +316,7 @@ def _told_beside(first: _Event, events: list[_Event], log: Log) -> Iterator[str]
 
 
 def _also(events: list[_Event], told: str | None, log: Log, settings: Settings | None) -> Iterator[str]:
-    """The other kinds of lines, each where it comes first."""
+    """The other kinds of lines, each at its first occurrence."""
     seen = {told, "lost-rank"}
     for event in sorted(events, key=lambda event: event.offset):
         if event.cause not in seen and event.weight not in (Weight.EXIT, Weight.LEFT):
@@ -326,12 +326,12 @@ def _also(events: list[_Event], told: str | None, log: Log, settings: Settings |
 
 
 def _end(log: Log) -> int:
-    """The offset at which its last lines begin."""
+    """The offset of the last lines."""
     return log.bounds(max(0, len(log.text) - _END))[0]
 
 
 def _has_ended_well(log: Log) -> bool:
-    """Whether the last lines are of DeepSpeed's launcher, for all ranks."""
+    """Whether DeepSpeed's launcher reports a good end for all ranks."""
     exited = len(_EXITED.findall(log.text))
     return _EXITED.search(log.text, _end(log)) is not None and len(_STARTED.findall(log.text)) <= exited
 
@@ -363,7 +363,7 @@ def _silent(log: Log, also: tuple[str, ...]) -> Explanation:
 
 
 def _stands(log: Log) -> str:
-    """Where it may have stood still from its start, if it has."""
+    """Where the run may have hung from its start; empty if it did not."""
     if not _has_no_step(log):
         return ""
     waits = _WAITS.search(log.text)
@@ -373,7 +373,7 @@ def _stands(log: Log) -> str:
 
 
 def _has_no_step(log: Log) -> bool:
-    """Whether ranks were started, by DeepSpeed's launcher, and said no more than initializing does."""
+    """Whether DeepSpeed's launcher started ranks that printed no more than initialization does."""
     started = [match.end() for match in _STARTED.finditer(log.text)]
     if not started:
         return False

@@ -1,4 +1,4 @@
-"""A GPU that ran out of memory: the figures of torch's line, and the change that they speak for."""
+"""Explains a GPU that ran out of memory, from the numbers in torch's message."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _FIGURES = {
     "reserved but not allocated": (r"{} is reserved by PyTorch but unallocated",),
     "reserved": (r"{} reserved in total by PyTorch",),
 }
-"""What torch says in c10/cuda/CUDACachingAllocator.cpp: today, and before 2.1."""
+"""torch's messages in c10/cuda/CUDACachingAllocator.cpp: today, and before 2.1."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a recipe says of the sizes of its run."""
+    """Sizes of a run, from its recipe."""
 
     micro_batch_size: int = 1
     gradient_accumulation_steps: int = 1
@@ -37,8 +37,8 @@ def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tupl
 
     Args:
         line: with the words "out of memory. Tried to allocate".
-        frames: the lines of the traceback above it.
-        settings: of the run, if they are known.
+        frames: lines of the traceback above it.
+        settings: of the run, if known.
     """
     figures = _figures(line)
     asked = _bytes(line, r"Tried to allocate {}")
@@ -63,12 +63,12 @@ def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tupl
 
 
 def explain_pinning(frames: Sequence[str]) -> tuple[str, str] | None:
-    """What happened, and what to change, where CUDA had no memory of the host to give; None for a GPU's.
+    """What happened, and what to change, if host memory could not be pinned; None if GPU memory ran out.
 
     Args:
-        frames: the lines of the traceback above "CUDA error: out of memory".
+        frames: lines of the traceback above "CUDA error: out of memory".
     """
-    # A data loader pins, too, in a thread that takes memory of the GPU.
+    # A data loader pins memory too, in a thread that also needs GPU memory.
     is_offload = any("/deepspeed/" in frame for frame in frames)
     if not is_offload or not any(re.search(r"\bpin_memory\(|, in pin_memory\b", frame) for frame in frames):
         return None
@@ -80,7 +80,7 @@ def explain_pinning(frames: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _changes(frames: Sequence[str], settings: Settings | None) -> str:
-    """In the order in which they cost least."""
+    """Changes, cheapest first."""
     own = settings or Settings(micro_batch_size=2)
     changes = []
     at = "".join(frames)
@@ -106,7 +106,7 @@ def _changes(frames: Sequence[str], settings: Settings | None) -> str:
 
 
 def _phase(frames: Sequence[str]) -> str:
-    """What the run did, from the lines of a traceback; the innermost that tells it."""
+    """The phase of a run, from the innermost traceback line that shows it."""
     for frame in reversed(frames):
         for phase, words in (
             ("backward", r"\bbackward\b"),

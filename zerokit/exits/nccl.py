@@ -1,4 +1,4 @@
-"""Collectives that timed out: which ranks waited, in which call, and who did not come."""
+"""Timed-out collectives of NCCL: which ranks waited, in which call, and which ranks were missing."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _DETECTED = re.compile(
     r"(?:Exception \(either an error or timeout\) detected by watchdog at work:"
     r"| ?failure detected by watchdog at work sequence id:|Timeout at NCCL work:) (?P<number>\d{1,12})"
 )
-"""What a rank says of the same, in other lines: a log may have lost the one, or be cut before it.
+"""The same information in other lines: a log may have lost the first, or be cut before it.
 
-A group's GUID, or its number where it has none, is the same on all its ranks; its ID is each process's own.
+A group's GUID, or its number without one, is equal on all its ranks; its ID is local to a process.
 """
 _SPEAKER = re.compile(r"\[rank(\d{1,7})\]:[^\n]*$")
-"""Of all ranks, before the words of a line, in which a rank is counted within its group."""
+"""The rank prefix; a rank number within the line counts within its group."""
 MOST_RANKS = 8
-"""That are listed."""
+"""Maximum number of ranks to list."""
 
 
 class Waiting(NamedTuple):
@@ -35,17 +35,17 @@ class Waiting(NamedTuple):
 
     rank: int
     number: int
-    """Of the collective in its group, from 1: all ranks count alike."""
+    """Number of the collective in its group, from 1, equal on all ranks."""
     call: str | None
-    """None where the log has lost it."""
+    """None if the log has lost it."""
     elements: str | None
     limit_seconds: float
     group: str | None = None
-    """Its group of ranks, if the log names it: others count other collectives."""
+    """Its process group, if the log names it; each group counts its own collectives."""
 
 
 def waiting(text: str) -> list[Waiting]:
-    """The first collective in which each rank of a log waited in vain, by rank."""
+    """The first collective in which each rank waited in vain, ordered by rank."""
     found: dict[int, Waiting] = {}
     for match in _TIMEOUT.finditer(text):
         rank = _rank(match)
@@ -68,18 +68,18 @@ def waiting(text: str) -> list[Waiting]:
 
 
 def _rank(match: re.Match[str]) -> int:
-    """The rank that speaks."""
+    """The rank that printed a line."""
     begin = max(match.string.rfind("\n", 0, match.start()) + 1, match.start() - 300)
     speaker = _SPEAKER.search(match.string, begin, match.start())
     return int(speaker[1] if speaker else match["rank"])
 
 
 def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
-    """What the ranks that waited say of the one for which they did, and what to do.
+    """What happened and what to do.
 
     Args:
         ranks: from :func:`waiting`.
-        world_size: if the log tells it.
+        world_size: if the log has it.
     """
     if not ranks:
         return "a collective of NCCL timed out", (
@@ -128,7 +128,7 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
 
 
 def listed(ranks: list[int]) -> str:
-    """``rank 3``, ``ranks 0-2, 5``."""
+    """Text for ranks: ``rank 3``, ``ranks 0-2, 5``."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][-1] + 1:

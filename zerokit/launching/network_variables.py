@@ -1,4 +1,4 @@
-"""The variables that a run's machines need, from what `zerokit doctor` has found."""
+"""Network variables for a run, from a report of `zerokit doctor`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _AGAIN = "Write it anew: zerokit doctor --hostfile FILE --format json > doctor.j
 
 
 def read_network_variables(path: Path) -> dict[str, str]:
-    """The ``NCCL_*`` and ``GLOO_*`` variables for which a report of the doctor has a reason; mostly none.
+    """Read the ``NCCL_*`` and ``GLOO_*`` variables that the doctor recommends; mostly none.
 
     Args:
-        path: what ``zerokit doctor --format json`` has printed.
+        path: output of ``zerokit doctor --format json``.
 
     Raises:
         DocumentError: the file cannot be read.

@@ -29,22 +29,22 @@ class Entry:
     id: str
     """Its Hub id."""
     also: tuple[str, ...]
-    """Other Hub ids of the same shape: its instruction-tuned sisters, its earlier names."""
+    """Other Hub ids of the same shape: instruction-tuned variants, former names."""
     names: tuple[str, ...]
-    """Short names that its Hub ids do not give."""
+    """Short names besides those in its Hub ids."""
     config: Mapping[str, Any]
     """The keys of its config.json."""
 
     @property
     def short_names(self) -> tuple[str, ...]:
-        """Its names without an owner, lower case."""
+        """Its names without an owner, in lower case."""
         of_ids = (one.rpartition("/")[2].lower() for one in (self.id, *self.also))
         return tuple(dict.fromkeys((*self.names, *of_ids)))
 
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """All models of the catalogue, in the order of the file: by family, then by size."""
+    """All models of the catalogue in file order: by family, then by size."""
     return tuple(
         Entry(
             id=entry["id"],
@@ -70,9 +70,9 @@ def stored_shape(hub_id: str) -> ModelShape | None:
 
 
 def find(name: str) -> Entry | None:
-    """The model of that name, or None.
+    """The model of a name, or None.
 
-    A Hub id is met in any case of letters; a short name also with ``_``, blanks or nothing for its hyphens.
+    Hub ids match in any case; in short names ``_``, blanks or nothing may replace hyphens.
     """
     if "/" in name:
         return _by_id().get(name.lower())
@@ -80,14 +80,14 @@ def find(name: str) -> Entry | None:
 
 
 def closest(name: str) -> str | None:
-    """The name that `name` was most likely meant to be, or None if nothing is close."""
+    """The most similar name, or None."""
     if "/" in name:
         return nearest(name, [one for entry in entries() for one in (entry.id, *entry.also)])
     return nearest(name, [short for entry in entries() for short in entry.short_names])
 
 
 def hub_id(name: str) -> str | None:
-    """The Hub id of the model that a short name, or one that is nearly one, means; None for other names."""
+    """The Hub id of a short name, also of a misspelled one; None for other names."""
     if "/" in name:
         return None
     short = name if find(name) is not None else closest(name) or ""

@@ -1,4 +1,4 @@
-"""All model types that zerokit counts by itself, and the family that each belongs to."""
+"""The model types with code, and their families."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ FAMILY_OF = {
     "umt5": "t5",
     "xlm-roberta": "bert",
 }
-"""The module of `zerokit.models.families` that counts a `model_type` of config.json."""
+"""The module of `zerokit.models.families` for each `model_type` of config.json."""
 
 
 def model_type(name: str) -> ModelType | None:
-    """The model type of that name, or None if zerokit does not count it; imports its family alone."""
+    """The model type of that name, or None without code; imports only its family."""
     family = FAMILY_OF.get(name)
     if family is None:
         return None

@@ -1,4 +1,4 @@
-"""What is said of files that are loaded: weights, checkpoints, models of the Hub."""
+"""Messages about loaded files: weights, checkpoints, models of the Hub."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ CHECKPOINTS: tuple[Cause, ...] = (
         r"invalid magic number; corrupt file\?",
         r"unexpected EOF, expected \d{1,20} more bytes",
         r"UnpicklingError: (?P<what>invalid load key, [^\n]{1,20})",
-        # torch's own line: whatever is pickled may end so, such as what a process is to be started with.
+        # torch's own line. Other pickled objects may end the same way, such as arguments of a process.
         r"magic_number = pickle_module\.load\([^\n]{0,60}\n(?:[^\n]{0,160}\n)??[^\n]{0,100}"
         r"EOFError: (?P<what>Ran out of input)",
-        # '<', 'v', '{': no pickle has them, but a page, a pointer of Git LFS and JSON begin so.
+        # '<', 'v', '{': no pickle starts so, but HTML pages, Git LFS pointers and JSON do.
         r"Unsupported operand (?:60|118|123)\b",
         r"cloned a repository without having git-lfs installed",
     ),

@@ -1,4 +1,4 @@
-"""What is seen where ranks do not reach each other, or wait for one that does not come."""
+"""Messages of ranks that cannot reach each other, or wait for a missing rank."""
 
 from __future__ import annotations
 

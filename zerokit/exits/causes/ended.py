@@ -1,4 +1,4 @@
-"""What zerokit itself says, and what launchers see of a process that has ended."""
+"""Messages of zerokit itself, and of launchers about a process that has ended."""
 
 from __future__ import annotations
 

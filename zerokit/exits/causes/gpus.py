@@ -1,4 +1,4 @@
-"""What CUDA, torch and the driver say of a GPU."""
+"""Messages of CUDA, torch and the driver about a GPU."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GPUS: tuple[Cause, ...] = (
         r"GPU is lost",
         r"Unable to determine the device handle",
         r"has fallen off the bus",
-        # Others, such as 13, 31, 43 and 45, are mostly of programs: docs.nvidia.com/deploy/xid-errors.
+        # Others, such as 13, 31, 43 and 45, are mostly caused by programs: docs.nvidia.com/deploy/xid-errors.
         r"NVRM: Xid \([^)]{1,40}\): (?:48|6[124]|74|79|9[245]|1[124]\d)\b",
     ),
     cause(

@@ -1,4 +1,4 @@
-"""What runs out on a machine: memory, /dev/shm, disks, files, processes."""
+"""Exhausted resources of a machine: memory, /dev/shm, disks, files, processes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ HOSTS: tuple[Cause, ...] = (
         "no more threads or processes may be started ('ulimit -u', or the container's pids limit)",
         "Raise it, or set OMP_NUM_THREADS and dataloader_num_workers lower",
         r"fork: (?:retry: )?(?:[A-Za-z]{1,20}: )?Resource temporarily unavailable",
-        # The same is said of a lock that another has, or of a socket.
+        # The same message appears for a lock that another process has, and for sockets.
         r"fork\(\)\s{0,4}\n(?:[^\n]{0,160}\n)??[^\n]{0,100}BlockingIOError: \[Errno 11\]",
         r"fork_exec\([^\n]{0,200}\n(?:[^\n]{0,160}\n){0,9}?[^\n]{0,100}BlockingIOError: \[Errno 11\]",
         r"can't start new thread",

@@ -1,4 +1,4 @@
-"""What keeps a run from starting: launchers, ports, ssh, services that it reports to."""
+"""What prevents a run from starting: launchers, ports, ssh, tracking services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel, Slurm, Kubernetes, Ray or a cloud says when it ends a run."""
+"""Messages of the kernel, Slurm, Kubernetes, Ray or a cloud that ends a run."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ SCHEDULERS: tuple[Cause, ...] = (
         "Slurm cannot give what the job asks for: {what}",
         "Compare --gres, --ntasks-per-node, --cpus-per-task and --mem with 'scontrol show partition' and "
         "'sinfo'",
-        # Others are of a job that has ended, or of a server that does not answer.
+        # Others are about a job that has ended, or a server that does not answer.
         r"srun: error: Unable to (?:create step|allocate resources)[^\n:]{0,80}: "
         r"(?!Job/step already|Socket timed out|Unable to contact)(?P<what>[^\n]{1,120})",
         r"sbatch: error: Batch job submission failed: (?!Socket timed out|Unable to contact)"

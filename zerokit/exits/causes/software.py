@@ -1,4 +1,4 @@
-"""What was compiled for something else, cannot be compiled, or is missing."""
+"""Software that was compiled for something else, cannot be compiled, or is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What DeepSpeed, transformers, accelerate and autograd refuse."""
+"""Errors of DeepSpeed, transformers, accelerate and autograd."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TRAINING: tuple[Cause, ...] = (
         "module once per backward",
         r"has already been reduced",
         r"Expected to mark a variable ready only once",  # DDP
-        # ZeRO-3 says it in an assertion without words.
+        # ZeRO-3 raises an assertion without a message.
         r"assert len\(set\(p\.ds_id for p in [^\n]{0,160}\n(?:[^\n]{0,160}\n)??[^\n]{0,100}AssertionError",
     ),
     cause(

@@ -1,7 +1,7 @@
-"""BERT, RoBERTa (also XLM-RoBERTa) and DistilBERT.
+"""BERT, RoBERTa, XLM-RoBERTa and DistilBERT.
 
 Source: transformers' `modeling_*.py` and `configuration_*.py` of bert, roberta, xlm_roberta and distilbert.
-As decoders with cross attention they are left to transformers.
+Decoders with cross attention are counted by transformers.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _pooler(keys: Keys, sizes: Sizes) -> list[Tensor]:
 def _classes(
     stem: str, module: str, *, language_models: Mapping[str, Head], sequence: Head, pooled_sequence: bool
 ) -> dict[str, Callable[[Keys], Parts]]:
-    """The classes of BERT and RoBERTa, which have the encoder in `module`."""
+    """The classes of BERT and RoBERTa; `module` is the module of the encoder."""
 
     def with_head(head: Head, *, pooled: bool, language_model: bool) -> Callable[[Keys], Parts]:
         def build(keys: Keys) -> Parts:
@@ -121,7 +121,7 @@ def _bert_language_model(keys: Keys, sizes: Sizes) -> list[Tensor]:
 
 
 def _bert_pretraining(keys: Keys, sizes: Sizes) -> list[Tensor]:
-    """Masked tokens, and whether one sentence follows the other."""
+    """Masked-LM and next-sentence heads."""
     relation = linear("cls.seq_relationship", sizes.hidden_size, 2, bias=True, kind="other")
     return _bert_language_model(keys, sizes) + relation
 
@@ -179,7 +179,7 @@ def _distilbert_with(head: Head, *, language_model: bool = False) -> Callable[[K
 
 
 def _distilbert_language_model(keys: Keys, sizes: Sizes) -> list[Tensor]:
-    """The projection's only bias is its own."""
+    """The projection has the only bias."""
     assert sizes.vocab_size is not None
     projector = linear("vocab_projector", sizes.hidden_size, sizes.vocab_size, bias=True, kind="embedding")
     return [

@@ -1,4 +1,4 @@
-"""Gemma 1 to 3. Gemma 3 from 4B on also reads images, through SigLIP's encoder (model type `gemma3`).
+"""Gemma 1 to 3. Gemma 3 from 4B on also reads images, with SigLIP's encoder (model type `gemma3`).
 
 Source: transformers' `modeling_*.py` and `configuration_*.py` of gemma, gemma2, gemma3 and siglip.
 """
@@ -49,7 +49,7 @@ def _gemma3_text(keys: Keys) -> Parts:
 
 
 def _gemma3(keys: Keys) -> Parts:
-    """The text decoder, SigLIP's image encoder, and the projection of one to the other."""
+    """The text decoder, SigLIP's image encoder, and the projector between them."""
     vision_keys = keys.section("vision_config", defaults=_SIGLIP)
     if vision_keys.text("model_type") not in ("", "siglip_vision_model"):
         raise NotCountedError(f"'vision_config.model_type' {vision_keys.text('model_type')}")
@@ -76,7 +76,7 @@ def _gemma3_language_model(keys: Keys) -> Parts:
 
 
 def _siglip(keys: Keys) -> Parts:
-    """SigLIP's encoder of images, with its attention pooling unless `vision_use_head` is false."""
+    """SigLIP's image encoder; with attention pooling unless `vision_use_head` is false."""
     sizes = _image_sizes(keys)
     hidden, inner = sizes.hidden_size, sizes.intermediate_size
     layer = [
@@ -133,7 +133,7 @@ def _num_patches(keys: Keys) -> int:
 
 
 def _patch_projection(keys: Keys, name: str, hidden: int) -> list[Tensor]:
-    """A convolution that makes one hidden state of each patch."""
+    """A convolution that makes a hidden state of each patch."""
     shape = (hidden, keys.size("num_channels"), *keys.area("patch_size"))
     return [Tensor(f"{name}.weight", shape, "embedding"), Tensor(f"{name}.bias", (hidden,), "bias")]
 
@@ -177,7 +177,7 @@ _SIGLIP = {
 
 MODEL_TYPES = (
     ModelType("gemma", decoder_classes("Gemma", _gemma), defaults=_GEMMA_7B),
-    # Soft-capped scores have no kernel in torch.
+    # torch has no kernel for soft-capped scores.
     ModelType("gemma2", decoder_classes("Gemma2", _gemma2), defaults=_GEMMA2_2B, has_sdpa=False),
     ModelType(
         "gemma3_text",

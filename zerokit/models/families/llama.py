@@ -29,7 +29,7 @@ def _llama(keys: Keys, *, heads_divide_hidden: bool = False) -> Parts:
 
 
 def _strict_llama(keys: Keys) -> Parts:
-    """Heads that do not divide the hidden size are refused, even with a head size given."""
+    """Heads must divide the hidden size, even with a head size given."""
     return _llama(keys, heads_divide_hidden=True)
 
 
@@ -40,7 +40,7 @@ def _mistral(keys: Keys) -> Parts:
 
 
 def _olmo(keys: Keys) -> Parts:
-    """OLMo's first generation normalises without weights."""
+    """OLMo's first generation has norms without weights."""
     sizes = decoder_sizes(keys)
     layer = [
         *attention(sizes, bias=keys.flag("attention_bias")),

@@ -28,7 +28,7 @@ def _mixtral(keys: Keys) -> Parts:
 
 
 def _olmoe(keys: Keys) -> Parts:
-    """Queries and keys are normalised over all heads together; `head_dim` does not reach the norms."""
+    """Norms of queries and keys span all heads; `head_dim` does not change them."""
     sizes = decoder_sizes(keys)
     width = keys.divide("hidden_size", "num_attention_heads")
     query_key_norms = [
@@ -45,7 +45,7 @@ def _olmoe(keys: Keys) -> Parts:
 
 
 def _granite_moe(keys: Keys) -> Parts:
-    """`granitemoeshared` may have one more MLP for every token."""
+    """`granitemoeshared` may have a shared MLP."""
     sizes = decoder_sizes(keys)
     routed = routed_experts(
         sizes,
@@ -65,7 +65,7 @@ def _granite_moe(keys: Keys) -> Parts:
 
 
 def _gpt_oss(keys: Keys) -> Parts:
-    """Biases everywhere, experts stored inputs first, and one learned attention sink per head."""
+    """Biases everywhere, experts stored inputs first, and one attention sink per head."""
     sizes = decoder_sizes(keys)
     hidden, inner = sizes.hidden_size, sizes.intermediate_size
     number = keys.size("num_local_experts")
@@ -85,7 +85,7 @@ def _gpt_oss(keys: Keys) -> Parts:
 def _sparse_decoder(
     keys: Keys, sizes: Sizes, *blocks: list[Tensor], num_experts: str = "num_local_experts"
 ) -> Parts:
-    """A decoder in which all layers have experts."""
+    """A decoder with experts in all layers."""
     found = experts(keys, num_experts, num_layers=sizes.num_hidden_layers)
     return pre_norm_decoder(sizes, *blocks, experts=found)
 

@@ -20,7 +20,7 @@ from zerokit.models.tensors import layer_norm, linear
 
 
 def _phi(keys: Keys) -> Parts:
-    """One norm per layer, whose output attention and MLP share; biases everywhere, in the head too."""
+    """One norm per layer for attention and MLP; biases everywhere, also in the head."""
     sizes = decoder_sizes(keys)
     hidden, inner = sizes.hidden_size, sizes.intermediate_size
     layer = [
@@ -36,7 +36,7 @@ def _phi(keys: Keys) -> Parts:
 
 
 def _phi3(keys: Keys) -> Parts:
-    """Queries, keys and values are one projection; gate and up are one, too."""
+    """Fused projections: queries, keys and values; gate and up."""
     sizes = decoder_sizes(keys)
     hidden, inner = sizes.hidden_size, sizes.intermediate_size
     fused = sizes.query_size + 2 * sizes.key_value_size

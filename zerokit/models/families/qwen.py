@@ -35,7 +35,7 @@ def _qwen3(keys: Keys) -> Parts:
 
 
 def _qwen2_moe(keys: Keys) -> Parts:
-    """Routed experts beside one expert for every token, which has a gate of its own."""
+    """Routed experts, and a shared expert with a gate."""
     sizes = decoder_sizes(keys)
     hidden = sizes.hidden_size
     sparse = [
@@ -62,7 +62,7 @@ def _qwen3_moe(keys: Keys) -> Parts:
 
 
 def _qwen3_attention(keys: Keys, sizes: Sizes) -> list[Tensor]:
-    """Queries and keys are normalised per head."""
+    """Queries and keys have norms per head."""
     return [
         *attention(sizes, bias=keys.flag("attention_bias")),
         *rms_norm("self_attn.q_norm", sizes.head_dim),
@@ -73,7 +73,7 @@ def _qwen3_attention(keys: Keys, sizes: Sizes) -> list[Tensor]:
 def _mixed_layers(
     keys: Keys, sizes: Sizes, attention_of_layer: list[Tensor], sparse: list[Tensor], num_experts: str
 ) -> Parts:
-    """Layers with attention and norms alike; every so many have experts, the others a dense MLP."""
+    """Layers with equal attention and norms; some have experts, the others a dense MLP."""
     sparse_layers = _sparse_layers(keys, sizes.num_hidden_layers)
     dense_layers = sizes.num_hidden_layers - sparse_layers
     norms = [
@@ -93,7 +93,7 @@ def _mixed_layers(
 
 
 def _sparse_layers(keys: Keys, num_hidden_layers: int) -> int:
-    """Layers number step, 2 step, 3 step, ..., without those in `mlp_only_layers` (counted from 0)."""
+    """The number of layers step, 2 step, 3 step, ..., without those in `mlp_only_layers` (from 0)."""
     if keys.count("num_experts") == 0:
         return 0
     step = keys.size("decoder_sparse_step")
