@@ -70,7 +70,7 @@ def test_an_assertion_of_a_kernel_is_no_index_though_torch_says_it_of_both() -> 
 def test_what_c_plus_plus_raised_is_told_unless_it_is_a_rank_that_waited() -> None:
     ended = "E1019 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: -6) local_rank: 0"
     raised = "terminate called after throwing an instance of 'std::runtime_error'"
-    assert explain(raised, "  what():  no such device", ended).message == "C++ code gave up: no such device"
+    assert explain(raised, "  what():  no such device", ended).message == "C++ code failed: no such device"
     waited = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE)"
     assert explain(
         raised.replace("std::runtime_error", "c10::Error"), f"  what():  {waited}", ended

@@ -35,9 +35,9 @@ def test_ranks_that_waited_name_the_one_that_did_not_come() -> None:
     absent = explain("world_size=4", *(timeout(rank) for rank in (0, 1, 3)))
     assert absent.cause == "nccl-timeout"
     assert "ranks 0-1, 3 in collective 41" in absent.message
-    assert "rank 2 did not come" in absent.message
+    assert "rank 2 did not reach it" in absent.message
     behind = explain(timeout(0), timeout(1, number=40))
-    assert "rank 1 came least far" in behind.message
+    assert "rank 1 fell behind" in behind.message
     other = explain(timeout(0), timeout(1, call="ALLGATHER", size=64))
     assert "different calls" in other.message
     assert "rehearse" in str(other.fix)
@@ -48,7 +48,7 @@ def test_a_rank_whose_own_line_is_lost_waited_where_others_of_its_group_did() ->
         lines = (timeout(0), detected(0, group), detected(2, group))
         found = explain("world_size=3", *lines)
         assert found.message.endswith(
-            "ranks 0, 2 in collective 41 (ALLREDUCE of 1 elements); rank 1 did not come"
+            "ranks 0, 2 in collective 41 (ALLREDUCE of 1 elements); rank 1 did not reach it"
         )
     other = explain(
         "world_size=2", timeout(0), detected(0, "PG ID 0 PG GUID 0"), detected(1, "PG ID 3 PG GUID 7")
@@ -57,7 +57,7 @@ def test_a_rank_whose_own_line_is_lost_waited_where_others_of_its_group_did() ->
     # Of which group the first one is, the log does not say.
     unknown = explain("world_size=2", timeout(0), detected(1, "PG ID 3 PG GUID 7"))
     assert unknown.message.endswith(
-        "rank 1 in collective 41; the log does not say whether others did not come"
+        "rank 1 in collective 41; the log does not say whether other ranks are missing"
     )
 
 
@@ -66,9 +66,9 @@ def test_a_group_is_known_by_what_all_its_ranks_call_it() -> None:
     # The ID is a counter of each process.
     one = ("PG ID 1 PG GUID 9", "PG ID 2 PG GUID 9")
     two = ("PG ID 1 PG GUID 9", "PG ID 1 PG GUID 11(tp)")
-    for groups, message in ((one, "rank 1 came least far"), (two, DIFFERENT), (("PG 1", "PG 3"), DIFFERENT)):
+    for groups, message in ((one, "rank 1 fell behind"), (two, DIFFERENT), (("PG 1", "PG 3"), DIFFERENT)):
         assert explain(*both, detected(0, groups[0]), detected(1, groups[1], 7)).message.endswith(message)
-    assert explain(*both).message.endswith("rank 1 came least far")
+    assert explain(*both).message.endswith("rank 1 fell behind")
 
 
 def test_calls_of_different_groups_are_not_compared_though_their_numbers_are_one() -> None:

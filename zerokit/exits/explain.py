@@ -68,8 +68,8 @@ _WAITED = re.compile(
 _HOST_MEMORY = "host-memory"
 _FROM_OUTSIDE = ("SIGTERM", "SIGINT", "SIGHUP")
 _STANDS = (
-    ". The log shows no step: where it stood still from its start, 'zerokit doctor' finds the lock that a "
-    "killed compiler left, for which torch waits without a word"
+    ". The log shows no step: if the run hung from its start, 'zerokit doctor' finds the lock of "
+    "a killed compiler, for which torch waits without a message"
 )
 _WAITS = re.compile(r"\bwaiting for (?P<lock>/[^\n]{1,400}/lock) to go: remove it")
 """Message of `distributed/extensions` while it waits for a lock of zerokit's extensions."""
@@ -82,12 +82,12 @@ _FIRST_FAILED = re.compile(
 )
 """torchrun's report of the rank that failed first."""
 _NOT_HERE = (
-    "The log has no more than a launcher saw. What ranks themselves say: deepspeed --enable_each_rank_log "
-    "DIR, torchrun --log-dir DIR --redirects 3"
+    "The log has only the launcher's output. To get that of the ranks: deepspeed "
+    "--enable_each_rank_log DIR, torchrun --log-dir DIR --redirects 3"
 )
 _WHO_ASKED = (
-    "If no rank failed before, see who asked: sacct -j JOB -o State,End, kubectl describe pod POD, or the "
-    "platform's own log"
+    "If no rank failed before, find what ended it: sacct -j JOB -o State,End, kubectl describe "
+    "pod POD, or the platform's own log"
 )
 
 
@@ -109,7 +109,7 @@ class Explanation:
     """Other findings in the log."""
 
 
-_ENDED_WELL = Explanation("ended-well", "nothing failed: by its last lines the run ended well")
+_ENDED_WELL = Explanation("ended-well", "nothing failed: according to its last lines the run ended well")
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ def _told_beside(first: _Event, events: list[_Event], log: Log) -> Iterator[str]
     others = sorted((offset, message) for message, offset in own.items() if message != first.message)
     yield from (f"line {log.line_at(offset)}: {message}" for offset, message in others[:_MOST_MISTAKES])
     if len(others) > _MOST_MISTAKES:
-        yield f"{len(others) - _MOST_MISTAKES:,} more lines of zerokit's own"
+        yield f"{len(others) - _MOST_MISTAKES:,} more errors of zerokit"
 
 
 def _also(events: list[_Event], told: str | None, log: Log, settings: Settings | None) -> Iterator[str]:
@@ -341,21 +341,21 @@ def _silent(log: Log, also: tuple[str, ...]) -> Explanation:
     last = lines[-1].rpartition("\r")[2].strip()
     if not last:
         return Explanation(
-            "unknown", "the log is empty", "Name the log of the ranks, not the launcher's alone"
+            "unknown", "the log is empty", "Give the log of the ranks, not only the launcher's"
         )
     end = _end(log)
     exited = _EXITED.search(log.text, end)
     left = len(_STARTED.findall(log.text)) - len(_EXITED.findall(log.text))
-    message = "the log does not say why the run ended" + ("" if also else ", nor that it failed")
+    message = "the log does not show why the run ended" + ("" if also else ", nor that it failed")
     if exited and left > 0:
-        message += f"; of {quantity(left, 'rank')} it does not say that the end was reached"
+        message += f"; it does not show that {quantity(left, 'rank')} reached the end"
     elif _TRAINED.search(log.text, end):
-        message += "; training came to its end, and what was to be saved after it may be missing"
+        message += "; training finished, and what is saved after it may be missing"
     return Explanation(
         "unknown",
         message,
-        "If it stops without a word before its end, it was ended from outside: give the exit code, and see "
-        "'dmesg -T', 'sacct -j JOB' or 'kubectl describe pod POD'" + _stands(log),
+        "If it stops without a message before its end, it was ended from outside: give the exit "
+        "code, and check 'dmesg -T', 'sacct -j JOB' or 'kubectl describe pod POD'" + _stands(log),
         log.line_at(len(log.text.rstrip()) - 1),
         _short(last),
         tuple(map(_short, also)),
@@ -369,7 +369,7 @@ def _stands(log: Log) -> str:
     waits = _WAITS.search(log.text)
     if waits is None:
         return _STANDS
-    return f". It waited for {visible(waits['lock'])}: remove that if no program compiles there"
+    return f". It waited for {visible(waits['lock'])}: remove it if no program compiles there"
 
 
 def _has_no_step(log: Log) -> bool:

@@ -100,17 +100,17 @@ def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str]
     # One call may be several collectives, and ranks stop at different ones when a rank is gone.
     if len(lines) > 1 or (len(calls) > 1 and not (lines and absent)):
         missing = "; no rank is missing" if world_size is not None and not absent else ""
-        return f"{message}: they came to different collectives{missing}", RUNS_ALONE
+        return f"{message}: they called different collectives{missing}", RUNS_ALONE
     if absent:
         who = listed(absent)
-        return f"{message}; {who} did not come", (
-            f"Look at what {who} said first. If {'it' if len(absent) == 1 else 'they'} still ran: {STILL_RAN}"
+        return f"{message}; {who} did not reach it", (
+            f"See what {who} printed first. If {'it' if len(absent) == 1 else 'they'} still ran: {STILL_RAN}"
         )
     if world_size is not None:
         return f"{message}; none is missing", (
-            "All came to the same line: one of them a step later (a batch less, which 'zerokit rehearse' "
-            "names), or what one sends does not reach the others: 'zerokit doctor --hostfile FILE' looks"
+            "All reached the same line: one of them a step later (one batch less, which 'zerokit rehearse' "
+            "names), or messages are lost: 'zerokit doctor --hostfile FILE' checks the network"
         )
-    return f"{message}; the log does not say whether others did not come", (
-        f"Look at what other ranks said first. If they still ran: {STILL_RAN}"
+    return f"{message}; the log does not say whether other ranks are missing", (
+        f"See what other ranks printed first. If they still ran: {STILL_RAN}"
     )

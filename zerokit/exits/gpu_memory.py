@@ -42,7 +42,7 @@ def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tupl
     """
     figures = _figures(line)
     asked = _bytes(line, r"Tried to allocate {}")
-    message = f"a GPU ran out of memory in {_phase(frames)}: {_shown(asked)} more were asked for"
+    message = f"a GPU ran out of memory in {_phase(frames)}: {_shown(asked)} more were requested"
     if figures:
         message += ", " + ", ".join(f"{_shown(value)} {name}" for name, value in figures.items())
     idle = figures.get("reserved but not allocated")
@@ -55,8 +55,8 @@ def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tupl
             return message, f"Another process holds about {_shown(others)} of it: see nvidia-smi, and end it"
     if idle is not None and asked is not None and idle >= asked:
         return message, (
-            "Enough is reserved, but in pieces: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; then "
-            + _changes(frames, settings)
+            "Enough is reserved, but fragmented: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; "
+            "then " + _changes(frames, settings)
         )
     changes = _changes(frames, settings)
     return message, changes[0].upper() + changes[1:]
@@ -73,9 +73,9 @@ def explain_pinning(frames: Sequence[str]) -> tuple[str, str] | None:
     if not is_offload or not any(re.search(r"\bpin_memory\(|, in pin_memory\b", frame) for frame in frames):
         return None
     return (
-        "host memory could not be locked for the GPU (pinned): CUDA calls that out of memory, too",
-        "Set pin_memory: false in offload_optimizer and offload_param, offload less, or give the host more "
-        "memory; under WSL, .wslconfig says how much it has, and Windows locks but a part of it",
+        "host memory could not be pinned for the GPU: CUDA also calls that out of memory",
+        "Set pin_memory: false in offload_optimizer and offload_param, offload less, or give the "
+        "host more memory; under WSL, .wslconfig sets its memory, and Windows pins only a part of it",
     )
 
 
@@ -96,13 +96,13 @@ def _changes(frames: Sequence[str], settings: Settings | None) -> str:
     if not own.checkpoints_activations and not of_states:
         changes.append("gradient_checkpointing")
     if re.search(r"cross_entropy|logits|lm_head", at):
-        changes.append("a loss in chunks (use_liger_kernel), since the logits are what did not fit")
+        changes.append("a chunked loss (use_liger_kernel), because the logits did not fit")
     if own.zero_stage < 3:
         changes.append(f"ZeRO stage {own.zero_stage + 1 if own.zero_stage else 3}")
     if not own.offloads_optimizer:
         changes.append("offload_optimizer to the CPU")
     changes.append("shorter sequences, or more or larger GPUs")
-    return f"try in this order: {'; '.join(changes)}; 'zerokit estimate' says beforehand whether it fits"
+    return f"try in this order: {'; '.join(changes)}; 'zerokit estimate' shows beforehand whether it fits"
 
 
 def _phase(frames: Sequence[str]) -> str:

@@ -96,35 +96,35 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
     if len({one.group for one in ranks if one.group is not None}) > 1:
         return (
             f"{message}; they belong to different process groups, and each group counts its own collectives",
-            ("Look at what each of them did then: 'py-spy dump' of a run that hangs shows the line"),
+            ("Check what each rank did then: 'py-spy dump' of a hanging run shows the line"),
         )
     numbers = {one.number for one in ranks}
     absent = set(range(world_size or 0)) - {one.rank for one in ranks}
     if len({number for number, call, _ in calls if call}) < sum(call is not None for _, call, _ in calls):
-        return f"{message}; they came to different calls", (
-            "Some line runs on some ranks alone (if rank == 0, an expert unused, one that saves): look for "
-            "it at that call; 'zerokit rehearse' names the lines of both"
+        return f"{message}; they made different calls", (
+            "A line runs on some ranks only (if rank == 0, an unused expert, a save): look for it at "
+            "that call; 'zerokit rehearse' names both lines"
         )
     if len(numbers) > 1:
         behind = listed([one.rank for one in ranks if one.number == min(numbers)])
-        return f"{message}; {behind} came least far", (
-            f"Look at what {behind} did then: a batch less, a longer one, a save, a slow disk; 'py-spy dump' "
-            "of a run that hangs shows the line"
+        return f"{message}; {behind} fell behind", (
+            f"Check what {behind} did then: one batch less, a longer one, a save, a slow disk; 'py-spy dump' "
+            "of a hanging run shows the line"
         )
     if absent:
-        return f"{message}; {listed(sorted(absent))} did not come", (
-            f"Look at what {listed(sorted(absent))} said first; if nothing, at 'dmesg -T' of its machine"
+        return f"{message}; {listed(sorted(absent))} did not reach it", (
+            f"See what {listed(sorted(absent))} printed first; if nothing, 'dmesg -T' of its machine"
         )
     link = "NCCL_DEBUG=WARN names it, NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose it"
     if ranks[0].number == 1:
-        link += "; nothing has passed it yet: NCCL_P2P_DISABLE=1 tells whether GPUs cannot reach each other"
-    slow = "If a rank only takes long (tokenizing, saving), raise ddp_timeout"
+        link += "; nothing has passed it yet: NCCL_P2P_DISABLE=1 shows whether GPUs cannot reach each other"
+    slow = "If a rank is only slow (tokenizing, saving), raise ddp_timeout"
     if world_size is None or any(one.call is None for one in ranks):
-        return f"{message}; the log does not say whether others did not come", (
-            f"Look at what other ranks said first. {slow}. If all came to it, the link is broken or slow: "
+        return f"{message}; the log does not say whether other ranks are missing", (
+            f"See what other ranks printed first. {slow}. If all reached it, the link is broken or slow: "
             f"{link}"
         )
-    return message, f"All came to the same call, so the link is broken or slow: {link}. {slow}"
+    return message, f"All reached the same call, so the link is broken or slow: {link}. {slow}"
 
 
 def listed(ranks: list[int]) -> str:

@@ -150,7 +150,7 @@ def _deaths() -> Iterator[Death]:
     for launcher in ("deepspeed", "torchrun"):  # accelerate then takes another port
         yield Death("its port is taken", launcher, "port-in-use", "is taken", takes_port=True)
         yield Death("a collective that one rank does not reach", launcher, "collective-timeout",
-                    "did not come|waited", _on_rank_1("time.sleep(600)"), limit=5)  # fmt: skip
+                    "did not reach it|waited", _on_rank_1("time.sleep(600)"), limit=5)  # fmt: skip
         yield Death("other shapes in a collective", launcher, "desync", "different",
                     _on_rank_1("dist.all_reduce(torch.ones(9))"))  # fmt: skip
         yield Death("kill -9 of the launcher", launcher, "exit-code", _KILLED, strikes=signal.SIGKILL)

@@ -51,16 +51,16 @@ def cause(name: str, message: str, fix: str, *patterns: str, weight: Weight = We
 
 
 HOST_MEMORY = (
-    "Start fewer ranks per node, use fewer data loader workers or less offload, or ask for more memory; "
-    "'zerokit estimate' says what the host needs"
+    "Start fewer ranks per node, use fewer data loader workers or less offload, or request more "
+    "memory; 'zerokit estimate' shows what the host needs"
 )
 RUNS_ALONE = (
-    "Some line runs on some ranks alone (if rank == 0, a batch less, an expert unused): 'zerokit rehearse' "
-    "names both lines"
+    "A line runs on some ranks only (if rank == 0, one batch less, an unused expert): 'zerokit "
+    "rehearse' names both lines"
 )
 STILL_RAN = (
-    "some line runs on some ranks alone, which 'zerokit rehearse' names; or one takes long (a save, a slow "
-    "disk): 'py-spy dump' shows its line"
+    "a line runs on some ranks only, which 'zerokit rehearse' names; or a rank is slow (a save, "
+    "a slow disk): 'py-spy dump' shows its line"
 )
 """Why a rank has not reached a collective that has not failed."""
 REASON = r"eason\"?:\s{0,20}\"?"
