@@ -93,14 +93,14 @@ def test_a_tensor_is_what_it_was(info: dict[str, Any], cut: list[torch.Tensor], 
 @pytest.mark.parametrize(
     ("info", "said"),
     [
-        (None, "does not say how 2 tensor-parallel ranks have cut"),
-        ({"parameter_to_average_patterns": [PATTERN]}, "of a kind that is not put together"),
-        (mapped([piece([4, 6], [0, [6, 1]], [0, [6, 1]])], [], shard=[4, 6]), "do not make it whole"),
-        (mapped([piece([4, 6], [0, [6, 1]], [90, [6, 1]])], [], shard=[4, 6]), "do not make it whole"),
-        (mapped([piece([4, 6], [0, [6, 1]], [-24, [6, 1]])], [], shard=[4, 6]), "do not make it whole"),
+        (None, "does not describe how 2 tensor-parallel ranks have divided"),
+        ({"parameter_to_average_patterns": [PATTERN]}, "of an unsupported kind"),
+        (mapped([piece([4, 6], [0, [6, 1]], [0, [6, 1]])], [], shard=[4, 6]), "do not fit together"),
+        (mapped([piece([4, 6], [0, [6, 1]], [90, [6, 1]])], [], shard=[4, 6]), "do not fit together"),
+        (mapped([piece([4, 6], [0, [6, 1]], [-24, [6, 1]])], [], shard=[4, 6]), "do not fit together"),
         (mapped([], [], shard=[3, 6]), "of another shape than its map says"),
         *(
-            ({"parameter_with_row_parallelism_patterns": [pattern]}, "which cannot be tried")
+            ({"parameter_with_row_parallelism_patterns": [pattern]}, "which is invalid or too slow")
             for pattern in (
                 "(.*)*x",
                 "(a+)+$",
@@ -125,14 +125,14 @@ def test_a_cut_that_cannot_be_is_refused(info: Any, said: str, tmp_path: Path) -
 def test_a_pattern_of_no_tensor_is_refused(pattern: str, is_used: bool, tmp_path: Path) -> None:
     cuts = TensorParallelCuts({"tp_replicated_parameter_patterns": [pattern]}, [])
     (tensor,) = parts(tmp_path, WEIGHT)
-    with nullcontext() if is_used else pytest.raises(CheckpointError, match="and no such tensor"):
+    with nullcontext() if is_used else pytest.raises(CheckpointError, match="which matches no tensor"):
         cuts.check_used({NAME: tensor})
 
 
 def test_a_tensor_that_one_rank_lacks_is_named_whichever_that_is(tmp_path: Path) -> None:
     (tensor,) = parts(tmp_path, WEIGHT)
     for ranks in ([{NAME: tensor}, {}], [{}, {NAME: tensor}]):
-        with pytest.raises(CheckpointError, match=f"has '{NAME}', and other tensor-parallel ranks have not"):
+        with pytest.raises(CheckpointError, match=f"has '{NAME}', which other tensor-parallel ranks lack"):
             join_ranks(ranks, 2, TensorParallelCuts({}, []))
 
 

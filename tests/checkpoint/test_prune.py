@@ -96,7 +96,7 @@ def test_latest_is_never_read_whole(tmp_path: Path) -> None:
     with (run / "latest").open("wb") as latest:
         latest.truncate(1 << 40)  # which no memory takes
     assert removed(run) == ["global_step1"]
-    with pytest.raises(CheckpointError, match="latest: is damaged: it names no checkpoint"):
+    with pytest.raises(CheckpointError, match="latest: is damaged: it does not name a checkpoint"):
         find_step_folder(run)
 
 

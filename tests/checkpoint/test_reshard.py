@@ -106,7 +106,7 @@ def test_a_content_that_holds_itself_is_refused(tmp_path: Path) -> None:
     content: dict[str, Any] = {}
     content["again"] = content
     torch.save(content, tmp_path / "x.pt")
-    with pytest.raises(ValueError, match="holds itself"):
+    with pytest.raises(ValueError, match="contains itself"):
         make_pickle(read_archive(tmp_path / "x.pt").content)
 
 
@@ -158,11 +158,14 @@ def _evil(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (save_checkpoint, "is not divided among ranks: it has no ZeRO. Any number of ranks goes on from it"),
+        (
+            save_checkpoint,
+            "is not partitioned: it was saved without ZeRO. Any number of ranks can resume from it",
+        ),
         (_elastic, "was saved with elastic_checkpoint"),
-        (_of_ranks, "has an optimizer that keeps 'worker_error' in a form that belongs to its ranks"),
-        (_sub_groups, r"is divided otherwise than its sub_group_size \(1\) says"),
-        (_universal, "is a universal checkpoint. Any number of ranks loads it"),
+        (_of_ranks, "has optimizer states 'worker_error' that depend on the number of ranks"),
+        (_sub_groups, r"does not match its sub_group_size \(1\)"),
+        (_universal, "is a universal checkpoint. Any number of ranks can load it"),
         (_evil, "its pickle would load 'builtins.print'"),
     ],
 )

@@ -106,5 +106,5 @@ def test_masters_without_names_are_not_denied(key: str, tmp_path: Path) -> None:
     assert exported(experts, tmp_path / "of experts", "fp32")[1] == notes
     nothing = save(tmp_path / "other/global_step1", "0.18.4", parts=False)
     assert exported(nothing, tmp_path / "another", "fp32")[1] == [
-        "saved in 16 bits alone, and widened: 1 tensor, such as 'weight'"
+        "saved in 16 bits only, and widened: 1 tensor, such as 'weight'"
     ]

@@ -84,7 +84,7 @@ def test_what_deepspeed_fails_at_is_told_apart_from_its_import(
 def test_few_open_files() -> None:
     code = "from zerokit.doctor.host import limits; print(*limits())"
     said = processes.checked(f"ulimit -S -n 64; exec '{sys.executable}' -c '{code}'")
-    assert "status='error', message='64 may be open at once'" in said
+    assert "status='error', message='64 can be open at once'" in said
     assert "ulimit -n" in said
 
 

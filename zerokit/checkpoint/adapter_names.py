@@ -46,9 +46,9 @@ def adapter_names(names: Iterable[str], config: dict[str, Any], *, where: str) -
     bias = config.get("bias", "none")
     problem = None
     if unread is not None:
-        problem = f"'{unread}' is of a kind of adapter that zerokit does not read"
+        problem = f"'{unread}' belongs to an unsupported kind of adapter"
     elif bias != "none":
-        problem = f"the adapter trains biases (bias: {bias}), which zerokit does not read"
+        problem = f"the adapter trains biases (bias: {bias}), which zerokit does not support"
     elif len(adapters) > 1:
         problem = f"it has several adapters: {', '.join(adapters)}"
     if problem is not None:

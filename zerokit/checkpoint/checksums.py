@@ -101,9 +101,9 @@ def read_checksums(folder: Path) -> dict[str, str] | None:
             continue
         path = PurePosixPath(match["name"])
         if path.is_absolute() or ".." in path.parts:
-            _refuse(f"names '{path}', which is not in the checkpoint's folder", where)
+            _refuse(f"names '{path}', which is outside the checkpoint's folder", where)
         if str(path) in sums:
-            _refuse(f"names '{path}' a second time", where)
+            _refuse(f"names '{path}' twice", where)
         sums[str(path)] = match["digest"].lower()
     return sums
 
@@ -121,7 +121,7 @@ def complete_checksums(folder: Path) -> dict[str, str] | None:
     if sums is None:
         if not has_checksums(folder):
             return None
-        _refuse(f"has no {SUMS_FILE}, with which it was saved: it cannot be verified", shown(folder))
+        _refuse(f"has lost its {SUMS_FILE}: it cannot be verified", shown(folder))
     saved = _num_saved(folder)
     if saved is not None and len(sums) >= saved:
         return sums
@@ -152,7 +152,7 @@ def check_checksums(folder: Path, sums: Mapping[str, str]) -> None:
             raise CheckpointError(reason, where=shown(folder / name), hint=_HINT)
         if _sha256(folder / name) != digest:
             raise CheckpointError(
-                f"is not what was saved: its SHA-256 is not that of {SUMS_FILE}",
+                f"has changed since it was saved: its SHA-256 differs from {SUMS_FILE}",
                 where=shown(folder / name),
                 hint=_HINT,
             )
@@ -162,7 +162,7 @@ def _refuse(problem: str, where: str) -> NoReturn:
     raise CheckpointError(problem, where=where, hint=_HINT)
 
 
-_HINT = "Take another checkpoint; 'zerokit train' goes on from this one as it is with --no-verify"
+_HINT = "Use another checkpoint; 'zerokit train' resumes from this one unverified with --no-verify"
 
 
 def _sha256(file: Path) -> str:

@@ -161,9 +161,7 @@ def _united(saved: Sequence[SavedStates], parts: Sequence[DeepSpeedCheckpoint]) 
         weights = {names.get(name, name): one.named(names.get(name, name)) for name, one in weights.items()}
         missing = next((name for name in masters if name not in weights), None)
         if missing is not None:
-            raise CheckpointError(
-                f"lacks the layer that has '{missing}'", where=shown(facts.folder), hint=AGAIN
-            )
+            raise CheckpointError(f"lacks the layer with '{missing}'", where=shown(facts.folder), hint=AGAIN)
     return DeepSpeedCheckpoint(
         facts,
         [file for part in parts for file in part.files],
@@ -203,7 +201,7 @@ def _check_shapes(masters: Mapping[str, NamedTensor], weights: Mapping[str, Name
         if name in masters and weight.shape != masters[name].shape:
             raise CheckpointError(
                 f"has '{name}' of shape {list(weight.shape)}, and the optimizer of "
-                f"{list(masters[name].shape)}: they are of different models",
+                f"{list(masters[name].shape)}: they belong to different models",
                 where=shown(weight.pieces[0].storage.file),
                 hint=AGAIN,
             )
@@ -237,5 +235,5 @@ def _check_experts(files: StepFolder, model: StateDict) -> None:
             raise CheckpointError(
                 f"lacks {len(missing):,} of the {experts:,} experts of mixture {layer}, such as {missing[0]}",
                 where=shown(files.folder),
-                hint="Copy them from the machines that saved them, or take an earlier checkpoint",
+                hint="Copy them from the machines that saved them, or use an earlier checkpoint",
             )

@@ -81,9 +81,9 @@ class ElementReader:
                 self._fill(storage, begin, buffer[: min(buffer.size, storage.nbytes - begin)])
             if self._read[storage][1] != storage.crc:
                 raise CheckpointError(
-                    f"has bytes that are not those that were saved (tensor storage {storage.key})",
+                    f"has changed since it was saved (tensor storage {storage.key})",
                     where=shown(storage.file),
-                    hint="Copy it again, or take another checkpoint",
+                    hint="Copy it again, or use another checkpoint",
                 )
 
     def check(self, storage: Storage) -> None:

@@ -138,7 +138,7 @@ def _plan(
     if not adapted and config is not None and "model_type" not in read_config(config):
         if needs_config:
             raise CheckpointError(
-                "has no 'model_type', as configs of models have",
+                "has no 'model_type', which a model's config needs",
                 where=shown(config),
                 hint=f"Name {what} with --base, or write the weights alone with --no-config",
             )
@@ -150,7 +150,7 @@ def _plan(
         tied = _tied_by_content(found, config)
         sources = {name: tensor for name, tensor in found.items() if name not in tied}
     if not sources:
-        raise CheckpointError("has no weights of a model", where=shown(step), hint="Take another checkpoint")
+        raise CheckpointError("has no weights of a model", where=shown(step), hint="Use another checkpoint")
     targets = {}
     for name, tensor in sources.items():
         wanted = _DTYPES[dtype] if dtype else checkpoint.dtype_of(tensor.name) or tensor.dtype
@@ -167,7 +167,7 @@ def _plan(
     widened = [name for name, tensor in targets.items() if sources[name].nbytes < tensor.nbytes]
     if widened:
         some = f"{quantity(len(widened), 'tensor')}, such as '{widened[0]}'"
-        why = "saved in 16 bits alone"
+        why = "saved in 16 bits only"
         if checkpoint.has_nameless_masters:
             why = "saved in 16 bits, beside float32 weights of the optimizer that have no names"
         plan.notes.append(f"{why}, and widened: {some}")
@@ -251,8 +251,8 @@ def _write_weights(staging: Path, plan: _Plan, sums: dict[str, str], *, verify: 
         if verify:
             reader.finish()
     for names, what in (
-        (remarks.not_finite, "infinite or NaN in some elements"),
-        (remarks.differing, "not the same on all ranks, and taken of rank 0"),
+        (remarks.not_finite, "infinite or NaN elements"),
+        (remarks.differing, "different on some ranks, taken from rank 0"),
     ):
         if names:
             plan.notes.append(f"{what}: {quantity(len(names), 'tensor')}, such as '{names[0]}'")
@@ -282,4 +282,6 @@ def _check_whole(output: Path, staging: Path, sums: Mapping[str, str]) -> None:
     """Check that no file was removed meanwhile: not all file systems have locks."""
     lost = next((name for name in sums if not (staging / name).is_file()), None)
     if lost is not None:
-        raise ZerokitError(f"has lost '{lost}' again", where=shown(output), hint="Export it once more")
+        raise ZerokitError(
+            f"has lost '{lost}' during the export", where=shown(output), hint="Export it again"
+        )

@@ -101,7 +101,7 @@ def merge(adapter: Path, output: Path, *, base: Path | None = None) -> Merged:
     own = _text(adapter, settings, "base_model_name_or_path")
     name = str(base or own)
     if not name:
-        _refuse(adapter, "does not say of which model it is", "Name its folder with --base")
+        _refuse(adapter, "does not name its model", "Name its folder with --base")
     # The adapter's revision belongs to the model that it names.
     revision = _text(adapter, settings, "revision") if name == own else ""
     model = resolve_checkpoint(name, where="--base" if base else where, revision=revision or None)
@@ -140,14 +140,14 @@ def _read_settings(adapter: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"has no {ADAPTER_CONFIG}" if is_folder(adapter) else "no such folder",
             where=shown(adapter),
-            hint="Name the folder of an adapter; of a checkpoint 'zerokit checkpoint export' makes one",
+            hint="Name the folder of an adapter; 'zerokit checkpoint export' makes one from a checkpoint",
         )
     settings = read_config(adapter / ADAPTER_CONFIG)
     kind = settings.get("peft_type")
     if kind in LEARNED_TOKENS:
-        _refuse(adapter, f"has learned tokens ({kind}), which no weight of the model can take up", WITH_PEFT)
+        _refuse(adapter, f"has learned tokens ({kind}), which cannot be merged into weights", WITH_PEFT)
     if kind not in ("LORA", "IA3"):
-        _refuse(adapter, f"is of the kind {kind}", "Merge it with peft: merge_and_unload()")
+        _refuse(adapter, f"is of the unsupported kind {kind}", "Merge it with peft: merge_and_unload()")
     bias = settings.get("bias", "none")
     other = next((key for key, value in settings.items() if value and key not in _READ), None)
     if bias != "none":
@@ -167,7 +167,7 @@ def _text(adapter: Path, settings: Mapping[str, Any], key: str) -> str:
     """A string of adapter_config.json; empty if it is absent or null."""
     value = settings.get(key)
     if value is not None and not isinstance(value, str):
-        _refuse(adapter, f"has {key}: {json.dumps(value)[:40]}, which is no text", "Save it again")
+        _refuse(adapter, f"has {key}: {json.dumps(value)[:40]}, which is no string", "Save it again")
     return value or ""
 
 
@@ -262,7 +262,7 @@ def _in_model(adapter: Path, name: str, weights: Mapping[str, Any]) -> str:
     for known in (name, name.partition(".")[2]):
         if known in weights:
             return known
-    _refuse(adapter, f"has '{name}', which the model's files have not, or tied to another", _ANOTHER_MODEL)
+    _refuse(adapter, f"has '{name}', which the model's files lack, or tie to another weight", _ANOTHER_MODEL)
 
 
 def _scale(adapter: Path, settings: Mapping[str, Any], module: str, rank: int) -> float:

@@ -68,7 +68,7 @@ class _Runs(Sequence[Piece]):
             yield from rows[run.rank].cut(run.offset, run.offset + taken)
             at += taken
         if at < self._numel:
-            _refuse(self._parts[0], f"has parts of '{self._name}' that do not make it whole")
+            _refuse(self._parts[0], f"has parts of '{self._name}' that do not fit together")
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -110,8 +110,8 @@ class TensorParallelCuts:
         if self._info is None:
             _refuse(
                 first,
-                f"does not say how {len(parts):,} tensor-parallel ranks have cut '{name}'",
-                "Load it on as many ranks; engine.save_16bit_model() then gathers tensors",
+                f"does not describe how {len(parts):,} tensor-parallel ranks have divided '{name}'",
+                "Load it on the same number of ranks; engine.save_16bit_model() then gathers tensors",
             )
         sub_parts = [
             one
@@ -119,7 +119,7 @@ class TensorParallelCuts:
             if _matches(one["patterns"], name, first)
         ]
         if sub_parts or any(self._is(key, first) for key in _NOT_JOINED):
-            _refuse(first, f"has '{name}' in tensor-parallel parts of a kind that is not put together")
+            _refuse(first, f"has '{name}' in tensor-parallel parts of an unsupported kind")
         if self._is(_TWO_PARTS, first):
             return _by_axis(name, parts, 0, sub_parts=2), []
         whole = _by_axis(name, parts, 1 if self._is(_ROWS, first) else 0)
@@ -146,7 +146,8 @@ class TensorParallelCuts:
         for pattern in patterns:
             if not _is_literal(pattern) and not any(_matches([pattern], name, first) for name in tensors):
                 _refuse(
-                    first, f"has the pattern '{pattern}' in universal_checkpoint_info, and no such tensor"
+                    first,
+                    f"has the pattern '{pattern}' in universal_checkpoint_info, which matches no tensor",
                 )
 
     def _is(self, key: str, tensor: NamedTensor) -> bool:
@@ -168,7 +169,9 @@ def _match(pattern: str, name: str, tensor: NamedTensor) -> bool:
             return re.match(pattern, name) is not None
         except (re.error, OverflowError, RecursionError):
             pass
-    _refuse(tensor, f"has the pattern '{pattern[:80]}' in universal_checkpoint_info, which cannot be tried")
+    _refuse(
+        tensor, f"has the pattern '{pattern[:80]}' in universal_checkpoint_info, which is invalid or too slow"
+    )
 
 
 def _is_literal(pattern: str) -> bool:
@@ -194,7 +197,7 @@ def join_ranks(
         everything = {name: one for rank in stage for name, one in rank.items()}
         for name in [*stage[0], *(everything.keys() - stage[0].keys())]:
             if any(name not in one for one in stage):
-                _refuse(everything[name], f"has '{name}', and other tensor-parallel ranks have not")
+                _refuse(everything[name], f"has '{name}', which other tensor-parallel ranks lack")
             tensor, copies = cuts.joined(name, [one[name] for one in stage])
             # Each pipeline stage with a tied weight has a copy of it.
             copies += [tensor] if name in whole else []
@@ -233,7 +236,7 @@ def _by_axis(name: str, parts: Sequence[NamedTensor], axis: int, *, sub_parts: i
     """Concatenate parts along an axis; with `sub_parts` first all first halves, then all second halves."""
     shapes = [list(part.shape) for part in parts]
     if len({(*shape[:axis], 0, *shape[axis + 1 :]) for shape in shapes}) > 1 or len(shapes[0]) <= axis:
-        _refuse(parts[0], f"has parts of '{name}' that do not make it whole")
+        _refuse(parts[0], f"has parts of '{name}' that do not fit together")
     shape = (*shapes[0][:axis], sum(one[axis] for one in shapes), *shapes[0][axis + 1 :])
     rows = math.prod(shape[:axis]) * sub_parts
     widths = [part.numel // rows if rows else 0 for part in parts]

@@ -102,7 +102,7 @@ def _kept_of_stage_1_and_2(saved: SavedStates) -> Iterator[_Kept]:
     states = saved.optimizers
     paddings = states[0].get("param_alignment_paddings")
     if not isinstance(states[0]["base_optimizer_state"], Mapping):
-        _refuse(saved, "was saved with elastic_checkpoint, which DeepSpeed has given up")
+        _refuse(saved, "was saved with elastic_checkpoint, which DeepSpeed no longer supports")
     for number, shapes in enumerate(shapes_of(saved.models[0])):
         total = sum(map(math.prod, shapes.values())) + (sum(paddings[number]) if paddings else 0)
         inner = [state["base_optimizer_state"] for state in states]
@@ -162,7 +162,7 @@ def _group(saved: SavedStates, kept: _Kept, put: Callable[[Sequence[StoredTensor
         elif value.numel == 1:
             others[key] = value
         else:
-            _refuse(saved, f"has an optimizer that keeps '{key}' in a form that belongs to its ranks")
+            _refuse(saved, f"has optimizer states '{key}' that depend on the number of ranks")
     return Group(put(kept.weights), {key: put(parts) for key, parts in moments.items()}, others)
 
 
@@ -180,5 +180,5 @@ def _merged(groups: Sequence[Group]) -> Group:
 
 def _refuse(saved: SavedStates, problem: str) -> None:
     raise CheckpointError(
-        problem, where=shown(saved.facts.folder), hint="Go on with as many ranks as saved it"
+        problem, where=shown(saved.facts.folder), hint="Resume on the number of ranks that saved it"
     )

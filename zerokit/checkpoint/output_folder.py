@@ -92,7 +92,7 @@ def _alone(output: Path, staging: Path) -> Iterator[None]:
             raise ZerokitError(
                 "is being written by another process",
                 where=shown(output),
-                hint="Wait for its end, or name another folder",
+                hint="Wait until it ends, or name another folder",
             )
         try:
             yield

@@ -75,7 +75,8 @@ def check_pickles(folder: Path, names: list[str]) -> None:
                     hint="Resume from another checkpoint",
                 ) from None
             raise CheckpointError(
-                f"its pickle would load '{unknown[1]}', which may run code and no run of DeepSpeed saves",
+                f"its pickle would load '{unknown[1]}', which may run code and is not "
+                "in DeepSpeed's checkpoints",
                 where=shown(file),
                 hint="Add --trust-checkpoint if you made it yourself",
             ) from None

@@ -156,11 +156,11 @@ def check_shapes(
                     raise ModelError(
                         f"'{folder}' has a head for {shape[0]} classes, and there are {config.num_labels}",
                         where=where,
-                        hint="Train on the classes that it has, or start from the model that it was made of: "
-                        "a head is made anew where a checkpoint has none",
+                        hint="Train on its classes, or start from its base model: "
+                        "a missing head is initialised",
                     )
                 raise ModelError(
-                    f"{file}: '{name}' has shape {shape}, but by config.json it is {expected[name]}",
+                    f"{file}: '{name}' has shape {shape}, but config.json gives {expected[name]}",
                     where=where,
                     hint="Copy config and weights from the same model",
                 )

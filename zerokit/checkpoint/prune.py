@@ -59,7 +59,7 @@ def plan_pruning(run: Path, keep: int) -> Pruning:
         raise CheckpointError(
             "has no complete checkpoint, so none is removed",
             where=shown(run),
-            hint="Name the folder that checkpoint-1200 or global_step1200 lies in",
+            hint="Name the folder that contains checkpoint-1200 or global_step1200",
         )
     oldest = folders.index(complete[-keep:][0])
     named = {*named_as_latest(run).values(), *_best(run, folders)}
@@ -90,9 +90,9 @@ def _state(file: Path) -> dict[str, Any]:
         if isinstance(state, dict):
             return state
     raise CheckpointError(
-        "is damaged or far too large: it does not tell which checkpoint is the best",
+        "is damaged or far too large: the best checkpoint is unknown",
         where=shown(file),
-        hint="Remove it, and no checkpoint is taken for the best",
+        hint="Remove it; then no checkpoint counts as the best",
     )
 
 

@@ -147,7 +147,7 @@ def reshard(
     if num_ranks % len(parts):
         _refuse(
             parts[0],
-            f"has a model that is divided among {len(parts):,} ranks, of which {num_ranks:,} is no multiple",
+            f"has a model that is divided among {len(parts):,} ranks; {num_ranks:,} is no multiple of that",
             f"Name a number such as --num-gpus {len(parts) * 2}",
         )
     if verify and (problem := verify_all(step).checksum_problem) is not None:
@@ -195,17 +195,21 @@ def _check_kind(saved: SavedStates, stage: int | None) -> None:
     facts = saved.facts
     if facts.universal:
         _refuse(
-            saved, "is a universal checkpoint", "Any number of ranks loads it, with checkpoint.load_universal"
+            saved,
+            "is a universal checkpoint",
+            "Any number of ranks can load it, with checkpoint.load_universal",
         )
     if facts.stage == 0:
-        _refuse(saved, "is not divided among ranks: it has no ZeRO", "Any number of ranks goes on from it")
+        _refuse(
+            saved, "is not partitioned: it was saved without ZeRO", "Any number of ranks can resume from it"
+        )
     if saved.files.experts or saved.models[0].get("num_experts"):
-        _refuse(saved, "has experts that are spread over ranks", "Go on with as many ranks as saved it")
+        _refuse(saved, "has experts on several ranks", "Resume on the number of ranks that saved it")
     divided = saved.files.tensor_parallel > 1 or saved.files.pipeline_stages is not None
     if divided and stage not in (None, facts.stage):
-        _refuse(saved, "has a model that ranks divide", "Keep its stage: leave out --zero-stage")
+        _refuse(saved, "has a model that is divided among ranks", "Keep its stage: leave out --zero-stage")
     if not saved.optimizers or not saved.models[0].get("param_shapes"):
-        _refuse(saved, "has no states of an optimizer", "Load its weights: 'zerokit checkpoint export'")
+        _refuse(saved, "has no optimizer states", "Load its weights: 'zerokit checkpoint export'")
 
 
 def _refuse(saved: SavedStates, problem: str, hint: str) -> NoReturn:
@@ -221,8 +225,8 @@ def _plan(saved: SavedStates, num_ranks: int, stage: int) -> _Plan:
         if [list(one) for one in was.shapes] != [list(one) for one in shapes_of(saved.models[0])]:
             _refuse(
                 saved,
-                f"is divided otherwise than its sub_group_size ({size:,.0f}) says",
-                "Go on with as many ranks as saved it",
+                f"does not match its sub_group_size ({size:,.0f})",
+                "Resume on the number of ranks that saved it",
             )
     if stage == 3:
         return _Plan(saved, stage, num_ranks, None, Stage3Partitions(groups, num_ranks, size))

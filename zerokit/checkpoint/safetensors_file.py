@@ -137,5 +137,5 @@ def _tensor(name: str, entry: dict[str, Any], storage: Storage) -> NamedTensor:
     shape = tuple(map(int, entry["shape"]))
     tensor = NamedTensor(name, dtype, shape, (Piece(storage, begin, math.prod(shape)),))
     if not 0 <= begin <= end <= storage.nbytes or end - begin != tensor.nbytes:
-        raise ValueError(f"'{name}' lies beyond its end")
+        raise ValueError(f"'{name}' exceeds the file")
     return tensor

@@ -81,12 +81,12 @@ def read_states(path: Path) -> list[SavedStates]:
                 f"is of step {other.facts.step} of {quantity(other.facts.num_ranks, 'rank')}, and "
                 f"{first.files.models[0].name} of step {first.facts.step} of {first.facts.num_ranks:,}",
                 where=shown(other.files.models[0]),
-                hint="Two checkpoints were mixed: take another one",
+                hint="Two checkpoints were mixed: use another one",
             )
     wanted = first.models[0].get("mp_world_size")
     if isinstance(wanted, int) and 1 < wanted != len(found):
         raise CheckpointError(
-            f"is of {quantity(wanted, 'rank')} that divide the model, and files of {len(found):,} are there",
+            f"is of {quantity(wanted, 'rank')} that divide the model, but has files of {len(found):,}",
             where=shown(first.files.folder),
             hint=AGAIN,
         )
@@ -139,7 +139,7 @@ def explain_format_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-        problem = f"lacks what DeepSpeed saves ({type(error).__name__}: {error})"
+        problem = f"does not have DeepSpeed's content ({type(error).__name__}: {error})"
         raise CheckpointError(problem, where=shown(folder), hint=AGAIN) from None
 
 
@@ -214,10 +214,10 @@ def _model_states(archive: Archive, files: StepFolder) -> StateDict:
     if is_pipeline and isinstance(content, Mapping) and content.get("module", 0) is None:
         content = {**content, "module": {}}  # what it has lies in the files of layers
     if not isinstance(content, Mapping) or not isinstance(content.get("module"), Mapping):
-        raise CheckpointError("holds no model states of DeepSpeed's", where=shown(archive.file), hint=AGAIN)
+        raise CheckpointError("has no model states of DeepSpeed", where=shown(archive.file), hint=AGAIN)
     if content.get("ds_autoep_layers") or content.get("autoep_layers"):
         raise CheckpointError(
-            "is of DeepSpeed's AutoEP, whose experts zerokit does not put together",
+            "uses DeepSpeed's AutoEP, whose experts zerokit does not support",
             where=shown(archive.file),
             hint="Convert it with DeepSpeed's ds_to_universal.py",
         )
@@ -230,7 +230,7 @@ def _optimizer_states(archive: Archive) -> StateDict:
     content = archive.content
     states = content.get("optimizer_state_dict") if isinstance(content, Mapping) else None
     if not isinstance(states, Mapping) or "partition_count" not in states:
-        raise CheckpointError("holds no optimizer states of ZeRO's", where=shown(archive.file), hint=AGAIN)
+        raise CheckpointError("has no optimizer states of ZeRO", where=shown(archive.file), hint=AGAIN)
     return states
 
 
@@ -285,7 +285,7 @@ def _check_place(archive: Archive) -> None:
     wrote, is_of = (dict(_PLACES.findall(name)) for name in (archive.saved_as, archive.file.name))
     if any(is_of.get(kind) != number for kind, number in wrote.items()):
         raise CheckpointError(
-            f"was saved as '{archive.saved_as}': the files of two ranks have changed places",
+            f"was saved as '{archive.saved_as}': the files of two ranks were swapped",
             where=shown(archive.file),
             hint="Give each its own name again",
         )
@@ -299,7 +299,7 @@ def _check_ranks(facts: CheckpointInfo, files: StepFolder, model: StateDict) -> 
         raise CheckpointError(
             f"is of a run of {saved_by:,} ranks, but the optimizer's parts are of {facts.num_ranks:,}",
             where=shown(files.models[0]),
-            hint="Two runs lie in one folder, or it is of MiCS, which zerokit does not put together",
+            hint="Two runs are in one folder, or it uses MiCS, which zerokit does not support",
         )
     for what, found, wanted in (
         ("optimizer", files.optimizers, facts.num_ranks if facts.stage else 0),
@@ -311,12 +311,12 @@ def _check_ranks(facts: CheckpointInfo, files: StepFolder, model: StateDict) -> 
             raise CheckpointError(
                 f"lacks the {what} states of {len(missing):,} of {wanted:,} ranks: {listed}",
                 where=shown(facts.folder),
-                hint="Copy them from the machines that saved them, or take an earlier checkpoint",
+                hint="Copy them from the machines that saved them, or use an earlier checkpoint",
             )
         foreign = next((file for rank, file in found.items() if rank >= wanted), None)
         if foreign is not None:
             raise CheckpointError(
-                f"is of a rank that a run of {facts.num_ranks:,} ranks has not: two runs lie in one folder",
+                f"is of a rank beyond the run's {facts.num_ranks:,} ranks: two runs are in one folder",
                 where=shown(foreign),
                 hint="Remove the files of the other run",
             )

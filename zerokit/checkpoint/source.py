@@ -220,9 +220,9 @@ def _shard_names(index: Path, *, where: str) -> list[str]:
     for path in paths:
         if path.is_absolute() or ".." in path.parts:
             raise ModelError(
-                f"{index} names '{path}', which is not in its folder",
+                f"{index} names '{path}', which is outside its folder",
                 where=where,
-                hint="Copy the weights into the folder, and name them there",
+                hint="Copy the weights into the folder, and correct the index",
             )
     return sorted(map(str, paths))
 
@@ -256,7 +256,7 @@ def _download(name: str, *, where: str, revision: str | None, files: list[str]) 
         first = f"Did you mean '{meant}'? If so, name it; check" if meant else "Check the name,"
         what = "it" if revision is None else f"its revision '{revision}'"
         raise ModelError(
-            f"'{name}' is no folder here, and {not_given(error, what)}",
+            f"'{name}' is no local folder, and {not_given(error, what)}",
             where=where,
             hint=f"{first} the network, and `hf auth login` for a gated model",
         ) from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from zerokit.documents import COPY, first_unreadable, is_folder, read_bytes, shown, unreadable_reason
 from zerokit.errors import CheckpointError
 
-AGAIN = "Take an earlier checkpoint, or copy this one again"
+AGAIN = "Use an earlier checkpoint, or copy this one again"
 _MODEL_STATES = re.compile(r"(?:zero_pp_rank_(?P<rank>\d+)_)?mp_rank_(?P<model_rank>\d+)_model_states\.pt")
 _OPTIMIZER_STATES = re.compile(
     r"(?:bf16_|fp16_)?zero_pp_rank_(?P<rank>\d+)_mp_rank_(?P<model_rank>\d+)_optim_states\.pt"
@@ -119,9 +119,9 @@ def _find_step_folder(path: Path) -> Path:
     for latest, name in named_as_latest(path).items():
         if name not in ("", "..") and (path / name).parent == path and is_folder(path / name):
             return path / name
-        problem = "is empty" if not name else "is damaged: it names no checkpoint"
+        problem = "is empty" if not name else "is damaged: it does not name a checkpoint"
         if name.isprintable() and name:
-            problem = f"says that the checkpoint is '{name}', which is not there"
+            problem = f"names the checkpoint '{name}', which does not exist"
         raise CheckpointError(problem, where=shown(path / latest), hint=AGAIN)
     for folder in [*reversed(numbered_folders(path)), path / _OF_ACCELERATE]:
         if folder.is_dir():
@@ -130,14 +130,14 @@ def _find_step_folder(path: Path) -> Path:
     if weights is not None:
         of_several = weights.endswith(_INDEX)
         raise CheckpointError(
-            "has whole weights" + ("" if of_several else f" ({weights})") + ", no parts of ranks",
+            "has whole weights" + ("" if of_several else f" ({weights})") + ", not the files of ranks",
             where=shown(path),
-            hint=f"Take {'this folder' if of_several else 'that file'} as it is",
+            hint=f"Use {'this folder' if of_several else 'that file'} directly",
         )
     raise CheckpointError(
-        "holds no checkpoint of DeepSpeed's",
+        "has no DeepSpeed checkpoint",
         where=shown(path),
-        hint="Name the folder that 'latest' lies in, or one like global_step1200",
+        hint="Name the folder that contains 'latest', or one like global_step1200",
     )
 
 
@@ -191,9 +191,9 @@ def numbered_folders(path: Path) -> list[Path]:
     if other is not None:
         raise CheckpointError(
             f"has checkpoints of two kinds, such as {found[0][0]} and {other[0]}: "
-            "nothing tells which are newer",
+            "it is unknown which are newer",
             where=shown(path),
-            hint="Name one checkpoint, or move one kind into a folder of its own",
+            hint="Name one checkpoint, or move one kind to another folder",
         )
     return [path / match[0] for match in found]
 
@@ -229,7 +229,7 @@ def read_step_folders(folder: Path, *, swapped: bool = False) -> list[StepFolder
         if (match := _EXPERT.fullmatch(name))
     }
     if experts and len(model_ranks) > 1:
-        problem = "has experts beside a divided model, which zerokit does not put together"
+        problem = "has experts and a divided model, which zerokit does not support"
         raise CheckpointError(problem, where=shown(folder), hint=CONVERT)
     return [
         StepFolder(
@@ -276,11 +276,11 @@ def _model_ranks(folder: Path, names: Iterable[str]) -> list[int]:
 
 def _refuse(folder: Path, names: Iterable[str]) -> None:
     for pattern, problem, hint in (
-        (_UNFINISHED, "was left by a save that did not end", AGAIN),
+        (_UNFINISHED, "was left by an unfinished save", AGAIN),
         (
             _SWAPPED,
-            "has the optimizer's weights, in swap files of NVMe that zerokit does not read",
-            "Go on from it with 'zerokit train': the model that a run saves at its end is whole",
+            "has master weights in NVMe swap files, which zerokit does not read",
+            "Resume from it with 'zerokit train': the model that a run saves at its end is complete",
         ),
     ):
         one = next((name for name in names if pattern.fullmatch(name)), None)
@@ -301,7 +301,7 @@ def _by_rank(
             rank = int(match["rank"] or 0)
             if rank in found:
                 raise CheckpointError(
-                    f"and {found[rank].name} are both of rank {rank}: two runs lie in one folder",
+                    f"and {found[rank].name} are both of rank {rank}: two runs are in one folder",
                     where=shown(folder / name),
                     hint="Remove the files of the other run",
                 )

@@ -69,6 +69,6 @@ def _refuse(tensor: NamedTensor, copy: NamedTensor) -> None:
     raise CheckpointError(
         f"has another '{tensor.name}' than {first.name}: they are of different steps, ranks or runs",
         where=shown(second),
-        hint="Take another checkpoint; 'zerokit checkpoint export' takes the optimizer's weights as they are "
+        hint="Use another checkpoint; 'zerokit checkpoint export' uses the master weights unchecked "
         "with --no-verify",
     )

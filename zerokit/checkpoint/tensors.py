@@ -13,7 +13,7 @@ from zerokit.checkpoint.torch_file import ITEMSIZES, Storage, StoredTensor, Tens
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 
-_OTHERS = "the files are of different models or world sizes"
+_OTHERS = "the files belong to different models or world sizes"
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class FlatTensors:
         """
         if offset + numel > self.numel:
             raise CheckpointError(
-                f"'{name}' lies beyond the {self.numel:,} elements that were saved: {_OTHERS}",
+                f"'{name}' exceeds the {self.numel:,} saved elements: {_OTHERS}",
                 where=shown(self.parts[-1].file),
                 hint=AGAIN,
             )

@@ -271,7 +271,7 @@ def read_archive(file: Path) -> Archive:
         ) from None
 
 
-_HINT = "Take it from another checkpoint, or copy it again"
+_HINT = "Use another checkpoint, or copy the file again"
 _MOST_OF_PICKLE = 64 << 20
 """Bytes; a hundred thousand tensors take about 20 MB."""
 _MOST_OF_BYTEORDER = 16
@@ -398,9 +398,9 @@ class _Unpickler(pickle.Unpickler):
         if of_torch or full in _INERT:
             return record_class(full)
         raise CheckpointError(
-            f"its pickle would load '{full}', which may run code and no run of DeepSpeed saves",
+            f"its pickle would load '{full}', which may run code and is not in DeepSpeed's checkpoints",
             where=shown(self.file),
-            hint="Do not use a checkpoint from somebody you do not trust",
+            hint="Do not use checkpoints from untrusted sources",
         )
 
 

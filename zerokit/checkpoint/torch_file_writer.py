@@ -80,7 +80,7 @@ def make_pickle(content: Any) -> Pickled:
     try:
         text = b"".join([pickle.PROTO, b"\x02", *pickler.opcodes(content), pickle.STOP])
     except RecursionError:
-        raise ValueError("its pickle holds itself") from None
+        raise ValueError("its pickle contains itself") from None
     return Pickled(text, pickler.storages)
 
 
@@ -173,7 +173,7 @@ class _Pickler:
         elif isinstance(value, list):
             yield from (pickle.EMPTY_LIST, pickle.MARK, *self._all(value), pickle.APPENDS)
         else:
-            raise ValueError(f"its pickle holds a {type(value).__name__}")
+            raise ValueError(f"its pickle contains a {type(value).__name__}")
 
     def _all(self, values: Iterable[Any]) -> Iterator[bytes]:
         for value in values:

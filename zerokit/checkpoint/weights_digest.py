@@ -61,7 +61,7 @@ def _tensors(file: Path, where: str) -> Iterator[tuple[str, str, Path, int, int]
         for name, entry in header.items():
             begin, end = (elements + offset for offset in entry["data_offsets"])
             if not elements <= begin <= end <= size:
-                raise ValueError(f"'{name}' lies beyond its end")
+                raise ValueError(f"'{name}' exceeds the file")
             yield name, f"{entry['dtype']} {entry['shape']}", file, begin, end
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(file, error, where) from None

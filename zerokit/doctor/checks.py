@@ -69,7 +69,7 @@ def _paths(needs: Needs) -> Iterator[CheckResult]:
     for path in needs.paths:
         if not is_there(path):
             yield CheckResult(
-                "paths", "error", f"{path} is not there", "Fix its name in the recipe, or copy it here"
+                "paths", "error", f"{path} does not exist", "Fix its name in the recipe, or copy it here"
             )
 
 
@@ -85,4 +85,4 @@ def _on_hub(model: str, revision: str | None) -> CheckResult:
         ask_hub(model, revision)
     except ModelError as error:
         return CheckResult("model", "error", error.message, error.hint)
-    return ok("model", f"the Hub gives {model}")
+    return ok("model", f"the Hub gives access to {model}")

@@ -19,9 +19,9 @@ from zerokit.errors import LaunchError
 from zerokit.hardware.host_memory import host_memory_bytes
 from zerokit.units import GIB, MIB, format_bytes
 
-FINDS_ITSELF = "at which other machines find themselves"
+FINDS_ITSELF = "which points every other machine to itself"
 NAME_ITS_ADDRESS = (
-    "Have /etc/hosts name its address on the network, or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to "
+    "Set its network address in /etc/hosts, or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to "
     "the interface that 'ip route get OTHER_HOST' names"
 )
 _LEAST_FILES, _ENOUGH_FILES = 256, 1024
@@ -42,7 +42,7 @@ def shared_memory(folder: Path = SHARED_MEMORY) -> CheckResult:
         return not_checked("shared memory", f"{folder}: {error.strerror}")
     free, whole = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
     message = f"{folder} has {format_bytes(free)} of {format_bytes(whole)} free"
-    fix = "Remove what earlier runs left there; of a container: --shm-size=16g or --ipc=host"
+    fix = "Remove what earlier runs left there; for a container set --shm-size=16g or --ipc=host"
     if free < 2 * BYTES_PER_RANK:
         return CheckResult("shared memory", "error", message, fix)
     return (
@@ -53,7 +53,7 @@ def shared_memory(folder: Path = SHARED_MEMORY) -> CheckResult:
 def limits() -> Iterator[CheckResult]:
     """Check the limits of this process, which a run inherits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    message = f"{soft} may be open at once"
+    message = f"{soft} can be open at once"
     if soft < _ENOUGH_FILES and soft != resource.RLIM_INFINITY:
         status: Status = "error" if soft < _LEAST_FILES else "warning"
         most = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
@@ -63,7 +63,7 @@ def limits() -> Iterator[CheckResult]:
         yield ok("open files", message if soft != resource.RLIM_INFINITY else "no limit")
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if any(Path("/sys/class/infiniband").glob("*")) and 0 <= locked < GIB:
-        message = f"{format_bytes(locked)} may be locked, and InfiniBand locks what it sends"
+        message = f"{format_bytes(locked)} can be locked, and InfiniBand locks its buffers"
         yield CheckResult("locked memory", "warning", message, "ulimit -l unlimited, or --ulimit memlock=-1")
 
 

@@ -102,7 +102,7 @@ def letters_of(answer: Estimate) -> dict[str, Letter]:
         "c": Letter(settings.communication_bytes, "bytes of a gradient while it is reduced"),
         "m": Letter(settings.master_bytes, "bytes of a master weight"),
         "k": Letter(settings.state_bytes, "bytes of the optimizer's moments of a parameter"),
-        "t": Letter(settings.temporary_bytes, "bytes that the optimizer's step makes for a parameter"),
+        "t": Letter(settings.temporary_bytes, "bytes of the optimizer's temporary tensors per parameter"),
         "reduce_bucket_size": Letter(settings.reduce_bucket, "elements of a bucket of gradients"),
     }
     if packed := answer.model_states.parameters.packed_bytes:
@@ -114,7 +114,7 @@ def letters_of(answer: Estimate) -> dict[str, Letter]:
             "b": Letter(sizes.batch, "sequences of a micro batch"),
             **_evaluated(answer),
             "s": Letter(sizes.seq, "tokens of a sequence"),
-            "V": Letter(sizes.vocabulary, "words of the vocabulary"),
+            "V": Letter(sizes.vocabulary, "vocabulary size"),
             "h": Letter(sizes.h, "hidden size"),
             "f": Letter(sizes.f, "width of the feed-forward layer"),
             "q": Letter(sizes.q, "width of all queries"),

@@ -10,7 +10,7 @@ from zerokit.errors import LaunchError
 
 _NAME = re.compile(r"(?:NCCL|GLOO)_[A-Z0-9_]{1,60}")
 _VALUE = re.compile(r"[\w.,:=^-]{1,200}", re.ASCII)
-_AGAIN = "Write it anew: zerokit doctor --hostfile FILE --format json > doctor.json"
+_AGAIN = "Write it again: zerokit doctor --hostfile FILE --format json > doctor.json"
 
 
 def read_network_variables(path: Path) -> dict[str, str]:
@@ -32,10 +32,10 @@ def read_network_variables(path: Path) -> dict[str, str]:
         variables = result.get("variables", {})
         for name, value in variables.items() if isinstance(variables, dict) else ():
             if not _NAME.fullmatch(name):
-                problem = f"has '{name}', which the doctor sets for no run"
+                problem = f"has '{name}', which the doctor never sets"
                 raise LaunchError(problem, where=shown(path), hint=_AGAIN)
             if not (isinstance(value, str) and _VALUE.fullmatch(value)):
-                problem = f"has a value of '{name}' that no such variable has"
+                problem = f"has an invalid value of '{name}'"
                 raise LaunchError(problem, where=shown(path), hint=_AGAIN)
             found[name] = value
     return found

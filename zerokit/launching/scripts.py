@@ -68,7 +68,7 @@ def launch_script(job: Job, target: LaunchTarget) -> str:
         value = getattr(job, field)
         if value is not None and target not in option.targets:
             raise LaunchError(
-                f"is not taken by --for {target}",
+                f"is not accepted by --for {target}",
                 where=option.name,
                 hint=f"Leave it out; it is for {', '.join(option.targets)}",
             )
@@ -78,7 +78,7 @@ def launch_script(job: Job, target: LaunchTarget) -> str:
         _check_hosts(job, job.hosts)
     for path in (job.recipe, job.folder):
         if shown(path) != str(path):
-            raise LaunchError("has a name that is no text", where=shown(path), hint="Rename it")
+            raise LaunchError("has a name that is not valid text", where=shown(path), hint="Rename it")
     return _TARGETS[target](job)
 
 
@@ -110,7 +110,7 @@ def _check_hosts(job: Job, hosts: Mapping[str, int]) -> None:
             raise LaunchError(
                 f"host '{host}' has {quantity(slots, 'slot')}, and the run {job.gpus_per_node} per node",
                 where="--hostfile",
-                hint="Slots are the GPUs of one machine, and all machines have as many",
+                hint="Slots are the GPUs of one machine, and all machines need the same number",
             )
 
 
@@ -120,7 +120,7 @@ _ENV = f"env {SAFE_PATH}=1 "
 its name starts with PYTHON (deepspeed/launcher/runner.py, `EXPORT_ENVS`)."""
 
 
-_REASON = "# 'zerokit doctor' found a reason for what follows."
+_REASON = "# Recommended by 'zerokit doctor':"
 
 
 def _settings(job: Job) -> list[str]:
@@ -242,7 +242,7 @@ def _accelerate(job: Job) -> str:
     lines = [
         f"# Start it{on}: {visible(start)}",
         "# accelerate only starts the ranks (MULTI_GPU, mixed_precision no): DeepSpeed and the precision are",
-        "# the recipe's, and a second ds_config here would speak against it.",
+        "# the recipe's, and a second ds_config here would contradict it.",
         *["# 10.0.0.1 stands for the address of the first machine."] * bool(address),
     ]
     return "\n".join([*lines, yaml.safe_dump(config, sort_keys=False)])

@@ -17,7 +17,7 @@ from zerokit.memory.term import TermKind
 from zerokit.models import ModelShape
 
 MADE_WEIGHT = TermKind(
-    "what DoRA makes of a weight, to measure it",
+    "DoRA's merged weight, to compute its norm",
     "buffers",
     unit="e",
     count="sizes",

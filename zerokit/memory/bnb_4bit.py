@@ -38,7 +38,7 @@ PACKED = replace(
 )
 PACKED_CONSTANTS = replace(PACKED, name="constants of weights in 4 bits", count="q")
 UNPACKED = TermKind(
-    "a weight unpacked for one product",
+    "a weight unpacked for one matmul",
     "buffers",
     unit="e",
     count="size",

@@ -32,7 +32,7 @@ MODEL_COPY = TermKind(
 )
 ONE_WEIGHT = replace(
     MODEL_COPY,
-    name="a weight on its way to the GPU, where it is packed",
+    name="a weight before it is packed on the GPU",
     count="largest weight",
     source="transformers core_model_loading.py _materialize_copy",
 )
@@ -45,7 +45,7 @@ UNTIED = replace(
 MASTER = replace(stage.MASTER, count="Φₜ/N", source=f"{STAGE_1_2} __init__", device="pageable")
 MASTER_3 = replace(stage_3.MASTER, device="pageable")
 BIT16 = TermKind(
-    "16-bit copy on its way to the GPU",
+    "16-bit copy for the GPU",
     "buffers",
     unit="e",
     count="Φₜ/N",

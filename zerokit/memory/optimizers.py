@@ -134,7 +134,7 @@ _FACTS: dict[OptimizerKind, OptimizerFacts] = {
             "Muon",
             1,
             temporaries=1,
-            source="deepspeed/runtime/zero/muon; its Adam for what is no matrix is in the states of Adam",
+            source="deepspeed/runtime/zero/muon; its Adam for other than matrices has the states of Adam",
             certainty="guess",
         ),
     )

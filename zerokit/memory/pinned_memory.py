@@ -21,9 +21,9 @@ CACHED = TermKind(
     device="pinned",
 )
 STAGING = TermKind(
-    "copies in the making",
+    "staging copies",
     "buffers",
-    count="what is copied before it is pinned or moved",
+    count="size while copied",
     source="torch Tensor.pin_memory, and DeepSpeed's copies to and from the host",
     certainty="modelled",
     device="pageable",

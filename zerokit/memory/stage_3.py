@@ -48,7 +48,7 @@ FLAT_COPY = replace(
     certainty="modelled",
 )
 OFFLOADED_GRADIENTS = TermKind(
-    "a gradient's shard on its way to the host",
+    "a gradient's shard before it is offloaded",
     "gradients",
     unit="g",
     count="⌈size/N⌉",

@@ -99,18 +99,18 @@ class TrainingRun(RunOptions):
             # peft's IA3 with 4-bit weights computes in fp32 (tuners/ia3/bnb.py), which attention and the
             # output matrix of a 16-bit model do not accept.
             raise ZerokitError(
-                "weights in 4 bits cannot be trained, and of adapters beside them only LoRA's are counted",
+                "weights in 4 bits cannot be trained, and only LoRA adapters are supported with them",
                 where="load_in_4bit",
                 hint="Give a LoRA rank",
             )
         if self.load_in_4bit and self.lora is not None and self.lora.dora and self.lora.dropout:
             raise ZerokitError(
-                "DoRA with dropout keeps each weight as it is unpacked from 4 bits, which is not counted",
+                "DoRA with dropout keeps each unpacked 4-bit weight, which is not counted",
                 where="load_in_4bit",
                 hint="Set lora_dropout to 0",
             )
         if sum(one is not None for one in (self.lora, self.ia3, self.learned_tokens)) > 1:
-            raise ZerokitError("there are two adapters", where="peft", hint="Give one of them")
+            raise ZerokitError("two adapters are given", where="peft", hint="Give one of them")
         if isinstance(self.model, int):
             check_positive(model=self.model)
         self.cluster.check_rank(self.rank or 0)
@@ -147,7 +147,7 @@ class TrainingRun(RunOptions):
     def attention_reason(self) -> str:
         """The reason for `attention_used`."""
         if self.attention is not None:
-            return "asked for"
+            return "requested"
         if isinstance(self.model, int) or self.model.has_sdpa:
             return "transformers' default"
         return f"transformers has no sdpa for {self.model.model_type}"

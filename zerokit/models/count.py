@@ -122,7 +122,7 @@ def _architecture(known: ModelType, keys: Keys, asked: str | None) -> str:
     if asked is not None:
         if asked not in known.classes:
             raise ModelError(
-                f"zerokit does not count '{asked}' of model type '{known.name}'",
+                f"zerokit has no code to count '{asked}' of model type '{known.name}'",
                 where="architecture",
                 hint=did_you_mean(asked, known.classes),
             )

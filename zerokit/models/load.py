@@ -65,9 +65,9 @@ def load_model_shape(
         if allow_torch and meta_is_possible():
             return count_on_meta(config.data, config.where, name=config.name, architecture=architecture)
         raise ModelError(
-            f"zerokit does not count {unknown} by itself",
+            f"zerokit has no code to count {unknown}",
             where=config.where(()),
-            hint="It builds such a model on torch's meta device where torch and transformers are installed"
+            hint="Install torch and transformers: zerokit then builds such a model on torch's meta device"
             if allow_torch
             else "Commands that may import torch build it on torch's meta device",
         ) from None
@@ -92,7 +92,7 @@ def _find(name: str, *, revision: str | None, allow_network: bool) -> _Config:
         return _read(path, name)
     if not is_hub_id(name):
         raise ModelError(
-            f"no such folder or config.json: '{name}'" if name.strip() else "no model is named",
+            f"no such folder or config.json: '{name}'" if name.strip() else "no model is given",
             where="model",
             hint="Name a folder, a config.json, a Hub id or what zerokit models lists",
         )

@@ -25,7 +25,7 @@ SHORT: dict[Verdict, str] = {"fits": "yes", "tight": "tight", "does not fit": "n
 
 _SENTENCES = {
     "fits": "Fits",
-    "tight": "Tight: it fits or not by what is only known as an interval",
+    "tight": "Tight: the answer lies within the uncertainty of the estimate",
     "does not fit": "Does not fit",
 }
 _STYLES = {"fits": GOOD, "tight": DOUBTFUL, "does not fit": BAD}

@@ -90,7 +90,7 @@ _STUB = "mkdir bin && printf '#!/bin/sh\\necho 7.5.0\\n' > bin/c++ && chmod +x b
 FAULTS = (
     Fault("nothing", None),
     Fault("/dev/shm is full", "shared memory: .*--shm-size", "mount -t tmpfs -o size=1m tmpfs /dev/shm"),
-    Fault("'ulimit -n 64'", "open files: 64 may be open at once.*ulimit -n", "ulimit -S -n 64"),
+    Fault("'ulimit -n 64'", "open files: 64 can be open at once.*ulimit -n", "ulimit -S -n 64"),
     Fault(
         "no compiler",
         r"compiler: no C\+\+ compiler.*apt install",
