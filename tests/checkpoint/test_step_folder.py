@@ -55,7 +55,11 @@ def test_the_newest_is_taken_unless_latest_names_one(
 @pytest.mark.parametrize(
     ("weights", "says", "mend"),
     [
-        ("model.safetensors", "has whole weights (model.safetensors), not the files", "Use that file directly"),
+        (
+            "model.safetensors",
+            "has whole weights (model.safetensors), not the files",
+            "Use that file directly",
+        ),
         (
             "pytorch_model.bin.index.json",
             "has whole weights, not the files of ranks",

@@ -220,7 +220,7 @@ def test_the_port_that_is_offered_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_names_that_no_file_system_takes_are_not_there() -> None:
     results = list(checks._paths(checks.Needs(paths=(Path("x" * 300), Path("/")))))
-    assert [result.message for result in results] == [f"{'x' * 300} is not there"]
+    assert [result.message for result in results] == [f"{'x' * 300} does not exist"]
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_the_hub_is_asked_and_nothing_downloaded(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("zerokit.models.hub_config._look_up", lambda url: None)  # no name server answers here
     monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url, timeout: asked.append(url))
-    assert checks._on_hub("owner/name", "v1") == ok("model", "the Hub gives owner/name")
+    assert checks._on_hub("owner/name", "v1") == ok("model", "the Hub gives access to owner/name")
     assert [url.partition("owner/")[2] for url in asked] == ["name/resolve/v1/config.json"]
     assert not list(tmp_path.iterdir())
 
@@ -424,7 +424,7 @@ def test_the_doctor_says_all_of_this_machine(
     errors = {result["name"] for result in results.values() if result["status"] == "error"}
     assert errors - {"shared memory", "open files", "host memory"} == {"paths", "model"}
     assert results["model"]["message"].startswith("'m' is not on this machine, and ")
-    assert f"{tmp_path}/d.jsonl is not there" in results["paths"]["message"]
+    assert f"{tmp_path}/d.jsonl does not exist" in results["paths"]["message"]
     assert {
         "Python",
         "packages",

@@ -285,7 +285,7 @@ def test_accelerate_is_started_with_variables(report: Path, written: Callable[..
         ('{"checks": {}}', "is no report of 'zerokit doctor --format json'"),
         (
             '{"checks": [{"variables": {"LD_PRELOAD": "a.so"}}]}',
-            "has 'LD_PRELOAD', which the doctor sets for no",
+            "has 'LD_PRELOAD', which the doctor never",
         ),
         (
             '{"checks": [{"variables": {"NCCL_X": "$(id)"}}]}',
