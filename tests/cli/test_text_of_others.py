@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.faults.checkpoints import Tensor, archive
+from tests.validation.faults.checkpoints import Tensor, archive
 from zerokit.cli.main import main
 
 LINE = "zerokit: error: a line of somebody else's"

@@ -33,7 +33,6 @@ PACKED = replace(
     unit="",
     count="w",
     source=_SOURCE,
-    certainty="modelled",
     versions="any",
 )
 PACKED_CONSTANTS = replace(PACKED, name="constants of weights in 4 bits", count="q")
@@ -43,7 +42,6 @@ UNPACKED = TermKind(
     unit="e",
     count="size",
     source="bitsandbytes autograd/_functions.py MatMul4Bit",
-    certainty="modelled",
     versions="any",
 )
 

@@ -17,7 +17,6 @@ KV_CACHE = TermKind(
     unit="e",
     count="2·L·kv·tokens",
     source="transformers cache_utils.py DynamicLayer.update",
-    certainty="modelled",
 )
 ONE_TOKEN = TermKind(
     "logits of one token",
@@ -25,7 +24,6 @@ ONE_TOKEN = TermKind(
     unit="e + 4",
     count="V·sequences",
     source="transformers generation/utils.py GenerationMixin._sample",
-    certainty="modelled",
 )
 GATHERED_AHEAD = replace(GATHERED, count="min(Φ, stage3_max_live_parameters)", source=COORDINATOR)
 

@@ -23,10 +23,9 @@ ACTIVATION_GRADIENTS = TermKind(
     unit="b·s",
     count="bytes of a token within one call",
     source="transformers models/*/modeling_*.py, saved tensors",
-    certainty="modelled",
 )
 _LOSS = "transformers loss/loss_utils.py ForCausalLMLoss"
-LOGITS = TermKind("logits", "activations", unit="e", count="b·s·V", source=_LOSS, certainty="modelled")
+LOGITS = TermKind("logits", "activations", unit="e", count="b·s·V", source=_LOSS)
 CAPPED_LOGITS = replace(LOGITS, name="logits that a tanh bounds")
 FP32_LOGITS = replace(LOGITS, name="logits in fp32", unit="4")
 LOG_SOFTMAX = replace(LOGITS, name="log-softmax of the logits", unit="4")
@@ -56,7 +55,6 @@ SUMMED_GRADIENT = TermKind(
     unit="4",
     count="V·h",
     source="zerokit training/chunked_loss.py",
-    certainty="modelled",
 )
 TIED_GRADIENT = TermKind(
     "gradient of the tied embedding",
@@ -64,7 +62,6 @@ TIED_GRADIENT = TermKind(
     unit="e",
     count="V·h",
     source="autograd: it waits for that of the embedding",
-    certainty="modelled",
 )
 TIED_SUM = replace(
     TIED_GRADIENT,

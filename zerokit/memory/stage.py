@@ -29,7 +29,6 @@ ROUNDING = TermKind(
     "parameters",
     count="up to 1 MiB for each tensor of its own",
     source="torch c10/cuda/CUDACachingAllocator.cpp",
-    certainty="modelled",
 )
 CLONES = TermKind(
     "clones of parameters", "buffers", unit="e", count="2·Φₜ", source=f"{_FUSED} __init__", certainty="exact"
@@ -40,9 +39,7 @@ MASTER = TermKind(
 GRADIENTS = TermKind(
     "gradients", "gradients", unit="e", count="Σ sizes made", source=ENGINE, certainty="exact"
 )
-NEW_GRADIENT = TermKind(
-    "gradient being made", "gradients", unit="e", count="size", source="autograd", certainty="modelled"
-)
+NEW_GRADIENT = TermKind("gradient being made", "gradients", unit="e", count="size", source="autograd")
 FLAT_COPY = TermKind(
     "flattened copy of gradients to reduce",
     "buffers",
