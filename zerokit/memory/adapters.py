@@ -22,6 +22,7 @@ MADE_WEIGHT = TermKind(
     unit="e",
     count="sizes",
     source="peft tuners/lora/dora.py DoraLinearLayer.forward",
+    certainty="modelled",
 )
 
 Modules = str | tuple[str, ...]

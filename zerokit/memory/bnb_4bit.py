@@ -33,6 +33,7 @@ PACKED = replace(
     unit="",
     count="w",
     source=_SOURCE,
+    certainty="modelled",
     versions="any",
 )
 PACKED_CONSTANTS = replace(PACKED, name="constants of weights in 4 bits", count="q")
@@ -42,6 +43,7 @@ UNPACKED = TermKind(
     unit="e",
     count="size",
     source="bitsandbytes autograd/_functions.py MatMul4Bit",
+    certainty="modelled",
     versions="any",
 )
 

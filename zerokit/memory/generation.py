@@ -17,6 +17,7 @@ KV_CACHE = TermKind(
     unit="e",
     count="2·L·kv·tokens",
     source="transformers cache_utils.py DynamicLayer.update",
+    certainty="modelled",
 )
 ONE_TOKEN = TermKind(
     "logits of one token",
@@ -24,6 +25,7 @@ ONE_TOKEN = TermKind(
     unit="e + 4",
     count="V·sequences",
     source="transformers generation/utils.py GenerationMixin._sample",
+    certainty="modelled",
 )
 GATHERED_AHEAD = replace(GATHERED, count="min(Φ, stage3_max_live_parameters)", source=COORDINATOR)
 

@@ -31,6 +31,7 @@ WORKSPACE = TermKind(
     unit="32 MiB",
     count="2",
     source="torch aten/src/ATen/cuda/CUDABlas.cpp (Hopper): threads of the forward and of the backward pass",
+    certainty="modelled",
 )
 
 

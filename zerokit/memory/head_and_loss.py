@@ -23,9 +23,10 @@ ACTIVATION_GRADIENTS = TermKind(
     unit="b·s",
     count="bytes of a token within one call",
     source="transformers models/*/modeling_*.py, saved tensors",
+    certainty="modelled",
 )
 _LOSS = "transformers loss/loss_utils.py ForCausalLMLoss"
-LOGITS = TermKind("logits", "activations", unit="e", count="b·s·V", source=_LOSS)
+LOGITS = TermKind("logits", "activations", unit="e", count="b·s·V", source=_LOSS, certainty="modelled")
 CAPPED_LOGITS = replace(LOGITS, name="logits that a tanh bounds")
 FP32_LOGITS = replace(LOGITS, name="logits in fp32", unit="4")
 LOG_SOFTMAX = replace(LOGITS, name="log-softmax of the logits", unit="4")
@@ -55,6 +56,7 @@ SUMMED_GRADIENT = TermKind(
     unit="4",
     count="V·h",
     source="zerokit training/chunked_loss.py",
+    certainty="modelled",
 )
 TIED_GRADIENT = TermKind(
     "gradient of the tied embedding",
@@ -62,6 +64,7 @@ TIED_GRADIENT = TermKind(
     unit="e",
     count="V·h",
     source="autograd: it waits for that of the embedding",
+    certainty="modelled",
 )
 TIED_SUM = replace(
     TIED_GRADIENT,

@@ -27,6 +27,7 @@ MODEL_COPY = TermKind(
     unit="e",
     count="Φ",
     source="the script: a model is made on the host before it is moved",
+    certainty="modelled",
     device="pageable",
 )
 ONE_WEIGHT = replace(

@@ -27,6 +27,7 @@ CONSTANTS = TermKind(
     unit="4",
     count="one for each block of 256",
     source=f"{_SOURCE} init_state",
+    certainty="modelled",
     versions="any",
 )
 SMALL = replace(CONSTANTS, name="states of small tensors, in fp32", count="elements of tensors below 4,096")

@@ -33,7 +33,7 @@ class OptimizerFacts:
     """States in unified memory, except for small tensors."""
     _: KW_ONLY
     source: str
-    certainty: Certainty = "exact"
+    certainty: Certainty
 
     def moments(self, count: str) -> TermKind:
         """The kind of its states."""
@@ -69,6 +69,7 @@ def _of_bitsandbytes(
         quantized=quantized,
         paged=paged,
         source="bitsandbytes optim/optimizer.py init_state",
+        certainty="exact",
     )
 
 
@@ -76,13 +77,16 @@ _TORCH = "torch/optim"
 _FACTS: dict[OptimizerKind, OptimizerFacts] = {
     facts.kind: facts
     for facts in (
-        OptimizerFacts("fused_adam", "FusedAdam", 2, source="deepspeed/ops/adam/fused_adam.py step"),
+        OptimizerFacts(
+            "fused_adam", "FusedAdam", 2, source="deepspeed/ops/adam/fused_adam.py step", certainty="exact"
+        ),
         OptimizerFacts(
             "cpu_adam",
             "DeepSpeedCPUAdam",
             2,
             state_bytes=4,
             source="deepspeed/ops/adam/cpu_adam.py step",
+            certainty="exact",
         ),
         OptimizerFacts(
             "adamw",
@@ -90,16 +94,21 @@ _FACTS: dict[OptimizerKind, OptimizerFacts] = {
             2,
             temporaries=1,
             source=f"{_TORCH}/adam.py _multi_tensor_adam",
+            certainty="exact",
         ),
-        OptimizerFacts("adamw_fused", "torch AdamW (fused)", 2, source=f"{_TORCH}/adam.py _fused_adam"),
+        OptimizerFacts(
+            "adamw_fused", "torch AdamW (fused)", 2, source=f"{_TORCH}/adam.py _fused_adam", certainty="exact"
+        ),
         _of_bitsandbytes("adamw_8bit", "AdamW8bit", 2),
         _of_bitsandbytes("paged_adamw_8bit", "PagedAdamW8bit", 2, paged=True),
         _of_bitsandbytes("paged_adamw_32bit", "PagedAdamW32bit", 2, quantized=False, paged=True),
         _of_bitsandbytes("lion_8bit", "Lion8bit", 1),
         _of_bitsandbytes("paged_lion_8bit", "PagedLion8bit", 1, paged=True),
-        OptimizerFacts("lion", "Lion", 1, source="deepspeed/ops/lion"),
-        OptimizerFacts("sgd", "torch SGD", 0, source=f"{_TORCH}/sgd.py _multi_tensor_sgd"),
-        OptimizerFacts("sgd_momentum", "torch SGD with momentum", 1, source=f"{_TORCH}/sgd.py"),
+        OptimizerFacts("lion", "Lion", 1, source="deepspeed/ops/lion", certainty="exact"),
+        OptimizerFacts("sgd", "torch SGD", 0, source=f"{_TORCH}/sgd.py _multi_tensor_sgd", certainty="exact"),
+        OptimizerFacts(
+            "sgd_momentum", "torch SGD with momentum", 1, source=f"{_TORCH}/sgd.py", certainty="exact"
+        ),
         OptimizerFacts(
             "adagrad",
             "torch Adagrad",
@@ -107,6 +116,7 @@ _FACTS: dict[OptimizerKind, OptimizerFacts] = {
             temporaries=2,
             at_construction=True,
             source=f"{_TORCH}/adagrad.py _multi_tensor_adagrad",
+            certainty="exact",
         ),
         OptimizerFacts(
             "adafactor",
@@ -116,7 +126,9 @@ _FACTS: dict[OptimizerKind, OptimizerFacts] = {
             source=f"{_TORCH}/_adafactor.py: a flat partition has one dimension and is not factored",
             certainty="modelled",
         ),
-        OptimizerFacts("lamb", "FusedLamb", 2, source="deepspeed/ops/lamb/fused_lamb.py"),
+        OptimizerFacts(
+            "lamb", "FusedLamb", 2, source="deepspeed/ops/lamb/fused_lamb.py", certainty="modelled"
+        ),
         OptimizerFacts(
             "muon",
             "Muon",

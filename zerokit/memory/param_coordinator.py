@@ -27,6 +27,7 @@ GATHERED = TermKind(
     unit="e",
     count="Σ sizes gathered at that moment",
     source=f"{COORDINATOR} fetch_sub_module, release_sub_module",
+    certainty="modelled",
 )
 KEPT_BY_AUTOGRAD = replace(
     GATHERED,

@@ -17,6 +17,7 @@ CACHED = TermKind(
     "buffers",
     count="what was pinned and freed",
     source="torch CachingHostAllocator",
+    certainty="modelled",
     device="pinned",
 )
 STAGING = TermKind(
@@ -24,6 +25,7 @@ STAGING = TermKind(
     "buffers",
     count="size while copied",
     source="torch Tensor.pin_memory, and DeepSpeed's copies to and from the host",
+    certainty="modelled",
     device="pageable",
 )
 

@@ -23,13 +23,16 @@ from zerokit.memory.timeline import Timeline
 
 _MODELS = "transformers models/*/modeling_*.py, saved tensors"
 
-ACTIVATIONS = TermKind("activations", "activations", unit="b·s", count="Σ bytes of a token", source=_MODELS)
+ACTIVATIONS = TermKind(
+    "activations", "activations", unit="b·s", count="Σ bytes of a token", source=_MODELS, certainty="modelled"
+)
 CHECKPOINTS = TermKind(
     "inputs of checkpointed layers",
     "activations",
     unit="e",
     count="L·b·s·h",
     source="torch utils/checkpoint.py",
+    certainty="modelled",
 )
 WORK = replace(
     ACTIVATIONS, name="working memory of one layer", count="bytes of a token that one call does not keep"
@@ -40,9 +43,12 @@ RESIDUAL_GRADIENT = TermKind(
     unit="e",
     count="b·s·h",
     source="autograd: it waits for that of the branch",
+    certainty="modelled",
 )
 RESIDUAL_GRADIENTS = replace(RESIDUAL_GRADIENT, count="2·b·s·h")
-EVALUATION_HIDDEN = TermKind("hidden states", "activations", unit="e", count="bₑ·s·h", source=_MODELS)
+EVALUATION_HIDDEN = TermKind(
+    "hidden states", "activations", unit="e", count="bₑ·s·h", source=_MODELS, certainty="modelled"
+)
 EVALUATION_WORK = replace(WORK, name="working memory of one layer, without gradients", unit="bₑ·s")
 
 

@@ -29,6 +29,7 @@ ROUNDING = TermKind(
     "parameters",
     count="up to 1 MiB for each tensor of its own",
     source="torch c10/cuda/CUDACachingAllocator.cpp",
+    certainty="modelled",
 )
 CLONES = TermKind(
     "clones of parameters", "buffers", unit="e", count="2·Φₜ", source=f"{_FUSED} __init__", certainty="exact"
@@ -39,7 +40,9 @@ MASTER = TermKind(
 GRADIENTS = TermKind(
     "gradients", "gradients", unit="e", count="Σ sizes made", source=ENGINE, certainty="exact"
 )
-NEW_GRADIENT = TermKind("gradient being made", "gradients", unit="e", count="size", source="autograd")
+NEW_GRADIENT = TermKind(
+    "gradient being made", "gradients", unit="e", count="size", source="autograd", certainty="modelled"
+)
 FLAT_COPY = TermKind(
     "flattened copy of gradients to reduce",
     "buffers",

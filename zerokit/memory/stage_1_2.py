@@ -37,6 +37,7 @@ COMMUNICATION_COPY = TermKind(
     unit="c",
     count="elements in the bucket",
     source=f"{STAGE_1_2} allreduce_bucket",
+    certainty="modelled",
 )
 NORM = TermKind(
     "fp64 copy for the gradient norm",

@@ -45,6 +45,7 @@ FLAT_COPY = replace(
     unit="c",
     count="Σ sizes in the bucket",
     source="deepspeed/runtime/comm/coalesced_collectives.py reduce_scatter_coalesced",
+    certainty="modelled",
 )
 OFFLOADED_GRADIENTS = TermKind(
     "a gradient's shard before it is offloaded",
@@ -52,6 +53,7 @@ OFFLOADED_GRADIENTS = TermKind(
     unit="g",
     count="⌈size/N⌉",
     source=f"{STAGE_3} partition_grads",
+    certainty="modelled",
 )
 CAST_SHARDS = replace(
     OFFLOADED_GRADIENTS,

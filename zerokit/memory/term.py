@@ -37,7 +37,7 @@ class TermKind:
     """How many: ``Φₜ/N``."""
     source: str
     """A file and function, or a section of a paper."""
-    certainty: Certainty = "modelled"
+    certainty: Certainty
     device: Device = "gpu"
     versions: str = CHECKED_VERSIONS
     """DeepSpeed versions."""
