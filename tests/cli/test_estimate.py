@@ -258,7 +258,7 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (
             MODEL,
             ["--zero-stage", 2, "--peft", "ia3", "--load-in-4bit"],
-            "of adapters beside them only LoRA's are counted",
+            "only LoRA adapters are supported with them",
         ),
         (
             MODEL,

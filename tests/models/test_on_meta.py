@@ -180,7 +180,7 @@ def test_without_torch_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None
         assert f"model type {name!r}" in refusal(UNKNOWN[name], allow_torch=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     words = refusal(UNKNOWN["glm4"])
-    assert "where torch and transformers are installed" in words
+    assert "Install torch and transformers" in words
     assert "'add_cross_attention'" in refusal(UNKNOWN["gpt2 with cross attention"])
 
 

@@ -193,7 +193,7 @@ def _adapter(
         hint = f"Give --peft, too: {', '.join(get_args(LearnedTokensMethod))}"
         raise ConfigError("no tokens are learned", where="--virtual-tokens", hint=hint)
     if method is not None and rank is not None:
-        raise ConfigError("there are two adapters", where="--peft and --lora-rank", hint="Give one of them")
+        raise ConfigError("two adapters are given", where="--peft and --lora-rank", hint="Give one of them")
     for option, given in (("--dora", dora), ("--lora-dropout", dropout)):
         if given and rank is None:
             raise ConfigError("LoRA is not asked for", where=option, hint="Give --lora-rank, and no --peft")
