@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from transformers.integrations import HfDeepSpeedConfig
 
 from tests.models.transformers_models import build
 from zerokit.errors import ModelError
@@ -182,6 +183,16 @@ def test_without_torch_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     words = refusal(UNKNOWN["glm4"])
     assert "Install torch and transformers" in words
     assert "'add_cross_attention'" in refusal(UNKNOWN["gpt2 with cross attention"])
+
+
+@pytest.mark.parametrize("architectures", [["BloomForCausalLM"], []])
+def test_an_active_zero_3_partitions_nothing(architectures: list[str]) -> None:
+    config = {"model_type": "bloom", "hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100}
+    config = {**config, "architectures": architectures}
+    plain = load_model_shape(config)
+    active = HfDeepSpeedConfig({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}})
+    assert active.is_zero3()
+    assert load_model_shape(config).tensors == plain.tensors
 
 
 def test_transformers_cannot_build_it() -> None:
