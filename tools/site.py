@@ -38,7 +38,7 @@ API = {
     "ds_config": ("ds_configs", ["zerokit.ds_config", "zerokit.config", "zerokit.findings"]),
     "estimate": (
         "Memory estimates",
-        ["zerokit.estimation.ask", "zerokit.estimation.request", "zerokit.memory"],
+        ["zerokit.estimation.api", "zerokit.estimation.request", "zerokit.memory"],
     ),
     "rehearse": (
         "Rehearsals",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zerokit.ds_config import DSConfig as DSConfig
     from zerokit.ds_config import check as check
-    from zerokit.estimation.ask import estimate as estimate
+    from zerokit.estimation.api import estimate as estimate
     from zerokit.rehearsal.parent.rehearse import rehearse as rehearse
 
 __version__ = "0.1.0"
@@ -23,7 +23,7 @@ __all__ = ["DSConfig", "__version__", "check", "estimate", "rehearse"]
 _HOMES = {
     "DSConfig": "zerokit.ds_config",
     "check": "zerokit.ds_config",
-    "estimate": "zerokit.estimation.ask",
+    "estimate": "zerokit.estimation.api",
     "rehearse": "zerokit.rehearsal.parent.rehearse",
 }
 

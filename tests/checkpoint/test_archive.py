@@ -17,11 +17,11 @@ import torch
 
 from tests.validation.faults.checkpoints import Tensor
 from tests.validation.faults.checkpoints import archive as written
-from zerokit.checkpoint import archive
-from zerokit.checkpoint.archive import Size, read_archive
-from zerokit.checkpoint.archive_writer import pickled
+from zerokit.checkpoint import torch_file
 from zerokit.checkpoint.pickles import check_pickles
-from zerokit.checkpoint.saved import shapes_of
+from zerokit.checkpoint.saved_states import shapes_of
+from zerokit.checkpoint.torch_file import Size, read_archive
+from zerokit.checkpoint.torch_file_writer import make_pickle
 from zerokit.documents.pickle_limits import guarded
 from zerokit.errors import CheckpointError
 
@@ -60,7 +60,7 @@ def put(file: Path, name: str, content: bytes, compression: int = zipfile.ZIP_ST
 def test_a_bomb_is_refused(
     name: str, content: bytes, compression: int, said: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "_MOST_OF_PICKLE", 1000)
+    monkeypatch.setattr(torch_file, "_MOST_OF_PICKLE", 1000)
     put(file, name, content, compression)
     with pytest.raises(CheckpointError, match=said):
         read_archive(file)
@@ -191,7 +191,7 @@ def test_dicts_and_sets_are_as_they_were(protocol: int, file: Path) -> None:
     assert isinstance(two, OrderedDict)
     assert vars(two) == {"extra": {"version": 1}}
     assert (four.name, four.called, four.arguments) == ("builtins.set", True, ([5],))
-    again = pickle.loads(pickled([one, two]).content)
+    again = pickle.loads(make_pickle([one, two]).content)
     assert again == [shared, ordered]
     assert vars(again[1]) == vars(two)
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from zerokit.checkpoint.archive import read_archive
-from zerokit.checkpoint.divided_model import TensorCuts, across_ranks
-from zerokit.checkpoint.elements import ElementReader
-from zerokit.checkpoint.tensors import NamedTensor, whole
+from zerokit.checkpoint.element_reader import ElementReader
+from zerokit.checkpoint.model_parallel import TensorParallelCuts, join_ranks
+from zerokit.checkpoint.tensors import NamedTensor, whole_tensor
+from zerokit.checkpoint.torch_file import read_archive
 from zerokit.errors import CheckpointError
 
 pytestmark = pytest.mark.torch
@@ -26,7 +26,7 @@ def parts(folder: Path, *tensors: torch.Tensor) -> list[NamedTensor]:
     """Saved each in a file of its own."""
     for rank, tensor in enumerate(tensors):
         torch.save(tensor.clone(), folder / f"{rank}.pt")
-    return [whole(NAME, read_archive(folder / f"{rank}.pt").content) for rank in range(len(tensors))]
+    return [whole_tensor(NAME, read_archive(folder / f"{rank}.pt").content) for rank in range(len(tensors))]
 
 
 def elements(tensor: NamedTensor) -> torch.Tensor:
@@ -84,7 +84,7 @@ def mapped(*ranks: list[dict[str, Any]], shard: list[int], shape: tuple[int, ...
     ],
 )
 def test_a_tensor_is_what_it_was(info: dict[str, Any], cut: list[torch.Tensor], tmp_path: Path) -> None:
-    tensor, copies = TensorCuts(info, []).joined(NAME, parts(tmp_path, *cut))
+    tensor, copies = TensorParallelCuts(info, []).joined(NAME, parts(tmp_path, *cut))
     assert torch.equal(elements(tensor), WEIGHT)
     assert all(torch.equal(elements(copy), WEIGHT) for copy in copies)
     assert len(copies) == (len(cut) - 1 if cut[0].shape == WEIGHT.shape else 0)
@@ -93,14 +93,14 @@ def test_a_tensor_is_what_it_was(info: dict[str, Any], cut: list[torch.Tensor], 
 @pytest.mark.parametrize(
     ("info", "said"),
     [
-        (None, "does not say how 2 tensor-parallel ranks have cut"),
-        ({"parameter_to_average_patterns": [PATTERN]}, "of a kind that is not put together"),
-        (mapped([piece([4, 6], [0, [6, 1]], [0, [6, 1]])], [], shard=[4, 6]), "do not make it whole"),
-        (mapped([piece([4, 6], [0, [6, 1]], [90, [6, 1]])], [], shard=[4, 6]), "do not make it whole"),
-        (mapped([piece([4, 6], [0, [6, 1]], [-24, [6, 1]])], [], shard=[4, 6]), "do not make it whole"),
+        (None, "does not describe how 2 tensor-parallel ranks have divided"),
+        ({"parameter_to_average_patterns": [PATTERN]}, "of an unsupported kind"),
+        (mapped([piece([4, 6], [0, [6, 1]], [0, [6, 1]])], [], shard=[4, 6]), "do not fit together"),
+        (mapped([piece([4, 6], [0, [6, 1]], [90, [6, 1]])], [], shard=[4, 6]), "do not fit together"),
+        (mapped([piece([4, 6], [0, [6, 1]], [-24, [6, 1]])], [], shard=[4, 6]), "do not fit together"),
         (mapped([], [], shard=[3, 6]), "of another shape than its map says"),
         *(
-            ({"parameter_with_row_parallelism_patterns": [pattern]}, "which cannot be tried")
+            ({"parameter_with_row_parallelism_patterns": [pattern]}, "which is invalid or too slow")
             for pattern in (
                 "(.*)*x",
                 "(a+)+$",
@@ -115,7 +115,7 @@ def test_a_tensor_is_what_it_was(info: dict[str, Any], cut: list[torch.Tensor], 
 )
 def test_a_cut_that_cannot_be_is_refused(info: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises((CheckpointError, ValueError), match=said):
-        elements(TensorCuts(info, []).joined(NAME, parts(tmp_path, *WEIGHT.chunk(2)))[0])
+        elements(TensorParallelCuts(info, []).joined(NAME, parts(tmp_path, *WEIGHT.chunk(2)))[0])
 
 
 @pytest.mark.parametrize(
@@ -123,20 +123,20 @@ def test_a_cut_that_cannot_be_is_refused(info: Any, said: str, tmp_path: Path) -
     [(PATTERN, True), ("^frozen\\.weight$", True), (r"\w+\.0\.weight", True), (r"module\..*norm", False)],
 )
 def test_a_pattern_of_no_tensor_is_refused(pattern: str, is_used: bool, tmp_path: Path) -> None:
-    cuts = TensorCuts({"tp_replicated_parameter_patterns": [pattern]}, [])
+    cuts = TensorParallelCuts({"tp_replicated_parameter_patterns": [pattern]}, [])
     (tensor,) = parts(tmp_path, WEIGHT)
-    with nullcontext() if is_used else pytest.raises(CheckpointError, match="and no such tensor"):
+    with nullcontext() if is_used else pytest.raises(CheckpointError, match="which matches no tensor"):
         cuts.check_used({NAME: tensor})
 
 
 def test_a_tensor_that_one_rank_lacks_is_named_whichever_that_is(tmp_path: Path) -> None:
     (tensor,) = parts(tmp_path, WEIGHT)
     for ranks in ([{NAME: tensor}, {}], [{}, {NAME: tensor}]):
-        with pytest.raises(CheckpointError, match=f"has '{NAME}', and other tensor-parallel ranks have not"):
-            across_ranks(ranks, 2, TensorCuts({}, []))
+        with pytest.raises(CheckpointError, match=f"has '{NAME}', which other tensor-parallel ranks lack"):
+            join_ranks(ranks, 2, TensorParallelCuts({}, []))
 
 
 def test_a_map_of_more_elements_than_a_part_has_is_refused_before_it_is_followed(tmp_path: Path) -> None:
     info = mapped([piece([1 << 40, 6], [0, [6, 1]], [0, [6, 1]], scale=1.0)], [], shard=[4, 6])
     with pytest.raises(ValueError, match="of more elements than it has"):
-        TensorCuts(info, []).joined(NAME, parts(tmp_path, *WEIGHT.chunk(2)))
+        TensorParallelCuts(info, []).joined(NAME, parts(tmp_path, *WEIGHT.chunk(2)))

@@ -54,7 +54,7 @@ def test_a_file_that_is_lost_meanwhile_is_no_success(tmp_path: Path, monkeypatch
         (folder / "model.safetensors").unlink(missing_ok=True)
 
     monkeypatch.setattr(module, "write_checksums", losing)
-    with pytest.raises(ZerokitError, match=r"has lost 'model\.safetensors' again"):
+    with pytest.raises(ZerokitError, match=r"has lost 'model\.safetensors' during the export"):
         export(run, tmp_path / "model", needs_config=False)
     assert not (tmp_path / "model").exists()
 
@@ -152,7 +152,7 @@ def test_buffers_may_differ_between_ranks(other: torch.Tensor, tmp_path: Path) -
     run = save_stage_3(tmp_path / "run/global_step1", *buffers)
     assert verify(run).remarks.differing == ["mean"]
     done = export(run, tmp_path / "model", needs_config=False)
-    assert done.notes == ["not the same on all ranks, and taken of rank 0: 1 tensor, such as 'mean'"]
+    assert done.notes == ["different on some ranks, taken from rank 0: 1 tensor, such as 'mean'"]
     assert load_file(tmp_path / "model/model.safetensors")["mean"].tolist() == [1, 1, 1]
 
 

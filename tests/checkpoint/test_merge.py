@@ -77,7 +77,7 @@ def weights_in(folder: Path) -> dict[str, torch.Tensor]:
 def test_the_weights_are_those_of_peft(
     dtype: torch.dtype, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zerokit.checkpoint.adapted.BLOCK_ELEMENTS", 1000)
+    monkeypatch.setattr("zerokit.checkpoint.adapter_deltas.BLOCK_ELEMENTS", 1000)
     adapter = adapt(tmp_path, dtype, **settings)
     merge(adapter, tmp_path / "ours")
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=dtype)
@@ -133,7 +133,7 @@ def test_a_shard_outside_of_the_model_is_refused(once: Path, tmp_path: Path) -> 
     shutil.copy(tmp_path / "once/model" / shard, tmp_path / "once/stray.safetensors")
     found["weight_map"][name] = "../stray.safetensors"
     index.write_text(json.dumps(found))
-    with pytest.raises(ZerokitError, match=r"names '\.\./stray\.safetensors', which is not in its folder"):
+    with pytest.raises(ZerokitError, match=r"names '\.\./stray\.safetensors', which is outside its folder"):
         merge(tmp_path / "once/adapter", tmp_path / "ours", base=tmp_path / "once/model")
     assert [path.name for path in tmp_path.iterdir()] == ["once"]
 
@@ -171,8 +171,8 @@ def test_an_adapter_is_merged_into_the_revision_that_it_names(
 @pytest.mark.parametrize(
     ("revision", "said"),
     [
-        ("v9", "'org/model' is no folder here, and the Hub did not give its revision 'v9': "),
-        (5, "has revision: 5, which is no text. Save it again"),
+        ("v9", "'org/model' is no local folder, and the Hub did not give its revision 'v9': "),
+        (5, "has revision: 5, which is no string. Save it again"),
     ],
 )
 def test_a_revision_that_is_not_there_is_named(revision: Any, said: str, hub: Path) -> None:
@@ -187,15 +187,15 @@ def test_a_revision_that_is_not_there_is_named(revision: Any, said: str, hub: Pa
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda found: found.update(peft_type="VERA"), "is of the kind VERA. Merge it with peft"),
+        (lambda found: found.update(peft_type="VERA"), "is of the unsupported kind VERA. Merge it with peft"),
         (
             lambda found: found.update(peft_type="P_TUNING"),
-            "has learned tokens (P_TUNING), which no weight of the model can take up. Load both with peft",
+            "has learned tokens (P_TUNING), which cannot be merged into weights. Load both with peft",
         ),
         (lambda found: found.update(bias="all"), 'has bias: "all", which zerokit does not merge'),
         (lambda found: found.update(init_lora_weights="pissa"), 'has init_lora_weights: "pissa", which'),
         (lambda found: found.update(a_new_kind={"x": 1}), 'has a_new_kind: {"x": 1}, which zerokit does not'),
-        (lambda found: found.update(base_model_name_or_path=None), "does not say of which model it is"),
+        (lambda found: found.update(base_model_name_or_path=None), "does not name its model"),
         (lambda found: found.update(base_model_name_or_path="/nowhere/model"), "no such model folder"),
         (lambda found: found.update(alpha_pattern={"(": 1}), "has a malformed alpha_pattern"),
         (lambda found: found.update(lora_alpha="much"), "has lora_alpha 'much' and rank 8"),

@@ -7,7 +7,7 @@ import json
 from tests.launched.checkpoint_runs import RUNS
 from tests.validation.checkpoint.old_releases import PAGE, RELEASES, WRITTEN, with_table
 
-REFUSED = {("0.18.9", "tensor-parallel"): "does not say how 2 tensor-parallel ranks have cut"}
+REFUSED = {("0.18.9", "tensor-parallel"): "does not describe how 2 tensor-parallel ranks have divided"}
 """What zerokit cannot put together."""
 
 

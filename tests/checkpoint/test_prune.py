@@ -10,9 +10,9 @@ import pytest
 
 from tests.checkpoint.small import save_checkpoint
 from tests.cli import conftest
-from zerokit.checkpoint.aside import UNFINISHED
 from zerokit.checkpoint.prune import plan_pruning, remove
 from zerokit.checkpoint.step_folder import find_step_folder
+from zerokit.checkpoint.unfinished import UNFINISHED
 from zerokit.errors import CheckpointError
 from zerokit.staging import MARK
 
@@ -96,7 +96,7 @@ def test_latest_is_never_read_whole(tmp_path: Path) -> None:
     with (run / "latest").open("wb") as latest:
         latest.truncate(1 << 40)  # which no memory takes
     assert removed(run) == ["global_step1"]
-    with pytest.raises(CheckpointError, match="latest: is damaged: it names no checkpoint"):
+    with pytest.raises(CheckpointError, match="latest: is damaged: it does not name a checkpoint"):
         find_step_folder(run)
 
 

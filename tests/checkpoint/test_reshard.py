@@ -17,9 +17,7 @@ from deepspeed.runtime.zero.config import ZeroStageEnum
 from tests.checkpoint.small import MODEL, save_checkpoint, save_stage_2, save_stage_3
 from tests.cli import conftest
 from tests.validation.launched.damage import rewrite
-from zerokit.checkpoint import new_folder
-from zerokit.checkpoint.archive import read_archive
-from zerokit.checkpoint.archive_writer import pickled, write_archive
+from zerokit.checkpoint import output_folder
 from zerokit.checkpoint.checksums import (
     check_checksums,
     checksums,
@@ -28,8 +26,10 @@ from zerokit.checkpoint.checksums import (
     write_checksums,
 )
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
-from zerokit.checkpoint.elements import ElementReader
+from zerokit.checkpoint.element_reader import ElementReader
 from zerokit.checkpoint.reshard import reshard
+from zerokit.checkpoint.torch_file import read_archive
+from zerokit.checkpoint.torch_file_writer import make_pickle, write_archive
 from zerokit.errors import CheckpointError
 
 zerokit = conftest.zerokit
@@ -81,7 +81,7 @@ def test_an_archive_is_written_as_it_was_read(tmp_path: Path) -> None:
     torch.save(saved, tmp_path / "x_states.pt")
     archive = read_archive(tmp_path / "x_states.pt")
     with ElementReader() as reader:
-        write_archive(again, pickled(archive.content), reader)
+        write_archive(again, make_pickle(archive.content), reader)
     assert read_archive(again).saved_as == archive.saved_as
     for mapped in (False, True):
         found = torch.load(again, weights_only=False, mmap=mapped)
@@ -106,8 +106,8 @@ def test_a_content_that_holds_itself_is_refused(tmp_path: Path) -> None:
     content: dict[str, Any] = {}
     content["again"] = content
     torch.save(content, tmp_path / "x.pt")
-    with pytest.raises(ValueError, match="holds itself"):
-        pickled(read_archive(tmp_path / "x.pt").content)
+    with pytest.raises(ValueError, match="contains itself"):
+        make_pickle(read_archive(tmp_path / "x.pt").content)
 
 
 def _elastic(folder: Path) -> Path:
@@ -158,11 +158,14 @@ def _evil(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (save_checkpoint, "is not divided among ranks: it has no ZeRO. Any number of ranks goes on from it"),
+        (
+            save_checkpoint,
+            "is not partitioned: it was saved without ZeRO. Any number of ranks can resume from it",
+        ),
         (_elastic, "was saved with elastic_checkpoint"),
-        (_of_ranks, "has an optimizer that keeps 'worker_error' in a form that belongs to its ranks"),
-        (_sub_groups, r"is divided otherwise than its sub_group_size \(1\) says"),
-        (_universal, "is a universal checkpoint. Any number of ranks loads it"),
+        (_of_ranks, "has optimizer states 'worker_error' that depend on the number of ranks"),
+        (_sub_groups, r"does not match its sub_group_size \(1\)"),
+        (_universal, "is a universal checkpoint. Any number of ranks can load it"),
         (_evil, "its pickle would load 'builtins.print'"),
     ],
 )
@@ -214,7 +217,7 @@ def test_the_space_is_stated_and_asked_for_before(
     words = ("checkpoint", "reshard", tmp_path / "run", "--num-gpus", 3, "-o", tmp_path / "new")
     with monkeypatch.context() as patched:
         patched.setattr(
-            new_folder.shutil,
+            output_folder.shutil,
             "disk_usage",
             lambda folder: type("Usage", (), {"free": 100}),  # type: ignore[attr-defined]
         )

@@ -101,7 +101,7 @@ def refused(folder: Path, what: str) -> Iterator[None]:
 
 
 def test_a_flipped_byte_is_seen(folder: Path) -> None:
-    with refused(folder, r"model_states\.pt: is not what was saved"):
+    with refused(folder, r"model_states\.pt: has changed since it was saved"):
         content = bytearray((folder / STATES).read_bytes())
         content[len(content) // 2] ^= 1
         (folder / STATES).write_bytes(content)
@@ -122,7 +122,7 @@ def test_a_checkpoint_without_checksums_has_none(tmp_path: Path) -> None:
     assert read_checksums(tmp_path) is None
     assert complete_checksums(tmp_path) is None
     (tmp_path / "zerokit_run.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"has no SHA256SUMS, with which it was saved.*--no-verify"):
+    with pytest.raises(CheckpointError, match=r"has lost its SHA256SUMS.*--no-verify"):
         complete_checksums(tmp_path)
 
 
@@ -142,10 +142,10 @@ def test_lines_that_sha256sum_writes_are_read(folder: Path) -> None:
         ("0" * 64, "is malformed"),
         (f"{'0' * 63}  a", "is malformed"),
         (f"{'0' * 64}  ", "is malformed"),
-        (f"{'0' * 64}  ../a", "names '../a', which is not in the checkpoint's folder"),
-        (f"{'0' * 64}  b/../../a", "names 'b/../../a', which is not in the checkpoint's folder"),
-        (f"{'0' * 64}  /a", "names '/a', which is not in the checkpoint's folder"),
-        (f"{'0' * 64}  ./rng_state_0.pth", "names 'rng_state_0.pth' a second time"),
+        (f"{'0' * 64}  ../a", "names '../a', which is outside the checkpoint's folder"),
+        (f"{'0' * 64}  b/../../a", "names 'b/../../a', which is outside the checkpoint's folder"),
+        (f"{'0' * 64}  /a", "names '/a', which is outside the checkpoint's folder"),
+        (f"{'0' * 64}  ./rng_state_0.pth", "names 'rng_state_0.pth' twice"),
     ],
 )
 def test_a_line_that_is_no_checksum_is_named(line: str, said: str, folder: Path) -> None:

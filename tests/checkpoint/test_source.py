@@ -105,9 +105,9 @@ def test_a_shard_that_the_index_names_must_be_there(models: dict[str, Path], tmp
         ('{"weight_map": {"a": 5, "b": "c"}}', "is malformed"),
         ('{"weight_map": {"a": [1]}}', "is malformed"),
         ('{"weight_map": {}}', "names no weights"),
-        ('{"weight_map": {"a": "../model.safetensors"}}', "names '../model.safetensors', which is not in"),
-        ('{"weight_map": {"a": "b/../../c.safetensors"}}', "names 'b/../../c.safetensors', which is not in"),
-        ('{"weight_map": {"a": "/tmp/model.safetensors"}}', "names '/tmp/model.safetensors', which is not"),
+        ('{"weight_map": {"a": "../model.safetensors"}}', "names '../model.safetensors', which is outside"),
+        ('{"weight_map": {"a": "b/../../c.safetensors"}}', "names 'b/../../c.safetensors', which is outside"),
+        ('{"weight_map": {"a": "/tmp/model.safetensors"}}', "names '/tmp/model.safetensors', which is"),
     ],
 )
 def test_an_index_that_cannot_be_used_is_named(index: str, message: str, folder: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_hub_that_does_not_answer_is_a_model_error(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     with pytest.raises(ModelError) as caught:
         resolve_checkpoint("org/name", where="w")
-    assert caught.value.message == "'org/name' is no folder here, and the Hub did not give it: no network"
+    assert caught.value.message == "'org/name' is no local folder, and the Hub did not give it: no network"
     for name, meant in (("llama-3.1-8b-instruct", "Llama-3.1-8B-Instruct"), ("llama-3.1-9b", "Llama-3.1-8B")):
         with pytest.raises(ModelError, match=f"Did you mean 'meta-llama/{meant}'"):
             resolve_checkpoint(name, where="w")
@@ -239,7 +239,7 @@ def test_weights_are_files_of_the_folder(name: str, folder: Path) -> None:
     (folder / "model.safetensors").unlink(missing_ok=True)
     index = {"metadata": {}, "weight_map": {"weight": name}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    reason = "leads out of its folder" if name == "link.safetensors" else "is not in its folder"
+    reason = "leads out of its folder" if name == "link.safetensors" else "is outside its folder"
     assert reason in error_of(folder)
     with pytest.raises(ModelError, match=reason):
         weight_files(folder, where="w")

@@ -55,8 +55,16 @@ def test_the_newest_is_taken_unless_latest_names_one(
 @pytest.mark.parametrize(
     ("weights", "says", "mend"),
     [
-        ("model.safetensors", "has whole weights (model.safetensors), no parts", "Take that file as it is"),
-        ("pytorch_model.bin.index.json", "has whole weights, no parts of ranks", "Take this folder as it is"),
+        (
+            "model.safetensors",
+            "has whole weights (model.safetensors), not the files",
+            "Use that file directly",
+        ),
+        (
+            "pytorch_model.bin.index.json",
+            "has whole weights, not the files of ranks",
+            "Use this folder directly",
+        ),
     ],
 )
 def test_whole_weights_are_told_from_parts_of_ranks(

@@ -6,8 +6,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerokit.checkpoint.archive import Storage, StoredTensor
-from zerokit.checkpoint.tensors import Flat, Piece
+from zerokit.checkpoint.tensors import FlatTensors, Piece
+from zerokit.checkpoint.torch_file import Storage, StoredTensor
 
 
 def _storage(key: int) -> Storage:
@@ -32,7 +32,7 @@ def test_a_parameter_is_the_elements_from_its_place_on_whichever_parts_have_them
     every = _elements([Piece(part.storage, part.offset, part.numel) for part in parts])
     begin = data.draw(st.integers(0, len(every)))
     end = data.draw(st.integers(begin, len(every)))
-    flat = Flat(parts)
+    flat = FlatTensors(parts)
     found = list(flat.pieces(begin, end - begin, "weight"))
     assert _elements(found) == every[begin:end]
     assert all(piece.numel for piece in found)
@@ -51,7 +51,9 @@ def test_a_parameter_is_found_without_looking_at_all_parts_again() -> None:
             return super().numel
 
     sizes = [3] * 50
-    flat = Flat([Counted(_storage(key), 0, "float32", (size,), (1,)) for key, size in enumerate(sizes)])
+    flat = FlatTensors(
+        [Counted(_storage(key), 0, "float32", (size,), (1,)) for key, size in enumerate(sizes)]
+    )
     for offset in accumulate([0, *sizes[:-1]]):
         assert len(list(flat.pieces(offset, 3, "weight"))) == 1
     assert looks == len(sizes)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from tests.checkpoint.small import MODEL
 from zerokit.checkpoint.export import export
-from zerokit.checkpoint.saved import read_facts
+from zerokit.checkpoint.saved_states import read_info
 from zerokit.checkpoint.verify import verify
 from zerokit.errors import CheckpointError
 
@@ -84,7 +84,7 @@ def test_parts_are_missed_where_the_release_writes_them(
     release: str, states: dict[str, Any], has_parts: bool, tmp_path: Path
 ) -> None:
     run = save(tmp_path / "run/global_step1", release, parts=False, **states)
-    assert read_facts(run).stage == int(has_parts)
+    assert read_info(run).stage == int(has_parts)
     if not has_parts:
         verify(run)
         return
@@ -106,5 +106,5 @@ def test_masters_without_names_are_not_denied(key: str, tmp_path: Path) -> None:
     assert exported(experts, tmp_path / "of experts", "fp32")[1] == notes
     nothing = save(tmp_path / "other/global_step1", "0.18.4", parts=False)
     assert exported(nothing, tmp_path / "another", "fp32")[1] == [
-        "saved in 16 bits alone, and widened: 1 tensor, such as 'weight'"
+        "saved in 16 bits only, and widened: 1 tensor, such as 'weight'"
     ]

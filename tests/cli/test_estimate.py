@@ -258,12 +258,12 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (
             MODEL,
             ["--zero-stage", 2, "--peft", "ia3", "--load-in-4bit"],
-            "of adapters beside them only LoRA's are counted",
+            "only LoRA adapters are supported with them",
         ),
         (
             MODEL,
             ["--zero-stage", 2, "--peft", "ia3", "--lora-rank", 8],
-            "--peft and --lora-rank: there are two adapters",
+            "--peft and --lora-rank: two adapters are given",
         ),
         (MODEL, ["--zero-stage", 2, "--peft", "ia3", "--virtual-tokens", 8], "no tokens are learned"),
         (MODEL, ["--zero-stage", 2, "--peft", "ia3", "--lora-targets", "query"], "--lora-targets: the model"),

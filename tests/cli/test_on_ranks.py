@@ -398,7 +398,7 @@ def test_a_model_that_the_hub_does_not_give_is_told_before_the_launcher(
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuses)
     code, out, err = zerokit(*words, "--num-gpus", "2")
     assert (code, out) == (2, "")
-    assert "'none/such' is no folder here, and the Hub cannot be reached (Network is unreachable)" in err
+    assert "'none/such' is no local folder, and the Hub cannot be reached (Network is unreachable)" in err
 
 
 def test_a_name_that_the_system_refuses_is_one_line(

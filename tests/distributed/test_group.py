@@ -264,7 +264,7 @@ def test_an_exception_that_is_known_is_followed_by_its_cause(capsys: pytest.Capt
     assert run_on_all_ranks(fail) == 1
     *_, last = capsys.readouterr().err.splitlines()
     assert last.startswith(
-        "zerokit: a GPU ran out of memory in a step: 2.00 GiB more were asked for, 8.00 GiB total. Try"
+        "zerokit: a GPU ran out of memory in a step: 2.00 GiB more were requested, 8.00 GiB total. Try"
     )
 
 

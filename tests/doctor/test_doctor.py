@@ -19,23 +19,23 @@ from tests import processes
 from tests.launching.test_scripts import stub
 from zerokit.choices import OUTPUT_DIR
 from zerokit.distributed.ranks import free_port
-from zerokit.doctor import examine, host, hosts, interfaces, software, speed
-from zerokit.doctor.look import Look, ok
+from zerokit.doctor import checks, host, hosts, interfaces, software, speed
+from zerokit.doctor.result import CheckResult, ok
 from zerokit.errors import LaunchError
 
 Run = Callable[..., tuple[int, str, str]]
 
 
-def only(looks: Iterable[Look], what: str) -> Look:
+def only(results: Iterable[CheckResult], what: str) -> CheckResult:
     """What was found of one thing."""
-    (found,) = [look for look in looks if look.what == what]
+    (found,) = [result for result in results if result.name == what]
     return found
 
 
-def is_found(look: Look, verdict: str, *words: str) -> None:
-    assert look.verdict == verdict
-    assert look.mend
-    assert [word for word in words if word not in f"{look.says} {look.mend}"] == []
+def is_found(result: CheckResult, status: str, *words: str) -> None:
+    assert result.status == status
+    assert result.fix
+    assert [word for word in words if word not in f"{result.message} {result.fix}"] == []
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_libaio_is_what_deepspeed_finds(monkeypatch: pytest.MonkeyPatch) -> None
     is_found(software.libaio(), "error", "headers", "libaio-dev")
     monkeypatch.setenv("CXX", "none")
     monkeypatch.setenv("PATH", "")
-    assert software.libaio().verdict == "could not look"
+    assert software.libaio().status == "not checked"
 
 
 def test_what_deepspeed_fails_at_is_told_apart_from_its_import(
@@ -69,14 +69,14 @@ def test_what_deepspeed_fails_at_is_told_apart_from_its_import(
     (package / "__init__.py").touch()
     (package / "git_version_info.py").write_text("raise OSError(8, 'Exec format error', 'nvcc')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    look = software.libaio()
-    assert look.verdict == "could not look"
-    assert look.says == "DeepSpeed failed to look for it: OSError: [Errno 8] Exec format error: 'nvcc'"
+    result = software.libaio()
+    assert result.status == "not checked"
+    assert result.message == "DeepSpeed failed to look for it: OSError: [Errno 8] Exec format error: 'nvcc'"
     (package / "__init__.py").write_text("raise ImportError('half of it')")
-    assert software.libaio().says == "asking deepspeed failed: ImportError: half of it"
+    assert software.libaio().message == "asking deepspeed failed: ImportError: half of it"
     # Nor is it blamed for what else the question imports.
     (package / "__init__.py").write_text("import sys; sys.modules['zerokit'] = None")
-    assert software.libaio().says.startswith(
+    assert software.libaio().message.startswith(
         "asking deepspeed failed: ModuleNotFoundError: No module named 'zerokit"
     )
 
@@ -84,12 +84,12 @@ def test_what_deepspeed_fails_at_is_told_apart_from_its_import(
 def test_few_open_files() -> None:
     code = "from zerokit.doctor.host import limits; print(*limits())"
     said = processes.checked(f"ulimit -S -n 64; exec '{sys.executable}' -c '{code}'")
-    assert "verdict='error', says='64 may be open at once'" in said
+    assert "status='error', message='64 can be open at once'" in said
     assert "ulimit -n" in said
 
 
 @pytest.mark.parametrize(
-    ("gpu", "arches", "verdict"),
+    ("gpu", "arches", "status"),
     [
         ("sm_90", ["sm_80", "sm_90a"], "ok"),
         ("sm_86", ["sm_75", "sm_80"], "ok"),
@@ -98,16 +98,16 @@ def test_few_open_files() -> None:
         ("sm_80", ["sm_86"], "error"),
     ],
 )
-def test_a_gpu_for_which_torch_has_no_code(gpu: str, arches: list[str], verdict: str) -> None:
+def test_a_gpu_for_which_torch_has_no_code(gpu: str, arches: list[str], status: str) -> None:
     answer = {"build": "12.8", "nccl": "2.27", "arches": arches, "gpus": [["A card", 80 << 30, gpu]] * 2}
-    looks = list(software.gpus(answer))
-    assert only(looks, "GPUs").verdict == verdict
-    assert only(looks, "NCCL").verdict == "ok"
+    results = list(software.gpus(answer))
+    assert only(results, "GPUs").status == status
+    assert only(results, "NCCL").status == "ok"
 
 
 def test_torch_that_sees_no_gpu(programs: Path) -> None:
     answer = {"build": "", "nccl": "", "arches": [], "gpus": []}
-    assert only(software.gpus(answer), "GPUs").verdict == "could not look"
+    assert only(software.gpus(answer), "GPUs").status == "not checked"
     stub(programs, "nvidia-smi", "")
     is_found(only(software.gpus(answer), "GPUs"), "error", "build for CPUs")
     is_found(only(software.gpus("asking torch failed: libc10.so"), "torch"), "error", "libc10.so")
@@ -121,7 +121,7 @@ def test_torch_that_is_not_installed_is_told_once(monkeypatch: pytest.MonkeyPatc
 
 def test_no_compiler(programs: Path) -> None:
     is_found(only(software.compiler(needed=True), "compiler"), "error", "apt install g++")
-    assert only(software.compiler(needed=False), "compiler").verdict == "warning"
+    assert only(software.compiler(needed=False), "compiler").status == "warning"
 
 
 @pytest.mark.parametrize(
@@ -150,37 +150,37 @@ def test_what_a_run_offloads_says_whether_it_needs_a_compiler_and_libaio(
         "gpus": [["A card", 80 << 30, "sm_90"]] * gpus,
     }
     monkeypatch.setattr(software, "ask_torch", lambda: answer)
-    monkeypatch.setattr(software, "libaio", lambda: Look("libaio", "ok", "found"))
+    monkeypatch.setattr(software, "libaio", lambda: CheckResult("libaio", "ok", "found"))
     (tmp_path / "r.yaml").write_text(
         json.dumps({"model": "m", "data": {"train": "d"}, "deepspeed": {"zero_optimization": zero}})
     )
     _, out, _ = zerokit("doctor", "--recipe", tmp_path / "r.yaml", "--format", "json")
-    looks = json.loads(out)["looks"]
-    said = [look["verdict"] for look in looks if look["what"] == "compiler"]
-    assert (*said, *(look["what"] for look in looks if look["what"] == "libaio")) == verdicts
+    results = json.loads(out)["checks"]
+    said = [result["status"] for result in results if result["name"] == "compiler"]
+    assert (*said, *(result["name"] for result in results if result["name"] == "libaio")) == verdicts
 
 
 def test_an_old_compiler(programs: Path) -> None:
     stub(programs, "c++", "echo 7.5.0")
     is_found(only(software.compiler(needed=True), "compiler"), "error", "7.5.0", "CXX=")
     stub(programs, "c++", "echo 13.2.0")
-    assert only(software.compiler(needed=True), "compiler").verdict == "ok"
+    assert only(software.compiler(needed=True), "compiler").status == "ok"
 
 
 def test_a_lock_that_was_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "own"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert only(software.locks(), "extensions").verdict == "ok"
+    assert only(software.locks(), "extensions").status == "ok"
     lock = tmp_path / "torch_extensions" / "py311_cpu" / "cpu_adam" / "lock"
     lock.parent.mkdir(parents=True)
     with lock.open("w"):  # as one that compiles has it
-        assert only(software.locks(), "extensions").verdict == "ok"
+        assert only(software.locks(), "extensions").status == "ok"
     is_found(only(software.locks(), "extensions"), "error", f"rm '{lock}', unless another machine")
     odd = lock.parent.parent / "a'; touch owned; '" / "lock"
     odd.parent.mkdir()
     lock.rename(odd)
     (found,) = software.locks()
-    command = found.mend.partition(", unless")[0]
+    command = found.fix.partition(", unless")[0]
     subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
     assert not odd.exists()
     assert not (tmp_path / "owned").exists()
@@ -192,9 +192,9 @@ def test_a_name_that_leads_to_this_machine_alone(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(socket, "getaddrinfo", found("127.0.1.1"))
     is_found(host.network(several=True), "error", "127.0.1.1", "GLOO_SOCKET_IFNAME")
-    assert host.network(several=False).verdict == "warning"
+    assert host.network(several=False).status == "warning"
     monkeypatch.setattr(socket, "getaddrinfo", found("10.0.0.5"))
-    assert host.network(several=True).verdict == "ok"
+    assert host.network(several=True).status == "ok"
 
 
 def test_a_port_that_is_taken() -> None:
@@ -206,7 +206,7 @@ def test_a_port_that_is_taken() -> None:
     with socket.socket() as other:  # the store of rank 0 takes all addresses
         other.bind(("127.0.0.2", 0))
         other.listen()
-        assert host.port(other.getsockname()[1]).verdict == "warning"
+        assert host.port(other.getsockname()[1]).status == "warning"
 
 
 def test_the_port_that_is_offered_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,12 +219,12 @@ def test_the_port_that_is_offered_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_names_that_no_file_system_takes_are_not_there() -> None:
-    looks = list(examine._paths(examine.Needs(paths=(Path("x" * 300), Path("/")))))
-    assert [look.says for look in looks] == [f"{'x' * 300} is not there"]
+    results = list(checks._paths(checks.Needs(paths=(Path("x" * 300), Path("/")))))
+    assert [result.message for result in results] == [f"{'x' * 300} does not exist"]
 
 
 @pytest.mark.parametrize(
-    ("files", "verdict"),
+    ("files", "status"),
     [
         ([], "error"),
         (["config.json"], "error"),  # which an estimate has downloaded, or a doctor before
@@ -236,16 +236,16 @@ def test_names_that_no_file_system_takes_are_not_there() -> None:
     ],
 )
 def test_a_model_of_the_hub_is_in_the_cache_or_cannot_be_had(
-    files: list[str], verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: list[str], status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     folder = tmp_path / "models--owner--name" / "snapshots" / "v1"
     folder.mkdir(parents=True)
     for name in files:
         (folder / name).write_text("{}")
-    look = examine._on_hub("owner/name", "v1")
-    assert (look.verdict, look.what) == (verdict, "model")
-    assert look.says.startswith("'owner/name' is not on this machine, and ") is (verdict == "error")
+    result = checks._on_hub("owner/name", "v1")
+    assert (result.status, result.name) == (status, "model")
+    assert result.message.startswith("'owner/name' is not on this machine, and ") is (status == "error")
 
 
 def test_shards_in_folders_are_looked_for_where_the_index_says(
@@ -259,9 +259,9 @@ def test_shards_in_folders_are_looked_for_where_the_index_says(
     index = {"weight_map": {"x": "a/model.safetensors", "y": "b/model.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     (folder / "config.json").write_text("{}")
-    assert examine._on_hub("owner/name", "v1").verdict == "ok"
+    assert checks._on_hub("owner/name", "v1").status == "ok"
     (folder / "b" / "model.safetensors").unlink()
-    assert examine._on_hub("owner/name", "v1").verdict == "error"
+    assert checks._on_hub("owner/name", "v1").status == "error"
 
 
 @pytest.mark.torch  # with huggingface_hub beside it
@@ -270,7 +270,7 @@ def test_the_hub_is_asked_and_nothing_downloaded(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("zerokit.models.hub_config._look_up", lambda url: None)  # no name server answers here
     monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url, timeout: asked.append(url))
-    assert examine._on_hub("owner/name", "v1") == ok("model", "the Hub gives owner/name")
+    assert checks._on_hub("owner/name", "v1") == ok("model", "the Hub gives access to owner/name")
     assert [url.partition("owner/")[2] for url in asked] == ["name/resolve/v1/config.json"]
     assert not list(tmp_path.iterdir())
 
@@ -285,7 +285,7 @@ def test_nothing_of_the_current_folder_is_imported(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
     monkeypatch.chdir(tmp_path)
     assert software.ask_torch() == "asking torch failed: ImportError: torch of the site"
-    assert [look.verdict for look in hosts.hosts(["a"], [])] == ["ok"]
+    assert [result.status for result in hosts.hosts(["a"], [])] == ["ok"]
     assert not (tmp_path / "owned").exists()
 
 
@@ -293,7 +293,7 @@ def test_an_output_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for output in (Path("/proc/out"), tmp_path / "file" / "out"):
         is_found(only(host.disk(output), "output"), "error", str(output), "output_dir")
-    assert {look.verdict for look in host.disk(tmp_path / "new" / "out")} <= {"ok", "warning"}
+    assert {result.status for result in host.disk(tmp_path / "new" / "out")} <= {"ok", "warning"}
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
@@ -329,7 +329,7 @@ SAME = 'shift 6; exec bash -c "$1"'
 
 
 @pytest.mark.parametrize(
-    ("there", "verdict", "words"),
+    ("there", "status", "words"),
     [
         (SAME, "ok", []),
         (f'{SAME.replace("exec ", "")} | sed \'s/"torch": "/&0./\'', "error", ["other versions: torch 0."]),
@@ -341,13 +341,13 @@ SAME = 'shift 6; exec bash -c "$1"'
     ],
 )
 def test_another_host(
-    there: str, verdict: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    there: str, status: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stub(tmp_path / "bin", "ssh", there)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    (look,) = hosts.hosts(["a"], [str(tmp_path)])
-    assert look.verdict == verdict
-    assert [word for word in words if word not in look.says] == []
+    (result,) = hosts.hosts(["a"], [str(tmp_path)])
+    assert result.status == status
+    assert [word for word in words if word not in result.message] == []
 
 
 def test_data_that_another_host_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,13 +395,15 @@ def test_another_host_whose_name_leads_to_itself(
         return "eth7"
 
     monkeypatch.setattr(interfaces, "reaching", reaching)
-    looks = list(hosts.hosts(["a", "b"], []))
-    of_b = only(looks, "host b")
+    results = list(hosts.hosts(["a", "b"], []))
+    of_b = only(results, "host b")
     if leads == "127.0.1.1":
         is_found(of_b, "error", "its name 'worker' leads to 127.0.1.1 there", "GLOO_SOCKET_IFNAME")
     else:
-        assert of_b.verdict == "ok"
-    assert [look.variables for look in looks if look.what == "interface"] == [variables] * bool(variables)
+        assert of_b.status == "ok"
+    assert [result.variables for result in results if result.name == "interface"] == [variables] * bool(
+        variables
+    )
     assert asked == (["b"] if leads == "127.0.1.1" else [])  # no name is looked up without need
 
 
@@ -417,12 +419,12 @@ def test_the_doctor_says_all_of_this_machine(
     )
     code, out, err = zerokit("doctor", "--recipe", recipe, "--format", "json")
     assert (code, err) == (1, "")
-    looks = {look["what"]: look for look in json.loads(out)["looks"]}
+    results = {result["name"]: result for result in json.loads(out)["checks"]}
     # How the machine that runs this test is, in other respects, is not the test's.
-    errors = {look["what"] for look in looks.values() if look["verdict"] == "error"}
+    errors = {result["name"] for result in results.values() if result["status"] == "error"}
     assert errors - {"shared memory", "open files", "host memory"} == {"paths", "model"}
-    assert looks["model"]["says"].startswith("'m' is not on this machine, and ")
-    assert f"{tmp_path}/d.jsonl is not there" in looks["paths"]["says"]
+    assert results["model"]["message"].startswith("'m' is not on this machine, and ")
+    assert f"{tmp_path}/d.jsonl does not exist" in results["paths"]["message"]
     assert {
         "Python",
         "packages",
@@ -431,7 +433,7 @@ def test_the_doctor_says_all_of_this_machine(
         "open files",
         "host memory",
         "port",
-    } <= looks.keys()
+    } <= results.keys()
 
 
 @pytest.mark.parametrize("training", ["{}", "{output_dir: null}"])
@@ -443,7 +445,9 @@ def test_a_recipe_without_an_output_folder_is_looked_at_where_train_writes(
     (tmp_path / OUTPUT_DIR).mkdir(parents=True)
     (tmp_path / "r.yaml").write_text(f"model: m\ndata: {{train: d}}\ntraining: {training}\n")
     _, out, _ = zerokit("doctor", "--recipe", "r.yaml", "--format", "json")
-    assert any(look["says"].startswith(f"{tmp_path / OUTPUT_DIR} ") for look in json.loads(out)["looks"])
+    assert any(
+        result["message"].startswith(f"{tmp_path / OUTPUT_DIR} ") for result in json.loads(out)["checks"]
+    )
 
 
 def test_a_bug_report_has_versions_and_no_secrets(monkeypatch: pytest.MonkeyPatch, zerokit: Run) -> None:
@@ -451,7 +455,9 @@ def test_a_bug_report_has_versions_and_no_secrets(monkeypatch: pytest.MonkeyPatc
     variables["TOKENIZERS_PARALLELISM"] = "false"
     for name, value in {**variables, "CUDA_PROXY": "http://me:x4@host"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("zerokit.doctor.report.ask_torch", lambda: {"build": "12.8", "nccl": "", "gpus": []})
+    monkeypatch.setattr(
+        "zerokit.doctor.environment.ask_torch", lambda: {"build": "12.8", "nccl": "", "gpus": []}
+    )
     code, out, err = zerokit("env")
     assert (code, err) == (0, "")
     assert "  NCCL_DEBUG: INFO\n" in out
@@ -460,7 +466,7 @@ def test_a_bug_report_has_versions_and_no_secrets(monkeypatch: pytest.MonkeyPatc
     assert [secret for secret in ("hf_x1", "x2", "x3", "x4", str(Path.home()) + "/") if secret in out] == []
 
 
-def measured(*alone: float, together: float = 1e-3, gpu: str = "NVIDIA H100 80GB HBM3") -> list[Look]:
+def measured(*alone: float, together: float = 1e-3, gpu: str = "NVIDIA H100 80GB HBM3") -> list[CheckResult]:
     """What is said of ranks that took so long for their products, and for an all-reduce."""
     of_ranks = [speed.Measured(one, together, 256 << 20, gpu) for one in alone]
     return list(speed.judge(of_ranks, [("a" if rank < 4 else "b", rank % 4) for rank in range(len(alone))]))
@@ -469,10 +475,10 @@ def measured(*alone: float, together: float = 1e-3, gpu: str = "NVIDIA H100 80GB
 def test_a_slow_gpu_among_fast_ones() -> None:
     ranks, _ = measured(*[1e-3] * 5, 1.9e-3, 1e-3, 1.1e-3)
     is_found(ranks, "warning", "rank 5 (1 on b) takes 1.9 times as long", "nvidia-smi")
-    assert only(measured(*[1e-3] * 5, 1.1e-3), "ranks").verdict == "ok"
+    assert only(measured(*[1e-3] * 5, 1.1e-3), "ranks").status == "ok"
     on_cpu = measured(1e-3, 1.9e-3, gpu="")
-    assert [look.verdict for look in on_cpu] == ["ok", "ok"]
-    assert only(on_cpu, "all-reduce").says.endswith("is not known")
+    assert [result.status for result in on_cpu] == ["ok", "ok"]
+    assert only(on_cpu, "all-reduce").message.endswith("is not known")
 
 
 def test_the_slower_of_two() -> None:
@@ -488,10 +494,10 @@ WAITED = (
 
 
 @pytest.mark.parametrize(
-    ("answers", "says", "mend"),
+    ("answers", "message", "fix"),
     [
-        ((WAITED, MISSING), f"rank 1 (0 on b): {MISSING}", "Mend this rank"),
-        ((MISSING, "did not answer in 180 s"), f"rank 0 (0 on a): {MISSING}", "Mend this rank"),
+        ((WAITED, MISSING), f"rank 1 (0 on b): {MISSING}", "Fix this rank"),
+        ((MISSING, "did not answer in 180 s"), f"rank 0 (0 on a): {MISSING}", "Fix this rank"),
         (
             (WAITED, "did not answer in 180 s"),
             f"rank 0 (0 on a): {WAITED}",
@@ -500,7 +506,7 @@ WAITED = (
     ],
 )
 def test_the_rank_that_the_others_waited_for_is_told(
-    answers: tuple[str, str], says: str, mend: str, monkeypatch: pytest.MonkeyPatch
+    answers: tuple[str, str], message: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     met = []
 
@@ -509,27 +515,27 @@ def test_the_rank_that_the_others_waited_for_is_told(
         return answers[words[0]]
 
     monkeypatch.setattr(speed, "_ask", ask)
-    (look,) = speed.speed({"a": 1, "b": 1}, 0, 29511)
-    assert (look.verdict, look.says) == ("error", says)
-    assert mend in (look.mend or "")
+    (result,) = speed.speed({"a": 1, "b": 1}, 0, 29511)
+    assert (result.status, result.message) == ("error", message)
+    assert fix in (result.fix or "")
     assert met == ["tcp://a:29511"] * 2
 
 
 def test_a_machine_without_ssh_asks_no_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    (look,) = speed.speed({"a": 1, "b": 1}, 0, 29511)
-    is_found(look, "error", "ssh cannot be started here: No such file", "Mend this rank")
+    (result,) = speed.speed({"a": 1, "b": 1}, 0, 29511)
+    is_found(result, "error", "ssh cannot be started here: No such file", "Fix this rank")
 
 
 def test_an_all_reduce_that_is_slower_than_the_links() -> None:
     four = [1e-3] * 4
     fast = only(measured(*four, together=1.2e-3), "all-reduce")
-    assert fast.verdict == "ok"
-    assert "336 GB/s on the bus of 4 ranks, and " in fast.says
+    assert fast.status == "ok"
+    assert "336 GB/s on the bus of 4 ranks, and " in fast.message
     is_found(only(measured(*four, together=20e-3), "all-reduce"), "warning", "20.1 GB/s", "NCCL_DEBUG")
     # Of two hosts, the network between them tells.
     slower = only(measured(*four, *four, together=5e-3), "all-reduce")
-    assert slower.verdict == "ok"
+    assert slower.status == "ok"
 
 
 @pytest.mark.torch
@@ -537,6 +543,6 @@ def test_ranks_of_two_hosts_measure_what_joins_them(tmp_path: Path, monkeypatch:
     stub(tmp_path / "bin", "ssh", SAME)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     ranks, all_reduce = speed.speed({"localhost": 1, "127.0.0.1": 1}, 0, free_port())
-    assert ranks.what == "ranks"
-    assert all_reduce.verdict == "ok"
-    assert "GB/s on the bus of 2 ranks" in all_reduce.says
+    assert ranks.name == "ranks"
+    assert all_reduce.status == "ok"
+    assert "GB/s on the bus of 2 ranks" in all_reduce.message

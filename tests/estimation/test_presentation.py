@@ -9,7 +9,7 @@ import pytest
 from tests.estimation.requests import answer, shape
 from zerokit.errors import ZerokitError
 from zerokit.estimation import verdict
-from zerokit.estimation.data import as_data
+from zerokit.estimation.as_json import as_data
 from zerokit.estimation.explain import explanation
 from zerokit.estimation.plot import write_plot
 from zerokit.memory import Estimate, Lora, by_category

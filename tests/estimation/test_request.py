@@ -11,9 +11,9 @@ from tests.tiny import REPOSITORY
 from zerokit.choices import Target
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.estimation import Runs
-from zerokit.estimation.ask import as_model
-from zerokit.estimation.ask import estimate as ask
-from zerokit.estimation.data import as_data
+from zerokit.estimation.api import as_model
+from zerokit.estimation.api import estimate as ask
+from zerokit.estimation.as_json import as_data
 from zerokit.estimation.table import heading
 from zerokit.memory import estimate
 from zerokit.writing.build import build_ds_config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.exits.told import told
+from tests.exits.explained import explain
 
 ENDED = (
     "[2026-11-22 10:00:00,1] [ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = {}"
@@ -114,11 +114,11 @@ ENDED = (
     ],
 )
 def test_a_line_is_told_by_its_words(line: str, cause: str | None) -> None:
-    found = told(line)
+    found = explain(line)
     assert found.cause == (cause or "no-meeting")
     assert found.line == 2
     assert found.text == " ".join(line.split())
-    assert "{" not in found.says + (found.mend or "")
+    assert "{" not in found.message + (found.fix or "")
 
 
 MISMATCH = (
@@ -128,25 +128,25 @@ MISMATCH = (
 
 
 @pytest.mark.parametrize(
-    ("line", "cause", "says"),
+    ("line", "cause", "message"),
     [
         # Schedulers.
         ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
          "host-memory", "Ray"),
         ("The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker "
          "exit detail: Worker unexpectedly exits with a connection error code 2. End of file.",
-         "ray-worker", "of Ray"),
+         "ray-worker", "Ray worker"),
         ("The actor died because its node has died. Node Id: 3f", "node-failed", "Ray"),
         ("srun: error: Unable to create step for job 7: More processors requested than permitted",
          "no-room-in-cluster", "More processors requested"),
         ("srun: error: Task launch for StepId=36.0 failed on node n7: Job credential expired",
          "node-failed", "node n7: Job credential expired"),
         ("ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
-         "ray-worker", "a worker of Ray"),
+         "ray-worker", "a Ray worker"),
         ("srun: error: Unable to create step for job 7: Job/step already completing or completed",
-         "unknown", "does not say"),
+         "unknown", "does not show"),
         ("srun: error: Unable to allocate resources: Socket timed out on send/recv operation",
-         "unknown", "does not say"),
+         "unknown", "does not show"),
         ("sbatch: error: Batch job submission failed: Requested node configuration is not available",
          "no-room-in-cluster", "node configuration"),
         # GPUs.
@@ -178,12 +178,12 @@ MISMATCH = (
          "gpu-broken", "fallen off"),
         ("[1.2] NVRM: Xid (PCI:0000:09:00): 94, Contained: SM (0x1)", "gpu-broken", "94"),
         ("[1.2] NVRM: Xid (PCI:0000:09:00): 31, pid=71, Ch 00000010", "illegal-memory-access", "31"),
-        ("[1.2] NVRM: Xid (PCI:0000:09:00): 63, Row remapping event: pending", "unknown", "does not say"),
+        ("[1.2] NVRM: Xid (PCI:0000:09:00): 63, Row remapping event: pending", "unknown", "does not show"),
         ("torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
          "gpu-unavailable", "compute mode"),
         ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
          "cuda-library", "ALLOC_FAILED"),
-        ("[1.2] NVRM: Xid (PCI:0000:09:00): 45, pid=71, Ch 00000010", "unknown", "does not say"),
+        ("[1.2] NVRM: Xid (PCI:0000:09:00): 45, pid=71, Ch 00000010", "unknown", "does not show"),
         ("../aten/src/ATen/native/cuda/IndexKernel.cu:92: operator(): block: [2,0,0], thread: [5,0,0] "
          'Assertion `index >= -sizes[i] && index < sizes[i] && "index out of bounds"` failed.',
          "index-out-of-range", "token id"),
@@ -219,17 +219,17 @@ MISMATCH = (
          "no-meeting", "only 3 of 4"),
         ("[W socket.cpp:426] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - "
          "Address already in use).",
-         "port-in-use", "ranks meet"),
+         "port-in-use", "rendezvous"),
         ("[W socket.cpp:426] [c10d] The server socket has failed to bind to [::]:29500 (errno: 97 - "
          "Address family not supported by protocol).",
-         "unknown", "does not say"),
+         "unknown", "does not show"),
         ("OSError: [Errno 98] Address already in use", "port-in-use", "another process"),
         ("ValueError: Hostfile contains multiple entries for node-1, unable to proceed with launching",
          "hostfile", "node-1"),
         ("train.py: error: unrecognized arguments: --local_rank=0", "local-rank", "--local_rank"),
         ("ValueError: Default process group has not been initialized, please make sure to call "
          "init_process_group.",
-         "no-process-group", "before a process group was made"),
+         "no-process-group", "before there was a process group"),
         ("node-2: bash: line 1: ninja: command not found", "no-command", "ninja"),
         ("wandb.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])",
          "wandb", "api_key"),
@@ -255,7 +255,7 @@ MISMATCH = (
         ("EOFError: Ran out of input", "exception", "Ran out of input"),
         ("ValueError: loaded state dict contains a parameter group that doesn't match the size of "
          "optimizer's group",
-         "other-optimizer", "other groups"),
+         "other-optimizer", "other parameter groups"),
         ("ValueError: Can't find a valid checkpoint at out/checkpoint-5",
          "no-checkpoint", "out/checkpoint-5"),
         ("OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find "
@@ -273,7 +273,7 @@ MISMATCH = (
         ("      The detected CUDA version (11.8) mismatches the version that was used to compile",
          "extension", "11.8"),
         ("Installed CUDA version 12.2 does not match the version torch was compiled with 12.1 but since the "
-         "APIs are compatible, accepting this combination", "unknown", "does not say"),
+         "APIs are compatible, accepting this combination", "unknown", "does not show"),
         ("CUDAMismatchException: >- DeepSpeed Op Builder: Installed CUDA version 12.2 does not match the "
          "version torch was compiled with 11.7, unable to compile cuda/cpp extensions", "extension", "11.7"),
         ("ERROR: No supported gcc/g++ host compiler found, but clang-14 is available.",
@@ -296,11 +296,11 @@ MISMATCH = (
          "error: the package for FlashAttention2 doesn't seem to be installed.",
          "flash-attention", "seem to be installed"),
         # Training.
-        ("RuntimeError: weight should have at least three dimensions", "partitioned-parameter", "in parts"),
+        ("RuntimeError: weight should have at least three dimensions", "partitioned-parameter", "had part"),
         ("RuntimeError: Expected weight to be of same shape as normalized_shape, but got weight of shape "
          "[0] and",
-         "partitioned-parameter", "in parts"),
-        ("IndexError: index 0 is out of bounds for dimension 0 with size 0", "empty-tensor", "nothing in it"),
+         "partitioned-parameter", "partitioned"),
+        ("IndexError: index 0 is out of bounds for dimension 0 with size 0", "empty-tensor", "empty"),
         ("AssertionError: {'id': 41, 'status': 'INFLIGHT', 'numel': 16, 'ds_numel': 16, 'shape': (4, 4)}",
          "trace-changed", "another order"),
         ("RuntimeError: Expected to mark a variable ready only once. This error is caused by",
@@ -342,12 +342,12 @@ MISMATCH = (
         ("WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 5 closing signal SIGHUP",
          "exit-code", "SIGHUP"),
         ("WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 5 closing signal SIGTERM",
-         "unknown", "does not say"),
+         "unknown", "does not show"),
         ("pdsh@n1: n2: ssh exited with exit code 127", "exit-code", "no such command"),
         ("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
          "exit-code", "SIGKILL"),
         ("run.sh: line 7: 4711 Aborted                 (core dumped) python a.py", "exit-code", "SIGABRT"),
-        ("terminate called without an active exception", "native-code", "as the process ended"),
+        ("terminate called without an active exception", "native-code", "while the process ended"),
         ("thread '<unnamed>' panicked at 'Missing additional token', /t/src/added_vocabulary.rs:293:26",
          "native-code", "Missing additional token"),
         ("PanicException: failed printing to stdout: Broken pipe (os error 32)", "exception", "stdout"),
@@ -358,12 +358,12 @@ MISMATCH = (
         ("n1:7:9 [0] include/alloc.h:112 NCCL WARN Cuda failure 999 'unknown error'", "nccl-cuda", "999"),
         ("[rank0]:[F ProcessGroupNCCL.cpp:1250] [PG 0 Rank 0] ProcessGroupNCCL's watchdog got stuck for "
          "600 seconds without making progress in monitoring enqueued collectives.",
-         "nccl-stuck", "did not come on"),
+         "nccl-stuck", "made no progress"),
         ("n1:7:9 [4] NCCL WARN NET/IB : Got completion from peer 10.0.0.2<548> with status=12 opcode=0 len=0 "
          "vendor err 129 (Recv)", "nccl-link", "10.0.0.2<548> with status=12 opcode=0 len=0 vendor err 129"),
         ("18:19 [rank2]:[F205 ProcessGroupNCCL.cpp:1614] [PG ID 17 Rank 2] Terminating the process after "
          "attempting to dump debug info, due to ProcessGroupNCCL watchdog hang.", "nccl-stuck",
-         "did not come"),
+         "made no progress"),
         ("RuntimeError: NCCL error in: /p/NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8",
          "nccl", "invalid argument"),
         ("torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/ProcessGroupNCCL.cpp:1331, "
@@ -371,7 +371,7 @@ MISMATCH = (
          "nccl", "unhandled system error"),
     ],
 )  # fmt: skip
-def test_a_line_says_its_cause(line: str, cause: str, says: str) -> None:
-    found = told(line)
-    assert (found.cause, says in found.says) == (cause, True), found.says
-    assert "{" not in found.says.replace("{'id'", "") + (found.mend or "").replace("{'': local_rank}", "")
+def test_a_line_says_its_cause(line: str, cause: str, message: str) -> None:
+    found = explain(line)
+    assert (found.cause, message in found.message) == (cause, True), found.message
+    assert "{" not in found.message.replace("{'id'", "") + (found.fix or "").replace("{'': local_rank}", "")

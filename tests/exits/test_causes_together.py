@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.exits.told import told
+from tests.exits.explained import explain
 from zerokit.exits.causes import CAUSES
 
 
@@ -12,19 +12,19 @@ def test_a_cause_of_two_lines_names_what_the_second_says() -> None:
         "TrainingArguments values:",
         "[rank0]: - ds fp16.enabled=True vs hf fp16|fp16_full_eval=False",
     )
-    assert told(*differs).says.endswith("ds fp16.enabled=True vs hf fp16|fp16_full_eval=False")
+    assert explain(*differs).message.endswith("ds fp16.enabled=True vs hf fp16|fp16_full_eval=False")
     refused = (
         "pydantic.ValidationError: 3 validation errors for DeepSpeedZeroConfig",
         "zero_hpz_partition_size",
     )
-    assert told(*refused).says == "DeepSpeed refuses a key of its config: zero_hpz_partition_size"
+    assert explain(*refused).message == "DeepSpeed refuses a key of its config: zero_hpz_partition_size"
     loaded = (
         "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to do so you have",
         "\t(1) In PyTorch 2.6, we changed the default value of the `weights_only` argument",
         "\tWeightsUnpickler error: Unsupported global: GLOBAL deepspeed.runtime.LossScaler was not an "
         "allowed global by default. Please use",
     )
-    assert told(*loaded).says.endswith("deepspeed.runtime.LossScaler")
+    assert explain(*loaded).message.endswith("deepspeed.runtime.LossScaler")
 
 
 def test_what_a_line_of_any_such_failure_says_comes_after_one_that_says_why() -> None:
@@ -32,7 +32,8 @@ def test_what_a_line_of_any_such_failure_says_comes_after_one_that_says_why() ->
         "[rank7]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:275, unhandled cuda error"
     )
     assert (
-        told(error, "[rank7]: Last error:", "[rank7]: Cuda failure 1 'invalid argument'").cause == "nccl-cuda"
+        explain(error, "[rank7]: Last error:", "[rank7]: Cuda failure 1 'invalid argument'").cause
+        == "nccl-cuda"
     )
     met = (
         "RuntimeError: Connection reset by peer",
@@ -41,18 +42,18 @@ def test_what_a_line_of_any_such_failure_says_comes_after_one_that_says_why() ->
         "",
         "torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
     )
-    assert told(*met).cause == "no-meeting"
+    assert explain(*met).cause == "no-meeting"
     lost = "n1:7:9 [0] socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n2<51159>"
-    assert told(lost, "n1:7:9 [3] NCCL WARN Cuda failure 'out of memory'").cause == "nccl-memory"
+    assert explain(lost, "n1:7:9 [3] NCCL WARN Cuda failure 'out of memory'").cause == "nccl-memory"
 
 
 def test_what_a_program_s_line_and_its_exception_say_together_counts() -> None:
     line = "    step_id = self.__step_id_module_fetched_for[sub_module.id].popleft()"
     file = '  File "/v/site-packages/deepspeed/x.py", line 194, in record_parameters'
     raised = "IndexError: pop from an empty deque"
-    assert told(file, line, "              ^^^^^^^^^", raised).cause == "trace-changed"
+    assert explain(file, line, "              ^^^^^^^^^", raised).cause == "trace-changed"
     for own in ("    batch = batches.pop()", "    return self.buffer.popleft()"):
-        assert told('  File "/w/train.py", line 40, in f', own, "           ^^^^^^^", raised).mend == (
+        assert explain('  File "/w/train.py", line 40, in f', own, "           ^^^^^^^", raised).fix == (
             "Look at /w/train.py:40"
         )
 
@@ -61,17 +62,19 @@ def test_an_assertion_of_a_kernel_is_no_index_though_torch_says_it_of_both() -> 
     refused = (
         "/a/Loss.cu:94: operator(): block: [7,0,0] Assertion `input_val >= zero && input_val <= one` failed."
     )
-    assert told(refused, "RuntimeError: CUDA error: device-side assert triggered").cause == "kernel-assertion"
+    assert (
+        explain(refused, "RuntimeError: CUDA error: device-side assert triggered").cause == "kernel-assertion"
+    )
 
 
 def test_what_c_plus_plus_raised_is_told_unless_it_is_a_rank_that_waited() -> None:
     ended = "E1019 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: -6) local_rank: 0"
     raised = "terminate called after throwing an instance of 'std::runtime_error'"
-    assert told(raised, "  what():  no such device", ended).says == "C++ code gave up: no such device"
+    assert explain(raised, "  what():  no such device", ended).message == "C++ code failed: no such device"
     waited = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE)"
-    assert told(raised.replace("std::runtime_error", "c10::Error"), f"  what():  {waited}", ended).cause == (
-        "nccl-timeout"
-    )
+    assert explain(
+        raised.replace("std::runtime_error", "c10::Error"), f"  what():  {waited}", ended
+    ).cause == ("nccl-timeout")
 
 
 def test_memory_that_cannot_be_pinned_is_none_of_the_gpu() -> None:
@@ -80,12 +83,12 @@ def test_memory_that_cannot_be_pinned_is_none_of_the_gpu() -> None:
         "    p = p.pin_memory()",
     )
     raised = "RuntimeError: CUDA error: out of memory"
-    assert told(raised).cause == "gpu-taken"
-    assert told(*above, raised).cause == "pinned-memory"
+    assert explain(raised).cause == "gpu-taken"
+    assert explain(*above, raised).cause == "pinned-memory"
     # Not that of a data loader, which takes memory of the GPU, nor another rank's.
     loader = '  File "/v/site-packages/torch/utils/data/_utils/pin_memory.py", line 63, in pin_memory'
-    assert told(loader, "    return data.pin_memory(device)", raised).cause == "gpu-taken"
-    assert told(*(f"[rank1]: {line}" for line in above), f"[rank0]: {raised}").cause == "gpu-taken"
+    assert explain(loader, "    return data.pin_memory(device)", raised).cause == "gpu-taken"
+    assert explain(*(f"[rank1]: {line}" for line in above), f"[rank0]: {raised}").cause == "gpu-taken"
 
 
 def test_a_file_that_is_no_pickle_has_not_more_than_tensors() -> None:
@@ -95,18 +98,18 @@ def test_a_file_that_is_no_pickle_has_not_more_than_tensors() -> None:
     why = "compatible with your use case: WeightsUnpickler error: "
     for first in (118, 60):  # of a pointer of Git LFS, and of a page
         for below in ((f"{why}Unsupported operand {first}",), (why, "", f"Unsupported operand {first}")):
-            found = told(refused, *below)
+            found = explain(refused, *below)
             assert found.cause == "damaged-file"
-            assert "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" not in str(found.mend)
+            assert "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" not in str(found.fix)
     # A pickle may be of another protocol.
-    assert told(refused, f"{why}Unsupported operand 149").cause == "exception"
+    assert explain(refused, f"{why}Unsupported operand 149").cause == "exception"
 
 
 def test_input_that_ends_is_a_damaged_file_s_where_torch_read_one() -> None:
     raised = "EOFError: Ran out of input"
     torch_file = '  File "/v/site-packages/torch/serialization.py", line 1251, in _legacy_load'
     read = "    magic_number = pickle_module.load(f, **pickle_load_args)"
-    assert told(torch_file, read, "                   ^^^^^^^^", raised).cause == "damaged-file"
+    assert explain(torch_file, read, "                   ^^^^^^^^", raised).cause == "damaged-file"
     spawned = (
         "Traceback (most recent call last):",
         '  File "/w/train.py", line 3, in f',
@@ -116,13 +119,13 @@ def test_input_that_ends_is_a_damaged_file_s_where_torch_read_one() -> None:
         "    self = reduction.pickle.load(from_parent)",
         raised,
     )
-    assert told(*spawned).says == "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'"
+    assert explain(*spawned).message == "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'"
 
 
 def test_an_import_is_of_other_versions_where_it_is_of_a_library() -> None:
     def imported(path: str) -> str:
         at = ("Traceback (most recent call last):", '  File "/w/train.py", line 3, in <module>')
-        return str(told(*at, f"ImportError: cannot import name 'x' from 'models' ({path})").mend)
+        return str(explain(*at, f"ImportError: cannot import name 'x' from 'models' ({path})").fix)
 
     assert imported("/w/models/__init__.py") == "Look at /w/train.py:3"
     assert "'pip check'" in imported("/v/lib/python3.12/site-packages/models/__init__.py")
@@ -131,10 +134,12 @@ def test_an_import_is_of_other_versions_where_it_is_of_a_library() -> None:
 def test_a_process_that_cannot_be_forked_is_no_lock_that_another_has() -> None:
     raised = "BlockingIOError: [Errno 11] Resource temporarily unavailable"
     file = '  File "/usr/lib/python3.11/multiprocessing/popen_fork.py", line 66, in _launch'
-    assert told(file, "    self.pid = os.fork()", "               ^^^^^^^^^", raised).cause == "processes"
+    assert explain(file, "    self.pid = os.fork()", "               ^^^^^^^^^", raised).cause == "processes"
     command = ("    self.pid = _fork_exec(", "               ^^^^^^^^^^^")
-    assert told(file, *command, raised).cause == "processes"
-    assert told('  File "/w/a.py", line 6, in f', "    fcntl.flock(file, how)", raised).cause == "exception"
+    assert explain(file, *command, raised).cause == "processes"
+    assert (
+        explain('  File "/w/a.py", line 6, in f', "    fcntl.flock(file, how)", raised).cause == "exception"
+    )
 
 
 def test_what_was_raised_before_a_missing_process_group_is_told_beside_it() -> None:
@@ -149,21 +154,21 @@ def test_what_was_raised_before_a_missing_process_group_is_told_beside_it() -> N
         '  File "/w/train.py", line 9, in <module>',
         "ValueError: Default process group has not been initialized, please make sure to call it.",
     )
-    found = told(*lines)
+    found = explain(*lines)
     assert (found.cause, found.also) == ("no-process-group", ("line 4: KeyError: 'a'",))
-    assert told(lines[-1], "OSError: [Errno 28] No space left on device").cause == "no-space"
+    assert explain(lines[-1], "OSError: [Errno 28] No space left on device").cause == "no-space"
 
 
 def test_a_folder_that_is_not_there_is_named_before_the_hub() -> None:
-    found = told(
+    found = explain(
         "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: https://huggingface.co/output",
         "",
         "The above exception was the direct cause of the following exception:",
         "",
         "OSError: output/model is not a local folder and is not a valid model identifier listed on",
     )
-    assert (found.cause, "'output/model'" in found.says) == ("no-model", True)
-    assert str(found.mend).startswith("A folder: it must be on every machine")
+    assert (found.cause, "'output/model'" in found.message) == ("no-model", True)
+    assert str(found.fix).startswith("A folder: it must be on every machine")
 
 
 def test_a_time_limit_that_ended_ranks_that_waited_is_not_the_cause() -> None:
@@ -174,11 +179,11 @@ def test_a_time_limit_that_ended_ranks_that_waited_is_not_the_cause() -> None:
         "5:     model.load_state_dict(state)",
         "5: RuntimeError: Error(s) in loading state_dict for Net: size mismatch for head.weight",
     )
-    found = told(*raised, limit)
+    found = explain(*raised, limit)
     assert found.cause != "time-limit"
     assert any("time limit" in other for other in found.also)
     went_on = tuple(f"{{'loss': 2.{step}, 'epoch': 0.{step}}}" for step in range(40))
-    assert told(*raised, *went_on, limit).cause == "time-limit"
+    assert explain(*raised, *went_on, limit).cause == "time-limit"
 
 
 def test_what_is_raised_is_told_though_a_program_logs_it_as_information() -> None:
@@ -188,14 +193,14 @@ def test_what_is_raised_is_told_though_a_program_logs_it_as_information() -> Non
         "engine.step()",
         "OSError: [Errno 28] No space left on device",
     )
-    assert told(*(level + line for line in lines)).cause == "no-space"
+    assert explain(*(level + line for line in lines)).cause == "no-space"
     survived = level + "saving again after OSError: [Errno 28] No space left on device"
-    assert told(survived, "my.BatchError: two").cause == "exception"
+    assert explain(survived, "my.BatchError: two").cause == "exception"
 
 
 def test_each_cause_has_words_and_patterns_that_begin_with_plain_text() -> None:
     for cause in CAUSES:
         assert cause.patterns
-        assert not cause.mend.endswith(".")
+        assert not cause.fix.endswith(".")
         for pattern in cause.patterns:
             assert not pattern.pattern.startswith(("^", r"\s", r"\S", r"\w", r"\d", "["))

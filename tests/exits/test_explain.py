@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.exits.told import told
+from tests.exits.explained import explain
 from zerokit.errors import DocumentError
 from zerokit.exits.explain import explain_log
 from zerokit.exits.gpu_memory import Settings
@@ -45,7 +45,7 @@ def timeout(rank: int, number: int = 41, call: str = "ALLREDUCE", size: int = 1)
 
 
 def test_the_cause_comes_before_what_follows_from_it() -> None:
-    found = told(
+    found = explain(
         "[rank0]: RuntimeError: [gloo] Connection closed by peer",
         timeout(0),
         "[rank3]: Traceback (most recent call last):",
@@ -55,32 +55,32 @@ def test_the_cause_comes_before_what_follows_from_it() -> None:
         ENDED.format(-6),
     )
     assert (found.cause, found.line) == ("cuda-out-of-memory", 7)
-    assert found.says == (
-        "rank 3: a GPU ran out of memory in backward: 2.00 GiB more were asked for, 79.15 GiB total, 1.44 "
+    assert found.message == (
+        "rank 3: a GPU ran out of memory in backward: 2.00 GiB more were requested, 79.15 GiB total, 1.44 "
         "GiB free, 77.70 GiB in use, 70.20 GiB allocated, 1.00 GiB reserved but not allocated"
     )
     assert found.also == (
         "line 3: ranks waited 10 min 00 s in vain: rank 0 in collective 41 (ALLREDUCE of 1 elements); the "
-        "log does not say whether others did not come",
+        "log does not say whether other ranks are missing",
     )
 
 
 def test_out_of_memory_is_mended_by_what_its_figures_say() -> None:
-    assert "expandable_segments" in str(told(out_of_memory(idle=6.1)).mend)
-    assert "Another process holds about 40.00 GiB" in str(told(out_of_memory(own=37.71)).mend)
+    assert "expandable_segments" in str(explain(out_of_memory(idle=6.1)).fix)
+    assert "Another process holds about 40.00 GiB" in str(explain(out_of_memory(own=37.71)).fix)
     own = Settings(4, 2, checkpoints_activations=True, zero_stage=2, offloads_optimizer=True)
-    mend = str(told(out_of_memory(), settings=own).mend)
-    assert "per_device_train_batch_size 2 and gradient_accumulation_steps 4; ZeRO stage 3; shorter" in mend
+    fix = str(explain(out_of_memory(), settings=own).fix)
+    assert "per_device_train_batch_size 2 and gradient_accumulation_steps 4; ZeRO stage 3; shorter" in fix
     old = (
         "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 39.59 GiB total capacity; 30.00"
     )
     old += " GiB already allocated; 1.00 GiB free; 38.00 GiB reserved in total by PyTorch)"
-    assert "expandable_segments" in str(told(old).mend)
+    assert "expandable_segments" in str(explain(old).fix)
     # What is allocated when the engine starts depends on no batch.
     own = ('[rank3]:   File "a.py", line 3, in main', "[rank3]:     engine = deepspeed.initialize(model)")
-    start = told(*own, "[rank2]:     loss.backward()", out_of_memory())
-    assert "the engine's start" in start.says
-    assert "accumulation" not in str(start.mend)
+    start = explain(*own, "[rank2]:     loss.backward()", out_of_memory())
+    assert "the engine's start" in start.message
+    assert "accumulation" not in str(start.fix)
 
 
 SITE = "/v/lib/python3.12/site-packages"
@@ -118,21 +118,21 @@ def gloo_timeout(
 
 
 def test_ranks_that_all_waited_are_told_by_the_lines_at_which_they_did() -> None:
-    apart = told(gloo_timeout(0), gloo_timeout(1, 60, "all_gather", "send"))
+    apart = explain(gloo_timeout(0), gloo_timeout(1, 60, "all_gather", "send"))
     assert apart.cause == "collective-timeout"
-    assert apart.says == (
+    assert apart.message == (
         "ranks waited 1 min 30 s in vain: rank 0 at train.py:40 (all_reduce), rank 1 at train.py:60 "
-        "(all_gather): they came to different collectives"
+        "(all_gather): they called different collectives"
     )
-    assert "rehearse" in str(apart.mend)
+    assert "rehearse" in str(apart.fix)
     mixed = "\n".join(
         line
         for pair in zip(gloo_timeout(0).split("\n"), gloo_timeout(1, 60).split("\n"), strict=True)
         for line in pair
     )
-    assert "rank 0 at train.py:40 (all_reduce), rank 1 at train.py:60" in told(mixed).says
-    sized = told("dist_world_size=2", gloo_timeout(0), gloo_timeout(1, 60))
-    assert sized.says.endswith("different collectives; no rank is missing")
+    assert "rank 0 at train.py:40 (all_reduce), rank 1 at train.py:60" in explain(mixed).message
+    sized = explain("dist_world_size=2", gloo_timeout(0), gloo_timeout(1, 60))
+    assert sized.message.endswith("different collectives; no rank is missing")
 
 
 @pytest.mark.parametrize(
@@ -149,12 +149,12 @@ def test_a_line_of_python_or_of_a_library_is_none_of_the_script(
     packages: str, between: tuple[str, ...]
 ) -> None:
     waited = [gloo_timeout(rank, between=between, packages=packages) for rank in (0, 1)]
-    assert "vain: ranks 0-1 at train.py:40 (all_reduce); " in told(*waited).says
+    assert "vain: ranks 0-1 at train.py:40 (all_reduce); " in explain(*waited).message
     frames = "\n".join(
         f'  File "{file}", line 7, in f' for file in ("/w/train.py", *between, f"{packages}/torch/nn.py")
     )
-    raised = told("Traceback (most recent call last):", frames, "ValueError: bad")
-    assert (raised.cause, raised.mend) == (
+    raised = explain("Traceback (most recent call last):", frames, "ValueError: bad")
+    assert (raised.cause, raised.fix) == (
         "exception",
         "Look at /w/train.py:7; it was raised in torch/nn.py:7",
     )
@@ -164,23 +164,23 @@ def test_a_script_that_came_by_stdin_has_lines_and_what_a_dataclass_has_made_non
     for script in ("<stdin>", "/w/train.py"):
         files = ("<frozen runpy>", script, "<string>", f"{SITE}/transformers/training_args.py")
         frames = "\n".join(f'  File "{file}", line 7, in f' for file in files)
-        raised = told("Traceback (most recent call last):", frames, "ValueError: bad")
-        assert str(raised.mend).startswith(f"Look at {script}:7; it was raised in transformers/training_args")
+        raised = explain("Traceback (most recent call last):", frames, "ValueError: bad")
+        assert str(raised.fix).startswith(f"Look at {script}:7; it was raised in transformers/training_args")
 
 
 def test_ranks_came_to_different_collectives_by_line_or_by_call() -> None:
-    same_line = told(gloo_timeout(0), gloo_timeout(1, call="broadcast"))
-    assert same_line.says.endswith("(broadcast): they came to different collectives")
+    same_line = explain(gloo_timeout(0), gloo_timeout(1, call="broadcast"))
+    assert same_line.message.endswith("(broadcast): they called different collectives")
     # One call may be several collectives: the rank that is gone is the cause, unless lines differ, too.
     gone = ("dist_world_size=3", gloo_timeout(0), gloo_timeout(1, call="broadcast"))
-    assert told(*gone).says.endswith("(broadcast); rank 2 did not come")
+    assert explain(*gone).message.endswith("(broadcast); rank 2 did not reach it")
     lines = ("dist_world_size=3", gloo_timeout(0), gloo_timeout(1, 60, call="broadcast"))
-    assert told(*lines).says.endswith("(broadcast): they came to different collectives")
+    assert explain(*lines).message.endswith("(broadcast): they called different collectives")
     # Of a rank whose traceback is cut off nothing is known.
     cut = "\n".join(gloo_timeout(1).split("\n")[-1:])
-    unknown = told("dist_world_size=2", gloo_timeout(0), cut)
-    assert "different collectives" not in unknown.says
-    assert unknown.says.endswith("rank 0 at train.py:40 (all_reduce), rank 1; none is missing")
+    unknown = explain("dist_world_size=2", gloo_timeout(0), cut)
+    assert "different collectives" not in unknown.message
+    assert unknown.message.endswith("rank 0 at train.py:40 (all_reduce), rank 1; none is missing")
 
 
 @pytest.mark.parametrize("prefix", ["beta: ", "1: ", "[default1]:", "2026-11-23T11:14:0{rank}.1Z beta: "])
@@ -189,55 +189,55 @@ def test_ranks_are_told_apart_below_what_launchers_write_before_their_lines(pref
         gloo_timeout(rank, line, prefix=prefix.format(rank=rank)).split("\n")
         for rank, line in ((0, 40), (1, 60))
     ]
-    found = told(*("\n".join(pair) for pair in zip(*ranks, strict=True)))
-    assert "rank 0 at train.py:40 (all_reduce), rank 1 at train.py:60 (all_reduce): they" in found.says
+    found = explain(*("\n".join(pair) for pair in zip(*ranks, strict=True)))
+    assert "rank 0 at train.py:40 (all_reduce), rank 1 at train.py:60 (all_reduce): they" in found.message
 
 
 def test_ranks_that_waited_at_one_line_name_those_that_did_not_come_if_the_log_says_how_many_there_are() -> (
     None
 ):
     waited = [gloo_timeout(0), gloo_timeout(1)]
-    assert told(*waited).says == (
+    assert explain(*waited).message == (
         "ranks waited 1 min 30 s in vain: ranks 0-1 at train.py:40 (all_reduce); the log does not say "
-        "whether others did not come"
+        "whether other ranks are missing"
     )
-    assert told("dist_world_size=3", *waited).says.endswith("(all_reduce); rank 2 did not come")
-    whole = told("dist_world_size=2", *waited)
-    assert whole.says.endswith("(all_reduce); none is missing")
-    assert "a step later" in str(whole.mend)
-    lost = told(gloo_timeout(0), "[rank1]: RuntimeError: Connection closed by peer")
-    assert lost.says.startswith("ranks waited 1 min 30 s in vain: rank 0 at train.py:40")
+    assert explain("dist_world_size=3", *waited).message.endswith("(all_reduce); rank 2 did not reach it")
+    whole = explain("dist_world_size=2", *waited)
+    assert whole.message.endswith("(all_reduce); none is missing")
+    assert "a step later" in str(whole.fix)
+    lost = explain(gloo_timeout(0), "[rank1]: RuntimeError: Connection closed by peer")
+    assert lost.message.startswith("ranks waited 1 min 30 s in vain: rank 0 at train.py:40")
 
 
 @pytest.mark.parametrize(
-    ("line", "cause", "says"),
+    ("line", "cause", "message"),
     [
         (
             "[rank0]: RuntimeError: Ranks 1, 3 failed to pass monitoredBarrier in 5000 ms",
             "collective-timeout",
-            "ranks that did not come to a barrier: 1, 3",
+            "ranks that did not reach a barrier: 1, 3",
         ),
         (
             "[rank0]: torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 "
             "clients joined.",
             "no-meeting",
-            "rank 0: only 1 of 2 processes came to where they were to meet",
+            "rank 0: only 1 of 2 processes reached the rendezvous",
         ),
     ],
 )
-def test_torch_itself_names_who_did_not_come(line: str, cause: str, says: str) -> None:
-    found = told(line)
-    assert (found.cause, found.says) == (cause, says)
+def test_torch_itself_names_who_did_not_come(line: str, cause: str, message: str) -> None:
+    found = explain(line)
+    assert (found.cause, found.message) == (cause, message)
 
 
 def test_a_lock_for_which_a_run_said_that_it_waits_is_named() -> None:
     started = "[2026-11-23 09:00:00,1] [INFO] [launch.py:245:main] process 4711 spawned with command: ['a']"
     waits = "waiting for /c/ext/deepspeed_shm_comm/lock to go: remove it if no program compiles there"
     ended = "run.sh: line 3:  4700 Terminated              deepspeed train.py"
-    found = told(started, waits, ended)
-    assert "(SIGTERM)" in found.says
-    assert str(found.mend).endswith(
-        "It waited for /c/ext/deepspeed_shm_comm/lock: remove that if no program compiles there"
+    found = explain(started, waits, ended)
+    assert "(SIGTERM)" in found.message
+    assert str(found.fix).endswith(
+        "It waited for /c/ext/deepspeed_shm_comm/lock: remove it if no program compiles there"
     )
 
 
@@ -249,17 +249,17 @@ def test_a_flight_recorder_is_read_where_it_is_plain_data_and_named_where_not(tm
     ]
     dump.write_text(json.dumps({"entries": entries}))
     said = f"Finished writing Flight Recorder debug info to {dump}"
-    assert told(timeout(0), said).also == (f"{dump}: collective 5 (nccl:x) was started",)
+    assert explain(timeout(0), said).also == (f"{dump}: collective 5 (nccl:x) was started",)
     dump.write_bytes(pickle.dumps({"entries": entries}, protocol=2))
-    assert told(timeout(0), said).also == (f"{dump}: collective 5 (nccl:x) was started",)
+    assert explain(timeout(0), said).also == (f"{dump}: collective 5 (nccl:x) was started",)
     dump.write_text(json.dumps({"entries": [{"state": {}, "profiling_name": [1], "input_sizes": [[[1]]]}]}))
-    assert told(timeout(0), said).also == (f"{dump}: collective ? (?) was ?",)
+    assert explain(timeout(0), said).also == (f"{dump}: collective ? (?) was ?",)
     lists: object = [1]
     tuples: object = (1,)
     for _ in range(60):
         lists, tuples = [lists, lists], (tuples, tuples)
     dump.write_bytes(pickle.dumps({"entries": [{"state": lists, "input_sizes": lists}]}))
-    assert told(timeout(0), said).also == (f"{dump}: collective ? (?) was ?",)
+    assert explain(timeout(0), said).also == (f"{dump}: collective ? (?) was ?",)
     of_one_hash = [pickle.dumps(number * (2**61 - 1), 2)[2:-1] for number in range(1, 20_000)]
     mark = tmp_path / "mark"
     refused = "are pickles of more than plain data, or damaged"
@@ -279,7 +279,7 @@ def test_a_flight_recorder_is_read_where_it_is_plain_data_and_named_where_not(tm
         dump.unlink()
         if content is not None:
             dump.write_bytes(content)
-        (line,) = told(timeout(0), said).also
+        (line,) = explain(timeout(0), said).also
         assert line == f"the flight recorder's dumps, such as {dump}, {why}: torchfrtrace reads them"
     assert not mark.exists()
 
@@ -292,7 +292,7 @@ def test_what_torch_records_is_read(tmp_path: Path) -> None:
     subprocess.run([sys.executable, script, tmp_path], env=variables, check=True, capture_output=True)
     for kind, at in (("pickle", f" at {script}:7"), ("json", "")):  # which has no lines
         said = f"Finished writing Flight Recorder debug info to {tmp_path / kind}"
-        (line,) = told(timeout(0), said).also
+        (line,) = explain(timeout(0), said).also
         last = f"the last of them collective 2 (gloo:all_reduce of [[9]]){at}"
         assert line == f"{tmp_path / kind}: all 2 collectives were done, {last}"
 
@@ -314,11 +314,11 @@ Path(sys.argv[1], "json").write_bytes(recorder._dump_fr_trace_json())
 
 
 @pytest.mark.parametrize(
-    ("ended", "says"),
+    ("ended", "message"),
     [
         (ENDED.format(-6), "exit code -6 (SIGABRT)"),
         ("  exitcode  : 3 (pid: 9)", "exit code 3: the program's own code"),
-        ("x.SignalException: Process 2 got signal: 2", "exit code -2 (SIGINT): somebody pressed Ctrl-C"),
+        ("x.SignalException: Process 2 got signal: 2", "exit code -2 (SIGINT): Ctrl-C was pressed"),
         ("Terminated", "exit code -15 (SIGTERM)"),
         ("run.sh: line 3: 4711 Terminated              torchrun a.py", "exit code -15 (SIGTERM)"),
         ("Killed", "exit code -9 (SIGKILL)"),
@@ -326,32 +326,32 @@ Path(sys.argv[1], "json").write_bytes(recorder._dump_fr_trace_json())
         (ENDED.format(1), "rank 0: a rank lost the connection"),
     ],
 )
-def test_how_a_rank_ended_tells_more_than_that_another_one_lost_it(ended: str, says: str) -> None:
+def test_how_a_rank_ended_tells_more_than_that_another_one_lost_it(ended: str, message: str) -> None:
     lost = "[rank0]: RuntimeError: [pair.cc:537] Read error: Connection reset by peer"
-    assert told(lost, ended).says.startswith(says)
+    assert explain(lost, ended).message.startswith(message)
     # With which NCCL ends a rank that has waited in vain.
-    assert told(timeout(0), ENDED.format(-6)).cause == "nccl-timeout"
+    assert explain(timeout(0), ENDED.format(-6)).cause == "nccl-timeout"
 
 
 def test_a_rank_that_aborts_as_another_one_has_left_it_is_a_consequence() -> None:
     lost = "[gloo/pair.cc:547] Connection closed by peer [10.0.0.2]:9"
     raised = ("terminate called after throwing an instance of 'gloo::EnforceNotMet'", f"  what():  {lost}")
     code = "  exitcode  : -6 (pid: 4711)"
-    assert told(f"[rank1]: RuntimeError: {lost}", *raised, code).cause == "lost-rank"
+    assert explain(f"[rank1]: RuntimeError: {lost}", *raised, code).cause == "lost-rank"
     waited = "[gloo/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete"
-    assert told(f"[rank1]: RuntimeError: {waited}", raised[0], f"  what():  {waited}", code).cause == (
+    assert explain(f"[rank1]: RuntimeError: {waited}", raised[0], f"  what():  {waited}", code).cause == (
         "collective-timeout"
     )
     # A log in which ranks speak is not only a launcher's.
-    aborted = told(f"[rank1]: RuntimeError: {lost}", code)
-    assert "SIGABRT" in aborted.says
-    assert "no more than a launcher saw" not in str(aborted.mend)
-    assert "no more than a launcher saw" in str(told(code).mend)
-    assert "see who asked" in str(told("Terminated").mend)
+    aborted = explain(f"[rank1]: RuntimeError: {lost}", code)
+    assert "SIGABRT" in aborted.message
+    assert "The log has only the launcher" not in str(aborted.fix)
+    assert "The log has only the launcher" in str(explain(code).fix)
+    assert "find what ended it" in str(explain("Terminated").fix)
 
 
 def test_an_exception_is_told_with_its_line_though_ranks_speak_at_once() -> None:
-    found = told(
+    found = explain(
         "[rank0]: Traceback (most recent call last):",
         "[rank1]: Traceback (most recent call last):",
         '[rank0]:   File "/w/train.py", line 12, in <module>',
@@ -364,7 +364,7 @@ def test_an_exception_is_told_with_its_line_though_ranks_speak_at_once() -> None
         "[rank0]: ValueError: no labels",
         ENDED.format(1),
     )
-    assert (found.cause, found.says, found.mend, found.line) == (
+    assert (found.cause, found.message, found.fix, found.line) == (
         "exception",
         "rank 0: ValueError: no labels",
         "Look at /w/train.py:14",
@@ -374,16 +374,16 @@ def test_an_exception_is_told_with_its_line_though_ranks_speak_at_once() -> None
 
 def test_what_a_run_has_survived_did_not_end_it() -> None:
     steps = [f"{{'loss': 2.{step}}}" for step in range(13)]
-    killed = told(out_of_memory(), *steps, ENDED.format(-9))
+    killed = explain(out_of_memory(), *steps, ENDED.format(-9))
     assert killed.cause == "exit-code"
     assert killed.also[0].startswith("line 2: a GPU ran out of memory")
-    assert told(*steps).says == "the log does not say why the run ended, nor that it failed"
-    silent = told(out_of_memory(), *steps)
-    assert not silent.says.endswith("failed")
+    assert explain(*steps).message == "the log does not show why the run ended, nor that it failed"
+    silent = explain(out_of_memory(), *steps)
+    assert not silent.message.endswith("failed")
     assert (silent.cause, silent.also[0][:25]) == ("unknown", "line 2: a GPU ran out of ")
-    assert told(*steps, out_of_memory(), *steps[:2], ENDED.format(1)).cause == "cuda-out-of-memory"
+    assert explain(*steps, out_of_memory(), *steps[:2], ENDED.format(1)).cause == "cuda-out-of-memory"
     # A later one, after which only other ranks have gone on, is the one that ended it.
-    assert told(out_of_memory(), *steps, "KeyError: 3", "Disk quota exceeded", ENDED.format(1)).cause == (
+    assert explain(out_of_memory(), *steps, "KeyError: 3", "Disk quota exceeded", ENDED.format(1)).cause == (
         "no-space"
     )
 
@@ -391,10 +391,10 @@ def test_what_a_run_has_survived_did_not_end_it() -> None:
 def test_other_ranks_go_on_for_a_moment() -> None:
     bars = [f" {step}%|#| {step}/100 [00:09, 1.2s/it, loss=2.3]" for step in range(7)]
     for after in (bars, [f"{{'loss': 2.{step}}}" for step in range(7)], [" \r".join(bars)]):
-        assert told(out_of_memory(), *after, "  exitcode  : 1 (pid: 9)").cause == "cuda-out-of-memory"
+        assert explain(out_of_memory(), *after, "  exitcode  : 1 (pid: 9)").cause == "cuda-out-of-memory"
     # Lines of all kinds of programs look like steps; but an exception has ended it.
     shards = [f"Loading shards: {step}/99 [1.0it/s]" for step in range(99)]
-    assert told(out_of_memory(), *shards, ENDED.format(1)).cause == "cuda-out-of-memory"
+    assert explain(out_of_memory(), *shards, ENDED.format(1)).cause == "cuda-out-of-memory"
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def test_other_ranks_go_on_for_a_moment() -> None:
 )
 def test_words_of_another_program_are_not_the_cause(line: str) -> None:
     traceback = ["Traceback (most recent call last):", '  File "train.py", line 7, in f', "KeyError: 3"]
-    assert told(line, *traceback, ENDED.format(1)).says == "KeyError: 3"
+    assert explain(line, *traceback, ENDED.format(1)).message == "KeyError: 3"
 
 
 def test_a_program_that_a_traceback_quotes_says_nothing() -> None:
@@ -421,24 +421,26 @@ def test_a_program_that_a_traceback_quotes_says_nothing() -> None:
         lines = ["Traceback (most recent call last):", '  File "train.py", line 7, in f']
         lines += [f"    {quoted}", "    .g('No space left on device')", "       ^^^^", "KeyError: 3"]
         both = [f"{one}{line}" for line in lines for one in {rank, other}]
-        assert told(*both).cause == "exception"
-    warned = told("/x/a.py:3: UserWarning: slow", '  warnings.warn("Too many open files")')
+        assert explain(*both).cause == "exception"
+    warned = explain("/x/a.py:3: UserWarning: slow", '  warnings.warn("Too many open files")')
     assert warned.cause == "unknown"
     # What is raised stands less deep.
-    assert told(*lines[:3], "OSError: [Errno 28] No space left on device").cause == "no-space"
+    assert explain(*lines[:3], "OSError: [Errno 28] No space left on device").cause == "no-space"
     grouped = ["  + Exception Group Traceback (most recent call last):", '  |   File "a.py", line 7, in f']
-    assert told(*grouped, f"  |     {quoted}", "  | MemoryError: No space left on device").cause != "unknown"
+    assert (
+        explain(*grouped, f"  |     {quoted}", "  | MemoryError: No space left on device").cause != "unknown"
+    )
 
 
 def test_of_many_lines_alike_few_are_read_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
-    def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tuple[str, str]:
+    def explain_memory(line: str, frames: Sequence[str], settings: Settings | None) -> tuple[str, str]:
         read.append(line)
-        return "ran out", "mend"
+        return "ran out", "fix"
 
-    monkeypatch.setattr("zerokit.exits.gpu_memory.explain", explain)
-    assert told(*[out_of_memory() + "x" * 99_999] * 9).says == "rank 3: ran out"
+    monkeypatch.setattr("zerokit.exits.gpu_memory.explain", explain_memory)
+    assert explain(*[out_of_memory() + "x" * 99_999] * 9).message == "rank 3: ran out"
     assert len(read) == 1
     assert len(read[0]) < 5000
 
@@ -505,33 +507,33 @@ def test_a_log_that_does_not_say_it_gives_1(tmp_path: Path, zerokit: Run) -> Non
 def test_a_run_that_stood_still_from_its_start_may_wait_for_a_compiler() -> None:
     start = "[2026-11-22 09:00:00,1] [INFO] [launch.py:245:main] process 7 spawned with command: ['python']"
     for end in ("Setting accelerator to CPU", "Terminated"):
-        assert "'zerokit doctor' finds the lock" in str(told(start, end).mend)
+        assert "'zerokit doctor' finds the lock" in str(explain(start, end).fix)
         for steps in (
             ["{'loss': 2.0}"],
             ["[Rank 0] step=1000, skipped=0, lr=[1e-05], mom=[(0.9, 0.999)]"],
             ["Epoch [1/10]"],
             ["words of a script's own"] * 1000,
         ):
-            assert "doctor" not in str(told(start, *steps, end).mend)
+            assert "doctor" not in str(explain(start, *steps, end).fix)
 
 
 def test_only_a_watchdog_that_ends_a_rank_explains_its_abort() -> None:
     code = "[ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = -6"
     lost = "[rank1]: RuntimeError: [pair.cc:537] Read error: Connection reset by peer"
     starts = "n1:7:9 [0] NCCL INFO ProcessGroupNCCL watchdog thread started!"
-    assert "SIGABRT" in told(starts, code, lost).says
+    assert "SIGABRT" in explain(starts, code, lost).message
     ends = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE)"
-    assert "SIGABRT" not in told(ends, code, lost).says
+    assert "SIGABRT" not in explain(ends, code, lost).message
 
 
 def test_all_mistakes_that_zerokit_told_at_once_are_named() -> None:
     mistakes = [f"a.yaml:{line}: no such key '{line}'" for line in (3, 4, 3, 5, 6, 7)]
-    found = told(*(f"zerokit: error: {mistake}" for mistake in mistakes), ENDED.format(2))
-    assert (found.cause, found.says, found.line) == ("zerokit", mistakes[0], 2)
+    found = explain(*(f"zerokit: error: {mistake}" for mistake in mistakes), ENDED.format(2))
+    assert (found.cause, found.message, found.line) == ("zerokit", mistakes[0], 2)
     told_lines = ((3, mistakes[1]), (5, mistakes[3]), (6, mistakes[4]), (7, mistakes[5]))
     assert found.also == tuple(f"line {line}: {mistake}" for line, mistake in told_lines)
-    found = told(*(f"zerokit: error: {number}" for number in range(1000)))
-    assert found.also[49:] == ("line 52: 50", "949 more lines of zerokit's own")
+    found = explain(*(f"zerokit: error: {number}" for number in range(1000)))
+    assert found.also[49:] == ("line 52: 50", "949 more errors of zerokit")
 
 
 def test_a_run_that_ended_well_is_no_riddle() -> None:
@@ -540,20 +542,23 @@ def test_a_run_that_ended_well_is_no_riddle() -> None:
     start = (
         "[2026-11-22 09:00:00,1] [INFO] [launch.py:245:main] process 4711 spawned with command: ['python']"
     )
-    assert told(start, trained, left).cause == "ended-well"
+    assert explain(start, trained, left).cause == "ended-well"
     ignored = (
         "Exception ignored in: <function A.__del__>",
         "Traceback (most recent call last):",
         "KeyError: 3",
     )
-    assert told(start, trained, *ignored, left).cause == "ended-well"
-    assert told(start, "OSError: [Errno 28] No space left on device", left).cause == "no-space"
-    killed = told(start, trained, "Writing model shards:  30%|###       | 3/10")
-    assert (killed.cause, "what was to be saved after it may be missing" in killed.says) == ("unknown", True)
-    stuck = told(start, start.replace("4711", "4712"), trained, left)
-    assert (stuck.cause, "of 1 rank it does not say that" in stuck.says) == ("unknown", True)
-    assert told(left, *["another run"] * 1000).cause == "unknown"
-    assert told(left, "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026 ***").cause == "cancelled"
+    assert explain(start, trained, *ignored, left).cause == "ended-well"
+    assert explain(start, "OSError: [Errno 28] No space left on device", left).cause == "no-space"
+    killed = explain(start, trained, "Writing model shards:  30%|###       | 3/10")
+    assert (killed.cause, "what is saved after it may be missing" in killed.message) == (
+        "unknown",
+        True,
+    )
+    stuck = explain(start, start.replace("4711", "4712"), trained, left)
+    assert (stuck.cause, "it does not show that 1 rank reached" in stuck.message) == ("unknown", True)
+    assert explain(left, *["another run"] * 1000).cause == "unknown"
+    assert explain(left, "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026 ***").cause == "cancelled"
 
 
 @pytest.mark.parametrize(

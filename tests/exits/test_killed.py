@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.exits.told import told
+from tests.exits.explained import explain
 
 TORCHRUN = """E1122 10:00:00 torch/api.py:1000] failed (exitcode: -9) local_rank: 3 (pid: 9) of binary: python
 ------------------------------------------------------------
@@ -57,8 +57,8 @@ EXITS = (
     ],
 )  # fmt: skip
 def test_the_rank_and_its_machine_are_named(lines: list[str], who: str | None) -> None:
-    says = told(*lines).says
-    assert says.endswith(f": it was {who}") if who else "it was" not in says
+    message = explain(*lines).message
+    assert message.endswith(f": it was {who}") if who else "it was" not in message
 
 
 STEPS = [f"{{'loss': 0.5, 'step': {step}}}" for step in range(200)]
@@ -83,7 +83,7 @@ LATER = TORCHRUN.replace("node1", "node7").replace("11 (local_rank", "2 (local_r
     ],
 )  # fmt: skip
 def test_those_of_another_attempt_are_not_named(lines: list[str], who: str) -> None:
-    assert told(*lines).says.endswith(f": it was {who}")
+    assert explain(*lines).message.endswith(f": it was {who}")
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,15 @@ def test_those_of_another_attempt_are_not_named(lines: list[str], who: str) -> N
     ],
 )
 def test_what_asked_for_too_much_itself_was_killed_by_nobody(line: str) -> None:
-    explained = told(
+    explained = explain(
         "Traceback (most recent call last):", '  File "a.py", line 3, in <module>', line, TORCHRUN
     )
     assert explained.cause == "host-memory"
-    assert "it was" not in explained.says
+    assert "it was" not in explained.message
 
 
 def test_a_thousand_are_counted() -> None:
-    says = told(*(f"srun: error: node{number}: task {number}: Killed" for number in range(1000))).says
-    assert says.endswith("task 3 on node3 and 996 others")
+    message = explain(
+        *(f"srun: error: node{number}: task {number}: Killed" for number in range(1000))
+    ).message
+    assert message.endswith("task 3 on node3 and 996 others")

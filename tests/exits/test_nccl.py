@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.exits.told import told
+from tests.exits.explained import explain
 
 _SAYS = "[rank{rank}]:[E1122 10:00:00.1 ProcessGroupNCCL.cpp:632] "
 _TIMEOUT = (
@@ -14,7 +14,7 @@ _DETECTED = (
     _SAYS + "[{group} Rank {within}] Exception (either an error or timeout) detected by watchdog at work: "
     "{number}, last enqueued NCCL work: 43, last completed NCCL work: 40."
 )
-DIFFERENT = "they are of different groups of ranks, of which each counts its own collectives"
+DIFFERENT = "they belong to different process groups, and each group counts its own collectives"
 
 
 def timeout(
@@ -32,31 +32,33 @@ def detected(rank: int, group: str, number: int = 41, within: int | None = None)
 
 
 def test_ranks_that_waited_name_the_one_that_did_not_come() -> None:
-    absent = told("world_size=4", *(timeout(rank) for rank in (0, 1, 3)))
+    absent = explain("world_size=4", *(timeout(rank) for rank in (0, 1, 3)))
     assert absent.cause == "nccl-timeout"
-    assert "ranks 0-1, 3 in collective 41" in absent.says
-    assert "rank 2 did not come" in absent.says
-    behind = told(timeout(0), timeout(1, number=40))
-    assert "rank 1 came least far" in behind.says
-    other = told(timeout(0), timeout(1, call="ALLGATHER", size=64))
-    assert "different calls" in other.says
-    assert "rehearse" in str(other.mend)
+    assert "ranks 0-1, 3 in collective 41" in absent.message
+    assert "rank 2 did not reach it" in absent.message
+    behind = explain(timeout(0), timeout(1, number=40))
+    assert "rank 1 fell behind" in behind.message
+    other = explain(timeout(0), timeout(1, call="ALLGATHER", size=64))
+    assert "different calls" in other.message
+    assert "rehearse" in str(other.fix)
 
 
 def test_a_rank_whose_own_line_is_lost_waited_where_others_of_its_group_did() -> None:
     for group in ("PG 1", "PG ID 0 PG GUID 0(default_pg)", "PG ID 3 PG GUID 7"):
         lines = (timeout(0), detected(0, group), detected(2, group))
-        found = told("world_size=3", *lines)
-        assert found.says.endswith(
-            "ranks 0, 2 in collective 41 (ALLREDUCE of 1 elements); rank 1 did not come"
+        found = explain("world_size=3", *lines)
+        assert found.message.endswith(
+            "ranks 0, 2 in collective 41 (ALLREDUCE of 1 elements); rank 1 did not reach it"
         )
-    other = told(
+    other = explain(
         "world_size=2", timeout(0), detected(0, "PG ID 0 PG GUID 0"), detected(1, "PG ID 3 PG GUID 7")
     )
-    assert other.says.endswith(f"(ALLREDUCE of 1 elements); rank 1 in collective 41; {DIFFERENT}")
+    assert other.message.endswith(f"(ALLREDUCE of 1 elements); rank 1 in collective 41; {DIFFERENT}")
     # Of which group the first one is, the log does not say.
-    unknown = told("world_size=2", timeout(0), detected(1, "PG ID 3 PG GUID 7"))
-    assert unknown.says.endswith("rank 1 in collective 41; the log does not say whether others did not come")
+    unknown = explain("world_size=2", timeout(0), detected(1, "PG ID 3 PG GUID 7"))
+    assert unknown.message.endswith(
+        "rank 1 in collective 41; the log does not say whether other ranks are missing"
+    )
 
 
 def test_a_group_is_known_by_what_all_its_ranks_call_it() -> None:
@@ -64,24 +66,24 @@ def test_a_group_is_known_by_what_all_its_ranks_call_it() -> None:
     # The ID is a counter of each process.
     one = ("PG ID 1 PG GUID 9", "PG ID 2 PG GUID 9")
     two = ("PG ID 1 PG GUID 9", "PG ID 1 PG GUID 11(tp)")
-    for groups, says in ((one, "rank 1 came least far"), (two, DIFFERENT), (("PG 1", "PG 3"), DIFFERENT)):
-        assert told(*both, detected(0, groups[0]), detected(1, groups[1], 7)).says.endswith(says)
-    assert told(*both).says.endswith("rank 1 came least far")
+    for groups, message in ((one, "rank 1 fell behind"), (two, DIFFERENT), (("PG 1", "PG 3"), DIFFERENT)):
+        assert explain(*both, detected(0, groups[0]), detected(1, groups[1], 7)).message.endswith(message)
+    assert explain(*both).message.endswith("rank 1 fell behind")
 
 
 def test_calls_of_different_groups_are_not_compared_though_their_numbers_are_one() -> None:
     lines = (timeout(0, 5), timeout(1, 5, "_ALLGATHER_BASE", 9))
-    assert "different calls" in told(*lines).says
+    assert "different calls" in explain(*lines).message
     of_groups = (detected(0, "PG ID 0 PG GUID 0(default_pg)", 5), detected(1, "PG ID 1 PG GUID 3(tp)", 5))
-    assert told(*lines, *of_groups).says.endswith(DIFFERENT)
+    assert explain(*lines, *of_groups).message.endswith(DIFFERENT)
 
 
 def test_a_rank_has_the_number_that_all_ranks_know_it_by() -> None:
     lines = [timeout(rank, within=rank - 4) for rank in (4, 5)]
-    assert "ranks 4-5 in collective 41" in told(*lines).says
+    assert "ranks 4-5 in collective 41" in explain(*lines).message
 
 
 def test_that_nothing_has_passed_is_said_of_the_first_collective_alone() -> None:
-    assert "nothing has passed it yet" in str(told("world_size=1", timeout(0, number=1)).mend)
+    assert "nothing has passed it yet" in str(explain("world_size=1", timeout(0, number=1)).fix)
     for number in (2, 41):
-        assert "passed" not in str(told("world_size=1", timeout(0, number)).mend)
+        assert "passed" not in str(explain("world_size=1", timeout(0, number)).fix)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.exits.told import told
+from tests.exits.explained import explain
 
 RAISED = (
     "Traceback (most recent call last):",
@@ -22,15 +22,15 @@ FAILS = "zerokit: error: {}: the script fails {}. What is printed above is what 
     ["before its first optimizer step was done", "after 1 optimizer step", "after 1,200 optimizer steps"],
 )
 def test_the_rehearsal_of_a_script_is_explained_as_its_run_is(script: str, moment: str) -> None:
-    found = told(*RAISED, FAILS.format(script, moment))
-    assert found == told(*RAISED, LEFT)
-    assert (found.cause, found.mend) == ("exception", "Look at /w/train.py:7")
+    found = explain(*RAISED, FAILS.format(script, moment))
+    assert found == explain(*RAISED, LEFT)
+    assert (found.cause, found.fix) == ("exception", "Look at /w/train.py:7")
 
 
 def test_a_rehearsal_of_which_only_the_end_was_kept_is_known_to_have_failed() -> None:
-    found = told(FAILS.format("train.py", "after 1 optimizer step"))
+    found = explain(FAILS.format("train.py", "after 1 optimizer step"))
     assert (found.cause, found.line) == ("rehearsal", 2)
 
 
 def test_what_a_rehearsal_itself_lacks_is_a_cause() -> None:
-    assert told("zerokit: error: train.py:12: no stand-in for aten::bincount").cause == "zerokit"
+    assert explain("zerokit: error: train.py:12: no stand-in for aten::bincount").cause == "zerokit"

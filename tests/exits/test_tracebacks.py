@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.exits.told import told
-from zerokit.exits import lines as of_lines
+from tests.exits.explained import explain
+from zerokit.exits import log_lines
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import Log, read_log
 
@@ -23,17 +23,17 @@ RAISED = "my.package.BatchError: two batches"
 
 def test_an_exception_is_told_where_the_beginning_of_its_traceback_is_cut_off() -> None:
     for lines in ((*FRAMES, RAISED), (FRAMES[1], RAISED), (RAISED,)):
-        found = told(*lines)
-        assert (found.cause, found.says) == ("exception", "BatchError: two batches")
+        found = explain(*lines)
+        assert (found.cause, found.message) == ("exception", "BatchError: two batches")
     raised = "it was raised in deepspeed/runtime/engine.py:9"
-    assert told(*FRAMES, RAISED).mend == f"Look at /w/train.py:12; {raised}"
-    assert told(*FRAMES[2:], RAISED).mend == f"Read the traceback; {raised}"
-    other = told(*FRAMES, "TypeError: load_model() got an unexpected keyword argument 'device'")
-    assert str(other.mend).endswith(
+    assert explain(*FRAMES, RAISED).fix == f"Look at /w/train.py:12; {raised}"
+    assert explain(*FRAMES[2:], RAISED).fix == f"Read the traceback; {raised}"
+    other = explain(*FRAMES, "TypeError: load_model() got an unexpected keyword argument 'device'")
+    assert str(other.fix).endswith(
         f"{raised}, which may not suit the version of what it calls: see 'pip check'"
     )
-    bare = told(*FRAMES, "AssertionError")
-    assert (bare.says, bare.line) == ("AssertionError", 6)
+    bare = explain(*FRAMES, "AssertionError")
+    assert (bare.message, bare.line) == ("AssertionError", 6)
 
 
 def test_an_exception_is_told_where_ranks_without_a_prefix_tear_each_other_apart() -> None:
@@ -48,7 +48,7 @@ def test_an_exception_is_told_where_ranks_without_a_prefix_tear_each_other_apart
         FRAMES[2],
         RAISED,
     )
-    assert told(*torn).says == "BatchError: two batches"
+    assert explain(*torn).message == "BatchError: two batches"
 
 
 def test_a_class_alone_is_a_word() -> None:
@@ -59,7 +59,7 @@ def test_a_class_alone_is_a_word() -> None:
         "Exception ignored in: <function f>",
         "Error: x",
     ):
-        assert told(line).cause == "unknown"
+        assert explain(line).cause == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -80,15 +80,15 @@ def test_a_class_alone_is_a_word() -> None:
 )
 def test_words_of_other_programs_may_stand_before_each_line(prefix: str) -> None:
     lines = ("Traceback (most recent call last):", *FRAMES, "{}")
-    for raised, says in (
+    for raised, message in (
         (RAISED, "BatchError: two batches"),
         ("OSError: [Errno 28] No space left on device", "disk"),
     ):
         log = [prefix.format(number) + line.format(raised) for number, line in enumerate(lines)]
-        found = told(*log)
-        assert says in found.says
+        found = explain(*log)
+        assert message in found.message
         assert found.line == 7
-        assert told(*log[3:]).line == 4
+        assert explain(*log[3:]).line == 4
 
 
 def test_a_program_s_line_is_quoted_below_other_programs_words_too() -> None:
@@ -99,15 +99,15 @@ def test_a_program_s_line_is_quoted_below_other_programs_words_too() -> None:
             '    raise OSError("No space left on device")',
             "E",
         )
-        found = told(*(prefix.format(number) + line for number, line in enumerate(lines)), RAISED)
+        found = explain(*(prefix.format(number) + line for number, line in enumerate(lines)), RAISED)
         assert found.cause == "exception"
     box = (
         "╭─── Traceback (most recent call last) ───╮",
         '│ ❱ 12 │   raise OSError("No space left on device") │',
     )
-    assert told(*box, RAISED).cause == "exception"
+    assert explain(*box, RAISED).cause == "exception"
     shown = ("--> 713             raise RuntimeError(", '    714                 "No space left on device"')
-    assert told(*shown, RAISED).cause == "exception"
+    assert explain(*shown, RAISED).cause == "exception"
 
 
 def test_lines_of_json_say_what_they_hold(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_lines_of_json_say_what_they_hold(tmp_path: Path) -> None:
         held = [json.dumps({"time": "2026", key: f"\x1b[31m{line}\n", "stream": "stderr"}) for line in lines]
         log.write_text("\n".join([*held, '{"half', "{}", "[" * 9999, "3"]) + "\n")
         found = explain_log(read_log(str(log)))
-        assert (found.cause, found.says, found.line, found.text) == (
+        assert (found.cause, found.message, found.line, found.text) == (
             "exception",
             "BatchError: two batches",
             4,
@@ -141,7 +141,7 @@ def test_a_record_s_traceback_stands_beside_its_message(tmp_path: Path) -> None:
         {"text": f"failed\n{traceback}\n", "record": {}},
     ):
         found = explain_log(logged(tmp_path, {"message": "begins"}, beside, {"message": "ends"}))
-        assert (found.says, found.mend) == ("BatchError: two batches", "Look at /w/train.py:12")
+        assert (found.message, found.fix) == ("BatchError: two batches", "Look at /w/train.py:12")
         assert (found.line, found.text) == (3, RAISED)
     # What a program prints of its data is no record.
     assert explain_log(logged(tmp_path, {"text": traceback})).cause == "unknown"
@@ -154,7 +154,7 @@ def test_a_record_s_level_counts(tmp_path: Path) -> None:
         found = explain_log(
             logged(tmp_path, {key: level, "message": full}, {key: "ERROR", "message": killed})
         )
-        assert "SIGKILL" in found.says
+        assert "SIGKILL" in found.message
     assert (
         explain_log(logged(tmp_path, {"level": "error", "message": full}, {"message": killed})).cause
         == "no-space"
@@ -186,11 +186,11 @@ def test_a_line_that_has_no_traceback_may_have_been_printed() -> None:
     )
     killed = "[ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = -9"
     left = "[2026-11-22 10:00:00,1] [INFO] [launch.py:285:main] Process 4711 exits successfully."
-    assert "SIGKILL" in told(printed, printed, killed).says
-    assert told(start, printed, left).cause == "ended-well"
+    assert "SIGKILL" in explain(printed, printed, killed).message
+    assert explain(start, printed, left).cause == "ended-well"
     # What is left of a traceback, and what torch says of one.
     for lines in ((FRAMES[1], printed), (f"[rank0]: {printed}",), ("╰───────╯", printed)):
-        assert told(*lines, killed).cause == "exception"
+        assert explain(*lines, killed).cause == "exception"
 
 
 def test_a_prefix_with_a_time_is_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,14 +202,14 @@ def test_a_prefix_with_a_time_is_taken_apart_once(monkeypatch: pytest.MonkeyPatc
             looks.append(name)
             return getattr(times, name)
 
-    times = of_lines._TIMES
-    monkeypatch.setattr(of_lines, "_TIMES", Times())
+    times = log_lines._TIMES
+    monkeypatch.setattr(log_lines, "_TIMES", Times())
     log = [
         f"2026-11-23T11:14:0{rank}.5Z [rank{rank}]: {line}"
         for line in ("Traceback (most recent call last):", *FRAMES * 9, RAISED)
         for rank in range(9)
     ]
-    assert told(*log).says == "rank 0: BatchError: two batches"
+    assert explain(*log).message == "rank 0: BatchError: two batches"
     assert len(looks) < len(log)
 
 
@@ -221,12 +221,12 @@ def test_what_a_destructor_or_a_thread_raises_ends_nothing() -> None:
         "KeyError: 3",
     )
     killed = "[ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = -9"
-    assert "SIGKILL" in told(*ignored, killed).says
-    assert told(*ignored, RAISED).says == "BatchError: two batches"
+    assert "SIGKILL" in explain(*ignored, killed).message
+    assert explain(*ignored, RAISED).message == "BatchError: two batches"
     thread = ("Exception in thread Thread-3:", *ignored[1:])
-    assert "SIGKILL" in told(*thread, killed).says
+    assert "SIGKILL" in explain(*thread, killed).message
     # Nothing else is known.
-    assert told(*ignored).says == "KeyError: 3"
+    assert explain(*ignored).message == "KeyError: 3"
 
 
 def test_the_rank_that_failed_first_by_its_launcher_s_word_is_told() -> None:
@@ -237,22 +237,23 @@ def test_the_rank_that_failed_first_by_its_launcher_s_word_is_told() -> None:
     summary = ("Root Cause (first observed failure):", "[0]:", "  time      : 2026", "  host      : n1")
     end = ("  rank      : {} (local_rank: 1)", "  exitcode  : 1 (pid: 7)")
     both = (*raised(0, "'late'"), *raised(3, "'first'"), *summary)
-    assert told(*both, end[0].format(3), end[1]).says == "rank 3: KeyError: 'first'"
-    assert told(*both, end[0].format(0), end[1]).says == "rank 0: KeyError: 'late'"
-    assert told(*both[:6]).says == "rank 0: KeyError: 'late'"
+    assert explain(*both, end[0].format(3), end[1]).message == "rank 3: KeyError: 'first'"
+    assert explain(*both, end[0].format(0), end[1]).message == "rank 0: KeyError: 'late'"
+    assert explain(*both[:6]).message == "rank 0: KeyError: 'late'"
 
 
 def test_an_assertion_without_words_is_told_by_its_line() -> None:
     own = ('  File "/w/train.py", line 7, in f', "    assert len(batch) == 3", "           ^^^^^^^^")
-    found = told("Traceback (most recent call last):", *own, "AssertionError")
-    assert (found.says, found.mend) == ("AssertionError: assert len(batch) == 3", "Look at /w/train.py:7")
+    found = explain("Traceback (most recent call last):", *own, "AssertionError")
+    assert (found.message, found.fix) == ("AssertionError: assert len(batch) == 3", "Look at /w/train.py:7")
     zero = "    assert len(set(p.ds_id for p in self.params_in_ipg_bucket)) == len(self.params_in_ipg_bucket)"
     assert (
-        told("Traceback (most recent call last):", own[0], zero, "AssertionError").cause == "gradient-twice"
+        explain("Traceback (most recent call last):", own[0], zero, "AssertionError").cause
+        == "gradient-twice"
     )
-    assert told("Traceback (most recent call last):", own[0], zero, "KeyError: 3").cause == "exception"
+    assert explain("Traceback (most recent call last):", own[0], zero, "KeyError: 3").cause == "exception"
 
 
 def test_a_launcher_alone_says_where_else_to_look() -> None:
     ended = "[ERROR] [launch.py:325:sigkill_handler] ['python', 'a.py'] exits with return code = 1"
-    assert "--enable_each_rank_log" in str(told(ended).mend)
+    assert "--enable_each_rank_log" in str(explain(ended).fix)

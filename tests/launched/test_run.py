@@ -30,7 +30,7 @@ from zerokit.checkpoint.checksums import (
     write_checksums,
 )
 from zerokit.checkpoint.reshard import reshard
-from zerokit.checkpoint.saved import num_groups
+from zerokit.checkpoint.saved_states import num_groups
 from zerokit.errors import CheckpointError
 
 zerokit = conftest.zerokit
@@ -461,9 +461,9 @@ def test_checksums_that_were_lost_or_changed_are_noticed(here: OneRank, zerokit:
         ("", f"/SHA256SUMS: has lines for 0 of {num_files} files, and none for 'chat_template.jinja'. "),
         (rest, f"/SHA256SUMS: has lines for {num_files - 1} of {num_files} files, and none for 'chat_te"),
         (text.replace("  ", " ", 1), "/SHA256SUMS:1: is malformed: "),
-        (text * 2, f"/SHA256SUMS:{num_files + 1}: names 'chat_template.jinja' a second time. "),
+        (text * 2, f"/SHA256SUMS:{num_files + 1}: names 'chat_template.jinja' twice. "),
         (f"{'0' * 64}  ../../a\n{text}", "/SHA256SUMS:1: names '../../a', which is not in the checkpoint"),
-        (None, ": has no SHA256SUMS, with which it was saved: it cannot be verified. "),
+        (None, ": has lost its SHA256SUMS: it cannot be verified. "),
     ]
     for changed, said in cases:
         sums.unlink()

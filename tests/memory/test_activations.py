@@ -20,14 +20,13 @@ from tests.tiny import REPOSITORY
 from tests.validation.memory.families import BY_TYPE, with_layers, with_vocabulary
 from zerokit.hardware.cluster import Cluster
 from zerokit.memory import TrainingRun
-from zerokit.memory.allocator_blocks import block_bytes
 from zerokit.memory.gpu import sizes_of_run
 from zerokit.memory.layout import Parameter, layout_of
 from zerokit.memory.model_blocks import model_calls_of
 from zerokit.memory.overheads import UNCHECKED_ACTIVATIONS
 from zerokit.memory.replay import Replay
 from zerokit.memory.settings import settings_of
-from zerokit.memory.stage import GRADIENTS, PARAMETERS, ROUNDING, Unpartitioned, hold_parameters
+from zerokit.memory.stage import GRADIENTS, PARAMETERS, ROUNDING, Stage0, block_bytes, hold_parameters
 from zerokit.memory.timeline import Timeline
 from zerokit.memory.traits import CHECKED
 from zerokit.models import load_model_shape
@@ -87,7 +86,7 @@ def _cases() -> list[Case]:
 CASES = _cases()
 
 
-class _NoOptimizer(Unpartitioned):
+class _NoOptimizer(Stage0):
     """Parameters, and gradients as autograd leaves them."""
 
     def start(self) -> None:

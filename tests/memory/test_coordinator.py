@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.memory.runs import ds_config, run
-from zerokit.memory.coordinator import GATHER_BUFFERS, GATHERED, KEPT_BY_AUTOGRAD, Coordinator, Submodule
 from zerokit.memory.layout import Parameter
+from zerokit.memory.param_coordinator import (
+    GATHER_BUFFERS,
+    GATHERED,
+    KEPT_BY_AUTOGRAD,
+    Coordinator,
+    Submodule,
+)
 from zerokit.memory.settings import Settings, settings_of
 from zerokit.memory.timeline import Timeline
 

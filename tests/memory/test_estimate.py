@@ -221,7 +221,7 @@ def test_leaf_modules_are_those_that_deepspeed_matches(
     assert leaf.device.by_phase != none.device.by_phase
     assert as_named.device.by_phase == (leaf if is_leaf else none).device.by_phase
     said = [warning for warning in as_named.warnings if "leaf_module" in warning]
-    assert all(f"leaf_module: '{doubtful}' is not taken into account" in warning for warning in said)
+    assert all(f"leaf_module: '{doubtful}' is not counted" in warning for warning in said)
     assert len(said) == (doubtful is not None)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.memory.runs import LLAMA, run, shape
 from zerokit.errors import ZerokitError
 from zerokit.memory import Estimate, Ia3, Lora, TrainingRun, estimate
-from zerokit.memory.four_bits import constant_bytes, packed_bytes
+from zerokit.memory.bnb_4bit import constant_bytes, packed_bytes
 from zerokit.memory.gpu import replay_fullest
 from zerokit.memory.layout import layout_of
 from zerokit.memory.settings import settings_of

@@ -13,10 +13,10 @@ from tests.each import each
 from tests.memory.runs import ds_config, run, shape
 from zerokit.choices import Attention
 from zerokit.config.conditions import TORCH_FP32, ConfigView, bf16_optimizer
+from zerokit.estimation.explain import letters_of
 from zerokit.memory import Certainty, Estimate, Generation, Ia3, Lora, Term, TermKind, estimate
 from zerokit.memory.gpu import replay_fullest
 from zerokit.memory.layout import layout_of
-from zerokit.memory.letters import letters_of
 from zerokit.memory.settings import settings_of
 from zerokit.models import ModelShape, catalogue, load_model_shape
 from zerokit.reporting.categories import CATEGORIES

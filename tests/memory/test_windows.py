@@ -7,7 +7,7 @@ from transformers import AutoConfig
 
 from tests.each import each
 from tests.validation.memory.families import BY_TYPE
-from zerokit.memory.windows import has_window
+from zerokit.memory.traits import has_window
 from zerokit.models import catalogue, load_model_shape
 
 pytestmark = pytest.mark.torch

@@ -23,14 +23,6 @@ _ENCODER = {
     "vocab_size": 307,
     "max_position_embeddings": 40,
 }
-_GPT_NEO = {
-    "hidden_size": 48,
-    "num_layers": 2,
-    "num_heads": 6,
-    "vocab_size": 307,
-    "max_position_embeddings": 40,
-    "attention_types": [[["global", "local"], 1]],
-}
 _DISTIL = {
     "dim": 48,
     "hidden_dim": 100,
@@ -40,17 +32,6 @@ _DISTIL = {
     "max_position_embeddings": 40,
 }
 _T5 = {"d_model": 48, "d_kv": 7, "d_ff": 100, "num_layers": 2, "num_heads": 5, "vocab_size": 307}
-_BART = {
-    "d_model": 48,
-    "encoder_layers": 2,
-    "encoder_ffn_dim": 100,
-    "encoder_attention_heads": 6,
-    "decoder_layers": 3,
-    "decoder_ffn_dim": 60,
-    "decoder_attention_heads": 4,
-    "vocab_size": 307,
-    "max_position_embeddings": 40,
-}
 _IMAGE = {
     "hidden_size": 48,
     "intermediate_size": 100,
@@ -83,17 +64,8 @@ _QWEN3_MOE = {
     "num_experts_per_tok": 2,
 }
 _QWEN_MOE = {**_QWEN3_MOE, "shared_expert_intermediate_size": 30}
-_FALCON = {
-    "hidden_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "vocab_size": 307,
-    "max_position_embeddings": 40,
-}
 _EXPERTS = {**_SMALL, "num_local_experts": 5, "num_experts_per_tok": 2}
 _VISION = {"model_type": "siglip_vision_model", **_IMAGE}
-
-_OPT = {**_FALCON, "ffn_dim": 100}
 
 _DECODERS = (
     ("llama", _SMALL),
@@ -120,18 +92,6 @@ _DECODERS = (
     ("granitemoeshared", _EXPERTS),
     ("gpt_oss", _EXPERTS),
     ("gpt2", _GPT),
-    ("gpt_bigcode", _GPT),
-    ("gptj", {**_GPT, "rotary_dim": 4}),
-    ("gpt_neo", _GPT_NEO),
-    ("gpt_neox", _ENCODER),
-    ("opt", _OPT),
-    ("bloom", {"hidden_size": 48, "n_layer": 2, "n_head": 6, "vocab_size": 307}),
-    ("falcon", _FALCON),
-    ("mpt", {"d_model": 48, "n_layers": 2, "n_heads": 6, "vocab_size": 307, "max_seq_len": 40}),
-    ("stablelm", _SMALL),
-    ("starcoder2", _SMALL),
-    ("cohere", _SMALL),
-    ("cohere2", _SMALL),
     ("deepseek_v2", _DEEPSEEK),
     ("deepseek_v3", _DEEPSEEK),
 )
@@ -192,34 +152,6 @@ _ODD: tuple[tuple[str, str, dict[str, Any]], ...] = (
                                  "max_position_embeddings": 21, "vocab_size": 99}),
     ("gpt2", "both spellings", {**_GPT, "hidden_size": 24, "num_hidden_layers": 1}),
     ("gpt2", "a key of other models", {**_GPT, "intermediate_size": 5}),
-    ("gpt_bigcode", "all heads", {**_GPT, "multi_query": False, "n_inner": 50}),
-    ("gptj", "n_inner given", {**_GPT, "n_inner": 77, "rotary_dim": 4}),
-    ("gpt_neo", "intermediate size given", {**_GPT_NEO, "intermediate_size": 77}),
-    ("gpt_neox", "no attention bias", {**_ENCODER, "attention_bias": False}),
-    ("opt", "narrow embedding", {**_OPT, "word_embed_proj_dim": 16}),
-    ("opt", "norms after", {**_OPT, "do_layer_norm_before": False}),
-    ("opt", "no final norm", {**_OPT, "_remove_final_layer_norm": True}),
-    ("opt", "no biases, plain norms", {**_OPT, "enable_bias": False,
-                                       "layer_norm_elementwise_affine": False}),
-    ("bloom", "oldest spelling", {"n_embed": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
-                                  "vocab_size": 99}),
-    ("falcon", "new decoder", {**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 3}),
-    ("falcon", "new decoder, one norm", {**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2,
-                                         "num_ln_in_parallel_attn": 1}),
-    ("falcon", "all heads, in turn, biases", {**_FALCON, "multi_query": False, "parallel_attn": False,
-                                              "bias": True, "alibi": True}),
-    ("falcon", "two norms", {**_FALCON, "num_ln_in_parallel_attn": 2, "ffn_hidden_size": 90}),
-    ("falcon", "new decoder, in turn", {**_FALCON, "new_decoder_architecture": True,
-                                        "parallel_attn": False}),
-    ("mpt", "keys without effect", {"d_model": 48, "n_layers": 1, "n_heads": 6, "vocab_size": 307,
-                                    "expansion_ratio": 3, "no_bias": False, "max_seq_len": 40}),
-    ("mpt", "other spellings", {"hidden_size": 24, "num_attention_heads": 2, "num_hidden_layers": 1,
-                                "vocab_size": 99, "max_seq_len": 16}),
-    ("stablelm", "norms per head", {**_SMALL, "qk_layernorm": True, "use_qkv_bias": True}),
-    ("stablelm", "parallel residual", {**_SMALL, "use_parallel_residual": True}),
-    ("starcoder2", "no biases", {**_SMALL, "use_bias": False}),
-    ("cohere", "norms of queries and keys", {**_SMALL, "use_qk_norm": True, "attention_bias": True}),
-    ("cohere2", "attention bias, head_dim", {**_SMALL, "attention_bias": True, "head_dim": 16}),
     ("deepseek_v2", "queries at once", {**_DEEPSEEK, "q_lora_rank": None}),
     ("deepseek_v2", "biases", {**_DEEPSEEK, "attention_bias": True, "mlp_bias": True}),
     ("deepseek_v3", "queries at once, bias", {**_DEEPSEEK, "q_lora_rank": None, "attention_bias": True}),
@@ -237,19 +169,6 @@ _ODD: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("distilbert", "fixed positions", {**_DISTIL, "sinusoidal_pos_embds": True}),
     ("distilbert", "untied", {**_DISTIL, "tie_word_embeddings": False}),
     ("distilbert", "other spellings", {**_DISTIL, "hidden_size": 24, "num_hidden_layers": 1}),
-    ("deberta-v2", "small", _ENCODER),
-    ("deberta-v2", "v3", {**_ENCODER, "relative_attention": True, "position_buckets": 16,
-                          "norm_rel_ebd": "layer_norm", "share_att_key": True, "pos_att_type": "p2c|c2p",
-                          "position_biased_input": False, "max_relative_positions": -1,
-                          "type_vocab_size": 0, "pooler_hidden_size": 48}),
-    ("deberta-v2", "own position projections", {**_ENCODER, "relative_attention": True,
-                                                "pos_att_type": ["c2p", "p2c"], "type_vocab_size": 2,
-                                                "max_relative_positions": 12}),
-    ("deberta-v2", "convolution", {**_ENCODER, "conv_kernel_size": 3, "conv_groups": 4,
-                                   "relative_attention": True, "pos_att_type": ["c2p"]}),
-    ("deberta-v2", "narrow embedding", {**_ENCODER, "embedding_size": 20}),
-    ("deberta-v2", "untied", {**_ENCODER, "tie_word_embeddings": False}),
-    ("deberta-v2", "newer head", {**_ENCODER, "legacy": False}),
     ("t5", "small", _T5),
     ("t5", "v1.1", {**_T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     ("t5", "deeper decoder", {**_T5, "num_decoder_layers": 4, "relative_attention_num_buckets": 9}),
@@ -258,14 +177,6 @@ _ODD: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("mt5", "small", _T5),
     ("mt5", "not gated", {**_T5, "feed_forward_proj": "relu"}),
     ("umt5", "small", {**_T5, "num_decoder_layers": 1}),
-    ("bart", "small", _BART),
-    ("bart", "untied", {**_BART, "tie_word_embeddings": False}),
-    ("bart", "other spellings", {**_BART, "num_hidden_layers": 1, "hidden_size": 24}),
-    ("bart", "two labels", {**_BART, "num_labels": 2}),
-    ("vit", "small", _IMAGE),
-    ("vit", "no qkv bias, wide image", {**_IMAGE, "qkv_bias": False, "image_size": [32, 48]}),
-    ("vit", "narrow pooler, many labels", {**_IMAGE, "pooler_output_size": 10, "num_labels": 30,
-                                           "num_channels": 1}),
 )  # fmt: skip
 
 

@@ -1,10 +1,11 @@
-"""Model types that zerokit does not know."""
+"""Model types that zerokit has no code for."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from transformers.integrations import HfDeepSpeedConfig
 
 from tests.models.transformers_models import build
 from zerokit.errors import ModelError
@@ -64,6 +65,15 @@ UNKNOWN: dict[str, dict[str, Any]] = {
         **{f"{part}_ffn_dim": 64 for part in ("encoder", "decoder")},
         "pad_token_id": 0,
     },
+    "falcon": {
+        "model_type": "falcon",
+        "hidden_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+        "vocab_size": 307,
+        "new_decoder_architecture": True,
+        "num_kv_heads": 3,
+    },
     "gpt2 with cross attention": {"model_type": "gpt2", "add_cross_attention": True, "n_layer": 1},
 }
 
@@ -94,6 +104,42 @@ def test_what_is_read_off_their_configs() -> None:
     assert load_model_shape(UNKNOWN["gpt2 with cross attention"]).tie_word_embeddings
 
 
+@pytest.mark.parametrize(
+    ("config", "intermediate_size", "key_value_heads", "longest"),
+    [
+        (UNKNOWN["falcon"], 192, 3, 2048),
+        ({**UNKNOWN["falcon"], "new_decoder_architecture": False, "ffn_hidden_size": 90}, 90, 1, 2048),
+        ({"model_type": "gpt_bigcode", "n_embd": 48, "n_head": 6, "n_layer": 1}, 192, 1, 1024),
+        ({"model_type": "gpt_bigcode", "n_embd": 48, "n_head": 6, "multi_query": False}, 192, 6, 1024),
+        ({"model_type": "bloom", "hidden_size": 48, "n_head": 6, "n_layer": 1}, 192, 6, None),
+        ({"model_type": "mpt", "d_model": 48, "n_heads": 6, "n_layers": 1, "max_seq_len": 40}, 192, 6, 40),
+        ({"model_type": "opt", "ffn_dim": 60, "hidden_size": 48, "num_attention_heads": 6}, 60, 6, 2048),
+        (
+            {"model_type": "bart", "encoder_ffn_dim": 60, "d_model": 48, "encoder_attention_heads": 6},
+            60,
+            6,
+            1024,
+        ),
+    ],
+)
+def test_sizes_under_other_names(
+    config: dict[str, Any], intermediate_size: int, key_value_heads: int, longest: int | None
+) -> None:
+    shape = load_model_shape(config)
+    assert shape.intermediate_size == intermediate_size
+    assert shape.num_key_value_heads == key_value_heads
+    assert shape.max_position_embeddings == longest
+
+
+def test_a_catalogue_model_is_built_only_for_another_class() -> None:
+    usual, other = (
+        load_model_shape("opt-125m", architecture=name) for name in (None, "OPTForSequenceClassification")
+    )
+    assert (usual.counted_by, other.counted_by) == ("zerokit", "transformers")
+    assert other.num_parameters == usual.num_parameters + 2 * 768
+    assert "no model OPTForNothing" in refusal("opt-125m", architecture="OPTForNothing")
+
+
 def test_their_experts() -> None:
     shape = load_model_shape(UNKNOWN["glm4_moe"])
     assert shape.experts is not None
@@ -117,7 +163,7 @@ def test_kinds_told_by_names_are_those_that_are_known(model_type: str) -> None:
     assert right > 0.9 * shape.num_parameters
 
 
-def refusal(config: dict[str, Any], **options: Any) -> str:
+def refusal(config: dict[str, Any] | str, **options: Any) -> str:
     with pytest.raises(ModelError) as caught:
         load_model_shape(config, **options)
     assert caught.value.where
@@ -131,11 +177,22 @@ def test_nobody_knows_it() -> None:
 
 
 def test_without_torch_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "model type 'glm4'" in refusal(UNKNOWN["glm4"], allow_torch=False)
+    for name in ("glm4", "falcon"):
+        assert f"model type {name!r}" in refusal(UNKNOWN[name], allow_torch=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     words = refusal(UNKNOWN["glm4"])
-    assert "where torch and transformers are installed" in words
+    assert "Install torch and transformers" in words
     assert "'add_cross_attention'" in refusal(UNKNOWN["gpt2 with cross attention"])
+
+
+@pytest.mark.parametrize("architectures", [["BloomForCausalLM"], []])
+def test_an_active_zero_3_partitions_nothing(architectures: list[str]) -> None:
+    config = {"model_type": "bloom", "hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100}
+    config = {**config, "architectures": architectures}
+    plain = load_model_shape(config)
+    active = HfDeepSpeedConfig({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}})
+    assert active.is_zero3()
+    assert load_model_shape(config).tensors == plain.tensors
 
 
 def test_transformers_cannot_build_it() -> None:

@@ -120,7 +120,6 @@ def test_every_tensor_is_named_once_and_has_a_sensible_kind(model_type: str) -> 
 @pytest.mark.parametrize(
     ("model_type", "config", "has_both"),
     [
-        ("bart", {}, True),
         ("t5", {}, True),
         ("t5", {"architectures": ["T5EncoderModel"]}, False),
         ("bert", {}, False),

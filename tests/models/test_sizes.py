@@ -35,13 +35,11 @@ def refusal(config: dict[str, Any]) -> ModelError:
 @each(BASES, by=lambda name: BASES[name]["model_type"])
 @pytest.mark.parametrize("value", [0, -1, 4096.0, "64", True, [], 10**400], ids=lambda value: repr(value)[:9])
 def test_every_size_is_checked(name: str, value: Any) -> None:
-    """Each whole number of each config; the few that may be zero, negative or a pair are left out."""
+    """Each whole number of each config; the few that may be zero or negative are left out."""
     config = BASES[name]
     may_be = {"first_k_dense_replace", "num_experts", "rotary_dim", "n_group", "topk_group"}
     for key, good in config.items():
         if isinstance(good, int) and not isinstance(good, bool) and key not in may_be:
-            if key in ("image_size", "patch_size") and isinstance(value, list):
-                continue
             error = refusal({**config, key: value})
             assert f"'{key}'" in error.message, (key, str(error))
 
@@ -67,15 +65,12 @@ def test_every_flag_is_checked(name: str, value: Any) -> None:
         ({"model_type": "gpt2", "n_head": 7}, "not a multiple of n_head 7"),
         ({"model_type": "gpt2", "num_attention_heads": 7}, "not a multiple of n_head 7"),
         ({"model_type": "bert", "num_attention_heads": 7}, "not a multiple"),
-        ({"model_type": "falcon", "new_decoder_architecture": True, "num_kv_heads": 2}, "num_kv_heads 2"),
         ({"model_type": "mixtral", "num_experts_per_tok": 9}, "of only 8 experts"),
         ({"model_type": "qwen3_moe", "mlp_only_layers": 3}, "'mlp_only_layers' is 3"),
         ({"model_type": "qwen3_moe", "decoder_sparse_step": 0}, "'decoder_sparse_step' is 0"),
         ({"model_type": "t5", "feed_forward_proj": "relu-gated"}, "'feed_forward_proj'"),
-        ({"model_type": "vit", "patch_size": 300}, "larger than image_size"),
-        ({"model_type": "vit", "image_size": [224, 224, 3]}, "'image_size'"),
-        ({"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": 3}, "'pos_att_type'"),
-        ({"model_type": "deberta-v2", "conv_kernel_size": 3, "conv_groups": 7}, "conv_groups 7"),
+        ({"model_type": "gemma3", "vision_config": {"patch_size": 300}}, "larger than image_size"),
+        ({"model_type": "gemma3", "vision_config": {"image_size": [224, 224, 3]}}, "image_size'"),
         ({"model_type": "gemma3", "text_config": 3}, "'text_config' is 3"),
         ({"model_type": "gemma3", "text_config": {"hidden_size": 0}}, "'text_config.hidden_size' is 0"),
         ({"model_type": "llama", "quantization_config": "fp8"}, "'quantization_config'"),
@@ -103,7 +98,7 @@ def decoders(draw: st.DrawFn) -> dict[str, Any]:
     """A decoder of any such type, with any sizes that divide, and any flags."""
     names = [
         "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi", "phi3", "olmo",
-        "olmo2", "granite", "smollm3", "stablelm", "starcoder2", "cohere", "cohere2", "mixtral", "phimoe",
+        "olmo2", "granite", "smollm3", "mixtral", "phimoe",
         "granitemoe", "granitemoeshared", "gpt_oss", "qwen2_moe", "qwen3_moe",
     ]  # fmt: skip
     key_value_heads, groups, head_dim = draw(small), draw(st.integers(1, 4)), 2 * draw(small)
@@ -127,9 +122,6 @@ def decoders(draw: st.DrawFn) -> dict[str, Any]:
         "mlp_only_layers": draw(st.lists(st.integers(0, 5), max_size=3)),
         "qkv_bias": draw(st.booleans()),
         "qk_layernorm": draw(st.booleans()),
-        "use_qk_norm": draw(st.booleans()),
-        "use_parallel_residual": draw(st.booleans()),
-        "use_bias": draw(st.booleans()),
     }
     if config["model_type"] in ("gemma", "gemma2", "gemma3_text", "qwen3", "gpt_oss") or draw(st.booleans()):
         config["head_dim"] = head_dim

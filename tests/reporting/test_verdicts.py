@@ -37,7 +37,7 @@ def test_every_verdict_has_words_and_a_style() -> None:
     lines = [verdict_line(verdict, GIB, 2 * GIB, 24 * GIB) for verdict in VERDICTS]
     assert [line.plain for line in lines] == [
         "Fits: needs 1.00 to 2.00 GiB of 24.00 GiB",
-        "Tight: it fits or not by what is only known as an interval: needs 1.00 to 2.00 GiB of 24.00 GiB",
+        "Tight: the answer lies within the uncertainty of the estimate: needs 1.00 to 2.00 GiB of 24.00 GiB",
         "Does not fit: needs 1.00 to 2.00 GiB of 24.00 GiB",
     ]
     assert len({str(line.spans[0].style) for line in lines}) == 3

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from zerokit.checkpoint.aside import UNFINISHED
+from zerokit.checkpoint.unfinished import UNFINISHED
 from zerokit.errors import CheckpointError, RecipeError, ZerokitError
 from zerokit.staging import make_staging
 from zerokit.training.checksums import publish, seal

@@ -22,8 +22,7 @@ from transformers import (
 )
 
 from tests.tiny import tiny_llama, tiny_tokenizer
-from zerokit.checkpoint.loaded_modules import leave_loaded_modules
-from zerokit.checkpoint.pretrained import read_config
+from zerokit.checkpoint.pretrained import leave_loaded_modules, read_config
 from zerokit.errors import ConfigError, ModelError, RecipeError, ZerokitError
 from zerokit.recipe import LoadedRecipe, load_recipe
 from zerokit.recipe.model import TaskSection

@@ -1,6 +1,6 @@
-"""Adapters of peft among the tensors of a run, under the names of peft's own files.
+"""Names of peft's adapter tensors, in a model and in peft's own files.
 
-In a model each tensor of an adapter has the adapter's name in its own, in ``adapter_model.safetensors`` not
+Names in a model contain the adapter's name, names in ``adapter_model.safetensors`` do not
 (peft/utils/save_and_load.py, `get_peft_model_state_dict`).
 """
 
@@ -14,7 +14,7 @@ from zerokit.errors import CheckpointError
 
 ADAPTER_CONFIG = "adapter_config.json"
 LEARNED_TOKENS = ("PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "CPT", "CARTRIDGE")
-"""Kinds of adapters that stand beside a model and are no part of its weights."""
+"""Adapters that are separate from the weights of the model."""
 WITH_PEFT = "Load both with peft: PeftModel.from_pretrained(model, FOLDER)"
 _OF_ADAPTER = re.compile(
     r"(?P<module>.*\.)(?:modules_to_save\.|(?P<kind>(?:lora|ia3|vera|hada|lokr|oft|boft|randlora)_\w+)\.)"
@@ -24,12 +24,12 @@ _PROMPTS = "prompt_encoder."
 
 
 def is_adapted(names: Iterable[str]) -> bool:
-    """Whether tensors of these names are of a model with an adapter."""
+    """Whether tensors with these names belong to a model with an adapter."""
     return any(_OF_ADAPTER.fullmatch(name) or name.startswith(_PROMPTS) for name in names)
 
 
 def adapter_names(names: Iterable[str], config: dict[str, Any], *, where: str) -> dict[str, str]:
-    """The adapter's tensors by their names in the model, each with its name in the adapter's file.
+    """Map the adapter's tensor names in the model to their names in the adapter's file.
 
     Args:
         names: of all tensors of the model.
@@ -37,7 +37,7 @@ def adapter_names(names: Iterable[str], config: dict[str, Any], *, where: str) -
         where: the checkpoint, for errors.
 
     Raises:
-        CheckpointError: there are several adapters, or one of a kind that is not read.
+        CheckpointError: there are several adapters, or an unsupported kind.
     """
     names = list(names)
     found = {name: match for name in names if (match := _OF_ADAPTER.fullmatch(name))}
@@ -46,9 +46,9 @@ def adapter_names(names: Iterable[str], config: dict[str, Any], *, where: str) -
     bias = config.get("bias", "none")
     problem = None
     if unread is not None:
-        problem = f"'{unread}' is of a kind of adapter that zerokit does not read"
+        problem = f"'{unread}' belongs to an unsupported kind of adapter"
     elif bias != "none":
-        problem = f"the adapter trains biases (bias: {bias}), which zerokit does not read"
+        problem = f"the adapter trains biases (bias: {bias}), which zerokit does not support"
     elif len(adapters) > 1:
         problem = f"it has several adapters: {', '.join(adapters)}"
     if problem is not None:

@@ -1,7 +1,7 @@
-"""The SHA-256 of each file of a checkpoint, in ``SHA256SUMS`` beside them: ``sha256sum -c`` reads it too.
+"""The SHA-256 of each file of a checkpoint, in ``SHA256SUMS`` as `sha256sum -c` reads it.
 
-In a checkpoint of `zerokit train`, ``zerokit_run.json`` has the number of files that were saved. So zerokit
-notices if ``SHA256SUMS`` is missing or has lost lines.
+In a checkpoint of `zerokit train`, ``zerokit_run.json`` records the number of saved files. From it zerokit
+notices a missing or shortened ``SHA256SUMS``.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from zerokit.files import write_file
 
 SUMS_FILE = "SHA256SUMS"
 _NUM_FILES = "num_files"
-"""The key of ``zerokit_run.json``."""
+"""A key of ``zerokit_run.json``."""
 _LINE = re.compile(r"(?P<digest>[0-9a-fA-F]{64}) [ *](?P<name>.+)")
 
 
 def files_of(folder: Path) -> list[str]:
-    """The files of a checkpoint, relative to its folder, in one order everywhere."""
+    """The files of a checkpoint relative to its folder, sorted."""
     files = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
     return sorted(name for name in files if name != SUMS_FILE)
 
@@ -54,9 +54,9 @@ def write_checksums(folder: Path, sums: Mapping[str, str]) -> None:
 
 
 def record_num_files(folder: Path, number: int) -> dict[str, str]:
-    """Write the number of files that have checksums into ``zerokit_run.json``, and return its new checksum.
+    """Write the number of files with checksums into ``zerokit_run.json``, and return its new checksum.
 
-    Returns nothing for a checkpoint without that file.
+    Returns an empty dict for a checkpoint without that file.
 
     Raises:
         ZerokitError: it cannot be read or written.
@@ -70,15 +70,16 @@ def record_num_files(folder: Path, number: int) -> dict[str, str]:
 
 
 def has_checksums(folder: Path) -> bool:
-    """Whether a checkpoint has ``SHA256SUMS``, or was saved with it: `zerokit train` saves none without."""
+    """Whether a checkpoint has ``SHA256SUMS`` or was saved with it; `zerokit train` always writes it."""
     return any(os.path.lexists(folder / name) for name in (SUMS_FILE, IDENTITY_FILE))
 
 
 def read_checksums(folder: Path) -> dict[str, str] | None:
-    """The lines of ``SHA256SUMS`` of `folder`, which may not be for all files; None if there is none.
+    """Read ``SHA256SUMS`` of `folder`, which may lack files; None if there is none.
 
     Raises:
-        CheckpointError: it cannot be read, or a line is malformed, or names a file twice or one elsewhere.
+        CheckpointError: it cannot be read, a line is malformed, or it names a file twice or outside the
+            folder.
     """
     file = folder / SUMS_FILE
     if not os.path.lexists(file):
@@ -100,27 +101,27 @@ def read_checksums(folder: Path) -> dict[str, str] | None:
             continue
         path = PurePosixPath(match["name"])
         if path.is_absolute() or ".." in path.parts:
-            _refuse(f"names '{path}', which is not in the checkpoint's folder", where)
+            _refuse(f"names '{path}', which is outside the checkpoint's folder", where)
         if str(path) in sums:
-            _refuse(f"names '{path}' a second time", where)
+            _refuse(f"names '{path}' twice", where)
         sums[str(path)] = match["digest"].lower()
     return sums
 
 
 def complete_checksums(folder: Path) -> dict[str, str] | None:
-    """The SHA-256 of all files that a checkpoint was saved with; None if it was saved without checksums.
+    """The SHA-256 of all files of a checkpoint; None if it was saved without checksums.
 
-    Files that were added later need no line. Earlier versions of zerokit did not record how many files there
-    were; in their checkpoints every file needs one.
+    Files that were added later need no line. Checkpoints of earlier versions of zerokit have no number of
+    files, so every file needs a line.
 
     Raises:
-        CheckpointError: as :func:`read_checksums`, or ``SHA256SUMS`` is missing, or lacks a file.
+        CheckpointError: see :func:`read_checksums`; or ``SHA256SUMS`` is missing or lacks a file.
     """
     sums = read_checksums(folder)
     if sums is None:
         if not has_checksums(folder):
             return None
-        _refuse(f"has no {SUMS_FILE}, with which it was saved: it cannot be verified", shown(folder))
+        _refuse(f"has lost its {SUMS_FILE}: it cannot be verified", shown(folder))
     saved = _num_saved(folder)
     if saved is not None and len(sums) >= saved:
         return sums
@@ -141,17 +142,17 @@ def _num_saved(folder: Path) -> int | None:
 
 
 def check_checksums(folder: Path, sums: Mapping[str, str]) -> None:
-    """Compare files of `folder` with what they were when they were saved.
+    """Compare files of `folder` with their checksums.
 
     Raises:
-        CheckpointError: one is missing, cannot be read, is not in the folder, or has changed.
+        CheckpointError: a file is missing, unreadable, outside the folder, or changed.
     """
     for name, digest in sums.items():
         if (reason := unreadable_reason(folder / name, folder)) is not None:
             raise CheckpointError(reason, where=shown(folder / name), hint=_HINT)
         if _sha256(folder / name) != digest:
             raise CheckpointError(
-                f"is not what was saved: its SHA-256 is not that of {SUMS_FILE}",
+                f"has changed since it was saved: its SHA-256 differs from {SUMS_FILE}",
                 where=shown(folder / name),
                 hint=_HINT,
             )
@@ -161,7 +162,7 @@ def _refuse(problem: str, where: str) -> NoReturn:
     raise CheckpointError(problem, where=where, hint=_HINT)
 
 
-_HINT = "Take another checkpoint; 'zerokit train' goes on from this one as it is with --no-verify"
+_HINT = "Use another checkpoint; 'zerokit train' resumes from this one unverified with --no-verify"
 
 
 def _sha256(file: Path) -> str:

@@ -1,4 +1,4 @@
-"""Which tensors of two checkpoints, or models, differ, and by how much."""
+"""Compares the tensors of two checkpoints or models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
-from zerokit.checkpoint.elements import CONVERTIBLE, ElementReader, converter, difference
+from zerokit.checkpoint.element_reader import CONVERTIBLE, ElementReader, converter, difference
 from zerokit.checkpoint.safetensors_file import read_safetensors
 from zerokit.checkpoint.source import weight_files
 from zerokit.checkpoint.step_folder import has_step_folder
@@ -18,29 +18,29 @@ from zerokit.errors import CheckpointError, ModelError
 
 @dataclass(frozen=True)
 class Difference:
-    """Of a tensor."""
+    """A difference in one tensor."""
 
     name: str
     what: str
     """``only in A``, ``only in B``, ``shape``, ``type`` or ``elements``."""
     num_elements: int = 0
-    """That differ, of those of the type with fewer bits."""
+    """Number of different elements, in the type with fewer bits."""
     largest: float | None = None
-    """Difference of two elements; None if it is not a number."""
+    """Largest difference of two elements; None if it is not a number."""
 
 
 def compare(left: Path, right: Path) -> Iterator[Difference]:
-    """What differs, in the order of names.
+    """Yield the differences in order of names.
 
-    Tensors of two floating-point types are compared in the one with fewer bits: a model in bf16 does not
-    differ from the float32 weights that it was rounded from.
+    Tensors of two floating-point types are compared in the type with fewer bits: a bf16 model equals the
+    float32 weights from which it was rounded.
 
     Args:
-        left: a checkpoint, or the folder of a model or an adapter.
+        left: a checkpoint, or the folder of a model or adapter.
         right: another one.
 
     Raises:
-        CheckpointError: one is neither, or damaged.
+        CheckpointError: one of them is neither, or is damaged.
     """
     first, second = _tensors(left), _tensors(right)
     with ElementReader() as reader:

@@ -1,4 +1,4 @@
-"""What a folder of `DeepSpeedEngine.save_checkpoint` holds, read from the headers of its files."""
+"""Reads a folder of `DeepSpeedEngine.save_checkpoint` from the headers of its files."""
 
 from __future__ import annotations
 
@@ -8,56 +8,56 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from zerokit.checkpoint.archive import Storage, StoredTensor, read_archive
-from zerokit.checkpoint.divided_model import TensorCuts, across_ranks, tied_layers
-from zerokit.checkpoint.masters import masters_of_stage_1_and_2, masters_of_stage_3
-from zerokit.checkpoint.saved import (
+from zerokit.checkpoint.master_weights import master_weights_stage_1_2, master_weights_stage_3
+from zerokit.checkpoint.model_parallel import TensorParallelCuts, join_ranks, tied_layer_names
+from zerokit.checkpoint.saved_states import (
     MOST_RANKS,
-    Facts,
-    Saved,
-    States,
-    as_deepspeed_saves,
-    read_saved,
+    CheckpointInfo,
+    SavedStates,
+    StateDict,
+    explain_format_errors,
+    read_states,
     shapes_of,
 )
 from zerokit.checkpoint.step_folder import AGAIN, StepFolder
-from zerokit.checkpoint.tensors import NamedTensor, joined, whole
+from zerokit.checkpoint.tensors import NamedTensor, joined_tensor, whole_tensor
+from zerokit.checkpoint.torch_file import Storage, StoredTensor, read_archive
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 
 _WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_checkpoint_wrapped_module)\.")
-"""What torch.compile and wrappers of checkpointed blocks put into names; no model loads them."""
+"""Parts of names that torch.compile and checkpoint wrappers add; models do not load them."""
 
 
 @dataclass(frozen=True)
 class DeepSpeedCheckpoint:
-    """A checkpoint of one step, complete by its headers."""
+    """A checkpoint of one step; all its files are present."""
 
-    facts: Facts
+    facts: CheckpointInfo
     files: Sequence[Path]
     storages: Sequence[Storage]
-    """All of these files, moments of the optimizer included."""
+    """Storages of all files, including optimizer moments."""
     masters: Mapping[str, NamedTensor]
-    """The weights of the optimizer, mostly float32; none of those that are not trained."""
+    """Master weights of the optimizer, mostly float32; frozen parameters have none."""
     weights: Mapping[str, NamedTensor]
-    """What the model computes with, as far as it is saved whole: all of it below stage 3, there buffers and
-    what is not trained."""
+    """Weights of the model that are saved whole: all below stage 3; under stage 3 buffers and frozen
+    parameters."""
     copies: Sequence[tuple[NamedTensor, NamedTensor]]
-    """What two ranks have of the same buffer."""
+    """Copies of a buffer on two ranks."""
     placeholders: Mapping[str, str]
-    """The type in which the model has each parameter, also those that are divided."""
+    """The type of each parameter in the model, also of partitioned ones."""
     aliases: Mapping[str, str]
-    """Names of tied weights, and the name that has the tensor."""
+    """Names of tied weights, with the name that has the tensor."""
     has_nameless_masters: bool
-    """Whether the optimizer's weights are there in an order that nothing tells."""
+    """Whether master weights are saved without names."""
 
     def dtype_of(self, name: str) -> str | None:
-        """The type in which the model computes with a tensor."""
+        """The type of a tensor in the model."""
         weight = self.weights.get(name)
         return weight.dtype if weight is not None else self.placeholders.get(name)
 
     def copies_of(self, name: str) -> Sequence[NamedTensor]:
-        """What other ranks have of a buffer."""
+        """Other ranks' copies of a buffer."""
         return self._copies.get(name, ())
 
     @cached_property
@@ -68,24 +68,24 @@ class DeepSpeedCheckpoint:
         return found
 
     def tensors(self) -> dict[str, NamedTensor]:
-        """Every tensor of the model once, by name: of the optimizer where it has it."""
+        """Every tensor of the model by name: its master weight if there is one."""
         found = {**self.weights, **self.masters}
         others = {name: self.aliases.get(name, name) for name in found}
         return {name: found[name] for name, other in others.items() if other == name or other not in found}
 
 
 def read_checkpoint(path: Path) -> DeepSpeedCheckpoint:
-    """Read all of a checkpoint but the elements of its tensors.
+    """Read a checkpoint except the elements of its tensors.
 
     Args:
-        path: as of :func:`read_facts`.
+        path: see :func:`read_info`.
 
     Raises:
-        CheckpointError: it is none, it is damaged, a file of a rank is missing, or of another step, rank or
-            run, or it is of a kind that is not read.
+        CheckpointError: it is no checkpoint, is damaged or of an unsupported kind; or a file of a rank is
+            missing or belongs to another step, rank or run.
     """
-    saved = read_saved(path)
-    with as_deepspeed_saves(saved[0].files.folder):
+    saved = read_states(path)
+    with explain_format_errors(saved[0].files.folder):
         parts = [_put_together(one) for one in saved]
         found = parts[0]
         if len(saved) > 1 or found.facts.pipeline_stages is not None:
@@ -96,19 +96,19 @@ def read_checkpoint(path: Path) -> DeepSpeedCheckpoint:
     return found
 
 
-def _put_together(saved: Saved) -> DeepSpeedCheckpoint:
-    """What one of the ranks that divide the model has of it: mostly, all."""
+def _put_together(saved: SavedStates) -> DeepSpeedCheckpoint:
+    """The part of the model on one model-parallel rank; mostly the whole model."""
     facts, files, archives = saved.facts, saved.files, saved.archives
     models, optimizers = saved.models, saved.optimizers
     first = models[0]
     masters: dict[str, NamedTensor] = {}
     if optimizers and not facts.universal:
-        put = masters_of_stage_3 if facts.stage == 3 else masters_of_stage_1_and_2
+        put = master_weights_stage_3 if facts.stage == 3 else master_weights_stage_1_2
         masters = {tensor.name: tensor for tensor in put(shapes_of(first), optimizers)}
     weights = dict(_saved_whole(first, facts.stage))
     for file in files.experts.values():
         experts = archives[file].content.items()
-        weights |= {name: whole(name, one) for name, one in experts if isinstance(one, StoredTensor)}
+        weights |= {name: whole_tensor(name, one) for name, one in experts if isinstance(one, StoredTensor)}
     if facts.stage == 3:
         weights |= dict(_frozen(models))
     _check_experts(files, first)
@@ -123,7 +123,7 @@ def _put_together(saved: Saved) -> DeepSpeedCheckpoint:
         masters,
         weights,
         [
-            (weights[_WRAPPERS.sub("", name)], whole(name, other["module"][name]))
+            (weights[_WRAPPERS.sub("", name)], whole_tensor(name, other["module"][name]))
             for other in models[1:]
             for name in buffers
         ],
@@ -133,10 +133,11 @@ def _put_together(saved: Saved) -> DeepSpeedCheckpoint:
     )
 
 
-def _has_nameless_masters(model: States, optimizers: Sequence[States]) -> bool:
-    """In 16 bits without ZeRO they lie beside the model (runtime/fp16/*_optimizer.py, `state_dict`).
+def _has_nameless_masters(model: StateDict, optimizers: Sequence[StateDict]) -> bool:
+    """Whether master weights have no names: in 16 bits without ZeRO (runtime/fp16/*_optimizer.py,
+    `state_dict`).
 
-    Otherwise ranks have them, of which the model names the shapes but where there are experts.
+    Otherwise ranks have them, and the model states name their shapes unless there are experts.
     """
     beside = model.get("optimizer") or ()
     return (
@@ -144,25 +145,23 @@ def _has_nameless_masters(model: States, optimizers: Sequence[States]) -> bool:
     )
 
 
-def _united(saved: Sequence[Saved], parts: Sequence[DeepSpeedCheckpoint]) -> DeepSpeedCheckpoint:
-    """The whole model, of what each rank has that divides it."""
+def _united(saved: Sequence[SavedStates], parts: Sequence[DeepSpeedCheckpoint]) -> DeepSpeedCheckpoint:
+    """Join the parts of all model-parallel ranks."""
     facts = parts[0].facts
     models = [one.models[0] for one in saved]
     buffers = [name for model in models for name in model.get("buffer_names") or ()]
-    cuts = TensorCuts(models[0].get("universal_checkpoint_info"), buffers)
-    masters, pairs = across_ranks([part.masters for part in parts], facts.tensor_parallel, cuts)
-    weights, others = across_ranks([part.weights for part in parts], facts.tensor_parallel, cuts)
+    cuts = TensorParallelCuts(models[0].get("universal_checkpoint_info"), buffers)
+    masters, pairs = join_ranks([part.masters for part in parts], facts.tensor_parallel, cuts)
+    weights, others = join_ranks([part.weights for part in parts], facts.tensor_parallel, cuts)
     if facts.tensor_parallel > 1:
         cuts.check_used(weights | masters)
     pairs += [(one, copy) for one, copy in others if one.name not in masters]
     if facts.pipeline_stages is not None:
-        names = tied_layers(weights, masters)
+        names = tied_layer_names(weights, masters)
         weights = {names.get(name, name): one.named(names.get(name, name)) for name, one in weights.items()}
         missing = next((name for name in masters if name not in weights), None)
         if missing is not None:
-            raise CheckpointError(
-                f"lacks the layer that has '{missing}'", where=shown(facts.folder), hint=AGAIN
-            )
+            raise CheckpointError(f"lacks the layer with '{missing}'", where=shown(facts.folder), hint=AGAIN)
     return DeepSpeedCheckpoint(
         facts,
         [file for part in parts for file in part.files],
@@ -176,16 +175,18 @@ def _united(saved: Sequence[Saved], parts: Sequence[DeepSpeedCheckpoint]) -> Dee
     )
 
 
-def _with_universal(found: DeepSpeedCheckpoint, saved: Sequence[Saved], folder: Path) -> DeepSpeedCheckpoint:
-    """A universal checkpoint has the optimizer's weights whole, in a file for each."""
+def _with_universal(
+    found: DeepSpeedCheckpoint, saved: Sequence[SavedStates], folder: Path
+) -> DeepSpeedCheckpoint:
+    """Read the whole master weights of a universal checkpoint, one file each."""
     shapes = {name: of for one in saved for group in shapes_of(one.models[0]) for name, of in group.items()}
     archives = {name: read_archive(folder / name / "fp32.pt") for name in shapes}
     masters = {}
     for name, archive in archives.items():
         content = archive.content
         tensor = content["param"] if isinstance(content, Mapping) else content
-        # What ranks have of a divided model is smaller.
-        masters[name] = joined(name, shapes[name] if len(saved) == 1 else tensor.shape, [tensor])
+        # Shapes of ranks of a divided model are smaller.
+        masters[name] = joined_tensor(name, shapes[name] if len(saved) == 1 else tensor.shape, [tensor])
     return replace(
         found,
         files=[*found.files, *(archive.file for archive in archives.values())],
@@ -195,12 +196,12 @@ def _with_universal(found: DeepSpeedCheckpoint, saved: Sequence[Saved], folder: 
 
 
 def _check_shapes(masters: Mapping[str, NamedTensor], weights: Mapping[str, NamedTensor]) -> None:
-    """See that the optimizer's weights have the shapes of the model's."""
+    """Check that master weights have the shapes of the model's weights."""
     for name, weight in weights.items():
         if name in masters and weight.shape != masters[name].shape:
             raise CheckpointError(
                 f"has '{name}' of shape {list(weight.shape)}, and the optimizer of "
-                f"{list(masters[name].shape)}: they are of different models",
+                f"{list(masters[name].shape)}: they belong to different models",
                 where=shown(weight.pieces[0].storage.file),
                 hint=AGAIN,
             )
@@ -211,21 +212,21 @@ def _unwrapped(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
     return {names[name]: tensor.named(names[name]) for name, tensor in tensors.items()}
 
 
-def _saved_whole(model: States, stage: int) -> Iterator[tuple[str, NamedTensor]]:
-    """The model's own tensors; under stage 3 those that are not divided, which are its buffers."""
+def _saved_whole(model: StateDict, stage: int) -> Iterator[tuple[str, NamedTensor]]:
+    """The model's own tensors; under stage 3 only buffers, which are not partitioned."""
     buffers = set(model.get("buffer_names") or ())
     for name, tensor in model["module"].items():
         if isinstance(tensor, StoredTensor) and (stage < 3 or name in buffers):
-            yield name, whole(name, tensor)
+            yield name, whole_tensor(name, tensor)
 
 
-def _frozen(models: Sequence[States]) -> Iterator[tuple[str, NamedTensor]]:
-    """Parameters that are not trained, of which every rank has a part."""
+def _frozen(models: Sequence[StateDict]) -> Iterator[tuple[str, NamedTensor]]:
+    """Frozen parameters, of which every rank has a part."""
     for name, shape in (models[0].get("frozen_param_shapes") or {}).items():
-        yield name, joined(name, shape, [model["frozen_param_fragments"][name] for model in models])
+        yield name, joined_tensor(name, shape, [model["frozen_param_fragments"][name] for model in models])
 
 
-def _check_experts(files: StepFolder, model: States) -> None:
+def _check_experts(files: StepFolder, model: StateDict) -> None:
     for layer, experts in enumerate(model.get("num_experts") or ()):
         missing = sorted(
             set(range(min(experts, MOST_RANKS))) - {number for of, number in files.experts if of == layer}
@@ -234,5 +235,5 @@ def _check_experts(files: StepFolder, model: States) -> None:
             raise CheckpointError(
                 f"lacks {len(missing):,} of the {experts:,} experts of mixture {layer}, such as {missing[0]}",
                 where=shown(files.folder),
-                hint="Copy them from the machines that saved them, or take an earlier checkpoint",
+                hint="Copy them from the machines that saved them, or use an earlier checkpoint",
             )

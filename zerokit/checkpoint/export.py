@@ -1,4 +1,4 @@
-"""Makes a model folder of a checkpoint, a block of elements at a time."""
+"""Exports a checkpoint as a model folder, block by block."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from zerokit import choices, console
 from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, adapter_names, is_adapted
 from zerokit.checkpoint.checksums import SUMS_FILE, checksums, read_checksums, write_checksums
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
-from zerokit.checkpoint.elements import CONVERTIBLE, ElementReader, converter
+from zerokit.checkpoint.element_reader import CONVERTIBLE, ElementReader, converter
 from zerokit.checkpoint.model_files import CONFIG, copy_files, find_file, model_files, read_config
-from zerokit.checkpoint.new_folder import check_output, check_space, new_folder
+from zerokit.checkpoint.output_folder import check_output, check_space, output_folder
 from zerokit.checkpoint.safetensors_file import write_safetensors
-from zerokit.checkpoint.soundness import Remarks, sound_blocks
+from zerokit.checkpoint.tensor_checks import TensorIssues, checked_blocks
 from zerokit.documents import is_folder, shown
 from zerokit.errors import CheckpointError, ZerokitError
 from zerokit.files import is_own_file, write_file
@@ -25,19 +25,19 @@ from zerokit.units import quantity
 
 if TYPE_CHECKING:
     from zerokit.checkpoint.deepspeed_folder import DeepSpeedCheckpoint
-    from zerokit.checkpoint.elements import Block
+    from zerokit.checkpoint.element_reader import Block
     from zerokit.checkpoint.tensors import NamedTensor
 
 SHARD_BYTES = 5 * 10**9
-"""As `save_pretrained` divides weights."""
+"""Shard size of `save_pretrained`."""
 _DTYPES: Mapping[choices.Precision, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _PLAN = "export.json"
-"""In an unfinished folder, what it is to become."""
+"""In an unfinished folder: what will be written."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written."""
+    """Result of an export."""
 
     folder: Path
     files: Sequence[str]
@@ -45,9 +45,9 @@ class Exported:
     nbytes: int
     dtypes: Sequence[str]
     kept: int
-    """Files of weights that an earlier, interrupted export had written."""
+    """Weight files that an earlier, interrupted export wrote."""
     config: Path | None
-    """Of which model the config is, with what lies beside it."""
+    """The config that was copied."""
     notes: Sequence[str]
 
 
@@ -55,15 +55,15 @@ class Exported:
 class _Plan:
     checkpoint: DeepSpeedCheckpoint
     sources: Mapping[str, NamedTensor]
-    """Each tensor by the name that it gets."""
+    """Each tensor by its new name."""
     targets: Mapping[str, NamedTensor]
-    """The same, of the type that it gets."""
+    """Each tensor in its new type."""
     shards: Mapping[str, Sequence[str]]
-    """Names of tensors by file."""
+    """Tensor names by file."""
     config: Path | None
-    """Of the model, or of its adapter."""
+    """Config of the model or adapter."""
     files: Sequence[Path]
-    """What belongs to it, beside it."""
+    """Files to copy with the config."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -78,25 +78,25 @@ def export(
 ) -> Exported:
     """Write the model of a checkpoint as a folder that `from_pretrained` loads.
 
-    What is written lies beside `output` until it is whole. An interrupted export goes on where it was.
+    Files are written to a staging folder beside `output`. An interrupted export continues.
 
     Args:
-        path: of a checkpoint, or of a run, whose newest one is taken.
-        output: a folder that does not exist, or is empty.
-        dtype: of all floating-point tensors; None for those that the model had.
-        base: the folder of the model that was trained, for its config and tokenizer.
+        path: a checkpoint, or a run for its newest checkpoint.
+        output: a folder that does not exist or is empty.
+        dtype: of all floating-point tensors; None: the types of the model.
+        base: the folder of the trained model, for its config and tokenizer.
         needs_config: refuse to write weights without a config.
-        verify: see that files are as they were saved, and of one step.
+        verify: check that files are unchanged and of one step.
 
     Raises:
-        ZerokitError: the checkpoint is none, or damaged; there is no config; the folder cannot be written.
+        ZerokitError: the checkpoint is unusable, there is no config, or the folder cannot be written.
     """
     checkpoint = read_checkpoint(path)
     check_output(output)
     if base is not None and not is_folder(base):
         raise CheckpointError("no such folder", where=shown(base), hint="Name the model that was trained")
     plan = _plan(checkpoint, dtype, base, needs_config=needs_config)
-    with new_folder(output) as staging:
+    with output_folder(output) as staging:
         sums = _begun(staging, plan)
         kept = len(sums)
         left = [name for file, names in plan.shards.items() if file not in sums for name in names]
@@ -138,7 +138,7 @@ def _plan(
     if not adapted and config is not None and "model_type" not in read_config(config):
         if needs_config:
             raise CheckpointError(
-                "has no 'model_type', as configs of models have",
+                "has no 'model_type', which a model's config needs",
                 where=shown(config),
                 hint=f"Name {what} with --base, or write the weights alone with --no-config",
             )
@@ -150,7 +150,7 @@ def _plan(
         tied = _tied_by_content(found, config)
         sources = {name: tensor for name, tensor in found.items() if name not in tied}
     if not sources:
-        raise CheckpointError("has no weights of a model", where=shown(step), hint="Take another checkpoint")
+        raise CheckpointError("has no weights of a model", where=shown(step), hint="Use another checkpoint")
     targets = {}
     for name, tensor in sources.items():
         wanted = _DTYPES[dtype] if dtype else checkpoint.dtype_of(tensor.name) or tensor.dtype
@@ -167,7 +167,7 @@ def _plan(
     widened = [name for name, tensor in targets.items() if sources[name].nbytes < tensor.nbytes]
     if widened:
         some = f"{quantity(len(widened), 'tensor')}, such as '{widened[0]}'"
-        why = "saved in 16 bits alone"
+        why = "saved in 16 bits only"
         if checkpoint.has_nameless_masters:
             why = "saved in 16 bits, beside float32 weights of the optimizer that have no names"
         plan.notes.append(f"{why}, and widened: {some}")
@@ -175,7 +175,7 @@ def _plan(
 
 
 def _tied_by_content(found: Mapping[str, NamedTensor], config: Path | None) -> set[str]:
-    """Without ZeRO DeepSpeed does not say which weights are tied: those of the vocabulary that are equal."""
+    """Without ZeRO, DeepSpeed does not save which weights are tied: equal weights of the vocabulary."""
     settings = read_config(config) if config is not None else {}
     vocab_size = settings.get("vocab_size")
     seen: dict[Any, str] = {}
@@ -208,7 +208,7 @@ def _shards(targets: Mapping[str, NamedTensor], stem: str) -> dict[str, list[str
 
 
 def _begun(staging: Path, plan: _Plan) -> dict[str, str]:
-    """Make the folder, or find out what an earlier export of the same has written: SHA-256 by file."""
+    """Make the folder, or return the SHA-256 of the files that an earlier export wrote."""
     stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in plan.checkpoint.files]
     shards = {
         file: [(plan.targets[name].dtype, name) for name in names] for file, names in plan.shards.items()
@@ -228,14 +228,16 @@ def _begun(staging: Path, plan: _Plan) -> dict[str, str]:
 
 
 def _write_weights(staging: Path, plan: _Plan, sums: dict[str, str], *, verify: bool) -> None:
-    remarks = Remarks()
+    remarks = TensorIssues()
     with ElementReader() as reader, console.progress() as bar:
         task = bar.add_task("exporting", total=len(plan.shards), completed=len(sums), note="")
 
         def blocks(target: NamedTensor) -> Iterator[Block]:
             source = plan.sources[target.name]
             convert = converter(source.dtype, target.dtype)
-            read = sound_blocks(reader, plan.checkpoint, source, remarks) if verify else reader.blocks(source)
+            read = (
+                checked_blocks(reader, plan.checkpoint, source, remarks) if verify else reader.blocks(source)
+            )
             return map(convert, read)
 
         for file, names in plan.shards.items():
@@ -249,15 +251,15 @@ def _write_weights(staging: Path, plan: _Plan, sums: dict[str, str], *, verify: 
         if verify:
             reader.finish()
     for names, what in (
-        (remarks.not_finite, "infinite or NaN in some elements"),
-        (remarks.differing, "not the same on all ranks, and taken of rank 0"),
+        (remarks.not_finite, "infinite or NaN elements"),
+        (remarks.differing, "different on some ranks, taken from rank 0"),
     ):
         if names:
             plan.notes.append(f"{what}: {quantity(len(names), 'tensor')}, such as '{names[0]}'")
 
 
 def _write_rest(staging: Path, plan: _Plan) -> list[str]:
-    """Write the index, the config and what belongs to it; their names."""
+    """Write the index, the config and its files; return their names."""
     names = []
     if len(plan.shards) > 1:
         names.append("model.safetensors.index.json")
@@ -277,7 +279,9 @@ def _write_rest(staging: Path, plan: _Plan) -> list[str]:
 
 
 def _check_whole(output: Path, staging: Path, sums: Mapping[str, str]) -> None:
-    """See that nobody has removed a file meanwhile: not all file systems have locks."""
+    """Check that no file was removed meanwhile: not all file systems have locks."""
     lost = next((name for name in sums if not (staging / name).is_file()), None)
     if lost is not None:
-        raise ZerokitError(f"has lost '{lost}' again", where=shown(output), hint="Export it once more")
+        raise ZerokitError(
+            f"has lost '{lost}' during the export", where=shown(output), hint="Export it again"
+        )

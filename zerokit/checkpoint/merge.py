@@ -1,4 +1,4 @@
-"""Puts an adapter of peft's, LoRA, DoRA or IA3, into the model that it was trained on, a block at a time."""
+"""Merges a LoRA, DoRA or IA3 adapter of peft into its model, block by block."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from zerokit import console
-from zerokit.checkpoint.adapted import Low, Scaled, changed
+from zerokit.checkpoint.adapter_deltas import Ia3Scaling, LoraDelta, apply_delta
 from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, LEARNED_TOKENS, WITH_PEFT
 from zerokit.checkpoint.checksums import checksums, write_checksums
-from zerokit.checkpoint.elements import CONVERTIBLE, ElementReader, converter
+from zerokit.checkpoint.element_reader import CONVERTIBLE, ElementReader, converter
 from zerokit.checkpoint.model_files import CONFIG, copy_files, model_files, read_config
-from zerokit.checkpoint.new_folder import check_output, check_space, new_folder
+from zerokit.checkpoint.output_folder import check_output, check_space, output_folder
 from zerokit.checkpoint.safetensors_file import read_safetensors, write_safetensors
 from zerokit.checkpoint.source import (
     WEIGHTS_INDEX,
@@ -31,7 +31,7 @@ from zerokit.files import write_file
 from zerokit.staging import clear
 
 if TYPE_CHECKING:
-    from zerokit.checkpoint.elements import Block
+    from zerokit.checkpoint.element_reader import Block
     from zerokit.checkpoint.tensors import NamedTensor
 
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -57,42 +57,42 @@ _READ = frozenset(
         *("eva_config", "ensure_weight_tying", "use_dora", "feedforward_modules", "init_ia3_weights"),
     }
 )
-"""Keys of adapter_config.json under which the formula holds; another one that is set is refused."""
+"""Supported keys of adapter_config.json; merging refuses others that are set."""
 _UNCHANGED_BASE = (True, False, None, "gaussian", "eva", "orthogonal")
-"""Of `init_lora_weights`: others take something away from the model's own weights."""
+"""Values of `init_lora_weights` that leave the model's own weights unchanged."""
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What was written."""
+    """Result of a merge."""
 
     folder: Path
     base: Path
     num_merged: int
-    """Weights that were added to."""
+    """Weights that the adapter changed."""
     num_replaced: int
-    """Weights that the adapter has whole (`modules_to_save`)."""
+    """Weights that the adapter replaced (`modules_to_save`)."""
     nbytes: int
 
 
 @dataclass(frozen=True)
 class _Plan:
     files: Mapping[Path, Mapping[str, NamedTensor]]
-    """Of the model, their tensors by name."""
-    changed: Mapping[str, Low | Scaled]
+    """Tensors of the model by file and name."""
+    changed: Mapping[str, LoraDelta | Ia3Scaling]
     replaced: Mapping[str, NamedTensor]
 
 
 def merge(adapter: Path, output: Path, *, base: Path | None = None) -> Merged:
-    """Write the model with the adapter in it, and the adapter's tokenizer.
+    """Write the model with the adapter merged, and the adapter's tokenizer.
 
     Args:
-        adapter: its folder, with adapter_config.json and adapter_model.safetensors.
-        output: a folder that does not exist, or is empty.
-        base: the folder of the model; None for the one that the adapter names.
+        adapter: a folder with adapter_config.json and adapter_model.safetensors.
+        output: a folder that does not exist or is empty.
+        base: the folder of the model; None: the model that the adapter names.
 
     Raises:
-        ZerokitError: the adapter is of another kind, or does not fit the model; the folder cannot be written.
+        ZerokitError: the adapter is unsupported or does not fit the model, or the folder cannot be written.
     """
     settings = _read_settings(adapter)
     check_files(adapter, where=shown(adapter))
@@ -101,8 +101,8 @@ def merge(adapter: Path, output: Path, *, base: Path | None = None) -> Merged:
     own = _text(adapter, settings, "base_model_name_or_path")
     name = str(base or own)
     if not name:
-        _refuse(adapter, "does not say of which model it is", "Name its folder with --base")
-    # The adapter's revision is one of the model that it names.
+        _refuse(adapter, "does not name its model", "Name its folder with --base")
+    # The adapter's revision belongs to the model that it names.
     revision = _text(adapter, settings, "revision") if name == own else ""
     model = resolve_checkpoint(name, where="--base" if base else where, revision=revision or None)
     config = check_checkpoint(model, where="--base" if base else where).data
@@ -112,7 +112,7 @@ def merge(adapter: Path, output: Path, *, base: Path | None = None) -> Merged:
     copied = model_files(model, code="auto_map" in config)
     copied_from_adapter = model_files(adapter, code=False)
     check_space(output, needed)
-    with new_folder(output) as staging, ElementReader() as reader, console.progress() as bar:
+    with output_folder(output) as staging, ElementReader() as reader, console.progress() as bar:
         clear(staging)
         task = bar.add_task("merging", total=len(plan.files), note="")
         sums = {}
@@ -140,14 +140,14 @@ def _read_settings(adapter: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"has no {ADAPTER_CONFIG}" if is_folder(adapter) else "no such folder",
             where=shown(adapter),
-            hint="Name the folder of an adapter; of a checkpoint 'zerokit checkpoint export' makes one",
+            hint="Name the folder of an adapter; 'zerokit checkpoint export' makes one from a checkpoint",
         )
     settings = read_config(adapter / ADAPTER_CONFIG)
     kind = settings.get("peft_type")
     if kind in LEARNED_TOKENS:
-        _refuse(adapter, f"has learned tokens ({kind}), which no weight of the model can take up", WITH_PEFT)
+        _refuse(adapter, f"has learned tokens ({kind}), which cannot be merged into weights", WITH_PEFT)
     if kind not in ("LORA", "IA3"):
-        _refuse(adapter, f"is of the kind {kind}", "Merge it with peft: merge_and_unload()")
+        _refuse(adapter, f"is of the unsupported kind {kind}", "Merge it with peft: merge_and_unload()")
     bias = settings.get("bias", "none")
     other = next((key for key, value in settings.items() if value and key not in _READ), None)
     if bias != "none":
@@ -164,10 +164,10 @@ def _read_settings(adapter: Path) -> dict[str, Any]:
 
 
 def _text(adapter: Path, settings: Mapping[str, Any], key: str) -> str:
-    """A text of adapter_config.json; empty where it is absent or null."""
+    """A string of adapter_config.json; empty if it is absent or null."""
     value = settings.get(key)
     if value is not None and not isinstance(value, str):
-        _refuse(adapter, f"has {key}: {json.dumps(value)[:40]}, which is no text", "Save it again")
+        _refuse(adapter, f"has {key}: {json.dumps(value)[:40]}, which is no string", "Save it again")
     return value or ""
 
 
@@ -183,13 +183,13 @@ def _plan(adapter: Path, settings: Mapping[str, Any], model: Path, config: Mappi
         if tensor.dtype not in CONVERTIBLE:
             _refuse(adapter, f"has '{name}' of {tensor.dtype}", "Save it again in a floating-point type")
         if found is None:
-            # peft keeps embeddings beside what it adds to them.
+            # peft saves embeddings together with their adapters.
             replaced[_in_model(adapter, inside.replace(".base_layer.", "."), weights)] = tensor
             continue
         parts.setdefault(found["module"], {})[found["part"]] = tensor
         if found["embedding"]:
             embeddings.add(found["module"])
-    changes: dict[str, Low | Scaled] = {}
+    changes: dict[str, LoraDelta | Ia3Scaling] = {}
     for module, own in parts.items():
         name = _in_model(adapter, f"{module}.weight", weights)
         turned = module in embeddings or bool(settings.get("fan_in_fan_out"))
@@ -211,7 +211,7 @@ def _low(
     *,
     turned: bool,
     embedding: bool,
-) -> Low:
+) -> LoraDelta:
     lengths = parts.get("magnitude_vector")
     pair = [parts[name] for name in ("A", "B") if name in parts]
     if len(pair) != 2 or any(len(one.shape) != 2 for one in pair):
@@ -219,25 +219,25 @@ def _low(
     down, up = pair
     if lengths is not None and (embedding or lengths.numel != up.shape[0]):
         _refuse(adapter, f"has DoRA on '{module}'", "Merge it with peft: merge_and_unload()")
-    return Low(down, up, _scale(adapter, settings, module, down.shape[0]), turned, lengths)
+    return LoraDelta(down, up, _scale(adapter, settings, module, down.shape[0]), turned, lengths)
 
 
 def _scaled(
     by: NamedTensor, name: str, weights: Mapping[str, NamedTensor], *, turned: bool
-) -> Iterator[tuple[str, Scaled]]:
-    """Of outputs, (out, 1), with the bias; or of inputs, (1, in)."""
+) -> Iterator[tuple[str, Ia3Scaling]]:
+    """A factor of outputs, (out, 1), which includes the bias; or of inputs, (1, in)."""
     of_outputs = len(by.shape) == 2 and by.shape[1] == 1
     shape = weights[name].shape
     length = shape[1 if turned == of_outputs else 0] if len(shape) == 2 else 0
-    yield name, Scaled(by, shape if by.numel == length else by.shape, by_row=turned != of_outputs)
+    yield name, Ia3Scaling(by, shape if by.numel == length else by.shape, by_row=turned != of_outputs)
     bias = f"{name.removesuffix('weight')}bias"
     if of_outputs and bias in weights:
-        yield bias, Scaled(by, (by.numel,), by_row=True)
+        yield bias, Ia3Scaling(by, (by.numel,), by_row=True)
 
 
 def _check_shapes(
     adapter: Path,
-    changes: Mapping[str, Low | Scaled],
+    changes: Mapping[str, LoraDelta | Ia3Scaling],
     replaced: Mapping[str, NamedTensor],
     weights: Mapping[str, NamedTensor],
     model: Path,
@@ -258,15 +258,15 @@ _ANOTHER_MODEL = "Name the model that it was trained on with --base"
 
 
 def _in_model(adapter: Path, name: str, weights: Mapping[str, Any]) -> str:
-    """The name of a weight in the model's files, which may leave out the first part, as transformers does."""
+    """The name of a weight in the model's files; transformers may leave out the first part."""
     for known in (name, name.partition(".")[2]):
         if known in weights:
             return known
-    _refuse(adapter, f"has '{name}', which the model's files have not, or tied to another", _ANOTHER_MODEL)
+    _refuse(adapter, f"has '{name}', which the model's files lack, or tie to another weight", _ANOTHER_MODEL)
 
 
 def _scale(adapter: Path, settings: Mapping[str, Any], module: str, rank: int) -> float:
-    """As `update_layer` of peft's LoraLayer has it."""
+    """The scale, as in `update_layer` of peft's LoraLayer."""
     alpha = settings.get("lora_alpha", 8)
     for pattern, value in (settings.get("alpha_pattern") or {}).items():
         try:
@@ -286,7 +286,7 @@ def _check_tied(
     weights: Mapping[str, NamedTensor],
     config: Mapping[str, Any],
 ) -> None:
-    """Refuse one of two tied weights that the adapter has whole: the model would take it for both."""
+    """Refuse an adapter that replaces only one of two tied weights: the model would use it for both."""
     vocab = {name for name, one in weights.items() if one.shape[:1] == (config.get("vocab_size"),)}
     of_both = vocab & replaced
     if of_both and len(vocab) == 1 and config.get("tie_word_embeddings", True):
@@ -300,7 +300,7 @@ def _check_tied(
 def _blocks(reader: ElementReader, plan: _Plan, target: NamedTensor) -> Iterator[Block]:
     change, source = plan.changed.get(target.name), plan.replaced.get(target.name, target)
     if change is not None:
-        return changed(reader, change, source, target.dtype)
+        return apply_delta(reader, change, source, target.dtype)
     return map(converter(source.dtype, target.dtype), reader.blocks(source))
 
 

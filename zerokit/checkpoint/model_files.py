@@ -1,4 +1,4 @@
-"""What makes weights a model: config, tokenizer and the like, copied from the model that was trained."""
+"""Config, tokenizer and other files of the trained model."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _TEMPLATES = "additional_chat_templates"
 
 
 def find_file(step: Path, base: Path | None, name: str) -> Path | None:
-    """A file of the model that was trained: in `base`, or beside the checkpoint of a step, or in the run."""
+    """A file of the trained model: in `base`, or in the checkpoint's or run's folder."""
     places = [base] if base is not None else [step]
     if base is None and is_of_run(step):
         places.append(step.parent)
-        # The Trainer and accelerate have a folder of their own between the two.
+        # The Trainer and accelerate have a folder in between.
         places += [step.parent.parent] if is_numbered(step.parent.name) else []
     return next((place / name for place in places if (place / name).is_file()), None)
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """A JSON object.
+    """Read a JSON object.
 
     Raises:
-        ZerokitError: it cannot be read, or is none.
+        ZerokitError: it cannot be read, or is no object.
     """
     data = read_document(file, folder=file.parent).data
     if not isinstance(data, dict):
@@ -44,14 +44,14 @@ def read_config(file: Path) -> dict[str, Any]:
 
 
 def model_files(folder: Path, *, code: bool) -> list[Path]:
-    """What belongs to a model beside its config and weights.
+    """The files of a model besides config and weights.
 
     Args:
         folder: of the model.
-        code: also its Python files, which the config names.
+        code: include Python files, which the config names.
 
     Raises:
-        ZerokitError: a file is a special one, leads out of the folder, or is far too large.
+        ZerokitError: a file is special, leads out of the folder, or is far too large.
     """
     patterns = [*_COPIED, f"{_TEMPLATES}/*", *(["*.py"] if code else [])]
     files = sorted({file for pattern in patterns for file in folder.glob(pattern)})
@@ -61,7 +61,7 @@ def model_files(folder: Path, *, code: bool) -> list[Path]:
 
 
 def copy_files(files: Sequence[Path], folder: Path, to: Path) -> list[str]:
-    """Copy files of a folder into another one; their names there."""
+    """Copy files of a folder to another; return their names there."""
     copied = []
     for file in files:
         name = file.relative_to(folder)

@@ -1,4 +1,4 @@
-"""What ZeRO's optimizer keeps of each group of parameters, put together from the parts of all ranks."""
+"""The parameter groups of ZeRO's optimizer, joined from the parts of all ranks."""
 
 from __future__ import annotations
 
@@ -10,65 +10,66 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from zerokit.checkpoint.archive import StoredTensor
-from zerokit.checkpoint.masters import masters_of_stage_1_and_2, masters_of_stage_3
-from zerokit.checkpoint.saved import shapes_of
+from zerokit.checkpoint.master_weights import master_weights_stage_1_2, master_weights_stage_3
+from zerokit.checkpoint.saved_states import shapes_of
+from zerokit.checkpoint.torch_file import StoredTensor
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from zerokit.checkpoint.saved import Saved
+    from zerokit.checkpoint.saved_states import SavedStates
     from zerokit.checkpoint.tensors import NamedTensor
 
     Tensors = Mapping[str, NamedTensor]
 
 ALIGNMENT = 2
-"""Elements of which each rank's part of a group is a multiple (``nccl_start_alignment_factor``)."""
+"""Each rank's part of a group has a multiple of this number of elements (``nccl_start_alignment_factor``)."""
 
 
 class ZeroSettings(BaseModel):
-    """The keys of ``zero_optimization`` that decide where a parameter lies, read as DeepSpeed does.
+    """Keys of ``zero_optimization`` that determine where a parameter is, with DeepSpeed's defaults.
 
-    Its defaults are DeepSpeed's (runtime/zero/config.py).
+    Source: runtime/zero/config.py.
     """
 
     round_robin_gradients: bool = False
-    """Whether stages 1 and 2 have parameters in another order than the optimizer's."""
+    """Stages 1 and 2 reorder parameters."""
     parameter_alignment: bool = False
     sub_group_size: float = 1e9
 
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters that the optimizer treats alike, in its order."""
+    """A parameter group, in its order."""
 
     weights: Tensors
-    """What it updates, mostly in float32."""
+    """Master weights, mostly in float32."""
     moments: Mapping[str, Tensors]
-    """What it keeps of each element, by its own keys, such as ``exp_avg``."""
+    """States per element by the optimizer's keys, such as ``exp_avg``."""
     others: Mapping[str, Any]
-    """What it keeps once, such as ``step``."""
+    """States that exist once, such as ``step``."""
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """What ranks have of parameters that lie flat together."""
+    """Ranks' parts of a flat buffer."""
 
     shapes: Mapping[str, tuple[int, ...]]
     weights: Sequence[StoredTensor]
     """Of each rank."""
     states: Sequence[Mapping[str, Any]]
-    """Of each rank, by keys of the optimizer."""
+    """Of each rank, by the optimizer's keys."""
     numel: int
-    """Of each rank's part of a moment."""
+    """Elements of each rank's part of a moment."""
 
 
-def read_groups(saved: Saved) -> list[Group]:
-    """The groups of a checkpoint of ZeRO.
+def read_groups(saved: SavedStates) -> list[Group]:
+    """Read the groups of a ZeRO checkpoint.
 
     Raises:
-        CheckpointError: the optimizer keeps something in a form that is not divided by elements.
-        ArithmeticError, LookupError, TypeError, ValueError, AttributeError: as of `as_deepspeed_saves`.
+        CheckpointError: the optimizer has states that are not partitioned by elements.
+        ArithmeticError, LookupError, TypeError, ValueError, AttributeError: see
+            :func:`explain_format_errors`.
     """
     if saved.facts.stage == 3:
         flat = [_of_stage_3(saved, kept) for kept in _kept_of_stage_3(saved)]
@@ -76,32 +77,32 @@ def read_groups(saved: Saved) -> list[Group]:
     return [_of_stage_1_and_2(saved, *one) for one in enumerate(_kept_of_stage_1_and_2(saved))]
 
 
-def in_turns(names: Sequence[Any], num_ranks: int) -> list[Any]:
-    """The order in which ranks take turns (stage_1_and_2.py, `_round_robin_reorder`)."""
+def round_robin_order(names: Sequence[Any], num_ranks: int) -> list[Any]:
+    """Round-robin order (stage_1_and_2.py, `_round_robin_reorder`)."""
     return [name for rank in range(num_ranks) for name in names[rank::num_ranks]]
 
 
-def zero_section(saved: Saved) -> Mapping[str, Any]:
+def zero_section(saved: SavedStates) -> Mapping[str, Any]:
     """The section ``zero_optimization`` of the run's ds_config."""
     return (saved.models[0].get("ds_config") or {}).get("zero_optimization") or {}
 
 
-def zero_settings(saved: Saved) -> ZeroSettings:
-    """What DeepSpeed takes from it: an "auto" that nobody has filled is no value (config_utils.py)."""
+def zero_settings(saved: SavedStates) -> ZeroSettings:
+    """The settings as DeepSpeed reads them; an unfilled "auto" counts as absent (config_utils.py)."""
     given = {key: value for key, value in zero_section(saved).items() if value != "auto"}
     return ZeroSettings.model_validate(given)
 
 
-def sub_groups(saved: Saved) -> list[list[int]]:
-    """Of each group of stage 3, the numbers of its flat parts."""
+def sub_groups(saved: SavedStates) -> list[list[int]]:
+    """For each group of stage 3, the numbers of its flat parts."""
     return [list(group["params"]) for group in saved.optimizers[0]["optimizer_state_dict"]["param_groups"]]
 
 
-def _kept_of_stage_1_and_2(saved: Saved) -> Iterator[_Kept]:
+def _kept_of_stage_1_and_2(saved: SavedStates) -> Iterator[_Kept]:
     states = saved.optimizers
     paddings = states[0].get("param_alignment_paddings")
     if not isinstance(states[0]["base_optimizer_state"], Mapping):
-        _refuse(saved, "was saved with elastic_checkpoint, which DeepSpeed has given up")
+        _refuse(saved, "was saved with elastic_checkpoint, which DeepSpeed no longer supports")
     for number, shapes in enumerate(shapes_of(saved.models[0])):
         total = sum(map(math.prod, shapes.values())) + (sum(paddings[number]) if paddings else 0)
         inner = [state["base_optimizer_state"] for state in states]
@@ -113,7 +114,7 @@ def _kept_of_stage_1_and_2(saved: Saved) -> Iterator[_Kept]:
         )
 
 
-def _kept_of_stage_3(saved: Saved) -> Iterator[_Kept]:
+def _kept_of_stage_3(saved: SavedStates) -> Iterator[_Kept]:
     states = saved.optimizers
     for number, shapes in enumerate(shapes_of(saved.models[0])):
         weights = [state["fp32_flat_groups"][number] for state in states]
@@ -121,7 +122,7 @@ def _kept_of_stage_3(saved: Saved) -> Iterator[_Kept]:
         yield _Kept(shapes, weights, [one.get(number, {}) for one in inner], weights[0].numel)
 
 
-def _of_stage_1_and_2(saved: Saved, number: int, kept: _Kept) -> Group:
+def _of_stage_1_and_2(saved: SavedStates, number: int, kept: _Kept) -> Group:
     first = saved.optimizers[0]
     paddings = first.get("param_alignment_paddings")
     common = {
@@ -131,25 +132,25 @@ def _of_stage_1_and_2(saved: Saved, number: int, kept: _Kept) -> Group:
 
     def put(parts: Sequence[StoredTensor]) -> Tensors:
         states = [{**common, "single_partition_of_fp32_groups": [part]} for part in parts]
-        found = list(masters_of_stage_1_and_2([kept.shapes], states))
+        found = list(master_weights_stage_1_2([kept.shapes], states))
         if zero_settings(saved).round_robin_gradients:
-            order = in_turns(range(len(found)), len(parts))
+            order = round_robin_order(range(len(found)), len(parts))
             found = [tensor for _, tensor in sorted(zip(order, found, strict=True), key=itemgetter(0))]
         return {tensor.name: tensor for tensor in found}
 
     return _group(saved, kept, put)
 
 
-def _of_stage_3(saved: Saved, kept: _Kept) -> Group:
+def _of_stage_3(saved: SavedStates, kept: _Kept) -> Group:
     def put(parts: Sequence[StoredTensor]) -> Tensors:
         states = [{"fp32_flat_groups": [part]} for part in parts]
-        return {tensor.name: tensor for tensor in masters_of_stage_3([kept.shapes], states)}
+        return {tensor.name: tensor for tensor in master_weights_stage_3([kept.shapes], states)}
 
     return _group(saved, kept, put)
 
 
-def _group(saved: Saved, kept: _Kept, put: Callable[[Sequence[StoredTensor]], Tensors]) -> Group:
-    """Sort what the optimizer keeps into that of each element, of all ranks, and what it keeps once."""
+def _group(saved: SavedStates, kept: _Kept, put: Callable[[Sequence[StoredTensor]], Tensors]) -> Group:
+    """Separate the optimizer's states per element from those that exist once."""
     moments: dict[str, list[StoredTensor]] = {}
     others: dict[str, Any] = {}
     for key, value in kept.states[0].items():
@@ -161,12 +162,12 @@ def _group(saved: Saved, kept: _Kept, put: Callable[[Sequence[StoredTensor]], Te
         elif value.numel == 1:
             others[key] = value
         else:
-            _refuse(saved, f"has an optimizer that keeps '{key}' in a form that belongs to its ranks")
+            _refuse(saved, f"has optimizer states '{key}' that depend on the number of ranks")
     return Group(put(kept.weights), {key: put(parts) for key, parts in moments.items()}, others)
 
 
 def _merged(groups: Sequence[Group]) -> Group:
-    """Flat parts of one group."""
+    """Merge the flat parts of one group."""
     return Group(
         {name: tensor for group in groups for name, tensor in group.weights.items()},
         {
@@ -177,7 +178,7 @@ def _merged(groups: Sequence[Group]) -> Group:
     )
 
 
-def _refuse(saved: Saved, problem: str) -> None:
+def _refuse(saved: SavedStates, problem: str) -> None:
     raise CheckpointError(
-        problem, where=shown(saved.facts.folder), hint="Go on with as many ranks as saved it"
+        problem, where=shown(saved.facts.folder), hint="Resume on the number of ranks that saved it"
     )

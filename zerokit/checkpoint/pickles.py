@@ -1,7 +1,7 @@
-"""DeepSpeed's checkpoints are pickles, which can run code when they are loaded: this keeps them from it.
+"""Keeps checkpoints from running code while they are loaded.
 
-DeepSpeed itself loads them without restriction (``weights_only=False``). torch can restrict every
-``torch.load`` of a process to tensors, plain data and classes that are named to it.
+DeepSpeed loads its pickles without restriction (``weights_only=False``). torch can restrict every
+``torch.load`` of a process to tensors, plain data and named classes.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from zerokit.checkpoint.archive import check_pickles_of
+from zerokit.checkpoint.torch_file import check_pickles_of
 from zerokit.documents import shown
 from zerokit.documents.pickle_limits import PickleLimitError
 from zerokit.errors import CheckpointError
 
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-"""Read by torch.load, whatever its caller says of weights_only."""
+"""torch.load reads it and ignores its caller's weights_only."""
 _ENDINGS = (".pt", ".pth")
 
 
 @contextmanager
 def known_classes_only() -> Iterator[None]:
-    """Within the block torch loads tensors, plain data and what DeepSpeed and the Trainer save, no more.
+    """Within the block torch loads only tensors, plain data, and what DeepSpeed and the Trainer save.
 
     The classes are those that DeepSpeed writes (``state_dict`` in `runtime/zero/stage_1_and_2.py` and
     `stage3.py`) and those of numpy's random state (``_save_rng_state`` of the Trainer).
@@ -48,11 +48,11 @@ def known_classes_only() -> Iterator[None]:
 
 
 def check_pickles(folder: Path, names: list[str]) -> None:
-    """Load those of some files of a checkpoint that are pickles, their tensors left on the disk.
+    """Load the pickles of a checkpoint without their tensors.
 
     Raises:
-        CheckpointError: one names a function or a class that no checkpoint of DeepSpeed's needs, or cannot
-            be loaded.
+        CheckpointError: a pickle names a function or class that DeepSpeed's checkpoints do not need, or
+            cannot be loaded.
     """
     import torch
 
@@ -66,7 +66,7 @@ def check_pickles(folder: Path, names: list[str]) -> None:
                 str(error), where=shown(file), hint="Resume from another checkpoint"
             ) from None
         except Exception as error:
-            # pickle's errors, those of torch's reader of archives, and whatever a damaged pickle leads to.
+            # Errors of pickle, of torch's reader, and any other error of a damaged pickle.
             unknown = re.search(r"GLOBAL ([\w.]+)", str(error))
             if unknown is None:
                 raise CheckpointError(
@@ -75,7 +75,8 @@ def check_pickles(folder: Path, names: list[str]) -> None:
                     hint="Resume from another checkpoint",
                 ) from None
             raise CheckpointError(
-                f"its pickle would load '{unknown[1]}', which may run code and no run of DeepSpeed saves",
+                f"its pickle would load '{unknown[1]}', which may run code and is not "
+                "in DeepSpeed's checkpoints",
                 where=shown(file),
                 hint="Add --trust-checkpoint if you made it yourself",
             ) from None

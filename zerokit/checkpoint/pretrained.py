@@ -1,14 +1,16 @@
-"""Config and tokenizer of a checkpoint, read and held against its weights before any rank loads them."""
+"""Reads config and tokenizer of a pretrained model, and compares them with its weights before ranks load
+them."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.loaded_modules import leave_loaded_modules
 from zerokit.checkpoint.source import check_files, is_rehearsal, weight_files
 from zerokit.errors import ModelError
+from zerokit.patches import Patch, wrap
 
 if TYPE_CHECKING:
     import torch
@@ -17,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelKind:
-    """A kind of models by what they compute in the end: one of transformers' Auto classes."""
+    """A kind of model: one of transformers' Auto classes."""
 
     auto_class: str
     noun: str
     such_as: str
-    """One that everybody knows."""
+    """A well-known example."""
     new_head: bool = True
-    """Whether a checkpoint may come without the last layers, which are then made anew."""
+    """Whether a checkpoint may lack the head, which is then initialised."""
 
     @property
     def auto(self) -> Any:
@@ -37,7 +39,7 @@ class ModelKind:
 CAUSAL_LM = ModelKind("AutoModelForCausalLM", "a causal language model", "Llama", new_head=False)
 
 _HEADS_WITHOUT_WORDS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
-"""Ends of the names of transformers' classes whose last layer tells no token."""
+"""Ends of class names whose head predicts no tokens."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
@@ -45,17 +47,17 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"
 def read_config(
     folder: Path, *, where: str, trust_remote_code: bool = False, kind: ModelKind = CAUSAL_LM, **keys: Any
 ) -> PretrainedConfig:
-    """The config of a model of a kind, with `keys` in place of its own.
+    """Read the config of a model of a kind; `keys` override its own.
 
     Raises:
-        ModelError: transformers cannot read it, or it is of another kind of model.
+        ModelError: transformers cannot read it, or it is another kind of model.
     """
     from transformers import AutoConfig
 
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code, **keys)
     except Exception as error:
-        # Wrong types, unknown architectures and missing code each have an exception of their own.
+        # Wrong types, unknown architectures and missing code raise different exceptions.
         raise ModelError(
             f"{folder / 'config.json'}: {reason(error)}", where=where, hint="Check the model folder"
         ) from error
@@ -94,7 +96,7 @@ def read_tokenizer(
 
     folder = Path(source)
     if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        # transformers would make up an empty one for some architectures.
+        # For some architectures transformers would make an empty one.
         raise ModelError(
             f"'{folder}' has no tokenizer", where=where, hint="Copy tokenizer.json and the like into it"
         )
@@ -103,7 +105,7 @@ def read_tokenizer(
     try:
         return AutoTokenizer.from_pretrained(str(source), trust_remote_code=trust_remote_code)
     except Exception as error:
-        # Missing files, an unknown class, a malformed tokenizer.json: each has an exception of its own.
+        # Missing files, unknown classes and malformed files raise different exceptions.
         raise ModelError(
             f"no tokenizer can be loaded from '{source}': {reason(error)}",
             where=where,
@@ -119,16 +121,16 @@ def check_shapes(
     trust_remote_code: bool = False,
     kind: ModelKind = CAUSAL_LM,
 ) -> int | None:
-    """Refuse weights of other shapes than the config says, on which rank 0 alone would stop.
+    """Refuse weights whose shapes differ from the config; only rank 0 would notice them.
 
-    Only tensors of the same name are compared: transformers renames some while it loads.
+    Only tensors of the same name are compared, because transformers renames some while loading.
 
     Returns:
         number of parameters; None for a quantized model, whose shapes are its own.
 
     Raises:
-        ModelError: no model can be built from the config, a weight has another shape, or the head is for
-            another number of classes.
+        ModelError: no model can be built from the config, a weight has another shape, or the head has another
+            number of classes.
     """
     import torch
     from safetensors import safe_open
@@ -139,7 +141,7 @@ def check_shapes(
         with torch.device("meta"):
             model: Any = kind.auto.from_config(config, trust_remote_code=trust_remote_code)
     except Exception as error:
-        # A config with numbers that do not go together, or remote code with errors of its own.
+        # Inconsistent sizes, or errors of remote code.
         raise ModelError(
             f"{folder / 'config.json'}: no model can be built from it ({reason(error)})",
             where=where,
@@ -157,11 +159,11 @@ def check_shapes(
                     raise ModelError(
                         f"'{folder}' has a head for {shape[0]} classes, and there are {config.num_labels}",
                         where=where,
-                        hint="Train on the classes that it has, or start from the model that it was made of: "
-                        "a head is made anew where a checkpoint has none",
+                        hint="Train on its classes, or start from its base model: "
+                        "a missing head is initialised",
                     )
                 raise ModelError(
-                    f"{file}: '{name}' has shape {shape}, but by config.json it is {expected[name]}",
+                    f"{file}: '{name}' has shape {shape}, but config.json gives {expected[name]}",
                     where=where,
                     hint="Copy config and weights from the same model",
                 )
@@ -178,21 +180,21 @@ def load_weights(
     kind: ModelKind = CAUSAL_LM,
     **options: Any,
 ) -> PreTrainedModel:
-    """Load a checked checkpoint; under ZeRO-3 all ranks together, each keeping its share.
+    """Load a checked model; under ZeRO-3 all ranks load together, and each keeps its shard.
 
-    The model's attribute ``new_modules`` names those that the checkpoint lacked, where it may lack some.
+    The attribute ``new_modules`` of the model names newly initialised modules, if the kind allows them.
 
     Args:
-        folder: the checkpoint.
+        folder: the model.
         config: its config.
-        dtype: of the weights as loaded.
-        where: the place of the model in the user's input, for errors.
-        trust_remote_code: whether code that comes with the model may run.
-        kind: of the model; transformers makes a head anew that the checkpoint does not have.
-        options: more of ``from_pretrained``'s.
+        dtype: of the loaded weights.
+        where: place of the model in the user's input, for errors.
+        trust_remote_code: whether code of the model may run.
+        kind: of the model; transformers initialises a missing head.
+        options: for ``from_pretrained``.
 
     Raises:
-        ModelError: weights of the model are missing; the same on every rank.
+        ModelError: weights are missing; the same on every rank.
     """
     leave_loaded_modules()
     model, report = kind.auto.from_pretrained(
@@ -209,7 +211,7 @@ def load_weights(
         model.new_modules = tuple(sorted({name.rpartition(".")[0] for name in missing}))
         missing = [name for name in missing if not _is_of_head(name, model.base_model_prefix)]
     if missing:
-        # transformers would fill them with random numbers.
+        # transformers would initialise them randomly.
         raise ModelError(
             f"'{folder}' lacks {len(missing)} of the model's weights, such as '{missing[0]}'",
             where=where,
@@ -219,13 +221,41 @@ def load_weights(
 
 
 def _is_of_head(name: str, body: str) -> bool:
-    """Whether a weight is none of a model's body, or of the pooler at its end, which some lack."""
+    """Whether a weight belongs to the head, or to the pooler, which some models lack."""
     return not name.startswith(f"{body}.") or "pooler" in name.split(".")
 
 
 def reason(error: Exception) -> str:
-    """The first line of a library's message, or the name of the exception if it has none."""
+    """The first line of a library's message, or the exception's name if it has none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+
+
+_INITIALIZE = Patch(
+    "transformers.modeling_utils:PreTrainedModel",
+    "_initialize_weights",
+    "leave modules alone that are loaded",
+)
+
+
+@functools.cache  # once a process
+def leave_loaded_modules() -> None:
+    """Have transformers initialise no module under ZeRO-3 if it has loaded all of its tensors.
+
+    Once weights are loaded, `from_pretrained` initialises every module, and only functions that write a
+    tensor skip loaded ones. Code that reads sizes first (Pegasus' positions, Funnel's embeddings) finds empty
+    tensors under stage 3, because transformers gathers only tensors that were not loaded.
+    """
+    wrap(_INITIALIZE, _unless_loaded)
+
+
+def _unless_loaded(initialize: Any, model: Any, module: torch.nn.Module, *more: Any, **given: Any) -> None:
+    from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+
+    # This includes buffers that no checkpoint has, which must be made.
+    tensors = [*module.parameters(), *module.buffers()]
+    is_loaded = bool(tensors) and all(getattr(tensor, "_is_hf_initialized", False) for tensor in tensors)
+    if not (is_loaded and is_deepspeed_zero3_enabled()):
+        initialize(model, module, *more, **given)

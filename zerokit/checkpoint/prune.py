@@ -1,4 +1,4 @@
-"""Removes the older checkpoints of a run."""
+"""Removes older checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -9,57 +9,57 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerokit.checkpoint.aside import UNFINISHED, remove_aside, set_aside
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.step_folder import (
     TRAINER_STATE,
     has_step_folder,
     named_as_latest,
     number_of,
-    numbered,
+    numbered_folders,
 )
+from zerokit.checkpoint.unfinished import UNFINISHED, move_to_unfinished, remove_unfinished
 from zerokit.documents import is_folder, read_bytes, shown
 from zerokit.errors import CheckpointError
 from zerokit.staging import is_staging
 
 _MOST_OF_STATE = 64 << 20
-"""Bytes; it has a line for each step that was logged."""
+"""Bytes; the file has a line per logged step."""
 
 
 @dataclass(frozen=True)
 class Pruning:
-    """What is to be done with the checkpoints of a run, oldest first."""
+    """The checkpoints of a run to keep and to remove, oldest first."""
 
     kept: Sequence[Path]
-    """The newest complete ones, the one that ``latest`` names, and the best one by the Trainer's state."""
+    """The newest complete ones, the one that ``latest`` names, and the best one in the Trainer's state."""
     removed: Sequence[Path]
-    """Also what is left of those whose removal was interrupted."""
+    """Includes leftovers of interrupted removals."""
     left: Sequence[Path]
-    """Newer than one that is kept but not complete, or none of DeepSpeed's."""
+    """Newer than a kept one but incomplete, or not DeepSpeed's."""
 
 
 def plan_pruning(run: Path, keep: int) -> Pruning:
-    """Choose the checkpoints to remove: all that are older than the newest `keep` that are complete.
+    """Choose the checkpoints to remove: those older than the newest `keep` complete ones.
 
-    A checkpoint is complete if no file of it is missing, by the headers of all.
+    A checkpoint is complete if the headers of its files show that none is missing.
 
     Args:
         run: a folder with folders such as ``checkpoint-1200`` or ``global_step1200``.
         keep: at least 1.
 
     Raises:
-        CheckpointError: there is no such folder, or no complete checkpoint in it, or the best
-            one or the order of them cannot be told.
+        CheckpointError: there is no such folder or no complete checkpoint, or the best one or the order is
+            unknown.
     """
     if not is_folder(run):
         raise CheckpointError("no such folder", where=shown(run), hint="Name the folder of a run")
-    folders = [folder for folder in numbered(run) if not folder.is_symlink()]
+    folders = [folder for folder in numbered_folders(run) if not folder.is_symlink()]
     complete = [folder for folder in folders if _is_complete(folder)]
     if not complete:
         raise CheckpointError(
             "has no complete checkpoint, so none is removed",
             where=shown(run),
-            hint="Name the folder that checkpoint-1200 or global_step1200 lies in",
+            hint="Name the folder that contains checkpoint-1200 or global_step1200",
         )
     oldest = folders.index(complete[-keep:][0])
     named = {*named_as_latest(run).values(), *_best(run, folders)}
@@ -72,9 +72,9 @@ def plan_pruning(run: Path, keep: int) -> Pruning:
 
 
 def _best(run: Path, folders: Sequence[Path]) -> Iterator[str]:
-    """The names of the checkpoints with the best metric, by the run's state and the newest of a checkpoint.
+    """Names of the best checkpoints, by the Trainer's state of the run and of its newest checkpoint.
 
-    The Trainer's own rotation keeps them, too (`rotate_checkpoints` of transformers' trainer_utils.py).
+    The Trainer's rotation keeps them too (`rotate_checkpoints` of transformers' trainer_utils.py).
     """
     newest = next((one for one in reversed(folders) if (one / TRAINER_STATE).is_file()), run)
     for file in {run / TRAINER_STATE, newest / TRAINER_STATE}:
@@ -90,14 +90,14 @@ def _state(file: Path) -> dict[str, Any]:
         if isinstance(state, dict):
             return state
     raise CheckpointError(
-        "is damaged or far too large: it does not tell which checkpoint is the best",
+        "is damaged or far too large: the best checkpoint is unknown",
         where=shown(file),
-        hint="Remove it, and no checkpoint is taken for the best",
+        hint="Remove it; then no checkpoint counts as the best",
     )
 
 
 def _begun(aside: Path, newest: int) -> Iterator[Path]:
-    """What is left of checkpoints whose removal was interrupted: one that a run is writing is the newest."""
+    """Leftovers of interrupted removals; the newest checkpoint may be one that a run is writing."""
     for path in sorted(aside.iterdir()) if is_staging(aside) else ():
         number = number_of(path.name)
         if number is not None and number < newest and path.is_dir() and not path.is_symlink():
@@ -105,13 +105,13 @@ def _begun(aside: Path, newest: int) -> Iterator[Path]:
 
 
 def remove(folder: Path) -> None:
-    """Remove a checkpoint; half of it is never taken for one.
+    """Remove a checkpoint; a partly removed one is never used.
 
     Raises:
         CheckpointError: it cannot be removed.
     """
     try:
-        remove_aside(folder if folder.parent.name == UNFINISHED else set_aside(folder))
+        remove_unfinished(folder if folder.parent.name == UNFINISHED else move_to_unfinished(folder))
     except OSError as error:
         raise CheckpointError(
             f"cannot be removed: {error.strerror or error}", where=shown(folder), hint="Check its permissions"

@@ -1,9 +1,9 @@
-"""Makes the checkpoint of another number of ranks, or of another ZeRO stage, of one that was saved.
+"""Converts a checkpoint to another number of ranks or another ZeRO stage.
 
-What is written are the files that DeepSpeed itself would have saved: each rank loads its own part, without a
-word in the ds_config. DeepSpeed's universal format has every rank read the files of all parameters, gives
-under stage 3 all groups of parameters the settings of the first (stage3.py,
-`load_hp_checkpoint_state_from_checkpoint_dir_stage3`), and loads neither buffers nor what is not trained.
+It writes the files that DeepSpeed itself would have saved: each rank loads its part, with no change of the
+ds_config. DeepSpeed's universal format is worse: every rank reads the files of all parameters, under stage 3
+all groups get the settings of the first one (stage3.py,
+`load_hp_checkpoint_state_from_checkpoint_dir_stage3`), and neither buffers nor frozen parameters are loaded.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from zerokit import console
-from zerokit.checkpoint.archive import Size, StoredTensor, record
-from zerokit.checkpoint.archive_writer import Assembled, pickled, write_archive
 from zerokit.checkpoint.checksums import (
     SUMS_FILE,
     checksums,
@@ -28,13 +26,15 @@ from zerokit.checkpoint.checksums import (
     record_num_files,
     write_checksums,
 )
-from zerokit.checkpoint.elements import ElementReader
-from zerokit.checkpoint.new_folder import check_output, check_space, new_folder
+from zerokit.checkpoint.element_reader import ElementReader
 from zerokit.checkpoint.optimizer_groups import read_groups, zero_section, zero_settings
-from zerokit.checkpoint.partitions import DividedParameters, FlatGroups
-from zerokit.checkpoint.saved import Saved, as_deepspeed_saves, read_saved, shapes_of
+from zerokit.checkpoint.optimizer_partitions import Stage1And2Partitions, Stage3Partitions
+from zerokit.checkpoint.output_folder import check_output, check_space, output_folder
+from zerokit.checkpoint.saved_states import SavedStates, explain_format_errors, read_states, shapes_of
 from zerokit.checkpoint.step_folder import LATEST, is_of_checkpoint, names_in
-from zerokit.checkpoint.tensors import NamedTensor, joined, whole
+from zerokit.checkpoint.tensors import NamedTensor, joined_tensor, whole_tensor
+from zerokit.checkpoint.torch_file import Size, StoredTensor, record
+from zerokit.checkpoint.torch_file_writer import NewTensor, make_pickle, write_archive
 from zerokit.checkpoint.verify import verify as verify_all
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
@@ -43,16 +43,16 @@ from zerokit.staging import clear
 from zerokit.units import format_bytes
 
 _OF_ANY_STAGE = ("loss_scaler", "dynamic_loss_scale", "overflow")
-"""What stages 1 and 2 and stage 3 keep alike beside tensors."""
+"""States besides tensors that are the same for stages 1, 2 and 3."""
 _RNG_STATE = re.compile(r"rng_state(?:_(\d+))?\.pth")
 
 
 @dataclass(frozen=True)
 class Resharded:
-    """What was written."""
+    """Result of a conversion."""
 
     folder: Path
-    """It has ``latest``, and the folder that this names."""
+    """It has ``latest`` and the folder that ``latest`` names."""
     stage: int
     num_ranks: int
     num_files: int
@@ -61,14 +61,14 @@ class Resharded:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Of a rank of those that divide the model: mostly, there is one."""
+    """The files of one model-parallel rank; mostly there is one."""
 
-    saved: Saved
+    saved: SavedStates
     stage: int
     num_ranks: int
-    """That divide its optimizer."""
-    flat: FlatGroups | None
-    divided: DividedParameters | None
+    """Ranks that partition its optimizer."""
+    flat: Stage1And2Partitions | None
+    divided: Stage3Partitions | None
 
     @property
     def num_models(self) -> int:
@@ -80,19 +80,22 @@ class _Plan:
 
     @property
     def nbytes(self) -> int:
-        """Of all its files."""
+        """Size of all files."""
         _, model = next(self.models())  # those of all ranks are as large
-        sizes = pickled(model).nbytes * self.num_models, pickled(self.optimizer(0)[1]).nbytes * self.num_ranks
+        sizes = (
+            make_pickle(model).nbytes * self.num_models,
+            make_pickle(self.optimizer(0)[1]).nbytes * self.num_ranks,
+        )
         return sum(sizes)
 
     def files(self) -> Iterator[tuple[str, Any]]:
-        """Each file, and what it holds."""
+        """Each file's name and content."""
         yield from self.models()
         for rank in range(self.num_ranks):
             yield self.optimizer(rank)
 
     def models(self) -> Iterator[tuple[str, Any]]:
-        """The files of model states, and what they hold."""
+        """Names and contents of the model state files."""
         saved = self.saved
         if self.flat is not None:
             yield f"{self._of_model}_model_states.pt", _whole_model(self, self.flat)
@@ -102,7 +105,7 @@ class _Plan:
                 yield f"zero_pp_rank_{rank}_{self._of_model}_model_states.pt", content
 
     def optimizer(self, rank: int) -> tuple[str, Any]:
-        """The file of the optimizer states of a rank, and what it holds."""
+        """Name and content of a rank's optimizer state file."""
         saved = self.saved
         number = rank % len(saved.optimizers)
         file = saved.files.optimizers[number]
@@ -120,23 +123,23 @@ def reshard(
     verify: bool = True,
     sums: bool = True,
 ) -> Resharded:
-    """Write the checkpoint of `num_ranks` ranks, each with its part.
+    """Write the checkpoint for `num_ranks` ranks.
 
-    Of the Trainer's and of accelerate's checkpoints, the rest is copied.
+    Other files of the Trainer's and accelerate's checkpoints are copied.
 
     Args:
-        path: of a checkpoint, or of a run, whose newest one is taken.
-        output: a folder that does not exist, or is empty.
-        num_ranks: of the run that is to go on, those that divide the model included.
-        stage: of ZeRO, in that run; None for the one that it had.
-        verify: see first that all files are as they were saved, and of one step.
-        sums: write ``SHA256SUMS``, if the checkpoint has them.
+        path: a checkpoint, or a run for its newest checkpoint.
+        output: a folder that does not exist or is empty.
+        num_ranks: of the new run, including model-parallel ranks.
+        stage: ZeRO stage of the new run; None: unchanged.
+        verify: check first that files are unchanged and of one step.
+        sums: write ``SHA256SUMS`` if the checkpoint has it.
 
     Raises:
-        ZerokitError: the checkpoint is none, damaged, or of a kind that cannot be divided anew; the folder
-            cannot be written, or there is no room for it.
+        ZerokitError: the checkpoint is unusable or of an unsupported kind, or the folder cannot be written or
+            has no room.
     """
-    parts = read_saved(path)
+    parts = read_states(path)
     check_output(output)
     step = parts[0].files.folder
     for saved in parts:
@@ -144,12 +147,12 @@ def reshard(
     if num_ranks % len(parts):
         _refuse(
             parts[0],
-            f"has a model that is divided among {len(parts):,} ranks, of which {num_ranks:,} is no multiple",
+            f"has a model that is divided among {len(parts):,} ranks; {num_ranks:,} is no multiple of that",
             f"Name a number such as --num-gpus {len(parts) * 2}",
         )
     if verify and (problem := verify_all(step).checksum_problem) is not None:
         raise problem
-    with as_deepspeed_saves(step):
+    with explain_format_errors(step):
         plans = [_plan(saved, num_ranks // len(parts), stage or saved.facts.stage) for saved in parts]
         needed = sum(plan.nbytes for plan in plans)
     others = dict(_others(step, num_ranks))
@@ -157,7 +160,7 @@ def reshard(
     needed += sum(file.stat().st_size for file in others.values())
     check_space(output, needed)
     console.note(f"{shown(output)} takes {format_bytes(needed)}")
-    with new_folder(output) as staging, as_deepspeed_saves(step):
+    with output_folder(output) as staging, explain_format_errors(step):
         clear(staging)
         _write(staging, plans, others, sums=sums)
         files = files_of(staging)
@@ -177,7 +180,7 @@ def _write(staging: Path, plans: Sequence[_Plan], others: Mapping[str, Path], *,
         total = sum(plan.num_models + plan.num_ranks for plan in plans)
         task = bar.add_task("resharding", total=total, note="")
         for name, content in itertools.chain.from_iterable(plan.files() for plan in plans):
-            write_archive(staging / step.name / name, pickled(content), reader)
+            write_archive(staging / step.name / name, make_pickle(content), reader)
             bar.advance(task)
     for name, file in others.items():
         (staging / name).parent.mkdir(parents=True, exist_ok=True)
@@ -188,44 +191,48 @@ def _write(staging: Path, plans: Sequence[_Plan], others: Mapping[str, Path], *,
         write_checksums(staging, written | record_num_files(staging, len(written)))
 
 
-def _check_kind(saved: Saved, stage: int | None) -> None:
+def _check_kind(saved: SavedStates, stage: int | None) -> None:
     facts = saved.facts
     if facts.universal:
         _refuse(
-            saved, "is a universal checkpoint", "Any number of ranks loads it, with checkpoint.load_universal"
+            saved,
+            "is a universal checkpoint",
+            "Any number of ranks can load it, with checkpoint.load_universal",
         )
     if facts.stage == 0:
-        _refuse(saved, "is not divided among ranks: it has no ZeRO", "Any number of ranks goes on from it")
+        _refuse(
+            saved, "is not partitioned: it was saved without ZeRO", "Any number of ranks can resume from it"
+        )
     if saved.files.experts or saved.models[0].get("num_experts"):
-        _refuse(saved, "has experts that are spread over ranks", "Go on with as many ranks as saved it")
+        _refuse(saved, "has experts on several ranks", "Resume on the number of ranks that saved it")
     divided = saved.files.tensor_parallel > 1 or saved.files.pipeline_stages is not None
     if divided and stage not in (None, facts.stage):
-        _refuse(saved, "has a model that ranks divide", "Keep its stage: leave out --zero-stage")
+        _refuse(saved, "has a model that is divided among ranks", "Keep its stage: leave out --zero-stage")
     if not saved.optimizers or not saved.models[0].get("param_shapes"):
-        _refuse(saved, "has no states of an optimizer", "Load its weights: 'zerokit checkpoint export'")
+        _refuse(saved, "has no optimizer states", "Load its weights: 'zerokit checkpoint export'")
 
 
-def _refuse(saved: Saved, problem: str, hint: str) -> NoReturn:
+def _refuse(saved: SavedStates, problem: str, hint: str) -> NoReturn:
     raise CheckpointError(problem, where=shown(saved.facts.folder), hint=hint)
 
 
-def _plan(saved: Saved, num_ranks: int, stage: int) -> _Plan:
+def _plan(saved: SavedStates, num_ranks: int, stage: int) -> _Plan:
     groups = read_groups(saved)
     settings = zero_settings(saved)
     size = settings.sub_group_size
     if saved.facts.stage == 3:
-        was = DividedParameters(groups, saved.facts.num_ranks, size)
+        was = Stage3Partitions(groups, saved.facts.num_ranks, size)
         if [list(one) for one in was.shapes] != [list(one) for one in shapes_of(saved.models[0])]:
             _refuse(
                 saved,
-                f"is divided otherwise than its sub_group_size ({size:,.0f}) says",
-                "Go on with as many ranks as saved it",
+                f"does not match its sub_group_size ({size:,.0f})",
+                "Resume on the number of ranks that saved it",
             )
     if stage == 3:
-        return _Plan(saved, stage, num_ranks, None, DividedParameters(groups, num_ranks, size))
+        return _Plan(saved, stage, num_ranks, None, Stage3Partitions(groups, num_ranks, size))
     paddings = saved.optimizers[0].get("param_alignment_paddings") or ()
     aligned = settings.parameter_alignment or any(any(group) for group in paddings)
-    flat = FlatGroups(
+    flat = Stage1And2Partitions(
         groups,
         num_ranks,
         round_robin=settings.round_robin_gradients,
@@ -235,7 +242,7 @@ def _plan(saved: Saved, num_ranks: int, stage: int) -> _Plan:
 
 
 def _optimizer(plan: _Plan, states: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """What ZeRO's optimizer of a rank saves: its `state_dict`."""
+    """The `state_dict` of a rank's ZeRO optimizer."""
     saved = plan.saved
     inner_key = "optimizer_state_dict" if saved.facts.stage == 3 else "base_optimizer_state"
     inner = states[inner_key]
@@ -254,7 +261,7 @@ def _optimizer(plan: _Plan, states: Mapping[str, Any], rank: int) -> dict[str, A
     ]
     if plan.flat is not None:
         flat = plan.flat
-        # BF16_Optimizer saves its part with what belongs to no parameter.
+        # BF16_Optimizer saves its part with padding.
         padded = not was_divided and "zero_stage" not in states
         numbers = [[number] for number in range(len(settings))]
         made |= {
@@ -282,7 +289,7 @@ def _inner(
     numbers: list[list[int]],
     states: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    """What torch's optimizer saves of flat parameters."""
+    """The state dict of torch's optimizer for flat parameters."""
     return {
         **inner,
         "state": {number: state for number, state in enumerate(states) if state},
@@ -295,11 +302,11 @@ def _common(plan: _Plan, model: Mapping[str, Any]) -> dict[str, Any]:
     if plan.stage != plan.saved.facts.stage:
         config = {**config, "zero_optimization": {**zero_section(plan.saved), "stage": plan.stage}}
     made = {**model, "dp_world_size": plan.num_ranks, "ds_config": config}
-    # A pipeline's module lies in files of its layers.
+    # Files of layers have a pipeline's module.
     return made if plan.saved.files.pipeline_stages is None else {**made, "module": None}
 
 
-def _whole_model(plan: _Plan, flat: FlatGroups) -> dict[str, Any]:
+def _whole_model(plan: _Plan, flat: Stage1And2Partitions) -> dict[str, Any]:
     saved = plan.saved
     first = saved.models[0]
     made = {**_common(plan, first), "param_shapes": flat.shapes}
@@ -307,7 +314,7 @@ def _whole_model(plan: _Plan, flat: FlatGroups) -> dict[str, Any]:
         return made
     trained = {name: tensor for group in flat.groups for name, tensor in group.weights.items()}
     frozen = {
-        name: joined(name, shape, [model["frozen_param_fragments"][name] for model in saved.models])
+        name: joined_tensor(name, shape, [model["frozen_param_fragments"][name] for model in saved.models])
         for name, shape in (first.get("frozen_param_shapes") or {}).items()
     }
     tied = first.get("shared_params") or {}
@@ -317,7 +324,7 @@ def _whole_model(plan: _Plan, flat: FlatGroups) -> dict[str, Any]:
         if tied.get(name) in found:
             found[name] = found[tied[name]]
         elif isinstance(placeholder, StoredTensor) and tensor is not None:
-            found[name] = Assembled(placeholder.dtype, tensor.shape, (tensor,))
+            found[name] = NewTensor(placeholder.dtype, tensor.shape, (tensor,))
         else:
             found[name] = placeholder
     made["module"] = found
@@ -327,14 +334,14 @@ def _whole_model(plan: _Plan, flat: FlatGroups) -> dict[str, Any]:
 
 
 def _divided_model(
-    plan: _Plan, divided: DividedParameters, model: Mapping[str, Any], rank: int
+    plan: _Plan, divided: Stage3Partitions, model: Mapping[str, Any], rank: int
 ) -> dict[str, Any]:
     saved = plan.saved
     first = saved.models[0]
     made = {**_common(plan, model), "param_shapes": divided.shapes}
     if saved.facts.stage == 3:
         frozen = {
-            name: joined(name, shape, [one["frozen_param_fragments"][name] for one in saved.models])
+            name: joined_tensor(name, shape, [one["frozen_param_fragments"][name] for one in saved.models])
             for name, shape in (first.get("frozen_param_shapes") or {}).items()
         }
     else:
@@ -346,27 +353,27 @@ def _divided_model(
         made["module"] = OrderedDict(
             (
                 name,
-                Assembled(one.dtype, (0,)) if isinstance(one, StoredTensor) and name not in buffers else one,
+                NewTensor(one.dtype, (0,)) if isinstance(one, StoredTensor) and name not in buffers else one,
             )
             for name, one in model["module"].items()
         )
     parts = OrderedDict((name, divided.parameter(tensor, rank)) for name, tensor in frozen.items())
-    # DeepSpeed would look for all that is not trained in an empty one that it did not save.
+    # If this dict were empty, DeepSpeed would look up all frozen parameters in it.
     return {**made, "frozen_param_fragments": parts or made.get("frozen_param_fragments")}
 
 
-def _not_trained(saved: Saved, divided: DividedParameters) -> Iterator[tuple[str, NamedTensor]]:
-    """The parameters of stages 1 and 2 that the optimizer does not have."""
+def _not_trained(saved: SavedStates, divided: Stage3Partitions) -> Iterator[tuple[str, NamedTensor]]:
+    """Parameters of stages 1 and 2 that the optimizer does not have."""
     first = saved.models[0]
     others = {name for _, names in divided.flats for name in names}
     others |= {*(first.get("buffer_names") or ()), *(first.get("shared_params") or ())}
     for name, tensor in first["module"].items():
         if isinstance(tensor, StoredTensor) and name not in others:
-            yield name, whole(name, tensor)
+            yield name, whole_tensor(name, tensor)
 
 
 def _others(step: Path, num_ranks: int) -> Iterator[tuple[str, Path]]:
-    """What lies beside the step's folder in a checkpoint of the Trainer or of accelerate, by its new name."""
+    """Other files of a Trainer's or accelerate's checkpoint, by their new names."""
     if not is_of_checkpoint(step):
         return
     above = step.parent

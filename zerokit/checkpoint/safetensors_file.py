@@ -1,9 +1,7 @@
-"""Writes a safetensors file a block at a time, and reads where its tensors lie, without torch.
+"""Writes safetensors files block by block, and reads their headers, without torch.
 
-The library's own writer takes all of a file from memory.
-
-The format: 8 bytes with the length of the header, the header as JSON, and the elements of all tensors
-(https://github.com/huggingface/safetensors, section Format).
+The library's own writer needs all of a file in memory. The format: 8 bytes with the header's length, a JSON
+header, and the elements of all tensors (https://github.com/huggingface/safetensors, section Format).
 """
 
 from __future__ import annotations
@@ -16,14 +14,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from zerokit.checkpoint.archive import Storage
 from zerokit.checkpoint.tensors import NamedTensor, Piece
+from zerokit.checkpoint.torch_file import Storage
 from zerokit.documents import shown, unreadable_reason
 from zerokit.errors import CheckpointError
 from zerokit.files import new_file
 
 if TYPE_CHECKING:
-    from zerokit.checkpoint.elements import Block
+    from zerokit.checkpoint.element_reader import Block
 
 TYPES = {
     "float64": "F64",
@@ -39,19 +37,19 @@ TYPES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
-"""What safetensors calls torch's types."""
+"""torch's types in safetensors' names."""
 _NAMES = {called: name for name, called in TYPES.items()}
 
 
 def write_safetensors(
     file: Path, tensors: Sequence[NamedTensor], blocks: Callable[[NamedTensor], Iterable[Block]]
 ) -> str:
-    """Write a file whole or not at all.
+    """Write a complete file or none.
 
     Args:
         file: the file.
-        tensors: as they are to be in it: name, type and shape.
-        blocks: the bytes of each.
+        tensors: name, type and shape of its tensors.
+        blocks: the bytes of a tensor.
 
     Returns:
         its SHA-256, in hexadecimal.
@@ -83,10 +81,10 @@ def write_safetensors(
 
 
 def read_safetensors(file: Path) -> dict[str, NamedTensor]:
-    """The tensors of a file, by name.
+    """The tensors of a file by name.
 
     Raises:
-        CheckpointError: it is no regular file, damaged or cut short.
+        CheckpointError: it is not a regular file, or is damaged or cut short.
     """
     if (reason := unreadable_reason(file)) is not None:
         raise CheckpointError(reason, where=shown(file), hint="Copy or save it again")
@@ -110,18 +108,18 @@ def read_safetensors(file: Path) -> dict[str, NamedTensor]:
 
 
 _MOST_OF_HEADER = 100 << 20
-"""Bytes, as the library has it."""
+"""Bytes; the library has the same limit."""
 
 
 def read_header(opened: BinaryIO) -> tuple[int, dict[str, Any]]:
-    """Where the elements begin, in bytes, and what the header says of each tensor, by name.
+    """The offset of the elements in bytes, and the header's entry of each tensor by name.
 
     Args:
         opened: the file, at its start.
 
     Raises:
-        ValueError: it ends within its header, or that is no JSON object.
-        RecursionError: so deep is the header.
+        ValueError: it ends within its header, or the header is no JSON object.
+        RecursionError: the header is nested too deeply.
     """
     begin = 8 + int.from_bytes(opened.read(8), "little")
     if begin > min(os.fstat(opened.fileno()).st_size, _MOST_OF_HEADER):
@@ -139,5 +137,5 @@ def _tensor(name: str, entry: dict[str, Any], storage: Storage) -> NamedTensor:
     shape = tuple(map(int, entry["shape"]))
     tensor = NamedTensor(name, dtype, shape, (Piece(storage, begin, math.prod(shape)),))
     if not 0 <= begin <= end <= storage.nbytes or end - begin != tensor.nbytes:
-        raise ValueError(f"'{name}' lies beyond its end")
+        raise ValueError(f"'{name}' exceeds the file")
     return tensor

@@ -1,7 +1,7 @@
-"""Find a checkpoint to start from, and look at it before any rank loads it.
+"""Finds a model to start from, and checks it before any rank loads it.
 
-Loading under ZeRO-3 is collective: a file that turns out broken halfway leaves the other ranks waiting.
-So whatever can be wrong with a checkpoint is found here, on the host, from file headers alone.
+Loading under ZeRO-3 is collective: a file that breaks halfway leaves the other ranks waiting. So all problems
+are found here, on the host, from file headers.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ _OPENED = (
     *("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.spm", "*.codes", "*tokenizer*"),
     *("*.safetensors", "*.py", "additional_chat_templates/*", "custom_generate/*"),
 )
-"""Files of a model or an adapter that zerokit, transformers, peft or safetensors may open, or copy."""
+"""Files of a model or adapter that zerokit, transformers, peft or safetensors may open or copy."""
 _HUB_COPIES = ["original/*", "*.fp16*.safetensors"]
-"""The same weights again, in other formats."""
+"""The same weights in other formats."""
 WEIGHTS_INDEX = "model.safetensors.index.json"
-"""Names the file of each weight, relative to its folder."""
+"""The file that maps each weight to a file."""
 _TABLES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", WEIGHTS_INDEX)
 
 
 def is_rehearsal() -> bool:
-    """Whether models are built from their config alone (zerokit/rehearsal), so that weights may be absent."""
+    """Whether it is a rehearsal, in which models are built from their config and weights may be absent."""
     return "ZEROKIT_REHEARSAL" in os.environ
 
 
 def resolve_checkpoint(
     name: str, *, where: str, revision: str | None = None, remote_code: bool = False
 ) -> Path:
-    """The local folder of a checkpoint, downloaded first if `name` is a Hub id.
+    """The local folder of a model; a Hub id is downloaded first.
 
     Raises:
-        ModelError: no such folder or Hub model.
+        ModelError: there is no such folder or Hub model.
     """
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -70,10 +70,10 @@ def resolve_checkpoint(
 
 
 def check_before_launch(name: str, *, where: str, revision: str | None = None) -> None:
-    """Check a checkpoint before ranks start: all of it on this machine; of the Hub, its config is fetched.
+    """Check a model before ranks start; of a Hub model only the config is fetched.
 
     Raises:
-        ModelError: no such folder or Hub model, one that is not complete, or the Hub cannot be reached.
+        ModelError: there is no such folder or Hub model, it is incomplete, or the Hub cannot be reached.
     """
     if Path(name).expanduser().exists() or not is_hub_id(name):
         check_checkpoint(resolve_checkpoint(name, where=where), where=where)
@@ -82,15 +82,13 @@ def check_before_launch(name: str, *, where: str, revision: str | None = None) -
 
 
 def check_checkpoint(folder: Path, *, where: str) -> Document:
-    """Check that a folder holds a config and complete, non-empty safetensors weights.
-
-    In a rehearsal the weights may be absent.
+    """Check that a folder has a config and complete safetensors weights; a rehearsal needs no weights.
 
     Returns:
         its config.json.
 
     Raises:
-        ModelError: a file is missing, malformed, cut short, or holds empty tensors.
+        ModelError: a file is missing, malformed, cut short, or has empty tensors.
     """
     check_files(folder, where=where)
     config = read_model_config(folder / "config.json", where=where)
@@ -100,11 +98,11 @@ def check_checkpoint(folder: Path, *, where: str) -> Document:
 
 
 def check_files(folder: Path, *, where: str) -> None:
-    """Refuse a folder with a file that must not be read: transformers and the other libraries do not look.
+    """Refuse files that must not be read, because transformers and other libraries do not check.
 
     Raises:
-        ModelError: a file that one of them would open is a special file or leads out of the folder, or a file
-            of settings or of the tokenizer is far too large.
+        ModelError: a file is special or leads out of the folder, or a settings or tokenizer file is far too
+            large.
     """
     for pattern in _OPENED:
         for file in sorted(folder.glob(pattern)):
@@ -112,10 +110,10 @@ def check_files(folder: Path, *, where: str) -> None:
 
 
 def check_file(file: Path, folder: Path, *, where: str) -> None:
-    """As :func:`check_files`, of one file of a folder."""
+    """Check one file of a folder as :func:`check_files` does."""
     problem = unreadable_reason(file, folder)
     hint = COPY
-    # The Trainer's state is no part of a model, and long after a long run.
+    # The Trainer's state is no part of a model, and is long after a long run.
     if problem is None and file.suffix not in (".safetensors", ".py") and file.name != TRAINER_STATE:
         is_settings = file.suffix in (".json", ".jinja") and file.name not in _TABLES
         most = MAX_BYTES if is_settings else MAX_TABLE_BYTES
@@ -126,10 +124,10 @@ def check_file(file: Path, folder: Path, *, where: str) -> None:
 
 
 def check_weights(folder: Path, *, where: str) -> None:
-    """Check that the weights of a model, or of a peft adapter, are complete and not empty.
+    """Check that the weights of a model or adapter are complete and not empty.
 
     Raises:
-        ModelError: a file is missing, cut short, or holds empty tensors.
+        ModelError: a file is missing, cut short, or has empty tensors.
     """
     files = weight_files(folder, where=where)
     empty = [name for file in files for name in _empty_tensors(file, where)]
@@ -166,7 +164,7 @@ def read_model_config(file: Path, *, where: str) -> Document:
 
 
 def _how_to_use(adapter: Path) -> str:
-    """An adapter, which is no model by itself."""
+    """The error for an adapter, which is no model by itself."""
     try:
         kind = read_document(adapter).data["peft_type"]
     except (DocumentError, KeyError, TypeError):
@@ -177,10 +175,10 @@ def _how_to_use(adapter: Path) -> str:
 
 
 def weight_files(folder: Path, *, where: str) -> list[Path]:
-    """The safetensors files of a checkpoint, all of them present.
+    """The safetensors files of a model; all of them exist.
 
     Raises:
-        ModelError: there are none, or one that the index names is missing, special or out of the folder.
+        ModelError: there are none, or one that the index names is missing, special or outside the folder.
     """
     index = folder / WEIGHTS_INDEX
     check_file(index, folder, where=where)
@@ -207,10 +205,10 @@ def weight_files(folder: Path, *, where: str) -> list[Path]:
 
 
 def _shard_names(index: Path, *, where: str) -> list[str]:
-    """The files that an index of weights names, relative to its folder: ``a/model.safetensors``, ...
+    """The files that an index of weights names, relative to its folder.
 
     Raises:
-        ModelError: it is malformed, or names no file, or one outside of its folder.
+        ModelError: it is malformed, names no file, or names one outside its folder.
     """
     try:
         values = read_document(index, max_bytes=MAX_TABLE_BYTES).data["weight_map"].values()
@@ -222,9 +220,9 @@ def _shard_names(index: Path, *, where: str) -> list[str]:
     for path in paths:
         if path.is_absolute() or ".." in path.parts:
             raise ModelError(
-                f"{index} names '{path}', which is not in its folder",
+                f"{index} names '{path}', which is outside its folder",
                 where=where,
-                hint="Copy the weights into the folder, and name them there",
+                hint="Copy the weights into the folder, and correct the index",
             )
     return sorted(map(str, paths))
 
@@ -235,7 +233,7 @@ def _empty_tensors(file: Path, where: str) -> list[str]:
     if not os.access(file, os.R_OK):  # of which safetensors says that there is none
         raise ModelError(f"you may not read {file}", where=where, hint="Ask its owner for read permission")
     try:
-        # Opening reads the header only, and compares the file's length with it.
+        # Opening reads only the header, and compares the file's length with it.
         with safe_open(file, framework="np") as tensors:
             return [name for name in tensors.keys() if 0 in tensors.get_slice(name).get_shape()]  # noqa: SIM118
     except (SafetensorError, OSError) as error:
@@ -258,7 +256,7 @@ def _download(name: str, *, where: str, revision: str | None, files: list[str]) 
         first = f"Did you mean '{meant}'? If so, name it; check" if meant else "Check the name,"
         what = "it" if revision is None else f"its revision '{revision}'"
         raise ModelError(
-            f"'{name}' is no folder here, and {not_given(error, what)}",
+            f"'{name}' is no local folder, and {not_given(error, what)}",
             where=where,
             hint=f"{first} the network, and `hf auth login` for a gated model",
         ) from error

@@ -1,4 +1,4 @@
-"""Which files of a folder are DeepSpeed's, and of which ranks (runtime/engine.py, `_get_ckpt_name`)."""
+"""Finds DeepSpeed's files of a step, and their ranks (runtime/engine.py, `_get_ckpt_name`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from zerokit.documents import COPY, first_unreadable, is_folder, read_bytes, shown, unreadable_reason
 from zerokit.errors import CheckpointError
 
-AGAIN = "Take an earlier checkpoint, or copy this one again"
+AGAIN = "Use an earlier checkpoint, or copy this one again"
 _MODEL_STATES = re.compile(r"(?:zero_pp_rank_(?P<rank>\d+)_)?mp_rank_(?P<model_rank>\d+)_model_states\.pt")
 _OPTIMIZER_STATES = re.compile(
     r"(?:bf16_|fp16_)?zero_pp_rank_(?P<rank>\d+)_mp_rank_(?P<model_rank>\d+)_optim_states\.pt"
@@ -19,7 +19,7 @@ _OPTIMIZER_STATES = re.compile(
 _EXPERT = re.compile(r"layer_(?P<layer>\d+)_expert_(?P<expert>\d+)_mp_rank_\d+_model_states\.pt")
 _EXPERT_OPTIMIZER = re.compile(r"expp_rank_\d+_mp_rank_\d+_optim_states\.pt")
 _LAYER = re.compile(r"layer_(?P<layer>\d+)(?:-model_(?P<tensor_rank>\d+))?-model_states\.pt")
-"""Of a pipeline, which is saved by layers (runtime/pipe/module.py, `ckpt_layer_path`)."""
+"""Layers of a pipeline (runtime/pipe/module.py, `ckpt_layer_path`)."""
 _OF_DEEPSPEED = (_MODEL_STATES, _OPTIMIZER_STATES, _EXPERT, _EXPERT_OPTIMIZER, _LAYER)
 _UNFINISHED = re.compile(r".*\.(tmp|partial|incomplete)$|tmp[-_.].*", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?P<kind>global_step|checkpoint[-_]|epoch_|step_)(?P<number>\d+)(?:_universal)?")
@@ -27,56 +27,56 @@ LATEST = "latest"
 """The file that names the newest step."""
 _LATEST = (LATEST, "latest_universal")
 _OF_ACCELERATE = "pytorch_model"
-"""What accelerate calls the folder of a step."""
+"""accelerate's name for the folder of a step."""
 _INDEX = ".index.json"
-"""Ends the name of what tells which weights are in which of several files."""
+"""Suffix of files that map weights to files."""
 _WHOLE_WEIGHTS = (
     *("model.safetensors", f"model.safetensors{_INDEX}", "adapter_model.safetensors"),
     *("pytorch_model.bin", f"pytorch_model.bin{_INDEX}", "adapter_model.bin"),
 )
-"""What `save_pretrained` writes, and so the Trainer and accelerate; and DeepSpeed's zero_to_fp32."""
+"""Files of `save_pretrained` (Trainer, accelerate) and of DeepSpeed's zero_to_fp32."""
 _LONGEST_NAME = 255
-"""Of a file, in bytes."""
+"""Bytes of a file name."""
 TRAINER_STATE = "trainer_state.json"
-"""The Trainer's own part of a checkpoint, beside the folder of DeepSpeed's."""
+"""The Trainer's state, next to DeepSpeed's folder."""
 IDENTITY_FILE = "zerokit_run.json"
-"""In a checkpoint that `zerokit train` saved: which run it is of."""
+"""Identity of the run; `zerokit train` saves it in a checkpoint."""
 
 
 @dataclass(frozen=True)
 class StepFolder:
-    """The files of one step, of one of the ranks that divide the model by its layers or its tensors."""
+    """The files of one step, of one model-parallel rank."""
 
     folder: Path
     model_rank: int
-    """DeepSpeed's ``mp_rank``: within a stage of a pipeline, ranks of tensor parallelism are neighbours."""
+    """DeepSpeed's ``mp_rank``; tensor-parallel ranks of a pipeline stage are consecutive."""
     tensor_parallel: int
-    """Ranks that divide a tensor."""
+    """Tensor-parallel ranks."""
     pipeline_stages: int | None
     """None without a pipeline."""
     models: Mapping[int, Path]
-    """Model states by rank; of stages 0 to 2 rank 0's alone."""
+    """Model states by rank; of stages 0 to 2 only rank 0's."""
     optimizers: Mapping[int, Path]
     experts: Mapping[tuple[int, int], Path]
-    """By the number of the mixture in the model, and the expert's in it."""
+    """By the number of the mixture and of the expert."""
     layers: Mapping[int, Path]
-    """Of a pipeline: those of all stages are with the first one."""
+    """Of a pipeline; the first stage's entry has all stages."""
     universal: Path | None
-    """Of a universal checkpoint, the folder that has one for each parameter."""
+    """Folder with one folder per parameter, in a universal checkpoint."""
 
     @property
     def files(self) -> list[Path]:
-        """All of them, but for the parameters of a universal one."""
+        """All of them, except the parameters of a universal checkpoint."""
         some = (self.models, self.optimizers, self.experts, self.layers)
         return [file for files in some for file in files.values()]
 
 
 def find_step_folder(path: Path) -> Path:
-    """The folder with the files of one step: `path` itself, or the newest one in it.
+    """The folder of one step: `path` itself, or the newest one in it.
 
     Raises:
-        CheckpointError: there is none, the one that ``latest`` names is missing, nothing tells which is the
-            newest, or the checkpoint has a special file or a link that leads out of it.
+        CheckpointError: there is none, ``latest`` names a missing one, the newest one is unknown, or the
+            checkpoint has a special file or a link that leads out of it.
     """
     step = _find_step_folder(path)
     if (reason := unreadable_reason(step, path)) is not None:
@@ -86,7 +86,7 @@ def find_step_folder(path: Path) -> Path:
 
 
 def has_step_folder(path: Path) -> bool:
-    """Whether a folder is, or has in it, a checkpoint of DeepSpeed's, complete or not."""
+    """Whether a folder is or has a DeepSpeed checkpoint, complete or not."""
     try:
         _find_step_folder(path)
     except CheckpointError:
@@ -95,7 +95,7 @@ def has_step_folder(path: Path) -> bool:
 
 
 def check_regular_files(checkpoint: Path) -> None:
-    """Refuse a checkpoint with a special file, or a link that leads out of it.
+    """Refuse a checkpoint with a special file or a link that leads out of it.
 
     Raises:
         CheckpointError: it has one, or cannot be read.
@@ -119,30 +119,30 @@ def _find_step_folder(path: Path) -> Path:
     for latest, name in named_as_latest(path).items():
         if name not in ("", "..") and (path / name).parent == path and is_folder(path / name):
             return path / name
-        problem = "is empty" if not name else "is damaged: it names no checkpoint"
+        problem = "is empty" if not name else "is damaged: it does not name a checkpoint"
         if name.isprintable() and name:
-            problem = f"says that the checkpoint is '{name}', which is not there"
+            problem = f"names the checkpoint '{name}', which does not exist"
         raise CheckpointError(problem, where=shown(path / latest), hint=AGAIN)
-    for folder in [*reversed(numbered(path)), path / _OF_ACCELERATE]:
+    for folder in [*reversed(numbered_folders(path)), path / _OF_ACCELERATE]:
         if folder.is_dir():
             return _find_step_folder(folder)
     weights = next((name for name in _WHOLE_WEIGHTS if (path / name).is_file()), None)
     if weights is not None:
         of_several = weights.endswith(_INDEX)
         raise CheckpointError(
-            "has whole weights" + ("" if of_several else f" ({weights})") + ", no parts of ranks",
+            "has whole weights" + ("" if of_several else f" ({weights})") + ", not the files of ranks",
             where=shown(path),
-            hint=f"Take {'this folder' if of_several else 'that file'} as it is",
+            hint=f"Use {'this folder' if of_several else 'that file'} directly",
         )
     raise CheckpointError(
-        "holds no checkpoint of DeepSpeed's",
+        "has no DeepSpeed checkpoint",
         where=shown(path),
-        hint="Name the folder that 'latest' lies in, or one like global_step1200",
+        hint="Name the folder that contains 'latest', or one like global_step1200",
     )
 
 
 def named_as_latest(path: Path) -> dict[str, str]:
-    """What ``latest`` and ``latest_universal`` of a folder say, as far as it has them.
+    """Contents of ``latest`` and ``latest_universal``, if they exist.
 
     Raises:
         ZerokitError: one cannot be read.
@@ -157,33 +157,33 @@ def named_as_latest(path: Path) -> dict[str, str]:
 
 
 def is_numbered(name: str) -> bool:
-    """Whether a folder of this name is one of the checkpoints of a run."""
+    """Whether a folder name is that of a run's checkpoint."""
     return number_of(name) is not None
 
 
 def number_of(name: str) -> int | None:
-    """The step, or epoch, by which a checkpoint of a run is named; None of another name."""
+    """The step or epoch in the name of a checkpoint; None for other names."""
     match = _NUMBERED.fullmatch(name)
     return None if match is None else int(match["number"])
 
 
 def is_of_run(step: Path) -> bool:
-    """Whether the folder above that of a step is of the same run, by its name or by ``latest``."""
+    """Whether the parent folder belongs to the same run, by its name or by ``latest``."""
     named = is_numbered(step.name) or step.name == _OF_ACCELERATE
     return named or any(os.path.lexists(step.parent / name) for name in _LATEST)
 
 
 def is_of_checkpoint(step: Path) -> bool:
-    """Whether the folder above that of a step has the rest of the same checkpoint, as of the Trainer."""
+    """Whether the parent folder has the rest of the checkpoint, as the Trainer's does."""
     above = step.parent
     return step.name == _OF_ACCELERATE or is_numbered(above.name) or (above / TRAINER_STATE).is_file()
 
 
-def numbered(path: Path) -> list[Path]:
+def numbered_folders(path: Path) -> list[Path]:
     """The folders of `path` that are named by a step, in order.
 
     Raises:
-        CheckpointError: some are named by what others are not, such as epochs.
+        CheckpointError: some are named by something else, such as epochs.
     """
     matches = [match for name in names_in(path) if (match := _NUMBERED.fullmatch(name))]
     found = sorted((match for match in matches if (path / match[0]).is_dir()), key=_place)
@@ -191,9 +191,9 @@ def numbered(path: Path) -> list[Path]:
     if other is not None:
         raise CheckpointError(
             f"has checkpoints of two kinds, such as {found[0][0]} and {other[0]}: "
-            "nothing tells which are newer",
+            "it is unknown which are newer",
             where=shown(path),
-            hint="Name one checkpoint, or move one kind into a folder of its own",
+            hint="Name one checkpoint, or move one kind to another folder",
         )
     return [path / match[0] for match in found]
 
@@ -203,15 +203,15 @@ def _place(match: re.Match[str]) -> tuple[int, str]:
 
 
 def read_step_folders(folder: Path, *, swapped: bool = False) -> list[StepFolder]:
-    """Sort the files of a folder: by the ranks that divide the model, one without such.
+    """Sort the files of a folder by model-parallel rank.
 
     Args:
         folder: of a step.
-        swapped: take also one whose weights lie in swap files of NVMe, for what is not there.
+        swapped: accept a checkpoint whose weights are in NVMe swap files.
 
     Raises:
-        CheckpointError: one is unfinished, two are of the same rank, they are of a kind that is not read, or
-            those of a rank that divides the model are missing.
+        CheckpointError: a file is unfinished, two files are of the same rank, a kind is unsupported, or files
+            of a model-parallel rank are missing.
     """
     names = names_in(folder)
     _refuse(folder, [name for name in names if not (swapped and _SWAPPED.fullmatch(name))])
@@ -229,7 +229,7 @@ def read_step_folders(folder: Path, *, swapped: bool = False) -> list[StepFolder
         if (match := _EXPERT.fullmatch(name))
     }
     if experts and len(model_ranks) > 1:
-        problem = "has experts beside a divided model, which zerokit does not put together"
+        problem = "has experts and a divided model, which zerokit does not support"
         raise CheckpointError(problem, where=shown(folder), hint=CONVERT)
     return [
         StepFolder(
@@ -248,7 +248,7 @@ def read_step_folders(folder: Path, *, swapped: bool = False) -> list[StepFolder
 
 
 def _layers(folder: Path, names: Iterable[str]) -> dict[int, dict[int, Path]]:
-    """The layers of a pipeline, by the rank of tensor parallelism."""
+    """The layers of a pipeline, by tensor-parallel rank."""
     found: dict[int, dict[int, Path]] = {}
     for name in names:
         if match := _LAYER.fullmatch(name):
@@ -262,7 +262,7 @@ def _layers(folder: Path, names: Iterable[str]) -> dict[int, dict[int, Path]]:
 
 
 def _model_ranks(folder: Path, names: Iterable[str]) -> list[int]:
-    """Of the ranks that divide the model: each has model states."""
+    """The model-parallel ranks; each has model states."""
     models = [match for name in names if (match := _MODEL_STATES.fullmatch(name))]
     optimizers = [match for name in names if (match := _OPTIMIZER_STATES.fullmatch(name))]
     found = {int(match["model_rank"]) for match in [*models, *optimizers]}
@@ -276,11 +276,11 @@ def _model_ranks(folder: Path, names: Iterable[str]) -> list[int]:
 
 def _refuse(folder: Path, names: Iterable[str]) -> None:
     for pattern, problem, hint in (
-        (_UNFINISHED, "was left by a save that did not end", AGAIN),
+        (_UNFINISHED, "was left by an unfinished save", AGAIN),
         (
             _SWAPPED,
-            "has the optimizer's weights, in swap files of NVMe that zerokit does not read",
-            "Go on from it with 'zerokit train': the model that a run saves at its end is whole",
+            "has master weights in NVMe swap files, which zerokit does not read",
+            "Resume from it with 'zerokit train': the model that a run saves at its end is complete",
         ),
     ):
         one = next((name for name in names if pattern.fullmatch(name)), None)
@@ -301,7 +301,7 @@ def _by_rank(
             rank = int(match["rank"] or 0)
             if rank in found:
                 raise CheckpointError(
-                    f"and {found[rank].name} are both of rank {rank}: two runs lie in one folder",
+                    f"and {found[rank].name} are both of rank {rank}: two runs are in one folder",
                     where=shown(folder / name),
                     hint="Remove the files of the other run",
                 )
@@ -310,7 +310,7 @@ def _by_rank(
 
 
 def names_in(folder: Path) -> list[str]:
-    """What lies in a folder, in order.
+    """The sorted names in a folder.
 
     Raises:
         CheckpointError: it cannot be read.

@@ -1,4 +1,4 @@
-"""What a checkpoint is, as people and scripts want to know it."""
+"""Summarizes a checkpoint."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 
 from zerokit.checkpoint.adapter_names import is_adapted
 from zerokit.checkpoint.deepspeed_folder import DeepSpeedCheckpoint, read_checkpoint
-from zerokit.checkpoint.saved import Facts, read_facts
+from zerokit.checkpoint.saved_states import CheckpointInfo, read_info
 from zerokit.errors import CheckpointError
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What is known of a checkpoint."""
+    """Summary of a checkpoint."""
 
-    facts: Facts
+    facts: CheckpointInfo
     nbytes: int
-    """Of its files."""
+    """Size of its files."""
     checkpoint: DeepSpeedCheckpoint | None
-    """None if it is not complete."""
+    """None if it is incomplete."""
     problem: CheckpointError | None
-    """Why it is not."""
+    """Why it is incomplete."""
 
     @property
     def is_adapter(self) -> bool:
@@ -29,21 +29,21 @@ class Summary:
 
 
 def summarize(path: Path) -> Summary:
-    """Read what a checkpoint is from the headers of its files.
+    """Summarize a checkpoint from the headers of its files.
 
     Args:
-        path: of a step, or of a run, whose newest one is taken.
+        path: a step, or a run for its newest step.
 
     Raises:
-        CheckpointError: it is none, or rank 0's files are damaged.
+        CheckpointError: it is no checkpoint, or rank 0's files are damaged.
     """
     try:
         checkpoint = read_checkpoint(path)
     except CheckpointError as problem:
-        facts = read_facts(path)
+        facts = read_info(path)
         return Summary(facts, _nbytes(facts), None, problem)
     return Summary(checkpoint.facts, _nbytes(checkpoint.facts), checkpoint, None)
 
 
-def _nbytes(facts: Facts) -> int:
+def _nbytes(facts: CheckpointInfo) -> int:
     return sum(file.stat().st_size for file in facts.folder.rglob("*") if file.is_file())

@@ -1,4 +1,4 @@
-"""Named tensors whose elements lie in pieces in the files of ranks."""
+"""Named tensors whose elements are in the files of several ranks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from zerokit.checkpoint.archive import ITEMSIZES, Sized, Storage, StoredTensor
 from zerokit.checkpoint.step_folder import AGAIN
+from zerokit.checkpoint.torch_file import ITEMSIZES, Storage, StoredTensor, TensorSize
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 
-_OTHERS = "the files are of different models or world sizes"
+_OTHERS = "the files belong to different models or world sizes"
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Elements that lie next to each other in a storage."""
+    """Elements that are contiguous in a storage."""
 
     storage: Storage
     offset: int
@@ -27,35 +27,35 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class NamedTensor(Sized):
-    """A tensor, its elements in order."""
+class NamedTensor(TensorSize):
+    """A tensor with its elements in order."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     pieces: Sequence[Piece]
     factor: float = 1.0
-    """By which the elements in the files are multiplied."""
+    """Factor of the elements in the files."""
 
     def named(self, name: str) -> NamedTensor:
-        """The same under another name."""
+        """The same tensor with another name."""
         return replace(self, name=name)
 
     def cut(self, begin: int, end: int) -> NamedTensor:
-        """Its elements from `begin` on to before `end`, as far as it has them, in one row."""
-        pieces = tuple(_Row(self.pieces, ITEMSIZES[self.dtype]).cut(begin, end))
+        """Its elements from `begin` to before `end`, as far as it has them, in one dimension."""
+        pieces = tuple(PieceRow(self.pieces, ITEMSIZES[self.dtype]).cut(begin, end))
         return replace(self, shape=(sum(piece.numel for piece in pieces),), pieces=pieces)
 
 
-class _Row:
-    """Pieces one after the other, of which an element's is found without going through all."""
+class PieceRow:
+    """Pieces one after the other; finds the piece of an element by bisection."""
 
     def __init__(self, pieces: Sequence[Piece], itemsize: int) -> None:
         self._pieces, self._itemsize = pieces, itemsize
         self._ends = list(accumulate(piece.numel for piece in pieces))
 
     def cut(self, begin: int, end: int) -> Iterator[Piece]:
-        """Those elements from `begin` on to before `end`."""
+        """The elements from `begin` to before `end`."""
         number = bisect_right(self._ends, begin)
         while begin < end and number < len(self._pieces):
             piece, last = self._pieces[number], min(end, self._ends[number])
@@ -64,11 +64,11 @@ class _Row:
             begin, number = last, bisect_right(self._ends, last)
 
 
-def whole(name: str, tensor: StoredTensor) -> NamedTensor:
-    """A tensor that one file has all of.
+def whole_tensor(name: str, tensor: StoredTensor) -> NamedTensor:
+    """A tensor that is saved whole in one file.
 
     Raises:
-        CheckpointError: its elements do not lie in order.
+        CheckpointError: it is not contiguous.
     """
     if not tensor.is_contiguous:
         raise CheckpointError(f"'{name}' is not contiguous", where=shown(tensor.file), hint=AGAIN)
@@ -77,50 +77,50 @@ def whole(name: str, tensor: StoredTensor) -> NamedTensor:
     )
 
 
-def joined(name: str, shape: Sequence[int], parts: Sequence[StoredTensor]) -> NamedTensor:
-    """A tensor of what ranks have of it, the last of them padded.
+def joined_tensor(name: str, shape: Sequence[int], parts: Sequence[StoredTensor]) -> NamedTensor:
+    """A tensor joined from the parts of ranks, the last of them padded.
 
     Raises:
-        CheckpointError: they have too little.
+        CheckpointError: the parts are too small.
     """
-    return Flat(parts).tensor(name, shape, 0)
+    return FlatTensors(parts).tensor(name, shape, 0)
 
 
-class Flat:
-    """Flat tensors one after the other, in which parameters lie one after the other."""
+class FlatTensors:
+    """Flat buffers of ranks, concatenated; they hold parameters one after the other."""
 
     def __init__(self, parts: Sequence[StoredTensor]) -> None:
         self.parts = parts
         self.dtype = parts[0].dtype
         pieces = [Piece(part.storage, part.offset, part.numel) for part in parts]
         self.numel = sum(piece.numel for piece in pieces)
-        self._row = _Row(pieces, ITEMSIZES[self.dtype])
+        self._row = PieceRow(pieces, ITEMSIZES[self.dtype])
 
     def tensor(self, name: str, shape: Sequence[int], offset: int) -> NamedTensor:
-        """The parameter that begins at element `offset`."""
+        """The parameter at element `offset`."""
         return NamedTensor(name, self.dtype, tuple(shape), tuple(self.pieces(offset, math.prod(shape), name)))
 
     def pieces(self, offset: int, numel: int, name: str) -> Iterator[Piece]:
-        """Where `numel` elements from `offset` on lie.
+        """The pieces of `numel` elements from `offset`.
 
         Raises:
-            CheckpointError: they do not.
+            CheckpointError: they lie beyond the end.
         """
         if offset + numel > self.numel:
             raise CheckpointError(
-                f"'{name}' lies beyond the {self.numel:,} elements that were saved: {_OTHERS}",
+                f"'{name}' exceeds the {self.numel:,} saved elements: {_OTHERS}",
                 where=shown(self.parts[-1].file),
                 hint=AGAIN,
             )
         return self._row.cut(offset, offset + numel)
 
     def check_end(self, offset: int, alignment: int) -> None:
-        """See that behind the last parameter no more is left than alignment has added.
+        """Check that nothing but alignment padding is left after the last parameter.
 
-        As zero_to_fp32.py (`_zero2_merge_trainable_params`) sees it.
+        zero_to_fp32.py checks the same (`_zero2_merge_trainable_params`).
 
         Raises:
-            CheckpointError: more is.
+            CheckpointError: more is left.
         """
         if math.ceil(offset / alignment) != math.ceil(self.numel / alignment):
             raise CheckpointError(

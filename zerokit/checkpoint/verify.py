@@ -1,4 +1,4 @@
-"""Reads all of a checkpoint to see whether a run could go on from it, or a model be made of it."""
+"""Verifies a checkpoint: whether a run can continue from it, and a model can be exported."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerokit.checkpoint.archive import read_archive
 from zerokit.checkpoint.checksums import SUMS_FILE, check_checksums, complete_checksums, has_checksums
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
-from zerokit.checkpoint.elements import ElementReader
+from zerokit.checkpoint.element_reader import ElementReader
 from zerokit.checkpoint.safetensors_file import read_safetensors
-from zerokit.checkpoint.soundness import Remarks, sound_blocks
 from zerokit.checkpoint.step_folder import is_of_checkpoint, names_in
+from zerokit.checkpoint.tensor_checks import TensorIssues, checked_blocks
+from zerokit.checkpoint.torch_file import read_archive
 from zerokit.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from zerokit.checkpoint.saved import Facts
+    from zerokit.checkpoint.saved_states import CheckpointInfo
 
 
 @dataclass(frozen=True)
 class Verified:
-    """What was looked at, and nothing was wrong with."""
+    """Result of a successful verification."""
 
-    facts: Facts
+    facts: CheckpointInfo
     num_files: int
     nbytes: int
     hashes: bool
-    """Whether the files had checksums to compare, beside those in each."""
+    """Whether the files had checksums of their own, beside the CRCs within."""
     checksum_problem: CheckpointError | None
-    """Why ``SHA256SUMS`` cannot be used: it is malformed or incomplete, or missing though it was saved."""
+    """Why ``SHA256SUMS`` cannot be used: malformed, incomplete, or missing."""
     without_checksums: Sequence[Path]
-    """Of those that were looked at: nothing tells whether their tensors are as they were saved."""
+    """Files without any checksum: changes of their tensors would not be noticed."""
     not_read: Sequence[Path]
-    """Of the checkpoint's files: neither read nor compared with checksums."""
-    remarks: Remarks
+    """Files of the checkpoint that were neither read nor compared with checksums."""
+    remarks: TensorIssues
 
 
 def verify(path: Path) -> Verified:
-    """See that a checkpoint is complete, as it was saved and of one step, as far as its files are read.
+    """Verify that a checkpoint is complete, unchanged and of one step.
 
-    Read are archives of torch, which may load nothing that could run code, and headers of safetensors.
+    It reads torch files, which may load nothing that runs code, and headers of safetensors files.
 
     Args:
-        path: of a step, or of a run, whose newest one is taken.
+        path: a step, or a run for its newest step.
 
     Raises:
-        CheckpointError: it is not; says the first thing that is wrong.
+        CheckpointError: the first problem.
     """
     checkpoint = read_checkpoint(path)
     step = checkpoint.facts.folder
@@ -73,12 +73,12 @@ def verify(path: Path) -> Verified:
         else:
             check_checksums(hashed, sums)
             compared = {hashed / name for name in (*sums, SUMS_FILE)}
-    remarks = Remarks()
+    remarks = TensorIssues()
     with ElementReader() as reader:
         for storage in storages:
             reader.check(storage)
         for tensor in checkpoint.tensors().values():
-            for _ in sound_blocks(reader, checkpoint, tensor, remarks):
+            for _ in checked_blocks(reader, checkpoint, tensor, remarks):
                 pass
         reader.finish()
     without = safetensors | {storage.file for storage in storages if storage.crc is None}

@@ -1,4 +1,4 @@
-"""A digest of a model's weights: a resumed run notices by it that the model it started from has changed."""
+"""A digest of a model's weights, by which a resumed run notices that its base model has changed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MOST_THREADS = 16
 
 
 def weights_digest(folder: Path, *, where: str) -> str:
-    """A digest of the name, type, shape and all bytes of each tensor, whichever files they are in.
+    """A digest of name, type, shape and bytes of each tensor, independent of the division into files.
 
-    Threads read all files once, at the speed of the disk: xxHash takes some GB/s on each core. xxHash finds
-    changes that happen by accident. It does not protect against a forged model.
+    Threads read all files once, at the speed of the disk: xxHash takes some GB/s per core. It finds
+    accidental changes and does not protect against forgery.
 
     Args:
         folder: the model's.
-        where: the place of its name in the recipe, for errors.
+        where: place of its name in the recipe, for errors.
 
     Returns:
         the algorithm, a colon and the digest in hexadecimal.
@@ -53,7 +53,7 @@ def weights_digest(folder: Path, *, where: str) -> str:
 
 
 def _tensors(file: Path, where: str) -> Iterator[tuple[str, str, Path, int, int]]:
-    """The name of each tensor, its type and shape, its file, and where its bytes begin and end there."""
+    """Name, type and shape, file, and byte range of each tensor."""
     try:
         with file.open("rb") as opened:
             elements, header = read_header(opened)
@@ -61,7 +61,7 @@ def _tensors(file: Path, where: str) -> Iterator[tuple[str, str, Path, int, int]
         for name, entry in header.items():
             begin, end = (elements + offset for offset in entry["data_offsets"])
             if not elements <= begin <= end <= size:
-                raise ValueError(f"'{name}' lies beyond its end")
+                raise ValueError(f"'{name}' exceeds the file")
             yield name, f"{entry['dtype']} {entry['shape']}", file, begin, end
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(file, error, where) from None

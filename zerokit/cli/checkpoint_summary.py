@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zerokit.checkpoint.saved import Facts
+    from zerokit.checkpoint.saved_states import CheckpointInfo
     from zerokit.checkpoint.summary import Summary
 
 
@@ -70,7 +70,7 @@ def print_text(summary: Summary) -> None:
         print_parts([f"not complete: {summary.problem}"])
 
 
-def _ranks(facts: Facts) -> str:
+def _ranks(facts: CheckpointInfo) -> str:
     from zerokit.units import quantity
 
     tensors = f" x {facts.tensor_parallel} of tensor parallelism" if facts.tensor_parallel > 1 else ""

@@ -11,9 +11,9 @@ from zerokit.choices import DEFAULT_PORT, OUTPUT_DIR
 from zerokit.cli.output import OutputFormat, print_json
 
 if TYPE_CHECKING:
-    from zerokit.doctor.examine import Needs
+    from zerokit.doctor.checks import Needs
 
-_STYLES = {"ok": "green", "warning": "yellow", "error": "bold red", "could not look": "cyan"}
+_STYLES = {"ok": "green", "warning": "yellow", "error": "bold red", "not checked": "cyan"}
 
 
 def doctor(
@@ -39,33 +39,33 @@ def doctor(
 ) -> None:
     """Say what is wrong with this machine for DeepSpeed, and with all machines of a hostfile.
 
-    A line for each thing that was looked at, with its mend. Exit code 1 where there is an error.
+    A line for each thing that was looked at, with its fix. Exit code 1 where there is an error.
     """
     from dataclasses import asdict, replace
 
-    from zerokit.doctor.examine import Needs, examine
+    from zerokit.doctor.checks import Needs, run_checks
     from zerokit.errors import visible
     from zerokit.launching.hostfile import read_hostfile
     from zerokit.reporting.terminal import show_lines
 
     needs = replace(Needs() if recipe is None else _needs(recipe), port=master_port)
     machines = None if hostfile is None else read_hostfile(hostfile)
-    looks = []
-    for look in examine(needs, machines, measures=measure):
-        looks.append(look)
+    results = []
+    for result in run_checks(needs, machines, measures=measure):
+        results.append(result)
         if output_format == "text":
-            text = f"{look.what}: {look.says}" + (f". {look.mend}" if look.mend else "")
-            show_lines([((f"{look.verdict:<14}  ", _STYLES[look.verdict]), (visible(text), ""))])
+            text = f"{result.name}: {result.message}" + (f". {result.fix}" if result.fix else "")
+            show_lines([((f"{result.status:<14}  ", _STYLES[result.status]), (visible(text), ""))])
     if output_format == "json":
-        print_json({"looks": [asdict(look) for look in looks]})
-    if any(look.verdict == "error" for look in looks):
+        print_json({"checks": [asdict(result) for result in results]})
+    if any(result.status == "error" for result in results):
         raise typer.Exit(1)
 
 
 def _needs(recipe: Path) -> Needs:
     """What a recipe asks of its machines."""
     from zerokit.distributed.nvme import uses_nvme
-    from zerokit.doctor.examine import Needs
+    from zerokit.doctor.checks import Needs
     from zerokit.recipe.load import load_recipe
     from zerokit.recipe.zero import offload_device, zero_section
 
@@ -95,9 +95,9 @@ def _is_local(word: str) -> bool:
 
 def env(output_format: OutputFormat = "text") -> None:
     """Print what a bug report needs of this machine: versions, GPUs, limits, variables; no secrets."""
-    from zerokit.doctor.report import report
+    from zerokit.doctor.environment import environment_report
 
-    found = report()
+    found = environment_report()
     if output_format == "json":
         print_json(found)
         return

@@ -30,7 +30,7 @@ def estimate(options: EstimateOptions) -> None:
     Sizes may be lists, such as --zero-stage 0,1,2,3: then zerokit prints one line per combination.
     """
     from zerokit.estimation import Question
-    from zerokit.estimation.ask import as_model
+    from zerokit.estimation.api import as_model
     from zerokit.hardware.cluster import Cluster
 
     as_json = json_on_stdout(options.output, options.output_format)
@@ -73,7 +73,7 @@ def _count(text: str | None) -> int | None:
 
 def _answer(question: Question, axes: Axes, options: EstimateOptions, *, as_json: bool) -> None:
     from zerokit.estimation import Runs, find_limits, sweep, verdict
-    from zerokit.estimation.data import as_data, sweep_data
+    from zerokit.estimation.as_json import as_data, sweep_data
     from zerokit.reporting.verdicts import exit_code
 
     find = options.fit is not None
@@ -135,7 +135,7 @@ def _adapter(options: EstimateOptions, model: ModelShape | int) -> dict[str, Any
         hint = f"Give --peft, too: {', '.join(get_args(LearnedTokensMethod))}"
         raise ConfigError("no tokens are learned", where="--virtual-tokens", hint=hint)
     if method is not None and rank is not None:
-        raise ConfigError("there are two adapters", where="--peft and --lora-rank", hint="Give one of them")
+        raise ConfigError("two adapters are given", where="--peft and --lora-rank", hint="Give one of them")
     for option, given in (("--dora", options.dora), ("--lora-dropout", options.lora_dropout)):
         if given and rank is None:
             raise ConfigError("LoRA is not asked for", where=option, hint="Give --lora-rank, and no --peft")

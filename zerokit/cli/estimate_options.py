@@ -26,7 +26,7 @@ _answer = partial(typer.Option, rich_help_panel=_ANSWER)
 
 
 def _is_a_number(given: Mapping[str, Any]) -> bool:
-    from zerokit.estimation.ask import bare_count
+    from zerokit.estimation.api import bare_count
 
     return bare_count(given.get("model") or "") is not None
 

@@ -90,7 +90,7 @@ def _stages(given: Mapping[str, Any]) -> str:
 
 
 def _positions(model: str) -> int | None:
-    """The longest sequence of a model; None if it has no limit."""
-    from zerokit.estimation.ask import as_model
+    """The longest sequence of a model, where it says one."""
+    from zerokit.estimation.api import as_model
 
     return getattr(as_model(model), "max_position_embeddings", None)

@@ -58,9 +58,9 @@ def explain_exit(
         print_json({"log": None if log is None else log.name, **asdict(found)})
     else:
         where = "" if log is None or found.line is None else f"{log.name}:{found.line}: "
-        show([f"{where}{found.says}"])
-        show([f"  what to do: {found.mend}"] if found.mend else [])
-        is_told = found.text is not None and found.says in found.text  # as of zerokit's own errors
+        show([f"{where}{found.message}"])
+        show([f"  what to do: {found.fix}"] if found.fix else [])
+        is_told = found.text is not None and found.message in found.text  # as of zerokit's own errors
         show([f"  the line: {found.text}"] if found.text and not is_told else [])
         show(f"  also: {one}" for one in found.also)
     if found.cause == "unknown":

@@ -62,8 +62,8 @@ def launch_script(
     """
     from zerokit.documents import is_there, shown
     from zerokit.launching.hostfile import read_hostfile
+    from zerokit.launching.network_variables import read_network_variables
     from zerokit.launching.scripts import Job, launch_script
-    from zerokit.launching.variables import read_variables
     from zerokit.recipe.load import load_recipe
 
     if gpus_per_node not in _SIZES:
@@ -74,7 +74,7 @@ def launch_script(
         )
     load_recipe(recipe)
     hosts = None if hostfile is None else read_hostfile(hostfile)
-    variables = None if doctor is None else read_variables(doctor)
+    variables = None if doctor is None else read_network_variables(doctor)
     job = Job(
         recipe=recipe.absolute(),
         folder=Path.cwd(),

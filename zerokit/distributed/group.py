@@ -266,7 +266,7 @@ def _say_why(error: Exception, rank: int) -> int:
     traceback.print_exc()
     known = explain_log(Log("stderr", traceback.format_exc()))
     if known.cause not in ("exception", "unknown"):
-        console.note(f"zerokit: {known.says}" + (f". {known.mend}" if known.mend else ""))
+        console.note(f"zerokit: {known.message}" + (f". {known.fix}" if known.fix else ""))
     return 1
 
 

@@ -1,1 +1,1 @@
-"""What is wrong with this machine, and with all machines of a run, before a run finds out."""
+"""Checks of this machine, and of all machines of a run, before the run starts."""

@@ -1,4 +1,4 @@
-"""What this machine grants a run: memory, limits, disks and its name on the network."""
+"""Checks of this machine: memory, limits, disks, and its network name."""
 
 from __future__ import annotations
 
@@ -14,89 +14,93 @@ from zerokit.choices import DEFAULT_PORT
 from zerokit.distributed.ranks import free_port
 from zerokit.distributed.shared_memory import BYTES_PER_RANK, SHARED_MEMORY
 from zerokit.doctor.interfaces import is_itself
-from zerokit.doctor.look import Look, Verdict, ok, unseen
+from zerokit.doctor.result import CheckResult, Status, not_checked, ok
 from zerokit.errors import LaunchError
 from zerokit.hardware.host_memory import host_memory_bytes
 from zerokit.units import GIB, MIB, format_bytes
 
-FINDS_ITSELF = "at which other machines find themselves"
+FINDS_ITSELF = "which points every other machine to itself"
 NAME_ITS_ADDRESS = (
-    "Have /etc/hosts name its address on the network, or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to "
+    "Set its network address in /etc/hosts, or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to "
     "the interface that 'ip route get OTHER_HOST' names"
 )
 _LEAST_FILES, _ENOUGH_FILES = 256, 1024
 _LEAST_DISK, _ENOUGH_DISK = GIB, 10 * GIB
 _SLOW_BYTES_PER_SECOND = 20 * MIB
-"""A checkpoint of a model of 1B parameters then takes more than ten minutes."""
+"""Below this, a checkpoint of a model with 1B parameters takes more than ten minutes."""
 _PROBE_BYTES = 16 * MIB
 _LAST_PORT = 65535
 _RUN_BYTES = 4 * GIB
-"""Of host memory: torch with CUDA and its libraries, and a small model."""
+"""Host memory of torch with CUDA, its libraries, and a small model."""
 
 
-def shared_memory(folder: Path = SHARED_MEMORY) -> Look:
-    """Through which data loaders, NCCL and CPU ranks of one machine talk."""
+def shared_memory(folder: Path = SHARED_MEMORY) -> CheckResult:
+    """Check /dev/shm, which data loaders, NCCL and CPU ranks of a machine use."""
     try:
         space = os.statvfs(folder)
     except OSError as error:
-        return unseen("shared memory", f"{folder}: {error.strerror}")
+        return not_checked("shared memory", f"{folder}: {error.strerror}")
     free, whole = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
-    says = f"{folder} has {format_bytes(free)} of {format_bytes(whole)} free"
-    mend = "Remove what earlier runs left there; of a container: --shm-size=16g or --ipc=host"
+    message = f"{folder} has {format_bytes(free)} of {format_bytes(whole)} free"
+    fix = "Remove what earlier runs left there; for a container set --shm-size=16g or --ipc=host"
     if free < 2 * BYTES_PER_RANK:
-        return Look("shared memory", "error", says, mend)
-    return Look("shared memory", "warning", says, mend) if free < GIB else ok("shared memory", says)
+        return CheckResult("shared memory", "error", message, fix)
+    return (
+        CheckResult("shared memory", "warning", message, fix) if free < GIB else ok("shared memory", message)
+    )
 
 
-def limits() -> Iterator[Look]:
-    """Of this process, which a run inherits."""
+def limits() -> Iterator[CheckResult]:
+    """Check the limits of this process, which a run inherits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    says = f"{soft} may be open at once"
+    message = f"{soft} can be open at once"
     if soft < _ENOUGH_FILES and soft != resource.RLIM_INFINITY:
-        verdict: Verdict = "error" if soft < _LEAST_FILES else "warning"
+        status: Status = "error" if soft < _LEAST_FILES else "warning"
         most = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
         how = f"ulimit -n {most}" if most >= _ENOUGH_FILES else "Raise nofile in /etc/security/limits.conf"
-        yield Look("open files", verdict, says, f"{how}, before the run")
+        yield CheckResult("open files", status, message, f"{how}, before the run")
     else:
-        yield ok("open files", says if soft != resource.RLIM_INFINITY else "no limit")
+        yield ok("open files", message if soft != resource.RLIM_INFINITY else "no limit")
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if any(Path("/sys/class/infiniband").glob("*")) and 0 <= locked < GIB:
-        says = f"{format_bytes(locked)} may be locked, and InfiniBand locks what it sends"
-        yield Look("locked memory", "warning", says, "ulimit -l unlimited, or --ulimit memlock=-1")
+        message = f"{format_bytes(locked)} can be locked, and InfiniBand locks its buffers"
+        yield CheckResult("locked memory", "warning", message, "ulimit -l unlimited, or --ulimit memlock=-1")
 
 
-def memory(root: Path = Path("/")) -> Look:
-    """Of the host, or what control groups leave of it. `root` is where the system's files are."""
+def memory(root: Path = Path("/")) -> CheckResult:
+    """Check host memory, or the limit of control groups. `root` is the system's root folder."""
     size = host_memory_bytes(root)
     if size < _RUN_BYTES:
-        mend = "Raise the container's or the job's limit (--memory, --mem, resources.limits.memory)"
-        return Look("host memory", "error", f"{format_bytes(size)} in all, for all ranks here", mend)
+        fix = "Raise the container's or the job's limit (--memory, --mem, resources.limits.memory)"
+        return CheckResult("host memory", "error", f"{format_bytes(size)} in all, for all ranks here", fix)
     return ok("host memory", format_bytes(size))
 
 
-def disk(output: Path) -> Iterator[Look]:
-    """Whether a run can write its output, which need not be there yet: for real, with a file of 16 MiB."""
+def disk(output: Path) -> Iterator[CheckResult]:
+    """Check that the output folder can be written, by writing a file of 16 MiB; it need not exist."""
     folder = output.absolute()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    mend = "Name another one as training.output_dir"
+    fix = "Name another one as training.output_dir"
     try:
         space = os.statvfs(folder)
         seconds = _seconds_to_write(folder)
     except OSError as error:
-        yield Look("output", "error", f"{output} cannot be written: {error.strerror}", mend)
+        yield CheckResult("output", "error", f"{output} cannot be written: {error.strerror}", fix)
         return
     free = space.f_bavail * space.f_frsize
-    says = f"{folder} has {format_bytes(free)} free"
+    message = f"{folder} has {format_bytes(free)} free"
     if free < _ENOUGH_DISK:
-        verdict: Verdict = "error" if free < _LEAST_DISK else "warning"
-        yield Look("output", verdict, says, f"Make room: a checkpoint takes 14 bytes per parameter. {mend}")
+        status: Status = "error" if free < _LEAST_DISK else "warning"
+        yield CheckResult(
+            "output", status, message, f"Make room: a checkpoint takes 14 bytes per parameter. {fix}"
+        )
     else:
-        yield ok("output", says)
+        yield ok("output", message)
     speed = _PROBE_BYTES / max(seconds, 1e-9)
     if speed < _SLOW_BYTES_PER_SECOND:
-        says = f"{folder} takes {format_bytes(speed)} a second"
-        yield Look("output", "warning", says, "Write to a local disk, and copy what is to stay")
+        message = f"{folder} takes {format_bytes(speed)} a second"
+        yield CheckResult("output", "warning", message, "Write to a local disk, and copy what is to stay")
 
 
 def _seconds_to_write(folder: Path) -> float:
@@ -108,29 +112,29 @@ def _seconds_to_write(folder: Path) -> float:
         return time.monotonic() - begin
 
 
-def network(*, several: bool) -> Look:
-    """To which address this machine's name leads: gloo, and DeepSpeed's launcher, tell others that one."""
+def network(*, several: bool) -> CheckResult:
+    """Check the address of this machine's name, which gloo and DeepSpeed's launcher tell other machines."""
     name = socket.gethostname()
-    verdict: Verdict = "error" if several else "warning"
+    status: Status = "error" if several else "warning"
     try:
         found = sorted({str(one[4][0]) for one in socket.getaddrinfo(name, None)})
     except OSError as error:
-        mend = "Add its address and name to /etc/hosts"
-        return Look("host name", verdict, f"'{name}' leads nowhere: {error.strerror or error}", mend)
-    says = f"'{name}' leads to {', '.join(found)}"
+        fix = "Add its address and name to /etc/hosts"
+        return CheckResult("host name", status, f"'{name}' leads nowhere: {error.strerror or error}", fix)
+    message = f"'{name}' leads to {', '.join(found)}"
     if any(map(is_itself, found)):
         if not several and len(found) == 1 and found[0] in ("127.0.0.1", "::1"):
-            return ok("host name", f"{says}: enough for one machine")
-        return Look("host name", verdict, f"{says}, {FINDS_ITSELF}", NAME_ITS_ADDRESS)
-    return ok("host name", says)
+            return ok("host name", f"{message}: enough for one machine")
+        return CheckResult("host name", status, f"{message}, {FINDS_ITSELF}", NAME_ITS_ADDRESS)
+    return ok("host name", message)
 
 
-def port(number: int) -> Look:
-    """At which the ranks meet."""
+def port(number: int) -> CheckResult:
+    """Check the port of the rendezvous."""
     try:
         free_port(number)
     except LaunchError as error:
         another = number + 11 if number + 11 <= _LAST_PORT else DEFAULT_PORT + 11
-        mend = f"Give the launcher another: --master_port {another}; 'ss -ltnp' says who has it"
-        return Look("port", "warning", error.message, mend)
+        fix = f"Give the launcher another: --master_port {another}; 'ss -ltnp' says who has it"
+        return CheckResult("port", "warning", error.message, fix)
     return ok("port", f"{number} is free")

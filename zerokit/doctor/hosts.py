@@ -1,4 +1,4 @@
-"""Whether the machines of a hostfile are alike: asked over ssh, all at once."""
+"""Compares the machines of a hostfile, over ssh and all at once."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from zerokit.doctor import interfaces
 from zerokit.doctor.host import FINDS_ITSELF, NAME_ITS_ADDRESS
-from zerokit.doctor.look import Look, ok
+from zerokit.doctor.result import CheckResult, ok
 from zerokit.extras import PACKAGES, differing, versions
 
 _PATIENCE = 30
-"""Seconds for one machine."""
+"""Timeout in seconds for one machine."""
 _WARN_SECONDS, _ERROR_SECONDS = 2.0, 60.0
-"""By which clocks differ: logs and the times of files no longer have one order; certificates fail."""
+"""Clock differences: logs and file times are out of order; certificates fail."""
 _MOST_AT_ONCE = 32
 
 _ASK = (
@@ -46,39 +46,39 @@ print("zerokit:" + json.dumps(answer))
 
 
 class _Answer(NamedTuple):
-    """Of one machine."""
+    """The answer of one machine."""
 
     time: float
-    """In seconds since 1970."""
+    """Seconds since 1970."""
     python: str
     versions: dict[str, str]
     missing: list[str]
-    """Of the paths that it was asked for."""
+    """Requested paths that do not exist."""
     name: str
-    """That it gives itself."""
+    """Its host name."""
     leads: list[str]
-    """The addresses to which that leads there."""
+    """Addresses of its own name there."""
     interface: str | None
-    """At which ssh has come."""
+    """Interface of the ssh connection."""
 
 
-def hosts(names: Sequence[str], paths: Sequence[str]) -> Iterator[Look]:
-    """Look at each machine of a hostfile.
+def hosts(names: Sequence[str], paths: Sequence[str]) -> Iterator[CheckResult]:
+    """Check each machine of a hostfile.
 
     Args:
         names: the machines.
-        paths: absolute, of what each must have: this folder, the data, the model.
+        paths: absolute paths that each machine needs: this folder, data, model.
     """
     answers: list[_Answer] = []
 
-    def host(name: str) -> tuple[_Answer | Look, float, float]:
+    def host(name: str) -> tuple[_Answer | CheckResult, float, float]:
         begin = time.time()
         answer = _ask(name, paths)
         return answer, begin, time.time()
 
     with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(names))) as pool:
         for name, (answer, begin, end) in zip(names, pool.map(host, names), strict=True):
-            if isinstance(answer, Look):
+            if isinstance(answer, CheckResult):
                 yield answer
             else:
                 answers.append(answer)
@@ -95,50 +95,52 @@ def _is_this(answer: _Answer) -> bool:
     return answer.name == socket.gethostname()
 
 
-def _interface(names: Sequence[str], answers: Sequence[_Answer]) -> Iterator[Look]:
-    """Which one all machines are to take, where the name of one leads others to themselves."""
+def _interface(names: Sequence[str], answers: Sequence[_Answer]) -> Iterator[CheckResult]:
+    """The interface that all machines should use, if a name resolves to the machine itself."""
     if not any(map(_finds_itself, answers)):
         return
     others = [name for name, answer in zip(names, answers, strict=True) if not _is_this(answer)]
-    # Also this machine's own name may lead ssh to itself.
+    # This machine's own name may resolve to itself for ssh too.
     taken = {interfaces.reaching(others[0]) if _is_this(one) and others else one.interface for one in answers}
     first = next(iter(taken))
     if len(taken) == 1 and first is not None and first != "lo":
-        # For NCCL a name without "=" stands for all that begin with it; gloo's is one.
+        # NCCL treats a name without "=" as a prefix; gloo's is exact.
         variables = {"GLOO_SOCKET_IFNAME": first, "NCCL_SOCKET_IFNAME": f"={first}"}
-        says = f"all machines reach each other by {first}, which 'launch-script --doctor FILE' has a run take"
-        yield Look("interface", "ok", says, variables=variables)
+        message = (
+            f"all machines reach each other by {first}; 'launch-script --doctor FILE' makes a run use it"
+        )
+        yield CheckResult("interface", "ok", message, variables=variables)
 
 
-def _host(name: str, answer: _Answer, away: float) -> Iterator[Look]:
-    """What is wrong with a machine whose clock is `away` seconds off."""
+def _host(name: str, answer: _Answer, away: float) -> Iterator[CheckResult]:
+    """Problems of a machine whose clock is `away` seconds off."""
     what = f"host {name}"
     fine = True
     if away > _WARN_SECONDS:
-        says = f"its clock is off by {away:.0f} s"
-        mend = "Set it: timedatectl set-ntp true, or chronyc makestep"
-        yield Look(what, "error" if away > _ERROR_SECONDS else "warning", says, mend)
+        message = f"its clock is off by {away:.0f} s"
+        fix = "Set it: timedatectl set-ntp true, or chronyc makestep"
+        yield CheckResult(what, "error" if away > _ERROR_SECONDS else "warning", message, fix)
         fine = False
     own = {"python": sys.version.split()[0], **versions()}
     theirs = {"python": answer.python, **answer.versions}
     if others := differing(theirs, own, "here"):
-        mend = "Install the same on all: pip freeze here, pip install -r there"
-        yield Look(what, "error", f"has other versions: {others}", mend)
+        fix = "Install the same on all: pip freeze here, pip install -r there"
+        yield CheckResult(what, "error", f"has other versions: {others}", fix)
         fine = False
     if answer.missing:
-        says = f"lacks {', '.join(answer.missing)}"
-        yield Look(what, "error", says, "Copy it there, or mount the same folder on all machines")
+        message = f"lacks {', '.join(answer.missing)}"
+        yield CheckResult(what, "error", message, "Copy it there, or mount the same folder on all machines")
         fine = False
     if _finds_itself(answer) and not _is_this(answer):  # of which the doctor's own look tells
-        says = f"its name '{answer.name}' leads to {', '.join(answer.leads)} there, {FINDS_ITSELF}"
-        yield Look(what, "error", says, NAME_ITS_ADDRESS)
+        message = f"its name '{answer.name}' leads to {', '.join(answer.leads)} there, {FINDS_ITSELF}"
+        yield CheckResult(what, "error", message, NAME_ITS_ADDRESS)
         fine = False
     if fine:
         yield ok(what, "same versions and paths, clocks agree")
 
 
 def _read(text: str) -> _Answer | None:
-    """What `_ASK` prints there; None of what another program does."""
+    """Parse the answer of `_ASK`; None for other output."""
     try:
         answer = json.loads(text)
     except (ValueError, RecursionError):
@@ -160,13 +162,13 @@ def _read(text: str) -> _Answer | None:
 
 
 def on_host(name: str, line: str) -> list[str]:
-    """The command that has the shell of a machine run a line, without asking for a password."""
+    """The ssh command that runs a line on a machine without asking for a password."""
     return ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", name, line]
 
 
-def _ask(name: str, paths: Sequence[str]) -> _Answer | Look:
+def _ask(name: str, paths: Sequence[str]) -> _Answer | CheckResult:
     what = f"host {name}"
-    # ssh hands one line to a shell there.
+    # ssh passes one line to the remote shell.
     line = shlex.join([sys.executable, "-P", "-c", _ASK, ",".join(PACKAGES), json.dumps(list(paths))])
     try:
         done = subprocess.run(
@@ -177,12 +179,12 @@ def _ask(name: str, paths: Sequence[str]) -> _Answer | Look:
             stdin=subprocess.DEVNULL,
         )
     except FileNotFoundError:
-        return Look(
+        return CheckResult(
             what, "error", "no ssh on this machine", "apt install openssh-client, or start without ssh"
         )
     except subprocess.TimeoutExpired:
-        mend = f"Try: ssh -o BatchMode=yes {name} true"
-        return Look(what, "error", f"ssh did not answer in {_PATIENCE} s", mend)
+        fix = f"Try: ssh -o BatchMode=yes {name} true"
+        return CheckResult(what, "error", f"ssh did not answer in {_PATIENCE} s", fix)
     said = done.stdout.decode(errors="replace")
     for text in said.splitlines():
         if text.startswith("zerokit:"):
@@ -192,7 +194,7 @@ def _ask(name: str, paths: Sequence[str]) -> _Answer | Look:
             return answer
     last = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     if done.returncode == 255:
-        mend = f"Set up a key without a password, then try: ssh -o BatchMode=yes {name} true"
-        return Look(what, "error", f"ssh does not reach it: {last}", mend)
-    mend = "Give all machines the same environment at the same path"
-    return Look(what, "error", f"{sys.executable} does not run there: {last}", mend)
+        fix = f"Set up a key without a password, then try: ssh -o BatchMode=yes {name} true"
+        return CheckResult(what, "error", f"ssh does not reach it: {last}", fix)
+    fix = "Give all machines the same environment at the same path"
+    return CheckResult(what, "error", f"{sys.executable} does not run there: {last}", fix)

@@ -1,4 +1,4 @@
-"""By which network interface a machine is reached. Its text also runs on other machines, by itself."""
+"""Network interfaces of a machine. Its source also runs by itself on other machines."""
 
 import fcntl
 import os
@@ -8,11 +8,11 @@ import struct
 _ADDRESS_OF = 0x8915
 """SIOCGIFADDR of linux/sockios.h."""
 _ADDRESS_AT = 20
-"""Of the IPv4 address in what it fills in."""
+"""Offset of the IPv4 address in the answer."""
 
 
 def interface_of(address: str) -> str | None:
-    """The interface that has an IPv4 address; None: none has."""
+    """The interface with an IPv4 address; None: there is none."""
     for _, name in socket.if_nameindex():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
             try:
@@ -25,13 +25,13 @@ def interface_of(address: str) -> str | None:
 
 
 def asked_by() -> str | None:
-    """The interface at which ssh has come to this machine."""
+    """The interface of the current ssh connection."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return interface_of(words[2]) if len(words) == 4 else None
 
 
 def reaching(host: str) -> str | None:
-    """The interface by which this machine reaches another one; nothing is sent."""
+    """The interface that reaches another machine; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         try:
             asked.connect((host, 9))
@@ -41,7 +41,7 @@ def reaching(host: str) -> str | None:
 
 
 def leads_to() -> list[str]:
-    """The addresses to which this machine's own name leads."""
+    """Addresses of this machine's own name."""
     try:
         return sorted({str(one[4][0]) for one in socket.getaddrinfo(socket.gethostname(), None)})
     except OSError:
@@ -49,5 +49,5 @@ def leads_to() -> list[str]:
 
 
 def is_itself(address: str) -> bool:
-    """Whether only the machine itself is there."""
+    """Whether an address reaches only the machine itself."""
     return address.startswith("127.") or address == "::1"

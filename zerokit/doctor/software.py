@@ -1,4 +1,4 @@
-"""Python, its packages, and what compiles DeepSpeed's extensions."""
+"""Checks Python, its packages, and the compiler of DeepSpeed's extensions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from typing import Any
 from zerokit.distributed.ninja import NINJA, own_ninja
 from zerokit.distributed.nvme import INSTALL_LIBAIO
 from zerokit.distributed.process_table import process_with
-from zerokit.doctor.look import Look, Verdict, ok, unseen
+from zerokit.doctor.result import CheckResult, Status, not_checked, ok
 from zerokit.extras import install, versions
 
 _OLDEST_PYTHON = (3, 11)
 _OLDEST_COMPILER = 9
-"""Of GCC, for the C++17 of torch's headers: torch.utils.cpp_extension.MINIMUM_GCC_VERSION."""
+"""GCC version for the C++17 of torch's headers: torch.utils.cpp_extension.MINIMUM_GCC_VERSION."""
 _PATIENCE = 120
-"""Seconds for importing torch, from a slow disk as well."""
+"""Timeout in seconds for importing torch, also from a slow disk."""
 
 _ASK_TORCH = """
 import json, torch
@@ -53,31 +53,31 @@ print(json.dumps(answer))
 """
 
 
-def packages() -> Iterator[Look]:
-    """Python, and what a run imports."""
+def packages() -> Iterator[CheckResult]:
+    """Check Python, and the packages of a run."""
     python = platform.python_version()
     if sys.version_info < _OLDEST_PYTHON:
-        yield Look("Python", "error", python, "Use Python 3.11 to 3.13")
+        yield CheckResult("Python", "error", python, "Use Python 3.11 to 3.13")
     else:
         yield ok("Python", f"{python}, {sys.executable}")
     found = versions()
     missing = [name for name in ("torch", "deepspeed", "transformers", "accelerate") if name not in found]
     if missing:
-        says = f"{', '.join(missing)} not installed"
-        yield Look("packages", "error", says, f"Run {install('train')}")
+        message = f"{', '.join(missing)} not installed"
+        yield CheckResult("packages", "error", message, f"Run {install('train')}")
     else:
         yield ok("packages", ", ".join(f"{name} {version}" for name, version in found.items()))
 
 
 def ask_torch() -> dict[str, Any] | str:
-    """What torch sees of this machine, or why it cannot be asked."""
+    """What torch reports of this machine, or why it cannot be asked."""
     return _ask(_ASK_TORCH, "torch")
 
 
 def _ask(script: str, package: str) -> dict[str, Any] | str:
-    """What a script that imports a package prints last, in a process of its own; or why it cannot be asked.
+    """Run a script in a separate process and parse its last line; or the reason of its failure.
 
-    It imports nothing from the current folder, which may be anybody's.
+    It imports nothing from the current folder, which may be untrusted.
     """
     try:
         done = subprocess.run(
@@ -96,43 +96,45 @@ def _ask(script: str, package: str) -> dict[str, Any] | str:
     return answer
 
 
-def gpus(answer: dict[str, Any] | str) -> Iterator[Look]:
-    """Whether torch can use the GPUs, from :func:`ask_torch`."""
+def gpus(answer: dict[str, Any] | str) -> Iterator[CheckResult]:
+    """Check that torch can use the GPUs; `answer` is from :func:`ask_torch`."""
     if isinstance(answer, str):
         if "torch" not in versions():
             return  # packages() says so
-        yield Look("torch", "error", answer, "Install it anew: pip install --force-reinstall torch")
+        yield CheckResult("torch", "error", answer, "Install it anew: pip install --force-reinstall torch")
         return
     build = answer["build"]
     if not answer["gpus"]:
         if Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi"):
-            says = "there is an NVIDIA driver, but torch sees no GPU" + (
+            message = "there is an NVIDIA driver, but torch sees no GPU" + (
                 "" if build else ": it is a build for CPUs"
             )
-            yield Look(
-                "GPUs", "error", says, "Install a torch for CUDA that suits the driver; see nvidia-smi"
+            yield CheckResult(
+                "GPUs", "error", message, "Install a torch for CUDA that suits the driver; see nvidia-smi"
             )
         else:
-            yield unseen("GPUs", "none here: runs on the CPU, over gloo")
+            yield not_checked("GPUs", "none here: runs on the CPU, over gloo")
         return
     capabilities = {capability for _, _, capability in answer["gpus"]}
     lacking = {one for one in capabilities if not any(_runs_on(arch, one) for arch in answer["arches"])}
     names = ", ".join(sorted({name for name, _, _ in answer["gpus"]}))
     if lacking:
-        says = f"torch's build has no code for {', '.join(sorted(lacking))} ({names})"
-        yield Look("GPUs", "error", says, "Install a torch whose torch.cuda.get_arch_list() has it")
+        message = f"torch's build has no code for {', '.join(sorted(lacking))} ({names})"
+        yield CheckResult("GPUs", "error", message, "Install a torch whose torch.cuda.get_arch_list() has it")
     else:
         yield ok("GPUs", f"{len(answer['gpus'])} of {names}, CUDA {build}")
     if len({(name, memory) for name, memory, _ in answer["gpus"]}) > 1:
-        yield Look("GPUs", "warning", f"of several kinds: {names}", "Choose some by CUDA_VISIBLE_DEVICES")
+        yield CheckResult(
+            "GPUs", "warning", f"of several kinds: {names}", "Choose some by CUDA_VISIBLE_DEVICES"
+        )
     if answer["nccl"]:
         yield ok("NCCL", answer["nccl"])
     else:
-        yield Look("NCCL", "error", "torch has none", "Install a torch for CUDA from pytorch.org")
+        yield CheckResult("NCCL", "error", "torch has none", "Install a torch for CUDA from pytorch.org")
 
 
 def _runs_on(arch: str, capability: str) -> bool:
-    """Whether code for `arch` runs on a GPU: sm_80 on sm_86, too, and the PTX of compute_80 on all later.
+    """Whether code for `arch` runs on a GPU: sm_80 also on sm_86, PTX of compute_80 on all later ones.
 
     Source: NVIDIA, CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility".
     """
@@ -144,54 +146,56 @@ def _runs_on(arch: str, capability: str) -> bool:
     return code <= gpu and (match[1] == "compute" or code[0] == gpu[0])
 
 
-def compiler(*, needed: bool) -> Iterator[Look]:
-    """Whether DeepSpeed's extensions can be compiled; `needed` says whether this run has one."""
-    verdict: Verdict = "error" if needed else "warning"
+def compiler(*, needed: bool) -> Iterator[CheckResult]:
+    """Check that DeepSpeed's extensions can be compiled; `needed`: whether this run compiles one."""
+    status: Status = "error" if needed else "warning"
     why = "which this run needs for DeepSpeed's extensions" if needed else "which DeepSpeed's extensions need"
     name = os.environ.get("CXX") or "c++"
     path = shutil.which(name) or shutil.which("g++")
     if path is None:
-        mend = "apt install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora)"
-        yield Look("compiler", verdict, f"no C++ compiler, {why}", mend)
+        fix = "apt install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora)"
+        yield CheckResult("compiler", status, f"no C++ compiler, {why}", fix)
     else:
-        yield _compiler_age(path, verdict)
+        yield _compiler_age(path, status)
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
-        yield Look("headers", verdict, f"Python's C headers are missing, {why}", "apt install python3-dev")
+        yield CheckResult(
+            "headers", status, f"Python's C headers are missing, {why}", "apt install python3-dev"
+        )
     if own_ninja() is None and shutil.which(NINJA) is None:
-        yield Look("ninja", verdict, f"no ninja, {why}", "pip install ninja")
+        yield CheckResult("ninja", status, f"no ninja, {why}", "pip install ninja")
 
 
-def _compiler_age(path: str, verdict: Verdict) -> Look:
+def _compiler_age(path: str, status: Status) -> CheckResult:
     try:
         command = [path, "-dumpfullversion", "-dumpversion"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Look("compiler", verdict, f"{path} does not run: {error}", "Name another one by CXX")
+        return CheckResult("compiler", status, f"{path} does not run: {error}", "Name another one by CXX")
     match = re.match(r"(\d+)(?:\.\d+)*", done.stdout.strip())
     if match is None:
-        return Look("compiler", verdict, f"{path} does not say its version", "Name GCC or clang by CXX")
+        return CheckResult("compiler", status, f"{path} does not say its version", "Name GCC or clang by CXX")
     if int(match[1]) < _OLDEST_COMPILER:
-        return Look(
+        return CheckResult(
             "compiler",
-            verdict,
+            status,
             f"{path} is {match[0]}, and torch's headers need GCC {_OLDEST_COMPILER} or later",
             f"apt install g++-{_OLDEST_COMPILER + 4}, then CXX=g++-{_OLDEST_COMPILER + 4}",
         )
     return ok("compiler", f"{path} {match[0]}")
 
 
-def locks() -> Iterator[Look]:
-    """Locks that a killed compiler left behind, at which torch waits forever without a word."""
+def locks() -> Iterator[CheckResult]:
+    """Find locks of killed compilers, for which torch waits forever without a message."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folders = [cache / "torch_extensions"]
     if os.environ.get("TORCH_EXTENSIONS_DIR"):
         folders.append(Path(os.environ["TORCH_EXTENSIONS_DIR"]))
-    # torch: FOLDER/py311_cpu/NAME/lock, or FOLDER/NAME/lock. zerokit's own folders mend theirs by themselves.
+    # torch: FOLDER/py311_cpu/NAME/lock, or FOLDER/NAME/lock. zerokit removes stale locks of its own folders.
     found = [lock for folder in folders for depth in ("*", "*/*") for lock in folder.glob(f"{depth}/lock")]
     left = [lock for lock in found if process_with(lock) is None]
     for lock in left:
         quoted = str(lock).replace("'", r"'\''")  # the line is to be pasted into a shell
-        yield Look(
+        yield CheckResult(
             "extensions",
             "error",
             f"no process of this machine has {lock}: torch waits for it forever",
@@ -201,12 +205,12 @@ def locks() -> Iterator[Look]:
         yield ok("extensions", "no lock was left behind")
 
 
-def libaio() -> Look:
-    """For offload to NVMe: what DeepSpeed says of it, asked in a process of its own."""
+def libaio() -> CheckResult:
+    """Check libaio for NVMe offload; a separate process asks DeepSpeed."""
     answer = _ask(_ASK_ASYNC_IO, "deepspeed")
     if isinstance(answer, str) or "problem" in answer:
-        return unseen("libaio", answer if isinstance(answer, str) else answer["problem"])
+        return not_checked("libaio", answer if isinstance(answer, str) else answer["problem"])
     if not answer["has_async_io"]:
-        says = "not found, or not its headers, which offload to NVMe needs"
-        return Look("libaio", "error", says, INSTALL_LIBAIO)
+        message = "not found, or not its headers, which offload to NVMe needs"
+        return CheckResult("libaio", "error", message, INSTALL_LIBAIO)
     return ok("libaio", "found")

@@ -1,4 +1,4 @@
-"""How fast the ranks of a run compute, each alone, and talk, all together: measured by ranks themselves."""
+"""Measures how fast ranks compute alone and communicate together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from zerokit.distributed.ranks import free_port
 from zerokit.doctor.hosts import on_host
-from zerokit.doctor.look import Look, ok, unseen
+from zerokit.doctor.result import CheckResult, not_checked, ok
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
@@ -22,19 +22,19 @@ from zerokit.hardware.prices.prices import Prices
 from zerokit.units import quantity
 
 _PATIENCE = 180
-"""Seconds for all ranks: importing torch from a slow disk, meeting, and what they measure."""
+"""Timeout in seconds for all ranks: imports, rendezvous and measurements."""
 _CPU_RANKS = 2
 _SLOW_GPU, _SLOW_CPU = 1.25, 3.0
-"""Times the median of the others, of a matrix product: GPUs of a kind differ by some percent, cores have
+"""Factor over the median of the others for a matmul: GPUs of a kind differ by a few percent, CPU cores have
 other work."""
 _SLOW_ALL_REDUCE = 2.0
-"""Times what the hardware should take."""
+"""Factor over the expected time."""
 
 _WAITED = re.compile(
     "did not answer|time[sd]?[ -]?out|connect(ion)? (was )?(closed|refused|reset)|failed to connect",
     re.IGNORECASE,
 )
-"""What a rank says whose only fault may be that another one did not come."""
+"""Messages of a rank that may only have waited for another one."""
 
 _MEASURE = """
 import ctypes, datetime, json, signal, socket, sys, time
@@ -82,25 +82,25 @@ dist.barrier()
 
 
 class Measured(NamedTuple):
-    """By one rank."""
+    """Measurements of one rank."""
 
     alone: float
-    """Seconds of a matrix product, while all ranks make theirs."""
+    """Seconds of a matmul while all ranks compute."""
     together: float
-    """Seconds of an all-reduce among all."""
+    """Seconds of an all-reduce of all ranks."""
     num_bytes: int
-    """Of its buffer."""
+    """Size of its buffer."""
     gpu: str
-    """As torch calls it; empty on the CPU."""
+    """The GPU's name in torch; empty on the CPU."""
 
 
-def speed(machines: Mapping[str, int] | None, num_gpus: int, port: int) -> Iterator[Look]:
-    """Start a rank for each GPU, have each measure, and judge what they say.
+def speed(machines: Mapping[str, int] | None, num_gpus: int, port: int) -> Iterator[CheckResult]:
+    """Start a rank per GPU, measure, and judge the results.
 
     Args:
-        machines: of a hostfile, with the ranks of each; None: this one alone.
+        machines: of a hostfile, with the ranks of each; None: only this one.
         num_gpus: of this machine; without any, two CPU ranks measure.
-        port: of the first of several machines, where the ranks meet.
+        port: of the rendezvous, on the first of several machines.
     """
     ranks = [
         (host, local)
@@ -108,7 +108,7 @@ def speed(machines: Mapping[str, int] | None, num_gpus: int, port: int) -> Itera
         for local in range(count)
     ]
     if len(ranks) == 1:
-        yield unseen("all-reduce", "there is one rank alone")
+        yield not_checked("all-reduce", "there is one rank alone")
         return
     first = ranks[0][0] or "127.0.0.1"
     address = f"tcp://{first}:{free_port() if machines is None else port}"
@@ -120,25 +120,25 @@ def speed(machines: Mapping[str, int] | None, num_gpus: int, port: int) -> Itera
         answers = [one.result() for one in asked]
     failed = [(rank, said) for rank, said in enumerate(answers) if isinstance(said, str)]
     if failed:
-        # A rank that is missing has the others wait for it in vain.
+        # Other ranks wait in vain for a missing rank.
         rank, said = next((one for one in failed if not _WAITED.search(one[1])), failed[0])
-        mend = "Mend this rank: the others waited for it"
+        fix = "Fix this rank: the others waited for it"
         if _WAITED.search(said):
-            mend = (
+            fix = (
                 f"See that {first} is what all machines call the first, and that no firewall closes its port"
             )
-            mend += f" {port}" if machines else ""
-        yield Look("all-reduce", "error", f"{_called(rank, ranks)}: {said}", mend)
+            fix += f" {port}" if machines else ""
+        yield CheckResult("all-reduce", "error", f"{_called(rank, ranks)}: {said}", fix)
         return
     yield from judge([said for said in answers if isinstance(said, Measured)], ranks)
 
 
-def judge(measured: Sequence[Measured], ranks: Sequence[tuple[str, int]]) -> Iterator[Look]:
-    """What the figures of all ranks mean.
+def judge(measured: Sequence[Measured], ranks: Sequence[tuple[str, int]]) -> Iterator[CheckResult]:
+    """Judge the measurements.
 
     Args:
-        measured: by each rank.
-        ranks: the host, empty for this machine, and the number there of each.
+        measured: of each rank.
+        ranks: host (empty for this machine) and local rank of each.
     """
     alone = [one.alone for one in measured]
     slow = _SLOW_GPU if measured[0].gpu else _SLOW_CPU
@@ -149,31 +149,29 @@ def judge(measured: Sequence[Measured], ranks: Sequence[tuple[str, int]]) -> Ite
         if own > slow * others
     ]
     for rank, times in late:
-        says = f"{_called(rank, ranks)} takes {times:.1f} times as long as the others for a matrix product"
-        mend = "See its clocks, heat and power cap: nvidia-smi -q -d PERFORMANCE; and what else runs there"
-        yield Look("ranks", "warning", says, mend)
+        message = f"{_called(rank, ranks)} takes {times:.1f} times as long as the others for a matrix product"
+        fix = "See its clocks, heat and power cap: nvidia-smi -q -d PERFORMANCE; and what else runs there"
+        yield CheckResult("ranks", "warning", message, fix)
     if not late:
         yield ok("ranks", f"{quantity(len(ranks), 'rank')} multiply matrices alike")
-    # The slowest tells how long all take.
+    # The slowest rank determines the time.
     seconds, num_bytes = max(one.together for one in measured), measured[0].num_bytes
     bus = 2 * (len(ranks) - 1) / len(ranks) * num_bytes / seconds
-    says = f"{bus / 1e9:.3g} GB/s on the bus of {quantity(len(ranks), 'rank')}"
+    message = f"{bus / 1e9:.3g} GB/s on the bus of {quantity(len(ranks), 'rank')}"
     expected = _expected_seconds(measured, ranks)
     if expected is None:
-        yield ok("all-reduce", f"{says}; what the hardware should give is not known")
+        yield ok("all-reduce", f"{message}; what the hardware should give is not known")
         return
-    says += f", and {bus * seconds / expected / 1e9:.3g} are to be expected"
+    message += f", and {bus * seconds / expected / 1e9:.3g} are to be expected"
     if seconds > _SLOW_ALL_REDUCE * expected:
-        mend = (
-            "NCCL_DEBUG=INFO says which links it takes, nvidia-smi topo -m which there are; see NCCL_IB_HCA"
-        )
-        yield Look("all-reduce", "warning", says, mend)
+        fix = "NCCL_DEBUG=INFO says which links it takes, nvidia-smi topo -m which there are; see NCCL_IB_HCA"
+        yield CheckResult("all-reduce", "warning", message, fix)
     else:
-        yield ok("all-reduce", says)
+        yield ok("all-reduce", message)
 
 
 def _expected_seconds(measured: Sequence[Measured], ranks: Sequence[tuple[str, int]]) -> float | None:
-    """Of the all-reduce, on hardware that is as its vendors have it; None where that is not known."""
+    """Expected seconds of the all-reduce on healthy hardware; None if unknown."""
     hosts = [host for host, _ in ranks]
     per_node = {hosts.count(host) for host in hosts}
     if len({one.gpu for one in measured}) > 1 or len(per_node) > 1:
@@ -193,7 +191,7 @@ def _called(rank: int, ranks: Sequence[tuple[str, int]]) -> str:
 
 
 def _ask(host: str, words: list[object]) -> Measured | str:
-    """What a rank measures; or why it does not."""
+    """The measurements of a rank, or the reason of its failure."""
     command = [sys.executable, "-P", "-c", _MEASURE, json.dumps(words)]
     try:
         done = subprocess.run(

@@ -1,12 +1,14 @@
-"""Every formula of an estimate, with numbers filled in and where it comes from."""
+"""All formulas of an estimate, with numbers and sources."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from zerokit.estimation.table import heading
 from zerokit.memory import Device, Estimate, Term
-from zerokit.memory.letters import letters_of
+from zerokit.memory.gpu import sizes_of_run
+from zerokit.memory.settings import settings_of
 from zerokit.reporting.phases import PHASES, phase_words
 from zerokit.reporting.terminal import show
 from zerokit.units import format_bytes, format_span
@@ -23,13 +25,20 @@ _CERTAINTIES = {
 }
 
 
+class Letter(NamedTuple):
+    """The value of a letter in one run."""
+
+    number: int
+    meaning: str
+
+
 def print_explanation(answer: Estimate) -> None:
-    """Print the arithmetic on stdout, line by line."""
+    """Print the formulas on stdout."""
     show(explanation(answer))
 
 
 def explanation(answer: Estimate) -> Iterator[str]:
-    """The lines: model states first, then each device phase by phase, then the sums."""
+    """Lines: model states, then each device by phase, then the sums."""
     yield heading(answer)
     yield ""
     for name, letter in letters_of(answer).items():
@@ -79,3 +88,42 @@ def _sum(answer: Estimate) -> Iterator[str]:
         if term.bytes:
             yield f"  {term.bytes:>20,}  {term.name}"
     yield f"  {device.peak_bytes:>20,}  bytes in all"
+
+
+def letters_of(answer: Estimate) -> dict[str, Letter]:
+    """The letters of the formulas; widths only if activations are counted."""
+    settings, sizes = settings_of(answer.run), sizes_of_run(answer.run, settings_of(answer.run))
+    letters = {
+        "Φ": Letter(answer.num_parameters, "parameters"),
+        "Φₜ": Letter(answer.num_trainable_parameters, "trained parameters"),
+        "N": Letter(settings.world_size, "GPUs"),
+        "e": Letter(settings.parameter_bytes, "bytes of a parameter or an activation"),
+        "g": Letter(settings.accumulation_bytes, "bytes of a gradient while it is accumulated"),
+        "c": Letter(settings.communication_bytes, "bytes of a gradient while it is reduced"),
+        "m": Letter(settings.master_bytes, "bytes of a master weight"),
+        "k": Letter(settings.state_bytes, "bytes of the optimizer's moments of a parameter"),
+        "t": Letter(settings.temporary_bytes, "bytes of the optimizer's temporary tensors per parameter"),
+        "reduce_bucket_size": Letter(settings.reduce_bucket, "elements of a bucket of gradients"),
+    }
+    if packed := answer.model_states.parameters.packed_bytes:
+        unpacked = answer.model_states.parameters.elements
+        letters["Φ₄"] = Letter(answer.num_parameters - unpacked, "parameters in 4 bits")
+        letters["w"] = Letter(packed, "bytes of the weights in 4 bits")
+    if sizes is not None:
+        letters |= {
+            "b": Letter(sizes.batch, "sequences of a micro batch"),
+            **_evaluated(answer),
+            "s": Letter(sizes.seq, "tokens of a sequence"),
+            "V": Letter(sizes.vocabulary, "vocabulary size"),
+            "h": Letter(sizes.h, "hidden size"),
+            "f": Letter(sizes.f, "width of the feed-forward layer"),
+            "q": Letter(sizes.q, "width of all queries"),
+            "kv": Letter(sizes.kv, "width of all keys, and of all values"),
+            "a": Letter(sizes.a, "attention heads"),
+        }
+    return letters
+
+
+def _evaluated(answer: Estimate) -> dict[str, Letter]:
+    batch = answer.run.eval_batch_size
+    return {} if batch is None else {"bₑ": Letter(batch, "sequences of a batch of evaluation")}

@@ -1,4 +1,4 @@
-"""Does it fit, and what would: the estimate turned round."""
+"""Whether a run fits, and the largest sizes that fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zerokit.models import ModelShape
 from zerokit.reporting.verdicts import HostFit, Verdict, host_fit, judge, worst
 
 _SEQ_MULTIPLE = 64
-"""Lengths are tried in multiples of this."""
+"""Sequence lengths are tried in multiples of this."""
 _LONGEST = 2**24
 _MOST_SEQUENCES = 2**16
 _MOST_NODES = 2**13
@@ -20,10 +20,10 @@ _MOST_NODES = 2**13
 
 @dataclass(frozen=True)
 class Fit:
-    """A run against the memory of one GPU and of one node."""
+    """The memory that a run needs, compared with one GPU and one node."""
 
     verdict: Verdict
-    """Of both."""
+    """For GPU and node together."""
     needed_low_bytes: int
     needed_high_bytes: int
     gpu_memory_bytes: int
@@ -32,31 +32,28 @@ class Fit:
 
 @dataclass(frozen=True)
 class Limits:
-    """How far one size can go while the others stay; None: nothing fits, or nothing can vary."""
+    """The limit of one size while the others stay; None: nothing fits, or the size cannot vary."""
 
     micro_batch_size: int | None
-    """The largest that surely fits."""
+    """The largest that certainly fits."""
     seq_len: int | None
-    """The longest multiple of 64 tokens that surely fits; the model's own longest if that fits."""
+    """The longest multiple of 64 tokens that certainly fits, or the model's maximum."""
     num_gpus: int | None
-    """The fewest on which it surely fits."""
+    """The smallest number that certainly fits."""
 
 
 def verdict(answer: Estimate, gpu_memory_bytes: int) -> Fit:
-    """Compare the peaks, with all that is guessed at its least and at its most, with what there is.
-
-    What a node has is that of the run's cluster.
-    """
+    """Compare the minimum and maximum of the peaks with the memory of the GPU and the node."""
     low, high = answer.device_low_bytes, answer.device_high_bytes
     host = host_fit(answer.run.cluster, answer.host.per_node_bytes, answer.nvme.per_node_bytes)
     return Fit(worst(judge(low, high, gpu_memory_bytes), host.verdict), low, high, gpu_memory_bytes, host)
 
 
 def find_limits(question: Question, gpu_memory_bytes: int, runs: Runs | None = None) -> Limits:
-    """The largest micro batch, the longest sequence and the fewest GPUs, each with the other two as asked.
+    """Find the largest micro-batch, the longest sequence and the fewest GPUs, each with the others unchanged.
 
     Raises:
-        ZerokitError: the question itself cannot be.
+        ZerokitError: the question itself is invalid.
     """
     runs = runs or Runs()
 
@@ -84,7 +81,7 @@ def _longest(question: Question, fits: Callable[..., bool]) -> int | None:
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int | None:
-    """The largest number from 1 to `most` that fits, where more never fits better."""
+    """The largest number from 1 to `most` that fits, if larger numbers never fit better."""
     if not fits(1):
         return None
     good, bad = 1, 2
@@ -101,7 +98,7 @@ def _largest(fits: Callable[[int], bool], most: int) -> int | None:
 
 
 def _fewest(question: Question, fits: Callable[..., bool]) -> int | None:
-    """GPUs within one node are tried one by one, then whole nodes."""
+    """Try each number of GPUs within a node, then whole nodes."""
 
     def possible(num_gpus: int) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""A picture of estimates: stacked bars of the GPU and of the host, run beside run."""
+"""Plots estimates: stacked bars of GPU and host memory per run."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _WIDTH = 0.36
 
 
 def write_plot(answers: Sequence[Estimate], path: str | Path, gpu_memory_bytes: int | None = None) -> None:
-    """Draw the peak of the GPU and of the host of one rank, for each run, by category.
+    """Draw the peaks of GPU and host of one rank, for each run by category.
 
     Args:
         answers: from left to right; at most 40.
-        path: ends in .png, .svg or .html; the last is one file that needs no other.
+        path: ends in .png, .svg or .html; the last is self-contained.
         gpu_memory_bytes: of one GPU, drawn as a line.
 
     Raises:
-        ZerokitError: as :func:`zerokit.reporting.plots.write_plot`, or too many runs.
+        ZerokitError: see :func:`zerokit.reporting.plots.write_plot`, or there are too many runs.
     """
     if len(answers) > _MOST_RUNS:
         raise ConfigError(
@@ -51,7 +51,7 @@ def _draw(axes: Axes, answers: Sequence[Estimate], gpu_memory_bytes: int | None)
         _bar(axes, place, answer.device.terms_at_peak, "GPU")
         _bar(axes, place + _WIDTH + 0.04, answer.host.terms_at_peak, "host")
         top = answer.device.peak_bytes / GIB
-        # What may come on top, outside the allocator's books.
+        # Memory that torch's allocator does not count.
         axes.errorbar(
             place,
             top,
@@ -72,7 +72,7 @@ def _bar(axes: Axes, place: float, terms: Sequence[Term], name: str) -> None:
         if held:
             axes.bar(place, held / GIB, _WIDTH, bottom=bottom, **plots.look(category))
             bottom += held / GIB
-    # Below the bar, where no bar, no whisker and no line of a card can be.
+    # Below the bar, where nothing else is drawn.
     axes.annotate(
         f"{name}\n{bottom:.1f}", (place, 0), xycoords=("data", "axes fraction"), xytext=(0, -4),
         textcoords="offset points", ha="center", va="top", fontsize=plots.SMALL,
@@ -98,12 +98,12 @@ def _label(axes: Axes, answers: Sequence[Estimate]) -> None:
 
 
 def varied_sizes(answers: Sequence[Estimate]) -> tuple[str, ...]:
-    """Names of the sizes that are not the same in all runs."""
+    """Names of the sizes that differ between runs."""
     return tuple(name for name in SIZES if len({sizes(answer)[name] for answer in answers}) > 1)
 
 
 def point_name(answer: Estimate, varied: Sequence[str]) -> str:
-    """What tells a run from the others: ``ZeRO-2, 8 GPUs``."""
+    """The label of a run: ``ZeRO-2, 8 GPUs``."""
     run = answer.run
     words = {
         "zero_stage": f"ZeRO-{run.zero_stage}",

@@ -1,13 +1,13 @@
-"""From what a person says of a run to a `TrainingRun`: flags or a ds_config, "auto" resolved."""
+"""Makes a `TrainingRun` from options or a ds_config, and fills "auto"."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from zerokit.choices import Attention, ChunkedLoss, OffloadDevice, OptimizerKind, Precision, Target
+from zerokit.choices import OffloadDevice, OptimizerKind, Precision, Target
 from zerokit.config import DeepSpeedConfig, load_ds_config, read_ds_config
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.load import as_error
@@ -15,27 +15,24 @@ from zerokit.documents import Document
 from zerokit.errors import ConfigError
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
-from zerokit.memory import Generation, Ia3, LearnedTokens, Lora, TrainingRun
+from zerokit.memory import TrainingRun
 from zerokit.memory.optimizers import optimizer_made
-from zerokit.models import ModelShape
+from zerokit.memory.training_run import RunOptions
 from zerokit.resolving.run import Run
 from zerokit.resolving.trace import Resolution, resolve, resolve_settled
 from zerokit.writing.build import build_ds_config
 
 _NOT_FOR_MEMORY = ("scheduler", "steps_per_print")
-"""Keys that cost no memory, and of which the first asks for numbers that only the data decide."""
+"""Keys without influence on memory; `scheduler` needs numbers that only the data determine."""
 _SAVING = ("stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
 _SOME_FOLDER = "/local_nvme"
-"""What a path is does not change how much is written there."""
+"""The path does not change how much is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """One run, in the words of the command line. Sizes as those of :class:`zerokit.memory.TrainingRun`."""
+class Question(RunOptions):
+    """One run as the command line describes it."""
 
-    model: ModelShape | int
-    """A shape, or a bare number of parameters."""
-    cluster: Cluster
     ds_config: str | Path | Mapping[str, Any] | DeepSpeedConfig | None = None
     """A file, a dict or a config. None: what `zerokit config` writes for the four settings that follow."""
     zero_stage: int | None = None
@@ -45,72 +42,36 @@ class Question:
     offload_param: OffloadDevice | None = None
     """Where parameters are kept instead of the GPU, in stage 3."""
     precision: Precision | None = None
-    """None: the ds_config's; bf16 where it says nothing, or "auto"."""
+    """None: the ds_config's; bf16 if it has none, or "auto"."""
     target: Target = "trainer"
-    """Who hands the config to DeepSpeed, and so fills "auto"."""
-    micro_batch_size: int | None = None
-    """Sequences per GPU and forward pass; None: the ds_config's, else 1."""
-    eval_batch_size: int | None = None
-    """Sequences per GPU of an evaluation within training; None: nothing is evaluated."""
-    seq_len: int | None = None
-    """Tokens per sequence; None: activations are not counted."""
-    gradient_accumulation_steps: int | None = None
-    """Forward passes per optimizer step; None: the ds_config's, else 1."""
-    gradient_checkpointing: bool = False
-    """Whether the backward pass recomputes activations."""
-    attention: Attention | None = None
-    """transformers' `attn_implementation`; None: what transformers chooses for the model."""
-    optimizer: OptimizerKind | None = None
-    """What the script makes; None: the ds_config's, else what the target makes by itself."""
-    lora: Lora | None = None
-    """LoRA or DoRA adapters, trained in place of all parameters."""
-    ia3: Ia3 | None = None
-    """IA3's factors, trained in place of all parameters."""
-    learned_tokens: LearnedTokens | None = None
-    """Tokens before each sequence, trained in place of all parameters."""
-    load_in_4bit: bool = False
-    """Whether bitsandbytes keeps the weights of linear layers in 4 bits, as for QLoRA."""
-    double_quant: bool = False
-    """Whether it keeps their constants in bytes."""
-    num_trainable_parameters: int | None = None
-    """For a bare number of parameters: how many are trained; None: all."""
-    frozen_modules: tuple[str, ...] = ()
-    """Prefixes of the names of parameters that are not trained."""
-    chunked_loss: ChunkedLoss | None = None
-    """``"zerokit"`` or ``"liger"``, which never make all logits at once."""
-    packing: bool = False
-    """Whether sequences have several documents, which a mask keeps apart unless flash attention does."""
-    generation: Generation | None = None
-    """What an evaluation within training generates."""
-    loads_full_copy_per_rank: bool | None = None
-    """Whether every rank makes the whole model on the host first; None: below stage 3."""
+    """The program that hands the config to DeepSpeed and fills "auto"."""
 
     def with_sizes(self, **sizes: int) -> Question:
-        """The same with other sizes, by their names in :class:`zerokit.estimation.Axes`."""
+        """The same question with other sizes, named as in :class:`zerokit.estimation.Axes`."""
         changed: dict[str, Any] = dict(sizes)
         if "num_gpus" in sizes:
             changed["cluster"] = replace(self.cluster, num_gpus=changed.pop("num_gpus"))
         return replace(self, **changed)
 
     def run(self, given: Mapping[str, Any] | None = None) -> Run:
-        """As resolving knows it, with the arguments that are `given` to the target."""
+        """The run for `resolving`, with the arguments that the target gets."""
         shape = None if isinstance(self.model, int) else self.model
         return Run(target=self.target, cluster=self.cluster, model=shape, given=given or {})
 
 
 @dataclass
 class Runs:
-    """Makes the runs of one question and of those that differ from it in sizes, and reads its file once."""
+    """Makes the runs of a question and of its variants; reads its file once."""
 
     _documents: dict[int, Document] = field(default_factory=dict)
     _checked: set[tuple[object, ...]] = field(default_factory=set)
 
     def training_run(self, question: Question) -> TrainingRun:
-        """The run that is asked about.
+        """Make the run of a question.
 
         Raises:
-            ZerokitError: a size that cannot be, settings that do not go together, a ds_config with errors, or
-                more than one place that says how ZeRO works.
+            ZerokitError: a size is invalid, settings exclude each other, the ds_config has errors, or ZeRO is
+                described twice.
         """
         question.cluster.check_nodes()
         document = self._document(question)
@@ -123,30 +84,15 @@ class Runs:
             )
         config = load_ds_config({k: v for k, v in resolution.config.items() if k not in _NOT_FOR_MEMORY})
         sizes = {str(value.path[0]): value for value in resolution.values if len(value.path) == 1}
-        counted = isinstance(question.model, ModelShape)
-        return TrainingRun(
-            model=question.model,
-            ds_config=config,
-            cluster=question.cluster,
-            micro_batch_size=_size(sizes[MICRO].value, "micro_batch_size"),
-            eval_batch_size=question.eval_batch_size,
-            seq_len=question.seq_len if counted else None,
-            gradient_accumulation_steps=_size(sizes[STEPS].value, "gradient_accumulation_steps"),
-            gradient_checkpointing=question.gradient_checkpointing,
-            attention=question.attention,
-            optimizer=question.optimizer or _own_optimizer(question.target, config),
-            lora=question.lora,
-            ia3=question.ia3,
-            learned_tokens=question.learned_tokens,
-            load_in_4bit=question.load_in_4bit,
-            double_quant=question.double_quant,
-            num_trainable_parameters=question.num_trainable_parameters,
-            frozen_modules=question.frozen_modules,
-            chunked_loss=question.chunked_loss,
-            packing=question.packing,
-            generation=question.generation,
-            loads_full_copy_per_rank=question.loads_full_copy_per_rank,
-        )
+        options = {one.name: getattr(question, one.name) for one in fields(RunOptions)}
+        options |= {
+            "micro_batch_size": _size(sizes[MICRO].value, "micro_batch_size"),
+            "gradient_accumulation_steps": _size(sizes[STEPS].value, "gradient_accumulation_steps"),
+            "optimizer": question.optimizer or _own_optimizer(question.target, config),
+        }
+        if isinstance(question.model, int):
+            options["seq_len"] = None
+        return TrainingRun(**options, ds_config=config)
 
     def _document(self, question: Question) -> Document:
         source = question.ds_config
@@ -166,12 +112,12 @@ class Runs:
         return document
 
     def _check(self, document: Document, written: Document, question: Question) -> None:
-        """Raises ConfigError with the first finding of severity error, and what names those of the file.
+        """Raises ConfigError with the first error of the config.
 
         Args:
             document: with the sizes of the question.
             written: the file as it is.
-            question: what is asked.
+            question: the question.
         """
         from zerokit.lint import check_document
 
@@ -206,7 +152,7 @@ def _read(source: str | Path | Mapping[str, Any] | DeepSpeedConfig) -> Document:
 
 
 def _written(question: Question) -> Document:
-    """What `zerokit config` writes for the flags; without a hidden size, with DeepSpeed's buckets."""
+    """The ds_config that `zerokit config` writes for the options, with DeepSpeed's default buckets."""
     if question.zero_stage is None:
         raise ConfigError(
             "nothing says how ZeRO works",
@@ -233,7 +179,7 @@ def _written(question: Question) -> Document:
 
 
 def _with_sizes(document: Document, question: Question) -> Document:
-    """The file with the sizes of the question in place of its own."""
+    """The file with the sizes of the question."""
     data = {key: value for key, value in document.data.items() if key not in _NOT_FOR_MEMORY}
     zero = data.get("zero_optimization")
     if isinstance(zero, dict):
@@ -268,7 +214,7 @@ def _resolve(document: Document, question: Question) -> Resolution:
 
 
 def _precision_in(data: Mapping[str, Any]) -> Precision | None:
-    """What a ds_config plainly says, or None where it leaves it open."""
+    """The precision that a ds_config sets; None if it is open."""
     said = {name: data[name].get("enabled") for name in ("bf16", "fp16") if isinstance(data.get(name), dict)}
     if said.get("bf16") is True:
         return "bf16"
@@ -285,10 +231,10 @@ def _size(value: Any, name: str) -> int:
 
 
 def _own_optimizer(target: Target, config: DeepSpeedConfig) -> OptimizerKind | None:
-    """What is trained with where the ds_config has no optimizer.
+    """The optimizer if the ds_config has none.
 
-    The Trainer's default is torch's fused AdamW (transformers training_args.py `optim`), and a script's is
-    taken to be torch's AdamW.
+    The Trainer's default is torch's fused AdamW (transformers training_args.py `optim`); a script is assumed
+    to use torch's AdamW.
     """
     if config.optimizer is not None or target == "deepspeed":
         return None

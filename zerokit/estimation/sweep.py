@@ -1,4 +1,4 @@
-"""Many runs that differ in a few sizes."""
+"""Estimates of many runs that differ in a few sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zerokit.memory import Estimate, estimate
 
 @dataclass(frozen=True, kw_only=True)
 class Axes:
-    """The values that each size takes; an empty tuple leaves the question's own."""
+    """Values of each size; an empty tuple keeps the question's value."""
 
     zero_stage: tuple[int, ...] = ()
     num_gpus: tuple[int, ...] = ()
@@ -21,11 +21,11 @@ class Axes:
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """Names of those with more than one value."""
+        """Names of the sizes with more than one value."""
         return tuple(field.name for field in fields(self) if len(getattr(self, field.name)) > 1)
 
     def questions(self, question: Question) -> Iterator[Question]:
-        """Every combination, the last axis changing fastest."""
+        """All combinations; the last axis changes fastest."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         given = {name: values for name, values in given.items() if values}
         for values in product(*given.values()):
@@ -33,10 +33,10 @@ class Axes:
 
 
 def sweep(question: Question, axes: Axes, runs: Runs | None = None) -> list[Estimate]:
-    """One estimate for each combination.
+    """Estimate each combination.
 
     Raises:
-        ZerokitError: one of them cannot be.
+        ZerokitError: a combination is invalid.
     """
     runs = runs or Runs()
     return [estimate(runs.training_run(one)) for one in axes.questions(question)]

@@ -1,4 +1,4 @@
-"""An estimate for a terminal."""
+"""Prints an estimate on the terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 14
 _LONGEST_FORMULA = 40
-"""Longer ones are for --explain."""
+"""Longer formulas are printed by --explain."""
 REHEARSE = "zerokit rehearse runs the real script where an estimate is not enough"
 NO_VERDICT = "No verdict: name a card with --gpu, or its memory with --gpu-memory"
 
@@ -91,7 +91,7 @@ def _summary(answer: Estimate) -> Part:
 
 
 def heading(answer: Estimate, without: tuple[str, ...] = ()) -> str:
-    """The run in one line, but for the sizes named in `without`."""
+    """The run in one line, without the sizes named in `without`."""
     run, settings = answer.run, settings_of(answer.run)
     trained = answer.num_trainable_parameters
     model = f"Φ = {format_count(answer.num_parameters)}"
@@ -234,11 +234,11 @@ def _sweep_parts(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, 
 
 
 SIZES = {"zero_stage": "ZeRO", "num_gpus": "GPUs", "micro_batch_size": "Batch", "seq_len": "Tokens"}
-"""What runs can differ in, and the heads of their columns."""
+"""Sizes that can vary, with their column heads."""
 
 
 def sizes(answer: Estimate) -> dict[str, int | None]:
-    """Those of one run."""
+    """The sizes of a run."""
     run = answer.run
     return dict(zip(SIZES, (run.zero_stage, run.world_size, run.micro_batch_size, run.seq_len), strict=True))
 

@@ -1,1 +1,1 @@
-"""Why a run died: what its log or its exit code says, the cause before its consequences."""
+"""Why a run died, from its log or exit code: the cause, then its consequences."""

@@ -1,4 +1,4 @@
-"""Exit codes: what they mean, however the launcher writes a signal."""
+"""The meaning of exit codes, in each launcher's notation of signals."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from zerokit.errors import ZerokitError
 
 
 class Meaning(NamedTuple):
-    """What a code says by itself."""
+    """The meaning of a code."""
 
-    says: str
-    mend: str
+    message: str
+    fix: str
     in_log: bool = False
-    """Whether what a log says beside it is worth more."""
+    """Whether a log has better information."""
 
 
 _CODES = {
-    0: Meaning("the run ended well", "Nothing is to be mended"),
+    0: Meaning("the run ended well", "There is nothing to fix"),
     1: Meaning(
-        "Python ended with an exception, or zerokit with the answer 'no'",
+        "Python ended with an exception, or zerokit's answer is 'no'",
         "Read the first traceback of the log",
         in_log=True,
     ),
     2: Meaning("unusable input or options", "Read the line that begins with 'zerokit: error:' or 'usage:'"),
     75: Meaning(
-        "a run of zerokit was asked to leave, by a signal or by the end of its launcher",
-        "Go on from its last checkpoint, if there is one: --training.resume_from_checkpoint true",
+        "a run of zerokit was asked to stop, by a signal or because its launcher ended",
+        "Resume from its last checkpoint, if there is one: --training.resume_from_checkpoint true",
     ),
-    124: Meaning("the command 'timeout' ended it", "Allow it more time"),
+    124: Meaning("the command 'timeout' ended the run", "Allow it more time"),
     125: Meaning("the container could not be started", "Read what docker or podman says above"),
-    126: Meaning("the command cannot be executed", "Look at its mode, and at the first line of the script"),
-    127: Meaning("no such command", "Look at PATH on that machine, and whether the environment is activated"),
+    126: Meaning("the command cannot be executed", "Check its mode, and the first line of the script"),
+    127: Meaning("no such command", "Check PATH on that machine, and whether the environment is activated"),
     255: Meaning(
         "ssh could not reach a machine, or Python ended with exit(-1)",
         "Try 'ssh -o BatchMode=yes HOST true' for each host of the hostfile",
@@ -41,17 +41,19 @@ _CODES = {
 }
 
 _SIGNALS = {
-    "SIGHUP": Meaning("its terminal or ssh connection closed", "Start it in tmux, or with nohup or sbatch"),
-    "SIGINT": Meaning("somebody pressed Ctrl-C", "Nothing is to be mended"),
-    "SIGQUIT": Meaning("somebody pressed Ctrl-\\", "Nothing is to be mended"),
+    "SIGHUP": Meaning(
+        "its terminal or ssh connection was closed", "Start it in tmux, or with nohup or sbatch"
+    ),
+    "SIGINT": Meaning("Ctrl-C was pressed", "There is nothing to fix"),
+    "SIGQUIT": Meaning("Ctrl-\\ was pressed", "There is nothing to fix"),
     "SIGILL": Meaning(
         "a compiled extension has instructions that this CPU lacks",
         "Remove the folder of extensions (TORCH_EXTENSIONS_DIR, else ~/.cache/torch_extensions and "
         "~/.cache/zerokit/extensions): it was compiled on another machine",
     ),
     "SIGABRT": Meaning(
-        "C++ code gave up: mostly NCCL's watchdog after a timeout, or an error in a destructor",
-        "Run with PYTHONFAULTHANDLER=1, which shows the line of Python; read what stands above in the log",
+        "C++ code aborted: usually NCCL's watchdog after a timeout, or an error in a destructor",
+        "Run with PYTHONFAULTHANDLER=1, which shows the Python line; read the log above",
         in_log=True,
     ),
     "SIGBUS": Meaning(
@@ -59,27 +61,27 @@ _SIGNALS = {
         "Start the container with --shm-size=16g or --ipc=host; on Kubernetes mount an emptyDir with "
         "medium: Memory at /dev/shm",
     ),
-    "SIGFPE": Meaning("an integer was divided by zero in native code", "Look at the batch that came last"),
+    "SIGFPE": Meaning("an integer was divided by zero in native code", "Check the last batch"),
     "SIGKILL": Meaning(
-        "killed from outside: mostly by the kernel or the container, because host memory ran out",
-        "'dmesg -T | grep -i killed' or 'sacct -j JOB -o MaxRSS,State' says whether; then fewer ranks per "
-        "node, fewer data loader workers, or no offload to the CPU ('zerokit estimate' says what the host "
-        "needs)",
+        "killed from outside: usually by the kernel or the container, because host memory ran out",
+        "Check with 'dmesg -T | grep -i killed' or 'sacct -j JOB -o MaxRSS,State'; then use fewer "
+        "ranks per node, fewer data loader workers, or no CPU offload ('zerokit estimate' shows what "
+        "the host needs)",
     ),
     "SIGSEGV": Meaning(
-        "native code read a wrong address: mostly an extension compiled for another torch or CUDA",
-        "Remove the folder of extensions (~/.cache/torch_extensions), install flash-attn and the like anew, "
-        "and run with PYTHONFAULTHANDLER=1 to see the line",
+        "native code used an invalid address: usually an extension compiled for another torch or CUDA",
+        "Remove the folder of extensions (~/.cache/torch_extensions), reinstall flash-attn and "
+        "similar packages, and run with PYTHONFAULTHANDLER=1 to see the line",
     ),
     "SIGPIPE": Meaning("the reader of its output has ended", "Write the output to a file"),
     "SIGTERM": Meaning(
-        "it was asked to end: by the launcher, because another rank failed first, or by the scheduler "
-        "(preemption, time limit)",
+        "the process was asked to end: by the launcher, because another rank failed first, or by the "
+        "scheduler (preemption, time limit)",
         "Look for the rank that failed first",
         in_log=True,
     ),
-    "SIGXCPU": Meaning("it used more CPU time than 'ulimit -t' allows", "Raise the limit"),
-    "SIGXFSZ": Meaning("it wrote a larger file than 'ulimit -f' allows", "Raise the limit"),
+    "SIGXCPU": Meaning("the process used more CPU time than 'ulimit -t' allows", "Raise the limit"),
+    "SIGXFSZ": Meaning("the process wrote a larger file than 'ulimit -f' allows", "Raise the limit"),
 }
 
 _MOST = 64
@@ -87,10 +89,10 @@ _MOST = 64
 
 
 def parse_code(word: str) -> int | None:
-    """The exit code that a word is: ``137``, ``-9``, ``SIGKILL``; None of another word.
+    """The exit code in a word: ``137``, ``-9``, ``SIGKILL``; None for other words.
 
     Raises:
-        ZerokitError: a number that no process ends with.
+        ZerokitError: no process ends with that number.
     """
     if word.upper() in signal.Signals.__members__:
         return -signal.Signals[word.upper()]
@@ -119,10 +121,10 @@ def signal_of(code: int) -> str | None:
 
 
 def meaning(code: int) -> Meaning:
-    """What an exit code says."""
+    """The meaning of an exit code."""
     name = signal_of(code)
     if name is not None:
-        found = _SIGNALS.get(name, Meaning("ended by that signal", "Read what stands above in the log"))
-        return found._replace(says=f"exit code {code} ({name}): {found.says}")
-    found = _CODES.get(code, Meaning("the program's own code", "Read what stands above in the log"))
-    return found._replace(says=f"exit code {code}: {found.says}")
+        found = _SIGNALS.get(name, Meaning("ended by that signal", "Read the log above"))
+        return found._replace(message=f"exit code {code} ({name}): {found.message}")
+    found = _CODES.get(code, Meaning("the program's own code", "Read the log above"))
+    return found._replace(message=f"exit code {code}: {found.message}")

@@ -1,4 +1,4 @@
-"""Why a run died: of all lines that say something, the one that stands nearest to the cause."""
+"""Explains why a run died: finds the line that is closest to the cause."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from zerokit.exits.causes.entry import (
 )
 from zerokit.exits.codes import meaning, parse_code, signal_of
 from zerokit.exits.gpu_memory import Settings
-from zerokit.exits.killed import killed
-from zerokit.exits.lines import is_below_frame, is_quoted
+from zerokit.exits.killed_rank import killed_ranks
 from zerokit.exits.log import Log
+from zerokit.exits.log_lines import is_below_frame, is_quoted
 from zerokit.exits.progress import PROGRESS, attempt, lines_of_progress, most_late, world_size
 from zerokit.units import quantity
 from zerokit.whose_code import is_installed
 
 _WIDEST = 300
-"""Characters of a line that are shown."""
+"""Maximum characters of a line in the output."""
 _MOST_EVENTS = 2000
-"""That are looked at, of a kind: a thousand ranks may say the same."""
+"""Maximum events per kind: a thousand ranks may print the same line."""
 _MOST_OTHERS = 3
-"""Kinds of lines that are told beside the first."""
+"""Maximum number of other kinds of lines to report."""
 _MOST_MISTAKES = 50
-"""Of those that zerokit finds at once: a thousand ranks may have one each."""
+"""Maximum number of zerokit's own errors: a thousand ranks may have one each."""
 
 _RANK = re.compile(r"\[?\b(?:[Rr]ank|default) ?(\d{1,7})\b")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
@@ -45,49 +45,49 @@ _NO_ERROR = re.compile(
     r"(?<!NCCL )\bWARN\b|(?<!=)\b(?:WARNING|INFO|DEBUG|NOTICE)\b|[Ww]arning: "
     r"|^(?:\[\w+\]: ?)?[IW]\d{4} "
 )
-"""Before the words of a cause: the level of a line that is no error."""
+"""A log level before the words of a cause: the line is no error."""
 _GOES_ON = re.compile(r"\b(?:try|trying|tries|retry|retries|retrying|falling back|skipping|ignoring)\b")
-"""After them, in a line that is not what an exception says."""
+"""Words after the cause: the program goes on, unless an exception says it."""
 _OF_EXCEPTION = re.compile(r"(?:Error|Exception)\b: ")
 _OF_VERSIONS = re.compile(
     r"(?:.{1,200}got an unexpected keyword argument|module '.{1,100}' has no attribute|cannot import name)"
 )
-"""What is raised where a library is of another version than what calls it was written for."""
+"""Errors that are typical of incompatible versions of libraries."""
 _STARTED = re.compile(r"^\[.{0,80}\] process \d+ spawned with command: ", re.MULTILINE)
 _EXITED = re.compile(r"^\[.{0,80}\] Process \d+ exits successfully", re.MULTILINE)
-"""What DeepSpeed's launcher prints of each rank, at its start and at its end, and then little else."""
+"""DeepSpeed's launcher prints these for each rank at its start and its end."""
 _FEW_LINES = 20
-"""Of a rank, that importing and initializing print."""
+"""Lines that a rank prints while importing and initializing."""
 _STEP = re.compile(r"(?:step|iter(?:ation)?|epoch|batch|loss)s?['\"]?\W{0,3}\d", re.IGNORECASE)
-"""In whatever words a script, or DeepSpeed, tells of steps."""
+"""Lines about steps, of any script or of DeepSpeed."""
 _WAITED = re.compile(
     r"Watchdog caught collective operation timeout|[Ww]atchdog thread terminated with exception"
     r"|what\(\): {1,2}[^\n]{0,300}(?:Connection (?:closed|reset) by peer|Timed out waiting)"
 )
-"""What C++ code says as it aborts a rank that has waited for another one, or was left by it."""
+"""Messages of C++ code that aborts a rank because it waited for another one, or lost it."""
 _HOST_MEMORY = "host-memory"
 _FROM_OUTSIDE = ("SIGTERM", "SIGINT", "SIGHUP")
 _STANDS = (
-    ". The log shows no step: where it stood still from its start, 'zerokit doctor' finds the lock that a "
-    "killed compiler left, for which torch waits without a word"
+    ". The log shows no step: if the run hung from its start, 'zerokit doctor' finds the lock of "
+    "a killed compiler, for which torch waits without a message"
 )
 _WAITS = re.compile(r"\bwaiting for (?P<lock>/[^\n]{1,400}/lock) to go: remove it")
-"""What `distributed/extensions` says where it waits for the lock of zerokit's own folder of extensions."""
+"""Message of `distributed/extensions` while it waits for a lock of zerokit's extensions."""
 _TRAINED = re.compile(r"['\"]train_runtime['\"]: ")
-"""What the Trainer prints when it has trained, before the model is saved."""
+"""The Trainer prints it after training, before the model is saved."""
 _END = 4000
 """Characters."""
 _FIRST_FAILED = re.compile(
     r"Root Cause \(first observed failure\):(?:[^\n]{0,200}\n){1,5}?[^\n]{0,60}rank {1,8}: (\d{1,7})"
 )
-"""What torchrun says of the rank that failed first."""
+"""torchrun's report of the rank that failed first."""
 _NOT_HERE = (
-    "The log has no more than a launcher saw. What ranks themselves say: deepspeed --enable_each_rank_log "
-    "DIR, torchrun --log-dir DIR --redirects 3"
+    "The log has only the launcher's output. To get that of the ranks: deepspeed "
+    "--enable_each_rank_log DIR, torchrun --log-dir DIR --redirects 3"
 )
 _WHO_ASKED = (
-    "If no rank failed before, see who asked: sacct -j JOB -o State,End, kubectl describe pod POD, or the "
-    "platform's own log"
+    "If no rank failed before, find what ended it: sacct -j JOB -o State,End, kubectl describe "
+    "pod POD, or the platform's own log"
 )
 
 
@@ -98,18 +98,18 @@ class Explanation:
     cause: str
     """A stable id: an entry of :data:`zerokit.exits.causes.CAUSES`, ``exception``, ``ended-well``, or
     ``unknown``."""
-    says: str
-    """In one line, without a full stop."""
-    mend: str | None = None
+    message: str
+    """One line without a full stop."""
+    fix: str | None = None
     line: int | None = None
-    """Of the log, from 1."""
+    """Line number in the log, from 1."""
     text: str | None = None
-    """That line."""
+    """The text of that line."""
     also: tuple[str, ...] = ()
-    """What else the log tells."""
+    """Other findings in the log."""
 
 
-_ENDED_WELL = Explanation("ended-well", "nothing failed: by its last lines the run ended well")
+_ENDED_WELL = Explanation("ended-well", "nothing failed: according to its last lines the run ended well")
 
 
 @dataclass(frozen=True)
@@ -117,25 +117,25 @@ class _Event:
     weight: Weight
     offset: int
     cause: str
-    says: str
-    mend: str
+    message: str
+    fix: str
     is_in_log: bool = False
-    """Whether another line says why, of an exit code."""
+    """Whether another line has the reason of an exit code."""
 
 
 def explain_code(code: int) -> Explanation:
-    """What an exit code says by itself."""
-    says, mend, in_log = meaning(code)
-    mend += ": zerokit explain-exit LOG" if in_log else ""
-    return Explanation(signal_of(code) or EXIT_CODE, says, mend)
+    """Explain an exit code alone."""
+    message, fix, in_log = meaning(code)
+    fix += ": zerokit explain-exit LOG" if in_log else ""
+    return Explanation(signal_of(code) or EXIT_CODE, message, fix)
 
 
 def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
-    """Why the run of a log died; the cause is ``unknown`` where the log does not say it.
+    """Explain why the run of a log died; the cause is ``unknown`` if the log does not show it.
 
     Args:
-        log: what was read of it.
-        settings: of the run, if they are known.
+        log: the log.
+        settings: of the run, if known.
     """
     text = log.text
     events = [*_known(log)]
@@ -149,7 +149,7 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     root = _FIRST_FAILED.search(text)
 
     def nearness(event: _Event) -> tuple[Weight, bool, int]:
-        """Of events alike, those of the rank that failed first, by its launcher's word."""
+        """Of equal events, those of the rank that failed first according to its launcher come first."""
         spoke = _RANK.search(text, *log.bounds(event.offset)) if root is not None else None
         return event.weight, root is not None and (spoke is None or spoke[1] != root[1]), event.offset
 
@@ -158,17 +158,17 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     begin, end = log.bounds(first.offset)
     rank = _RANK.search(text, begin, end)
     named = rank is not None and first.cause not in (NCCL_TIMEOUT, GLOO_TIMEOUT, ZEROKIT)
-    says = f"rank {rank[1]}: {first.says}" if rank is not None and named else first.says
-    # Of all that tell of host memory, only what ended a run from outside has killed a process.
-    is_killed = (first.weight is Weight.ENDED and first.cause == _HOST_MEMORY) or "(SIGKILL)" in first.says
-    if is_killed and (who := killed(log, *attempt(log, first.offset))):
-        says = f"{first.says}: it was {who}"
-    mend = first.mend
-    if first.is_in_log and "(SIGTERM)" in first.says:
-        mend = _WHO_ASKED
+    message = f"rank {rank[1]}: {first.message}" if rank is not None and named else first.message
+    # Only an event from outside the run means that a process was killed for host memory.
+    is_killed = (first.weight is Weight.ENDED and first.cause == _HOST_MEMORY) or "(SIGKILL)" in first.message
+    if is_killed and (who := killed_ranks(log, *attempt(log, first.offset))):
+        message = f"{first.message}: it was {who}"
+    fix = first.fix
+    if first.is_in_log and "(SIGTERM)" in first.message:
+        fix = _WHO_ASKED
     elif first.is_in_log and all(event.cause == EXIT_CODE for event in events):
-        mend = _NOT_HERE
-    stands = _stands(log) if any(f"({name})" in first.says for name in _FROM_OUTSIDE) else ""
+        fix = _NOT_HERE
+    stands = _stands(log) if any(f"({name})" in first.message for name in _FROM_OUTSIDE) else ""
     also = (
         *(_told_beside(first, left, log) if first.cause == ZEROKIT else ()),
         *_also(events, first.cause, log, settings),
@@ -176,8 +176,8 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     )
     return Explanation(
         first.cause,
-        _short(says),
-        mend + stands or None,
+        _short(message),
+        fix + stands or None,
         line,
         _short(text[begin : min(end, begin + 4 * _WIDEST)].strip()),
         tuple(_short(one) for one in also),
@@ -185,10 +185,10 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
 
 
 def _not_survived(events: list[_Event], log: Log) -> list[_Event]:
-    """The events after which the run has not gone on.
+    """The events after which the run has not continued.
 
-    Other ranks go on for a moment. And a code with which Python itself ends is that of an exception, so that
-    the last ones before it are its cause, however much was printed later.
+    Other ranks go on for a moment. If Python itself ended with an exit code, the last exceptions before it
+    are the cause, however much was printed later.
     """
     progress, limit = lines_of_progress(log), most_late(log)
 
@@ -204,14 +204,14 @@ def _not_survived(events: list[_Event], log: Log) -> list[_Event]:
 
 
 def _waited_until(event: _Event, others: list[_Event]) -> bool:
-    """Whether a time limit ended no more than ranks that waited for one that had failed before."""
+    """Whether a time limit ended only ranks that were waiting for a rank that had failed before."""
     return event.cause == TIME_LIMIT and any(
         one.offset < event.offset and one.weight in (Weight.CAUSE, Weight.EXCEPTION) for one in others
     )
 
 
 def _weight_of(event: Weight, log: Log, match: re.Match[str]) -> Weight:
-    """That of a cause, unless its line says that it is no error, or another line says more."""
+    """The weight of a cause, unless its line is no error or another line has more information."""
     begin, end = log.bounds(match.start())
     before = log.text[max(begin, match.start() - _WIDEST) : match.start()]
     if event > Weight.EXCEPTION:
@@ -219,7 +219,7 @@ def _weight_of(event: Weight, log: Log, match: re.Match[str]) -> Weight:
         return Weight.GENERAL if is_told else event
     after = log.text[match.start() : min(end, match.end() + _WIDEST)]
     raised, level = _OF_EXCEPTION.search(before), _NO_ERROR.search(before)
-    # All that a run prints may be logged by another program, which gives each line the same level.
+    # Another program may log all output of a run at the same level.
     if raised and level and is_below_frame(log, begin, before[: level.end()]):
         return event
     tried_again = _GOES_ON.search(after) is not None and raised is None
@@ -238,45 +238,45 @@ def _known(log: Log) -> Iterator[_Event]:
             if begin in taken:
                 continue
             taken.add(begin)
-            # What a program's line and the exception below it say together is no longer a quotation.
+            # A match that covers a program's line and the exception below it is no quotation.
             last, last_end = (begin, end) if match.end() <= end else log.bounds(match.end() - 1)
             if is_quoted(log, last, log.text[last : min(last_end, last + _WIDEST)]):
                 continue
             groups = {"what": match[0], **match.groupdict(default="")}
-            weight, mend = _weight_of(cause.weight, log, match), cause.mend
-            says, is_in_log = cause.says.format(**groups), False
+            weight, fix = _weight_of(cause.weight, log, match), cause.fix
+            message, is_in_log = cause.message.format(**groups), False
             if cause.name == EXIT_CODE:
-                word = groups.get("code", says)
+                word = groups.get("code", message)
                 code = parse_code(word) if not word.lstrip("-").isdigit() or -64 <= int(word) <= 255 else None
                 if not code:  # it ended well
                     continue
-                says, mend, is_in_log = meaning(code)
+                message, fix, is_in_log = meaning(code)
                 weight = Weight.KILLED if _kills(code, log) else Weight.LEFT if _is_chosen(code) else weight
             elif cause.name == NCCL_TIMEOUT:
-                says, mend = nccl.explain(nccl.waiting(log.text), world_size(log))
+                message, fix = nccl.explain(nccl.waiting(log.text), world_size(log))
             elif cause.name == GLOO_TIMEOUT and "who" not in groups:
-                says, mend = waited or (says, mend)
-            yield _Event(weight, match.start(), cause.name, says, mend, is_in_log)
+                message, fix = waited or (message, fix)
+            yield _Event(weight, match.start(), cause.name, message, fix, is_in_log)
             if cause.name == NCCL_TIMEOUT:  # the first tells of all
                 break
 
 
 def _in_full(event: _Event, log: Log, settings: Settings | None) -> _Event:
-    """With what stands around its line: a thousand ranks may have one, of which few are told."""
+    """Add details from the lines around an event; few of many equal events get them."""
     if event.cause not in (OUT_OF_MEMORY, GPU_TAKEN):
         return event
     begin, end = log.bounds(event.offset)
     above = tracebacks.frames_above(log, begin, log.text[begin : min(end, begin + 4 * _WIDEST)])
     if event.cause == GPU_TAKEN:
         pinned = gpu_memory.explain_pinning(above)
-        return replace(event, cause="pinned-memory", says=pinned[0], mend=pinned[1]) if pinned else event
+        return replace(event, cause="pinned-memory", message=pinned[0], fix=pinned[1]) if pinned else event
     line = log.text[event.offset : min(end, event.offset + 4 * _WIDEST)]
-    says, mend = gpu_memory.explain(line, above, settings)
-    return replace(event, says=says, mend=mend)
+    message, fix = gpu_memory.explain(line, above, settings)
+    return replace(event, message=message, fix=fix)
 
 
 def _kills(code: int, log: Log) -> bool:
-    """Whether a signal came unasked: launchers end ranks by SIGTERM, and ranks that waited by SIGABRT."""
+    """Whether a signal came from outside: launchers send SIGTERM, and waiting ranks end with SIGABRT."""
     name = signal_of(code)
     if name == "SIGABRT":
         return _WAITED.search(log.text) is None
@@ -284,54 +284,54 @@ def _kills(code: int, log: Log) -> bool:
 
 
 def _is_chosen(code: int) -> bool:
-    """Whether a program ended with it on purpose: 1 is an exception's, 255 what ssh says of any failure."""
+    """Whether a program chose the code: 1 is that of an exception, 255 that of any ssh failure."""
     return signal_of(code) is None and code not in (1, 255)
 
 
 def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
-    """What was raised, where nothing better is known of that line."""
+    """Exceptions in lines without a better explanation."""
     lines = {log.bounds(event.offset)[0] for event in known if event.weight is not Weight.MENTIONED}
     for raised in tracebacks.exceptions(log):
         if log.bounds(raised.offset)[0] in lines:
             continue
-        # Of a launcher, whose command is the script that has failed; or of a program that a rank needs.
+        # A launcher's exception about a failed script, or about a program that a rank started.
         is_less = raised.is_survived or raised.kind == "CalledProcessError"
         weight = Weight.GENERAL if raised.is_bare else Weight.EXCEPTION
         weight = Weight.MENTIONED if is_less else weight
-        says = f"{raised.kind}: {raised.text}" if raised.text else raised.kind
-        mend = f"Look at {visible(raised.frame)}" if raised.frame else "Read the traceback"
-        mend += f"; it was raised in {visible(raised.library)}" if raised.library else ""
+        message = f"{raised.kind}: {raised.text}" if raised.text else raised.kind
+        fix = f"Look at {visible(raised.frame)}" if raised.frame else "Read the traceback"
+        fix += f"; it was raised in {visible(raised.library)}" if raised.library else ""
         if _OF_VERSIONS.match(raised.text) and (raised.library or is_installed(raised.text)):
-            mend += ", which may not suit the version of what it calls: see 'pip check'"
-        yield _Event(weight, raised.offset, "exception", says, mend)
+            fix += ", which may not suit the version of what it calls: see 'pip check'"
+        yield _Event(weight, raised.offset, "exception", message, fix)
 
 
 def _told_beside(first: _Event, events: list[_Event], log: Log) -> Iterator[str]:
-    """What else zerokit itself said, which tells all mistakes that it finds at once, a line each."""
-    own = {event.says: event.offset for event in reversed(events) if event.cause == ZEROKIT}
-    others = sorted((offset, says) for says, offset in own.items() if says != first.says)
-    yield from (f"line {log.line_at(offset)}: {says}" for offset, says in others[:_MOST_MISTAKES])
+    """zerokit's other errors; it reports all mistakes at once, one per line."""
+    own = {event.message: event.offset for event in reversed(events) if event.cause == ZEROKIT}
+    others = sorted((offset, message) for message, offset in own.items() if message != first.message)
+    yield from (f"line {log.line_at(offset)}: {message}" for offset, message in others[:_MOST_MISTAKES])
     if len(others) > _MOST_MISTAKES:
-        yield f"{len(others) - _MOST_MISTAKES:,} more lines of zerokit's own"
+        yield f"{len(others) - _MOST_MISTAKES:,} more errors of zerokit"
 
 
 def _also(events: list[_Event], told: str | None, log: Log, settings: Settings | None) -> Iterator[str]:
-    """The other kinds of lines, each where it comes first."""
+    """The other kinds of lines, each at its first occurrence."""
     seen = {told, "lost-rank"}
     for event in sorted(events, key=lambda event: event.offset):
         if event.cause not in seen and event.weight not in (Weight.EXIT, Weight.LEFT):
             seen.add(event.cause)
             if len(seen) <= 2 + _MOST_OTHERS:
-                yield f"line {log.line_at(event.offset)}: {_in_full(event, log, settings).says}"
+                yield f"line {log.line_at(event.offset)}: {_in_full(event, log, settings).message}"
 
 
 def _end(log: Log) -> int:
-    """The offset at which its last lines begin."""
+    """The offset of the last lines."""
     return log.bounds(max(0, len(log.text) - _END))[0]
 
 
 def _has_ended_well(log: Log) -> bool:
-    """Whether the last lines are of DeepSpeed's launcher, for all ranks."""
+    """Whether DeepSpeed's launcher reports a good end for all ranks."""
     exited = len(_EXITED.findall(log.text))
     return _EXITED.search(log.text, _end(log)) is not None and len(_STARTED.findall(log.text)) <= exited
 
@@ -341,21 +341,21 @@ def _silent(log: Log, also: tuple[str, ...]) -> Explanation:
     last = lines[-1].rpartition("\r")[2].strip()
     if not last:
         return Explanation(
-            "unknown", "the log is empty", "Name the log of the ranks, not the launcher's alone"
+            "unknown", "the log is empty", "Give the log of the ranks, not only the launcher's"
         )
     end = _end(log)
     exited = _EXITED.search(log.text, end)
     left = len(_STARTED.findall(log.text)) - len(_EXITED.findall(log.text))
-    says = "the log does not say why the run ended" + ("" if also else ", nor that it failed")
+    message = "the log does not show why the run ended" + ("" if also else ", nor that it failed")
     if exited and left > 0:
-        says += f"; of {quantity(left, 'rank')} it does not say that the end was reached"
+        message += f"; it does not show that {quantity(left, 'rank')} reached the end"
     elif _TRAINED.search(log.text, end):
-        says += "; training came to its end, and what was to be saved after it may be missing"
+        message += "; training finished, and what is saved after it may be missing"
     return Explanation(
         "unknown",
-        says,
-        "If it stops without a word before its end, it was ended from outside: give the exit code, and see "
-        "'dmesg -T', 'sacct -j JOB' or 'kubectl describe pod POD'" + _stands(log),
+        message,
+        "If it stops without a message before its end, it was ended from outside: give the exit "
+        "code, and check 'dmesg -T', 'sacct -j JOB' or 'kubectl describe pod POD'" + _stands(log),
         log.line_at(len(log.text.rstrip()) - 1),
         _short(last),
         tuple(map(_short, also)),
@@ -363,17 +363,17 @@ def _silent(log: Log, also: tuple[str, ...]) -> Explanation:
 
 
 def _stands(log: Log) -> str:
-    """Where it may have stood still from its start, if it has."""
+    """Where the run may have hung from its start; empty if it did not."""
     if not _has_no_step(log):
         return ""
     waits = _WAITS.search(log.text)
     if waits is None:
         return _STANDS
-    return f". It waited for {visible(waits['lock'])}: remove that if no program compiles there"
+    return f". It waited for {visible(waits['lock'])}: remove it if no program compiles there"
 
 
 def _has_no_step(log: Log) -> bool:
-    """Whether ranks were started, by DeepSpeed's launcher, and said no more than initializing does."""
+    """Whether DeepSpeed's launcher started ranks that printed no more than initialization does."""
     started = [match.end() for match in _STARTED.finditer(log.text)]
     if not started:
         return False

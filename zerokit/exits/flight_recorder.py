@@ -1,7 +1,8 @@
-"""What torch's flight recorder wrote when a collective timed out: a file of each rank, a pickle or JSON.
+"""Reads dumps of torch's flight recorder: a pickle or JSON file per rank, written when a collective times
+out.
 
-The format is that of torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (`dump`, `dump_json`). A file
-may be somebody else's: of pickles only those of plain data are read.
+Source: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (`dump`, `dump_json`). Dumps may be untrusted, so
+only pickles of plain data are read.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from zerokit.whose_code import is_in_library, is_no_file
 
 _DUMP = re.compile(r"(?:[Ff]light [Rr]ecorder|debug info|NCCL trace)[^\n]{0,60}? to (?P<path>/[^\s:]{1,300})")
 _MOST_BYTES = 4 << 20
-"""Of a dump: a log with several is to be explained within seconds."""
+"""Maximum size of a dump; a log with several must be explained within seconds."""
 _OF_PLAIN_DATA = frozenset(
     [
         "PROTO",
@@ -70,12 +71,12 @@ _OF_PLAIN_DATA = frozenset(
         "SETITEMS",
     ]
 )
-"""Operations of pickles: none of them loads or calls anything."""
+"""Pickle operations that load and call nothing."""
 _OF_TORCH = "/torch/distributed/"
 
 
 def dumps(text: str) -> list[str]:
-    """What the dumps say that a log names: a line for those that can be read, or for all."""
+    """A line for each readable dump that a log names, or one line about unreadable ones."""
     paths = list(dict.fromkeys(match["path"].rstrip(".,") for match in _DUMP.finditer(text)))
     told = {path: _read(path) for path in paths[:MOST_RANKS]}
     read = [f"{path}: {_first_open(entries)}" for path, entries in told.items() if isinstance(entries, list)]
@@ -88,7 +89,7 @@ def dumps(text: str) -> list[str]:
 
 
 def _read(path: str) -> list[Any] | str:
-    """The calls of a dump, or why they cannot be read."""
+    """The entries of a dump, or the reason why it cannot be read."""
     if not documents.is_file(Path(path)):
         return "are not on this machine"
     try:
@@ -108,10 +109,10 @@ def _read(path: str) -> list[Any] | str:
 
 
 def _plain_data(content: bytes) -> Any:
-    """What a pickle of numbers, strings, lists and dicts holds.
+    """Load a pickle of numbers, strings, lists and dicts.
 
     Raises:
-        ValueError: it holds something else, or is damaged.
+        ValueError: it has something else, or is damaged.
     """
     try:
         checked = guarded(io.BytesIO(content))
@@ -122,7 +123,7 @@ def _plain_data(content: bytes) -> Any:
                 raise ValueError
             if operation.name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
                 memo[len(memo) if argument is None else int(argument)] = made
-            # A tuple of one tuple twice, and so on, takes forever to hash, as the key of a dict.
+            # A tuple that contains a tuple twice, and so on, takes forever to hash as a dict key.
             elif operation.name in ("GET", "BINGET", "LONG_BINGET") and "TUPLE" in memo[int(argument or 0)]:
                 raise ValueError
             elif operation.name != "MARK" and not (
@@ -137,7 +138,7 @@ def _plain_data(content: bytes) -> Any:
 
 class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """The one class that there is after :func:`guarded`."""
+        """The only class that remains after :func:`guarded`."""
         if f"{module}.{name}" != CHECKED_DICT:
             raise ValueError
         return CheckedDict
@@ -145,7 +146,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 def _first_open(entries: list[Any]) -> str:
     calls = [entry for entry in entries if isinstance(entry, Mapping)]
-    # Of gloo's, no state says that they are done.
+    # Entries of gloo have no state "completed".
     open_ = [entry for entry in calls if entry.get("state") != "completed" and not entry.get("retired")]
     if open_:
         return f"{_called(open_[0])} was {_text(open_[0].get('state'))}{_where(open_[0])}"
@@ -167,7 +168,7 @@ def _text(value: Any) -> str:
 
 
 def _where(entry: Mapping[str, Any]) -> str:
-    """The script's line, not that of torch's wrappers."""
+    """The line of the script, not of torch's wrappers."""
     frames = entry.get("frames")
     found = [one for one in frames if isinstance(one, Mapping)] if isinstance(frames, list) else []
     files = [_text(one.get("filename")) for one in found]

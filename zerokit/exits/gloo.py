@@ -1,4 +1,4 @@
-"""Collectives of gloo that timed out: which ranks waited at which line of the script, and who was missing."""
+"""Timed-out collectives of gloo: which ranks waited, at which line, and which ranks were missing."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from zerokit.whose_code import is_in_library, is_no_file
 
 _TIMEOUT = re.compile(r"Timed out waiting (?P<limit>\d{1,12})ms for (?:recv|send) operation")
 _SPEAKER = re.compile(r"\[rank(?P<rank>\d{1,7})\]:")
-"""Of a line, as torch says it; launchers and schedulers may write words of their own before that."""
+"""torch's rank prefix; launchers and schedulers may write something before it."""
 _WIDEST_PREFIX = 100
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8}), in (?P<function>\S{1,200})')
 _COLLECTIVES = "distributed_c10d.py"
-"""torch's file that has them."""
+"""torch's file with the collectives."""
 _MOST_LINES = 200
 _MOST_MATCHES = 2000
 
@@ -31,14 +31,14 @@ class Waiting(NamedTuple):
 
     rank: int
     place: str | None
-    """The innermost line of its traceback that is no library's: ``train.py:40``."""
+    """The innermost line of its traceback outside of libraries: ``train.py:40``."""
     call: str | None
     """The collective."""
     limit_seconds: float
 
 
 def waiting(log: Log) -> list[Waiting]:
-    """Where each rank of a log waited in vain first, by rank."""
+    """Where each rank first waited in vain, ordered by rank."""
     found: dict[int, Waiting] = {}
     for number, match in enumerate(_TIMEOUT.finditer(log.text)):
         if number >= _MOST_MATCHES:
@@ -52,13 +52,13 @@ def waiting(log: Log) -> list[Waiting]:
 
 
 def _speaker(line: str) -> int | None:
-    """The rank of which a line is."""
+    """The rank that printed a line."""
     found = _SPEAKER.search(line[:_WIDEST_PREFIX])
     return int(found["rank"]) if found is not None else None
 
 
 def _traced(log: Log, begin: int, rank: int) -> tuple[str | None, str | None]:
-    """The line of the script, and the collective, of a rank's traceback that ends in a line."""
+    """The script's line and the collective in a rank's traceback that ends at `begin`."""
     call = None
     for _, line in log.lines_above(begin, _MOST_LINES):
         if _speaker(line) != rank:
@@ -76,11 +76,11 @@ def _traced(log: Log, begin: int, rank: int) -> tuple[str | None, str | None]:
 
 
 def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str] | None:
-    """What the ranks that waited say of the others, and what to do; None if no rank is named.
+    """What happened and what to do; None if no rank is named.
 
     Args:
         ranks: from :func:`waiting`.
-        world_size: if the log tells it.
+        world_size: if the log has it.
     """
     if not ranks:
         return None
@@ -93,24 +93,24 @@ def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str]
         told.append(f"{listed(those)}{at}")
     if len(places) > MOST_RANKS:
         told.append(f"others at {len(places) - MOST_RANKS:,} more lines")
-    says = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {', '.join(told)}"
+    message = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {', '.join(told)}"
     absent = sorted(set(range(world_size or 0)) - {one.rank for one in ranks})
-    # Of a rank whose traceback is cut off nothing is known.
+    # The traceback of this rank is cut off.
     lines, calls = ({one for one in those if one is not None} for those in zip(*places, strict=True))
-    # One call of the script may be several collectives, in which others stand when a rank is gone.
+    # One call may be several collectives, and ranks stop at different ones when a rank is gone.
     if len(lines) > 1 or (len(calls) > 1 and not (lines and absent)):
         missing = "; no rank is missing" if world_size is not None and not absent else ""
-        return f"{says}: they came to different collectives{missing}", RUNS_ALONE
+        return f"{message}: they called different collectives{missing}", RUNS_ALONE
     if absent:
         who = listed(absent)
-        return f"{says}; {who} did not come", (
-            f"Look at what {who} said first. If {'it' if len(absent) == 1 else 'they'} still ran: {STILL_RAN}"
+        return f"{message}; {who} did not reach it", (
+            f"See what {who} printed first. If {'it' if len(absent) == 1 else 'they'} still ran: {STILL_RAN}"
         )
     if world_size is not None:
-        return f"{says}; none is missing", (
-            "All came to the same line: one of them a step later (a batch less, which 'zerokit rehearse' "
-            "names), or what one sends does not reach the others: 'zerokit doctor --hostfile FILE' looks"
+        return f"{message}; none is missing", (
+            "All reached the same line: one of them a step later (one batch less, which 'zerokit rehearse' "
+            "names), or messages are lost: 'zerokit doctor --hostfile FILE' checks the network"
         )
-    return f"{says}; the log does not say whether others did not come", (
-        f"Look at what other ranks said first. If they still ran: {STILL_RAN}"
+    return f"{message}; the log does not say whether other ranks are missing", (
+        f"See what other ranks printed first. If they still ran: {STILL_RAN}"
     )

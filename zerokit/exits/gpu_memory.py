@@ -1,4 +1,4 @@
-"""A GPU that ran out of memory: the figures of torch's line, and the change that they speak for."""
+"""Explains a GPU that ran out of memory, from the numbers in torch's message."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _FIGURES = {
     "reserved but not allocated": (r"{} is reserved by PyTorch but unallocated",),
     "reserved": (r"{} reserved in total by PyTorch",),
 }
-"""What torch says in c10/cuda/CUDACachingAllocator.cpp: today, and before 2.1."""
+"""torch's messages in c10/cuda/CUDACachingAllocator.cpp: today, and before 2.1."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a recipe says of the sizes of its run."""
+    """Sizes of a run, from its recipe."""
 
     micro_batch_size: int = 1
     gradient_accumulation_steps: int = 1
@@ -37,14 +37,14 @@ def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tupl
 
     Args:
         line: with the words "out of memory. Tried to allocate".
-        frames: the lines of the traceback above it.
-        settings: of the run, if they are known.
+        frames: lines of the traceback above it.
+        settings: of the run, if known.
     """
     figures = _figures(line)
     asked = _bytes(line, r"Tried to allocate {}")
-    says = f"a GPU ran out of memory in {_phase(frames)}: {_shown(asked)} more were asked for"
+    message = f"a GPU ran out of memory in {_phase(frames)}: {_shown(asked)} more were requested"
     if figures:
-        says += ", " + ", ".join(f"{_shown(value)} {name}" for name, value in figures.items())
+        message += ", " + ", ".join(f"{_shown(value)} {name}" for name, value in figures.items())
     idle = figures.get("reserved but not allocated")
     if idle is None and "reserved" in figures and "allocated" in figures:
         idle = figures["reserved"] - figures["allocated"]
@@ -52,35 +52,35 @@ def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tupl
     if own is not None and {"total", "free"} <= figures.keys():
         others = figures["total"] - figures["free"] - own
         if others > max(figures["total"] // 10, 2 << 30):
-            return says, f"Another process holds about {_shown(others)} of it: see nvidia-smi, and end it"
+            return message, f"Another process holds about {_shown(others)} of it: see nvidia-smi, and end it"
     if idle is not None and asked is not None and idle >= asked:
-        return says, (
-            "Enough is reserved, but in pieces: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; then "
-            + _changes(frames, settings)
+        return message, (
+            "Enough is reserved, but fragmented: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; "
+            "then " + _changes(frames, settings)
         )
     changes = _changes(frames, settings)
-    return says, changes[0].upper() + changes[1:]
+    return message, changes[0].upper() + changes[1:]
 
 
 def explain_pinning(frames: Sequence[str]) -> tuple[str, str] | None:
-    """What happened, and what to change, where CUDA had no memory of the host to give; None for a GPU's.
+    """What happened, and what to change, if host memory could not be pinned; None if GPU memory ran out.
 
     Args:
-        frames: the lines of the traceback above "CUDA error: out of memory".
+        frames: lines of the traceback above "CUDA error: out of memory".
     """
-    # A data loader pins, too, in a thread that takes memory of the GPU.
+    # A data loader pins memory too, in a thread that also needs GPU memory.
     is_offload = any("/deepspeed/" in frame for frame in frames)
     if not is_offload or not any(re.search(r"\bpin_memory\(|, in pin_memory\b", frame) for frame in frames):
         return None
     return (
-        "host memory could not be locked for the GPU (pinned): CUDA calls that out of memory, too",
-        "Set pin_memory: false in offload_optimizer and offload_param, offload less, or give the host more "
-        "memory; under WSL, .wslconfig says how much it has, and Windows locks but a part of it",
+        "host memory could not be pinned for the GPU: CUDA also calls that out of memory",
+        "Set pin_memory: false in offload_optimizer and offload_param, offload less, or give the "
+        "host more memory; under WSL, .wslconfig sets its memory, and Windows pins only a part of it",
     )
 
 
 def _changes(frames: Sequence[str], settings: Settings | None) -> str:
-    """In the order in which they cost least."""
+    """Changes, cheapest first."""
     own = settings or Settings(micro_batch_size=2)
     changes = []
     at = "".join(frames)
@@ -96,17 +96,17 @@ def _changes(frames: Sequence[str], settings: Settings | None) -> str:
     if not own.checkpoints_activations and not of_states:
         changes.append("gradient_checkpointing")
     if re.search(r"cross_entropy|logits|lm_head", at):
-        changes.append("a loss in chunks (use_liger_kernel), since the logits are what did not fit")
+        changes.append("a chunked loss (use_liger_kernel), because the logits did not fit")
     if own.zero_stage < 3:
         changes.append(f"ZeRO stage {own.zero_stage + 1 if own.zero_stage else 3}")
     if not own.offloads_optimizer:
         changes.append("offload_optimizer to the CPU")
     changes.append("shorter sequences, or more or larger GPUs")
-    return f"try in this order: {'; '.join(changes)}; 'zerokit estimate' says beforehand whether it fits"
+    return f"try in this order: {'; '.join(changes)}; 'zerokit estimate' shows beforehand whether it fits"
 
 
 def _phase(frames: Sequence[str]) -> str:
-    """What the run did, from the lines of a traceback; the innermost that tells it."""
+    """The phase of a run, from the innermost traceback line that shows it."""
     for frame in reversed(frames):
         for phase, words in (
             ("backward", r"\bbackward\b"),

@@ -1,4 +1,4 @@
-"""The text of a log, however long: its first and its last part, with the numbers of lines."""
+"""Reads a log of any length: its first and last part, with line numbers."""
 
 from __future__ import annotations
 
@@ -18,55 +18,55 @@ from zerokit.errors import DocumentError
 
 HEAD_BYTES = 1 << 20
 TAIL_BYTES = 4 << 20
-"""The end of a run, with the tracebacks of a thousand ranks, is within it."""
+"""The last part includes the tracebacks of a thousand ranks."""
 _CHUNK = 1 << 20
 _WIDEST = 10_000
-"""Characters of a line that are looked at, beside those that a pattern has found."""
+"""Maximum characters of a line, apart from matches of patterns."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _SAID = ("log", "message", "msg", "text")
-"""Keys under which a line of JSON has what was printed."""
+"""Keys with the message in a JSON line."""
 _LEVELS = ("levelname", "level", "severity", "log.level")
 _OF_RECORDS = {"log", "message", "msg", "record", *_LEVELS}
-"""Keys of which a logger's record has one; data that a program prints have others."""
+"""Keys of which a logger's record has one; other JSON lines are data of a program."""
 _NO_ERRORS = ("WARNING", "WARN", "NOTICE", "INFO", "DEBUG")
 
 
 @dataclass
 class Log:
-    """What was read of a log."""
+    """A log that was read."""
 
     name: str
     text: str
-    """Without colours."""
+    """Text without colours."""
     skipped_at: int | None = None
-    """The offset in `text` before which lines were left out."""
+    """Offset in `text` before which lines were left out."""
     skipped_lines: int = 0
     breaks: array[int] = field(default_factory=lambda: array("Q"))
-    """The offsets of line breaks that the file has not: those within what a line of JSON says."""
+    """Offsets of line breaks inside the message of a JSON line, which the file does not have."""
     _ends: array[int] = field(default_factory=lambda: array("Q"))
-    """Where the next line begins, of each: a bar's carriage return begins one, too."""
+    """Offset of the end of each line; a progress bar's carriage return also ends one."""
 
     def __post_init__(self) -> None:
         lines = self.text.replace("\r", "\n").split("\n")
         self._ends = array("Q", accumulate(len(line) + 1 for line in lines))
 
     def line_at(self, offset: int) -> int:
-        """The number, from 1, of the line in which an offset of `text` lies, as an editor counts them."""
+        """The line number, from 1, at an offset of `text`, as an editor counts."""
         skipped = self.skipped_lines if self.skipped_at is not None and offset >= self.skipped_at else 0
         added = bisect_left(self.breaks, offset)
         return self.text.count("\n", 0, offset) + 1 + skipped - added
 
     def bounds(self, offset: int) -> tuple[int, int]:
-        """Where the line begins and ends in which an offset lies."""
+        """Offsets of the start and end of the line at `offset`."""
         return self._bounds(bisect_right(self._ends, offset))
 
     def lines_from(self, offset: int, most: int) -> Iterator[tuple[int, str]]:
-        """Offset and text of the line at `offset` and of those after it, `most` in all."""
+        """Offset and text of the line at `offset` and of the next lines, at most `most`."""
         first = bisect_right(self._ends, offset)
         yield from map(self._line, range(first, min(first + most, len(self._ends))))
 
     def lines_above(self, offset: int, most: int) -> Iterator[tuple[int, str]]:
-        """Offset and text of the lines above the one at `offset`, the nearest first, `most` in all."""
+        """Offset and text of the lines above `offset`, nearest first, at most `most`."""
         own = bisect_right(self._ends, offset)
         yield from map(self._line, range(own - 1, max(own - 1 - most, -1), -1))
 
@@ -82,7 +82,7 @@ def read_log(path: str) -> Log:
     """Read a log; ``-`` is standard input.
 
     Raises:
-        DocumentError: no such file, a folder, no ordinary file, or one that is not text.
+        DocumentError: there is no such file, or it is a folder, a special file, or no text.
     """
     if path == "-":
         return _read(sys.stdin.buffer, "stdin")
@@ -106,7 +106,7 @@ def _read(file: BinaryIO, name: str) -> Log:
         raise DocumentError("is compressed", where=name, hint="Unpack it: zcat LOG | zerokit explain-exit -")
     tail = bytearray()
     left_out, is_whole = 0, True
-    # The middle of an ordinary file is read as well, for the number of its lines.
+    # The middle of a file is read too, to count its lines.
     while chunk := file.read(_CHUNK):
         tail += chunk
         if len(tail) > TAIL_BYTES + (4 << 20):
@@ -131,12 +131,12 @@ def _exactly(file: BinaryIO, size: int) -> bytes:
 
 
 def _text(content: bytes) -> tuple[str, array[int]]:
-    """What was printed, and the offsets of its line breaks that are within a line of JSON."""
+    """The text, and the offsets of line breaks inside JSON lines."""
     encoding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
     text = _COLOURS.sub("", content.decode(encoding, errors="replace")).replace("\r\n", "\n")
     lines, breaks, begin = text.split("\n"), array("Q"), 0
     for number, line in enumerate(lines):
-        # Not the dicts of a Trainer's steps, nor JSON over many lines: what is none is dear to read.
+        # Not a Trainer's dicts, nor JSON over many lines: parsing other lines would be slow.
         if line.startswith('{"') and line.endswith(("}", "}\r")):
             said = lines[number] = _words(line)
             breaks.extend(begin + match.start() for match in re.finditer("\n", said))
@@ -145,9 +145,9 @@ def _text(content: bytes) -> tuple[str, array[int]]:
 
 
 def _words(line: str) -> str:
-    """What a line of JSON says, as Docker, Kubernetes and loggers write lines of a program.
+    """The message of a JSON line as Docker, Kubernetes and loggers write it.
 
-    A traceback is beside the message, under a key of the logger's. A level that is no error stands before.
+    A traceback may be under another key of the logger. A level below error becomes a prefix.
     """
     try:
         found = json.loads(line)

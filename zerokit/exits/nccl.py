@@ -1,4 +1,4 @@
-"""Collectives that timed out: which ranks waited, in which call, and who did not come."""
+"""Timed-out collectives of NCCL: which ranks waited, in which call, and which ranks were missing."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _DETECTED = re.compile(
     r"(?:Exception \(either an error or timeout\) detected by watchdog at work:"
     r"| ?failure detected by watchdog at work sequence id:|Timeout at NCCL work:) (?P<number>\d{1,12})"
 )
-"""What a rank says of the same, in other lines: a log may have lost the one, or be cut before it.
+"""The same information in other lines: a log may have lost the first, or be cut before it.
 
-A group's GUID, or its number where it has none, is the same on all its ranks; its ID is each process's own.
+A group's GUID, or its number without one, is equal on all its ranks; its ID is local to a process.
 """
 _SPEAKER = re.compile(r"\[rank(\d{1,7})\]:[^\n]*$")
-"""Of all ranks, before the words of a line, in which a rank is counted within its group."""
+"""The rank prefix; a rank number within the line counts within its group."""
 MOST_RANKS = 8
-"""That are listed."""
+"""Maximum number of ranks to list."""
 
 
 class Waiting(NamedTuple):
@@ -35,17 +35,17 @@ class Waiting(NamedTuple):
 
     rank: int
     number: int
-    """Of the collective in its group, from 1: all ranks count alike."""
+    """Number of the collective in its group, from 1, equal on all ranks."""
     call: str | None
-    """None where the log has lost it."""
+    """None if the log has lost it."""
     elements: str | None
     limit_seconds: float
     group: str | None = None
-    """Its group of ranks, if the log names it: others count other collectives."""
+    """Its process group, if the log names it; each group counts its own collectives."""
 
 
 def waiting(text: str) -> list[Waiting]:
-    """The first collective in which each rank of a log waited in vain, by rank."""
+    """The first collective in which each rank waited in vain, ordered by rank."""
     found: dict[int, Waiting] = {}
     for match in _TIMEOUT.finditer(text):
         rank = _rank(match)
@@ -68,18 +68,18 @@ def waiting(text: str) -> list[Waiting]:
 
 
 def _rank(match: re.Match[str]) -> int:
-    """The rank that speaks."""
+    """The rank that printed a line."""
     begin = max(match.string.rfind("\n", 0, match.start()) + 1, match.start() - 300)
     speaker = _SPEAKER.search(match.string, begin, match.start())
     return int(speaker[1] if speaker else match["rank"])
 
 
 def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
-    """What the ranks that waited say of the one for which they did, and what to do.
+    """What happened and what to do.
 
     Args:
         ranks: from :func:`waiting`.
-        world_size: if the log tells it.
+        world_size: if the log has it.
     """
     if not ranks:
         return "a collective of NCCL timed out", (
@@ -92,42 +92,43 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
     for (number, call, elements), those in sorted(calls.items(), key=lambda item: item[0][0])[:MOST_RANKS]:
         size = f" of {int(elements):,} elements" if elements else ""
         told.append(f"{listed(those)} in collective {number}" + (f" ({call}{size})" if call else ""))
-    says = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {'; '.join(told)}"
+    message = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {'; '.join(told)}"
     if len({one.group for one in ranks if one.group is not None}) > 1:
-        return f"{says}; they are of different groups of ranks, of which each counts its own collectives", (
-            "Look at what each of them did then: 'py-spy dump' of a run that hangs shows the line"
+        return (
+            f"{message}; they belong to different process groups, and each group counts its own collectives",
+            ("Check what each rank did then: 'py-spy dump' of a hanging run shows the line"),
         )
     numbers = {one.number for one in ranks}
     absent = set(range(world_size or 0)) - {one.rank for one in ranks}
     if len({number for number, call, _ in calls if call}) < sum(call is not None for _, call, _ in calls):
-        return f"{says}; they came to different calls", (
-            "Some line runs on some ranks alone (if rank == 0, an expert unused, one that saves): look for "
-            "it at that call; 'zerokit rehearse' names the lines of both"
+        return f"{message}; they made different calls", (
+            "A line runs on some ranks only (if rank == 0, an unused expert, a save): look for it at "
+            "that call; 'zerokit rehearse' names both lines"
         )
     if len(numbers) > 1:
         behind = listed([one.rank for one in ranks if one.number == min(numbers)])
-        return f"{says}; {behind} came least far", (
-            f"Look at what {behind} did then: a batch less, a longer one, a save, a slow disk; 'py-spy dump' "
-            "of a run that hangs shows the line"
+        return f"{message}; {behind} fell behind", (
+            f"Check what {behind} did then: one batch less, a longer one, a save, a slow disk; 'py-spy dump' "
+            "of a hanging run shows the line"
         )
     if absent:
-        return f"{says}; {listed(sorted(absent))} did not come", (
-            f"Look at what {listed(sorted(absent))} said first; if nothing, at 'dmesg -T' of its machine"
+        return f"{message}; {listed(sorted(absent))} did not reach it", (
+            f"See what {listed(sorted(absent))} printed first; if nothing, 'dmesg -T' of its machine"
         )
     link = "NCCL_DEBUG=WARN names it, NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose it"
     if ranks[0].number == 1:
-        link += "; nothing has passed it yet: NCCL_P2P_DISABLE=1 tells whether GPUs cannot reach each other"
-    slow = "If a rank only takes long (tokenizing, saving), raise ddp_timeout"
+        link += "; nothing has passed it yet: NCCL_P2P_DISABLE=1 shows whether GPUs cannot reach each other"
+    slow = "If a rank is only slow (tokenizing, saving), raise ddp_timeout"
     if world_size is None or any(one.call is None for one in ranks):
-        return f"{says}; the log does not say whether others did not come", (
-            f"Look at what other ranks said first. {slow}. If all came to it, the link is broken or slow: "
+        return f"{message}; the log does not say whether other ranks are missing", (
+            f"See what other ranks printed first. {slow}. If all reached it, the link is broken or slow: "
             f"{link}"
         )
-    return says, f"All came to the same call, so the link is broken or slow: {link}. {slow}"
+    return message, f"All reached the same call, so the link is broken or slow: {link}. {slow}"
 
 
 def listed(ranks: list[int]) -> str:
-    """``rank 3``, ``ranks 0-2, 5``."""
+    """Text for ranks: ``rank 3``, ``ranks 0-2, 5``."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""How far a run went, by the lines that tell of steps, and which lines of a log are of the same attempt."""
+"""Progress lines of a log, and the attempt that a line belongs to."""
 
 from __future__ import annotations
 
@@ -9,38 +9,37 @@ from zerokit.exits.log import Log
 
 PROGRESS = [re.compile(pattern) for pattern in (r"it/s", r"s/it", r"loss['\"]?: ?['\"]?\d", r"loss=\d")]
 _LATE = 3
-"""Lines of progress that a rank may still print when another one has failed."""
+"""Progress lines that other ranks may still print after a failure."""
 _RANKS = [re.compile(rf"\[{word}(\d{{1,5}})\]") for word in ("rank", "Rank ", "default")]
 _WORLD_SIZE = re.compile(r"world[ _]size['\"]?[=: ]{1,3}(\d{1,7})", re.IGNORECASE)
 _STARTS = re.compile(
     r"process \d{1,10} spawned with command: |Setting OMP_NUM_THREADS environment variable for each process"
 )
-"""What DeepSpeed's launcher and torchrun say as they start ranks."""
+"""DeepSpeed's launcher and torchrun print it when they start ranks."""
 
 
 def world_size(log: Log) -> int | None:
-    """What the log says of it."""
+    """The world size in the log."""
     found = _WORLD_SIZE.search(log.text)
     return int(found[1]) if found else None
 
 
 def lines_of_progress(log: Log) -> list[int]:
-    """Where they begin, in their order."""
+    """Offsets of progress lines, in order."""
     found = (match.start() for pattern in PROGRESS for match in pattern.finditer(log.text))
     return sorted({log.bounds(offset)[0] for offset in found})
 
 
 def most_late(log: Log) -> int:
-    """So many of them may stand below a failure that ended the run: other ranks go on for a moment."""
+    """Maximum progress lines after a failure that ended the run: other ranks go on for a moment."""
     ranks = {int(match[1]) + 1 for pattern in _RANKS for match in pattern.finditer(log.text)}
     return _LATE * max(1, world_size(log) or 1, *ranks)
 
 
 def attempt(log: Log, offset: int) -> tuple[int, int]:
-    """The offsets between which a log tells of the attempt that a line of it is of.
+    """The offsets between which a log describes the attempt that a line belongs to.
 
-    One that a run was appended to, or that was requeued, tells of several: between two, ranks are started or
-    have made steps.
+    An appended or requeued log has several attempts. Between them ranks are started, or have made steps.
     """
     progress, late = lines_of_progress(log), most_late(log)
     before = bisect_right(progress, offset)

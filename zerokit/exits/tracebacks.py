@@ -1,4 +1,4 @@
-"""What was raised: the ends of tracebacks, also of those that are cut off or torn by other ranks."""
+"""Finds exceptions: the ends of tracebacks, also of cut or interleaved ones."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zerokit.exits.lines import WIDEST_PREFIX, beginning, is_below_frame, is_quoted
 from zerokit.exits.log import Log
+from zerokit.exits.log_lines import WIDEST_PREFIX, beginning, is_below_frame, is_quoted
 from zerokit.whose_code import INSTALLED, is_in_library, is_no_file
 
 _MOST = 2000
-"""That are looked at: a thousand ranks may raise the same."""
+"""Maximum tracebacks: a thousand ranks may raise the same exception."""
 _MOST_FRAMES = 400
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
 _RAISED = re.compile(r"(?P<kind>[A-Za-z_][\w.]{0,200}(?:\(\w{1,100}\))?)(?:: (?P<text>.*)|:)?$")
 _CLASS = re.compile(r"[A-Z.]")
-"""In the name of an exception: its module, or a capital letter."""
+"""An exception's name has its module or a capital letter."""
 _NAMED = re.compile(r"(?:Error|Exception)(?=[:(\r\n]|$)", re.MULTILINE)
 _DECORATION = (
     r"(?:(?:\[[^\]\n]{1,60}\]:?|\([^)\n]{1,60}\) ?:?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,Z+-]{0,14}"
     r"|[A-Za-z][\w.-]{0,60}:|\d{1,6}:|[|>-]|std(?:err|out) [FP])[ \t]?){0,8}?"
 )
-"""What launchers, schedulers and loggers write before a line."""
+"""Prefixes that launchers, schedulers and loggers write."""
 _ALONE = re.compile(
     rf"(?P<prefix>(?:[^\n]{{0,100}}?\[rank\d{{1,7}}\]: ?)?{_DECORATION})"
     r"(?P<kind>(?:[A-Za-z_]\w{0,60}\.){0,12}(?:[A-Z]\w{0,80}?)?(?:Error|Exception)(?:\(\w{1,100}\))?)"
@@ -34,29 +34,29 @@ _SURVIVED = re.compile(r"Exception ignored (?:in|while)|Exception in thread |---
 """Above a traceback after which the process goes on."""
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8})')
 _OF_TRACEBACKS = ("    ", "\t", "╰")
-"""Begin the line above an exception: one of the program, or the end of rich's box."""
+"""Starts of the line above an exception: source code, or the end of rich's box."""
 _OF_TORCH = "[rank"
-"""Begins each line that torch prints of the exception that ends a rank."""
+"""torch starts each line of the exception that ends a rank with it."""
 _OF_LAUNCHERS = ("SystemExit", "ChildFailedError", "KeyboardInterrupt", "SignalException")
 
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception that nothing in the log handles."""
+    """An unhandled exception."""
 
     offset: int
     kind: str
     """Without its module."""
     text: str
-    """What it says; for an assertion that says nothing, its line."""
+    """Its message; for an assertion without message, its source line."""
     frame: str | None
-    """The innermost line that is no library's: ``/w/train.py:7``."""
+    """The innermost line outside of libraries: ``/w/train.py:7``."""
     library: str | None
-    """The innermost line, if it is an installed library's: ``deepspeed/runtime/engine.py:9``."""
+    """The innermost line, if it is in an installed library: ``deepspeed/runtime/engine.py:9``."""
     is_survived: bool
-    """Whether it did not end the process: it was one in a destructor, or handled, though another followed."""
+    """Whether the process went on: an exception in a destructor, or one that was handled before another."""
     is_bare: bool = False
-    """Whether it is a line alone, as programs print what they have handled."""
+    """Whether it is a single line, as programs print for handled exceptions."""
 
 
 def exceptions(log: Log) -> Iterator[Raised]:
@@ -83,7 +83,7 @@ def exceptions(log: Log) -> Iterator[Raised]:
 
 
 def _below(log: Log, offset: int) -> Raised | None:
-    """What the traceback ends with that begins at an offset."""
+    """The exception at the end of the traceback that starts at an offset."""
     begin, _ = log.bounds(offset)
     prefix = log.text[begin:offset]
     if len(prefix) > WIDEST_PREFIX:
@@ -115,14 +115,14 @@ def _below(log: Log, offset: int) -> Raised | None:
 
 
 def _alone(log: Log, begin: int, line: str) -> Raised | None:
-    """An exception whose traceback does not begin in the log, or is torn."""
+    """An exception whose traceback is cut off or interleaved."""
     raised = _ALONE.match(line)
     if raised is None or raised["kind"] == "Error":  # which is a word of any text
         return None
     prefix = raised["prefix"]
     is_own = beginning(prefix)
     is_below = is_below_frame(log, begin, prefix)
-    # A class alone is a word of any text.
+    # A class name alone may be any text.
     text = raised["text"] or _next(log, begin, prefix)
     if not (text or is_below) or is_quoted(log, begin, line) or is_chained(log, begin, prefix):
         return None
@@ -143,7 +143,7 @@ def _alone(log: Log, begin: int, line: str) -> Raised | None:
 
 
 def frames_above(log: Log, begin: int, line: str) -> list[str]:
-    """The lines of the traceback that ends in a line, and of no other rank's."""
+    """Lines of the traceback that ends at a line, without those of other ranks."""
     raised = _ALONE.match(line)
     is_own = beginning(raised["prefix"] if raised else "")
     found = []
@@ -156,7 +156,7 @@ def frames_above(log: Log, begin: int, line: str) -> list[str]:
 
 
 def _next(log: Log, begin: int, prefix: str) -> str:
-    """What an exception says below its line, where that ends with a colon."""
+    """The message below an exception's line, if that line ends with a colon."""
     lines = log.lines_from(begin, 5)
     if not next(lines)[1].rstrip().endswith(":"):
         return ""
@@ -166,20 +166,20 @@ def _next(log: Log, begin: int, prefix: str) -> str:
 
 
 def _own(frame: re.Match[str]) -> str | None:
-    """The place of a frame that is no library's; a script may have come by stdin."""
+    """The location of a frame outside of libraries; a script may come from stdin."""
     file = frame["file"].replace("\\", "/")
     no_script = is_no_file(file) and file != "<stdin>"
     return None if no_script or is_in_library(file) else f"{frame['file']}:{frame['line']}"
 
 
 def _library(frame: re.Match[str]) -> str | None:
-    """The place of a frame that is an installed library's, below the folder of all."""
+    """The location of a frame in an installed library, relative to site-packages."""
     file = frame["file"].replace("\\", "/")
     below = [file.partition(folder)[2] for folder in INSTALLED if folder in file]
     return f"{below[0]}:{frame['line']}" if below else None
 
 
 def is_chained(log: Log, offset: int, prefix: str) -> bool:
-    """Whether an exception was followed by another one, which says more."""
+    """Whether another exception follows, which has more information."""
     after = [line[len(prefix) :].strip() for _, line in log.lines_from(offset, 4)][1:]
     return any(line.startswith(_CHAINED) for line in after)

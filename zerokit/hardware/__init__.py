@@ -1,4 +1,4 @@
-"""Figures about GPUs and their software, as data."""
+"""Data about GPUs and their software."""
 
 GPUS_PER_NODE = 8
-"""Of a cluster of which nothing else is said."""
+"""Default of a cluster."""

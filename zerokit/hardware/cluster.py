@@ -12,16 +12,16 @@ from zerokit.units import GIB, MIB, format_bytes
 
 @dataclass(frozen=True)
 class Cluster:
-    """GPUs in nodes of equal size. Each None: not known.
+    """GPUs in nodes of equal size. None: unknown.
 
     Raises:
-        ZerokitError: a number of GPUs that is none, or less memory than any machine has.
+        ZerokitError: a number of GPUs is below 1, or memory is below that of any machine.
     """
 
     num_gpus: int | None = None
-    """In all: one data-parallel rank each."""
+    """All GPUs: one data-parallel rank each."""
     gpus_per_node: int = GPUS_PER_NODE
-    """A run of fewer GPUs than that is on one node."""
+    """A run on fewer GPUs uses one node."""
     gpu: Gpu | None = None
     host_bytes: int | None = None
     """Memory of one node."""
@@ -36,10 +36,10 @@ class Cluster:
 
     @property
     def world_size(self) -> int:
-        """`num_gpus`, for those that cannot do without it.
+        """`num_gpus`, which must be known.
 
         Raises:
-            ZerokitError: it is not known.
+            ZerokitError: it is unknown.
         """
         if self.num_gpus is None:
             raise ZerokitError(
@@ -54,7 +54,7 @@ class Cluster:
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes the run takes; see :meth:`check_nodes`."""
+        """Nodes of the run; see :meth:`check_nodes`."""
         self.check_nodes()
         return self.world_size // self.local_ranks
 
@@ -73,7 +73,7 @@ class Cluster:
 
     @property
     def known_host_bytes(self) -> int | None:
-        """Memory of one node: as given, else what clouds rent with as many such cards as the run takes."""
+        """Memory of one node: as given, else of rented nodes, in proportion to the GPUs used."""
         if self.host_bytes is not None or self.gpu is None or self.gpu.node is None:
             return self.host_bytes
         node = self.gpu.node
@@ -82,14 +82,14 @@ class Cluster:
 
     @property
     def gpu_memory_bytes(self) -> int | None:
-        """Of one GPU."""
+        """Memory of one GPU."""
         return None if self.gpu is None else self.gpu.memory_bytes
 
     def check_rank(self, rank: int) -> None:
-        """Refuse a rank that there is not.
+        """Refuse a rank that does not exist.
 
         Raises:
-            ZerokitError: it is none of them.
+            ZerokitError: it does not.
         """
         if not 0 <= rank < self.world_size:
             raise ZerokitError(

@@ -1,4 +1,4 @@
-"""GPUs as data: `gpus.json` holds each card once, with the source of every figure."""
+"""GPUs as data: `gpus.json` has each card with the source of every number."""
 
 from __future__ import annotations
 
@@ -14,77 +14,77 @@ from zerokit.units import GIB, MIB, format_bytes, parse_bytes
 _FILE = Path(__file__).with_name("gpus.json")
 
 _KEPT_BY_DRIVERS = 0.02
-"""Share of the nominal memory, its GB read as GiB, that torch does not report: the most of NVIDIA's cards
-whose report is known (0.8 % of a V100-32GB to 2.0 % of an RTX 5090), but for those that hold ECC in it."""
+"""Share of the nominal memory (GB read as GiB) that torch does not report: the maximum of NVIDIA's cards with
+known reports (0.8 % of a V100-32GB to 2.0 % of an RTX 5090), without cards that keep ECC in it."""
 
 _MAKERS = ("nvidia", "geforce", "tesla", "amd", "instinct", "intel", "rtx")
 
 
 @dataclass(frozen=True)
 class Link:
-    """What joins a GPU to the others of its node, or to its host."""
+    """The link between GPUs of a node, or between GPU and host."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     name: str
     gb_s: float
-    """10^9 bytes per second in one direction, as the vendor states."""
+    """10^9 bytes per second in one direction, by the vendor."""
 
     @property
     def joins_pairs(self) -> bool:
-        """It is a bridge between two cards, beside what joins all."""
+        """Whether it is a bridge between two cards."""
         return "pairs" in self.name
 
 
 @dataclass(frozen=True)
 class Node:
-    """A machine that clouds rent with such GPUs."""
+    """A rented machine with such GPUs."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     gpus: int
     ram_gib: int | None = None
     network_gbit_s: int | None = None
-    """Of all its network cards together."""
+    """All network cards together."""
 
 
 @dataclass(frozen=True)
 class Price:
-    """US dollars for one GPU and hour, on demand: the lowest and the highest seen."""
+    """US dollars per GPU and hour, on demand: minimum and maximum seen."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     low: float
     high: float
     of: str
-    """When."""
+    """Date."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One card, or one die where a rank sees no more. None: not known."""
+    """One card, or one die if a rank uses only that. None: unknown."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     name: str
     also: tuple[str, ...] = ()
-    """Further names, beside those that :func:`find_gpu` sees through by itself."""
+    """Other names, besides those that :func:`find_gpu` derives."""
     torch_name: str | None = None
-    """As `torch.cuda.get_device_name` has it."""
+    """`torch.cuda.get_device_name`."""
     platform: Literal["cuda", "rocm", "hpu", "cpu"] = "cuda"
-    """cpu: a processor in the place of a card, whose operators have ended when they return."""
+    """cpu: a processor instead of a card; its operators are synchronous."""
     nominal_gb: int = 0
-    """As vendors print it."""
+    """Memory that vendors print."""
     memory_mib: float | None = None
-    """`torch.cuda.get_device_properties().total_memory`, less than nominal by what the driver keeps."""
+    """`torch.cuda.get_device_properties().total_memory`: nominal less the driver's share."""
     capability: tuple[int, int] | None = None
     """CUDA's compute capability."""
     multiprocessors: int | None = None
     l2_mib: int | None = None
     bandwidth_gb_s: float | None = None
-    """Of its memory, 10^9 bytes per second."""
+    """Memory bandwidth, 10^9 bytes per second."""
     tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """Dense matrix products by dtype, accumulated in fp32 where training does; fp32: without tensor cores."""
+    """Dense matmul by dtype, with fp32 accumulation as in training; fp32: without tensor cores."""
     link: Link | None = None
     host_link: Link | None = None
     node: Node | None = None
@@ -95,14 +95,14 @@ class Gpu:
 
     @property
     def memory_bytes(self) -> int:
-        """As torch reports it; an estimate where :attr:`memory_caveat` says so."""
+        """As torch reports it; an estimate if :attr:`memory_caveat` is set."""
         if self.memory_mib is not None:
             return round(self.memory_mib * MIB)
         return round(self.nominal_gb * (1 - _KEPT_BY_DRIVERS) * GIB)
 
     @property
     def memory_caveat(self) -> str | None:
-        """What is uncertain about :attr:`memory_bytes`; None for torch's own figure, and for a given one."""
+        """The uncertainty of :attr:`memory_bytes`; None for torch's report and for a given size."""
         source = self.sources.get("memory")
         if source == "torch" or (source is None and self.memory_mib is not None):
             return None
@@ -114,10 +114,10 @@ class Gpu:
         )
 
     def with_memory(self, num_bytes: int) -> Gpu:
-        """The same card with another memory, which is then as it was given.
+        """The same card with another memory size.
 
         Raises:
-            ZerokitError: less than any GPU has.
+            ZerokitError: it is below that of any GPU.
         """
         if num_bytes < MIB:
             message = f"{format_bytes(num_bytes)} is no GPU's memory"
@@ -127,15 +127,15 @@ class Gpu:
 
 
 def some_gpu(name: str | None, memory_bytes: int | None, *, timed: bool = False) -> Gpu | None:
-    """The card of that name, one of which only the memory is known, or the card with another memory.
+    """The card of a name, a card with only its memory known, or a card with another memory size.
 
     Args:
-        name: of the card; None where only its memory is known.
-        memory_bytes: of the card; None for its own.
-        timed: whether times of the card are asked for, too, which its memory alone does not tell.
+        name: of the card; None if only its memory is known.
+        memory_bytes: of the card; None: its own.
+        timed: whether times are needed too, for which memory alone is not enough.
 
     Raises:
-        ZerokitError: there is no such card, or the memory is that of none.
+        ZerokitError: there is no such card, or the memory size is invalid.
     """
     card = None if name is None else find_gpu(name, timed=timed)
     if memory_bytes is None:
@@ -144,28 +144,28 @@ def some_gpu(name: str | None, memory_bytes: int | None, *, timed: bool = False)
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """All cards, in the order of the file: by maker, then by age and size."""
+    """All cards in file order: by maker, then by age and size."""
     return _read()[0]
 
 
 def sources() -> Mapping[str, str]:
-    """What the keys in :attr:`Gpu.sources` stand for."""
+    """The sources behind the keys of :attr:`Gpu.sources`."""
     return _read()[1]
 
 
 def gpu_of_torch(torch_name: str) -> Gpu | None:
-    """The card that ``torch.cuda.get_device_name`` has that name for; None for one that is not known."""
+    """The card with this ``torch.cuda.get_device_name``; None if unknown."""
     return next((gpu for gpu in gpus() if gpu.torch_name == torch_name), None)
 
 
 def find_gpu(name: str, *, timed: bool = False) -> Gpu:
     """The card called `name`: "H100", "rtx4090", "4090", "A100-80GB", "NVIDIA A100-SXM4-80GB".
 
-    Case, blanks and hyphens do not count, nor do the maker's name, "RTX" and a "GB" at the end.
+    Case, blanks, hyphens, the maker's name, "RTX" and a final "GB" do not matter.
 
     Args:
-        name: as a person writes it.
-        timed: whether times of the card are asked for, too.
+        name: as a user writes it.
+        timed: whether times are needed too.
 
     Raises:
         ZerokitError: there is no such card, or several.
@@ -180,7 +180,7 @@ def find_gpu(name: str, *, timed: bool = False) -> Gpu:
             f"'{name}' may be several GPUs", where="--gpu", hint=f"Choose one of {', '.join(several)}"
         )
     known = [one.removeprefix("RTX ") for gpu in gpus() for one in (gpu.name, *gpu.also)]
-    # A misspelt name keeps its letters or its number: 2080 is a card of its own, and no H200.
+    # A misspelled name keeps its letters or its number: 2080 is no typo of H200.
     letters, number = _letters_and_number(name)
     alike = [one for one in known if letters == (of := _letters_and_number(one))[0] or number == of[1]]
     close = several[0] if several else nearest(folded, alike)
@@ -191,7 +191,7 @@ def find_gpu(name: str, *, timed: bool = False) -> Gpu:
 
 
 def _size_in(name: str) -> str | None:
-    """`name`, if it is an amount of memory."""
+    """`name` if it is a memory size."""
     is_size = name.strip()[-1:].isalpha()  # a number alone is rather a card's
     try:
         return name.strip() if is_size and parse_bytes(name) >= GIB else None
@@ -205,10 +205,10 @@ def _letters_and_number(name: str) -> tuple[str, str]:
 
 
 def matching_gpus(part: str) -> tuple[Gpu, ...]:
-    """The cards with `part` in one of their names, as :func:`find_gpu` reads names.
+    """Cards with `part` in one of their names, as :func:`find_gpu` reads names.
 
     Raises:
-        ZerokitError: none has it.
+        ZerokitError: there is none.
     """
     folded = _folded(part)
     found = tuple(gpu for gpu in gpus() if any(folded in _folded(name) for name in gpu_names(gpu)))
@@ -220,7 +220,7 @@ def matching_gpus(part: str) -> tuple[Gpu, ...]:
 
 
 def gpu_names(gpu: Gpu) -> tuple[str, ...]:
-    """Every name of a card that is written down."""
+    """All listed names of a card."""
     return (gpu.name, *gpu.also, *([gpu.torch_name] if gpu.torch_name else []))
 
 

@@ -42,7 +42,7 @@ BOUNDS = {
     "low": (0.001, 10_000),
     "high": (0.001, 10_000),
 }
-"""Of every number of cards that there may be: one outside was written in another unit."""
+"""Plausible range of every number of a card; others are in a wrong unit."""
 _DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8")
 _UNITS = {"bandwidth_gb_s": "10^9 bytes per second", "gb_s": "10^9 bytes per second", "nominal_gb": "GB"} | {
     "tflops": "10^12 operations per second",
@@ -54,22 +54,22 @@ _UNITS = {"bandwidth_gb_s": "10^9 bytes per second", "gb_s": "10^9 bytes per sec
     "high": "USD per GPU and hour",
 }
 _LEAST_SHARE, _MOST_WORK = -20, 10_000
-"""Of a curve: the logarithm of a share of the peak, and a multiple of the time at the peak."""
+"""Bounds of a curve: logarithm of a share of the peak; multiple of the time at the peak."""
 _LEAST_OF_NOMINAL, _MOST_OF_NOMINAL = 0.75, 1.1
-"""What torch reports of a card's memory, as a share of what its vendor prints: of all cards 0.91 to 1."""
+"""Range of reported over nominal memory; of all cards 0.91 to 1."""
 _KEYS = ("gpu", "figures", "kernels")
 _FACTOR = 1000
-"""How far from the known figures a file's may be: one beyond was written in another unit. A tenth of that is
-still a machine's, whose processor is the card."""
+"""Factor between a file's number and known ones; beyond it the unit is wrong. A tenth is allowed for
+processors used as cards."""
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a file says."""
+    """Content of a hardware file."""
 
     gpu: Gpu
     figures: Mapping[str, Any] = field(hash=False)
-    """All of `figures.json`, with the file's changes."""
+    """`figures.json` with the file's changes."""
 
 
 _Dtype = Literal["bf16", "fp16", "tf32", "fp32", "fp8"]
@@ -77,7 +77,7 @@ _Dtype = Literal["bf16", "fp16", "tf32", "fp32", "fp8"]
 
 @dataclass(frozen=True)
 class OwnKernels:
-    """Curves of a card, in place of those of its generation."""
+    """Curves of a card that replace those of its generation."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -86,16 +86,16 @@ class OwnKernels:
 
 
 def read_hardware(path: str | Path, *, timed: bool = False, run: Cluster | None = None) -> Hardware:
-    """Read a file of hardware, JSON or YAML.
+    """Read a hardware file, JSON or YAML.
 
     Args:
         path: of the file.
-        timed: whether times are asked of it, which take the card's speed.
-        run: how many GPUs it takes, and of a node.
+        timed: whether it must have the card's speed.
+        run: its number of GPUs and GPUs per node.
 
     Raises:
-        DocumentError: it cannot be read, has a key that there is not, or a figure in another unit; it has not
-            the card's speed and is to; or its node has fewer GPUs.
+        DocumentError: it cannot be read, has an unknown key, a number in a wrong unit, no speed although
+            needed, or a node with too few GPUs.
         ZerokitError: there is no such card.
     """
     document = read_document(path)
@@ -120,7 +120,7 @@ def read_hardware(path: str | Path, *, timed: bool = False, run: Cluster | None 
 
 
 def hardware_of(document: Document) -> Hardware:
-    """What a file that was read says. Raises as :func:`read_hardware`."""
+    """The content of a parsed file. Raises as :func:`read_hardware`."""
     data = document.data
     if not isinstance(data, dict) or "gpu" not in data:
         raise DocumentError(
@@ -145,7 +145,7 @@ def _gpu(document: Document) -> Gpu:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        # Strict, so that no text counts as a number; of JSON, whose lists are then tuples.
+        # Strict, so that strings are no numbers; from JSON, so that lists become tuples.
         text = json.dumps(_with_text_keys(document.data["gpu"]), default=str)
         gpu = TypeAdapter(Gpu).validate_json(text, strict=True)
     except ValidationError as error:
@@ -164,7 +164,7 @@ def _gpu(document: Document) -> Gpu:
 
 
 def _check_memory(gpu: Gpu, document: Document) -> None:
-    """Refuse two figures of one memory that are not of the same size."""
+    """Refuse two memory sizes that contradict each other."""
     if gpu.memory_mib is None or not gpu.nominal_gb:
         return
     share = gpu.memory_mib / (1024 * gpu.nominal_gb)
@@ -177,7 +177,7 @@ def _check_memory(gpu: Gpu, document: Document) -> None:
 
 
 def _kernels(document: Document) -> dict[str, Any]:
-    """The curves, of matrix products and of attention by dtype."""
+    """Curves of matmul and attention by dtype."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -241,7 +241,7 @@ def _shown(number: float) -> str:
 
 
 def _change(target: dict[str, Any], changes: Any, path: KeyPath, document: Document, gpu: str) -> None:
-    """Put a file's figures in the place of those that there are."""
+    """Replace known numbers by those of a file."""
     if not isinstance(changes, dict):
         raise DocumentError("figures stand in objects", where=document.where(path), hint="As in figures.json")
     for key, value in changes.items():
@@ -255,7 +255,7 @@ def _change(target: dict[str, Any], changes: Any, path: KeyPath, document: Docum
         known = target.get(key)
         if isinstance(known, dict):
             if path[-1] == "cards" and key == gpu and isinstance(value, dict):
-                # What is not known of this card may be of others.
+                # The file may have numbers of this card that are known of other cards only.
                 new = {name: one for name, one in value.items() if name not in known}
                 known |= _of_own_card(target, new, here, document)
             _change(known, value, here, document, gpu)
@@ -266,7 +266,7 @@ def _change(target: dict[str, Any], changes: Any, path: KeyPath, document: Docum
 
 
 def _check_ranges(changed: Mapping[str, Any], document: Document) -> None:
-    """Refuse factors below what they may be, and ranges that do not hold their figure."""
+    """Refuse factors below their minimum, and ranges without their value."""
     beside, launch = changed["beside_collective"], changed["launch"]
     ranges: list[tuple[KeyPath, tuple[float, ...]]] = [
         (("figures", "beside_collective"), (1, beside["low"], beside["value"], beside["high"])),
@@ -288,7 +288,7 @@ def _check_ranges(changed: Mapping[str, Any], document: Document) -> None:
 
 
 def _of_own_card(others: Mapping[str, Any], value: Any, path: KeyPath, document: Document) -> Any:
-    """A figure, or several, as other cards have there."""
+    """A number, or several, as other cards have it."""
     if not isinstance(next(iter(others.values())), dict):
         return _like(statistics.median(others.values()), value, path, document)
     known = {
@@ -308,7 +308,7 @@ def _of_own_card(others: Mapping[str, Any], value: Any, path: KeyPath, document:
 
 
 def _like(known: Any, value: Any, path: KeyPath, document: Document) -> Any:
-    """`value`, if it has the form of what is known: a number above 0, a text, or a list of as many."""
+    """`value` if it has the form of `known`: a positive number, a string, or a list of equal length."""
     where = document.where(path)
     if isinstance(known, int | float):
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:

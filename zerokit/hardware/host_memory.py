@@ -1,4 +1,4 @@
-"""How much memory this machine grants a run."""
+"""Host memory available to a run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from zerokit.control_groups import group_files
 
 
 def host_memory_bytes(root: Path = Path("/")) -> int:
-    """Of this machine, or what the control groups leave of it: a container's, a job's on a cluster.
+    """Memory of this machine, or the limit of its control groups (container, cluster job).
 
     Args:
-        root: where the system's files are.
+        root: the system's root folder.
     """
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([whole, *_group_limits(root)])
 
 
 def _group_limits(root: Path) -> Iterator[int]:
-    """Memory limits of this process's control groups and of those above them, of version 2 and 1."""
+    """Memory limits of this process's control groups and their parents, of versions 2 and 1."""
     for (text,) in group_files("memory", "memory.max", ("memory.limit_in_bytes",), root):
         with suppress(ValueError):  # "max"
             yield int(text)

@@ -1,1 +1,1 @@
-"""Starting a run on machines: hostfiles, and the files that launchers and schedulers take."""
+"""Starting a run on several machines: hostfiles, and files for launchers and schedulers."""

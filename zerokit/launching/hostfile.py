@@ -1,4 +1,4 @@
-"""DeepSpeed's hostfile: the machines of a run, a line each with its number of GPUs."""
+"""DeepSpeed's hostfile: a line per machine with its number of GPUs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from zerokit.documents import read_bytes, shown
 from zerokit.errors import LaunchError
 
 _LINE = re.compile(r"(?P<host>[A-Za-z0-9_][\w.:%-]*)\s+slots\s*=\s*(?P<slots>\d{1,4})\s*(?:#.*)?")
-"""A host never begins with a hyphen, which ssh would take for an option."""
+"""A host must not start with a hyphen, because ssh would read an option."""
 
 
 def read_hostfile(path: str | Path) -> dict[str, int]:
-    """The GPUs of each host, in the file's order, of which the first runs rank 0.
+    """The GPUs of each host, in order; the first host runs rank 0.
 
     Raises:
         DocumentError: the file cannot be read.
-        LaunchError: a line is not ``HOST slots=N``, a host comes twice or has no slots, or there is none.
+        LaunchError: a line is not ``HOST slots=N``, a host is repeated or has no slots, or there is none.
     """
     name = shown(path)
     hosts: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""The files by which launchers and schedulers start a recipe on several machines.
+"""Files for launchers and schedulers that start a recipe on several machines.
 
-Each starts ``python -m zerokit.train`` once per GPU. Of ``NCCL_*`` and ``GLOO_*`` variables those are set for
-which the doctor found a reason, and no others: the libraries choose well.
+Each starts ``python -m zerokit.train`` once per GPU. They set only the ``NCCL_*`` and ``GLOO_*`` variables
+that the doctor recommends, because the libraries' defaults are good.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from zerokit.errors import LaunchError, visible
 from zerokit.units import quantity
 
 _ASK_HOSTS = "-o ServerAliveInterval=10 -o ServerAliveCountMax=3"
-"""Options of ssh, which else waits for hours for a machine that is gone."""
+"""ssh options; without them ssh waits for hours for a machine that is gone."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be started."""
+    """A run to start."""
 
     recipe: Path
-    """Absolute."""
+    """Absolute path."""
     folder: Path
-    """In which it runs: absolute, and the same on every machine."""
+    """Working directory: absolute, and the same on every machine."""
     num_nodes: int
     gpus_per_node: int
     hosts: Mapping[str, int] | None = None
-    """Of a hostfile, the first with rank 0."""
+    """From a hostfile; the first host runs rank 0."""
     image: str | None = None
-    """Of a container."""
+    """Container image."""
     volume: str | None = None
-    """A claim that holds `folder`, on Kubernetes."""
+    """Kubernetes volume claim that contains `folder`."""
     accelerator: str | None = None
-    """A card's name, in SkyPilot's words."""
+    """SkyPilot's name of the card."""
     variables: Mapping[str, str] | None = None
-    """Of the environment of all ranks, for which the doctor found a reason."""
+    """Environment variables of all ranks that the doctor recommends."""
 
     @property
     def name(self) -> str:
-        """Of the job, as every scheduler takes it: DNS-1035, which Kubeflow asks for, is the strictest."""
+        """A job name that every scheduler accepts: Kubeflow's DNS-1035 is the strictest."""
         words = re.sub(r"[^a-z0-9]+", "-", self.recipe.stem.lower()).strip("-") or "zerokit"
         return (words if words[:1].isalpha() else f"run-{words}")[:40].strip("-")
 
     @property
     def words(self) -> list[str]:
-        """What torchrun starts."""
+        """Arguments for torchrun."""
         return ["-m", "zerokit.train", "--recipe", str(self.recipe)]
 
 
@@ -62,14 +62,13 @@ def launch_script(job: Job, target: LaunchTarget) -> str:
     """The text of the file.
 
     Raises:
-        LaunchError: the hosts are not those of the run, something is missing that the target needs, or
-            something is named that it does not take.
+        LaunchError: the hosts do not fit the run, or the target lacks an option or does not accept one.
     """
     for field, option in _OPTIONS.items():
         value = getattr(job, field)
         if value is not None and target not in option.targets:
             raise LaunchError(
-                f"is not taken by --for {target}",
+                f"is not accepted by --for {target}",
                 where=option.name,
                 hint=f"Leave it out; it is for {', '.join(option.targets)}",
             )
@@ -79,7 +78,7 @@ def launch_script(job: Job, target: LaunchTarget) -> str:
         _check_hosts(job, job.hosts)
     for path in (job.recipe, job.folder):
         if shown(path) != str(path):
-            raise LaunchError("has a name that is no text", where=shown(path), hint="Rename it")
+            raise LaunchError("has a name that is not valid text", where=shown(path), hint="Rename it")
     return _TARGETS[target](job)
 
 
@@ -93,10 +92,10 @@ _OPTIONS = {
     "image": _Option("--image", ("kubernetes",)),
     "volume": _Option("--volume", ("kubernetes",)),
     "accelerator": _Option("--accelerator", ("skypilot",)),
-    # Containers have networks of their own, at which the doctor has not looked.
+    # Containers have their own networks, which the doctor has not checked.
     "variables": _Option("--doctor", ("deepspeed", "torchrun", "accelerate", "slurm")),
 }
-"""What only some targets take, by the field of a job."""
+"""Options of some targets only, by field of a job."""
 
 
 def _check_hosts(job: Job, hosts: Mapping[str, int]) -> None:
@@ -111,26 +110,26 @@ def _check_hosts(job: Job, hosts: Mapping[str, int]) -> None:
             raise LaunchError(
                 f"host '{host}' has {quantity(slots, 'slot')}, and the run {job.gpus_per_node} per node",
                 where="--hostfile",
-                hint="Slots are the GPUs of one machine, and all machines have as many",
+                hint="Slots are the GPUs of one machine, and all machines need the same number",
             )
 
 
 _PYTHON = Path(sys.executable)
 _ENV = f"env {SAFE_PATH}=1 "
-"""What is written before a program that is started in the job's folder. DeepSpeed hands the variable on to
-all machines, as any that begins with PYTHON (deepspeed/launcher/runner.py, `EXPORT_ENVS`)."""
+"""Prefix of programs that start in the job's folder. DeepSpeed exports the variable to all machines, because
+its name starts with PYTHON (deepspeed/launcher/runner.py, `EXPORT_ENVS`)."""
 
 
-_REASON = "# 'zerokit doctor' found a reason for what follows."
+_REASON = "# Recommended by 'zerokit doctor':"
 
 
 def _settings(job: Job) -> list[str]:
-    """``NAME=value``, of characters that bash leaves alone."""
+    """``NAME=value``, without characters that bash expands."""
     return [f"{name}={value}" for name, value in (job.variables or {}).items()]
 
 
 def _shell(job: Job, *lines: str, header: tuple[str, ...] = ()) -> str:
-    """A bash script that runs in the job's folder, with this Python's programs on the PATH."""
+    """A bash script in the job's folder, with this Python's programs on PATH."""
     return "\n".join(
         [
             "#!/bin/bash",
@@ -147,7 +146,7 @@ def _shell(job: Job, *lines: str, header: tuple[str, ...] = ()) -> str:
 
 
 def _torchrun(job: Job, python: str | Path, *, node: str, address: str, port: str) -> str:
-    """torchrun's words in bash, but for what it starts."""
+    """The torchrun command in bash, without the program."""
     return (
         f"{_ENV}{shlex.quote(str(python))} -m torch.distributed.run "
         f"--nnodes {job.num_nodes} --node-rank {node} "
@@ -180,11 +179,11 @@ def _deepspeed(job: Job) -> str:
 
 
 def _handed_on(job: Job) -> list[str]:
-    """What has DeepSpeed's launcher set variables on all machines: it reads them from a file.
+    """Lines that make DeepSpeed's launcher set variables on all machines, through a file.
 
-    It quotes none of them for the shells of these machines, of which zsh makes a path of =eth0.
-    The user's own files, which it would read instead, are part of that, and stand last: they overrule it.
-    Source: deepspeed/launcher/runner.py, `DEEPSPEED_ENVIRONMENT_PATHS`; multinode_runner.py, `add_export`.
+    DeepSpeed does not quote them for remote shells, and zsh expands =eth0 to a path. The user's own variable
+    files come last and win, because this file replaces them. Source: deepspeed/launcher/runner.py,
+    `DEEPSPEED_ENVIRONMENT_PATHS`; multinode_runner.py, `add_export`.
     """
     if not job.variables:
         return []
@@ -234,7 +233,7 @@ def _accelerate(job: Job) -> str:
         config["main_process_ip"] = first or "10.0.0.1"
     rank = " --machine_rank 0" if job.num_nodes > 1 else ""
     address = "" if first or job.num_nodes == 1 else " --main_process_ip ADDRESS_OF_THE_FIRST"
-    # In quotes: zsh takes =eth0 for the path of a program.
+    # In quotes, because zsh expands =eth0 to a path.
     settings = "".join(f"{name}='{value}' " for name, value in (job.variables or {}).items())
     start = (
         f"{settings}{SAFE_PATH}=1 accelerate launch --config_file FILE{rank}{address} {shlex.join(job.words)}"
@@ -243,7 +242,7 @@ def _accelerate(job: Job) -> str:
     lines = [
         f"# Start it{on}: {visible(start)}",
         "# accelerate only starts the ranks (MULTI_GPU, mixed_precision no): DeepSpeed and the precision are",
-        "# the recipe's, and a second ds_config here would speak against it.",
+        "# the recipe's, and a second ds_config here would contradict it.",
         *["# 10.0.0.1 stands for the address of the first machine."] * bool(address),
     ]
     return "\n".join([*lines, yaml.safe_dump(config, sort_keys=False)])
@@ -272,7 +271,7 @@ def _slurm(job: Job) -> str:
 
 
 def _in_folder(job: Job, why: str) -> Path:
-    """The recipe's path in the job's folder, which is all that is there where it runs."""
+    """The recipe's path in the job's folder; only that folder exists where the job runs."""
     recipe, folder = job.recipe.resolve(), job.folder.resolve()  # links may lead out of it
     if not recipe.is_relative_to(folder):
         raise LaunchError(
@@ -305,7 +304,7 @@ def _kubernetes(job: Job) -> str:
     }
     volumes = [
         {"name": "workspace", "persistentVolumeClaim": {"claimName": job.volume}},
-        # A container's own has 64 MiB, of which NCCL and data loaders die.
+        # A container's default has 64 MiB, too little for NCCL and data loaders.
         {"name": "shm", "emptyDir": {"medium": "Memory"}},
     ]
 
@@ -335,7 +334,7 @@ def _skypilot(job: Job) -> str:
             "num_nodes": job.num_nodes,
             "resources": {"accelerators": f"{job.accelerator or 'H100'}:{job.gpus_per_node}"},
             "workdir": str(job.folder),
-            # A clone is on this machine alone: 'workdir' is the recipe's folder.
+            # A clone exists on this machine only: 'workdir' is the recipe's folder.
             "setup": "# If it is cloned here: git+URL of the clone in place of the name\n"
             "pip install 'zerokit[train]'\n",
             "run": f'MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | sed -n 1p)\nexec {run} {shlex.join(words)}\n',
@@ -344,7 +343,7 @@ def _skypilot(job: Job) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what is used twice twice: not every reader knows anchors."""
+    """Writes repeated values without anchors, which not every reader supports."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

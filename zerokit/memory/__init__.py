@@ -1,4 +1,4 @@
-"""What training holds in memory, in closed form: model states, buffers, activations, and when."""
+"""The memory of training in closed form: model states, buffers and activations by phase."""
 
 from zerokit.memory.adapters import Ia3, LearnedTokens, Lora
 from zerokit.memory.estimate import Estimate, HostMemory, Memory, NvmeMemory, estimate

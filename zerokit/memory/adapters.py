@@ -1,4 +1,4 @@
-"""What is trained beside a frozen model, by the methods of peft."""
+"""peft's adapters: LoRA, DoRA, IA3, and learned tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zerokit.memory.term import TermKind
 from zerokit.models import ModelShape
 
 MADE_WEIGHT = TermKind(
-    "what DoRA makes of a weight, to measure it",
+    "DoRA's merged weight, to compute its norm",
     "buffers",
     unit="e",
     count="sizes",
@@ -26,22 +26,23 @@ MADE_WEIGHT = TermKind(
 )
 
 Modules = str | tuple[str, ...]
-"""As peft takes them: what names end in, or a pattern of whole names; ``all-linear``: every linear layer.
+"""peft's `target_modules`: ends of module names, a pattern of whole names, or ``all-linear``.
 
-``zerokit train`` leaves out what no adapter can sit beside (training/peft/unfit.py); of a model with such
-layers it says that the estimate knows of another number."""
+`zerokit train` leaves out layers that no adapter supports (training/peft/unfit.py), and reports that the
+estimate counts more of them.
+"""
 
 AdapterPart = Literal["A", "dropped A", "B", "magnitude", "outputs", "inputs"]
-"""Of LoRA, A and B, A of an input that goes through dropout or not; of DoRA, also the lengths of the weight's
-rows; of IA3, factors of outputs or inputs."""
+"""LoRA has A and B; "dropped A" is an A whose input goes through dropout. DoRA also has a magnitude per
+output. IA3 has factors of outputs or inputs."""
 
 Part = tuple[str, AdapterPart, int]
-"""Of an adapter on one module: peft's name of its own module, what it is, and its elements."""
+"""A part of an adapter on one module: peft's module name, the kind of part, and its elements."""
 
 
 @cache
 def _pefts() -> Mapping[str, Mapping[str, Modules]]:
-    """Modules by what they are for, and by the type of the model.
+    """peft's default target modules, by use and by model type.
 
     Source: peft utils/constants.py.
     """
@@ -53,7 +54,7 @@ def _pefts() -> Mapping[str, Mapping[str, Modules]]:
 
 
 def is_target(module: str, targets: Modules) -> bool:
-    """Whether a linear layer is one of them.
+    """Whether a linear layer matches `targets`.
 
     Source: peft tuners/tuners_utils.py check_target_module_exists.
     """
@@ -64,15 +65,15 @@ def is_target(module: str, targets: Modules) -> bool:
 
 @dataclass(frozen=True)
 class Lora:
-    """LoRA adapters of peft: two matrices A (rank x inputs) and B (outputs x rank) beside each target."""
+    """LoRA adapters: matrices A (rank x inputs) and B (outputs x rank) for each target module."""
 
     rank: int
     target_modules: Modules | None = None
-    """None: peft's of the model's type, and of a type that it does not know all, as ``zerokit train``."""
+    """None: peft's default for the model type, or all linear layers if it has none."""
     dora: bool = False
-    """With DoRA's length of each of the weight's rows."""
+    """DoRA: a learned magnitude for each row of the weight."""
     dropout: bool = False
-    """Their inputs go through dropout."""
+    """Inputs of the adapters go through dropout."""
 
     def __post_init__(self) -> None:
         check_positive(rank=self.rank)
@@ -81,17 +82,17 @@ class Lora:
 
     @property
     def name(self) -> str:
-        """As people say it."""
+        """The name in tables and headings."""
         return f"{'DoRA' if self.dora else 'LoRA'} of rank {self.rank}"
 
     def of(self, model_type: str) -> Lora:
-        """With its targets, of a model of that type."""
+        """The same adapter with the default targets of a model type."""
         if self.target_modules is not None:
             return self
         return replace(self, target_modules=_pefts()["lora"].get(model_type, "all-linear"))
 
     def parts(self, module: str, inputs: int, outputs: int) -> Iterator[Part]:
-        """What it adds to a linear layer, in peft's order.
+        """The parts that it adds to a linear layer, in peft's order.
 
         Source: peft tuners/lora/layer.py update_layer, variants.py DoraLinearVariant.
         """
@@ -103,13 +104,12 @@ class Lora:
 
 @dataclass(frozen=True)
 class Ia3:
-    """IA3 adapters of peft: a factor for each output of a target, or for each input of a feed-forward one."""
+    """IA3 adapters: a factor for each output of a target, or for each input of a feed-forward target."""
 
     target_modules: Modules | None = None
-    """None: as of LoRA."""
+    """None: the same default as for LoRA."""
     feedforward_modules: Modules | None = None
-    """Those whose inputs are multiplied. None: peft's of the model's type, and of others none, as ``zerokit
-    train``."""
+    """Modules whose inputs are multiplied. None: peft's default for the model type, or none."""
 
     def __post_init__(self) -> None:
         if self.target_modules in ((), ""):
@@ -117,11 +117,11 @@ class Ia3:
 
     @property
     def name(self) -> str:
-        """As people say it."""
+        """The name in tables and headings."""
         return "IA3"
 
     def of(self, model_type: str) -> Ia3:
-        """With its targets and those of them that are feed-forward, of a model of that type."""
+        """The same adapter with the default targets and feed-forward modules of a model type."""
         targets, feedforward = self.target_modules, self.feedforward_modules
         return Ia3(
             _pefts()["ia3"].get(model_type, "all-linear") if targets is None else targets,
@@ -129,7 +129,7 @@ class Ia3:
         )
 
     def parts(self, module: str, inputs: int, outputs: int) -> Iterator[Part]:
-        """What it adds to a linear layer.
+        """The part that it adds to a linear layer.
 
         Source: peft tuners/ia3/layer.py update_layer, model.py _check_target_module_feedforward.
         """
@@ -142,25 +142,26 @@ class Ia3:
 
 @dataclass(frozen=True)
 class LearnedTokens:
-    """Tokens of peft's that are learned before each sequence, of a frozen model."""
+    """Learned tokens before each sequence (prompt tuning, prefix tuning, p-tuning); the model is frozen."""
 
     count: int
     num_parameters: int
-    """All that is trained."""
+    """Trained parameters."""
     cached: bool = False
-    """Keys and values of each layer, which lie in its cache; not embeddings, which go through all layers."""
+    """The tokens are keys and values in the cache of each layer, not embeddings that go through all layers.
+    """
 
     def __post_init__(self) -> None:
         check_positive(count=self.count, num_parameters=self.num_parameters)
 
     @classmethod
     def of(cls, method: LearnedTokensMethod, count: int, model: ModelShape | int) -> LearnedTokens:
-        """As peft makes them where its config has no sizes.
+        """The tokens that peft makes by default for a model.
 
         Source: peft tuners/prompt_tuning, p_tuning (an MLP of three layers) and prefix_tuning, model.py.
 
         Raises:
-            ZerokitError: the model has no layers and heads to count by.
+            ZerokitError: the model has no layers and heads.
         """
         hidden = None if isinstance(model, int) else model.hidden_size
         layers = None if isinstance(model, int) else model.num_hidden_layers
@@ -173,7 +174,7 @@ class LearnedTokens:
             width = (model.num_key_value_heads or heads) * (model.head_dim or hidden // heads)
             return cls(count, 2 * count * layers * width, cached=True)
         network = 3 * (hidden * hidden + hidden) if method == "p_tuning" else 0
-        # peft's num_transformer_submodules: 2 for the task SEQ_2_SEQ_LM, which is taken to be that of all
-        # models with an encoder and a decoder.
+        # peft's num_transformer_submodules is 2 for the task SEQ_2_SEQ_LM; zerokit uses 2 for every
+        # encoder-decoder.
         sequences = 2 if model.is_encoder_decoder else 1
         return cls(count, sequences * count * hidden + network)

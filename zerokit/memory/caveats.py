@@ -1,4 +1,4 @@
-"""Where an estimate leaves what has been compared with rehearsals, said in one line each."""
+"""Warnings of an estimate: where it was not compared with rehearsals, and what it does not count."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from zerokit.memory.traits import traits_of
 
 
 def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[str]:
-    """What a reader of the numbers should know."""
+    """Yield one sentence per warning."""
     yield from _of_model(run, settings, found)
     if settings.optimizer.certainty != "exact":
         yield f"the states of {settings.optimizer.name} are {settings.optimizer.certainty}; rehearse the run"
     if run.chunked_loss == "liger":
         yield "the chunked loss is modelled after Liger's; rehearse the run"
     if settings.stage == 3 and settings.offload_param == "nvme" and settings.max_in_cpu:
-        yield "which parameters stay in the host's memory depends on max_in_cpu; rehearse the run"
+        yield "which parameters stay in host memory depends on max_in_cpu; rehearse the run"
     if run.load_in_4bit:
         yield from _of_4_bits(run, settings)
     if settings.optimizer.paged:
@@ -29,7 +29,7 @@ def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[
             "room, beside torch's allocator"
         )
     if run.learned_tokens is not None:
-        yield "learned tokens are modelled; no rehearsal has been compared"
+        yield "learned tokens are modelled, and were not compared with rehearsals"
     zero = run.ds_config.zero_optimization
     unchecked = {
         "zero_hpz_partition_size": zero.zero_hpz_partition_size > 1,
@@ -42,11 +42,11 @@ def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[
     }
     for key, differs in unchecked.items():
         if differs:
-            yield f"zero_optimization.{key} is not taken into account; rehearse the run"
+            yield f"zero_optimization.{key} is not counted; rehearse the run"
     if run.ds_config.tensor_parallel.autotp_size > 1 or (run.ds_config.sequence_parallel_size or 1) > 1:
-        yield "tensor and sequence parallelism are not taken into account; rehearse the run"
+        yield "tensor and sequence parallelism are not counted; rehearse the run"
     if run.ds_config.torch_autocast.enabled:
-        yield "torch_autocast is not taken into account; rehearse the run"
+        yield "torch_autocast is not counted; rehearse the run"
 
 
 def _of_4_bits(run: TrainingRun, settings: Settings) -> Iterator[str]:
@@ -56,11 +56,11 @@ def _of_4_bits(run: TrainingRun, settings: Settings) -> Iterator[str]:
     if not traits_of(model_type).torch_linear:
         yield f"no weight is in 4 bits: transformers packs no linear layer of {model_type}'s own class"
     elif model_type == "gpt2":
-        yield "of GPT-2's layers bitsandbytes keeps unpacked weights, which are not counted; rehearse the run"
+        yield "bitsandbytes keeps unpacked weights of GPT-2's layers, which are not counted; rehearse the run"
     if settings.stage == 3:
         yield (
-            "weights in 4 bits are taken to be loaded whole on each GPU, then divided; gathered ones that "
-            "autograd keeps are not counted; rehearse the run"
+            "weights in 4 bits are assumed to be loaded whole on each GPU, then partitioned; gathered ones "
+            "that autograd keeps are not counted; rehearse the run"
         )
 
 
@@ -72,11 +72,11 @@ def _of_model(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterato
     if settings.stage == 3:
         leaves = run.ds_config.zero_optimization.leaf_module
         for name in not_counted(found.model_calls, model.model_type, leaves):
-            yield f"zero_optimization.leaf_module: '{name}' is not taken into account; rehearse the run"
+            yield f"zero_optimization.leaf_module: '{name}' is not counted; rehearse the run"
     if run.seq_len is None:
         yield "activations are not counted: no sequence length is given"
     elif found.model_calls is None:
-        yield f"activations are not counted: {model.model_type} is no model of text; rehearse the run"
+        yield f"activations are not counted: {model.model_type} is no text model; rehearse the run"
     elif not found.model_calls.known:
         low, high = UNCHECKED_ACTIVATIONS
         yield (
@@ -90,8 +90,8 @@ def _of_model(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterato
             "has (max_position_embeddings)"
         )
     if run.attention == "sdpa" and not model.has_sdpa:
-        yield f"transformers refuses sdpa for {model.model_type}; leave --attention out, and it takes eager"
+        yield f"transformers refuses sdpa for {model.model_type}; leave --attention out to use eager"
     if model.quantization is not None:
         yield f"the model is counted as if it were not quantized ({model.quantization})"
     if model.is_moe:
-        yield "tokens are taken to be routed evenly; a crowded expert takes more"
+        yield "tokens are assumed to be routed evenly; an overloaded expert needs more"

@@ -1,4 +1,4 @@
-"""The estimate of a training run: every term of its memory, and what they make on each device."""
+"""The memory estimate of a training run: all terms, and their sums by device and phase."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from zerokit.memory.bnb_4bit import StoredLayout, replicated_bytes
 from zerokit.memory.caveats import caveats
-from zerokit.memory.four_bits import Stored, whole_bytes
 from zerokit.memory.generation import generation_terms
 from zerokit.memory.gpu import replay_fullest
 from zerokit.memory.host import replay_host
@@ -26,22 +26,22 @@ _HOST_DEVICES: tuple[Device, ...] = ("pinned", "pageable")
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one kind of device, for one rank."""
+    """Memory of one rank on one kind of device."""
 
     steady_bytes: int
-    """Between two optimizer steps, from the end of the first on."""
+    """Held between two optimizer steps, from the end of the first step on."""
     peak_bytes: int
-    """The most held at once: that of the largest phase, not a sum."""
+    """The maximum over the phases."""
     peak_phase: Phase
     terms_at_peak: tuple[Term, ...]
-    """What makes the peak: the terms of that phase and those that live always, the largest first."""
+    """The terms of the peak phase and the terms that always exist, largest first."""
     by_phase: dict[Phase, int]
-    """The most held in each phase that has terms, what lives always included."""
+    """The maximum of each phase, including what always exists."""
 
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Host memory of tensors: pinned and pageable together; Python and libraries are not in it."""
+    """Host memory of tensors, pinned and pageable; Python and libraries are not included."""
 
     steady_bytes: int
     """Of one rank, between two steps."""
@@ -49,11 +49,11 @@ class HostMemory:
     """Of one rank."""
     peak_phase: Phase
     terms_at_peak: tuple[Term, ...]
-    """What makes the peak of one rank, the largest first."""
+    """The terms of one rank at its peak, largest first."""
     pinned_bytes: int
-    """Of one rank, at its most."""
+    """Maximum of one rank."""
     per_node_bytes: int
-    """As if all ranks of a node reached their peak together."""
+    """All ranks of a node at their peak together."""
     per_node_pinned_bytes: int
 
 
@@ -67,54 +67,55 @@ class NvmeMemory:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The ledger of one rank and its sums."""
+    """All terms of one rank, and their sums."""
 
     run: TrainingRun
     rank: int
-    """Whose memory it is."""
+    """The rank that is estimated."""
     terms: tuple[Term, ...]
-    """All of it, but for what no allocator sees."""
+    """All terms except `overheads`."""
     num_parameters: int
     """Φ, adapters included."""
     num_trainable_parameters: int
     model_states: ModelStates
-    """Of one rank, by the ZeRO paper's count."""
+    """Model states of one rank, as the ZeRO paper counts them."""
     activations_counted: bool
-    """False for a bare number of parameters, or without a sequence length."""
+    """False for a bare number of parameters, and without a sequence length."""
     activations_checked: bool = True
-    """Whether activations of this model type have been compared with rehearsals."""
+    """Whether the activations of this model type were compared with rehearsals."""
     warnings: tuple[str, ...] = ()
-    """Where the estimate leaves what has been checked, and what is not counted."""
+    """Where the estimate was not compared, and what it does not count."""
 
     def terms_of(self, device: Device, phase: Phase | None = None) -> tuple[Term, ...]:
-        """The terms of one device, of one phase if that is named."""
+        """The terms of one device, or of one phase of it."""
         return tuple(term for term in self.terms if term.device == device and phase in (None, term.phase))
 
     @cached_property
     def device(self) -> Memory:
-        """The GPU of one rank: what torch's allocator hands out."""
+        """The GPU of one rank, as torch's allocator counts."""
         return self._memory(("gpu",))
 
     @cached_property
     def overheads(self) -> tuple[Term, ...]:
-        """Guesses of what the GPU holds beyond: fragmentation, CUDA's context, NCCL; `bytes` is the least."""
+        """Guesses of memory outside torch's allocator: fragmentation, CUDA context, NCCL; `bytes` is the
+        minimum."""
         return overhead_terms(self.device.peak_bytes, self.run.world_size)
 
     @property
     def device_low_bytes(self) -> int:
-        """Peak on the GPU with all guesses at their least."""
+        """Peak on the GPU with all guesses at their minimum."""
         return self.peak_bounds[0] + sum(term.low for term in self.overheads)
 
     @property
     def device_high_bytes(self) -> int:
-        """Peak on the GPU with all guesses at their most."""
+        """Peak on the GPU with all guesses at their maximum."""
         return self.peak_bounds[1] + sum(term.high for term in self.overheads)
 
     @cached_property
     def peak_bounds(self) -> tuple[int, int]:
-        """What the peak may be within torch's allocator: it, where activations have been compared.
+        """Bounds of the peak in torch's allocator; equal if activations of the model type were compared.
 
-        Elsewhere with activations at either end of what they may be; another phase may then be the fullest.
+        Otherwise activations are scaled by `UNCHECKED_ACTIVATIONS`, and another phase may be the largest.
         """
         if self.activations_checked:
             return self.device.peak_bytes, self.device.peak_bytes
@@ -145,7 +146,7 @@ class Estimate:
 
     @cached_property
     def nvme(self) -> NvmeMemory:
-        """The NVMe device of a node."""
+        """NVMe."""
         number = total_bytes(self.terms_of("nvme"))
         return NvmeMemory(number, self.run.cluster.local_ranks * number)
 
@@ -168,7 +169,7 @@ class Estimate:
 
     @staticmethod
     def _held(terms: list[Term], phase: Phase) -> list[Term]:
-        """What is held at a phase's fullest moment; nothing if the phase has no terms of its own."""
+        """The terms at the largest moment of a phase; none if the phase has no terms."""
         own = [term for term in terms if term.phase == phase]
         if not own or phase in ("always", *EARLY_PHASES):
             return own
@@ -176,10 +177,10 @@ class Estimate:
 
 
 def estimate(run: TrainingRun) -> Estimate:
-    """The memory of `run`, term by term, in DeepSpeed 0.19.8.
+    """Estimate the memory of a run in DeepSpeed 0.19.8.
 
     Raises:
-        ZerokitError: a setting that DeepSpeed or this ledger cannot take.
+        ZerokitError: DeepSpeed or the estimate does not support a setting.
     """
     settings = settings_of(run)
     layout = layout_of(run)
@@ -211,7 +212,7 @@ def estimate(run: TrainingRun) -> Estimate:
 
 
 def _terms(steady: Held, fullest: dict[Phase, Held]) -> Iterator[Term]:
-    """What is always held, and what each phase holds beside it."""
+    """The terms that always exist, and those that each phase adds."""
     for kind, amounts in steady.items():
         yield kind.term("always", amounts)
     for phase, held in fullest.items():
@@ -224,7 +225,7 @@ def _terms(steady: Held, fullest: dict[Phase, Held]) -> Iterator[Term]:
 
 
 def _in_letters(terms: list[Term], layout: Layout) -> Iterator[Term]:
-    """Φₜ is Φ where everything is trained; what DeepSpeed has of Φ is without what is packed."""
+    """Write Φ for Φₜ if everything is trained, and leave packed parameters out of DeepSpeed's Φ."""
     for term in terms:
         if layout.packed and term.count == "Φ":
             yield replace(term, count="(Φ - Φ₄)")
@@ -236,9 +237,9 @@ def _model_states(run: TrainingRun, layout: Layout, settings: Settings) -> Model
     states = settings.model_states(layout.unpacked.num_parameters, layout.num_trainable)
     if not layout.packed:
         return states
-    packed = whole_bytes(layout, settings.stage, double_quant=run.double_quant)
+    packed = replicated_bytes(layout, settings.stage, double_quant=run.double_quant)
     if settings.stage == 3:  # the rest is divided
-        packed += sum(shard(one, settings.world_size) for one in Stored(layout, 1).of(layout.packed))
+        packed += sum(shard(one, settings.world_size) for one in StoredLayout(layout, 1).of(layout.packed))
     return replace(states, parameters=replace(states.parameters, letter="(Φ - Φ₄)", packed_bytes=packed))
 
 
@@ -249,7 +250,7 @@ def _builds_full_copy(run: TrainingRun) -> bool:
 
 
 def _untied(run: TrainingRun) -> int:
-    """Elements of the output matrix that a model with tied embeddings is made with first."""
+    """Elements of the output matrix that a model with tied embeddings creates before tying it."""
     model = run.model
     if isinstance(model, int) or not model.tie_word_embeddings:
         return 0

@@ -1,11 +1,11 @@
-"""What generation holds on the GPU: the cache of keys and values, and the logits of one token."""
+"""Memory of generation on the GPU: the KV cache and the logits of one token."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from zerokit.memory.coordinator import COORDINATOR, GATHERED
 from zerokit.memory.layout import Layout
+from zerokit.memory.param_coordinator import COORDINATOR, GATHERED
 from zerokit.memory.settings import Settings
 from zerokit.memory.term import Term, TermKind
 from zerokit.memory.training_run import Generation
@@ -33,9 +33,9 @@ GATHERED_AHEAD = replace(GATHERED, count="min(Φ, stage3_max_live_parameters)", 
 def generation_terms(
     model: ModelShape, layout: Layout, settings: Settings, generation: Generation
 ) -> list[Term]:
-    """Terms of the phase "generation", beside what lives always.
+    """Terms of the phase "generation".
 
-    Under stage 3 parameters are gathered ahead as far as `stage3_max_live_parameters` allows.
+    Stage 3 gathers parameters ahead, up to `stage3_max_live_parameters`.
     """
     e = settings.parameter_bytes
     heads, hidden = model.num_attention_heads, model.hidden_size

@@ -1,4 +1,4 @@
-"""The GPU's side of an estimate: build a stage, replay a step, keep the fullest moment of each phase."""
+"""GPU memory of an estimate: replay a step on a ZeRO stage and keep the largest moment of each phase."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerokit.memory.four_bits import PACKED, PACKED_CONSTANTS, Stored, whole_bytes
+from zerokit.memory.bf16_optimizer import Bf16Optimizer
+from zerokit.memory.bnb_4bit import PACKED, PACKED_CONSTANTS, StoredLayout, replicated_bytes
 from zerokit.memory.layout import Layout
 from zerokit.memory.leaf_modules import with_leaf_modules
 from zerokit.memory.model_blocks import ModelCalls, model_calls_of
 from zerokit.memory.replay import Replay
 from zerokit.memory.settings import Settings
 from zerokit.memory.sizes import Sizes, sizes_of
-from zerokit.memory.stage import Stage, Unpartitioned
-from zerokit.memory.stage_1_2 import FlatPartitions, ranks_that_differ
-from zerokit.memory.stage_1_bf16 import DividedStates
-from zerokit.memory.stage_3 import Partitioned
+from zerokit.memory.stage import Stage, Stage0
+from zerokit.memory.stage_1_2 import Stage1And2, ranks_that_differ
+from zerokit.memory.stage_3 import Stage3
 from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Held, Timeline
 from zerokit.memory.training_run import TrainingRun
@@ -37,23 +37,23 @@ WORKSPACE = TermKind(
 
 @dataclass(frozen=True)
 class GpuReplay:
-    """What the replay found."""
+    """The result of the replay."""
 
     steady: Held
     """Held between two steps."""
     fullest: dict[Phase, Held]
-    """Held at the fullest moment of each phase."""
+    """Held at the largest moment of each phase."""
     model_calls: ModelCalls | None
     sizes: Sizes | None
     partition: int
-    """Elements of the optimizer's states on one rank."""
+    """Elements of the optimizer states on one rank."""
     rank: int
     peak_bytes: int
-    """The most that is held at once."""
+    """The maximum."""
 
 
 def replay_fullest(run: TrainingRun, layout: Layout, settings: Settings) -> GpuReplay:
-    """Replay a step of the run's rank, or of that among several whose GPU is the fullest."""
+    """Replay a step of the run's rank, or of the rank with the fullest GPU."""
     ranks: Sequence[int] = [run.rank or 0]
     if run.rank is None and settings.wrapper == "zero_1_2" and run.world_size > 1:
         ranks = ranks_that_differ(layout.unpacked, run.world_size)
@@ -66,7 +66,7 @@ def replay_fullest(run: TrainingRun, layout: Layout, settings: Settings) -> GpuR
 
 
 def _calls_of(run: TrainingRun, layout: Layout, settings: Settings, sizes: Sizes | None) -> ModelCalls | None:
-    """The calls of the model, the same on every rank; None where activations are not counted."""
+    """The module calls of the model; None if activations are not counted."""
     if sizes is None or isinstance(run.model, int):
         return None
     calls = model_calls_of(
@@ -91,8 +91,8 @@ def _replay(
     model_calls: ModelCalls | None,
 ) -> GpuReplay:
     stage: Stage
-    stored = Stored(layout, settings.parameter_bytes)
-    whole = whole_bytes(layout, settings.stage, double_quant=run.double_quant)
+    stored = StoredLayout(layout, settings.parameter_bytes)
+    whole = replicated_bytes(layout, settings.stage, double_quant=run.double_quant)
     layout = layout.unpacked
 
     def replay(timeline: Timeline, stage: Stage, sizes: Sizes | None = sizes) -> Replay:
@@ -112,18 +112,18 @@ def _replay(
 
     timeline, first = Timeline(), Timeline()
     if settings.stage == 0:
-        stage, partition = Unpartitioned(timeline, layout, settings), layout.num_trainable
+        stage, partition = Stage0(timeline, layout, settings), layout.num_trainable
     elif settings.wrapper == "bf16":
-        divided = DividedStates(timeline, layout, settings)
+        divided = Bf16Optimizer(timeline, layout, settings)
         stage, partition = divided, divided.partition
     elif settings.stage < 3:
-        flat = FlatPartitions(timeline, layout, settings, rank, engine_makes_optimizer=run.optimizer is None)
+        flat = Stage1And2(timeline, layout, settings, rank, engine_makes_optimizer=run.optimizer is None)
         stage, partition = flat, flat.partition
     else:
         calls = replay(timeline, Stage()).calls() if model_calls is not None else ()
-        shards = Partitioned(timeline, stored, settings, calls)
+        shards = Stage3(timeline, stored, settings, calls)
         stage, partition = shards, shards.partition
-        beginner = Partitioned(first, stored, settings, ())
+        beginner = Stage3(first, stored, settings, ())
         start(first, beginner)
         replay(first, beginner).first_pass()
     start(timeline, stage)
@@ -138,13 +138,13 @@ def _replay(
 
 
 def _embedded(run: TrainingRun) -> int:
-    """Learned tokens that go through all layers before each sequence."""
+    """Learned tokens that go through all layers."""
     learned = run.learned_tokens
     return 0 if learned is None or learned.cached else learned.count
 
 
 def sizes_of_run(run: TrainingRun, settings: Settings) -> Sizes | None:
-    """The sizes of a micro-batch; None where activations are not counted."""
+    """The sizes of a micro-batch; None if activations are not counted."""
     if isinstance(run.model, int) or run.seq_len is None:
         return None
     batch = run.micro_batch_size

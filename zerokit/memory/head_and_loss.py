@@ -1,7 +1,7 @@
-"""The end of a model replayed: the output matrix, and the loss by one of three ways to make the logits.
+"""Replay of the output matrix and the loss.
 
-transformers makes all logits at once; zerokit's own loss and Liger's make a chunk of them at a time, with the
-gradients beside it.
+transformers makes all logits at once. zerokit's chunked loss and Liger's make a chunk at a time, together
+with the gradients.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ EVALUATION_LOSS = replace(LOG_SOFTMAX, count="bₑ·s·V")
 
 
 class HeadAndLoss:
-    """Drives a stage through the output matrix and the loss."""
+    """Replays the output matrix and the loss on a stage."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class HeadAndLoss:
         chunked_loss: ChunkedLoss | None,
         activations: TermKind,
     ) -> None:
-        """`e`: bytes of a parameter. `activations`: what the matrix keeps of its input counts as that."""
+        """`e`: bytes of a parameter. `activations`: the kind under which the saved input counts."""
         self._timeline, self._stage, self._calls, self._sizes, self._e = timeline, stage, calls, sizes, e
         self._tokens = sizes.tokens
         self._activations = activations
@@ -101,11 +101,11 @@ class HeadAndLoss:
 
     @property
     def keeps_gradient(self) -> bool:
-        """Whether the loss itself keeps the gradient of the matrix, so that another is not added in place."""
+        """Whether the loss keeps the gradient of the matrix; a tied gradient is then not added in place."""
         return self.is_liger or bool(self._chunk(trained=True))
 
     def evaluate(self) -> None:
-        """Without gradients: Liger's fused loss makes all logits here, zerokit's does not.
+        """The evaluation: Liger's fused loss makes all logits without gradients, zerokit's does not.
 
         Source: liger_kernel transformers/model/llama.py lce_forward.
         """
@@ -126,10 +126,10 @@ class HeadAndLoss:
             timeline.free_all(kind)
 
     def train(self) -> None:
-        """The output matrix, the cross entropy forward and backward, and the matrix backward.
+        """The output matrix, the cross entropy, and the backward pass of both.
 
-        ForCausalLMLoss casts the logits to fp32, log_softmax keeps its result; backward, the gradients of
-        both are fp32 and are cast before they reach the matrix (transformers loss/loss_utils.py).
+        ForCausalLMLoss casts logits to fp32 and keeps the result of log_softmax. In backward, gradients of
+        both are in fp32 and are cast before they reach the matrix (transformers loss/loss_utils.py).
         """
         timeline, head, e = self._timeline, self._calls.head, self._e
         logits = self._tokens * self._sizes.vocabulary
@@ -159,7 +159,7 @@ class HeadAndLoss:
         timeline.enter("backward")
         self._stage.fetch(self._calls.whole, forward=False)
         timeline.spike(gradients, wide, 2 * logits)
-        # Of one type with the logits, the gradient that reaches the matrix is as large as the log-softmax.
+        # If the loss is in the type of the logits, the incoming gradient is as large as the log-softmax.
         incoming = log_softmax
         if is_cast:
             incoming = LOGIT_GRADIENTS
@@ -168,14 +168,15 @@ class HeadAndLoss:
         self._back(head, incoming)
 
     def _back(self, head: ModuleCall, incoming: TermKind) -> None:
-        """`incoming`: of the logits. The gradient of a tied matrix waits for that of the embedding."""
+        """`incoming`: the gradient of the logits. The gradient of a tied matrix waits for that of the
+        embedding."""
         timeline = self._timeline
         self._stage.fetch(head, forward=False)
         tied = self._is_tied(head)
         for parameter in head.gradients:
             timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e, parameter.elements)
         timeline.spike(ACTIVATION_GRADIENTS, self._tokens, head.back)
-        # Before the hooks of the matrix's gradient run.
+        # This happens before the hooks of the matrix's gradient.
         timeline.free_all(CAPPED_LOGITS)
         timeline.free_all(incoming)
         if not tied:
@@ -185,7 +186,7 @@ class HeadAndLoss:
         self._stage.release(head, forward=False)
 
     def _train_in_chunks(self, head: ModuleCall, chunk: int) -> None:
-        """zerokit's loss: gradients made with it, a chunk of logits at a time."""
+        """zerokit's loss: logits and their gradients, chunk by chunk."""
         timeline = self._timeline
         timeline.enter("loss")
         self._stage.fetch(head, forward=True)
@@ -212,7 +213,7 @@ class HeadAndLoss:
         self._stage.release(head, forward=False)
 
     def _train_by_liger(self, head: ModuleCall) -> None:
-        """Liger's fused loss: chunk by chunk, gradients made in the forward pass already."""
+        """Liger's fused loss: chunk by chunk; gradients are made in the forward pass."""
         timeline = self._timeline
         self._stage.fetch(head, forward=True)
         timeline.enter("loss")
@@ -234,7 +235,7 @@ class HeadAndLoss:
         return any(call.module == head.module for call in self._calls.blocks[0].calls)
 
     def _chunk(self, *, trained: bool) -> int:
-        """The logits of a chunk of zerokit's loss; 0 where all are made at once."""
+        """The logits of a chunk of zerokit's loss; 0 if all logits are made at once."""
         if not self._may_chunk:
             return 0
         vocabulary, trained = self._sizes.vocabulary, trained and bool(self._calls.head.gradients)

@@ -1,4 +1,4 @@
-"""The host's side of one rank: what is built there, and what offload keeps there."""
+"""Host memory of one rank: the model while it is built, and what offload keeps."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from zerokit.config.aio import SMALLEST_FILE_BYTES
 from zerokit.memory import stage, stage_3
-from zerokit.memory.coordinator import PARTITION
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.optimizer_states import OptimizerStates
+from zerokit.memory.param_coordinator import PARTITION
 from zerokit.memory.pinned_memory import STAGING, PinnedMemory
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage_1_2 import STAGE_1_2, slices_of
@@ -32,7 +32,7 @@ MODEL_COPY = TermKind(
 )
 ONE_WEIGHT = replace(
     MODEL_COPY,
-    name="a weight on its way to the GPU, where it is packed",
+    name="a weight before it is packed on the GPU",
     count="largest weight",
     source="transformers core_model_loading.py _materialize_copy",
 )
@@ -45,7 +45,7 @@ UNTIED = replace(
 MASTER = replace(stage.MASTER, count="Φₜ/N", source=f"{STAGE_1_2} __init__", device="pageable")
 MASTER_3 = replace(stage_3.MASTER, device="pageable")
 BIT16 = TermKind(
-    "16-bit copy on its way to the GPU",
+    "16-bit copy for the GPU",
     "buffers",
     unit="e",
     count="Φₜ/N",
@@ -130,12 +130,12 @@ GRADIENT_FILES = replace(
 )
 
 _ALIGNED = 1024
-"""Bytes that a tensor on NVMe is a multiple of: AIO_ALIGNED_BYTES."""
+"""AIO_ALIGNED_BYTES: tensors on NVMe are padded to a multiple of it."""
 
 
 @dataclass(frozen=True)
 class HostReplay:
-    """What the host and NVMe hold of one rank."""
+    """Host memory and NVMe files of one rank."""
 
     steady: Held
     fullest: dict[Phase, Held]
@@ -157,17 +157,16 @@ def replay_host(
     made_first: bool = False,
     one_by_one: int = 0,
 ) -> HostReplay:
-    """Build the model and its optimizer, then run the first step, which makes the optimizer's states.
+    """Replay the building of the model and its optimizer, and the first step.
 
     Args:
         layout: the parameters.
         settings: of the run.
-        rank: whose host memory.
-        builds_full_copy: the rank makes or reads the whole model on the host first.
-        untied: elements of the output matrix that a tied model is built with before it is tied.
-        one_by_one: elements of the largest weight where weights go to the GPU as they are read, to be packed
-            there; 0: they do not.
-        made_first: the script makes an optimizer whose states exist at once, while the model is on the host.
+        rank: the rank to replay.
+        builds_full_copy: whether the rank builds or loads the whole model on the host.
+        untied: elements of the output matrix before it is tied.
+        one_by_one: elements of the largest weight if weights are packed on the GPU one by one; else 0.
+        made_first: whether the script makes an optimizer with states while the model is on the host.
     """
     host, e = _Host(layout, settings, rank), settings.parameter_bytes
     timeline = host.timeline
@@ -190,7 +189,7 @@ def replay_host(
 
 
 class _Host:
-    """The host memory of one rank as it fills."""
+    """Host memory of one rank over time."""
 
     def __init__(self, layout: Layout, settings: Settings, rank: int) -> None:
         self.timeline = Timeline()
@@ -206,7 +205,7 @@ class _Host:
         )
 
     def paged_states(self) -> None:
-        """Of the tensors that the optimizer on the GPU updates."""
+        """States of the optimizer on the GPU that are in unified memory."""
         layout, settings = self._layout, self._settings
         if settings.stage == 0:
             tensors = stage.tensors_updated(layout, settings)
@@ -233,7 +232,7 @@ class _Host:
         self._memory.keep(FP32_GRADIENTS, master, part, pinned=pinned)
         self.timeline.free_all(STAGING)
         if settings.stage == 2 and settings.accumulation_steps > 1 and settings.accumulation_bytes == e:
-            # In the first micro-batch, before the optimizer has any states.
+            # This happens in the first micro-batch, before the optimizer has states.
             for one in reversed(self._layout.trainable):
                 if self._rank in slices.ranks(one):
                     self._memory.keep(ACCUMULATED, e, one.elements, pinned=pinned)
@@ -244,7 +243,7 @@ class _Host:
         settings = self._settings
         self.timeline.hold(self._moments, settings.state_bytes, elements)
         if settings.optimizer.kind not in ("cpu_adam", "lion"):
-            # torch's loop over single tensors: two temporaries of each at most.
+            # torch's single-tensor loop makes at most two temporaries per tensor.
             self.timeline.spike(self._temporary, 2 * settings.master_bytes, elements)
 
     def shards(self, untied: int) -> None:
@@ -274,11 +273,11 @@ class _Host:
                 if self._swaps(group):
                     self._to_nvme(group)
             if settings.precision == "fp16":
-                # isinf over all gradients at once: `has_overflow`.
+                # `has_overflow` calls isinf on all gradients at once.
                 self.timeline.spike(OVERFLOW, settings.accumulation_bytes + 1, total)
 
     def _single_shards(self) -> list[Parameter]:
-        """Parameters that are cut into host memory one by one: `Init._partition_param`."""
+        """Parameters that are partitioned into host memory one by one: `Init._partition_param`."""
         settings, world, e = self._settings, self._settings.world_size, self._settings.parameter_bytes
         if settings.offload_param == "nvme":
             buffers = settings.param_buffers * aligned(settings.param_buffer_elements, e)
@@ -298,10 +297,10 @@ class _Host:
         return kept
 
     def _flat_parameters(self, total: int, single: list[Parameter]) -> bool:
-        """One buffer for all trained shards; without offload only on its way through the host.
+        """One flat buffer for all trained shards; without offload it exists only while copying.
 
         Returns:
-            Whether all trained shards have a place in memory.
+            Whether all trained shards fit in memory.
         """
         settings, e, world = self._settings, self._settings.parameter_bytes, self._settings.world_size
         if settings.offload_param == "none":
@@ -319,7 +318,7 @@ class _Host:
                     else:
                         self.timeline.free(SINGLE_SHARDS, e, shard(one, world))
             return True
-        # Sized by whole parameters, not by shards: `reserve_partitioned_swap_space`.
+        # Sized by whole parameters, not shards: `reserve_partitioned_swap_space`.
         self.timeline.hold(WRITE_BUFFER, _ALIGNED, max(self._whole_sizes(groups)))
         return fits and flat == total
 
@@ -359,7 +358,7 @@ class _Host:
         return settings.offload_optimizer == "nvme" and has_a_file
 
     def _to_nvme(self, group: list[int]) -> None:
-        """The states leave the memory after each sub-group; its gradients are in files too."""
+        """Write the states to NVMe after each sub-group; gradients have files too."""
         settings, files = self._settings, self.files
         self.timeline.free_all(self._moments)
         files.hold(

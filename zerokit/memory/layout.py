@@ -1,4 +1,4 @@
-"""All parameters of a run one by one, in the order of `Module.parameters()`, adapters included."""
+"""All parameters of a run in the order of `Module.parameters()`, including adapters."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Parameter:
     """One parameter tensor."""
 
     module: str
-    """The module that owns it, with the layer's number: ``model.layers.0.mlp.up_proj``."""
+    """The owning module with the layer's number: ``model.layers.0.mlp.up_proj``."""
     elements: int
     trainable: bool
     kind: Kind
     adapter: AdapterPart | None = None
-    """What it is of an adapter; None: of the model itself."""
+    """The part of an adapter; None: a parameter of the model."""
     packed: bool = False
-    """Kept in 4 bits by bitsandbytes; DeepSpeed does not divide it."""
+    """In 4 bits by bitsandbytes; DeepSpeed does not partition it."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,17 @@ class Layout:
 
     @cached_property
     def trainable(self) -> tuple[Parameter, ...]:
-        """Those with gradients and optimizer states."""
+        """Parameters with gradients and optimizer states."""
         return tuple(parameter for parameter in self.parameters if parameter.trainable)
 
     @cached_property
     def packed(self) -> tuple[Parameter, ...]:
-        """Those in 4 bits."""
+        """Parameters in 4 bits."""
         return tuple(parameter for parameter in self.parameters if parameter.packed)
 
     @cached_property
     def unpacked(self) -> Layout:
-        """All but those in 4 bits."""
+        """The layout without parameters in 4 bits."""
         return Layout(tuple(parameter for parameter in self.parameters if not parameter.packed))
 
     @cached_property
@@ -66,15 +66,15 @@ class Layout:
 
     @cached_property
     def num_frozen(self) -> int:
-        """Elements of the others."""
+        """Elements of frozen parameters."""
         return self.num_parameters - self.num_trainable
 
 
 def layout_of(run: TrainingRun) -> Layout:
-    """The parameters of `run`; of a bare number, equal tensors.
+    """The parameters of `run`; equal tensors for a bare number of parameters.
 
     Raises:
-        ZerokitError: LoRA or frozen modules of a bare number, or targets that the model does not have.
+        ZerokitError: LoRA or frozen modules for a bare number, or targets that the model does not have.
     """
     if isinstance(run.model, int):
         return Layout(tuple(_bare(run)))
@@ -127,7 +127,7 @@ def _bare(run: TrainingRun) -> Iterator[Parameter]:
 
 
 def _pieces(module: str, number: int, *, trainable: bool) -> Iterator[Parameter]:
-    """Tensors of 10 million elements or more: in one piece they would all be gathered and reduced at once."""
+    """Tensors of at least 10 million elements. One single tensor would be gathered and reduced at once."""
     count = max(1, min(_MOST_PIECES, number // _LEAST_PIECE))
     share, rest = divmod(number, count)
     for piece in range(count):
@@ -135,7 +135,7 @@ def _pieces(module: str, number: int, *, trainable: bool) -> Iterator[Parameter]
 
 
 def _one_by_one(tensors: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors, layer after layer where the shape lists a whole stack by one name."""
+    """Names and tensors, layer by layer."""
     for prefix, group in groupby(tensors, key=_prefix):
         members = list(group)
         if prefix is None:
@@ -153,7 +153,7 @@ def _one_by_one(tensors: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _count_in(tensor: Tensor, layer: int, layers: int) -> int:
-    """Of two sorts of layers those of experts come last, as in DeepSeek and Qwen."""
+    """Layers with experts come last, as in DeepSeek and Qwen."""
     if _is_stack_of_stacks(tensor):
         return tensor.count * (layer + 1) // layers - tensor.count * layer // layers
     if tensor.kind in ("expert", "router") or "shared_expert" in tensor.name:
@@ -162,7 +162,7 @@ def _count_in(tensor: Tensor, layer: int, layers: int) -> int:
 
 
 def _is_stack_of_stacks(tensor: Tensor) -> bool:
-    """As of norms of each head, within each layer."""
+    """Whether each layer has a list of such tensors, such as norms per head."""
     return tensor.name.count(_STAR) > 1
 
 
@@ -171,14 +171,14 @@ def _prefix(tensor: Tensor) -> str | None:
 
 
 def _module(name: str) -> str:
-    """The module of a parameter; what ends neither in weight nor in bias belongs to the module above."""
+    """The module of a parameter; names without ``.weight`` or ``.bias`` belong to the module above."""
     return name.rpartition(".")[0]
 
 
 def _with_adapters(
     layered: Sequence[tuple[str, Tensor]], adapter: Lora | Ia3, *, packs: bool
 ) -> Iterator[Parameter]:
-    """Everything frozen, and beside each target's weight its adapter.
+    """Frozen parameters, and the adapter after each target.
 
     Source: ``all-linear`` leaves out the output matrix (peft tuners/tuners_utils.py
     _maybe_include_all_linear_layers).

@@ -1,4 +1,4 @@
-"""Modules that stage 3 takes as one: their parameters are gathered, and their gradients reduced, together."""
+"""Leaf modules of stage 3: their parameters are gathered and their gradients reduced together."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from zerokit.memory.module_calls import Block, ModuleCall
 def with_leaf_modules(
     calls: ModelCalls, layout: Layout, model_type: str, section: LeafModule | None
 ) -> ModelCalls:
-    """The same calls with those of a mixture of experts in one, where DeepSpeed takes its block for a leaf.
+    """Merge the calls of each expert block if DeepSpeed treats the block as a leaf.
 
-    Source: deepspeed/utils/z3_leaf_module.py apply_zero_leaf_module_config; what is done with the modules,
-    stage3.py create_reduce_and_remove_grad_hooks.
+    Source: deepspeed/utils/z3_leaf_module.py apply_zero_leaf_module_config; stage3.py
+    create_reduce_and_remove_grad_hooks.
     """
     if section is None:
         return calls
@@ -44,10 +44,10 @@ def with_leaf_modules(
 
 
 def not_counted(calls: ModelCalls | None, model_type: str, section: LeafModule | None) -> tuple[str, ...]:
-    """What a file names as leaf modules beside the blocks of experts, whose hooks alone are counted.
+    """Leaf modules in the section that are no expert blocks; the estimate ignores these.
 
     Args:
-        calls: of the model, with leaf modules or without; None: not known.
+        calls: of the model, or None if unknown.
     """
     if section is None:
         return ()
@@ -61,7 +61,7 @@ def not_counted(calls: ModelCalls | None, model_type: str, section: LeafModule |
 
 
 def _expert_block(block: Block) -> str | None:
-    """The full name of a layer's block of experts."""
+    """The full name of a layer's expert block."""
     for call in block.calls:
         if call.inner:
             return call.module
@@ -71,7 +71,7 @@ def _expert_block(block: Block) -> str | None:
 
 
 def _names(path: str, model_type: str, section: LeafModule) -> Iterator[str]:
-    """What a section says of the block of experts at `path`: its class, short or in full, or its name."""
+    """The entries of the section that match the expert block at `path`, by class or by name."""
     for name in section.classes:
         package, _, short = name.rpartition(".")
         owner = short.removesuffix("SparseMoeBlock")

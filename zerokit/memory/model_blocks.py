@@ -1,4 +1,4 @@
-"""From a model's shape to its blocks: which module is what, told by the names and kinds of its parameters."""
+"""The module calls of a model, derived from the names and kinds of its parameters."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from zerokit.memory.traits import (
     activation_of,
     drops,
     has_alibi_mask,
+    has_window,
     is_capped,
     norm_of,
     traits_of,
 )
-from zerokit.memory.windows import has_window
 from zerokit.models import ModelShape
 
 _OUTPUTS = ("o_proj", "out_proj", "dense", "c_proj", "o", "out_lin", "output.dense")
@@ -44,21 +44,21 @@ _FUSED = ("query_key_value", "c_attn", "qkv_proj", "Wqkv")
 
 @dataclass(frozen=True)
 class ModelCalls:
-    """A model, call by call."""
+    """The module calls of a model."""
 
     whole: ModuleCall
-    """The model's own call, and that of its body: they have no parameters of their own."""
+    """The call of the model itself and of its body, which have no parameters of their own."""
     blocks: tuple[Block, ...]
     head: ModuleCall
     """The output matrix; its saved bytes are its input."""
     capped: bool
-    """A tanh bounds the logits, and its result is kept."""
+    """A tanh bounds the logits, and its result is saved."""
     loss_in_fp32: bool
     """Logits are cast before the cross entropy."""
     drops: bool
     """Dropout follows feed-forward layers."""
     known: bool
-    """Whether its family's activations have been checked."""
+    """Whether the activations of the model type were compared with rehearsals."""
 
 
 def model_calls_of(
@@ -69,7 +69,7 @@ def model_calls_of(
     replaces_linear: bool = True,
     checkpointing: bool = False,
 ) -> ModelCalls:
-    """The calls of one forward pass, in order; `replaces_linear` as in :class:`Settings`."""
+    """The calls of one forward pass in order; for `replaces_linear` see :class:`Settings`."""
     traits = traits_of(model.model_type)
     sizes = replace(sizes, keeps_inputs=replaces_linear and traits.torch_linear)
     modules = [
@@ -86,7 +86,7 @@ def model_calls_of(
             calls = list(_layer_calls(model, list(group), sizes, masked=masked, checkpointing=checkpointing))
             if not sizes.keeps_inputs:
                 calls = [replace(call, keeps_weight=bool(call.parameters)) for call in calls]
-            # The layer's own call, which comes first in either direction.
+            # The call of the layer itself, which comes first in both directions.
             keeps_input = traits.norm_after or norm_of(model) in ("layer", "mixed") or sizes.e == 4
             own = ModuleCall("", within=tuple(one for call in calls for one in call.parameters))
             blocks.append(Block((own, *calls, ModuleCall("")), is_layer=True, keeps_input=keeps_input))
@@ -115,7 +115,7 @@ def model_calls_of(
             *(norm_call(sizes, one, norm, width=sizes.h, letter="h") for one in final),
         )
     )
-    # That of the vocabulary: there may be tables of positions beside it, or an encoder of images.
+    # The token table; there may also be position tables, or an image encoder.
     words = sizes.vocabulary * sizes.h
     table = min(tables, key=lambda one: abs(one.parameters[0].elements - words), default=Module("", ()))
     owner = head[0] if head else Module(table.name, table.parameters[:1])
@@ -133,19 +133,19 @@ def model_calls_of(
 
 
 def _transform_calls(modules: Sequence[Module], sizes: Sizes) -> Iterator[ModuleCall]:
-    """What a head for masked tokens does before its norm: a linear layer and an activation."""
+    """The transform of a masked-LM head before its norm: a linear layer and an activation."""
     for module in modules:
         yield from linear_calls([module], sizes, inputs=sizes.h, outputs=[sizes.h], letter="h", kept=False)
         yield ModuleCall("", (), (Saved("e·h", sizes.e * sizes.h),), back=2 * sizes.e * sizes.h)
 
 
 def _owner(parameter: Parameter) -> str:
-    """Adapters work with the module that they adapt."""
+    """Adapters belong to the module that they adapt."""
     return parameter.module.rpartition(".")[0] if parameter.adapter else parameter.module
 
 
 def _layer(name: str) -> str | None:
-    """``model.layers.7`` of a module in a layer; None outside."""
+    """``model.layers.7`` for a module in a layer; None outside."""
     parts = name.split(".")
     for place, part in enumerate(parts):
         if part.isdigit():
@@ -158,7 +158,7 @@ def _kind(module: Module) -> str:
 
 
 def _is_head(module: Module) -> bool:
-    """The output matrix where it is a parameter of its own; of RoBERTa's `lm_head` only the bias is."""
+    """Whether it is the output matrix; RoBERTa's `lm_head` has only a bias of its own."""
     return _kind(module) != "bias" and module.name.split(".")[-1] in (
         "lm_head",
         "embed_out",
@@ -171,11 +171,11 @@ def _is_head(module: Module) -> bool:
 def _embedding_calls(
     model: ModelShape, tables: Sequence[Module], sizes: Sizes, *, biases: int
 ) -> Iterator[ModuleCall]:
-    """`biases`: tensors of positions that checkpointed layers get from the first one."""
+    """`biases`: position tensors that checkpointed layers get from the first layer."""
     for number, table in enumerate(tables):
         saved = (Saved("8", 8),) if number == 0 else ()
         work = sizes.e * sizes.h
-        # The gradient of a table is as large as the table; what flows into it is one hidden state.
+        # The gradient of a table is as large as the table; the incoming gradient is one hidden state.
         yield ModuleCall(table.name, table.parameters, saved, work=work, back=sizes.e * sizes.h)
     if drops(model, EMBEDDING_DROPOUT, traits_of(model.model_type).embedding_dropout):
         yield dropout_call(sizes, sizes.h, "h")
@@ -194,7 +194,7 @@ def _is_of(modules: Sequence[Module] | Sequence[ModuleCall], stack: str) -> bool
 def _layer_calls(
     model: ModelShape, modules: Sequence[Module], sizes: Sizes, *, masked: bool, checkpointing: bool
 ) -> Iterator[ModuleCall]:
-    """Norm, attention, the other norms, feed-forward: the order in which most layers call them."""
+    """Norm, attention, other norms, feed-forward: the order in most layers."""
     traits, norm = traits_of(model.model_type), norm_of(model)
     dropout = drops(model, HIDDEN_DROPOUT, traits.hidden_dropout)
     inner = [module for module in modules if _kind(module) == "norm" and _is_within_attention(module.name)]
@@ -224,7 +224,7 @@ def _layer_calls(
             yield dropout_call(sizes, sizes.h, "h")
     for one in norms[1:]:
         call = norm_call(sizes, one, norm, width=sizes.h, letter="h")
-        # Both norms have, and save, the same input.
+        # Both norms save the same input.
         beside = traits.beside and model.config.get("use_parallel_residual", True)
         yield replace(call, saved=(Saved("8", 8),)) if beside else call
     shares_input = len(norms) == 1 and any(module.trains for module in attention)
@@ -234,7 +234,7 @@ def _layer_calls(
 
 
 def _attention_of(name: str) -> str | None:
-    """The attention that a module belongs to: the path up to the part that speaks of attention."""
+    """The attention module that a module belongs to."""
     parts = name.split(".")
     for place, part in enumerate(parts):
         if "att" in part.lower() and "norm" not in part.lower():
@@ -243,7 +243,7 @@ def _attention_of(name: str) -> str | None:
 
 
 def _is_within_attention(name: str) -> bool:
-    """Of queries, keys or latent vectors; not the norm after attention's output."""
+    """Norms of queries, keys or latent vectors, not the norm after attention."""
     return any("norm" in part and part.startswith(("q_", "k_", "kv_")) for part in name.split("."))
 
 
@@ -297,7 +297,7 @@ def _attention_calls(
 def _latent_attention_calls(
     model: ModelShape, group: Sequence[Module], norms: Sequence[Module], sizes: Sizes
 ) -> Iterator[ModuleCall]:
-    """Down to latent vectors, which are normalised, and up again: queries, then keys and values."""
+    """Projections down to latent vectors, their norms, and projections up: queries, then keys and values."""
     values = sizes.a * int(model.config["v_head_dim"])
     by_name = {module.name.split(".")[-1]: module for module in (*group, *norms)}
     kept = False
@@ -323,7 +323,7 @@ def _latent_attention_calls(
 
 
 def _outputs(module: Module, inputs: int) -> int:
-    """How many numbers a linear layer makes of a token."""
+    """The outputs of a linear layer."""
     weight = max((parameter.elements for parameter in module.parameters if not parameter.adapter), default=0)
     return max(1, weight // inputs)
 
@@ -381,7 +381,7 @@ def _dense_calls(
 
 
 def _expert_width(experts: Module, model: ModelShape, sizes: Sizes) -> int:
-    """From the down projections, which are n·h·f: the smaller of the two stacks."""
+    """From the down projections, n·h·f: the smaller of the two stacks."""
     assert model.experts is not None
     stacks = sorted(parameter.elements for parameter in experts.parameters if not parameter.adapter)
     stacks = [size for size in stacks if size >= stacks[-1] // 4]

@@ -1,4 +1,4 @@
-"""Model states under ZeRO: the accounting of the ZeRO paper (arXiv 1910.02054, section 5 and Table 1)."""
+"""Model states under ZeRO, as the ZeRO paper counts them (arXiv 1910.02054, section 5 and Table 1)."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ Place = Literal["GPU", "host", "NVMe"]
 
 @dataclass(frozen=True)
 class ModelState:
-    """One of the three sorts of model states, of one rank."""
+    """Parameters, gradients or optimizer states of one rank."""
 
     name: str
     unit: int
-    """Bytes for each parameter."""
+    """Bytes per parameter."""
     letter: str
-    """Φ, or Φₜ where fewer are trained."""
+    """Φ, or Φₜ if fewer are trained."""
     elements: int
     """Of all ranks together."""
     divided_by: int | None
-    """The ranks that share them; None where each has all of them."""
+    """Ranks that share them; None: each rank has all of them."""
     where: Place = "GPU"
     packed_bytes: int = 0
-    """q: of further parameters, Φ₄, that each GPU has whole, in 4 bits."""
+    """q: bytes of 4-bit parameters, Φ₄, which each GPU holds."""
 
     @property
     def bytes(self) -> int:
-        """Of one rank, wherever they are."""
+        """Of one rank, on any device."""
         return self.unit * ceil_div(self.elements, self.divided_by or 1) + self.packed_bytes
 
     @property
@@ -42,13 +42,13 @@ class ModelState:
 
     @property
     def symbols(self) -> str:
-        """``12Φ/N``."""
+        """The formula: ``12Φ/N``."""
         packed = " + q" if self.packed_bytes else ""
         return f"{self.unit}{self.letter}{'/N' if self.divided_by else ''}{packed}"
 
     @property
     def numbers(self) -> str:
-        """The same with numbers filled in: ``12 · 8.03B / 4``."""
+        """The formula in numbers: ``12 · 8.03B / 4``."""
         divided = f" / {self.divided_by:,}" if self.divided_by else ""
         packed = f" + {format_bytes(self.packed_bytes)}" if self.packed_bytes else ""
         return f"{self.unit} · {format_count(self.elements)}{divided}{packed}"
@@ -56,7 +56,7 @@ class ModelState:
 
 @dataclass(frozen=True)
 class ModelStates:
-    """What training must keep whatever the batch is. Sums are of one GPU."""
+    """What training keeps at any batch size. Sums are of one GPU."""
 
     parameters: ModelState
     gradients: ModelState
@@ -101,28 +101,27 @@ def model_states(
     gradients_at: Place = "GPU",
     optimizer_states_at: Place = "GPU",
 ) -> ModelStates:
-    """Model states of one rank: 2Φ + 2Φ + KΦ bytes, each divided by N where its stage partitions it.
+    """Model states of one rank: 2Φ + 2Φ + KΦ bytes, each divided by N if its stage partitions it.
 
-    Stage 1 partitions the optimizer states (P_os), stage 2 the gradients too (P_os+g), stage 3 the
-    parameters too (P_os+g+p). The defaults are mixed-precision Adam, K = 12: an fp32 copy of the
-    parameters and two fp32 moments. A partition holds ⌈Φ/N⌉ elements, because a flat buffer is padded
-    to equal parts.
+    Stage 1 partitions optimizer states (P_os), stage 2 also gradients (P_os+g), stage 3 also parameters
+    (P_os+g+p). The defaults are mixed-precision Adam, K = 12: an fp32 copy and two fp32 moments. A partition
+    holds ⌈Φ/N⌉ elements, because the flat buffer is padded to equal parts.
 
     Args:
-        num_parameters: Φ, all parameters, frozen ones too.
+        num_parameters: Φ, all parameters including frozen ones.
         zero_stage: 0 to 3.
         num_gpus: N, the data-parallel ranks.
-        num_trainable_parameters: those with gradients and optimizer states; all by default.
+        num_trainable_parameters: with gradients and optimizer states; all by default.
         bytes_per_parameter: 2 for bf16 and fp16, 4 for fp32.
-        bytes_per_gradient: likewise.
-        optimizer_bytes_per_parameter: K; 0 is an optimizer without states and without an fp32 copy.
-        parameters_at: where they lie, if they are offloaded.
-        gradients_at: likewise.
-        optimizer_states_at: likewise.
+        bytes_per_gradient: the same for gradients.
+        optimizer_bytes_per_parameter: K; 0 for an optimizer without states and fp32 copy.
+        parameters_at: the device, if they are offloaded.
+        gradients_at: the same for gradients.
+        optimizer_states_at: the same for optimizer states.
 
     Raises:
-        ZerokitError: a size that is not positive, a stage outside 0 to 3, or more trainable
-            parameters than parameters.
+        ZerokitError: a size is not positive, the stage is not 0 to 3, or there are more trainable parameters
+            than parameters.
     """
     check_zero_stage(zero_stage)
     check_positive(
@@ -163,7 +162,7 @@ def model_states(
 
 
 def ceil_div(numerator: int, denominator: int) -> int:
-    """⌈numerator / denominator⌉ without floats, exact at any size."""
+    """⌈numerator / denominator⌉, exact at any size."""
     return -(-numerator // denominator)
 
 
@@ -174,7 +173,7 @@ def check_zero_stage(zero_stage: int) -> None:
 
 
 def check_positive(**sizes: int) -> None:
-    """Raises ZerokitError that names the first of `sizes` that is not positive."""
+    """Raises ZerokitError with the first of `sizes` that is not positive."""
     for name, size in sizes.items():
         if size < 1:
             raise ZerokitError(f"{name} is {size}", hint="Give a positive number")

@@ -1,4 +1,4 @@
-"""What an optimizer keeps of the tensors that it updates, and where: bitsandbytes' in blocks, or in pages.
+"""Optimizer states of tensors, including 8-bit and paged states of bitsandbytes.
 
 Source: bitsandbytes optim/optimizer.py Optimizer2State.init_state and Optimizer8bit.get_state_buffer.
 """
@@ -15,11 +15,11 @@ from zerokit.memory.timeline import Timeline
 
 _SOURCE = "bitsandbytes optim/optimizer.py"
 BLOCK = 256
-"""Elements of a state in 8 bits that share one constant in fp32: `blocksize`."""
+"""`blocksize`: elements of an 8-bit state that share one fp32 constant."""
 LEAST_QUANTIZED = 4096
-"""Elements of a tensor whose states are in 8 bits; those of a smaller one are in fp32: `min_8bit_size`."""
+"""`min_8bit_size`: smaller tensors have states in fp32."""
 LEAST_PAGED = 100_000
-"""Elements of a tensor whose states are in unified memory: `get_state_buffer`."""
+"""`get_state_buffer`: smaller tensors have no paged states."""
 
 CONSTANTS = TermKind(
     "constants of states in 8 bits",
@@ -34,15 +34,15 @@ SMALL = replace(CONSTANTS, name="states of small tensors, in fp32", count="eleme
 
 
 class OptimizerStates:
-    """The states of one rank's optimizer.
+    """The optimizer states of one rank.
 
-    A paged one's lie in unified memory, which no allocator of torch's hands out: CUDA moves its pages to the
-    GPU for the step, and to the host where the GPU has no room. They are counted on the host, and what is too
-    small for pages on the GPU.
+    Paged states are in unified memory, which torch's allocator does not count. CUDA moves pages to the GPU
+    for the step, and to the host if the GPU is full. The estimate counts them on the host, and tensors too
+    small for paging on the GPU.
     """
 
     def __init__(self, settings: Settings, count: str) -> None:
-        """`count`: the formula of the elements that the rank updates."""
+        """`count`: the formula for the elements that the rank updates."""
         self._facts, self._bytes = settings.optimizer, settings.moment_bytes
         self.moments = settings.optimizer.moments(count)
         self._paged = replace(
@@ -53,7 +53,7 @@ class OptimizerStates:
         )
 
     def hold(self, timeline: Timeline, tensors: Iterable[int]) -> None:
-        """On the GPU, of tensors of so many elements."""
+        """Hold the states of tensors with these numbers of elements on the GPU."""
         for elements in tensors:
             if self._is_quantized(elements):
                 blocks = ceil_div(elements, BLOCK)
@@ -66,7 +66,7 @@ class OptimizerStates:
                 timeline.hold(self.moments, self._facts.states * self._bytes, elements)
 
     def hold_paged(self, timeline: Timeline, tensors: Iterable[int]) -> None:
-        """In unified memory, on the host."""
+        """Hold paged states, on the host."""
         paged = sum(filter(self._is_paged, tensors))
         timeline.hold(self._paged, self._facts.states * self._bytes, paged)
 

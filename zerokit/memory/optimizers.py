@@ -1,4 +1,4 @@
-"""What an optimizer keeps per parameter, and what its step allocates beside that."""
+"""What an optimizer keeps per parameter, and what its step allocates."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ class OptimizerFacts:
 
     kind: OptimizerKind
     name: str
-    """The class that is run."""
+    """The class."""
     states: int
-    """Tensors as large as the parameters that live from the first step on."""
+    """Tensors of the parameters' size that exist from the first step on."""
     temporaries: int = 0
-    """Such tensors that only the step makes."""
+    """Tensors of the parameters' size that exist only during the step."""
     state_bytes: int | None = None
-    """Bytes of an element of a state where that is not the master weights' type."""
+    """Bytes per element of a state; None: the type of the master weights."""
     at_construction: bool = False
-    """Its states are there before the first step."""
+    """The states exist before the first step."""
     quantized: bool = False
-    """Its states are bytes, in blocks that share a constant, but for those of small tensors."""
+    """States in 8 bits, except for small tensors."""
     paged: bool = False
-    """Its states are in unified memory, but for those of small tensors."""
+    """States in unified memory, except for small tensors."""
     _: KW_ONLY
     source: str
     certainty: Certainty
 
     def moments(self, count: str) -> TermKind:
-        """Its states, of so many parameters."""
+        """The kind of its states."""
         return TermKind(
             "optimizer moments",
             "optimizer_states",
@@ -47,7 +47,7 @@ class OptimizerFacts:
         )
 
     def temporary(self, count: str) -> TermKind:
-        """What its step makes beside them."""
+        """The kind of its step's temporary tensors."""
         return TermKind(
             "temporary tensors of the optimizer",
             "buffers",
@@ -134,7 +134,7 @@ _FACTS: dict[OptimizerKind, OptimizerFacts] = {
             "Muon",
             1,
             temporaries=1,
-            source="deepspeed/runtime/zero/muon; its Adam for what is no matrix is in the states of Adam",
+            source="deepspeed/runtime/zero/muon; its Adam for other than matrices has the states of Adam",
             certainty="guess",
         ),
     )
@@ -147,12 +147,12 @@ def optimizer_facts(kind: OptimizerKind) -> OptimizerFacts:
 
 
 def optimizer_kind(config: DeepSpeedConfig) -> OptimizerKind:
-    """What DeepSpeed builds from a ds_config's `optimizer`; ``adamw`` if there is none.
+    """The optimizer that DeepSpeed builds from a ds_config; ``adamw`` if it has no `optimizer`.
 
     Source: `DeepSpeedEngine._configure_basic_optimizer` and `get_optimizer_configuration`, runtime/engine.py.
 
     Raises:
-        ZerokitError: an optimizer whose memory is not known here.
+        ZerokitError: the memory of the optimizer is not known.
     """
     if config.optimizer is None:
         return "adamw"
@@ -192,17 +192,17 @@ _OF_TRAINER: dict[str, OptimizerKind] = {
 
 
 def optimizer_made(config: DeepSpeedConfig, optim: str) -> OptimizerKind:
-    """What a script's optimizer becomes where the ds_config has none.
+    """The optimizer that runs if the script makes one and the ds_config has none.
 
-    Under offload accelerate, which the Trainer goes through, makes it a DeepSpeedCPUAdam (accelerator.py
-    _prepare_deepspeed, utils/deepspeed.py map_pytorch_optim_to_deepspeed).
+    With offload, accelerate replaces it by DeepSpeedCPUAdam (accelerator.py _prepare_deepspeed,
+    utils/deepspeed.py map_pytorch_optim_to_deepspeed).
 
     Args:
         config: without an `optimizer`.
-        optim: as transformers' TrainingArguments name it.
+        optim: its name in transformers' TrainingArguments.
 
     Raises:
-        ZerokitError: an optimizer whose memory is not known here.
+        ZerokitError: the memory of the optimizer is not known.
     """
     if ConfigView(config).device("offload_optimizer") != "none":
         return "cpu_adam"

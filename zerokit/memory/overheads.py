@@ -1,6 +1,6 @@
-"""GPU memory that the replay does not count: fragmentation, the CUDA context and NCCL. All of it is a guess.
+"""Guesses of GPU memory that the replay does not count: fragmentation, CUDA context, NCCL.
 
-`zerokit rehearse`, which knows the process groups, adds the same in more detail
+`zerokit rehearse` knows the process groups and adds the same in more detail
 (zerokit/rehearsal/report/analysis.py).
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zerokit.hardware.outside_allocator import (
+from zerokit.hardware.non_torch_memory import (
     CUDA_CONTEXT,
     NCCL_CONNECTION,
     NCCL_FEW_CHANNELS,
@@ -18,15 +18,15 @@ from zerokit.hardware.outside_allocator import (
 from zerokit.memory.term import Term, TermKind
 
 _FRAGMENTATION = 0.12
-"""Of the peak, that the allocator may hold beyond what it has handed out. A guess that has not been compared
-with rehearsals; a full GPU makes it give back what it caches."""
+"""Share of the peak that the allocator may reserve in addition. This guess was not compared with rehearsals;
+a full GPU makes the allocator release its cache."""
 
 UNCHECKED_ACTIVATIONS = (0.65, 1.7)
-"""How many times as large activations may be where nobody has compared them: what those of encoder-decoders,
-DeBERTa and Gemma 3 with images turn out to be (tests/memory/test_activations.py)."""
+"""Range of the factor of activations that were not compared, as found for encoder-decoders, DeBERTa and Gemma
+3 with images (tests/memory/test_activations.py)."""
 
 UNCHECKED_REST = (0.98, 1.02)
-"""The same of all else: allocators' blocks, and how DeepSpeed's buffers meet."""
+"""The same for everything else: allocator blocks and DeepSpeed's buffers."""
 
 FRAGMENTATION = TermKind(
     "fragmentation",
@@ -51,7 +51,7 @@ NCCL = replace(
 
 
 def overhead_terms(peak_bytes: int, world_size: int) -> tuple[Term, ...]:
-    """What to add to the peak of what the allocator hands out; `bytes` is the low end."""
+    """Terms to add to the peak of torch's allocator; `bytes` is the minimum."""
     nccl = (
         (0, NCCL_ONE_GPU_HIGH)
         if world_size == 1

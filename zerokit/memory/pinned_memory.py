@@ -1,7 +1,7 @@
-"""Pinned memory as torch hands it out: a power of two for each tensor, kept when it is freed.
+"""Pinned memory of torch: a power of two per tensor, cached when it is freed.
 
 Source: torch CachingHostAllocator, which keeps a block for the next request of its size. Buffers that
-DeepSpeed locks by itself, for NVMe, are exact (csrc/aio/py_lib/deepspeed_pin_tensor.cpp).
+DeepSpeed pins itself, for NVMe, are exact (csrc/aio/py_lib/deepspeed_pin_tensor.cpp).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ CACHED = TermKind(
     device="pinned",
 )
 STAGING = TermKind(
-    "copies in the making",
+    "staging copies",
     "buffers",
-    count="what is copied before it is pinned or moved",
+    count="size while copied",
     source="torch Tensor.pin_memory, and DeepSpeed's copies to and from the host",
     certainty="modelled",
     device="pageable",
@@ -31,12 +31,12 @@ STAGING = TermKind(
 
 
 def power_of_two(number: int) -> int:
-    """The least power of two that is no less."""
+    """The smallest power of two that is at least `number`."""
     return 1 << max(0, number - 1).bit_length()
 
 
 class PinnedMemory:
-    """What one rank pins on a timeline of its host."""
+    """Pinned memory of one rank on a timeline."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -44,14 +44,14 @@ class PinnedMemory:
         self._kinds: dict[TermKind, TermKind] = {}
 
     def _in_blocks(self, kind: TermKind) -> TermKind:
-        """Of that kind in pinned memory, where each tensor is a block."""
+        """The kind in pinned memory, where each tensor is a block."""
         if kind not in self._kinds:
             count = f"{kind.count}, in blocks of a power of two"
             self._kinds[kind] = replace(kind, count=count, device="pinned")
         return self._kinds[kind]
 
     def pin(self, kind: TermKind, unit: int, count: int) -> None:
-        """Pinned by torch; the tensor that is pinned is there as well until then."""
+        """Pin a tensor: its pageable original exists until the copy is made."""
         self._timeline.hold(STAGING, unit, count)
         size = power_of_two(unit * count)
         if self._cache[size]:
@@ -61,14 +61,14 @@ class PinnedMemory:
         self._timeline.free(STAGING, unit, count)
 
     def unpin(self, kind: TermKind, unit: int, count: int) -> None:
-        """Freed, and kept by torch."""
+        """Free a tensor; torch caches its block."""
         size = power_of_two(unit * count)
         self._timeline.free(self._in_blocks(kind), size, 1)
         self._cache[size] += 1
         self._timeline.hold(CACHED, size, 1)
 
     def keep(self, kind: TermKind, unit: int, count: int, *, pinned: bool) -> None:
-        """In pinned memory if `pinned`."""
+        """Hold a tensor, in pinned memory if `pinned`."""
         if pinned:
             self.pin(kind, unit, count)
         else:

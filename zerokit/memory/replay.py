@@ -1,8 +1,7 @@
-"""A training step replayed call by call: activations, gathered parameters and gradients come and go.
+"""Replay of a training step, call by call.
 
-The replay counts bytes only. It starts from a run in its second step, with optimizer states there, and goes
-through one whole step: all micro-batches that differ, then the optimizer. A run's first pass is a replay of
-its own.
+It counts bytes only. It starts in the second step, when optimizer states exist, and replays one whole step:
+all micro-batches that differ, then the optimizer. The first pass of a run is a separate replay.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import replace
 
 from zerokit.choices import ChunkedLoss
 from zerokit.memory.adapters import MADE_WEIGHT
-from zerokit.memory.four_bits import UNPACKED
+from zerokit.memory.bnb_4bit import UNPACKED
 from zerokit.memory.head_and_loss import ACTIVATION_GRADIENTS, TIED_GRADIENT, TIED_SUM, HeadAndLoss
 from zerokit.memory.layout import Parameter
 from zerokit.memory.model_blocks import ModelCalls
@@ -54,7 +53,7 @@ EVALUATION_WORK = replace(WORK, name="working memory of one layer, without gradi
 
 
 class Replay:
-    """Drives a stage through a step."""
+    """Replays a step on a stage."""
 
     def __init__(
         self,
@@ -84,12 +83,12 @@ class Replay:
                 chunked_loss=chunked_loss,
                 activations=self._activations,
             )
-        # What is a view, or kept by the function that has made it, takes no sum.
+        # A view, or a tensor that its function keeps, is not summed.
         is_kept = self._head is not None and self._head.keeps_gradient
         self._head_adds_in_place = self._adds_in_place = replaces_linear and not is_kept
 
     def train(self, micro_batches: int) -> None:
-        """One optimizer step of `micro_batches`; beyond three, all but the first and last are alike."""
+        """One optimizer step of `micro_batches`; from the fourth on, the middle ones are alike."""
         self._timeline.enter("forward")
         self._stage.make_states()
         count = min(micro_batches, 3)
@@ -99,11 +98,11 @@ class Replay:
         self._stage.step()
 
     def first_pass(self) -> None:
-        """The first micro-batch of a run, before there are optimizer states."""
+        """The first micro-batch of a run, without optimizer states."""
         self._micro_batch(boundary=False)
 
     def evaluate(self) -> None:
-        """One batch forward without gradients, after a step: a layer at a time, then the loss."""
+        """One batch of evaluation after a step: forward layer by layer without gradients, then the loss."""
         assert self._model_calls is not None
         assert self._sizes is not None
         assert self._head is not None
@@ -142,7 +141,7 @@ class Replay:
         assert self._sizes is not None
         self._head.train()
         self._stage.fetch(self._model_calls.whole, forward=False)
-        # Behind dropout, a branch has a gradient of its own.
+        # After dropout, a branch has its own gradient.
         drops = self._model_calls.drops
         kind = RESIDUAL_GRADIENTS if drops else RESIDUAL_GRADIENT
         timeline.hold(kind, self._e, (1 + drops) * self._sizes.h * self._tokens)
@@ -152,7 +151,7 @@ class Replay:
         self._stage.end_backward(boundary=boundary)
 
     def calls(self) -> Iterator[ModuleCall]:
-        """The calls of one micro-batch in their order, forward, again, and backward."""
+        """The calls of one micro-batch in order: forward, recomputed, and backward."""
         assert self._model_calls is not None
         assert self._head is not None
         whole, blocks, head = self._model_calls.whole, self._model_calls.blocks, self._model_calls.head
@@ -172,7 +171,7 @@ class Replay:
             yield from backward[first:]
 
     def _forward(self, block: Block, *, saves: bool, last: ModuleCall | None = None) -> None:
-        """`last`: stop in that call, before it is released."""
+        """`last`: stop in that call before it is released."""
         timeline, stage, tokens = self._timeline, self._stage, self._tokens
         assert self._sizes is not None
         if not saves:
@@ -193,8 +192,8 @@ class Replay:
                     if one.keeps_weight:
                         stage.save(one)
                     elif last is not None:
-                        # What is computed again is kept detached from the parameter (torch
-                        # utils/checkpoint.py _recomputation_hook); what is frozen as it is.
+                        # Recomputed tensors are saved detached from the parameter (torch utils/checkpoint.py
+                        # _recomputation_hook); frozen parameters are saved themselves.
                         stage.save(one, only_trained=True)
                 if one.made:
                     timeline.free_all(MADE_WEIGHT)
@@ -207,7 +206,7 @@ class Replay:
         backward, first = block.backward, 0
         if recomputed:
             assert self._sizes is not None
-            # What the layer's first call saves of its input may be the input itself, which is kept already.
+            # The first saved tensor of the layer may be its input, which is already kept.
             if block.keeps_input:
                 self._timeline.free(CHECKPOINTS, self._e, self._sizes.h * self._tokens)
             first = _gathered_first(block)
@@ -219,16 +218,22 @@ class Replay:
         for number, call in enumerate(backward):
             again = before is not block and any(one.module == call.module for one in before.calls)
             waits = again and bool(call.parameters)
-            # Ids have no gradient, by which stage 3 would see that an embedding has run backward.
+            # Token ids have no gradient, from which stage 3 would notice that an embedding has run backward.
             self._call_back(call, fetches=number >= first, releases=not block.is_embedding, waits=waits)
         if recomputed and not block.keeps_input:
             assert self._sizes is not None
             self._timeline.free(CHECKPOINTS, self._e, self._sizes.h * self._tokens)
 
     def _call_back(self, call: ModuleCall, *, fetches: bool, releases: bool, waits: bool) -> None:
-        """Gradients of a leaf module are reduced when all of them are there, in the order of parameters.
+        """Run a call backward.
 
-        `waits`: the module has run twice, and this gradient is added to that of its first call.
+        Gradients of a leaf module are reduced when all of them exist, in the order of parameters.
+
+        Args:
+            call: the call.
+            fetches: whether its parameters are fetched first.
+            releases: whether they are released afterwards.
+            waits: the module runs twice, and this gradient is added to that of its first call.
         """
         if fetches:
             self._stage.fetch(call, forward=False)
@@ -248,7 +253,7 @@ class Replay:
         for parameter in gradients:
             timeline.hold(NEW_GRADIENT, self._e, parameter.elements)
         timeline.spike(ACTIVATION_GRADIENTS, self._tokens, call.back)
-        # Autograd gives back what a function has saved before the hooks of its gradients run.
+        # Autograd frees the saved tensors of a function before the hooks of its gradients run.
         if call.parameters:
             self._stage.unsave(call)
         tied = timeline.bytes_of(TIED_GRADIENT)
@@ -273,7 +278,7 @@ class Replay:
             self._timeline.hold(TIED_GRADIENT, self._e, parameter.elements)
 
     def _measure(self, call: ModuleCall) -> None:
-        """DoRA makes what LoRA adds to a weight, scales it, adds it, and measures the sum."""
+        """DoRA makes LoRA's weight, scales it, adds it to the layer's weight, and takes the norm."""
         self._timeline.hold(MADE_WEIGHT, self._e, call.made)
         self._timeline.spike(MADE_WEIGHT, self._e, 2 * max(one.elements for one in call.parameters))
 
@@ -283,17 +288,17 @@ class Replay:
 
 
 def _gathered_first(block: Block) -> int:
-    """How many calls, counted from the last, are gathered to run backward before the layer is computed again.
+    """The number of calls, from the last one, that are gathered for backward before recomputation.
 
-    That begins where the first saved tensor is asked for, after the hook of the call that has saved it, and
-    ends with the last saved tensor, within the same call (torch utils/checkpoint.py, without reentry).
+    Recomputation begins when the first saved tensor is needed, after the hook of the call that saved it. It
+    ends with the last saved tensor, within the same call (torch utils/checkpoint.py, non-reentrant).
     """
     backward = block.backward
     return next(number for number, call in enumerate(backward, 1) if call.parameters or call.all_saved)
 
 
 def _activations(model_calls: ModelCalls) -> TermKind:
-    """With the formula of the first layer; the others are like it, or of another sort."""
+    """The kind with the formula of the first layer."""
     layers = [block for block in model_calls.blocks if block.is_layer]
     parts = [part.symbols for call in layers[0].calls for part in call.all_saved] if layers else []
     return replace(

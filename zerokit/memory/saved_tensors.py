@@ -1,9 +1,8 @@
-"""What autograd saves of the parts of a transformer's layer, per token, in transformers 5.23.
+"""What autograd saves of each part of a layer, per token, in transformers 5.23.
 
-Every function gives the calls of one part in their order. The letters are those of
-:class:`~zerokit.memory.sizes.Sizes`; what is none of these is a number. Tensors that two operations save
-count once, with the first that has to keep them: the input of a linear layer is kept only if its weight, or
-an adapter on it, is trained, or by stage 3 (:attr:`Sizes.keeps_inputs`).
+Each function returns the calls of one part in order. For letters see :class:`~zerokit.memory.sizes.Sizes`. A
+tensor that two operations save counts once, with the first one that keeps it. The input of a linear layer is
+saved only if its weight or adapter is trained, or under stage 3 (:attr:`Sizes.keeps_inputs`).
 
 Source: saved tensors of transformers' modeling files; tests count them.
 """
@@ -29,14 +28,14 @@ class Module:
 
     @property
     def trains(self) -> bool:
-        """It, or an adapter on it, has a gradient that its input makes."""
+        """Whether it, or its adapter, has a gradient that needs the input."""
         return any(one.trainable and one.adapter != "outputs" for one in self.parameters)
 
 
 def norm_call(
     sizes: Sizes, module: Module, kind: Norm, *, width: int, letter: str, rows: int = 1
 ) -> ModuleCall:
-    """One normalisation of `width` numbers per token, in `rows` rows."""
+    """A norm of `width` numbers per token in `rows` rows."""
     e = sizes.e
     if kind == "layer":
         saved = [Saved(f"e·{letter} + {8 * rows}", e * width + 8 * rows)]
@@ -59,7 +58,7 @@ def norm_call(
 def linear_calls(
     modules: Sequence[Module], sizes: Sizes, *, inputs: int, outputs: Sequence[int], letter: str, kept: bool
 ) -> list[ModuleCall]:
-    """Linear layers that share one input, which the first that needs it saves unless it is `kept` anyway."""
+    """Linear layers with the same input; the first one that needs it saves it, unless it is `kept` anyway."""
     calls = []
     for module, width in zip(modules, outputs, strict=True):
         saved = []
@@ -82,11 +81,11 @@ def linear_calls(
 def _with_adapter(
     call: ModuleCall, parts: Mapping[AdapterPart, int], sizes: Sizes, *, inputs: int, width: int
 ) -> ModuleCall:
-    """A linear layer's call with what peft does beside it; `parts`: the adapter's, with their elements.
+    """A linear layer's call with its adapter; `parts`: elements of the adapter's parts.
 
-    IA3 keeps what it multiplies. DoRA keeps the layer's output and LoRA's, which share a factor for each
-    output, and makes LoRA's weight of an identity, to add it to the layer's, in 16 bits, and measure their
-    sum. Where dropout has changed the input, it computes the layer's output anew.
+    IA3 saves what it multiplies. DoRA saves the outputs of the layer and of LoRA, which share a factor per
+    output. It makes LoRA's weight from an identity, adds it to the layer's weight in 16 bits, and takes the
+    norm. With dropout it computes the layer's output again.
 
     Source: peft tuners/ia3/layer.py Linear.forward, tuners/lora/dora.py DoraLinearLayer, variants.py.
     """
@@ -121,17 +120,23 @@ def attention_core(
     masked: bool = False,
     bias: PositionBias | None = None,
 ) -> ModuleCall:
-    """Attention itself, between its projections.
+    """Attention between its projections.
 
-    `dropout`: the probabilities go through it. `plain`: torch has no kernel for the call and takes to plain
-    operations. `capped`: a tanh bounds the scores. `masked`: torch is given a mask, of which it makes one in
-    the type of the activations for each layer; keys and values are then repeated for all heads
-    (transformers integrations/sdpa_attention.py use_gqa_in_sdpa). `bias`: a tensor of positions stands for
-    the mask, one for all sequences of a batch.
+    A fused projection is saved whole if a part of it is used directly: all of it without rotary embeddings,
+    only the values with them. With partial rotary embeddings queries and the result are stored head by head,
+    and the result is copied into token order.
 
-    A fused projection is saved whole where a part of it is used as it is: all of it without rotary
-    embeddings, the values with them. Where heads are rotated partly, queries lie head by head, and so does
-    the result, which is copied into the order of tokens.
+    Args:
+        sizes: of the micro-batch.
+        traits: of the model type.
+        fused: one projection for queries, keys and values.
+        dropout: the probabilities go through dropout.
+        plain: torch has no kernel for the call and uses plain operations.
+        capped: a tanh bounds the scores.
+        masked: torch gets a mask. It copies the mask to the type of the activations in each layer, and keys
+            and values are repeated for all heads (transformers integrations/sdpa_attention.py
+            use_gqa_in_sdpa).
+        bias: a tensor of positions instead of a mask, one for all sequences of a batch.
     """
     e, q, kv, a, s = sizes.e, sizes.q, sizes.kv, sizes.a, sizes.seq
     repeats = kv < q
@@ -139,8 +144,8 @@ def attention_core(
         return _eager_core(sizes, traits, fused=fused, dropout=dropout, capped=capped)
     masked = masked and sizes.attention == "sdpa"
     if plain or (e == 4 and repeats and sizes.attention == "sdpa" and not masked):
-        # No kernel takes fp32 and grouped queries: torch falls back to plain operations, in fp32. Of one
-        # sequence, the one head of keys and values is repeated as a view.
+        # No kernel takes fp32 with grouped queries: torch falls back to plain operations in fp32. For a batch
+        # of one, a single head of keys and values is repeated as a view.
         keys, letter = (kv, "kv") if plain and sizes.batch == 1 else (q, "q")
         saved = [Saved(f"(4 + e)·q + 8{letter} + 4a·s", (4 + e) * q + 8 * keys + 4 * a * s)]
         return ModuleCall("", (), tuple(saved), work=8 * a * s, back=8 * a * s)
@@ -164,29 +169,29 @@ def attention_core(
 
 
 def position_bias(sizes: Sizes, count: int = 1) -> Saved:
-    """What T5 adds to the scores of all heads, `count` times."""
+    """T5's position bias of all heads, `count` times."""
     return Saved(f"{count if count > 1 else ''}e·a·s/b", count * sizes.e * sizes.a * sizes.seq // sizes.batch)
 
 
 @dataclass(frozen=True)
 class PositionBias:
-    """T5's tensor of positions in one attention.
+    """T5's position bias in one attention.
 
-    The first layer of a stack makes it of a table, and one of zeros for attention to the other stack. The
-    former is copied for each layer, the latter taken as it is (transformers T5Attention.forward, and
-    create_position_bias_mask in integrations/sdpa_attention.py).
+    The first layer of a stack makes it from a table; for cross-attention it is zeros. The former is copied in
+    each layer, the latter is used directly (transformers T5Attention.forward, and create_position_bias_mask
+    in integrations/sdpa_attention.py).
     """
 
     is_made: bool
-    """This layer is the first."""
+    """Whether this is the first layer."""
     of_zeros: bool
     causal: bool
     checkpointing: bool
-    """Layers are run again; zeros then have a gradient, too."""
+    """Whether layers are recomputed; zeros then have a gradient too."""
 
     def saved(self, sizes: Sizes) -> list[Saved]:
-        """Copies that attention keeps, and what has made the tensor."""
-        # Torch fills rows up to 16 (_preprocess_mask in aten's attention.cpp), in a copy.
+        """The copies that attention saves, and what made the tensor."""
+        # torch pads rows to a multiple of 16 in a copy (_preprocess_mask in aten's attention.cpp).
         is_copied = not self.of_zeros or sizes.seq % _ROW_ALIGNMENT != 0
         saved = [position_bias(sizes)] if is_copied else []
         if self.causal:
@@ -198,7 +203,7 @@ class PositionBias:
         return saved
 
     def back(self, sizes: Sizes) -> int:
-        """Its gradient: of each sequence, their sum where there are several, and that of later layers."""
+        """Its gradient: per sequence, their sum if there are several, and that of later layers."""
         if self.of_zeros and not self.checkpointing:  # it has none
             return 0
         several = sizes.batch + 1 if sizes.batch > 1 else 1
@@ -209,7 +214,7 @@ _ROW_ALIGNMENT = 16
 
 
 def _eager_core(sizes: Sizes, traits: Traits, *, fused: bool, dropout: bool, capped: bool) -> ModuleCall:
-    """Written out in plain operations: keys and values are repeated for all heads, probabilities are kept."""
+    """Eager attention: keys and values are repeated for all heads, and probabilities are saved."""
     e, q, kv, a, s = sizes.e, sizes.q, sizes.kv, sizes.a, sizes.seq
     repeats = kv < q
     letter, keys = ("q", q) if repeats or not fused else ("kv", kv)
@@ -223,14 +228,15 @@ def _eager_core(sizes: Sizes, traits: Traits, *, fused: bool, dropout: bool, cap
     if capped:
         saved.append(Saved("e·a·s", e * a * s))
     wide = 4 if traits.softmax == "fp32" else e
-    # The softmax runs backward last of the three, when the mask of dropout has been given back.
+    # The softmax runs backward last, when the dropout mask is already freed.
     mask = a * s if dropout and wide != e else 0
     back = (wide + e) * a * s - mask
     return ModuleCall("", (), tuple(saved), work=traits.score_copies * e * a * s, back=back)
 
 
 def _probabilities(sizes: Sizes, traits: Traits, *, dropout: bool) -> list[Saved]:
-    """The softmax keeps its result; a cast or dropout makes another, which the product with values keeps."""
+    """The softmax saves its result; a cast or dropout makes another tensor, which the matmul with values
+    saves."""
     e, a, s = sizes.e, sizes.a, sizes.seq
     made = 4 if traits.softmax == "fp32" else e
     saved = [Saved(f"{'e' if made == e else '4'}·a·s", made * a * s)]
@@ -247,9 +253,9 @@ def latent_attention_core(sizes: Sizes, *, values: int, expanded: int) -> Module
     """DeepSeek's attention between its projections.
 
     Args:
-        sizes: whose `q` is the width of all queries, and of all keys.
+        sizes: `q` is the width of all queries, and of all keys.
         values: the width of all values, and of the result.
-        expanded: the width of what keys and values are cut from.
+        expanded: the width of the tensor from which keys and values are sliced.
     """
     e, q, a, s = sizes.e, sizes.q, sizes.a, sizes.seq
     if sizes.attention == "eager":
@@ -261,7 +267,7 @@ def latent_attention_core(sizes: Sizes, *, values: int, expanded: int) -> Module
         return ModuleCall("", (), tuple(saved), work=2 * e * a * s, back=(4 + e) * a * s)
     saved = [
         Saved(f"2e·q + e·{expanded}", e * (2 * q + expanded)),
-        # The result is copied into the order of tokens.
+        # The result is copied into token order.
         Saved(f"2e·{values} + 4a", 2 * e * values + 4 * a),
     ]
     return ModuleCall("", (), tuple(saved), work=e * q, back=e * (2 * q + 2 * values) + 4 * q + 4 * a)
@@ -277,7 +283,7 @@ def gated_mlp(
     dropout: bool = False,
     kept: bool = False,
 ) -> list[ModuleCall]:
-    """Gate, up and down: down(act(gate(x))·up(x)); gate and up may be one. `kept`: x is saved already."""
+    """Gate, up and down: down(act(gate(x))·up(x)); gate and up may be fused. `kept`: x is already saved."""
     e, f, letter = sizes.e, width, _width_letter(sizes, width)
     outputs = [2 * f] if len(up) == 1 else [f, f]
     calls = linear_calls(up, sizes, inputs=sizes.h, outputs=outputs, letter="h", kept=kept)
@@ -291,7 +297,7 @@ def gated_mlp(
 
 
 def _width_letter(sizes: Sizes, width: int) -> str:
-    """Experts are of another width than f, and shared experts of a third."""
+    """f, or the number if experts have another width."""
     return "f" if width == sizes.f else str(width)
 
 
@@ -304,7 +310,7 @@ def plain_mlp(
     dropout: bool = False,
     kept: bool = False,
 ) -> list[ModuleCall]:
-    """Two linear layers with an activation between them. `kept`: their input is saved already."""
+    """Two linear layers with an activation between them. `kept`: their input is already saved."""
     e, f = sizes.e, sizes.f
     calls = linear_calls([up], sizes, inputs=sizes.h, outputs=[f], letter="h", kept=kept)
     if activation == "relu":
@@ -338,17 +344,17 @@ def expert_calls(
     chosen: int,
     count: int,
 ) -> list[ModuleCall]:
-    """A router and its gated experts, each token meeting `chosen` of `count`, routed evenly.
+    """A router and its gated experts; each token meets `chosen` of `count` experts, evenly routed.
 
-    Tokens are sorted by expert, k copies of each: the copies, gate and up, the activation, their product and
-    the experts' outputs, which are weighted. Going back, the gradient of the down projections is there before
-    that of gate and up is made.
+    Tokens are sorted by expert, k copies of each. Saved are the copies, gate and up, the activation, their
+    product, and the weighted outputs. In backward the gradient of the down projections exists before that of
+    gate and up.
     """
     e, k, f, h = sizes.e, chosen, width, sizes.h
     letter = _width_letter(sizes, f)
     stacks = sorted(experts.parameters, key=lambda parameter: parameter.elements)
     largest = stacks[-1].elements if stacks else 0
-    # Gate and up are one stack, twice as large as that of down; biases and adapters go with either.
+    # Gate and up are one stack, twice as large as down; biases and adapters belong to either.
     downs = tuple(one for one in experts.parameters if one.elements < largest)
     ups = tuple(one for one in experts.parameters if one not in downs)
     inner = traits.expert_parts - 1

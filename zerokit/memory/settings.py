@@ -1,4 +1,4 @@
-"""What a ds_config makes of a run, as far as memory depends on it: stages, types, buckets, offload."""
+"""What a ds_config means for memory: stage, types, buckets, offload."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zerokit.memory.training_run import TrainingRun
 
 Where = Literal["none", "cpu", "nvme"]
 Wrapper = Literal["none", "fp16", "fp16_unfused", "bf16", "zero_1_2", "zero_3"]
-"""What DeepSpeed wraps the optimizer in: nothing, FP16_Optimizer, FP16_UnfusedOptimizer, BF16_Optimizer,
+"""DeepSpeed's wrapper of the optimizer: none, FP16_Optimizer, FP16_UnfusedOptimizer, BF16_Optimizer,
 DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3."""
 
 _PLACES: dict[Where, Place] = {"none": "GPU", "cpu": "host", "nvme": "NVMe"}
@@ -23,7 +23,7 @@ _PLACES: dict[Where, Place] = {"none": "GPU", "cpu": "host", "nvme": "NVMe"}
 
 @dataclass(frozen=True)
 class Settings:
-    """All that the ledger reads of a run besides the model."""
+    """Everything that the estimate needs to know of a run, except the model."""
 
     stage: int
     world_size: int
@@ -31,11 +31,11 @@ class Settings:
     parameter_bytes: int
     """e."""
     accumulation_bytes: int
-    """g, of a gradient while it is accumulated (`grad_accum_dtype`)."""
+    """g: bytes of a gradient while it is accumulated (`grad_accum_dtype`)."""
     communication_bytes: int
-    """c, of a gradient while it is reduced."""
+    """c: bytes of a gradient while it is reduced."""
     master_bytes: int
-    """m, of the optimizer's own copy of a parameter."""
+    """m: bytes of a master weight."""
     wrapper: Wrapper
     optimizer: OptimizerFacts
     accumulation_steps: int
@@ -56,39 +56,39 @@ class Settings:
     max_live: int
     max_reuse_distance: int
     replaces_linear: bool
-    """A function of stage 3's own stands for torch.nn.functional.linear: it keeps no weight for the backward
-    pass, and its gradient of the weight is no view (deepspeed/runtime/zero/linear.py)."""
+    """Stage 3 replaces torch.nn.functional.linear: its function saves no weight for the backward pass, and
+    its weight gradient is no view (deepspeed/runtime/zero/linear.py)."""
 
     @property
     def moment_bytes(self) -> int:
-        """Of an element of the optimizer's states."""
+        """Bytes per element of an optimizer state."""
         if self.optimizer.state_bytes is not None:
             return self.optimizer.state_bytes
         return self.master_bytes or self.parameter_bytes
 
     @property
     def state_bytes(self) -> int:
-        """k: of all states of one parameter, the master copy not counted."""
+        """k: bytes of all states of one parameter, without the master weight."""
         return self.optimizer.states * self.moment_bytes
 
     @property
     def temporary_bytes(self) -> int:
-        """t: of what the optimizer's step makes beside them, for one parameter."""
+        """t: bytes of the step's temporary tensors for one parameter."""
         return self.optimizer.temporaries * self.moment_bytes
 
     @property
     def has_master(self) -> bool:
-        """The optimizer keeps a copy of its own; without ZeRO and in fp32 it does not."""
+        """Whether the optimizer keeps master weights: not in fp32 without ZeRO."""
         return self.wrapper != "none"
 
     @property
     def optimizer_bytes(self) -> int:
-        """K of the ZeRO paper, without states that lie in unified memory."""
+        """K of the ZeRO paper, without states in unified memory."""
         states = 0 if self.optimizer.paged else self.state_bytes
         return states + (self.master_bytes if self.has_master else 0)
 
     def model_states(self, num_parameters: int, num_trainable_parameters: int) -> ModelStates:
-        """What each rank keeps of so many parameters, and where."""
+        """The model states of each rank, with their devices."""
         offloaded = self.offload_optimizer != "none"
         return model_states(
             num_parameters,
@@ -108,7 +108,7 @@ def settings_of(run: TrainingRun) -> Settings:
     """Read a run's ds_config as DeepSpeed 0.19.8 does.
 
     Raises:
-        ConfigError: a value that is still "auto".
+        ConfigError: a value is still "auto".
     """
     config, zero = run.ds_config, run.ds_config.zero_optimization
     _refuse_auto(config)
@@ -188,7 +188,7 @@ def _known(value: object) -> int:
 
 
 def _refuse_auto(config: DeepSpeedConfig) -> None:
-    """Raises ConfigError that names the first value that is still "auto" and bears on memory."""
+    """Raises ConfigError with the first memory setting that is still "auto"."""
     zero = config.zero_optimization
     places: list[tuple[str, object]] = [
         ("zero_optimization.stage", zero.stage),

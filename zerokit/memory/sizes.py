@@ -1,4 +1,4 @@
-"""The sizes that activations are made of, with the letters that formulas use for them."""
+"""The sizes that determine activations, with their letters in formulas."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from zerokit.models import ModelShape
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of one model and one micro batch. Formulas give bytes per token; b·s tokens are in a micro batch."""
+    """Sizes of a model and a micro-batch. Formulas give bytes per token; a micro-batch has b·s tokens."""
 
     e: int
-    """Bytes of an activation's element."""
+    """Bytes of an element of an activation."""
     h: int
     """Hidden size."""
     f: int
-    """Width of the feed-forward layer, as the config has it."""
+    """Width of the feed-forward layer in the config."""
     q: int
     """Width of all queries."""
     kv: int
@@ -29,9 +29,9 @@ class Sizes:
     seq: int
     attention: Attention
     packed: bool = False
-    """Whether a sequence has several documents, which torch's attention keeps apart by a mask."""
+    """Whether sequences hold several documents, which torch's attention keeps apart by a mask."""
     keeps_inputs: bool = False
-    """Whether frozen linear layers, too, keep their input: those that stage 3 puts in the place of torch's.
+    """Whether frozen linear layers save their input too, as those of stage 3 do.
 
     Source: deepspeed/runtime/zero/linear.py LinearFunctionForZeroStage3.
     """
@@ -51,7 +51,7 @@ def sizes_of(
     attention: Attention,
     packed: bool = False,
 ) -> Sizes | None:
-    """The sizes of a transformer over text, or None where the shape lacks one of them."""
+    """The sizes of a text model, or None if the shape lacks one."""
     heads, hidden = model.num_attention_heads, model.hidden_size
     if heads is None or hidden is None or model.intermediate_size is None or model.vocab_size is None:
         return None

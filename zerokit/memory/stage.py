@@ -1,17 +1,17 @@
-"""What the replay of a training step asks of a ZeRO stage, and the case without ZeRO."""
+"""The interface of a ZeRO stage for the replay, and stage 0."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from zerokit.memory.allocator_blocks import block_bytes
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.settings import Settings
 from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
+from zerokit.units import MIB
 
 ENGINE = "deepspeed/runtime/engine.py"
 _FUSED = "deepspeed/runtime/fp16/fused_optimizer.py"
@@ -61,21 +61,26 @@ STEP_GRADIENTS = TermKind(
 )
 CAST_GRADIENTS = replace(STEP_GRADIENTS, name="gradients cast one by one, to be flattened")
 
+_SMALLEST_OF_ITS_OWN = 10 * MIB
+_ROUNDING = 2 * MIB
+_TOO_SMALL_TO_SPLIT = MIB
+
 ALLREDUCE_ELEMENTS = 500_000_000
-"""Gradients that stage 0 flattens at a time: runtime/engine.py MEMORY_OPT_ALLREDUCE_SIZE, no key sets it."""
+"""Elements of gradients that stage 0 flattens at a time: runtime/engine.py MEMORY_OPT_ALLREDUCE_SIZE, which
+no key sets."""
 
 
 class Stage:
-    """A stage, as far as the GPU's memory depends on it; here nothing happens at any moment."""
+    """A ZeRO stage as far as GPU memory depends on it; this one allocates nothing."""
 
     def start(self) -> None:
-        """Build the optimizer, and hold what training begins with."""
+        """Build the optimizer, and hold what exists before training."""
 
     def make_states(self) -> None:
-        """Hold the optimizer states that the first step makes."""
+        """Hold the optimizer states that the first step creates."""
 
     def begin_pass(self, *, boundary: bool) -> None:
-        """A forward pass begins; at a boundary the optimizer steps after its backward pass."""
+        """A forward pass begins; at a boundary the optimizer steps after the backward pass."""
 
     def fetch(self, call: ModuleCall, *, forward: bool) -> None:
         """A module is about to run."""
@@ -84,30 +89,30 @@ class Stage:
         """A module has run."""
 
     def save(self, call: ModuleCall, *, only_trained: bool = False) -> None:
-        """Autograd keeps the weight of a module that has run forward."""
+        """Autograd saves the weight of a module."""
 
     def unsave(self, call: ModuleCall) -> None:
-        """Autograd gives it back."""
+        """Autograd releases it."""
 
     def ready(self, parameter: Parameter) -> None:
-        """A gradient has been made, and is held as `NEW_GRADIENT`."""
+        """A gradient was made; it is held as `NEW_GRADIENT`."""
 
     def end_backward(self, *, boundary: bool) -> None:
-        """All gradients of a micro-batch are there; at a boundary the optimizer steps next."""
+        """All gradients of a micro-batch exist; at a boundary the optimizer steps next."""
 
     def step(self) -> None:
         """The optimizer's step."""
 
 
-class WholeGradients(Stage):
-    """One that keeps every gradient, in the format of the parameters, until the step."""
+class FullGradients(Stage):
+    """A stage that keeps every gradient, in the type of the parameters, until the step."""
 
     def __init__(self, timeline: Timeline, layout: Layout, settings: Settings) -> None:
         self._timeline, self._layout, self._settings = timeline, layout, settings
         self._made: set[int] = set()
 
     def ready(self, parameter: Parameter) -> None:
-        """Kept, or added to what is kept and freed."""
+        """Keep the gradient, or add it to the kept gradient and free it."""
         e = self._settings.parameter_bytes
         self._timeline.free(NEW_GRADIENT, e, parameter.elements)
         if id(parameter) not in self._made:
@@ -115,7 +120,7 @@ class WholeGradients(Stage):
             self._timeline.hold(GRADIENTS, e, parameter.elements)
 
 
-class Unpartitioned(WholeGradients):
+class Stage0(FullGradients):
     """Stage 0: every rank holds everything."""
 
     def __init__(self, timeline: Timeline, layout: Layout, settings: Settings) -> None:
@@ -124,10 +129,10 @@ class Unpartitioned(WholeGradients):
         self._temporary = settings.optimizer.temporary("Φₜ")
 
     def start(self) -> None:
-        """FP16_Optimizer clones and flattens the trained parameters, in `__init__` (fused_optimizer.py)."""
+        """FP16_Optimizer clones and flattens the trained parameters in `__init__` (fused_optimizer.py)."""
         timeline, settings = self._timeline, self._settings
         e, trained = settings.parameter_bytes, self._layout.num_trainable
-        # Parameters are tensors of their own unless the optimizer flattens them.
+        # Each parameter is its own tensor unless the optimizer flattens them.
         flat = settings.wrapper == "fp16"
         hold_parameters(
             timeline, PARAMETERS, e, [one for one in self._layout.parameters if not (flat and one.trainable)]
@@ -136,7 +141,7 @@ class Unpartitioned(WholeGradients):
             timeline.hold(PARAMETERS, e, trained)
             timeline.spike(CLONES, e, 2 * trained)
         if settings.has_master:
-            # The first step is run at once, with gradients of zeros.
+            # The first step runs at once, with zero gradients.
             timeline.hold(MASTER, settings.master_bytes, trained)
             timeline.hold(STEP_GRADIENTS, settings.master_bytes, trained)
             self._hold_states()
@@ -151,7 +156,7 @@ class Unpartitioned(WholeGradients):
         self._states.hold(self._timeline, tensors_updated(self._layout, self._settings))
 
     def end_backward(self, *, boundary: bool) -> None:
-        """The engine flattens and reduces up to the first gradient that passes 5e8 elements."""
+        """The engine flattens and reduces groups that end with the gradient that exceeds 5e8 elements."""
         if not boundary:
             return
         numbers = [parameter.elements for parameter in self._layout.trainable]
@@ -174,21 +179,35 @@ class Unpartitioned(WholeGradients):
 
 
 def tensors_updated(layout: Layout, settings: Settings) -> list[int]:
-    """Elements of the tensors that the optimizer is given: only FP16_Optimizer flattens them."""
+    """Elements of the tensors that the optimizer gets; only FP16_Optimizer flattens them."""
     return (
         [layout.num_trainable] if settings.wrapper == "fp16" else [one.elements for one in layout.trainable]
     )
 
 
+def block_bytes(number: int) -> int:
+    """The bytes that torch's caching allocator hands out for a tensor of `number` bytes.
+
+    A large tensor gets a segment of its own, rounded up to 2 MiB if the rest is too small for a block.
+
+    Source: torch c10/cuda/CUDACachingAllocator.cpp, get_allocation_size and should_split (kMinLargeAlloc,
+    kRoundLarge, kSmallSize).
+    """
+    if number < _SMALLEST_OF_ITS_OWN:
+        return number
+    whole = -(-number // _ROUNDING) * _ROUNDING
+    return whole if whole - number <= _TOO_SMALL_TO_SPLIT else number
+
+
 def hold_parameters(timeline: Timeline, kind: TermKind, e: int, parameters: Iterable[Parameter]) -> None:
-    """Tensors of their own, in blocks of torch's allocator."""
+    """Hold separate tensors, in blocks of torch's allocator."""
     for one in parameters:
         timeline.hold(kind, e, one.elements)
         timeline.hold(ROUNDING, 1, block_bytes(e * one.elements) - e * one.elements)
 
 
 def _groups(numbers: list[int], most: int) -> list[list[int]]:
-    """Cut as `allreduce_no_retain` does: a group ends with the number that passes `most`."""
+    """Groups of `allreduce_no_retain`: a group ends with the number that exceeds `most`."""
     groups: list[list[int]] = [[]]
     for number in numbers:
         groups[-1].append(number)

@@ -1,6 +1,6 @@
 """ZeRO stages 1 and 2 on the GPU, replayed gradient by gradient.
 
-Source: deepspeed/runtime/zero/stage_1_and_2.py, whose methods are named below.
+Source: deepspeed/runtime/zero/stage_1_and_2.py; docstrings name its methods.
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ COMPACT = replace(
 
 @dataclass(frozen=True)
 class Slices:
-    """The trained parameters of a run in the flat buffer, cut into equal partitions."""
+    """The trained parameters in the flat buffer, cut into equal partitions."""
 
     partition: int
-    """Elements of one, padding included."""
+    """Elements of one partition, including padding."""
     first: dict[int, int]
-    """By a parameter's identity: where it begins in the flat buffer."""
+    """Offset in the flat buffer by the parameter's id."""
 
     def ranks(self, parameter: Parameter) -> range:
-        """Whose partitions it reaches into."""
+        """The ranks whose partitions contain part of it."""
         begin = self.first[id(parameter)]
         return range(begin // self.partition, (begin + parameter.elements - 1) // self.partition + 1)
 
@@ -110,7 +110,7 @@ def slices_of(layout: Layout, world_size: int) -> Slices:
 
 
 def ranks_that_differ(layout: Layout, world_size: int) -> list[int]:
-    """The first rank, the last that owns anything, and the one that keeps the most gradients."""
+    """The first rank, the last rank that owns anything, and the rank that keeps the most gradients."""
     slices = slices_of(layout, world_size)
     kept: dict[int, int] = {0: 0}
     for parameter in layout.trainable:
@@ -119,7 +119,7 @@ def ranks_that_differ(layout: Layout, world_size: int) -> list[int]:
     return sorted({0, max(kept), max(kept, key=lambda rank: kept[rank])})
 
 
-class FlatPartitions(Stage):
+class Stage1And2(Stage):
     """One rank of stages 1 and 2."""
 
     def __init__(
@@ -170,7 +170,7 @@ class FlatPartitions(Stage):
 
     @property
     def partition(self) -> int:
-        """Elements of the optimizer's states on this rank."""
+        """Elements of the optimizer states on this rank."""
         return self._slices.partition
 
     @property
@@ -179,16 +179,16 @@ class FlatPartitions(Stage):
 
     @property
     def _reduces_at_once(self) -> bool:
-        """Stage 1 keeps its gradients to the end of the backward pass unless it overlaps communication."""
+        """Stage 1 keeps its gradients until the end of the backward pass unless it overlaps communication."""
         return self._settings.stage == 2 or (self._settings.overlap_comm and self._boundary)
 
     @property
     def _is_compact(self) -> bool:
-        """Gradients go to one fp32 partition: `_use_compact_grad_partition_buffer`."""
+        """Gradients go into one fp32 partition: `_use_compact_grad_partition_buffer`."""
         return self._settings.accumulation_bytes == 4 != self._e
 
     def start(self) -> None:
-        """`__init__`: flatten beside the model, clone the partition, one gradient of zeros."""
+        """`__init__`: flatten parameters, clone the partition, make zero gradients."""
         timeline, settings, part = self._timeline, self._settings, self.partition
         trained, master = self._layout.num_trainable, settings.master_bytes
         hold_parameters(
@@ -219,7 +219,7 @@ class FlatPartitions(Stage):
         self._states.hold(self._timeline, [self.partition])
 
     def begin_pass(self, *, boundary: bool) -> None:
-        """Stage 1 reduces at the boundary only: `reduce_ready_partitions_and_remove_grads`."""
+        """Stage 1 reduces only at the boundary: `reduce_ready_partitions_and_remove_grads`."""
         self._boundary = boundary
 
     def ready(self, parameter: Parameter) -> None:
@@ -235,9 +235,9 @@ class FlatPartitions(Stage):
             self._to_bucket(parameter)
 
     def _to_bucket(self, parameter: Parameter) -> None:
-        """`reduce_independent_p_g_buckets_and_remove_grads`: what fits is copied and freed.
+        """`reduce_independent_p_g_buckets_and_remove_grads`: copy and free gradients that fit the bucket.
 
-        With offload what does not fit is cloned.
+        With offload, larger gradients are cloned.
         """
         size = self._settings.reduce_bucket
         if self._in_bucket + parameter.elements > size:
@@ -255,7 +255,7 @@ class FlatPartitions(Stage):
             self._timeline.free(self._gradients, self._gradient_bytes, parameter.elements)
 
     def _reduce(self) -> None:
-        """`reduce_ipg_grads`: flatten the slices of the bucket, reduce, keep this rank's gradients."""
+        """`reduce_ipg_grads`: flatten and reduce the slices of the bucket, and keep this rank's gradients."""
         for count, elements in self._reduced_together():
             if count > 1:
                 self._timeline.hold(self._flat_copy, self._gradient_bytes, elements)
@@ -272,7 +272,7 @@ class FlatPartitions(Stage):
     def _reduced_together(self) -> list[tuple[int, int]]:
         """`average_tensor` and `allreduce_and_scatter`: number of slices and elements of each all-reduce.
 
-        Neighbours of one rank are one slice, unless each goes to a place of its own in the fp32 partition.
+        Neighbours of one rank form one slice, unless they go to separate places in the fp32 partition.
         """
         chunks: list[tuple[int, int]] = []
         count = elements = 0
@@ -289,7 +289,7 @@ class FlatPartitions(Stage):
         return [*chunks, (count, elements)]
 
     def _keep(self, parameter: Parameter) -> None:
-        """`copy_grads_in_partition`; what is offloaded is cast on the GPU, slice by slice."""
+        """`copy_grads_in_partition`; offloaded gradients are cast on the GPU slice by slice."""
         timeline, part = self._timeline, self._slices.part(parameter, self._rank)
         if self._is_compact:
             if not self._holds_partition:
@@ -304,7 +304,7 @@ class FlatPartitions(Stage):
             timeline.spike(NORM, 8, part)
 
     def end_backward(self, *, boundary: bool) -> None:
-        """`independent_gradient_partition_epilogue`, for stage 1 at the boundary only."""
+        """`independent_gradient_partition_epilogue`; for stage 1 only at the boundary."""
         timeline = self._timeline
         if not self._reduces_at_once:
             if not boundary:
@@ -319,13 +319,13 @@ class FlatPartitions(Stage):
         if self._is_compact or self._offloads:
             timeline.free_all(self._gradients)
             return
-        # Of the second micro-batch on, these gradients are added to those that are kept, and freed.
+        # From the second micro-batch on, these gradients are added to the kept gradients, and freed.
         self._holds_partition = False
         surplus = timeline.bytes_of(self._gradients) // self._e - self._kept_elements
         timeline.free(self._gradients, self._e, max(0, surplus))
 
     def step(self) -> None:
-        """`step`: the norm gradient by gradient, then flatten, cast, and run the optimizer."""
+        """`step`: the norm of each gradient; then flatten, cast, and run the optimizer."""
         timeline, settings, part = self._timeline, self._settings, self.partition
         self._holds_partition = False
         if self._offloads:

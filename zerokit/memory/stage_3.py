@@ -1,6 +1,6 @@
-"""ZeRO stage 3 on the GPU: shards, one flat gradient partition, one reduce bucket, sub-groups.
+"""ZeRO stage 3 on the GPU: shards, a flat gradient partition, a reduce bucket, sub-groups.
 
-Source: deepspeed/runtime/zero/stage3.py, whose methods are named below.
+Source: deepspeed/runtime/zero/stage3.py; docstrings name its methods.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from zerokit.memory import stage, stage_1_2
-from zerokit.memory.coordinator import PARTITION, Coordinator, Submodule
-from zerokit.memory.four_bits import WHOLE, Stored
+from zerokit.memory.bnb_4bit import WHOLE, StoredLayout
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.optimizer_states import OptimizerStates
+from zerokit.memory.param_coordinator import PARTITION, Coordinator, Submodule
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage import NEW_GRADIENT, Stage
 from zerokit.memory.term import TermKind
@@ -48,7 +48,7 @@ FLAT_COPY = replace(
     certainty="modelled",
 )
 OFFLOADED_GRADIENTS = TermKind(
-    "a gradient's shard on its way to the host",
+    "a gradient's shard before it is offloaded",
     "gradients",
     unit="g",
     count="⌈size/N⌉",
@@ -80,12 +80,12 @@ _NORM_PIECE = 250_000_000
 
 
 def shard(parameter: Parameter, world_size: int) -> int:
-    """Elements of one rank's part; each parameter is padded by itself: Init._partition_param."""
+    """Elements of one rank's shard; each parameter is padded by itself (`Init._partition_param`)."""
     return ceil_div(parameter.elements, world_size)
 
 
 def sub_groups(layout: Layout, settings: Settings) -> list[list[int]]:
-    """Shards of trained parameters that the optimizer updates together: `_create_fp16_sub_groups`."""
+    """Shards that the optimizer updates together: `_create_fp16_sub_groups`."""
     shards = [shard(parameter, settings.world_size) for parameter in layout.trainable]
     if settings.sub_group >= sum(shards):
         return [shards]
@@ -97,16 +97,16 @@ def sub_groups(layout: Layout, settings: Settings) -> list[list[int]]:
     return groups
 
 
-class Partitioned(Stage):
+class Stage3(Stage):
     """One rank of stage 3.
 
     Args:
         stored: the parameters.
-        calls: of a micro-batch in their order; empty: as in the first pass, before DeepSpeed knows it.
+        calls: of a micro-batch in order; empty in the first pass, when DeepSpeed does not know them.
     """
 
     def __init__(
-        self, timeline: Timeline, stored: Stored, settings: Settings, calls: Iterable[ModuleCall]
+        self, timeline: Timeline, stored: StoredLayout, settings: Settings, calls: Iterable[ModuleCall]
     ) -> None:
         self._timeline, self._stored, self._settings = timeline, stored, settings
         self._layout = stored.layout
@@ -123,7 +123,7 @@ class Partitioned(Stage):
 
     @property
     def partition(self) -> int:
-        """Elements of the optimizer's states on this rank."""
+        """Elements of the optimizer states on this rank."""
         return sum(map(sum, self._groups))
 
     @property
@@ -131,14 +131,14 @@ class Partitioned(Stage):
         return self._settings.offload_optimizer != "none"
 
     def start(self) -> None:
-        """`_create_fp32_partitions` clones what it has cast; `_setup_for_real_optimizer`."""
+        """`_create_fp32_partitions` clones the cast parameters; then `_setup_for_real_optimizer`."""
         timeline, settings, world = self._timeline, self._settings, self._settings.world_size
         small = [one for one in self._layout.parameters if self._coordinator.persists(one)]
         persistent = sum(one.elements for one in small)
         frozen = [one for one in small if not one.trainable]
-        # bitsandbytes packs on the GPU what zero.Init has not divided.
+        # bitsandbytes packs weights on the GPU before zero.Init partitions them.
         timeline.spike(WHOLE, self._e, sum(one.elements for one in self._layout.packed))
-        # zero.Init makes a parameter whole, and cuts it.
+        # zero.Init builds a parameter whole, then partitions it.
         timeline.spike(UNDIVIDED, self._e, 2 * max(one.elements for one in self._layout.parameters))
         on_gpu = self._layout.parameters if settings.offload_param == "none" else frozen
         timeline.hold(PARAMETERS, self._e, sum(shard(one, world) for one in on_gpu))
@@ -165,7 +165,7 @@ class Partitioned(Stage):
             self._coordinator.release(submodule)
 
     def save(self, call: ModuleCall, *, only_trained: bool = False) -> None:
-        """torch.nn.Linear alone is replaced by one that keeps no weight: runtime/zero/linear.py."""
+        """Only torch.nn.Linear is replaced by a function that keeps no weight: runtime/zero/linear.py."""
         for submodule in self._submodules_of(call):
             self._coordinator.save(submodule, only_trained=only_trained)
 
@@ -179,7 +179,7 @@ class Partitioned(Stage):
         return self._submodules[call]
 
     def _modules_within(self, call: ModuleCall) -> list[Submodule]:
-        """A call's modules: each adapter is one, and what has no parameters counts as one, too."""
+        """The modules of a call: each adapter is one, and so is a module without parameters."""
         stored = self._stored.of
         if call.inner:
             return [Submodule(call.module, stored(call.parameters), is_leaf=True)]
@@ -194,7 +194,7 @@ class Partitioned(Stage):
         ]
 
     def ready(self, parameter: Parameter) -> None:
-        """`reduce_independent_p_g_buckets_and_remove_grads`: what fits the bucket is copied and freed."""
+        """`reduce_independent_p_g_buckets_and_remove_grads`: copy and free gradients that fit the bucket."""
         bucket = self._settings.reduce_bucket
         if self._bucket and self._in_bucket + parameter.elements > bucket:
             self._reduce()
@@ -206,7 +206,7 @@ class Partitioned(Stage):
         self._in_bucket += parameter.elements
 
     def _reduce(self) -> None:
-        """`__avg_scatter_grads` over reduce_scatter_coalesced, then `partition_grads`."""
+        """`__avg_scatter_grads` with reduce_scatter_coalesced, then `partition_grads`."""
         timeline, settings, world = self._timeline, self._settings, self._settings.world_size
         padded = sum(shard(one, world) * world for one in self._bucket)
         alone = len(self._bucket) == 1 and self._bucket[0].elements % world == 0
@@ -219,7 +219,7 @@ class Partitioned(Stage):
         self._own_storage, self._bucket, self._in_bucket = [], [], 0
 
     def _offload(self) -> None:
-        """`partition_grads`: one shard after the other; NVMe's are written together."""
+        """`partition_grads`: shard by shard; those for NVMe are written together."""
         timeline, settings = self._timeline, self._settings
         g, m = settings.accumulation_bytes, settings.master_bytes
         for elements in (shard(one, settings.world_size) for one in self._bucket):
@@ -239,7 +239,7 @@ class Partitioned(Stage):
         self._coordinator.release_leftovers()
 
     def step(self) -> None:
-        """`step`: test, norm, then one sub-group after the other; nothing on the GPU with offload."""
+        """`step`: overflow test, norm, then each sub-group; with offload nothing happens on the GPU."""
         timeline, settings, world = self._timeline, self._settings, self._settings.world_size
         self._coordinator.release_all()
         if self._offloads:

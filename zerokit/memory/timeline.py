@@ -1,4 +1,4 @@
-"""What is held as a training step goes, by kind, which remembers the fullest moment of each phase."""
+"""Memory over time by kind, with the largest moment of each phase."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from zerokit.memory.term import TermKind
 from zerokit.reporting.phases import Phase
 
 Held = dict[TermKind, dict[int, int]]
-"""Of each kind, how many of each unit in bytes."""
+"""Number by unit in bytes, for each kind."""
 
 
 class Timeline:
@@ -21,24 +21,24 @@ class Timeline:
         self._most: dict[Phase, int] = {}
         self._fullest: dict[Phase, Held] = {}
         self._growing = False
-        """The fullest moment of this phase is now, and has not been recorded yet."""
+        """The largest moment of this phase is now, and is not recorded yet."""
 
     def hold(self, kind: TermKind, unit: int, count: int) -> None:
-        """Allocate `count` things of `unit` bytes."""
+        """Allocate `count` units."""
         if unit and count:
             self._counts[kind][unit] += count
             self.total += unit * count
             self._look()
 
     def free(self, kind: TermKind, unit: int, count: int) -> None:
-        """Give back `count` things of `unit` bytes."""
+        """Free `count` units."""
         if unit and count:
             self._record()
             self._counts[kind][unit] -= count
             self.total -= unit * count
 
     def free_all(self, kind: TermKind) -> None:
-        """Give back all that is held of `kind`."""
+        """Free everything of `kind`."""
         held = self.bytes_of(kind)
         if held:
             self._record()
@@ -46,19 +46,19 @@ class Timeline:
             self.total -= held
 
     def spike(self, kind: TermKind, unit: int, count: int) -> None:
-        """Allocate and give back at once."""
+        """Allocate and free at once."""
         if self.total + unit * count > self._most.get(self.phase, -1):
             self.hold(kind, unit, count)
             self.free(kind, unit, count)
 
     def enter(self, phase: Phase) -> None:
-        """What comes now belongs to `phase`."""
+        """Begin a phase."""
         self._record()
         self.phase = phase
         self._look()
 
     def bytes_of(self, kind: TermKind) -> int:
-        """What is held of `kind` now."""
+        """Bytes of `kind` that are held now."""
         return sum(unit * count for unit, count in self._counts[kind].items())
 
     @property
@@ -69,18 +69,18 @@ class Timeline:
 
     @property
     def fullest(self) -> dict[Phase, Held]:
-        """Of each phase there was, what was held at its fullest moment."""
+        """What each phase held at its largest moment."""
         self._record()
         return self._fullest
 
     @property
     def fullest_of_all(self) -> Held:
-        """What was held at the fullest moment of all phases."""
+        """What was held at the largest moment of all phases."""
         return self.fullest[max(self._most, key=self._most.__getitem__)]
 
     @property
     def peak_bytes(self) -> int:
-        """The most that was held at once."""
+        """The maximum."""
         return max(self._most.values(), default=0)
 
     def _look(self) -> None:
@@ -89,7 +89,7 @@ class Timeline:
             self._growing = True
 
     def _record(self) -> None:
-        """Before anything is given back: while memory only grows, the fullest moment is still to come."""
+        """Record before anything is freed: while memory grows, the largest moment is still to come."""
         if self._growing:
             self._growing = False
             self._fullest[self.phase] = self.held

@@ -1,8 +1,8 @@
-"""A training run, as far as its memory depends on it."""
+"""A training run as far as its memory depends on it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
 
@@ -17,7 +17,7 @@ from zerokit.models import ModelShape
 
 @dataclass(frozen=True)
 class Generation:
-    """Generation with a KV cache, as an evaluation within training does."""
+    """Generation with a KV cache, as in an evaluation during training."""
 
     batch_size: int
     seq_len: int
@@ -28,54 +28,62 @@ class Generation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingRun:
-    """What is trained, by what settings, on how many GPUs.
-
-    Raises:
-        ZerokitError: a size that is not positive, a name that there is not, "auto" left in the ds_config, or
-            a setting that cannot be.
-    """
+class RunOptions:
+    """What is trained, on how many GPUs, and how: everything but the ds_config."""
 
     model: ModelShape | int
-    """A shape, or a bare number of parameters: then model states and buffers only."""
-    ds_config: DeepSpeedConfig
-    """With no "auto" left in it."""
+    """A shape, or a bare number of parameters: then only model states and buffers are counted."""
     cluster: Cluster
-    """With its number of GPUs: data-parallel ranks, one GPU each."""
+    """Its GPUs are data-parallel ranks."""
     micro_batch_size: int | None = None
     """Sequences per GPU and forward pass; None: the ds_config's, else 1."""
     eval_batch_size: int | None = None
-    """Sequences per GPU and forward pass of an evaluation within training; None: there is none."""
+    """Sequences per GPU and forward pass of an evaluation during training; None: no evaluation."""
     seq_len: int | None = None
     """Tokens per sequence; None: activations are not counted."""
     gradient_accumulation_steps: int | None = None
-    """None: the ds_config's, else 1."""
+    """Forward passes per optimizer step; None: the ds_config's, else 1."""
     gradient_checkpointing: bool = False
+    """Whether the backward pass recomputes activations."""
     attention: Attention | None = None
-    """As `attn_implementation`; None: what transformers chooses."""
+    """transformers' `attn_implementation`; None: its default for the model."""
     optimizer: OptimizerKind | None = None
-    """What the script makes; None: the ds_config's `optimizer`, else ``adamw``."""
+    """The optimizer that the script makes; None: the ds_config's, else the default of the target."""
     lora: Lora | None = None
+    """LoRA or DoRA adapters, trained in place of all parameters."""
     ia3: Ia3 | None = None
+    """IA3 adapters, trained in place of all parameters."""
     learned_tokens: LearnedTokens | None = None
+    """Tokens before each sequence, trained in place of all parameters."""
     load_in_4bit: bool = False
-    """bitsandbytes keeps the weights of linear layers in 4 bits; adapters are trained."""
+    """bitsandbytes keeps the weights of linear layers in 4 bits (QLoRA)."""
     double_quant: bool = False
-    """Of weights in 4 bits, the constants are bytes, too: `bnb_4bit_use_double_quant`."""
+    """The constants of 4-bit weights are quantized too (`bnb_4bit_use_double_quant`)."""
     num_trainable_parameters: int | None = None
-    """For frozen models without LoRA; None: all that the model trains."""
-    chunked_loss: ChunkedLoss | None = None
-    """Whose loss makes logits in chunks; None: all are made at once."""
-    packing: bool = False
-    """Sequences have several documents, which attention keeps apart: by a mask, but for flash attention."""
-    generation: Generation | None = None
-    loads_full_copy_per_rank: bool | None = None
-    """Every rank makes or reads the whole model on the host before ZeRO divides it. None: below stage 3,
-    where nothing divides a model while it is built."""
-    frozen_modules: tuple[str, ...] = field(default=())
+    """For frozen models without LoRA; None: every parameter that the model trains."""
+    frozen_modules: tuple[str, ...] = ()
     """Prefixes of parameter names that are not trained."""
+    chunked_loss: ChunkedLoss | None = None
+    """The loss that makes logits in chunks; None: all logits at once."""
+    packing: bool = False
+    """Sequences hold several documents. Attention keeps them apart by a mask; flash attention needs none."""
+    generation: Generation | None = None
+    """What an evaluation during training generates."""
+    loads_full_copy_per_rank: bool | None = None
+    """Every rank builds the whole model on the host before ZeRO partitions it. None: below stage 3."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun(RunOptions):
+    """A run with its ds_config, which has no "auto" left.
+
+    Raises:
+        ZerokitError: a size is not positive, a name does not exist, or two settings exclude each other.
+    """
+
+    ds_config: DeepSpeedConfig
     rank: int | None = None
-    """Whose memory; None: the rank whose GPU is the fullest. They differ under stages 1 and 2 only."""
+    """The rank to estimate; None: the rank with the fullest GPU. Ranks differ under stages 1 and 2 only."""
 
     def __post_init__(self) -> None:
         sizes = {
@@ -92,28 +100,28 @@ class TrainingRun:
             check_choice("chunked_loss", self.chunked_loss, get_args(ChunkedLoss))
         check_choice("optimizer", self.optimizer or "adamw", get_args(OptimizerKind))
         if self.load_in_4bit and self.lora is None:
-            # peft's IA3 beside them computes in fp32 (tuners/ia3/bnb.py), which attention and the output
-            # matrix of a model in 16 bits do not take.
+            # peft's IA3 with 4-bit weights computes in fp32 (tuners/ia3/bnb.py), which attention and the
+            # output matrix of a 16-bit model do not accept.
             raise ZerokitError(
-                "weights in 4 bits cannot be trained, and of adapters beside them only LoRA's are counted",
+                "weights in 4 bits cannot be trained, and only LoRA adapters are supported with them",
                 where="load_in_4bit",
                 hint="Give a LoRA rank",
             )
         if self.load_in_4bit and self.lora is not None and self.lora.dora and self.lora.dropout:
             raise ZerokitError(
-                "DoRA with dropout keeps each weight as it is unpacked from 4 bits, which is not counted",
+                "DoRA with dropout keeps each unpacked 4-bit weight, which is not counted",
                 where="load_in_4bit",
                 hint="Set lora_dropout to 0",
             )
         if sum(one is not None for one in (self.lora, self.ia3, self.learned_tokens)) > 1:
-            raise ZerokitError("there are two adapters", where="peft", hint="Give one of them")
+            raise ZerokitError("two adapters are given", where="peft", hint="Give one of them")
         if isinstance(self.model, int):
             check_positive(model=self.model)
         self.cluster.check_rank(self.rank or 0)
 
     @cached_property
     def adapter(self) -> Lora | Ia3 | None:
-        """What is trained beside modules of the model, which it names."""
+        """LoRA or IA3 with its target modules."""
         adapter = self.lora or self.ia3
         if adapter is None or isinstance(self.model, int):
             return adapter
@@ -133,7 +141,7 @@ class TrainingRun:
 
     @property
     def attention_used(self) -> Attention:
-        """The one asked for, else transformers' own choice: sdpa where the model's class has it.
+        """The requested attention, else transformers' default: sdpa if the model's class has it.
 
         Source: transformers `PreTrainedModel.get_correct_attn_implementation`.
         """
@@ -141,9 +149,9 @@ class TrainingRun:
 
     @property
     def attention_reason(self) -> str:
-        """Why it is that one."""
+        """The reason for `attention_used`."""
         if self.attention is not None:
-            return "asked for"
+            return "requested"
         if isinstance(self.model, int) or self.model.has_sdpa:
             return "transformers' default"
         return f"transformers has no sdpa for {self.model.model_type}"

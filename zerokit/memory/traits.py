@@ -1,6 +1,7 @@
-"""What the parameters of a model type do not tell of how transformers computes it.
+"""How transformers computes a model type, where parameters do not show it.
 
-Source: transformers' modeling and configuration files, in 5.23; tests compare each with what autograd saves.
+Source: transformers' modeling and configuration files of 5.23; tests compare each trait with what autograd
+saves.
 """
 
 from __future__ import annotations
@@ -12,57 +13,60 @@ from typing import Literal
 from zerokit.models import ModelShape
 
 Norm = Literal["rms", "mixed", "gemma", "centred", "plain", "layer"]
-"""``rms``: Llama's; ``mixed``: T5's, which multiplies its input as it is by a scale in fp32; ``gemma``:
-multiplied in fp32; ``centred``: Cohere's LayerNorm, written out in fp32; ``plain``: OLMo's, without weights
-and in fp32; ``layer``: torch's native LayerNorm."""
+"""``rms``: Llama's; ``mixed``: T5's, which multiplies its input by an fp32 scale; ``gemma``: computed in
+fp32; ``centred``: Cohere's LayerNorm, written out in fp32; ``plain``: OLMo's, in fp32 without weights;
+``layer``: torch's native LayerNorm."""
 
 Activation = Literal["kernel", "relu", "gelu_new"]
-"""``kernel``: one operation that saves its input; ``relu`` saves its output; ``gelu_new`` is made of many."""
+"""``kernel``: one operation that saves its input; ``relu`` saves its output; ``gelu_new`` consists of many
+operations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """Of one model type. What is left out is as in Llama."""
+    """Traits of one model type; the defaults are Llama's."""
 
     norm: Norm | None = None
-    """None: ``layer`` where it has a bias, else ``rms``."""
+    """None: ``layer`` if the norm has a bias, else ``rms``."""
     norm_after: bool = False
-    """Norms follow attention and feed-forward, so that attention reads the layer's input as it is."""
+    """Norms follow attention and feed-forward; attention reads the layer's input directly."""
     rotary: Literal["whole", "partial", "none"] = "whole"
-    """What is rotated of each head; ``partial``: a part, which is put together with the rest head by head."""
+    """The rotated part of each head; ``partial``: a part, which is concatenated with the rest."""
     activation: Activation | None = None
-    """Of a feed-forward layer without gate; None: by the config's key, else ``kernel``."""
+    """Activation of a feed-forward layer without gate; None: the config's key, else ``kernel``."""
     softmax: Literal["fp32", "native"] = "fp32"
-    """What eager attention computes probabilities in: fp32, then cast; or the type of the activations."""
+    """The type in which eager attention computes probabilities: fp32 and then cast, or that of the
+    activations."""
     scores_in_fp32: bool = False
     """Eager attention multiplies queries and keys in fp32."""
     score_copies: int = 2
-    """Of the scores, that eager attention makes on the way to the softmax; BLOOM adds positions to them."""
+    """Copies of the scores that eager attention makes before the softmax; BLOOM also adds positions."""
     position_bias: bool = False
-    """Scores get relative positions by a tensor that all layers of a stack share, and that has a gradient."""
+    """A tensor of relative positions is added to the scores. All layers of a stack share it, and it has a
+    gradient."""
     sinks: bool = False
-    """Scores have a column more, and their largest is taken off first."""
+    """Scores have one more column (attention sinks), and their maximum is subtracted."""
     torch_linear: bool = True
-    """Projections are torch.nn.Linear, or at least save no weight as it is. FalconLinear multiplies by a
-    transposed view of the weight, which autograd keeps."""
+    """Projections are torch.nn.Linear, or save no weight. FalconLinear multiplies by a transposed view of the
+    weight, which autograd saves."""
     beside: bool = False
-    """Attention and feed-forward run side by side, each with a norm of its own of one input."""
+    """Attention and feed-forward run in parallel; each has its own norm of the same input."""
     expert_parts: int = 4
-    """Tensors as wide as an expert that autograd keeps of each token's way through it."""
+    """Tensors of an expert's width that autograd saves per token."""
     router_in_fp32: bool = False
-    """The router casts its input."""
+    """The router casts its input to fp32."""
     weighted_in_fp32: bool = False
-    """What the router says of the experts is fp32, and so is the product with what they make."""
+    """The router's weights are fp32, and so is the product with the experts' outputs."""
     shared_first: bool = False
-    """The shared expert runs before the routed ones."""
+    """The shared expert runs before the routed experts."""
     hidden_dropout: float = 0.0
-    """Where the config has no such key, as the two below."""
+    """Default of transformers if the config has no such key; also of the next two."""
     attention_dropout: float = 0.0
     embedding_dropout: float = 0.0
     drops_attention_output: bool = True
-    """Dropout follows attention's output, too, not only the feed-forward layer's."""
+    """Dropout follows attention too, not only the feed-forward layer."""
     drops_inside: bool = False
-    """Dropout follows the activation of a feed-forward layer, too."""
+    """Dropout also follows the activation of a feed-forward layer."""
     loss_in_fp32: bool = True
     """Logits are cast before the cross entropy (ForCausalLMLoss)."""
 
@@ -125,7 +129,7 @@ CHECKED: Mapping[str, Traits] = {
     "starcoder2": Traits(),
     "xlm-roberta": _ENCODER,
 }
-"""Model types whose activations have been compared with rehearsals."""
+"""Model types whose activations were compared with rehearsals."""
 
 _T5 = Traits(
     norm="mixed",
@@ -149,7 +153,7 @@ _UNCHECKED: Mapping[str, Traits] = {
 
 
 def traits_of(model_type: str) -> Traits:
-    """Those of a model type; of one that nobody has looked at, Llama's."""
+    """The traits of a model type; Llama's for an unknown type."""
     return CHECKED.get(model_type) or _UNCHECKED.get(model_type) or Traits()
 
 
@@ -159,17 +163,17 @@ HIDDEN_DROPOUT = (
 )
 ATTENTION_DROPOUT = ("attn_pdrop", "attention_probs_dropout_prob", "attention_dropout", "dropout_rate")
 EMBEDDING_DROPOUT = ("embd_pdrop", "embed_dropout", "embedding_dropout")
-"""Keys of configs: of hidden states, of attention's probabilities, of embeddings."""
+"""Config keys of dropout: hidden states, attention probabilities, embeddings."""
 
 
 def norm_of(model: ModelShape) -> Norm:
-    """By the type, else by whether norms have biases."""
+    """The norm of the model type, else by whether norms have biases."""
     has_bias = any(tensor.kind == "norm" and tensor.name.endswith(".bias") for tensor in model.tensors)
     return traits_of(model.model_type).norm or ("layer" if has_bias else "rms")
 
 
 def activation_of(model: ModelShape) -> Activation:
-    """By the config's key, else transformers' default."""
+    """The activation by the config's key, else transformers' default."""
     keys = ("hidden_activation", "hidden_act", "activation_function", "feed_forward_proj")
     named = next((str(model.config[key]) for key in keys if model.config.get(key)), "")
     if not named:
@@ -183,11 +187,44 @@ def is_capped(model: ModelShape, key: str) -> bool:
 
 
 def drops(model: ModelShape, keys: Sequence[str], default: float) -> bool:
-    """Whether there is dropout, by the first of the config's keys, else transformers' default."""
+    """Whether there is dropout, by the first config key that is set, else transformers' default."""
     given = (model.config[key] for key in keys if isinstance(model.config.get(key), int | float))
     return float(next(given, default)) > 0
 
 
 def has_alibi_mask(model: ModelShape) -> bool:
-    """Falcon adds ALiBi to its mask, which all layers then share, head by head (FalconModel.forward)."""
+    """Falcon adds ALiBi to the mask, which all layers share (FalconModel.forward)."""
     return model.model_type == "falcon" and bool(model.config.get("alibi"))
+
+
+_SLIDING_WINDOWS = {
+    "cohere2": 4096,
+    "gemma2": 4096,
+    "gemma3": 4096,
+    "gemma3_text": 4096,
+    "gpt_oss": 128,
+    "mistral": 4096,
+    "olmo3": 4096,
+}
+_OPTIONAL_WINDOWS = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
+"""These have windows only with `use_sliding_window`."""
+_FULL_ATTENTION_EVERY = {"cohere2": 4, "gemma2": 2, "gemma3": 6, "gemma3_text": 6, "gpt_oss": 2, "olmo3": 4}
+"""Every n-th layer has no window."""
+
+
+def has_window(model: ModelShape, layer: int, seq: int) -> bool:
+    """Whether a layer has a sliding window that is no longer than `seq` tokens.
+
+    torch's attention then gets a mask. Source: transformers' `configuration_*.py`, and
+    `_ignore_causal_mask_sdpa` in masking_utils.py, which skips the mask for longer windows.
+    """
+    config, kind = model.config.get("text_config", model.config), model.model_type
+    window = config.get("sliding_window", _SLIDING_WINDOWS.get(kind))
+    if window is None or seq < window or not config.get("use_sliding_window", kind not in _OPTIONAL_WINDOWS):
+        return False
+    if config.get("layer_types"):
+        return bool(config["layer_types"][layer] == "sliding_attention")
+    if kind in _OPTIONAL_WINDOWS:
+        return bool(layer >= config.get("max_window_layers", 28))
+    every = config.get("sliding_window_pattern", _FULL_ATTENTION_EVERY.get(kind))
+    return every is None or bool((layer + 1) % every)

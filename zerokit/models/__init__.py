@@ -1,4 +1,4 @@
-"""Models as data: dimensions and exact parameter counts from a config.json, without torch."""
+"""Model shapes: dimensions and exact parameter counts from a config.json, without torch."""
 
 from zerokit.models.load import load_model_shape
 from zerokit.models.parts import Experts

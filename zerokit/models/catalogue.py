@@ -1,10 +1,8 @@
-"""Well-known models, whose config.json is on board and needs no network.
+"""Well-known models that need no network.
 
-`catalogue.json` holds of each its Hub id, other Hub ids of the same shape, further short names, and those
-keys of its public config.json that bear on shape and type.
-
-Attention windows were held against public copies of the files of Phi-3, Phi-4 and Gemma 3; those of
-Mistral 7B v0.1 and Command R7B are the defaults of their classes, StarCoder2's is in transformers' docs.
+`catalogue.json` has their Hub ids, other Hub ids of the same shape, more short names, and the keys of
+config.json that determine shape and type. `shapes.json` has the parameters of models whose family has no code
+in `families/`; `python -m tools.model_shapes` writes it.
 """
 
 from __future__ import annotations
@@ -17,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.errors import nearest
+from zerokit.models.shape import ModelShape
+from zerokit.models.tensors import Tensor
 
 _FILE = Path(__file__).with_name("catalogue.json")
+SHAPES_FILE = Path(__file__).with_name("shapes.json")
 
 
 @dataclass(frozen=True)
@@ -28,22 +29,22 @@ class Entry:
     id: str
     """Its Hub id."""
     also: tuple[str, ...]
-    """Other Hub ids of the same shape: its instruction-tuned sisters, its earlier names."""
+    """Other Hub ids of the same shape: instruction-tuned variants, former names."""
     names: tuple[str, ...]
-    """Short names that its Hub ids do not give."""
+    """Short names besides those in its Hub ids."""
     config: Mapping[str, Any]
     """The keys of its config.json."""
 
     @property
     def short_names(self) -> tuple[str, ...]:
-        """Its names without an owner, lower case."""
+        """Its names without an owner, in lower case."""
         of_ids = (one.rpartition("/")[2].lower() for one in (self.id, *self.also))
         return tuple(dict.fromkeys((*self.names, *of_ids)))
 
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """All models of the catalogue, in the order of the file: by family, then by size."""
+    """All models of the catalogue in file order: by family, then by size."""
     return tuple(
         Entry(
             id=entry["id"],
@@ -55,10 +56,23 @@ def entries() -> tuple[Entry, ...]:
     )
 
 
-def find(name: str) -> Entry | None:
-    """The model of that name, or None.
+def stored_shape(hub_id: str) -> ModelShape | None:
+    """Return the shape of a model whose family has no code; None for all others."""
+    values = _stored_shapes().get(hub_id)
+    entry = find(hub_id)
+    if values is None or entry is None:
+        return None
+    tensors = tuple(
+        Tensor(name, tuple(shape), kind, count) for name, kind, count, *shape in values["tensors"]
+    )
+    known = {**values, "tensors": tensors}
+    return ModelShape(name=hub_id, model_type=entry.config["model_type"], config=entry.config, **known)
 
-    A Hub id is met in any case of letters; a short name also with ``_``, blanks or nothing for its hyphens.
+
+def find(name: str) -> Entry | None:
+    """The model of a name, or None.
+
+    Hub ids match in any case; in short names ``_``, blanks or nothing may replace hyphens.
     """
     if "/" in name:
         return _by_id().get(name.lower())
@@ -66,14 +80,14 @@ def find(name: str) -> Entry | None:
 
 
 def closest(name: str) -> str | None:
-    """The name that `name` was most likely meant to be, or None if nothing is close."""
+    """The most similar name, or None."""
     if "/" in name:
         return nearest(name, [one for entry in entries() for one in (entry.id, *entry.also)])
     return nearest(name, [short for entry in entries() for short in entry.short_names])
 
 
 def hub_id(name: str) -> str | None:
-    """The Hub id of the model that a short name, or one that is nearly one, means; None for other names."""
+    """The Hub id of a short name, also of a misspelled one; None for other names."""
     if "/" in name:
         return None
     short = name if find(name) is not None else closest(name) or ""
@@ -82,6 +96,11 @@ def hub_id(name: str) -> str | None:
         return None
     ids = (one for one in (entry.id, *entry.also) if _folded(one.rpartition("/")[2]) == _folded(short))
     return next(ids, entry.id)
+
+
+@cache
+def _stored_shapes() -> dict[str, Any]:
+    return dict(json.loads(SHAPES_FILE.read_text(encoding="utf-8")))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""From the keys of a config.json to a ModelShape."""
+"""Counts a model from its config.json."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from zerokit.models.parts import ModelType, Parts
 from zerokit.models.shape import ModelShape
 
 Where = Callable[[tuple[str, ...]], str]
-"""Names the place of a key of the config.json, for errors."""
+"""Returns the place of a config key, for errors."""
 
 
 def count(
     config: Mapping[str, Any], where: Where, *, name: str, architecture: str | None = None
 ) -> ModelShape:
-    """Count the parameters of a model whose type zerokit knows.
+    """Count the parameters of a model whose family has code.
 
     Args:
         config: the keys of its config.json.
-        where: names the place of a key.
+        where: returns the place of a key.
         name: of the model.
-        architecture: transformers' class; by default the one that the config names, or else the one that is
-            usually trained.
+        architecture: transformers' class; None: the class in the config, else the class that is usually
+            trained.
 
     Raises:
-        NotCountedError: zerokit does not know the model type, or something that the config asks for.
-        ModelError: the config is not valid.
+        NotCountedError: the model type or a setting has no code.
+        ModelError: the config is invalid.
     """
     keys = Keys(config, where)
     model_type = model_type_of(keys)
@@ -67,9 +67,9 @@ def count(
 
 
 def _owners(name: str, parts: Parts) -> set[str]:
-    """The modules that have one of that name.
+    """The modules that contain a module of that name.
 
-    The output matrix of a masked language model may be a decoder, too: ``roberta.encoder`` stands beside
+    A masked language model's output matrix may be a ``decoder`` too: ``roberta.encoder`` and
     ``lm_head.decoder``.
     """
     split = (f".{tensor.name}".partition(f".{name}.") for tensor in parts.tensors)
@@ -80,7 +80,7 @@ def model_type_of(keys: Keys) -> str:
     """The `model_type` of a config.json.
 
     Raises:
-        ModelError: it has none, or is another kind of file.
+        ModelError: it is missing, or the file is of another kind.
     """
     model_type = keys.text("model_type")
     if model_type:
@@ -93,9 +93,7 @@ def model_type_of(keys: Keys) -> str:
 
 
 def birth_dtype(keys: Keys) -> str | None:
-    """The type that the weights were saved in: `dtype`, or `torch_dtype` in older files.
-
-    A config without either may have it in its `text_config`.
+    """The type of the saved weights: `dtype`, or `torch_dtype` in older files, also in `text_config`.
 
     Raises:
         ModelError: it is not a string.
@@ -109,7 +107,7 @@ def birth_dtype(keys: Keys) -> str | None:
 
 
 def quantization_method(keys: Keys) -> str | None:
-    """The method of the `quantization_config`; "unknown" if it does not name it, None if there is none.
+    """The method of `quantization_config`; "unknown" if it has none, None without such a section.
 
     Raises:
         ModelError: it is not a section.
@@ -120,11 +118,11 @@ def quantization_method(keys: Keys) -> str | None:
 
 
 def _architecture(known: ModelType, keys: Keys, asked: str | None) -> str:
-    """The class asked for, else the first of the config's that zerokit counts, else the usual one."""
+    """The requested class, else the first class of the config that has code, else the usual one."""
     if asked is not None:
         if asked not in known.classes:
             raise ModelError(
-                f"zerokit does not count '{asked}' of model type '{known.name}'",
+                f"zerokit has no code to count '{asked}' of model type '{known.name}'",
                 where="architecture",
                 hint=did_you_mean(asked, known.classes),
             )
@@ -137,7 +135,7 @@ def _architecture(known: ModelType, keys: Keys, asked: str | None) -> str:
 
 
 def _hidden_size_for_auto(keys: Keys, parts: Parts, *, look_into_text_section: bool) -> int | None:
-    """What transformers and accelerate find as `hidden_size`; all types here have it under some name."""
+    """The `hidden_size` that transformers and accelerate find."""
     if not parts.text_section:
         return parts.sizes.hidden_size
     if "hidden_size" in keys.data:

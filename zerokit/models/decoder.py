@@ -1,4 +1,4 @@
-"""The vocabulary that most decoders share: grouped-query attention, gated MLP, experts, heads."""
+"""Parts that most decoders share: grouped-query attention, gated MLP, experts, heads."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import replace
 
 from zerokit.models.keys import Keys
 from zerokit.models.parts import Experts, Parts, Sizes
-from zerokit.models.tensors import Tensor, embedding, linear, repeated, under
+from zerokit.models.tensors import Tensor, embedding, linear, repeated, rms_norm, under
 
 Build = Callable[[Keys], Parts]
 
 
 def decoder_sizes(keys: Keys, *, heads_divide_hidden: bool = False) -> Sizes:
-    """The sizes of a decoder whose config is spelled as Llama's.
+    """The sizes of a decoder with Llama's config keys.
 
-    Absent key-value heads are as many as the heads, and an absent head size is the hidden size divided by
-    the heads; `heads_divide_hidden` insists on that division, as some models do.
+    Without key-value heads there are as many as heads; without a head size it is the hidden size divided by
+    the heads. `heads_divide_hidden` requires that division to be exact even with a head size.
 
     Raises:
         ModelError: a size is missing or not positive, or heads do not divide evenly.
@@ -44,7 +44,7 @@ def decoder_sizes(keys: Keys, *, heads_divide_hidden: bool = False) -> Sizes:
 def attention(
     sizes: Sizes, *, bias: bool = False, output_bias: bool | None = None, output: str = "o_proj"
 ) -> list[Tensor]:
-    """Separate projections of queries, keys, values and the output, in the module `self_attn`."""
+    """Separate projections for queries, keys, values and the output, in the module `self_attn`."""
     hidden = sizes.hidden_size
     return under(
         "self_attn",
@@ -86,7 +86,7 @@ def routed_experts(
     router: str = "gate",
     router_first: bool = True,
 ) -> list[Tensor]:
-    """A router and its gated experts, stacked into two tensors of three dimensions, in the class's order."""
+    """A router, and its gated experts as two stacked tensors, in the class's order."""
     hidden = sizes.hidden_size
     routers = [Tensor(f"{router}.weight", (num_experts, hidden), "router")]
     stacks = [
@@ -97,10 +97,10 @@ def routed_experts(
 
 
 def experts(keys: Keys, num_experts: str, *, num_layers: int) -> Experts:
-    """The experts of a model whose config names their number under the key `num_experts`.
+    """The experts of a model; `num_experts` is the config key of their number.
 
     Raises:
-        ModelError: a number is missing, or a token meets more experts than there are.
+        ModelError: a number is missing, or a token uses more experts than there are.
     """
     there, met = keys.size(num_experts), keys.optional_size("num_experts_per_tok")
     if met is None:
@@ -118,7 +118,7 @@ def decoder(
     embeddings: Sequence[Tensor] | None = None,
     layers: str = "layers",
 ) -> list[Tensor]:
-    """A decoder without its head, of equal layers: embeddings, layers, and the norm after them."""
+    """A decoder of equal layers without a head: embeddings, layers, final norm."""
     return [
         *(token_embedding(sizes) if embeddings is None else embeddings),
         *repeated(layers, sizes.num_hidden_layers, layer),
@@ -126,14 +126,25 @@ def decoder(
     ]
 
 
+def pre_norm_decoder(sizes: Sizes, *blocks: Sequence[Tensor], experts: Experts | None = None) -> Parts:
+    """A decoder of equal layers with an RMSNorm before attention, before the MLP and at the end."""
+    hidden = sizes.hidden_size
+    layer = [
+        *(tensor for block in blocks for tensor in block),
+        *rms_norm("input_layernorm", hidden),
+        *rms_norm("post_attention_layernorm", hidden),
+    ]
+    return Parts(sizes, decoder(sizes, layer, final_norm=rms_norm("norm", hidden)), experts=experts)
+
+
 def token_embedding(sizes: Sizes, name: str = "embed_tokens") -> list[Tensor]:
-    """One row for each token of the vocabulary."""
+    """The token embedding."""
     assert sizes.vocab_size is not None
     return embedding(name, sizes.vocab_size, sizes.hidden_size)
 
 
 def output_matrix(name: str, hidden_size: int, vocab_size: int | None, *, bias: bool = False) -> list[Tensor]:
-    """The projection to logits where it is not tied to the token embedding."""
+    """The output matrix of an untied model."""
     assert vocab_size is not None
     return linear(name, hidden_size, vocab_size, bias=bias, kind="embedding")
 
@@ -148,16 +159,16 @@ def decoder_classes(
     head_bias: Callable[[Keys], bool] = lambda keys: False,
     labels: Sequence[str] = ("sequence", "token"),
 ) -> Mapping[str, Build]:
-    """The classes of a decoder: with a language-model head, alone, and with a classification head.
+    """The classes of a decoder: with language-model head, without head, with classification heads.
 
     Args:
         stem: of transformers' class names, such as ``Llama``.
         backbone: counts the decoder without a head.
-        prefix: the module that the decoder is in.
-        causal_lm: how the class with a language-model head is named; None if there is none.
-        model: how the class without a head is named.
-        head_bias: whether that head has a bias.
-        labels: what can be classified with transformers' generic heads: sequences, tokens.
+        prefix: the module of the decoder.
+        causal_lm: suffix of the class with a language-model head; None if there is none.
+        model: suffix of the class without a head.
+        head_bias: whether the language-model head has a bias.
+        labels: transformers' generic classification heads: sequence, token.
     """
 
     def language_model(keys: Keys) -> Parts:

@@ -1,4 +1,4 @@
-"""A Hub model's config.json: from the local cache, or downloaded alone; and what else is in that cache."""
+"""A Hub model's config.json and weights in the local cache, and the download of its config.json."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from zerokit.errors import DocumentError, ModelError
 from zerokit.hub import not_given
 
 _LOOK_UP = 2.0
-"""Seconds for the Hub's address: without a network, some resolvers wait for ever."""
+"""Timeout in seconds for the Hub's address: without a network, some resolvers never answer."""
 _ANSWER = 10.0
-"""Seconds for its answer, redirects included, as in huggingface_hub's `constants.py`."""
+"""Timeout in seconds for its answer with redirects, as in huggingface_hub's `constants.py`."""
 _WEIGHTS = re.compile(r"(?P<kind>model|pytorch_model)(-\d+-of-(?P<parts>\d+))?\.(safetensors|bin)")
-"""Files of weights, one or so many parts, as transformers names them (`utils/__init__.py`)."""
+"""Weight files, whole or in parts, by transformers' names (`utils/__init__.py`)."""
 
 
 def cached_config(name: str, revision: str | None = None) -> Path | None:
-    """The config.json in huggingface_hub's cache on this machine, or None; huggingface_hub is not imported.
+    """The config.json in huggingface_hub's cache, or None; huggingface_hub is not imported.
 
     Source: huggingface_hub's cache layout, `models--owner--name/{refs,snapshots}`.
     """
@@ -39,7 +39,7 @@ def cached_config(name: str, revision: str | None = None) -> Path | None:
 
 
 def has_cached_weights(name: str, revision: str | None = None) -> bool:
-    """Whether all files of a model's weights are in that cache, by its index of weights or by their names."""
+    """Whether all weight files of a model are in the cache, by its index or by their names."""
     config = cached_config(name, revision)
     if config is None:
         return False
@@ -55,25 +55,25 @@ def has_cached_weights(name: str, revision: str | None = None) -> bool:
 
 
 def ask_hub(name: str, revision: str | None = None) -> None:
-    """Ask whether the Hub gives a model, by its config.json, and download nothing.
+    """Check that the Hub has a model and allows access; nothing is downloaded.
 
     Raises:
-        ModelError: no network, no such model, or no access to it.
+        ModelError: there is no network, no such model, or no access.
     """
     with _failure_told(name):
         _ask(name, revision)
 
 
 def download_config(name: str, revision: str | None = None) -> Path:
-    """Download config.json, and nothing else, into huggingface_hub's cache.
+    """Download only config.json, into huggingface_hub's cache.
 
     Raises:
-        ModelError: no network, no such model, or no access to it.
+        ModelError: there is no network, no such model, or no access.
     """
     with _failure_told(name):
         from huggingface_hub import hf_hub_download
 
-        # A download that finds no connection tries again for 23 s; asking about the file does not.
+        # Without a connection a download retries for 23 s; a request for metadata does not.
         _ask(name, revision)
         return Path(hf_hub_download(name, "config.json", revision=revision))
 
@@ -109,10 +109,10 @@ def _ask(name: str, revision: str | None) -> None:
 
 
 def _look_up(url: str) -> None:
-    """Ask for the address of a URL's host, unless a proxy does that.
+    """Resolve the host of a URL, unless a proxy does.
 
     Raises:
-        OSError: there is none, or nobody to ask.
+        OSError: it cannot be resolved.
     """
     import socket
     from urllib.parse import urlsplit
@@ -125,11 +125,11 @@ def _look_up(url: str) -> None:
 
 
 def _in_time(ask: Callable[[], object], seconds: float) -> None:
-    """Ask in a thread, because the resolver of names has no limit, and leave it behind if it does not answer.
+    """Call `ask` in a thread, because name resolution has no timeout; abandon the thread after `seconds`.
 
     Raises:
-        TimeoutError: no answer in time.
-        Exception: what asking raises.
+        TimeoutError: there was no answer in time.
+        Exception: any error of `ask`.
     """
     failure: list[Exception] = []
 

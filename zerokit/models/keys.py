@@ -1,4 +1,4 @@
-"""Reading a config.json key by key, each with its type, its default and a place to point at."""
+"""Reads the keys of a config.json with types, defaults, and places for errors."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from zerokit.documents import dotted
 from zerokit.errors import ModelError
 
 LARGEST_SIZE = 2**40
-"""No model has a dimension near this; beyond it, a slip of the hand."""
+"""No model has a dimension near this."""
 
 
 class NotCountedError(Exception):
-    """A config asks for something whose parameters zerokit does not count by itself."""
+    """A config needs something that has no code here."""
 
 
 class Keys:
-    """The keys of one config.json, or of a section of one.
+    """The keys of a config.json, or of a section of it.
 
     Args:
         data: the parsed keys.
-        where: names the place of a key (file, line and key), for errors.
-        defaults: of absent keys, as transformers has them for this model type.
-        aliases: other spellings that transformers maps to a key (its `attribute_map`), by spelling.
+        where: returns the place of a key (file, line and key), for errors.
+        defaults: transformers' defaults for this model type.
+        aliases: other spellings of keys (transformers' `attribute_map`).
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Keys:
         self._path = path
 
     def value(self, name: str) -> Any:
-        """The value of `name`, or of another spelling of it, or its default; None if there is none."""
+        """The value of a key in any spelling, or its default; None if there is none."""
         spelling = self._spelling(name)
         return self._defaults.get(name) if spelling is None else self.data[spelling]
 
@@ -52,7 +52,7 @@ class Keys:
         """A whole number of at least 1.
 
         Raises:
-            ModelError: it is missing, or something else.
+            ModelError: it is missing or invalid.
         """
         size = self.optional_size(name)
         if size is None:
@@ -63,10 +63,10 @@ class Keys:
         return size
 
     def optional_size(self, name: str) -> int | None:
-        """A whole number of at least 1, or None where it is absent or null.
+        """A whole number of at least 1; None if it is absent or null.
 
         Raises:
-            ModelError: it is something else.
+            ModelError: it is invalid.
         """
         value = self.value(name)
         if value is not None and (not _is_whole(value) or not 1 <= value <= LARGEST_SIZE):
@@ -75,18 +75,18 @@ class Keys:
         return value
 
     def own_size(self, name: str) -> int:
-        """The same under this spelling alone, or its default.
+        """A size in this spelling only, or its default.
 
         Raises:
-            ModelError: it is missing, or something else.
+            ModelError: it is missing or invalid.
         """
         return Keys(self.data, self._where, defaults=self._defaults, path=self._path).size(name)
 
     def count(self, name: str) -> int:
-        """A whole number of at least 0, which is also what null stands for.
+        """A whole number of at least 0; null is 0.
 
         Raises:
-            ModelError: it is something else.
+            ModelError: it is invalid.
         """
         value = self.value(name)
         if value is None:
@@ -96,23 +96,11 @@ class Keys:
         assert isinstance(value, int)
         return value
 
-    def whole(self, name: str) -> int | None:
-        """A whole number of either sign, or None.
-
-        Raises:
-            ModelError: it is something else.
-        """
-        value = self.value(name)
-        if value is not None and (not _is_whole(value) or abs(value) > LARGEST_SIZE):
-            self.fail(name, f"is {_shown(value)}", "Give a whole number")
-        assert value is None or isinstance(value, int)
-        return value
-
     def flag(self, name: str) -> bool:
-        """true or false; null counts as false.
+        """true or false; null is false.
 
         Raises:
-            ModelError: it is something else.
+            ModelError: it is invalid.
         """
         value = self.value(name)
         if value is None:
@@ -122,10 +110,10 @@ class Keys:
         return value
 
     def text(self, name: str) -> str:
-        """A string; empty if there is none.
+        """A string; empty if absent.
 
         Raises:
-            ModelError: it is something else.
+            ModelError: it is invalid.
         """
         value = self.value(name)
         if value is None:
@@ -135,10 +123,10 @@ class Keys:
         return value
 
     def layers(self, name: str) -> frozenset[int]:
-        """A list of layer indices; empty if there is none.
+        """A list of layer numbers; empty if absent.
 
         Raises:
-            ModelError: it is something else.
+            ModelError: it is invalid.
         """
         value = self.value(name)
         if value is None:
@@ -148,10 +136,10 @@ class Keys:
         return frozenset(value)
 
     def area(self, name: str) -> tuple[int, int]:
-        """Height and width, given as one number or as a list of two.
+        """Height and width: one number, or a list of two.
 
         Raises:
-            ModelError: it is something else.
+            ModelError: it is invalid.
         """
         value = self.value(name)
         sides = list(value) if isinstance(value, list | tuple) else [value, value]
@@ -160,10 +148,10 @@ class Keys:
         return sides[0], sides[1]
 
     def num_labels(self, default: int = 2) -> int:
-        """Classes of a classification head: those of `id2label`, else `num_labels`, else the default.
+        """Labels of a classification head: from `id2label`, else `num_labels`, else the default.
 
         Raises:
-            ModelError: neither is what it should be.
+            ModelError: one is invalid.
         """
         labels = self.data.get("id2label")
         if labels is not None:
@@ -175,7 +163,7 @@ class Keys:
     def section(
         self, name: str, *, defaults: Mapping[str, Any], aliases: Mapping[str, str] | None = None
     ) -> Keys:
-        """The keys of a section, empty if it is absent.
+        """The keys of a section; empty if absent.
 
         Raises:
             ModelError: it is not a section.
@@ -203,7 +191,7 @@ class Keys:
         return numerator // denominator
 
     def not_counted(self, *names: str) -> None:
-        """Leave the config to transformers if one of the keys `names` is set.
+        """Raise if one of the keys `names` is set.
 
         Raises:
             NotCountedError: one is.
@@ -222,7 +210,7 @@ class Keys:
         raise ModelError(f"'{dotted(path)}' {message}", where=self._where(path), hint=hint)
 
     def _spelling(self, name: str) -> str | None:
-        """How the file spells `name`, or None if it does not have it."""
+        """The spelling of `name` in the file, or None."""
         return next((key for key in (*self._spellings.get(name, ()), name) if key in self.data), None)
 
 
@@ -231,7 +219,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A value as JSON writes it, cut where it is long."""
+    """A value as JSON, shortened."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int) and abs(value) > LARGEST_SIZE:

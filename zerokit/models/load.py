@@ -1,4 +1,4 @@
-"""Find a model's config.json, wherever it is, and count what it describes."""
+"""Finds a model's config.json and counts it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ class _Config:
     data: Mapping[str, Any]
     where: Callable[[tuple[str, ...]], str]
     name: str
+    stored: ModelShape | None = None
+    """The shape of a catalogue model whose family has no code."""
 
 
 def load_model_shape(
@@ -34,26 +36,27 @@ def load_model_shape(
     allow_network: bool = True,
     allow_torch: bool = True,
 ) -> ModelShape:
-    """The shape of a model, without its weights and, for the model types that zerokit knows, without torch.
+    """Load the shape of a model; neither weights nor torch are needed if its family has code.
 
     Args:
-        model: a folder with a config.json, such a file, its parsed keys, a name or Hub id from the catalogue,
-            or any other Hub id, which is looked for in the local cache first.
-        revision: branch, tag or commit of a Hub model; the catalogue holds none and is passed by.
-        architecture: transformers' class to count, such as ``LlamaForSequenceClassification``; by default the
-            one that the config names.
-        allow_network: download the config.json of a Hub model that is nowhere on this machine.
-        allow_torch: build a model of a type that zerokit does not know on torch's meta device, with
-            transformers, which takes seconds.
+        model: a folder, a config.json, its parsed keys, a name or Hub id of the catalogue, or another Hub id,
+            which is looked up in the local cache first.
+        revision: branch, tag or commit of a Hub model; the catalogue has none, so it is skipped.
+        architecture: transformers' class, such as ``LlamaForSequenceClassification``; None: the class in the
+            config.
+        allow_network: download the config.json of a Hub model that is not on this machine.
+        allow_torch: build models of families without code on torch's meta device, which takes seconds.
 
     Raises:
-        ModelError: nothing of that name, a file that is no config.json, a size that cannot be, or a model
-            type that nobody here knows.
+        ModelError: there is no such model, the file is no config.json, a size is invalid, or the model type
+            is unknown.
     """
     if isinstance(model, Mapping):
         config = _Config(model, dotted_place, "config")
     else:
         config = _find(str(model), revision=revision, allow_network=allow_network)
+    if config.stored is not None and architecture in (None, config.stored.architecture):
+        return config.stored
     try:
         return count(config.data, config.where, name=config.name, architecture=architecture)
     except NotCountedError as unknown:
@@ -62,16 +65,16 @@ def load_model_shape(
         if allow_torch and meta_is_possible():
             return count_on_meta(config.data, config.where, name=config.name, architecture=architecture)
         raise ModelError(
-            f"zerokit does not count {unknown} by itself",
+            f"zerokit has no code to count {unknown}",
             where=config.where(()),
-            hint="It builds such a model on torch's meta device where torch and transformers are installed"
+            hint="Install torch and transformers: zerokit then builds such a model on torch's meta device"
             if allow_torch
             else "Commands that may import torch build it on torch's meta device",
         ) from None
 
 
 def dotted_place(path: tuple[str, ...]) -> str:
-    """The place of a key in parsed keys, which have no file."""
+    """The place of a key in parsed keys."""
     return f"config.json ({dotted(path)})" if path else "config.json"
 
 
@@ -83,12 +86,13 @@ def _find(name: str, *, revision: str | None, allow_network: bool) -> _Config:
         return _read(path, name)
     known = catalogue.find(name) if revision is None else None
     if known is not None:
-        return _Config(known.config, _place_in_catalogue(known.id), known.id)
+        stored = catalogue.stored_shape(known.id)
+        return _Config(known.config, _place_in_catalogue(known.id), known.id, stored)
     if path is not None and path.is_file():
         return _read(path, name)
     if not is_hub_id(name):
         raise ModelError(
-            f"no such folder or config.json: '{name}'" if name.strip() else "no model is named",
+            f"no such folder or config.json: '{name}'" if name.strip() else "no model is given",
             where="model",
             hint="Name a folder, a config.json, a Hub id or what zerokit models lists",
         )
@@ -101,7 +105,7 @@ def _find(name: str, *, revision: str | None, allow_network: bool) -> _Config:
 
 
 def _path(name: str) -> Path | None:
-    """`name` as a path, or None if it cannot be one."""
+    """`name` as a path, or None if it cannot be a path."""
     try:
         path = Path(name).expanduser()
         path.exists()  # refuses names that no file system takes
@@ -111,7 +115,7 @@ def _path(name: str) -> Path | None:
 
 
 def _is_misspelt(name: str) -> bool:
-    """A name without an owner that is nearly one of the catalogue: not worth a question to the Hub."""
+    """Whether it is almost a name of the catalogue, so that the Hub need not be asked."""
     return "/" not in name and catalogue.closest(name) is not None
 
 
@@ -153,7 +157,7 @@ def _read(file: Path, name: str, folder: Path | None = None) -> _Config:
 
 
 def _read_as_transformers_does(file: Path, folder: Path | None) -> Any:
-    """transformers takes what Python's json takes: NaN, Infinity and the last of duplicate keys, too."""
+    """Parse JSON like transformers: with NaN, Infinity, and the last of duplicate keys."""
     try:
         content = read_bytes(file, folder=folder)
         return json.loads(content) if len(content) <= MAX_BYTES else None

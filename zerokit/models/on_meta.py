@@ -1,4 +1,4 @@
-"""Models that zerokit does not know: built by transformers on torch's meta device, which holds no data."""
+"""Models whose family has no code: transformers builds them on torch's meta device, without data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AUTO_CLASSES = (
     "AutoModelForImageClassification",
     "AutoModel",
 )
-"""Tried in turn where the config names no class that transformers has."""
+"""Tried in order if the config names no class of transformers."""
 
 _KINDS: tuple[tuple[Kind, str], ...] = (
     ("router", r"router|shared_expert_gate|(moe|mlp|feed_forward|block)\.gate\."),
@@ -33,15 +33,18 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
     ("expert", r"experts?\b"),
     ("norm", r"norm|\bln_"),
     ("bias", r"\bbias$"),
-    ("embedding", r"embed|\bw[tp]e\b|lm_head|shared\.weight"),
+    ("embedding", r"embed|\bw[tp]e\b|lm_head|shared\.weight|project_(in|out)"),
+    ("other", r"pooler|\btransform\."),
     ("attention", r"att(ention|n)|[qkv]_proj|[qk]v?_[ab]_proj|sinks"),
     ("mlp", r"mlp|ffn|feed_forward|dense|\bfc\d|\bw[io]|(gate|up|down)_proj"),
 )
-"""What the name of a parameter tells of its kind; the first that fits."""
+"""The kind of a parameter by its name: the first pattern that matches."""
 
+_INTERMEDIATE_SIZES = ("intermediate_size", "ffn_dim", "encoder_ffn_dim", "ffn_hidden_size", "n_inner")
+"""Spellings of the feed-forward width."""
 
 _MODEL_TYPES = ("auto_mappings.py", "configuration_auto.py")
-"""Where transformers lists its model types, in `models/auto`: the first from 5.0 on, the second before."""
+"""Files with transformers' model types in `models/auto`: from 5.0 on, and before."""
 
 
 def meta_is_possible() -> bool:
@@ -52,12 +55,12 @@ def meta_is_possible() -> bool:
 def count_on_meta(
     config: Mapping[str, Any], where: Where, *, name: str, architecture: str | None = None
 ) -> ModelShape:
-    """Build the model without data and read its parameters off; imports torch and transformers.
+    """Build the model on the meta device and read its parameters; imports torch and transformers.
 
-    The counts are exact; the kinds of the tensors are told by their names.
+    Counts are exact; kinds of tensors are guessed from their names.
 
     Raises:
-        ModelError: transformers does not know the model type either, or cannot build it.
+        ModelError: transformers does not know the model type, or cannot build it.
     """
     keys = Keys(config, where)
     model_type = model_type_of(keys)
@@ -78,13 +81,13 @@ def count_on_meta(
         architecture=type(model).__name__,
         tensors=tensors,
         hidden_size=_whole(text, "hidden_size") or hidden or text_hidden,
-        intermediate_size=_whole(text, "intermediate_size"),
+        intermediate_size=_intermediate_size(text),
         num_hidden_layers=_whole(text, "num_hidden_layers"),
         num_attention_heads=_whole(text, "num_attention_heads"),
-        num_key_value_heads=_whole(text, "num_key_value_heads") or _whole(text, "num_attention_heads"),
+        num_key_value_heads=_key_value_heads(text),
         head_dim=_head_dim(text),
         vocab_size=_whole(text, "vocab_size"),
-        max_position_embeddings=_whole(text, "max_position_embeddings"),
+        max_position_embeddings=_whole(text, "max_position_embeddings") or _whole(text, "max_seq_len"),
         tie_word_embeddings=_is_tied(model),
         experts=_experts(text, tensors),
         dtype=birth_dtype(keys),
@@ -99,7 +102,7 @@ def count_on_meta(
 
 
 def _is_listed(model_type: str) -> bool:
-    """Whether transformers names the model type; read in its sources, because an import takes seconds."""
+    """Whether transformers has the model type; read from its sources, because an import takes seconds."""
     package = importlib.util.find_spec("transformers")
     assert package is not None
     assert package.origin is not None
@@ -119,7 +122,7 @@ def _build(
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     try:
-        # A quantized layer needs kernels to be built; the parameters counted are the unquantized ones.
+        # Quantized layers need kernels to be built; unquantized parameters are counted.
         plain = {key: value for key, value in config.items() if key != "quantization_config"}
         settings = CONFIG_MAPPING[model_type].from_dict(plain)
         named = [architecture] if architecture else list(config.get("architectures") or ())
@@ -127,13 +130,15 @@ def _build(
             for name in named:
                 found = getattr(transformers, str(name), None)
                 if found is not None:
-                    return settings, found._from_config(settings)
+                    return settings, found(settings)
             for name in _AUTO_CLASSES:
                 auto = getattr(transformers, name, None)
-                if auto is not None and type(settings) in auto._model_mapping:
-                    return settings, auto.from_config(settings)
+                if auto is not None and type(settings) in auto._model_mapping and architecture is None:
+                    # `from_config` would partition the model if ZeRO-3 is active in this process.
+                    found = auto._model_mapping[type(settings)]
+                    return settings, (found[0] if isinstance(found, tuple | list) else found)(settings)
     except Exception as error:
-        # Whatever a model's constructor raises for sizes that it cannot have.
+        # Constructors raise various errors for invalid sizes.
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ModelError(
             f"transformers cannot build this model: {reason}", where=where(()), hint="Check the config.json"
@@ -141,12 +146,14 @@ def _build(
     finally:
         transformers.logging.set_verbosity(verbosity)
     raise ModelError(
-        f"transformers has no model of type '{model_type}'", where=where(()), hint="Name another"
+        f"transformers has no model {architecture or f'of type {model_type!r}'}",
+        where=where(()) if architecture is None else "architecture",
+        hint="Name another",
     )
 
 
 def _tensors(model: Any) -> tuple[Tensor, ...]:
-    """The parameters, with the indices of layers folded into ``*``."""
+    """The parameters, with ``*`` for layer numbers."""
     found: Counter[tuple[str, tuple[int, ...], bool]] = Counter()
     for name, parameter in model.named_parameters():
         found[re.sub(r"\.\d+(?=\.|$)", ".*", name), tuple(parameter.shape), parameter.requires_grad] += 1
@@ -157,7 +164,7 @@ def _tensors(model: Any) -> tuple[Tensor, ...]:
 
 
 def kind_by_name(name: str) -> Kind:
-    """What a parameter probably does, by the name of its module."""
+    """The probable kind of a parameter, by its name."""
     return next((kind for kind, pattern in _KINDS if re.search(pattern, name, re.IGNORECASE)), "other")
 
 
@@ -180,7 +187,7 @@ def _experts(config: Any, tensors: tuple[Tensor, ...]) -> Experts | None:
 
 
 def _text_config(config: Any) -> Any:
-    """The part of a config that is about text; the whole of it where there are several such parts."""
+    """The text part of a config; the whole config if there are several text parts."""
     try:
         return config.get_text_config()
     except ValueError:
@@ -188,7 +195,7 @@ def _text_config(config: Any) -> Any:
 
 
 def _hidden_size(config: Any) -> int | None:
-    """As accelerate looks it up for "auto", and transformers first of all."""
+    """The `hidden_size` that accelerate finds for "auto", and transformers first."""
     if hasattr(config, "hidden_size"):
         return _whole(config, "hidden_size")
     sizes = getattr(config, "hidden_sizes", None)
@@ -196,13 +203,30 @@ def _hidden_size(config: Any) -> int | None:
 
 
 def _names_hidden_size(config: Any) -> bool:
-    """Whether transformers does not go on to `text_config`."""
+    """Whether transformers does not look into `text_config`."""
     return hasattr(config, "hidden_size") or hasattr(config, "hidden_sizes")
 
 
 def _head_dim(config: Any) -> int | None:
     given, hidden, heads = (_whole(config, key) for key in ("head_dim", "hidden_size", "num_attention_heads"))
     return given if given is not None else hidden // heads if hidden and heads else None
+
+
+def _intermediate_size(config: Any) -> int | None:
+    """Width of the feed-forward layers: 4 x hidden for BLOOM, MPT, and GPTs whose key is null."""
+    sizes = (_whole(config, key) for key in _INTERMEDIATE_SIZES)
+    found = next((size for size in sizes if size), None)
+    hidden = _whole(config, "hidden_size")
+    has_default = config.model_type in ("bloom", "gpt_neo", "mpt") or hasattr(config, "n_inner")
+    return 4 * hidden if found is None and hidden and has_default else found
+
+
+def _key_value_heads(config: Any) -> int | None:
+    """Falcon's old decoder and GPT-BigCode have only the flag `multi_query`."""
+    heads = _whole(config, "num_attention_heads")
+    if hasattr(config, "multi_query") and not getattr(config, "new_decoder_architecture", False):
+        return 1 if config.multi_query else heads
+    return _whole(config, "num_key_value_heads") or _whole(config, "num_kv_heads") or heads
 
 
 def _is_tied(model: Any) -> bool:
@@ -218,6 +242,6 @@ def _whole(config: Any, key: str) -> int | None:
     try:
         value = getattr(config, key, None)
     except Exception:
-        # Some configs refuse to name a size that differs from layer to layer, each with an error of its own.
+        # Some configs raise if a size differs between layers, with various errors.
         return None
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,4 +1,4 @@
-"""What a family's file says about one config.json: sizes, tensors and experts."""
+"""Sizes, tensors and experts of a model, as counted by its family."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zerokit.models.tensors import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """The dimensions of a transformer, under transformers' names; of an encoder-decoder, its encoder's."""
+    """Dimensions of a transformer in transformers' terms; of an encoder-decoder, those of its encoder."""
 
     hidden_size: int
     num_hidden_layers: int
@@ -21,9 +21,9 @@ class Sizes:
     head_dim: int
     intermediate_size: int
     vocab_size: int | None
-    """None for a model that reads no text."""
+    """None for a model without text."""
     max_position_embeddings: int | None
-    """The longest sequence its config names; None where it names none."""
+    """The longest sequence in the config; None if it has none."""
 
     @property
     def query_size(self) -> int:
@@ -41,16 +41,16 @@ class Experts:
     """The mixture-of-experts layers of a model."""
 
     num_experts: int
-    """Routed experts of a layer, those that every token passes not counted."""
+    """Routed experts of a layer, without shared ones."""
     num_experts_per_tok: int
-    """Of these, how many a token meets."""
+    """Routed experts per token."""
     num_layers: int
-    """Layers that have experts."""
+    """Layers with experts."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The whole of a model, or of a part of one."""
+    """A model, or a part of one."""
 
     sizes: Sizes
     tensors: list[Tensor]
@@ -58,9 +58,9 @@ class Parts:
     tied: bool = False
     """The output matrix is the token embedding."""
     text_section: bool = False
-    """The text model's sizes stand in the section `text_config` of the config.json."""
+    """The text sizes are in the section `text_config` of the config.json."""
     notes: tuple[str, ...] = ()
-    """What a reader of the numbers should know."""
+    """Remarks for readers."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ class ModelType:
 
     name: str
     classes: Mapping[str, Callable[[Keys], Parts]]
-    """How to count each class of transformers that has this model; the first is the one usually trained."""
+    """The counting function of each transformers class; the first class is the one usually trained."""
     defaults: Mapping[str, Any]
-    """What transformers takes for absent keys, of those that matter here."""
+    """transformers' defaults of the keys that are read."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Other spellings of keys, as in transformers' `attribute_map`: applied last, and so they win."""
+    """Other spellings of keys (transformers' `attribute_map`); they win over the key itself."""
     has_sdpa: bool = True
-    """Whether transformers computes its attention by torch's `scaled_dot_product_attention`.
+    """Whether transformers supports torch's `scaled_dot_product_attention`.
 
     Source: `_supports_sdpa` of transformers' classes.
     """

@@ -1,4 +1,4 @@
-"""The shape of a model: its dimensions and all of its parameters, without any weights."""
+"""The shape of a model: its dimensions and parameters."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from zerokit.models.tensors import KINDS, Kind, Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """What a config.json says of a model, with transformers' defaults filled in.
+    """The shape of a model from its config.json and transformers' defaults.
 
-    Dimensions bear transformers' names. Those of an encoder-decoder are its encoder's, those of a model that
-    reads text and images are its text part's; None where the model has no such thing.
+    Dimensions have transformers' names. Those of an encoder-decoder are its encoder's, those of a model for
+    text and images are its text part's. None: the model has no such dimension.
     """
 
     name: str
-    """As it was asked for, or its Hub id in the catalogue."""
+    """The requested name, or its Hub id in the catalogue."""
     model_type: str
-    """The key of that name in the config.json."""
+    """`model_type` of the config.json."""
     architecture: str
-    """The class of transformers whose parameters these are."""
+    """The class of transformers with these parameters."""
     tensors: tuple[Tensor, ...]
-    """Every distinct parameter, tied ones once. Their sum is exact."""
+    """Every distinct parameter; tied ones once. The sum is exact."""
     hidden_size: int | None
     intermediate_size: int | None
     num_hidden_layers: int | None
@@ -35,33 +35,33 @@ class ModelShape:
     vocab_size: int | None
     max_position_embeddings: int | None
     tie_word_embeddings: bool
-    """The output matrix is the token embedding. False also where there is no output matrix."""
+    """The output matrix is the token embedding. False also without an output matrix."""
     experts: Experts | None = None
     """None for a dense model."""
     dtype: str | None = None
-    """The type its weights were saved in, such as ``bfloat16``; None if the config does not say."""
+    """The type of the saved weights, such as ``bfloat16``; None if unknown."""
     quantization: str | None = None
-    """The method of its `quantization_config`, such as ``fp8``; parameters are counted as if unquantized."""
+    """The method of `quantization_config`, such as ``fp8``; parameters are counted unquantized."""
     hidden_size_for_trainer: int | None = None
-    """What "auto" bucket sizes are made from under transformers' Trainer; None: it refuses them.
+    """The size from which transformers' Trainer fills "auto" bucket sizes; None: it refuses them.
 
     Source: `HfTrainerDeepSpeedConfig.trainer_config_finalize`, transformers `integrations/deepspeed.py`:
-    `hidden_size`, else the largest of `hidden_sizes`, else the same of `text_config`.
+    `hidden_size`, else the maximum of `hidden_sizes`, else the same of `text_config`.
     """
     hidden_size_for_accelerate: int | None = None
-    """The same under accelerate, which does not look into `text_config`.
+    """The same for accelerate, which ignores `text_config`.
 
     Source: `Accelerator._prepare_deepspeed`, accelerate `accelerator.py`.
     """
     has_sdpa: bool = True
-    """Whether transformers can compute its attention by torch's `scaled_dot_product_attention`; where not, it
-    is written out in plain operations ("eager") unless flash attention is asked for."""
+    """Whether transformers supports torch's `scaled_dot_product_attention`; otherwise attention is eager,
+    unless flash attention is requested."""
     is_encoder_decoder: bool = False
-    """It is an encoder and a decoder, with a sequence for each."""
+    """An encoder and a decoder, each with its own sequence."""
     counted_by: Literal["zerokit", "transformers"] = "zerokit"
-    """``transformers``: built on torch's meta device, the kinds of its tensors told by their names."""
+    """``transformers``: built on torch's meta device; kinds of tensors are guessed from names."""
     notes: tuple[str, ...] = ()
-    """What a reader of the numbers should know."""
+    """Remarks for readers."""
     config: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """The config.json itself."""
 
@@ -72,12 +72,12 @@ class ModelShape:
 
     @property
     def num_trainable_parameters(self) -> int:
-        """Those that training changes unless some are frozen or replaced by adapters."""
+        """Parameters that are trained by default, without freezing and adapters."""
         return sum(tensor.total_elements for tensor in self.tensors if tensor.trainable)
 
     @property
     def num_active_parameters(self) -> int:
-        """Those that work on one token: of the routed experts only as many as a token meets."""
+        """Parameters that process one token: only some of the routed experts."""
         if self.experts is None:
             return self.num_parameters
         routed = self.parameters_by_kind["expert"]
@@ -94,12 +94,12 @@ class ModelShape:
 
     @property
     def largest_tensor(self) -> Tensor:
-        """The parameter with the most elements, which ZeRO-3 has to gather in one piece."""
+        """The parameter with the most elements, which ZeRO-3 gathers in one piece."""
         return max(self.tensors, key=lambda tensor: tensor.elements)
 
     @property
     def num_embedding_parameters(self) -> int:
-        """Parameters of kind ``embedding``: tokens, positions, and the output matrix where it is not tied."""
+        """Parameters of kind ``embedding``: tokens, positions, and an untied output matrix."""
         return self.parameters_by_kind["embedding"]
 
     @property

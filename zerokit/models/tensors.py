@@ -1,7 +1,7 @@
-"""The parameters of a model as data: one entry for each parameter of a layer, and how often it occurs.
+"""The parameters of a model as data: one entry per parameter of a layer, with its number of occurrences.
 
-Names and shapes are those of transformers' modules, so that what is listed here is what DeepSpeed and
-ZeRO see: a fused projection is one tensor, and so are the stacked experts of a mixture-of-experts layer.
+Names and shapes are those of transformers' modules, which DeepSpeed sees: a fused projection is one tensor,
+and so are the stacked experts of a layer.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ class Tensor:
     """One distinct parameter tensor of a model."""
 
     name: str
-    """As in `named_parameters()` of transformers' model; ``*`` stands for the index of a layer."""
+    """The name in `named_parameters()`; ``*`` stands for a layer number."""
     shape: tuple[int, ...]
     kind: Kind
     count: int = 1
-    """How many such tensors the model has: for most, its number of layers."""
+    """Number of such tensors; mostly the number of layers."""
     trainable: bool = True
-    """False where the model itself keeps it out of training (`requires_grad` is False)."""
+    """False if the model itself sets `requires_grad` to False."""
 
     @property
     def elements(self) -> int:
-        """Elements of one of them."""
+        """Elements of one tensor."""
         return prod(self.shape)
 
     @property
     def total_elements(self) -> int:
-        """Elements of all `count` of them."""
+        """Elements of all `count` tensors."""
         return self.elements * self.count
 
 
 def linear(
     name: str, inputs: int, outputs: int, *, kind: Kind, bias: bool = False, transposed: bool = False
 ) -> list[Tensor]:
-    """`torch.nn.Linear`, its weight outputs x inputs; `transposed`: GPT-2's Conv1D, inputs x outputs."""
+    """`torch.nn.Linear`: weight of outputs x inputs; `transposed`: GPT-2's Conv1D, inputs x outputs."""
     shape = (inputs, outputs) if transposed else (outputs, inputs)
     tensors = [Tensor(f"{name}.weight", shape, kind)]
     if bias:
@@ -68,7 +68,7 @@ def embedding(name: str, rows: int, columns: int) -> list[Tensor]:
 
 
 def rms_norm(name: str, *shape: int) -> list[Tensor]:
-    """A normalisation with a weight and no bias."""
+    """A norm with a weight and no bias."""
     return [Tensor(f"{name}.weight", shape, "norm")]
 
 
@@ -78,12 +78,12 @@ def layer_norm(name: str, size: int) -> list[Tensor]:
 
 
 def under(prefix: str, tensors: Iterable[Tensor]) -> list[Tensor]:
-    """`tensors` as parts of the module `prefix`."""
+    """`tensors` as parts of module `prefix`."""
     return [replace(tensor, name=f"{prefix}.{tensor.name}") for tensor in tensors]
 
 
 def repeated(prefix: str, times: int, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """`tensors` as parts of each of `times` equal modules in the list `prefix`; none if `times` is 0."""
+    """`tensors` in each of `times` equal modules of the list `prefix`; none if `times` is 0."""
     if times == 0:
         return []
     return [

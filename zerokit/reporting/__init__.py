@@ -1,4 +1,4 @@
-"""What people see, in one style: tables, plots, verdicts, traces, and the words for phases and categories.
+"""One style for output: tables, plots, verdicts, traces, and words for phases and categories.
 
-A room's report stays in that room, which puts the figures together and hands them over to here.
+The report of a room stays in that room, which gives its numbers to these functions.
 """

@@ -1,23 +1,23 @@
-"""The categories of memory: their names, their order and their looks, for estimates and rehearsals alike."""
+"""Categories of memory: names, order and colours."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple, get_args
 
 Category = Literal["parameters", "optimizer_states", "gradients", "buffers", "activations", "other"]
-"""What bytes are held for."""
+"""The purpose of bytes."""
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
-"""As they are stacked, from the bottom: what stays longest lies lowest."""
+"""Stacking order, from the bottom: what stays longest is lowest."""
 
 
 class Look(NamedTuple):
     """How a category is drawn."""
 
     colour: str
-    """Of those that most colour-blind people tell apart (Okabe and Ito)."""
+    """Colours that most colour-blind people can distinguish (Okabe and Ito)."""
     hatch: str
-    """For black and white."""
+    """Pattern for black and white."""
 
 
 LOOKS: dict[Category, Look] = {
@@ -31,5 +31,5 @@ LOOKS: dict[Category, Look] = {
 
 
 def category_words(category: str) -> str:
-    """The category as people say it: ``"optimizer states"``."""
+    """The category in words: ``"optimizer states"``."""
     return category.replace("_", " ")

@@ -1,4 +1,4 @@
-"""The curves of a run's losses."""
+"""Plots the losses of a run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from zerokit.files import write_file
 
 
 def draw_losses(metrics: Path, file: Path) -> None:
-    """Draw the curve of the loss, on what is trained on and on held-out data, by step.
+    """Draw training loss and held-out loss by step.
 
-    Steps that a run made anew, when it was resumed from an earlier one, are there as made last.
+    If a resumed run repeated steps, the last values are drawn.
 
     Args:
         metrics: ``metrics.jsonl`` of the run.
@@ -42,7 +42,7 @@ def draw_losses(metrics: Path, file: Path) -> None:
 
 
 def _lines(metrics: Path) -> list[dict[str, Any]]:
-    """Those that count: without what a killed run has left half written, or was resumed from before."""
+    """Valid lines, without half-written ones and without steps that a resumed run repeated."""
     lines: list[dict[str, Any]] = []
     for text in metrics.read_text(encoding="utf-8", errors="replace").splitlines():
         try:

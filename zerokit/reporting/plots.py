@@ -1,4 +1,4 @@
-"""The one style of pictures of memory, and the one writer of them: PNG, SVG, or a page of HTML."""
+"""One style and one writer for pictures of memory: PNG, SVG, or an HTML page."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg", ".html")
 SMALL = 8
-"""Points, of what is written in and beside a picture."""
+"""Font size of small text."""
 _CAPACITY_SHOWN = 2.5
-"""A GPU's capacity is drawn up to so many times the highest point; beyond, it would flatten all else."""
+"""A GPU's capacity is drawn up to this multiple of the highest point; beyond, it would flatten the plot."""
 
 
 class Page(NamedTuple):
-    """What an HTML file has around the picture."""
+    """Text around the picture in an HTML file."""
 
     heading: str
     about: str
-    """One line above the picture."""
+    """A line above the picture."""
     note: str
-    """One line below it, or nothing."""
+    """A line below it, or nothing."""
     columns: Row
     rows: Sequence[Row]
-    """The numbers of the picture."""
+    """Numbers of the picture."""
 
 
 def check_plot(path: str | Path, option: str = "--plot") -> None:
-    """See that a plot can be drawn, before anything long begins.
+    """Check that a plot can be drawn, before long work begins.
 
     Raises:
         ZerokitError: matplotlib is not installed, or the name does not end in .png, .svg or .html.
@@ -58,16 +58,16 @@ def check_plot(path: str | Path, option: str = "--plot") -> None:
 def write_plot(
     path: str | Path, size: tuple[float, float], draw: Callable[[Axes], None], page: Callable[[], Page]
 ) -> None:
-    """Draw one picture and write it.
+    """Draw a picture and write it.
 
     Args:
         path: ends in .png, .svg or .html.
         size: width and height in inches.
-        draw: draws on the axes that it is given.
-        page: what stands around the picture in HTML.
+        draw: draws on the given axes.
+        page: text around the picture in HTML.
 
     Raises:
-        ZerokitError: as :func:`check_plot`, or the file cannot be written.
+        ZerokitError: see :func:`check_plot`, or the file cannot be written.
     """
     check_plot(path)
     import matplotlib
@@ -75,7 +75,7 @@ def write_plot(
 
     kind = Path(path).suffix.lower()[1:]
     picture = io.BytesIO()
-    # Fixed, so that the same figures give the same file.
+    # Fixed, so that equal numbers give equal files.
     with matplotlib.rc_context({"hatch.linewidth": 0.5, "svg.hashsalt": "zerokit"}):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure.add_subplot())
@@ -96,7 +96,7 @@ def write_plot(
 
 
 def look(category: Category) -> dict[str, Any]:
-    """How an area of a category is drawn, as arguments of matplotlib's patches."""
+    """matplotlib arguments for an area of a category."""
     colour, hatch = LOOKS[category]
     return {"facecolor": colour, "hatch": hatch, "edgecolor": "black", "linewidth": 0.4}
 
@@ -107,13 +107,13 @@ def mark_capacity(
     gpu_memory_bytes: int | None,
     over: Sequence[tuple[float, float]] | None = None,
 ) -> None:
-    """Scale the axis of GiB to `highest_bytes`, and draw what one GPU has if that is near enough.
+    """Scale the GiB axis to `highest_bytes`, and draw the GPU's capacity if it is near enough.
 
     Args:
-        axes: where.
+        axes: the axes.
         highest_bytes: of what is drawn.
-        gpu_memory_bytes: of one GPU, if it is known.
-        over: from where to where along the other axis what is drawn lies on a GPU; None: everywhere.
+        gpu_memory_bytes: of one GPU, if known.
+        over: intervals of the other axis that show a GPU; None: everywhere.
     """
     from matplotlib.lines import Line2D
 
@@ -132,14 +132,14 @@ def mark_capacity(
 
 
 def legend(axes: Axes, looks: Iterable[tuple[str, dict[str, Any]]]) -> None:
-    """Say beside the picture what each look, as arguments of matplotlib's patches, stands for."""
+    """A legend beside the picture; each entry has matplotlib arguments."""
     from matplotlib.patches import Patch
 
     _legend(axes, [Patch(label=words, **look) for words, look in looks], "upper")
 
 
 def category_legend(axes: Axes, shown: Iterable[Category], title: str | None = None) -> None:
-    """Name the categories at the right, above; the topmost layer first, as in the picture."""
+    """Legend of categories at the upper right, topmost first."""
     from matplotlib.patches import Patch
 
     present = set(shown)
@@ -148,7 +148,7 @@ def category_legend(axes: Axes, shown: Iterable[Category], title: str | None = N
 
 
 def phase_legend(axes: Axes, shown: Iterable[str]) -> None:
-    """Name the shades of phases at the right, below."""
+    """Legend of phases at the lower right."""
     from matplotlib.patches import Patch
 
     shades = [Patch(facecolor=SHADES[name], edgecolor="black", linewidth=0.5, label=name) for name in shown]

@@ -1,8 +1,8 @@
-"""The one style of tables: set into the width of a terminal, or as plain lines that can be searched.
+"""One style of tables: fitted to a terminal, or as plain searchable lines.
 
-No word and no number is ever broken. A table that is too wide is set closer, then its cells are folded
-between words, then long words of its first or last column, such as names of functions, stand on lines of
-their own; and where even that is too wide each row is written as ``column: value``, one after the other.
+Words and numbers are never broken. A table that is too wide first gets narrower spacing; then cells are
+folded between words; then long words of its first or last column get their own lines. If it is still too
+wide, each row is printed as ``column: value`` lines.
 """
 
 from __future__ import annotations
@@ -15,37 +15,34 @@ from zerokit.units import format_bytes
 
 Row = Sequence[str]
 Cells = Sequence[str | int]
-"""Of one row: texts, and sizes in bytes."""
+"""Cells of a row: strings, and sizes in bytes."""
 StyledLine = Sequence[tuple[str, str]]
-"""Pieces of one line, each a text and its style."""
+"""Pieces of a line: text and style."""
 
 STRONG = "bold"
 HANG = 4
-"""Columns by which what a fold brings down stands further right."""
+"""Indent of folded text."""
 _WIDEST = 60
-"""Cells that are longer push the rest of their own line to the right, not that of all lines."""
+"""Longer cells push only the rest of their own line to the right."""
 _NARROWEST = 12
-"""Columns of a column whose long words stand on lines of their own."""
+"""Minimum width of a column whose long words get their own lines."""
 _PIECE = re.compile(r"(?:\d[\d.,]* (?:[KMGT]iB|B)(?!\w)|\S)+")
-"""What is never broken: a word, or a size with its unit."""
+"""Unbreakable: a word, or a size with its unit."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of texts; the first of each is the row's name."""
+    """A table of strings; the first cell of a row is its name."""
 
     title: str
     columns: Row
-    """Their heads; none where the rows speak for themselves."""
+    """Column heads; empty if the rows explain themselves."""
     rows: Sequence[Row]
     framed: bool = True
-    """Set apart from the lines around it: a margin, and a rule below the heads."""
+    """With a margin, and a rule below the heads."""
 
     def lines(self, width: int) -> Iterator[StyledLine]:
-        """The table in `width` columns; only a word that is longer by itself goes beyond them.
-
-        Without rows there is nothing to say, and nothing is.
-        """
+        """The table in `width` columns; only a single longer word exceeds them. Empty without rows."""
         if not self.rows:
             return
         margin = " " * (2 * self.framed)
@@ -58,7 +55,7 @@ class Table:
             yield []
 
     def _grid(self, width: int, margin: str) -> list[StyledLine]:
-        """Cells one below the other, or nothing where too many long words have no room side by side."""
+        """Cells below each other, or nothing if too many long words do not fit side by side."""
         grid = [*([self.columns] if self.columns else []), *self.rows]
         columns = list(zip(*grid, strict=True))
         widths = [max(map(_cells, column)) for column in columns]
@@ -116,21 +113,18 @@ class Table:
 
 
 def table(title: str, columns: Row, rows: Iterable[Cells]) -> Table:
-    """A table of a report; the first column is the row's name.
-
-    A cell that is an int is a size in bytes, and is written as one.
-    """
+    """Make a table; the first column is the row's name, and integers are sizes in bytes."""
     written = [[cell if isinstance(cell, str) else format_bytes(cell) for cell in row] for row in rows]
     return Table(title, columns, written)
 
 
 def fold(text: str, width: int, *, hang: int = 0) -> list[str]:
-    """`text` in lines of at most `width` columns, broken between words only.
+    """Fold `text` into lines of at most `width` columns, between words.
 
     Args:
-        text: with no line breaks.
-        width: a word that is longer has a line to itself.
-        hang: columns by which all lines but the first stand further right than `text` does.
+        text: without line breaks.
+        width: a longer word gets its own line.
+        hang: indent of all lines but the first.
     """
     indent = " " * (len(text) - len(text.lstrip()) + hang)
     lines = [""]
@@ -146,7 +140,7 @@ def fold(text: str, width: int, *, hang: int = 0) -> list[str]:
 
 
 def aligned(rows: Sequence[Row]) -> Iterator[str]:
-    """The rows as lines that can be searched: cells one below the other, never folded, the last as it is."""
+    """Rows as searchable lines: aligned cells, never folded."""
     if not rows:
         return
     widths = [
@@ -159,7 +153,7 @@ def aligned(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _cells(text: str) -> int:
-    """Columns of a terminal that it takes."""
+    """Columns that a string takes on a terminal."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -173,7 +167,7 @@ def _longest_piece(text: str) -> int:
 
 
 def _shrunk(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Take from the widest that can be folded, until all fit."""
+    """Narrow the widest foldable columns until all fit."""
     found = [max(low, min(width, room)) for width, low in zip(widths, least, strict=True)]
     while sum(found) > room:
         widest = max(

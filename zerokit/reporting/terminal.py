@@ -1,10 +1,10 @@
-"""Printing on stdout for people: reports of tables and lines, lines in colours, Markdown.
+"""Prints reports, coloured lines and Markdown on stdout.
 
-A report is folded between words on a terminal. Findings, and all that goes elsewhere, are never folded, so
-that they can be searched. Where stdout is no terminal nothing is coloured, and lines cost no import of rich.
+Reports are folded between words on a terminal. Findings and redirected output are never folded, so that they
+can be searched. Without a terminal there are no colours, and lines do not import rich.
 
-All text is printed by :func:`zerokit.errors.visible`: names in it may be those of somebody else's files. So a
-part, a cell and a piece of a line have no line breaks of their own.
+All text goes through :func:`zerokit.errors.visible`, because names may come from untrusted files. So a part,
+a cell and a piece of a line contain no line breaks.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     Part: TypeAlias = "Table | Text | Command | str"
-    """Of a report."""
+    """A part of a report."""
 
 GOOD, DOUBTFUL, BAD, REMARK = "green", "yellow", "bold red", "cyan"
-"""Styles of verdicts and of findings."""
+"""Styles of verdicts and findings."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A line of a report that is to be typed in a shell; a fold of it is typed just so."""
+    """A shell command in a report; its folded form can be pasted too."""
 
     words: Sequence[str]
-    """As a shell reads them, quoted."""
+    """Shell words, quoted."""
 
     def lines(self, width: int) -> list[str]:
-        """The line, broken by backslashes where it is longer than `width` columns."""
+        """The command, broken by backslashes into lines of at most `width` columns."""
         first, *words = map(visible, self.words)
         lines = [f"  {first}"]
         for word in words:
@@ -99,7 +99,7 @@ def _folded(whole: Text, width: int) -> Iterator[Text]:
 
 
 def show_rows(rows: Sequence[Row], columns: Row = ()) -> None:
-    """Print a table without a frame: set into a terminal, and elsewhere one line for each row."""
+    """Print a table without frame: fitted to a terminal, elsewhere one line per row."""
     if _on_terminal():
         show([Table("", columns, rows, framed=False)])
         return
@@ -109,14 +109,14 @@ def show_rows(rows: Sequence[Row], columns: Row = ()) -> None:
 
 
 def heading(text: str) -> Text:
-    """A line of a report that stands above others."""
+    """A heading of a report."""
     from rich.text import Text
 
     return Text(text, style=STRONG)
 
 
 def show_lines(lines: Iterable[StyledLine]) -> None:
-    """Print lines, each when it comes."""
+    """Print lines as they come."""
     if not _on_terminal():
         for line in lines:
             print("".join(visible(text) for text, _ in line), flush=True)
@@ -133,7 +133,7 @@ def _on_terminal() -> bool:
 
 
 def show_markdown(text: str) -> None:
-    """Print Markdown: laid out on a terminal, as it is elsewhere."""
+    """Print Markdown: rendered on a terminal, unchanged elsewhere."""
     if not _on_terminal():
         print(text, end="")
         return

@@ -1,7 +1,7 @@
-"""Traces in Chrome's trace format, which https://ui.perfetto.dev opens.
+"""Writes traces in Chrome's trace format for https://ui.perfetto.dev.
 
-Times are microseconds since the trace began. Everything belongs to one process; its rows are called threads.
-Format: "Trace Event Format" (Google).
+Times are microseconds since the trace began. There is one process; its rows are threads. Format: "Trace Event
+Format" (Google).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PROCESS = 0
 
 
 def write_trace(path: str | Path, entries: Iterable[Entry]) -> None:
-    """Write entries, each when it comes; compressed if the name ends in ``.gz``.
+    """Write entries as they come; compressed if the name ends in ``.gz``.
 
     Raises:
         ZerokitError: the file cannot be written.
@@ -38,12 +38,12 @@ def write_trace(path: str | Path, entries: Iterable[Entry]) -> None:
 
 
 def process_name(name: str) -> Entry:
-    """What stands above all rows."""
+    """Title above all rows."""
     return _entry("M", "process_name", 0, args={"name": name})
 
 
 def thread_name(thread: int, name: str) -> Entry:
-    """What stands before a row."""
+    """Title of a row."""
     return _entry("M", "thread_name", thread, args={"name": name})
 
 
@@ -58,7 +58,7 @@ def instant(thread: int, name: str, at: float, facts: Entry) -> Entry:
 
 
 def counter(name: str, at: float, values: dict[str, int]) -> Entry:
-    """A point of a stacked curve in a row of its own."""
+    """A point of a stacked curve in its own row."""
     return {"ph": "C", "name": name, "pid": _PROCESS, "ts": round(float(at), 3), "args": values}
 
 

@@ -1,4 +1,4 @@
-"""Whether a run fits on its machines: one judge, one set of words and colours, one meaning for exit codes."""
+"""Whether a run fits on its machines: judgement, words, colours and exit code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from zerokit.hardware.cluster import Cluster
-from zerokit.hardware.outside_allocator import HOST_PROCESS
+from zerokit.hardware.non_torch_memory import HOST_PROCESS
 from zerokit.reporting.terminal import BAD, DOUBTFUL, GOOD
 from zerokit.units import GIB, format_bytes, format_span
 
@@ -15,44 +15,44 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 Verdict = Literal["fits", "tight", "does not fit"]
-"""``tight``: it depends on what is only known as an interval."""
+"""``tight``: the answer lies within the uncertainty."""
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-"""The best first."""
+"""Best first."""
 
 SHORT: dict[Verdict, str] = {"fits": "yes", "tight": "tight", "does not fit": "no"}
-"""For the cells of a table, under "Fits"."""
+"""Words for the column "Fits"."""
 
 _SENTENCES = {
     "fits": "Fits",
-    "tight": "Tight: it fits or not by what is only known as an interval",
+    "tight": "Tight: the answer lies within the uncertainty of the estimate",
     "does not fit": "Does not fit",
 }
 _STYLES = {"fits": GOOD, "tight": DOUBTFUL, "does not fit": BAD}
 
 _GOES_WITHOUT_SAYING = 16 * GIB
-"""Of tensors on a node whose memory is not known: what any machine with a GPU has."""
+"""Tensors on a node with unknown memory: any machine with a GPU has this much."""
 
 
 @dataclass(frozen=True)
 class HostFit:
-    """What a run takes of one node beside its GPUs, and what the node has."""
+    """What a run needs of a node besides its GPUs, and what the node has."""
 
     needed_low_bytes: int
-    """Tensors, and the least that the ranks' processes take."""
+    """Tensors, and the minimum of the ranks' processes."""
     needed_high_bytes: int
     memory_bytes: int | None
-    """None: not known, and then what is needed is a condition."""
+    """None: unknown; the need is then a condition."""
     as_rented: bool
-    """`memory_bytes` is that of nodes that clouds rent with such cards; nobody has given it."""
+    """Whether `memory_bytes` is that of rented nodes with such cards, because none was given."""
     nvme_needed_bytes: int
-    """What a node's drives have is not known."""
+    """The size of a node's drives is unknown."""
     is_condition: bool
-    """The verdict holds where a node has that much memory, which nobody has said."""
+    """Whether the verdict assumes host memory that is not known."""
 
     @property
     def verdict(self) -> Verdict:
-        """Of the host alone."""
+        """The host's verdict."""
         if self.memory_bytes is None:
             return "fits"
         return judge(self.needed_low_bytes, self.needed_high_bytes, self.memory_bytes)
@@ -62,7 +62,7 @@ def host_fit(cluster: Cluster, tensor_bytes: int, nvme_bytes: int) -> HostFit:
     """Judge one node.
 
     Args:
-        cluster: of the run, with what is known of its nodes.
+        cluster: of the run, with known facts about its nodes.
         tensor_bytes: of all ranks of a node, pinned and pageable.
         nvme_bytes: of their files.
     """
@@ -79,7 +79,7 @@ def host_fit(cluster: Cluster, tensor_bytes: int, nvme_bytes: int) -> HostFit:
 
 
 def judge(low_bytes: int, high_bytes: int, memory_bytes: int) -> Verdict:
-    """Compare what is needed, at the least and at the most, with what there is."""
+    """Compare the minimum and maximum need with the memory."""
     if high_bytes <= memory_bytes:
         return "fits"
     return "tight" if low_bytes <= memory_bytes else "does not fit"
@@ -115,13 +115,13 @@ def verdict_line(
 
 
 def stuck_line(where: str) -> Text:
-    """What stands above a verdict on a run that never comes to its end."""
+    """The line above the verdict of a run that never ends."""
     from rich.text import Text
 
     return Text(where[0].upper() + where[1:], style=BAD)
 
 
 def exit_code(verdicts: Iterable[Verdict]) -> int:
-    """1 if there are runs and none of them may fit, else 0."""
+    """1 if there are runs and none may fit, else 0."""
     found = set(verdicts)
     return int(found == {"does not fit"})

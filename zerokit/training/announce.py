@@ -10,7 +10,7 @@ from zerokit import console
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.memory import ModelStates, TrainingRun
-from zerokit.memory.four_bits import packed_bytes
+from zerokit.memory.bnb_4bit import packed_bytes
 from zerokit.memory.loss_chunks import chunk_tokens, saves_memory
 from zerokit.memory.settings import settings_of
 from zerokit.recipe.load import EMBEDDED

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from zerokit import console, staging
-from zerokit.checkpoint.aside import UNFINISHED, remove_all_aside, set_aside
 from zerokit.checkpoint.source import is_rehearsal
+from zerokit.checkpoint.unfinished import UNFINISHED, move_to_unfinished, remove_all_unfinished
 from zerokit.choices import OUTPUT_DIR
 from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
 from zerokit.training.identity import read_identity
@@ -63,8 +63,8 @@ def remove_old(folder: Path, limit: int | None, *, last: Path, best: str | None)
         removable = [path for path in found if path.name not in stay]
         for path in removable[: max(0, len(found) - limit)]:
             with suppress(OSError, ZerokitError):  # one that stays is tried again at the next
-                set_aside(path)
-    remove_all_aside(folder)
+                move_to_unfinished(path)
+    remove_all_unfinished(folder)
 
 
 def check_earlier(loaded: LoadedRecipe, *, force: bool) -> None:
@@ -192,7 +192,7 @@ class OutputFolder:
                 hint="Name a folder that can be made or written to",
             ) from None
         self._check_earlier()
-        remove_all_aside(self.path)
+        remove_all_unfinished(self.path)
         divided = self.path / DIVIDED  # of a run that was ended as it resumed
         if self.resume is None or not self.resume.is_relative_to(divided):
             with suppress(OSError):

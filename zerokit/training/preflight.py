@@ -66,7 +66,7 @@ def _question(prepared: Prepared, model: PreTrainedModel, cluster: Cluster, *, c
     config: dict[str, Any] = model.config.to_dict()
     at_once = prepared.task.sequences_per_example
     return Question(
-        model=load_model_shape(config, allow_network=False, allow_torch=False),
+        model=load_model_shape(config, allow_network=False),
         cluster=cluster,
         ds_config=ds_config,
         precision=prepared.precision,  # type: ignore[arg-type]

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from zerokit import console
-from zerokit.checkpoint.archive import read_archive
 from zerokit.checkpoint.checksums import SUMS_FILE
 from zerokit.checkpoint.reshard import reshard
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
+from zerokit.checkpoint.torch_file import read_archive
 from zerokit.documents import first_unreadable, unreadable_reason
 from zerokit.errors import CheckpointError, RecipeError
 from zerokit.staging import make_staging, remove

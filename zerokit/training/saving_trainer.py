@@ -10,9 +10,9 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from zerokit import console, staging
-from zerokit.checkpoint.aside import UNFINISHED, aside, remove_all_aside
 from zerokit.checkpoint.source import is_rehearsal
 from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
+from zerokit.checkpoint.unfinished import UNFINISHED, remove_all_unfinished, unfinished_path
 from zerokit.errors import ZerokitError
 from zerokit.files import write_file
 from zerokit.patches import overriding
@@ -100,7 +100,7 @@ class SavingTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped h
             state = self.state
             state.best_metric, state.best_global_step, state.best_model_checkpoint = self._best_saved
             if self._group.ranks.is_node_main:  # each machine has written, whether it shares its disk or not
-                remove_all_aside(folder)
+                remove_all_unfinished(folder)
         if not self.args.should_save:
             return
         if problem is None:
@@ -130,7 +130,7 @@ class SavingTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped h
         problem = next((problem for problem in problems if problem is not None), None)
         if problem is not None or is_rehearsal():  # which writes no weights
             return problem
-        return publish(self._group, aside(saved), saved)
+        return publish(self._group, unfinished_path(saved), saved)
 
     def _begin_checkpoint(self, folder: Path) -> str | None:
         """Make the folder that checkpoints are written into, on each machine; returns why there is none."""
@@ -149,7 +149,7 @@ class SavingTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped h
 
     def _name_best(self, saved: Path) -> None:
         """Have the state of the checkpoint that is written say where the best one will be, if this is it."""
-        written = aside(saved)
+        written = unfinished_path(saved)
         if self.state.best_model_checkpoint == str(written):
             self.state.best_model_checkpoint = str(saved)
             if self.args.should_save:

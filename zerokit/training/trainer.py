@@ -16,7 +16,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from zerokit import console
 from zerokit.checkpoint.pickles import known_classes_only
-from zerokit.checkpoint.saved import num_groups
+from zerokit.checkpoint.saved_states import num_groups
 from zerokit.distributed.ranks import read_ranks
 from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.errors import PreemptedError, RecipeError, did_you_mean

@@ -90,7 +90,7 @@ _STUB = "mkdir bin && printf '#!/bin/sh\\necho 7.5.0\\n' > bin/c++ && chmod +x b
 FAULTS = (
     Fault("nothing", None),
     Fault("/dev/shm is full", "shared memory: .*--shm-size", "mount -t tmpfs -o size=1m tmpfs /dev/shm"),
-    Fault("'ulimit -n 64'", "open files: 64 may be open at once.*ulimit -n", "ulimit -S -n 64"),
+    Fault("'ulimit -n 64'", "open files: 64 can be open at once.*ulimit -n", "ulimit -S -n 64"),
     Fault(
         "no compiler",
         r"compiler: no C\+\+ compiler.*apt install",
@@ -135,7 +135,7 @@ FAULTS = (
 
 
 def examined(fault: Fault, folder: Path) -> list[dict[str, Any]]:
-    """What the doctor looks at, with the fault in place; `folder` is an empty one."""
+    """What the doctor checks, with the fault in place; `folder` is an empty one."""
     (folder / "data").mkdir()
     (folder / "data" / "pairs.jsonl").write_text('{"text": "a"}\n')
     (folder / "r.yaml").write_text(
@@ -166,18 +166,17 @@ def examined(fault: Fault, folder: Path) -> list[dict[str, Any]]:
             line, cwd=folder, env=variables, capture_output=True, text=True, stdin=subprocess.DEVNULL
         )
     assert done.stdout, done.stderr
-    looks: list[dict[str, Any]] = json.loads(done.stdout)["looks"]
-    return looks
+    results: list[dict[str, Any]] = json.loads(done.stdout)["checks"]
+    return results
 
 
 def row(fault: Fault) -> dict[str, Any]:
     """What is found, and what is wrong with that."""
     with TemporaryDirectory() as folder:
-        looks = examined(fault, Path(folder))
         told = {
-            f"{look['what']}: {look['says']}. {look['mend']}".replace(folder, "..."): look["verdict"]
-            for look in looks
-            if look["verdict"] in ("warning", "error")
+            f"{result['name']}: {result['message']}. {result['fix']}".replace(folder, "..."): result["status"]
+            for result in examined(fault, Path(folder))
+            if result["status"] in ("warning", "error")
         }
     found = [line for line in told if fault.found is not None and re.search(fault.found, line)]
     others = [line for line in told if line not in found and not line.startswith(_SILENT)]

@@ -53,7 +53,7 @@ class Death:
         name: of the row.
         launcher: ``deepspeed``, ``torchrun``, ``accelerate``, ``zerokit`` (its train) or ``python``.
         cause: a regular expression for what explain-exit must call it.
-        says: a regular expression for its line and its mend.
+        says: a regular expression for its line and its fix.
         dies: Python that rank 1, or each, runs between two steps.
         script: around `dies`; for zerokit, options of the run.
         limit: seconds of a collective.
@@ -71,7 +71,7 @@ class Death:
     name: str
     launcher: str
     cause: str
-    says: str
+    message: str
     dies: str = "pass"
     script: str = _TRAINS
     options: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ def _deaths() -> Iterator[Death]:
     for launcher in ("deepspeed", "torchrun"):  # accelerate then takes another port
         yield Death("its port is taken", launcher, "port-in-use", "is taken", takes_port=True)
         yield Death("a collective that one rank does not reach", launcher, "collective-timeout",
-                    "did not come|waited", _on_rank_1("time.sleep(600)"), limit=5)  # fmt: skip
+                    "did not reach it|waited", _on_rank_1("time.sleep(600)"), limit=5)  # fmt: skip
         yield Death("other shapes in a collective", launcher, "desync", "different",
                     _on_rank_1("dist.all_reduce(torch.ones(9))"))  # fmt: skip
         yield Death("kill -9 of the launcher", launcher, "exit-code", _KILLED, strikes=signal.SIGKILL)
@@ -204,8 +204,8 @@ def _deaths() -> Iterator[Death]:
     yield Death("a host that has no address", "deepspeed", "ssh", "nowhere.invalid",
                 options=("--hostfile", "hostfile"))  # fmt: skip
     # zerokit train, whose extensions are compiled where nobody has done it before.
-    for name, cause, says, shell in _compilers():
-        yield Death(name, "zerokit", cause, says, shell=shell)
+    for name, cause, message, shell in _compilers():
+        yield Death(name, "zerokit", cause, message, shell=shell)
     yield Death("stuck at a lock that a killed compiler left", "zerokit", "exit-code",
                 "SIGTERM.*own/deepspeed_shm_comm/lock: remove",
                 shell=f"{_OWN}/deepspeed_shm_comm && touch own/deepspeed_shm_comm/lock",

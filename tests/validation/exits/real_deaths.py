@@ -162,21 +162,21 @@ def row(death: Death, keep: Path | None = None) -> dict[str, Any]:
         found = explain_log(read_log(str(log)))
         if keep is not None:
             shutil.copyfile(log, keep / f"{death.name}, {death.launcher}.log".replace("/", "_"))
-        said = (found.says, found.mend or "", found.text or "")
+        said = (found.message, found.fix or "", found.text or "")
         for place in (folder, str(REPOSITORY), str(_PACKAGES)):
             said = tuple(word.replace(place, "...") for word in said)
-        says, mend, line = said
+        message, fix, line = said
     is_right = (
         re.fullmatch(death.cause, found.cause) is not None
-        and re.search(death.says, f"{says}. {mend}") is not None
+        and re.search(death.message, f"{message}. {fix}") is not None
     )
     return {
         "death": death.name,
         "launcher": death.launcher,
         "exit_code": code,
         "cause": found.cause,
-        "says": says,
-        "mend": mend,
+        "message": message,
+        "fix": fix,
         "line": line,
         "right": is_right,
     }
@@ -186,8 +186,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     """The page's."""
     lines = ["| what was done | started by | exit code | what is said |", "|---|---|---:|---|"]
     for one in rows:
-        says = one["says"].replace("|", "\\|")
-        lines.append(f"| {one['death']} | `{one['launcher']}` | {one['exit_code']} | {says} |")
+        message = one["message"].replace("|", "\\|")
+        lines.append(f"| {one['death']} | `{one['launcher']}` | {one['exit_code']} | {message} |")
     return "\n".join(lines) + "\n"
 
 
@@ -206,7 +206,8 @@ def main() -> None:
         made = known[key] = row(death, given.keep)
         verdict = "right" if made["right"] else f"WRONG, not {death.cause}"
         print(
-            f"{', '.join(key)}, {made['exit_code']}: {made['cause']}: {made['says']}: {verdict}", flush=True
+            f"{', '.join(key)}, {made['exit_code']}: {made['cause']}: {made['message']}: {verdict}",
+            flush=True,
         )
         if given.write:
             rows = [known[one.name, one.launcher] for one in DEATHS if (one.name, one.launcher) in known]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from zerokit.checkpoint.archive import read_archive
+from zerokit.checkpoint.torch_file import read_archive
 
 Damage = Callable[[Path], object]
 """Does harm to the files of a step's folder."""
@@ -180,7 +180,7 @@ CASES = [
         remove("layer_0_expert_3_mp_rank_00_model_states.pt"),
         "lacks 1 of the 4 experts",
     ),
-    Case("no layer", "pipeline", remove("layer_01-model_states.pt"), r"lacks the layer that has '1\.weight'"),
+    Case("no layer", "pipeline", remove("layer_01-model_states.pt"), r"lacks the layer with '1\.weight'"),
     Case(
         "layers swapped",
         "pipeline",
@@ -209,7 +209,7 @@ CASES = [
         "no word on how tensors were cut",
         "tensor-parallel",
         rewrite(MODEL, put(["universal_checkpoint_info"], None)),
-        "does not say how 2 tensor-parallel ranks have cut",
+        "does not describe how 2 tensor-parallel ranks have divided",
     ),
     Case(
         "a cut that leaves a part out",
@@ -227,7 +227,7 @@ CASES = [
         "no folder",
         "stage2",
         shutil.rmtree,
-        r"latest: says that the checkpoint is 'global_step2', which is not",
+        r"latest: names the checkpoint 'global_step2', which does not exist",
     ),
     Case("latest empty", "stage2", write("../latest"), "latest: is empty"),
     Case(
@@ -292,9 +292,9 @@ CASES = [
         "two runs",
         "stage2",
         copy(OPTIMIZER.format(1), OPTIMIZER_BF16.format(1)),
-        "are both of rank 1: two runs lie in one folder",
+        "are both of rank 1: two runs are in one folder",
     ),
-    Case("a save that did not end", "stage2", write(f"{MODEL}.tmp"), "was left by a save that did not end"),
+    Case("a save that did not end", "stage2", write(f"{MODEL}.tmp"), "was left by an unfinished save"),
     Case("text for an archive", "stage2", write(MODEL, b"<html>404</html>"), "is damaged, cut short, or not"),
     Case("a pipe", "stage2", _fifo, "is a pipe, not a regular file"),
     Case(

@@ -1,4 +1,4 @@
-"""What the lines of logs mean: a file for each topic, and the table of all in order."""
+"""The meaning of log lines: a file per topic, and the ordered table of all."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ CAUSES: tuple[Cause, ...] = (
     *ENDED,
     *COMMUNICATION,
 )
-"""The table, of which a line means the first entry that suits it."""
+"""The table; the first entry that matches a line applies."""

@@ -1,4 +1,4 @@
-"""What is seen where ranks do not reach each other, or wait for one that does not come."""
+"""Messages of ranks that cannot reach each other, or wait for a missing rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from zerokit.exits.causes.entry import GLOO_TIMEOUT, NCCL_TIMEOUT, RUNS_ALONE, S
 COMMUNICATION: tuple[Cause, ...] = (
     cause(
         "interface",
-        "NCCL or gloo found no network interface by which the machines reach each other",
+        "NCCL or gloo found no network interface that connects the machines",
         "Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the one that 'ip route get OTHER_HOST' names",
         r"Bootstrap : no socket interface found",
         r"No interface found",
@@ -16,7 +16,7 @@ COMMUNICATION: tuple[Cause, ...] = (
     ),
     cause(
         "desync",
-        "the ranks came to different collectives: {what}",
+        "the ranks called different collectives: {what}",
         RUNS_ALONE,
         r"ismatch between collectives[^\n]{0,60}",
         r"Mismatched collective[^\n]{0,60}",
@@ -24,7 +24,7 @@ COMMUNICATION: tuple[Cause, ...] = (
     ),
     cause(
         NCCL_TIMEOUT,
-        "ranks waited in a collective for others that did not come",
+        "ranks waited in a collective for ranks that did not reach it",
         "",  # depends on who waited where: see zerokit.exits.nccl
         r"Watchdog caught collective operation timeout",
         r"Timeout at NCCL work: ",
@@ -32,23 +32,23 @@ COMMUNICATION: tuple[Cause, ...] = (
     ),
     cause(
         GLOO_TIMEOUT,  # more, where ranks are named: see zerokit.exits.gloo
-        "a rank waited in a collective for another one that did not come",
-        f"Look at what the others said first. If they still ran: {STILL_RAN}",
+        "a rank waited in a collective for a rank that did not reach it",
+        f"See what the others printed first. If they still ran: {STILL_RAN}",
         r"Timed out waiting \d{1,12}ms for (?:recv|send) operation",  # gloo
         weight=Weight.CONSEQUENCE,
     ),
     cause(
         GLOO_TIMEOUT,
-        "ranks that did not come to a barrier: {who}",
-        f"Look at what they said first. If they still ran: {STILL_RAN}",
+        "ranks that did not reach a barrier: {who}",
+        f"See what they printed first. If they still ran: {STILL_RAN}",
         r"anks? (?P<who>\d[\d, ]{0,200}) failed to pass monitoredBarrier",
         weight=Weight.CONSEQUENCE,
     ),
     cause(
         "lost-rank",
-        "a rank lost the connection to another one, which says nothing of why it ended",
-        "Look at that rank's own log and at 'dmesg -T' of its machine: one that ended without a word was "
-        "killed, mostly because host memory ran out, or crashed in native code",
+        "a rank lost the connection to another one; its log does not show why that one ended",
+        "Look at that rank's own log and at 'dmesg -T' of its machine: a rank that ends without a "
+        "message was killed, usually because host memory ran out, or crashed in native code",
         r"remote process exited or there was a network error",
         r"Connection closed by peer",
         r"Connection reset by peer",
@@ -63,8 +63,8 @@ COMMUNICATION: tuple[Cause, ...] = (
     cause(
         "no-meeting",
         "a rank could not reach rank 0 at {where}",
-        "See that rank 0 runs there, that --master_addr is its address on the network that all share (not "
-        "127.0.1.1), and that no firewall closes the port",
+        "Check that rank 0 runs there, that --master_addr is its address on the shared network (not "
+        "127.0.1.1), and that no firewall blocks the port",
         r"client socket has timed out after \d{1,9}m?s while trying to connect to "
         r"(?P<where>\([^)]{1,120}\)|[^\s.]{1,100}(?:\.[^\s.]{1,60}){0,8})",
         r"network addresses of (?P<where>\([^)]{1,120}\)) cannot be retrieved",
@@ -73,9 +73,9 @@ COMMUNICATION: tuple[Cause, ...] = (
     ),
     cause(
         "no-meeting",
-        "only {came} of {all} processes came to where they were to meet",
-        "See that it is started on every machine, with the same --nnodes and a --node-rank of its own, and "
-        "that --master_addr is reached from each",
+        "only {came} of {all} processes reached the rendezvous",
+        "Check that it is started on every machine, with the same --nnodes and its own --node-rank, "
+        "and that each reaches --master_addr",
         r"(?P<came>\d{1,7})/(?P<all>\d{1,7}) clients joined",
         r"Timed out initializing process group in store based barrier on rank:? \d{1,7}, for key: "
         r"[^\n(]{1,80}"
@@ -84,18 +84,18 @@ COMMUNICATION: tuple[Cause, ...] = (
     ),
     cause(
         "no-meeting",
-        "the machines did not meet, or lost the one where they met: {what}",
-        "See that torchrun runs on every machine, with the same --rdzv-id and --nnodes, that "
-        "--rdzv-endpoint is one of them as all others reach it, and what the others said first",
+        "the rendezvous failed or was lost: {what}",
+        "Check that torchrun runs on every machine with the same --rdzv-id and --nnodes, that all "
+        "machines reach --rdzv-endpoint, and what the others printed first",
         r"Rendezvous(?P<what>ConnectionError|TimeoutError|ClosedError)",
         r"connect\(\) timed out\. Original timeout was (?P<what>\d{1,9} ms)",
         weight=Weight.CONSEQUENCE,
     ),
     cause(
         "nccl-stuck",
-        "a thread of a rank did not come on for minutes, and NCCL's watchdog ended it",
-        "'py-spy dump' of such a run shows who holds the interpreter (a data loader, a compiler, a save); "
-        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC allows more",
+        "a thread of a rank made no progress for minutes, and NCCL's watchdog ended the rank",
+        "'py-spy dump' of such a run shows what holds the interpreter (a data loader, a compiler, a "
+        "save); TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC allows more time",
         r"watchdog got stuck for \d{1,9} ?seconds",
         r"Heartbeat monitor timed out!",
         r"due to ProcessGroupNCCL watchdog hang",
@@ -104,17 +104,18 @@ COMMUNICATION: tuple[Cause, ...] = (
     cause(
         "nccl-link",
         "NCCL could not reach another rank: {what}",
-        "If no rank has failed before: set NCCL_SOCKET_IFNAME to the interface that 'ip route get "
-        "OTHER_HOST' names, on every machine, and see that no firewall closes its ports; 'zerokit doctor "
-        "--hostfile FILE' looks",
+        "If no rank failed before: set NCCL_SOCKET_IFNAME to the interface that 'ip route get "
+        "OTHER_HOST' names, on every machine, and check that no firewall blocks its ports; 'zerokit "
+        "doctor --hostfile FILE' checks the machines",
         r"Connect to (?P<what>\S{1,120} failed : [^\n]{1,60})",
         weight=Weight.CONSEQUENCE,
     ),
     cause(
         "nccl-link",
         "NCCL's InfiniBand or RoCE link to another rank failed: {what}",
-        "If no rank has failed before: see 'ibstat' and 'ibdev2netdev' on both machines, NCCL_IB_HCA for "
-        "the cards, NCCL_IB_GID_INDEX for RoCE; NCCL_IB_DISABLE=1 tells whether it is that",
+        "If no rank failed before: check 'ibstat' and 'ibdev2netdev' on both machines, NCCL_IB_HCA "
+        "for the cards, NCCL_IB_GID_INDEX for RoCE; NCCL_IB_DISABLE=1 shows whether InfiniBand is "
+        "the cause",
         r"Got completion from peer (?P<what>\S{1,80}(?: with [^\n(]{1,100}[^\s(])?)",
         r"Got completion with error (?P<what>[^\n]{1,80})",
         r"ibv_modify_qp failed with (?P<what>error [^\n]{1,60})",
@@ -122,9 +123,10 @@ COMMUNICATION: tuple[Cause, ...] = (
     ),
     cause(
         "nccl-cuda",
-        "a call of CUDA by NCCL failed: {what}",
-        "A CUDA error further up is the cause. Else the driver or container lacks something: try "
-        "NCCL_P2P_DISABLE=1, NCCL_CUMEM_ENABLE=0, NCCL_NVLS_ENABLE=0 one by one, and a newer driver",
+        "a CUDA call of NCCL failed: {what}",
+        "An earlier CUDA error is the cause. Without one, the driver or container lacks something: "
+        "try NCCL_P2P_DISABLE=1, NCCL_CUMEM_ENABLE=0, NCCL_NVLS_ENABLE=0 one by one, and a newer "
+        "driver",
         r"Cuda failure (?P<what>\d{1,4} '[^'\n]{1,60}')",
         r"Cuda failure '(?P<what>[^'\n]{1,60})'",
         weight=Weight.CONSEQUENCE,

@@ -1,4 +1,4 @@
-"""What zerokit itself says, and what launchers see of a process that has ended."""
+"""Messages of zerokit itself, and of launchers about a process that has ended."""
 
 from __future__ import annotations
 
@@ -82,26 +82,27 @@ ENDED: tuple[Cause, ...] = (
     ),
     cause(
         "native-code",
-        "Rust code gave up, such as that of tokenizers or safetensors: {what}",
-        "RUST_BACKTRACE=1 shows where; mostly a file is missing or of another version, or the data hold "
-        "what it does not expect",
+        "Rust code failed, such as that of tokenizers or safetensors: {what}",
+        "RUST_BACKTRACE=1 shows where; usually a file is missing or has another version, or the data "
+        "are unexpected",
         r"panicked at '(?P<what>[^\n]{1,300}?)', ",
         r"panicked at [^'\n]{1,200}:\d{1,6}:\d{1,6}:\s{0,4}\n(?P<what>[^\n]{1,300})",
         weight=Weight.EXCEPTION,
     ),
     cause(
         "native-code",
-        "C++ code gave up: {what}",
-        "Run with PYTHONFAULTHANDLER=1, which shows the line of Python; then update what brings that code",
+        "C++ code failed: {what}",
+        "Run with PYTHONFAULTHANDLER=1, which shows the Python line; then update the package of that code",
         r"terminate called after throwing an instance of '[^'\n]{1,80}'\s{0,4}\n[^\n]{0,100}?what\(\): {1,2}"
         r"(?![^\n]{0,300}(?:NCCL|Watchdog|[Tt]imed? ?out|Connection))(?P<what>[^\n]{1,200})",
         weight=Weight.KILLED,
     ),
     cause(
         "native-code",
-        "C++ code gave up as the process ended: {what}",
-        "If training had come to its end, what was saved is whole ('zerokit checkpoint verify'): end "
-        "threads and profilers, and call torch.distributed.destroy_process_group(), before the script's end",
+        "C++ code failed while the process ended: {what}",
+        "If training had finished, what was saved is complete ('zerokit checkpoint verify'). End "
+        "threads and profilers, and call torch.distributed.destroy_process_group(), before the "
+        "script's end",
         r"pure virtual method called",
         r"terminate called without an active exception",
         weight=Weight.KILLED,

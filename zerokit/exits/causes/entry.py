@@ -1,7 +1,7 @@
-"""An entry of the table: what a line of a log means, and what to do.
+"""An entry of the table: the meaning of a log line, and what to do.
 
-An entry speaks of words that a library prints, so that it holds for any script. `{name}` in its texts is
-a group of its pattern, and `{what}` all that the pattern covers.
+An entry matches words of a library, so it applies to any script. `{name}` in its texts is a group of its
+pattern, and `{what}` the whole match.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from enum import IntEnum
 
 
 class Weight(IntEnum):
-    """How near a line is to the cause: the smallest is told, and of those the first in the log."""
+    """How close a line is to the cause: the smallest weight is reported, and of equal ones the first line."""
 
     ENDED = 0
-    """The system or the scheduler says that it ended the run."""
+    """The system or the scheduler ended the run."""
     CAUSE = 1
     EXCEPTION = 2
-    """A traceback of which nothing more is known."""
+    """A traceback without a known meaning."""
     KILLED = 3
-    """A launcher saw a signal, of which the process itself could say nothing."""
+    """A launcher saw a signal; the process itself could print nothing."""
     LEFT = 4
-    """A launcher saw a code that a rank has chosen itself, such as by sys.exit(3)."""
+    """A launcher saw an exit code that a rank chose, such as by sys.exit(3)."""
     CONSEQUENCE = 5
-    """What is seen where another rank has failed; or where it waits."""
+    """Seen when another rank has failed, or while waiting for it."""
     GENERAL = 6
-    """What is said of every such failure, whose reason another line may tell."""
+    """Printed for every such failure; another line may have the reason."""
     MENTIONED = 7
-    """Words of a cause in a line that is no error by its own word: a warning, or something tried again."""
+    """Words of a cause in a line that is no error: a warning, or a retry."""
     EXIT = 8
-    """A launcher saw that something had failed."""
+    """A launcher saw that something failed."""
 
 
 @dataclass(frozen=True)
@@ -38,33 +38,33 @@ class Cause:
     """One entry of the table."""
 
     name: str
-    says: str
-    mend: str
+    message: str
+    fix: str
     patterns: tuple[re.Pattern[str], ...]
-    """Each begins with plain text, for which re looks quickly."""
+    """Each starts with plain text, which re finds quickly."""
     weight: Weight = Weight.CAUSE
 
 
-def cause(name: str, says: str, mend: str, *patterns: str, weight: Weight = Weight.CAUSE) -> Cause:
-    """An entry, with its patterns as words."""
-    return Cause(name, says, mend, tuple(map(re.compile, patterns)), weight)
+def cause(name: str, message: str, fix: str, *patterns: str, weight: Weight = Weight.CAUSE) -> Cause:
+    """Make an entry; patterns are strings."""
+    return Cause(name, message, fix, tuple(map(re.compile, patterns)), weight)
 
 
 HOST_MEMORY = (
-    "Start fewer ranks per node, use fewer data loader workers or less offload, or ask for more memory; "
-    "'zerokit estimate' says what the host needs"
+    "Start fewer ranks per node, use fewer data loader workers or less offload, or request more "
+    "memory; 'zerokit estimate' shows what the host needs"
 )
 RUNS_ALONE = (
-    "Some line runs on some ranks alone (if rank == 0, a batch less, an expert unused): 'zerokit rehearse' "
-    "names both lines"
+    "A line runs on some ranks only (if rank == 0, one batch less, an unused expert): 'zerokit "
+    "rehearse' names both lines"
 )
 STILL_RAN = (
-    "some line runs on some ranks alone, which 'zerokit rehearse' names; or one takes long (a save, a slow "
-    "disk): 'py-spy dump' shows its line"
+    "a line runs on some ranks only, which 'zerokit rehearse' names; or a rank is slow (a save, "
+    "a slow disk): 'py-spy dump' shows its line"
 )
-"""Why a rank did not come to a collective that has not failed."""
+"""Why a rank has not reached a collective that has not failed."""
 REASON = r"eason\"?:\s{0,20}\"?"
-"""Before the words by which Kubernetes says why, which are words of other programs, too."""
+"""Text before a reason in Kubernetes; other programs use these words too."""
 
 OUT_OF_MEMORY = "cuda-out-of-memory"
 GPU_TAKEN = "gpu-taken"

@@ -1,4 +1,4 @@
-"""What runs out on a machine: memory, /dev/shm, disks, files, processes."""
+"""Exhausted resources of a machine: memory, /dev/shm, disks, files, processes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ HOSTS: tuple[Cause, ...] = (
     ),
     cause(
         "host-memory",
-        "a data loader worker was killed, mostly because host memory ran out",
+        "a data loader worker was killed, usually because host memory ran out",
         "Set dataloader_num_workers lower; " + HOST_MEMORY,
         r"DataLoader worker \(pid[^\n]{0,80}killed by signal: Killed",
     ),
     cause(
         "host-memory",
-        "a process of datasets.map ended without a word: mostly killed, because host memory ran out",
+        "a process of datasets.map ended without a message: usually killed because host memory ran out",
         "Set num_proc lower (dataset_num_proc, preprocessing_num_workers), and writer_batch_size, too, for "
         "long examples; with 1 process its own error shows. " + HOST_MEMORY,
         r"One of the subprocesses has abruptly died during map operation",
@@ -53,8 +53,8 @@ HOSTS: tuple[Cause, ...] = (
     cause(
         "no-space",
         "a disk is full",
-        "Make room on that disk, keep fewer checkpoints (training.save_total_limit), or name another "
-        "output_dir; caches lie in HF_HOME and TORCH_EXTENSIONS_DIR",
+        "Make room on that disk, keep fewer checkpoints (training.save_total_limit), or use another "
+        "output_dir; caches are in HF_HOME and TORCH_EXTENSIONS_DIR",
         r"No space left on device",
         r"Disk quota exceeded",
         r"file write failed",
@@ -63,21 +63,21 @@ HOSTS: tuple[Cause, ...] = (
     ),
     cause(
         "no-space",
-        "torch could not write a file to its end: mostly, a disk is full",
-        "See 'df -h' for the folder that was written to; make room, or name another one",
+        "torch could not write a complete file: usually a disk is full",
+        "Check the folder with 'df -h'; make room, or use another one",
         r"basic_ios::clear: iostream error",
         r"inline_container\.cc:\d{1,6}\] \. unexpected pos \d{1,18} vs \d{1,18}",
     ),
     cause(
         "read-only",
         "a file system is read-only",
-        "Name an output_dir, HF_HOME and TORCH_EXTENSIONS_DIR that may be written to",
+        "Use a writable output_dir, HF_HOME and TORCH_EXTENSIONS_DIR",
         r"Read-only file system",
     ),
     cause(
         "file-server",
-        "a file server was lost, or a file was replaced on it",
-        "Look at the mount on that machine, and write from one machine at a time",
+        "a file server is unreachable, or a file was replaced on it",
+        "Check the mount on that machine, and write from one machine at a time",
         r"Stale file handle",
         r"Transport endpoint is not connected",
     ),
@@ -90,10 +90,10 @@ HOSTS: tuple[Cause, ...] = (
     ),
     cause(
         "processes",
-        "no more threads or processes may be started ('ulimit -u', or the container's pids limit)",
-        "Raise it, or set OMP_NUM_THREADS and dataloader_num_workers lower",
+        "no more threads or processes can be started ('ulimit -u', or the container's pids limit)",
+        "Raise it, or lower OMP_NUM_THREADS and dataloader_num_workers",
         r"fork: (?:retry: )?(?:[A-Za-z]{1,20}: )?Resource temporarily unavailable",
-        # The same is said of a lock that another has, or of a socket.
+        # The same message appears for a lock that another process has, and for sockets.
         r"fork\(\)\s{0,4}\n(?:[^\n]{0,160}\n)??[^\n]{0,100}BlockingIOError: \[Errno 11\]",
         r"fork_exec\([^\n]{0,200}\n(?:[^\n]{0,160}\n){0,9}?[^\n]{0,100}BlockingIOError: \[Errno 11\]",
         r"can't start new thread",
@@ -104,8 +104,8 @@ HOSTS: tuple[Cause, ...] = (
     cause(
         "nvme",
         "reading or writing a file of NVMe offload failed: {what}",
-        "See 'df -h' of nvme_path; it must be a local disk's file system (no overlay, NFS or tmpfs), and "
-        "each run needs a folder of its own",
+        "Check 'df -h' of nvme_path; it must be a local disk's file system (no overlay, NFS or "
+        "tmpfs), and each run needs its own folder",
         r"buffer nbytes != file bytes \d{1,20} != \d{1,20}",
         r"Assertion `n_completes >= min_completes' failed",
         r"Assertion `static_cast<long long int>\(buffer\.nbytes\(\)\) == num_file_bytes' failed",

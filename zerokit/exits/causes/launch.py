@@ -1,4 +1,4 @@
-"""What keeps a run from starting: launchers, ports, ssh, services that it reports to."""
+"""What prevents a run from starting: launchers, ports, ssh, tracking services."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from zerokit.exits.causes.entry import Cause, Weight, cause
 LAUNCH: tuple[Cause, ...] = (
     cause(
         "port-in-use",
-        "the port at which the ranks meet is taken",
-        "Choose another one: --master_port 29511 (deepspeed, torchrun), --main_process_port (accelerate); "
-        "'ss -ltnp' says who has it",
+        "the port of the rendezvous is taken",
+        "Choose another one: --master_port 29511 (deepspeed, torchrun), --main_process_port "
+        "(accelerate); 'ss -ltnp' shows the process that has it",
         r"EADDRINUSE",
         r"server socket has failed to (?:bind|listen)[^\n]{0,200}errno: 98",
         r"port is taken",
@@ -17,19 +17,19 @@ LAUNCH: tuple[Cause, ...] = (
     cause(
         "port-in-use",
         "a port is taken by another process",
-        "'ss -ltnp' says who has it: often an earlier run; end that, or choose another port",
+        "'ss -ltnp' shows the process, often an earlier run; end it, or choose another port",
         r"Address already in use",
         r"address already in use",
     ),
     cause(
         "no-script",
         "Python cannot open the script: {what}",
-        "Mend its path: it counts from the folder of the start, on every machine",
+        "Fix its path, which is relative to the start folder on every machine",
         r"can't open file '(?P<what>[^'\n]{1,300})'",
     ),
     cause(
         "ssh",
-        "ssh does not let the first machine into another one: {what}",
+        "the first machine cannot log in to another one by ssh: {what}",
         "Try 'ssh -o BatchMode=yes HOST true' from the first machine; set up a key, or start without ssh",
         r"Permission denied \([\w,-]{1,80}\)",
         r"Host key verification failed",
@@ -46,39 +46,39 @@ LAUNCH: tuple[Cause, ...] = (
     ),
     cause(
         "no-launcher",
-        "it was started without a launcher, and DeepSpeed then asks MPI for its rank",
-        "Start it by deepspeed, torchrun or accelerate launch",
+        "the script was started without a launcher, so DeepSpeed asks MPI for its rank",
+        "Start it with deepspeed, torchrun or accelerate launch",
         r"No module named 'mpi4py'",
         r"environment variable (?:RANK|WORLD_SIZE|MASTER_ADDR|LOCAL_RANK) expected",
     ),
     cause(
         "hostfile",
         "DeepSpeed's launcher cannot read the hostfile: {what}",
-        "Each line is 'HOST slots=GPUS', each host once; 'zerokit doctor --hostfile FILE' looks at all hosts",
+        "Each line is 'HOST slots=GPUS', each host once; 'zerokit doctor --hostfile FILE' checks all hosts",
         r"Hostfile contains multiple entries for [^\n,]{1,100}",
         r"Hostfile contains a bad entry: [^\n,]{1,100}",
         r"Hostfile is (?:empty|not formatted)[^\n,]{0,80}",
     ),
     cause(
         "no-process-group",
-        "ranks were to talk to each other before a process group was made",
-        "If nothing else was raised before: start it by deepspeed, torchrun or accelerate launch; a script "
-        "without a Trainer calls deepspeed.init_distributed() first",
+        "ranks started to communicate before there was a process group",
+        "If there was no earlier exception: start it with deepspeed, torchrun or accelerate launch; "
+        "a script without a Trainer calls deepspeed.init_distributed() first",
         r"Default process group has not been initialized",
         weight=Weight.EXCEPTION,
     ),
     cause(
         "local-rank",
-        "the script does not know --local_rank, which its launcher adds",
-        "Add it to the script's options, or start by torchrun, which sets LOCAL_RANK alone; deepspeed: "
-        "--no_local_rank",
+        "the script does not accept --local_rank, which its launcher adds",
+        "Add it to the script's options, or start with torchrun, which only sets LOCAL_RANK; "
+        "deepspeed: --no_local_rank",
         r"unrecognized arguments: --local[-_]rank",
     ),
     cause(
         "no-command",
         "a command is not found on that machine: {what}",
-        "A shell that ssh or Slurm starts reads no .bashrc: give the path in full, activate the environment "
-        "in the job's script, or write PATH=... into .deepspeed_env",
+        "A shell that ssh or Slurm starts reads no .bashrc: give the full path, activate the "
+        "environment in the job's script, or write PATH=... into .deepspeed_env",
         r"bash: (?:line \d{1,6}: )?(?P<what>[^\s:]{1,100}): command not found",
         r"execve\(\): (?P<what>[^\s:]{1,100}): No such file or directory",
         weight=Weight.MENTIONED,

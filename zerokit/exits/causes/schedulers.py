@@ -1,4 +1,4 @@
-"""What a kernel, Slurm, Kubernetes, Ray or a cloud says when it ends a run."""
+"""Messages of the kernel, Slurm, Kubernetes, Ray or a cloud that ends a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from zerokit.exits.causes.entry import HOST_MEMORY, REASON, TIME_LIMIT, Cause, W
 SCHEDULERS: tuple[Cause, ...] = (
     cause(
         "host-memory",
-        "the kernel killed it, because host memory ran out",
+        "the kernel killed the process because host memory ran out",
         HOST_MEMORY,
         r"Out of memory: Kill(?:ed)? process",
         r"emory cgroup out of memory",
@@ -17,7 +17,7 @@ SCHEDULERS: tuple[Cause, ...] = (
     ),
     cause(
         "host-memory",
-        "Slurm killed it, because the job used more host memory than it asked for",
+        "Slurm killed the job because it used more host memory than it requested",
         "Ask for more by --mem or --mem-per-cpu; " + HOST_MEMORY[0].lower() + HOST_MEMORY[1:],
         r"oom[-_]kill event\S{0,3} in [Ss]tep",
         r"Exceeded job memory limit",
@@ -27,7 +27,7 @@ SCHEDULERS: tuple[Cause, ...] = (
     ),
     cause(
         "host-memory",
-        "Kubernetes killed it, because the container used more host memory than its limit",
+        "Kubernetes killed the container because it used more host memory than its limit",
         "Raise resources.limits.memory (an emptyDir in memory at /dev/shm counts, too); " + HOST_MEMORY,
         REASON + "OOMKilled",
         r"OOMKilled\s{1,20}\d",
@@ -36,7 +36,7 @@ SCHEDULERS: tuple[Cause, ...] = (
     ),
     cause(
         "host-memory",
-        "Ray killed a worker, because its machine ran low on host memory",
+        "Ray killed a worker because its machine ran low on host memory",
         HOST_MEMORY + "; Ray's own limit is RAY_memory_usage_threshold",
         r"Task was killed due to the node running low on memory",
         r"killed due to memory pressure \(OOM\)",
@@ -44,24 +44,25 @@ SCHEDULERS: tuple[Cause, ...] = (
     ),
     cause(
         TIME_LIMIT,
-        "Slurm ended it at its time limit",
-        "Ask for more by --time, and go on from the last checkpoint (training.resume_from_checkpoint)",
+        "Slurm ended the job at its time limit",
+        "Request more with --time, and resume from the last checkpoint (training.resume_from_checkpoint)",
         r"DUE TO TIME LIMIT",
         r"slurmstepd: error: [^\n]{0,200}TIMEOUT",
         weight=Weight.ENDED,
     ),
     cause(
         TIME_LIMIT,
-        "Kubernetes ended it at its time limit (activeDeadlineSeconds)",
-        "Raise it, and go on from the last checkpoint",
+        "Kubernetes ended the job at its time limit (activeDeadlineSeconds)",
+        "Raise it, and resume from the last checkpoint",
         REASON + "DeadlineExceeded",
         r"Warning\s{1,20}DeadlineExceeded",
         weight=Weight.ENDED,
     ),
     cause(
         "preempted",
-        "the scheduler took its machines for another job",
-        "Submit it again and go on from the last checkpoint; save more often, or ask for machines that stay",
+        "the scheduler preempted the job",
+        "Submit it again and resume from the last checkpoint; save more often, or request machines "
+        "that are not preempted",
         r"DUE TO PREEMPTION",
         REASON + "Preempt(?:ed|ing|ionByScheduler)",
         r"Warning\s{1,20}Preempt(?:ed|ing)",
@@ -73,22 +74,22 @@ SCHEDULERS: tuple[Cause, ...] = (
     ),
     cause(
         "preempted",
-        "the run was asked to leave, and saved a checkpoint first",
-        "Go on from it: --training.resume_from_checkpoint true",
+        "the run was asked to stop, and saved a checkpoint first",
+        "Resume from it: --training.resume_from_checkpoint true",
         r"zerokit: preempted after step \d",
         weight=Weight.ENDED,
     ),
     cause(
         "evicted",
-        "Kubernetes evicted the pod, because its node ran low on {what}",
-        "Ask for what it needs in resources.requests (memory, ephemeral-storage), and write to a volume",
+        "Kubernetes evicted the pod because its node ran low on {what}",
+        "Set what it needs in resources.requests (memory, ephemeral-storage), and write to a volume",
         r"The node was low on resource: (?P<what>[\w-]{1,40})",
         weight=Weight.ENDED,
     ),
     cause(
         "node-failed",
         "a machine of the job failed",
-        "Submit it again without that machine (sbatch --exclude), and go on from the last checkpoint",
+        "Submit it again without that machine (sbatch --exclude), and resume from the last checkpoint",
         r"DUE TO NODE FAILURE",
         r"error: Node failure on ",
         REASON + "NodeLost",
@@ -106,22 +107,22 @@ SCHEDULERS: tuple[Cause, ...] = (
     ),
     cause(
         "no-room-in-cluster",
-        "no node of the cluster has what the pod asks for: {what}",
-        "Ask for fewer GPUs per node, or for what 'kubectl describe nodes' lists as allocatable",
+        "no node of the cluster has the resources that the pod requests: {what}",
+        "Request fewer GPUs per node, or what 'kubectl describe nodes' lists as allocatable",
         r"/\d{1,6} nodes are available: (?P<what>[^\n]{1,200})",
     ),
     cause(
         "no-image",
-        "the container's image cannot be had",
-        "Look at its name and at imagePullSecrets: kubectl describe pod POD",
+        "the container's image cannot be pulled",
+        "Check its name and imagePullSecrets: kubectl describe pod POD",
         r"ErrImagePull",
         r"ImagePullBackOff",
         r"manifest unknown",
     ),
     cause(
         "ray-worker",
-        "a worker of Ray ended without a word: mostly killed because host memory ran out, or by a crash in "
-        "native code",
+        "a Ray worker ended without a message: usually killed because host memory ran out, or "
+        "crashed in native code",
         "Look at 'dmesg -T' of its machine, and at what it said: /tmp/ray/session_latest/logs/worker-*; "
         + HOST_MEMORY[0].lower()
         + HOST_MEMORY[1:],
@@ -133,16 +134,16 @@ SCHEDULERS: tuple[Cause, ...] = (
     cause(
         "node-failed",
         "a machine of Ray's cluster is gone",
-        "See whether that machine still runs ('ray status'), and go on from the last checkpoint",
+        "Check whether that machine still runs ('ray status'), and resume from the last checkpoint",
         r"actor (?:died|is dead) because its node has died",
         weight=Weight.KILLED,
     ),
     cause(
         "no-room-in-cluster",
-        "Slurm cannot give what the job asks for: {what}",
+        "Slurm cannot allocate what the job requests: {what}",
         "Compare --gres, --ntasks-per-node, --cpus-per-task and --mem with 'scontrol show partition' and "
         "'sinfo'",
-        # Others are of a job that has ended, or of a server that does not answer.
+        # Others are about a job that has ended, or a server that does not answer.
         r"srun: error: Unable to (?:create step|allocate resources)[^\n:]{0,80}: "
         r"(?!Job/step already|Socket timed out|Unable to contact)(?P<what>[^\n]{1,120})",
         r"sbatch: error: Batch job submission failed: (?!Socket timed out|Unable to contact)"
@@ -151,8 +152,8 @@ SCHEDULERS: tuple[Cause, ...] = (
     cause(
         "node-failed",
         "Slurm could not start the job on a machine: {what}",
-        "Leave that machine out (sbatch --exclude), and have it looked at; an expired credential means that "
-        "its clock is off: 'zerokit doctor --hostfile FILE' compares clocks",
+        "Exclude that machine (sbatch --exclude) and report it; an expired credential means that its "
+        "clock is off: 'zerokit doctor --hostfile FILE' compares clocks",
         r"srun: error: Task launch for [^\n]{1,60} failed on (?P<what>node [^\n]{1,160})",
     ),
 )

@@ -1,4 +1,4 @@
-"""What was compiled for something else, cannot be compiled, or is missing."""
+"""Software that was compiled for something else, cannot be compiled, or is missing."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ SOFTWARE: tuple[Cause, ...] = (
     cause(
         "extension",
         "an extension cannot be compiled: {what}",
-        "Mend what the compiler names: a missing header is a missing -dev package; CUDA_HOME and c++ must "
-        "suit torch: see zerokit doctor",
+        "Fix the compiler's error: a missing header means a missing -dev package; CUDA_HOME and c++ "
+        "must fit torch: see zerokit doctor",
         r"fatal error: [^\n]{1,200}",
         r"ERROR: No supported gcc/g\+\+ host compiler found",
         r"nvcc fatal {1,4}: [^\n]{1,160}",
@@ -29,43 +29,44 @@ SOFTWARE: tuple[Cause, ...] = (
     cause(
         "extension",
         "an extension could not be compiled: {what}",
-        "The compiler's first error stands above; 'zerokit doctor' looks at what it needs",
+        "See the compiler's first error above; 'zerokit doctor' checks what it needs",
         r"Error building extension '\w{1,60}'",
     ),
     cause(
         "extension",
         "an extension could not be compiled or loaded: {what}",
-        "The error of its optimizer stands above; 'zerokit doctor' looks at what it needs",
+        "See the error of its optimizer above; 'zerokit doctor' checks what it needs",
         r"object has no attribute 'ds_opt_\w{1,20}'",  # in the destructor of what was not made
         weight=Weight.CONSEQUENCE,
     ),
     cause(
         "op-incompatible",
-        "DeepSpeed's op {op} does not suit this machine",
-        "'zerokit doctor' says what is missing; async_io (offload to NVMe) needs libaio with its headers: "
-        "apt install libaio-dev",
+        "DeepSpeed's op {op} is not compatible with this machine",
+        "'zerokit doctor' shows what is missing; async_io (NVMe offload) needs libaio with its "
+        "headers: apt install libaio-dev",
         r"Unable to JIT load the (?P<op>\w{1,40}) op due to it not being compatible",
     ),
     cause(
         "extension",
-        "an extension was compiled only in part, as where its compiler was ended: {what}",
-        "Remove the folder of extensions (TORCH_EXTENSIONS_DIR, else ~/.cache/torch_extensions) and start "
-        "anew",
+        "an extension was compiled only in part, such as when its compiler was killed: {what}",
+        "Remove the folder of extensions (TORCH_EXTENSIONS_DIR, else ~/.cache/torch_extensions) and "
+        "start again",
         r"torch_extensions/[^\s:]{1,300}/(?P<what>\w{1,60}\.so): cannot open shared object file",
     ),
     cause(
         "other-binary",
-        "a compiled package is of another torch than the installed one: {what}",
-        "Install it anew for this torch: pip install --force-reinstall --no-cache-dir --no-build-isolation, "
-        "such as flash-attn; or the torch for which it was built",
+        "a package was compiled for another torch than the installed one: {what}",
+        "Reinstall it for this torch: pip install --force-reinstall --no-cache-dir "
+        "--no-build-isolation PACKAGE (such as flash-attn); or install the torch for which it was "
+        "built",
         r"\.so: undefined symbol: (?P<what>\S{1,200})",
         r"DeepSpeed ops were compiled and installed (?P<what>[^\n]{0,100})",
     ),
     cause(
         "library-missing",
         "a shared library is missing: {what}",
-        "Install what has it, or name its folder in LD_LIBRARY_PATH. One of another CUDA (libcudart.so.11): "
-        "the package was built for that one, install it anew",
+        "Install its package, or add its folder to LD_LIBRARY_PATH. If it belongs to another CUDA "
+        "(libcudart.so.11), the package was built for that: reinstall it",
         r"ImportError: (?P<what>lib[\w.+-]{1,80}\.so[\d.]{0,20}): cannot open shared object file",
         r"OSError: (?P<what>lib[\w.+-]{1,80}\.so[\d.]{0,20}): cannot open shared object file",
         r"version `?(?P<what>(?:GLIBCXX|GLIBC|CXXABI)_[\d.]{1,12})' not found",

@@ -1,1 +1,1 @@
-"""What kernels, copies, collectives and launches cost, in seconds, by card."""
+"""Costs in seconds of kernels, copies, collectives and launches, by card."""

@@ -1,22 +1,22 @@
-"""Seconds of fused attention: five kinds of work, each at a multiple of the time at the peak."""
+"""Seconds of fused attention: five kinds of work, each with a cost relative to the card's peak."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 _BLOCK = 128
-"""Queries that one block of threads goes through the keys with (FlashAttention-2, section 3.3)."""
+"""Queries that a thread block processes with all keys (FlashAttention-2, section 3.3)."""
 
 _BACKWARD = 2.5
-"""Products of the backward pass by those of the forward (FlashAttention-2, section 3.1.2: five and two)."""
+"""Matmuls of the backward pass per forward matmul (FlashAttention-2, section 3.1.2: five and two)."""
 
 
 @dataclass(frozen=True)
 class Attention:
-    """One call."""
+    """One attention call."""
 
     batch: float
-    """Of sequences that lie one after the other: see :func:`packed`."""
+    """Sequences in a batch; for packed ones see :func:`packed`."""
     heads: int
     kv_heads: int
     q_len: int
@@ -24,46 +24,46 @@ class Attention:
     head_dim: int
     causal: bool
     window: int | None = None
-    """Keys that a query sees at most; None: all."""
+    """Maximum keys that a query attends to; None: all."""
 
     @property
     def keys_of_a_query(self) -> int:
-        """At most."""
+        """Maximum."""
         return self.k_len if self.window is None else min(self.k_len, self.window)
 
     @property
     def pairs(self) -> float:
-        """Of a query with a key that it sees, at the most: the first queries see less of a window."""
+        """Pairs of a query and a key that it attends to; the first queries see less of a window."""
         within_window = float(self.q_len * self.keys_of_a_query)
         if not self.causal:
             return within_window
-        # Query i sees keys 0 to i, and the keys before the first query besides.
+        # Query i attends to keys 0 to i, and to keys before the first query.
         square = min(self.q_len, self.k_len)
         rest = abs(self.q_len - self.k_len) * square
         return min(square * (square + 1) / 2 + rest, within_window)
 
 
 def packed(tokens: int, longest: int) -> tuple[float, int]:
-    """Sequences one after the other, as so many of equal length: no others have as many pairs.
+    """Packed sequences, as a number of sequences of equal length with the same number of pairs.
 
     Args:
-        tokens: of all of them.
-        longest: tokens of the longest, or a bound of them.
+        tokens: of all sequences.
+        longest: tokens of the longest, or an upper bound.
 
     Returns:
-        how many, not always a whole number, and their length.
+        their number, which may be fractional, and their length.
     """
     length = max(min(longest, tokens), 1)
     return tokens / length, length
 
 
 def keys_in_window(causal: bool, left: int | None = None, right: int | None = None) -> int | None:
-    """Keys that a query sees at most, its own among them; None: no bound.
+    """Maximum keys that a query attends to, including its own; None: no limit.
 
     Args:
-        causal: none to its right.
-        left: and further ones on its left; None and -1: all, as flash attention has it.
-        right: likewise.
+        causal: no keys to the right.
+        left: further keys on the left; None and -1: all, as in flash attention.
+        right: the same on the right.
     """
     right = 0 if causal else right
     return None if left is None or right is None or min(left, right) < 0 else left + 1 + right
@@ -71,10 +71,7 @@ def keys_in_window(causal: bool, left: int | None = None, right: int | None = No
 
 @dataclass(frozen=True)
 class AttentionCurve:
-    """What each kind of work costs in multiples of its floating-point operations at the card's peak.
-
-    In the order of :meth:`terms`, which is that of :func:`attention_work`.
-    """
+    """Cost of each kind of work relative to the card's peak, in the order of :meth:`terms`."""
 
     forward: tuple[float, ...]
     backward: tuple[float, ...]
@@ -85,19 +82,19 @@ class AttentionCurve:
         return ("products", "scores", "rows", "diagonal", "one_block")
 
     def peak_flops(self, call: Attention, backward: bool, multiprocessors: int | None) -> float:
-        """Operations that the card would do at its peak in the time of the call."""
+        """Operations that the card would do at its peak during the call."""
         costs = self.backward if backward else self.forward
         work = attention_work(call, backward, multiprocessors)
         return sum(cost * one for cost, one in zip(costs, work, strict=True))
 
 
 def attention_work(call: Attention, backward: bool, multiprocessors: int | None) -> tuple[float, ...]:
-    """Floating-point operations of each kind; a card whose multiprocessors are not known counts as one.
+    """Floating-point operations of each kind; a card with unknown multiprocessors counts as one.
 
     Returns:
-        the two (backward: five) products; as many with heads of 64 for the exponentials of each score; a
-        block's start and end for each row; the half of each block on the diagonal that causal attention
-        computes in vain; the last block, which one multiprocessor does while the others wait.
+        the two (backward: five) matmuls; exponentials of the scores, as many as for heads of 64; start and
+            end of a block per row; the masked half of diagonal blocks in causal attention; the last block,
+            which one multiprocessor computes alone.
     """
     times = _BACKWARD if backward else 1.0
     all_heads = call.batch * call.heads

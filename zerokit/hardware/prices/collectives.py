@@ -1,7 +1,7 @@
-"""Seconds of collectives: NCCL's own model, with the bandwidth that large ones were measured to reach.
+"""Seconds of collectives: NCCL's tuning model, with measured bandwidths for large messages.
 
-Source: NVIDIA/nccl src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTime. NCCL takes the algorithm
-(ring, tree, NVLS) and the protocol (LL, LL128, Simple) that this model makes fastest, and so does this.
+Source: NVIDIA/nccl src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTime. Like NCCL, it uses the
+fastest algorithm (ring, tree, NVLS) and protocol (LL, LL128, Simple).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", 
 COLLECTIVES = get_args(Collective)
 
 _THROUGH_ALL = ("all_reduce", "all_gather", "reduce_scatter")
-"""Those in which each part goes through all ranks."""
+"""Collectives in which each part passes through all ranks."""
 
 _LL, _LL128, _SIMPLE = range(3)
 _MICROSECOND = 1e-6
@@ -28,29 +28,29 @@ _MICROSECOND = 1e-6
 
 @dataclass(frozen=True)
 class Fabric:
-    """What joins the GPUs of a cluster. Bandwidths are bytes per second of NCCL's "bus"."""
+    """Links between the GPUs of a cluster, in bytes per second of NCCL's "bus" bandwidth."""
 
     ring: float
-    """In one node, as rings reach it."""
+    """In one node, for rings."""
     pair: float
-    """As two GPUs with a bridge do; :attr:`ring` without."""
+    """Of two GPUs with a bridge; :attr:`ring` without."""
     switch: float | None
-    """As all-reduce reaches it where the switch adds (NVLS)."""
+    """Of all-reduce if the switch reduces (NVLS)."""
     network: float
-    """Between nodes, all GPUs of one together."""
+    """Between nodes, for all GPUs of a node together."""
     nvlink: bool
     generation: str
     gpus_per_node: int
     figures: Mapping[str, Any]
     assumed: tuple[str, ...] = ()
-    """What was not known, a line each."""
+    """Unknown facts, one line each."""
 
     def in_node(self, ranks: int) -> float:
-        """Bus bandwidth of so many GPUs of a node."""
+        """Bus bandwidth of some GPUs of a node."""
         return self.pair if ranks <= 2 else self.ring
 
     def _of_ranks(self, ranks: int) -> float:
-        """What so many GPUs reach of the bus of a whole node, where a switch joins them."""
+        """Share of the whole node's bus bandwidth for some of its GPUs behind a switch."""
         known = self.figures["fabric"]["few_ranks"]
         counts, shares = known["ranks"], known["reached"]
         right = bisect_right(counts, ranks)
@@ -61,15 +61,15 @@ class Fabric:
         return float(shares[left] + way * (shares[right] - shares[left]))
 
     def bus(self, ranks: int, nodes: int) -> float:
-        """Bus bandwidth of a ring through so many GPUs of so many nodes each."""
+        """Bus bandwidth of a ring through some GPUs of some nodes."""
         if nodes == 1:
             return self.in_node(ranks)
-        # Groups of some GPUs of each node run beside each other, and share its network.
+        # Groups with some GPUs of each node run concurrently and share its network.
         share = self.network * min(1.0, ranks / self.gpus_per_node)
         return min(self.in_node(ranks * nodes), share)
 
     def seconds(self, kind: Collective, num_bytes: int, ranks: int, nodes: int) -> float:
-        """Of one collective over `ranks` GPUs in each of `nodes` nodes; see :meth:`Prices.collective`."""
+        """Seconds of a collective of `ranks` GPUs in each of `nodes` nodes; see :meth:`Prices.collective`."""
         seconds = self._seconds(kind, num_bytes, ranks, nodes)
         if nodes > 1 and ranks * nodes <= self.gpus_per_node:
             return max(seconds, self._seconds(kind, num_bytes, ranks * nodes, 1))
@@ -83,7 +83,7 @@ class Fabric:
 
     def _candidates(self, kind: Collective, num_bytes: int, ranks: int, nodes: int) -> Iterator[float]:
         for protocol in (_LL, _LL128, _SIMPLE):
-            # NCCL takes LL128 only where NVLink joins all GPUs.
+            # NCCL uses LL128 only if NVLink connects all GPUs.
             if protocol == _LL128 and not self.nvlink:
                 continue
             yield self._ring(kind, protocol, num_bytes, ranks, nodes)
@@ -108,7 +108,7 @@ class Fabric:
         bus = self._of_protocol(protocol, reached, 0.5, 0.92)
         moved = steps if kind in _THROUGH_ALL else total
         latency = self._latency("ring", protocol, steps - between, between)
-        # Rings of several nodes are slower at middle sizes than the model has them.
+        # Rings across nodes are slower at medium sizes than in the model.
         if nodes > 1 and kind == "all_reduce" and protocol == _SIMPLE:
             latency *= 1.9 if self.generation in ("volta", "turing") else 1.4
         return latency + num_bytes * moved / total / bus
@@ -125,7 +125,7 @@ class Fabric:
         return latency + num_bytes / (bus * 0.5 * factor)
 
     def _share(self, kind: Collective) -> float:
-        """Of a ring's bandwidth: NCCL's collectives reach all of it, gloo's not alike."""
+        """Share of a ring's bandwidth: NCCL's collectives reach all of it, gloo's do not."""
         return float(self.figures["fabric"]["kind_share"].get(kind, 1.0))
 
     def _all_to_all(self, num_bytes: int, ranks: int, nodes: int) -> float:
@@ -153,7 +153,7 @@ class Fabric:
 
 
 def fabric(cluster: Cluster, known_figures: Mapping[str, Any]) -> Fabric:
-    """Of a cluster whose card is known."""
+    """The links of a cluster with a known card."""
     gpu = cluster.gpu or Gpu(name="a GPU")
     data = known_figures["fabric"]
     known: dict[str, Any] = data["cards"].get(gpu.name, {})

@@ -1,4 +1,4 @@
-"""The figures behind the prices, with their sources: `figures.json`, gathered, and `kernels.json`, fitted."""
+"""The numbers behind the costs, with sources: `figures.json` (collected) and `kernels.json` (fitted)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def figures() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class MeasuredAttention:
-    """A kernel's curve, and the card that it was measured on."""
+    """A kernel's curve, and the card on which it was measured."""
 
     card: str
     kernel: str
@@ -35,7 +35,7 @@ class MeasuredAttention:
 
 @cache
 def matmul_curves() -> dict[str, MatmulCurve]:
-    """By the card that each was measured on."""
+    """Curves by card."""
     return {
         card: MatmulCurve(
             shorter=tuple(values["shorter"]),
@@ -49,7 +49,7 @@ def matmul_curves() -> dict[str, MatmulCurve]:
 
 @cache
 def attention_curves() -> tuple[MeasuredAttention, ...]:
-    """All that were measured."""
+    """All measured curves."""
     return tuple(
         MeasuredAttention(
             one["card"],
@@ -63,7 +63,7 @@ def attention_curves() -> tuple[MeasuredAttention, ...]:
 
 
 def generation(gpu: Gpu) -> Generation:
-    """Of the card's design, by its compute capability."""
+    """The generation of a card, by its compute capability."""
     major, minor = gpu.capability or (0, 0)
     if major == 7:
         return "turing" if minor == 5 else "volta"

@@ -1,4 +1,4 @@
-"""What the kernels of a step cost, in seconds, on a card: products, attention, and what memory bounds."""
+"""Seconds of kernels on a card: matmul, attention, and memory-bound kernels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KERNELS: tuple[Kernel, ...] = get_args(Kernel)
 _RATES = {"float16": ("fp16",), "bfloat16": ("bf16",), "tf32": ("tf32",)} | dict.fromkeys(
     ("fp8", "float8", "int8", "uint8"), ("fp8", "bf16", "fp16")
 )
-"""Whose rate a dtype has, the first that the card has; others, and where it has none of them, fp32's."""
+"""For each dtype, the rates to look for in order; without any of them, fp32's."""
 
 _CURVES = {"volta": ("V100-16GB",), "turing": ("A100-80GB-PCIe",), "ampere": ("A100-80GB-PCIe",)} | {
     "ada": ("A100-80GB-PCIe",),
@@ -37,11 +37,11 @@ _CURVES = {"volta": ("V100-16GB",), "turing": ("A100-80GB-PCIe",), "ampere": ("A
     "blackwell": ("B200",),
     "other": ("A100-80GB-PCIe", "B200"),
 }
-"""Whose curve of matrix products stands for a generation's cards that have none of their own; of two, the one
-between them."""
+"""For each generation, the card with a matmul curve for cards without their own; of two, the curve between.
+"""
 
 _ATTENTION = {"blackwell": {"flash_attention_4": "cudnn", "flash_attention_3": "flash_attention_2"}}
-"""Which measured kernel stands for one that was not; elsewhere FlashAttention 2 for all fused ones."""
+"""The measured kernel that represents another one; FlashAttention 2 for other fused kernels."""
 
 _FLASH_2: Kernel = "flash_attention_2"
 _MEASURED_ON = {"hopper": "H100-SXM", "blackwell": "B200"}
@@ -49,15 +49,15 @@ _MEASURED_ON = {"hopper": "H100-SXM", "blackwell": "B200"}
 
 @dataclass(frozen=True)
 class KernelPrices:
-    """Seconds of kernels on the GPUs of a cluster, all alike. Every price grows with every size.
+    """Costs of kernels on the GPUs of a cluster. Every cost grows with every size.
 
     Raises:
-        ZerokitError: the speed of the card is not known.
+        ZerokitError: the speed of the card is unknown.
     """
 
     cluster: Cluster
     figures: Mapping[str, Any] = field(default_factory=figures, hash=False, repr=False)
-    """As in `figures.json`, or with a file's changes (:mod:`zerokit.hardware.hardware_file`)."""
+    """`figures.json`, or with a file's changes (:mod:`zerokit.hardware.hardware_file`)."""
 
     def __post_init__(self) -> None:
         gpu = self.cluster.gpu
@@ -79,7 +79,7 @@ class KernelPrices:
     def matmul(
         self, m: int, n: int, k: int, batch: int = 1, dtype: str = "bfloat16", layout: Layout | None = None
     ) -> float:
-        """Of `batch` products (m, k) by (k, n). `layout` as :data:`LAYOUTS`; None: not known."""
+        """Seconds of `batch` matmuls (m, k) by (k, n). `layout`: of :data:`LAYOUTS`; None: unknown."""
         if not min(m, n, k, batch):
             return self._kernel_seconds
         rate, best = self._rate(dtype)
@@ -102,20 +102,20 @@ class KernelPrices:
         dtype: str = "bfloat16",
         window: int | None = None,
     ) -> float:
-        """Of scaled dot-product attention, by the kernel that computes it.
+        """Seconds of scaled dot-product attention in a kernel.
 
         Args:
             kernel: of :data:`KERNELS`.
-            backward: the gradients, rather than the output.
-            batch: sequences; of packed ones see :func:`zerokit.hardware.prices.attention.packed`.
-            heads: of the queries.
+            backward: the gradients instead of the output.
+            batch: sequences; for packed ones see :func:`zerokit.hardware.prices.attention.packed`.
+            heads: of queries.
             kv_heads: of keys and values.
-            q_len: queries of a sequence.
-            k_len: keys of a sequence.
+            q_len: queries per sequence.
+            k_len: keys per sequence.
             head_dim: elements of a head.
-            causal: a query sees no later keys.
-            dtype: of all of them.
-            window: keys that a query sees at most; None: all.
+            causal: queries attend to no later keys.
+            dtype: of all tensors.
+            window: maximum keys per query; None: all.
 
         Raises:
             ZerokitError: there is no such kernel.
@@ -134,11 +134,11 @@ class KernelPrices:
         return max(seconds, self._moving(moved), self._kernel_seconds)
 
     def memory_bound(self, bytes_moved: int, operator: str = "") -> float:
-        """Of a kernel that reads and writes so many bytes together, and computes little.
+        """Seconds of a memory-bound kernel.
 
         Args:
             bytes_moved: read and written.
-            operator: its name; those that reduce along rows need longer for a byte.
+            operator: its name; reductions along rows take longer per byte.
         """
         return self._kernel_seconds + self._moving(bytes_moved) * self._passes(operator)
 
@@ -147,10 +147,10 @@ class KernelPrices:
         return MatmulCurve(**own) if own else self._measured_curve
 
     def _own_curve(self, work: str, dtype: str) -> Mapping[str, Any] | None:
-        """That the file of hardware has, or None: of the dtype, or of the most alike one."""
+        """The curve of the hardware file for the dtype, or for the most similar one; None without."""
         own = self.figures.get("kernels", {}).get(work, {})
         kind = self._rated_as(dtype)
-        # Tensor cores' kernels are more like each other than like those of fp32.
+        # Tensor-core kernels resemble each other more than fp32 kernels.
         nearest = (kind, *(() if kind == "fp32" else ("bf16", "fp16")), *own)
         return next((own[one] for one in nearest if one in own), None)
 
@@ -167,7 +167,7 @@ class KernelPrices:
             curve = AttentionCurve(tuple(own["forward"]), tuple(own["backward"]))
             return curve.peak_flops(call, backward, self.gpu.multiprocessors) / self._rate(dtype)[0]
         if kernel == "efficient":
-            # Written for the same tensor cores as FlashAttention 2, and slower by as much as on an A100.
+            # Written for the same tensor cores as FlashAttention 2, and slower by the factor on an A100.
             older, newer = (
                 one.curve.peak_flops(call, backward, one.multiprocessors)
                 for one in (_attention_curves()["A100-80GB-PCIe", name] for name in ("triton", _FLASH_2))
@@ -177,7 +177,7 @@ class KernelPrices:
         rate, _ = self._rate(dtype)
         sms = self.gpu.multiprocessors or measured.multiprocessors
         if measured.card == "H100-SXM" and self._generation == "blackwell":
-            # A kernel for older tensor cores finds those of their speed in newer cards.
+            # On newer cards, a kernel for older tensor cores runs at their speed.
             rate = min(rate, measured.peak_flops / measured.multiprocessors * sms)
         return measured.curve.peak_flops(call, backward, sms) / rate
 
@@ -191,7 +191,7 @@ class KernelPrices:
         return curves["A100-80GB-PCIe", _FLASH_2]
 
     def _eager_attention(self, call: Attention, backward: bool, dtype: str) -> float:
-        """Two products, and between them the mask and the softmax, in the same dtype; their gradients."""
+        """Two matmuls, with mask and softmax in the same dtype between them; or their gradients."""
         batch = math.ceil(call.batch * call.heads)
         products = self.matmul(call.q_len, call.k_len, call.head_dim, batch, dtype) + self.matmul(
             call.q_len, call.head_dim, call.k_len, batch, dtype
@@ -203,16 +203,16 @@ class KernelPrices:
         return (2 if backward else 1) * products + between
 
     def _rated_as(self, dtype: str) -> str:
-        """Whose of the card's rates a dtype has."""
+        """The rate of the card that a dtype uses."""
         rates = self.gpu.tflops
-        # A card of which only some rates are known computes at the nearest.
+        # With only some rates known, the nearest one.
         slowest = min(rates, key=lambda one: rates[one])
         wanted = (*_RATES.get(dtype_name(dtype).partition("_")[0], ()), "fp32", slowest)
         name: str = next(one for one in wanted if one in rates)
         return name
 
     def _rate(self, dtype: str) -> tuple[float, float]:
-        """Nominal operations per second of a dtype, and the largest share of them that is reached."""
+        """Nominal operations per second of a dtype, and the largest share that matmul reaches."""
         key = self._rated_as(dtype)
         best = self.figures["best_share"]
         kind = key if key in ("fp32", "fp8") else "tensor"
@@ -231,7 +231,7 @@ class KernelPrices:
         return seconds
 
     def _passes(self, operator: str) -> float:
-        """An operator's time for a byte, by that of one that goes through elements once and writes others."""
+        """Time per byte of an operator, relative to an elementwise one."""
         known, name = self.figures["memory"]["passes"], short_name(operator)
         if "softmax" in name:
             return float(known["softmax"])
@@ -245,7 +245,7 @@ class KernelPrices:
 
 
 def _attention_curves() -> dict[tuple[str, str], MeasuredAttention]:
-    """By card and kernel."""
+    """Kernels by card."""
     return {(one.card, one.kernel): one for one in attention_curves()}
 
 

@@ -1,4 +1,4 @@
-"""Of which cards the kernels and links were measured."""
+"""The cards on which kernels and links were measured."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from zerokit.hardware.gpus import Gpu, gpus
 from zerokit.hardware.prices.figures import attention_curves, figures, matmul_curves
 
 Class = Literal["matmul", "attention", "memory_bound", "collective", "copy", "host_optimizer"]
-"""Kinds of prices."""
+"""Kinds of costs."""
 
 _PROCESSORS = {"H200": "H100", "GH200": "H100", "H800": "H100", "A800": "A100"}
-"""Whose processor a card has, where it is called otherwise."""
+"""The processor of a card with another name."""
 
 FP32_ALONE = "the best shape in fp32"
-"""What was measured of matrix products on a card whose products in 16 bits were not."""
+"""What was measured of matmul on a card without 16-bit measurements."""
 
 
 def measured_on(gpu: Gpu, data: Mapping[str, Any] | None = None) -> dict[Class, str]:
-    """Kinds of prices that rest on measurements of the card, or of its processor, with what was measured."""
+    """Kinds of costs that were measured on the card or its processor, with what was measured."""
     data = figures() if data is None else data
     found: dict[Class, str] = {}
     own = data.get("kernels", {})

@@ -1,4 +1,4 @@
-"""Seconds of matrix products: the peak, times the share of it that the shape reaches."""
+"""Seconds of matmul: the card's peak times the share that the shape reaches."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 KNOTS = (128, 256, 512, 1024, 2048, 4096, 8192, 32768)
-"""Lengths of a side at which a curve has values; between them its logarithm is a straight line."""
+"""Side lengths at which a curve has values; in between its logarithm is linear."""
 
 SIDES = ("shorter", "longer", "depth")
 LAYOUTS = ("TN", "NN", "NT")
-"""BLAS's words: TN is a linear layer's forward, NN its gradient by the input, NT that by the weight."""
+"""BLAS's terms: TN is a linear layer's forward, NN its input gradient, NT its weight gradient."""
 
 _TILE, _TILE_DEPTH = 64, 32
-"""A tensor core's kernel works on tiles: a side below this costs as much as one of this length."""
+"""Tile size of tensor-core kernels: a shorter side costs as much."""
 
 
 @dataclass(frozen=True)
 class MatmulCurve:
-    """Logarithm of the share of a card's best rate, as a sum over the sides of a product.
+    """Logarithm of the share of a card's best rate, as a sum over the sides.
 
-    A side's curve rises by less than 1 per e-fold of the length, so that time grows with every side.
+    A side's curve rises by less than 1 per e-fold of length, so that time grows with every side.
     """
 
     shorter: tuple[float, ...]
     """Of the result's shorter side."""
     longer: tuple[float, ...]
-    """Of the longer one, times the number of products in a batch."""
+    """Of the longer side, times the number of matmuls in a batch."""
     depth: tuple[float, ...]
-    """Of the side that is summed over."""
+    """Of the summed dimension."""
     layouts: Mapping[str, float] = field(hash=False)
 
     def share(self, m: int, n: int, k: int, batch: int, layout: str | None) -> float:
-        """Of the card's best rate, for products (m, k) by (k, n). None: the layout is not known."""
+        """Share of the card's best rate for (m, k) by (k, n). None: unknown layout."""
         m, n, k = padded(m, n, k)
         shorter, longer = min(m, n), max(m, n) * batch
         log = _at(self.shorter, shorter) + _at(self.longer, longer) + _at(self.depth, k)
@@ -43,7 +43,7 @@ class MatmulCurve:
         return min(1.0, math.exp(log))
 
     def mixed_with(self, other: MatmulCurve) -> MatmulCurve:
-        """The geometric mean of both: of a card between them."""
+        """The geometric mean of two curves, for a card between them."""
 
         def mean(one: tuple[float, ...], two: tuple[float, ...]) -> tuple[float, ...]:
             return tuple((a + b) / 2 for a, b in zip(one, two, strict=True))
@@ -58,7 +58,7 @@ class MatmulCurve:
 
 
 def padded(m: int, n: int, k: int) -> tuple[int, int, int]:
-    """The sides of a product, each as long as a tile at least."""
+    """The sides of a matmul, at least one tile each."""
     return max(m, _TILE), max(n, _TILE), max(k, _TILE_DEPTH)
 
 

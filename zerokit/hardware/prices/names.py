@@ -1,4 +1,4 @@
-"""What the names of operators and dtypes say."""
+"""Facts in the names of operators and dtypes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ sym_storage_offset detach_ squeeze_ unsqueeze_ t_ transpose_ as_strided_ view_as
 real imag _local_scalar_dense item _nested_view_from_buffer
 """
 _VIEWS = frozenset(_VIEW_NAMES.split())
-"""Operators that start nothing."""
+"""Operators that launch nothing."""
 
 OVERWRITING = frozenset(
     ["copy_", "zero_", "fill_", "normal_", "uniform_", "bernoulli_", "_foreach_zero_", "_foreach_copy_"]
 )
-"""Operators in place that read nothing of what they write."""
+"""In-place operators that do not read what they write."""
 
 
 def is_view(operator: str) -> bool:
-    """Whether an operator starts nothing, and moves no bytes."""
+    """Whether an operator launches nothing and moves no bytes."""
     return short_name(operator) in _VIEWS
 
 
 def reads_what_it_writes(operator: str) -> bool:
-    """Whether an operator changes its first tensor in place, by what that has held."""
+    """Whether an operator updates its first tensor in place from its old values."""
     name = short_name(operator)
     return name.endswith("_") and not name.endswith("__") and name not in OVERWRITING
 
@@ -44,6 +44,6 @@ def dtype_name(dtype: str) -> str:
 
 
 def element_bytes(dtype: str) -> int:
-    """Of one element of a dtype, by the bits in its name: 2 of "torch.bfloat16", 1 of "bool"."""
+    """Bytes of a dtype, from the bits in its name: 2 for "torch.bfloat16", 1 for "bool"."""
     bits = re.search(r"\d+", dtype_name(dtype))
     return max(int(bits[0]) // 8, 1) if bits else 1

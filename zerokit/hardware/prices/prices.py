@@ -1,4 +1,4 @@
-"""What everything that a training step does costs, in seconds, on the GPUs of a cluster."""
+"""Costs in seconds of everything in a training step, on the GPUs of a cluster."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SAID: dict[Class, str] = {
     "memory_bound": "kernels bound by memory",
     "collective": "collectives",
 }
-"""Kinds of prices that were measured of some cards, and of others are said not to have been."""
+"""Kinds that were measured on some cards; other cards get a note."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Lowest and highest value of a price, as factors of it."""
+    """Minimum and maximum of a cost, as factors."""
 
     low: float
     high: float
@@ -33,23 +33,23 @@ class Spread:
 
 @dataclass(frozen=True)
 class Prices(KernelPrices):
-    """Seconds that kernels and all else of a step take on a cluster. Every price grows with every size.
+    """Costs of kernels and all other parts of a step on a cluster. Every cost grows with every size.
 
     Raises:
-        ZerokitError: the speed of the card is not known.
+        ZerokitError: the speed of the card is unknown.
     """
 
     # Between devices, and between them and the host
 
     def copy(self, kind: Copy, num_bytes: int, pinned: bool = True, sharing: int = 1) -> float:
-        """Of a copy, by the slower end of its way.
+        """Seconds of a copy, limited by the slower end.
 
         Args:
-            kind: what is copied where; "d2d" within one GPU.
+            kind: source and destination; "d2d" within one GPU.
             num_bytes: of the copy.
-            pinned: the memory of the host is page-locked.
-            sharing: GPUs of the node that copy at once. They share its drives, and where a machine has one
-                link to the host for two of them, that link.
+            pinned: host memory is page-locked.
+            sharing: GPUs of the node that copy at once. They share its drives, and a host link if a machine
+                has one for two GPUs.
         """
         host = self.figures["host"]
         if kind == "d2d":
@@ -64,14 +64,14 @@ class Prices(KernelPrices):
         return seconds
 
     def collective(self, kind: Collective, num_bytes: int, ranks_in_node: int, nodes: int = 1) -> float:
-        """Of one collective among `ranks_in_node` GPUs of each of `nodes` nodes.
+        """Seconds of a collective of `ranks_in_node` GPUs in each of `nodes` nodes.
 
         Args:
             kind: of :data:`COLLECTIVES`.
-            num_bytes: of the largest buffer of a rank: what all_gather writes, what reduce_scatter and
-                all_to_all read, what the others have.
+            num_bytes: of the largest buffer of a rank: the output of all_gather, the input of reduce_scatter
+                and all_to_all, the buffer of others.
             ranks_in_node: GPUs of the group in one node.
-            nodes: that the group spans.
+            nodes: of the group.
 
         Raises:
             ZerokitError: there is no such collective.
@@ -81,46 +81,45 @@ class Prices(KernelPrices):
                 f"there is no collective '{kind}'", hint=f"Choose one of {', '.join(COLLECTIVES)}"
             )
         if ranks_in_node * nodes <= 1:
-            # A group of one copies from one buffer to the other, or does nothing.
+            # A group of one copies between its buffers, or does nothing.
             return 0.0 if kind in ("all_reduce", "broadcast", "send_recv") else self.copy("d2d", num_bytes)
         return max(self._fabric.seconds(kind, num_bytes, ranks_in_node, nodes), self._kernel_seconds)
 
     # On the host
 
     def launch(self, name: str) -> float:
-        """Of the host, for an operator: its arguments, the dispatcher, the driver."""
+        """CPU seconds of an operator: arguments, dispatcher, driver."""
         seconds: float = self.figures["launch"]["seconds"]["view" if is_view(name) else "kernel"]
         return seconds
 
     def collective_launch(self) -> float:
-        """Of the host, for a collective: the group's bookkeeping, events, NCCL's own work and its launch."""
+        """CPU seconds of a collective: bookkeeping of the group, events, NCCL and its launch."""
         return float(self.figures["launch"]["seconds"]["collective"])
 
     def python_call(self, of_deepspeed: bool = False) -> float:
-        """Of the host, for a call of a Python function, besides the functions and operators that it calls.
+        """CPU seconds of a Python function call, without the functions and operators that it calls.
 
         Args:
-            of_deepspeed: whether the function is DeepSpeed's, whose functions do more than others.
+            of_deepspeed: whether it is DeepSpeed's, whose functions do more.
         """
         launch = self.figures["launch"]
         return float(launch["seconds"]["python_call"] * (launch["of_deepspeed"] if of_deepspeed else 1))
 
     def autograd_node(self, what: Literal["made", "run"]) -> float:
-        """Of the host, for a node of autograd's graph, besides the operators that it calls."""
+        """CPU seconds of a node of autograd's graph, without its operators."""
         return float(self.figures["launch"]["seconds"][f"node_{what}"])
 
     @property
     def launch_spread(self) -> Spread:
-        """Of all that the host does for launching: kernels, collectives, Python and autograd."""
+        """CPU seconds of all launches: kernels, collectives, Python and autograd."""
         return Spread(self.figures["launch"]["low"], self.figures["launch"]["high"])
 
     def on_host(self, bytes_moved: float, threads: int | None = None) -> float:
-        """Of what one rank's processor does with its memory, with the node's other ranks beside it.
+        """Seconds of one rank's CPU work on memory, while the node's other ranks do the same.
 
         Args:
             bytes_moved: read and written by the rank.
-            threads: of each rank, where they are fewer than it takes to use the memory; None: as many as
-                the machine has cores.
+            threads: of each rank, if they are too few to use the memory bandwidth; None: as many as cores.
         """
         host = self.figures["host"]
         rates = host["memory_gb_s"]
@@ -132,50 +131,50 @@ class Prices(KernelPrices):
         return float(bytes_moved * ranks / (1e9 * rate))
 
     def cpu_adam(self, parameters: int, dtype: str = "float32", threads: int | None = None) -> float:
-        """Of DeepSpeedCPUAdam on one rank, with the node's others beside it.
+        """Seconds of DeepSpeedCPUAdam on one rank, while the node's other ranks do the same.
 
-        Parameter, gradient and both moments are read, all but the gradient written: 28 bytes in fp32.
+        It reads parameter, gradient and both moments, and writes all but the gradient: 28 bytes in fp32.
 
         Args:
             parameters: elements that the rank updates.
-            dtype: of the gradients, and of the copy of the parameters that goes back.
-            threads: as of :meth:`on_host`.
+            dtype: of the gradients, and of the copied parameters.
+            threads: see :meth:`on_host`.
         """
         size = element_bytes(dtype)
         return self.on_host(parameters * (24 + (4 if size == 4 else 2 * size)), threads)
 
     def cuda_malloc(self, num_bytes: int) -> float:
-        """Of the host, in cudaMalloc."""
+        """CPU seconds of cudaMalloc."""
         known = self.figures["host"]["cuda_malloc"]
         seconds: float = known["seconds"] + known["seconds_per_gib"] * num_bytes / GIB
         return seconds
 
     def cuda_free(self) -> float:
-        """Of the host, in cudaFree, besides its wait for the device."""
+        """CPU seconds of cudaFree, without its wait for the device."""
         seconds: float = self.figures["host"]["cuda_free"]["seconds"]
         return seconds
 
     @property
     def waits(self) -> bool:
-        """Whether the host waits for every kernel, as where it is the card itself."""
+        """Whether the CPU waits for every kernel, as if it is the card itself."""
         return self.gpu.platform == "cpu"
 
     @property
     def beside_collective(self) -> float:
-        """How much longer kernels take while a collective runs."""
+        """Factor of kernel times while a collective runs."""
         factor: float = self.figures["beside_collective"]["value"]
         return factor
 
     @property
     def beside_collective_spread(self) -> Spread:
-        """Of :attr:`beside_collective`."""
+        """Bounds of :attr:`beside_collective`."""
         known = self.figures["beside_collective"]
         return Spread(known["low"] / known["value"], known["high"] / known["value"])
 
     # What is known of them
 
     def spread(self, kind: Class) -> Spread:
-        """How far prices of a kind may be off: wider where the card's own kernels were not measured."""
+        """Bounds of costs of a kind; wider if the card's own kernels were not measured."""
         known = self.figures["spread"][kind]
         what = self.measured.get(kind)
         if what is None or what == FP32_ALONE:
@@ -189,7 +188,7 @@ class Prices(KernelPrices):
 
     @cached_property
     def assumptions(self) -> tuple[str, ...]:
-        """What was not known of the card, a line each."""
+        """Unknown facts about the card, one line each."""
         said = [what for kind, what in _SAID.items() if kind not in self.measured]
         if self.measured.get("matmul") == FP32_ALONE:
             said.insert(0, "matrix products in 16 bits")

@@ -1,7 +1,7 @@
-"""BERT, RoBERTa (also XLM-RoBERTa) and DistilBERT.
+"""BERT, RoBERTa, XLM-RoBERTa and DistilBERT.
 
 Source: transformers' `modeling_*.py` and `configuration_*.py` of bert, roberta, xlm_roberta and distilbert.
-As decoders with cross attention they are left to transformers.
+Decoders with cross attention are counted by transformers.
 """
 
 from __future__ import annotations
@@ -15,13 +15,26 @@ from zerokit.models.tensors import Tensor, embedding, layer_norm, linear, repeat
 Head = Callable[[Keys, Sizes], list[Tensor]]
 
 
-def encoder_layer(sizes: Sizes, *, projections: tuple[str, str, str]) -> list[Tensor]:
-    """BERT's layer, whose norms follow attention and MLP."""
-    hidden, inner = sizes.hidden_size, sizes.intermediate_size
-    return [
+def _bert(keys: Keys) -> Parts:
+    """The norms follow attention and MLP."""
+    keys.not_counted("add_cross_attention")
+    vocab_size, positions = keys.size("vocab_size"), keys.size("max_position_embeddings")
+    hidden, inner = keys.size("hidden_size"), keys.size("intermediate_size")
+    heads = keys.size("num_attention_heads")
+    sizes = Sizes(
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=keys.size("num_hidden_layers"),
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        head_dim=keys.divide("hidden_size", "num_attention_heads"),
+        max_position_embeddings=positions,
+    )
+    layer = [
         *(
             tensor
-            for name in projections
+            for name in ("query", "key", "value")
             for tensor in linear(f"attention.self.{name}", hidden, hidden, bias=True, kind="attention")
         ),
         *linear("attention.output.dense", hidden, hidden, bias=True, kind="attention"),
@@ -30,53 +43,9 @@ def encoder_layer(sizes: Sizes, *, projections: tuple[str, str, str]) -> list[Te
         *linear("output.dense", inner, hidden, bias=True, kind="mlp"),
         *layer_norm("output.LayerNorm", hidden),
     ]
-
-
-def encoder_sizes(keys: Keys, intermediate_size: str = "intermediate_size") -> Sizes:
-    """The sizes of a model whose config is spelled as BERT's, but perhaps for one key.
-
-    Raises:
-        ModelError: a size is missing or not positive, or heads do not divide the hidden size.
-    """
-    heads = keys.size("num_attention_heads")
-    return Sizes(
-        vocab_size=keys.size("vocab_size"),
-        hidden_size=keys.size("hidden_size"),
-        intermediate_size=keys.size(intermediate_size),
-        num_hidden_layers=keys.size("num_hidden_layers"),
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=keys.divide("hidden_size", "num_attention_heads"),
-        max_position_embeddings=keys.size("max_position_embeddings"),
-    )
-
-
-def masked_lm_head(
-    transform: str, norm: str, decoder: str, bias: str, *, width: int, sizes: Sizes, tied: bool
-) -> list[Tensor]:
-    """A transform of the hidden state and the projection to logits, whose matrix is tied to the embedding.
-
-    The bias stands beside the projection, which has one of its own where nothing is tied.
-    """
-    assert sizes.vocab_size is not None
-    return [
-        *linear(transform, sizes.hidden_size, width, bias=True, kind="other"),
-        *layer_norm(norm, width),
-        Tensor(f"{bias}.bias", (sizes.vocab_size,), "bias"),
-        *([] if tied else linear(decoder, width, sizes.vocab_size, bias=True, kind="embedding")),
-    ]
-
-
-def _bert(keys: Keys) -> Parts:
-    keys.not_counted("add_cross_attention")
-    sizes = encoder_sizes(keys)
-    hidden = sizes.hidden_size
-    assert sizes.vocab_size is not None
-    assert sizes.max_position_embeddings is not None
-    layer = encoder_layer(sizes, projections=("query", "key", "value"))
     tensors = [
-        *embedding("embeddings.word_embeddings", sizes.vocab_size, hidden),
-        *embedding("embeddings.position_embeddings", sizes.max_position_embeddings, hidden),
+        *embedding("embeddings.word_embeddings", vocab_size, hidden),
+        *embedding("embeddings.position_embeddings", positions, hidden),
         *embedding("embeddings.token_type_embeddings", keys.count("type_vocab_size"), hidden),
         *layer_norm("embeddings.LayerNorm", hidden),
         *repeated("encoder.layer", sizes.num_hidden_layers, layer),
@@ -91,7 +60,7 @@ def _pooler(keys: Keys, sizes: Sizes) -> list[Tensor]:
 def _classes(
     stem: str, module: str, *, language_models: Mapping[str, Head], sequence: Head, pooled_sequence: bool
 ) -> dict[str, Callable[[Keys], Parts]]:
-    """The classes of BERT and RoBERTa, which have the encoder in `module`."""
+    """The classes of BERT and RoBERTa; `module` is the module of the encoder."""
 
     def with_head(head: Head, *, pooled: bool, language_model: bool) -> Callable[[Keys], Parts]:
         def build(keys: Keys) -> Parts:
@@ -127,34 +96,38 @@ def _answer_span(keys: Keys, sizes: Sizes) -> list[Tensor]:
     return linear("qa_outputs", sizes.hidden_size, keys.num_labels(), bias=True, kind="other")
 
 
+def _masked_lm_head(keys: Keys, sizes: Sizes, transform: str, norm: str, projection: str) -> list[Tensor]:
+    """A transform of the hidden state and the projection to logits.
+
+    The projection has a weight and a bias of its own unless it is tied to the embedding. The module above it
+    has one more bias.
+    """
+    hidden, vocab_size = sizes.hidden_size, sizes.vocab_size
+    assert vocab_size is not None
+    tied = keys.flag("tie_word_embeddings")
+    return [
+        *linear(transform, hidden, hidden, bias=True, kind="other"),
+        *layer_norm(norm, hidden),
+        Tensor(f"{projection.rpartition('.')[0]}.bias", (vocab_size,), "bias"),
+        *([] if tied else linear(projection, hidden, vocab_size, bias=True, kind="embedding")),
+    ]
+
+
 def _bert_language_model(keys: Keys, sizes: Sizes) -> list[Tensor]:
-    return masked_lm_head(
-        "cls.predictions.transform.dense",
-        "cls.predictions.transform.LayerNorm",
-        "cls.predictions.decoder",
-        "cls.predictions",
-        width=sizes.hidden_size,
-        sizes=sizes,
-        tied=keys.flag("tie_word_embeddings"),
+    transform = "cls.predictions.transform"
+    return _masked_lm_head(
+        keys, sizes, f"{transform}.dense", f"{transform}.LayerNorm", "cls.predictions.decoder"
     )
 
 
 def _bert_pretraining(keys: Keys, sizes: Sizes) -> list[Tensor]:
-    """Masked tokens, and whether one sentence follows the other."""
+    """Masked-LM and next-sentence heads."""
     relation = linear("cls.seq_relationship", sizes.hidden_size, 2, bias=True, kind="other")
     return _bert_language_model(keys, sizes) + relation
 
 
 def _roberta_language_model(keys: Keys, sizes: Sizes) -> list[Tensor]:
-    return masked_lm_head(
-        "lm_head.dense",
-        "lm_head.layer_norm",
-        "lm_head.decoder",
-        "lm_head",
-        width=sizes.hidden_size,
-        sizes=sizes,
-        tied=keys.flag("tie_word_embeddings"),
-    )
+    return _masked_lm_head(keys, sizes, "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder")
 
 
 def _roberta_sequence(keys: Keys, sizes: Sizes) -> list[Tensor]:
@@ -206,7 +179,7 @@ def _distilbert_with(head: Head, *, language_model: bool = False) -> Callable[[K
 
 
 def _distilbert_language_model(keys: Keys, sizes: Sizes) -> list[Tensor]:
-    """The projection's only bias is its own."""
+    """The projection has the only bias."""
     assert sizes.vocab_size is not None
     projector = linear("vocab_projector", sizes.hidden_size, sizes.vocab_size, bias=True, kind="embedding")
     return [

@@ -1,7 +1,7 @@
 """DeepSeek V2 and V3 (and R1): multi-head latent attention, and experts after the first dense layers.
 
-Source: transformers' `modeling_*.py` and `configuration_*.py` of deepseek_v2 and deepseek_v3. The layers
-for multi-token prediction that the checkpoint of V3 holds besides are not part of transformers' model.
+Source: transformers' `modeling_*.py` and `configuration_*.py` of deepseek_v2 and deepseek_v3. Layers for
+multi-token prediction, which V3's checkpoint has, are not part of transformers' model.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ def _deepseek(keys: Keys, *, mlp_bias: bool) -> Parts:
 
 
 def _latent_attention(keys: Keys, sizes: Sizes) -> list[Tensor]:
-    """Queries, and keys with values, are projected down to a latent vector, normalised, and up again.
+    """Projections down to a latent vector, its norm, and projections up, for queries and for keys with
+    values.
 
-    Without `q_lora_rank` the queries are projected at once. The rotary part of the keys is one for all heads.
+    Without `q_lora_rank` queries have one projection. All heads share the rotary part of the keys.
     """
     hidden, heads = sizes.hidden_size, sizes.num_attention_heads
     biased = keys.flag("attention_bias")
@@ -71,7 +72,7 @@ def _latent_attention(keys: Keys, sizes: Sizes) -> list[Tensor]:
 
 
 def _sizes(keys: Keys) -> Sizes:
-    """`head_dim` is what a head's query and key have: the part with positions and the part without."""
+    """`head_dim` is the size of a head's query and key: the rotary and the other part."""
     heads = keys.size("num_attention_heads")
     return Sizes(
         vocab_size=keys.size("vocab_size"),

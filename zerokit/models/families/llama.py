@@ -1,12 +1,19 @@
-"""Llama and the decoders that differ from it in defaults and biases only: Mistral, SmolLM3, Granite, OLMo 1.
+"""Llama and decoders that differ from it in defaults, biases and norms: Mistral, SmolLM3, Granite, OLMo.
 
 Source: transformers' `modeling_*.py` and `configuration_*.py` of llama, mistral, ministral3, smollm3,
-granite, olmo and helium.
+granite, olmo, olmo2 and olmo3.
 """
 
 from __future__ import annotations
 
-from zerokit.models.decoder import attention, decoder, decoder_classes, decoder_sizes, gated_mlp
+from zerokit.models.decoder import (
+    attention,
+    decoder,
+    decoder_classes,
+    decoder_sizes,
+    gated_mlp,
+    pre_norm_decoder,
+)
 from zerokit.models.keys import Keys
 from zerokit.models.parts import ModelType, Parts
 from zerokit.models.tensors import rms_norm
@@ -14,42 +21,47 @@ from zerokit.models.tensors import rms_norm
 
 def _llama(keys: Keys, *, heads_divide_hidden: bool = False) -> Parts:
     sizes = decoder_sizes(keys, heads_divide_hidden=heads_divide_hidden)
-    hidden = sizes.hidden_size
-    layer = [
-        *attention(sizes, bias=keys.flag("attention_bias")),
-        *gated_mlp(hidden, sizes.intermediate_size, bias=keys.flag("mlp_bias")),
-        *rms_norm("input_layernorm", hidden),
-        *rms_norm("post_attention_layernorm", hidden),
-    ]
-    return Parts(sizes, decoder(sizes, layer, final_norm=rms_norm("norm", hidden)))
+    return pre_norm_decoder(
+        sizes,
+        attention(sizes, bias=keys.flag("attention_bias")),
+        gated_mlp(sizes.hidden_size, sizes.intermediate_size, bias=keys.flag("mlp_bias")),
+    )
 
 
 def _strict_llama(keys: Keys) -> Parts:
-    """Heads that do not divide the hidden size are refused, even with a head size given."""
+    """Heads must divide the hidden size, even with a head size given."""
     return _llama(keys, heads_divide_hidden=True)
 
 
 def _mistral(keys: Keys) -> Parts:
     """Llama without biases."""
     sizes = decoder_sizes(keys)
-    hidden = sizes.hidden_size
-    layer = [
-        *attention(sizes),
-        *gated_mlp(hidden, sizes.intermediate_size),
-        *rms_norm("input_layernorm", hidden),
-        *rms_norm("post_attention_layernorm", hidden),
-    ]
-    return Parts(sizes, decoder(sizes, layer, final_norm=rms_norm("norm", hidden)))
+    return pre_norm_decoder(sizes, attention(sizes), gated_mlp(sizes.hidden_size, sizes.intermediate_size))
 
 
 def _olmo(keys: Keys) -> Parts:
-    """OLMo's first generation normalises without weights."""
+    """OLMo's first generation has norms without weights."""
     sizes = decoder_sizes(keys)
     layer = [
         *attention(sizes, bias=keys.flag("attention_bias")),
         *gated_mlp(sizes.hidden_size, sizes.intermediate_size),
     ]
     return Parts(sizes, decoder(sizes, layer, final_norm=[]))
+
+
+def _olmo2(keys: Keys) -> Parts:
+    """The norms follow attention and MLP, and queries and keys have norms too."""
+    sizes = decoder_sizes(keys)
+    hidden = sizes.hidden_size
+    layer = [
+        *attention(sizes, bias=keys.flag("attention_bias")),
+        *rms_norm("self_attn.q_norm", sizes.query_size),
+        *rms_norm("self_attn.k_norm", sizes.key_value_size),
+        *gated_mlp(hidden, sizes.intermediate_size),
+        *rms_norm("post_attention_layernorm", hidden),
+        *rms_norm("post_feedforward_layernorm", hidden),
+    ]
+    return Parts(sizes, decoder(sizes, layer, final_norm=rms_norm("norm", hidden)))
 
 
 _LLAMA_7B = {
@@ -61,6 +73,8 @@ _LLAMA_7B = {
     "max_position_embeddings": 2048,
     "tie_word_embeddings": False,
 }
+
+_OLMO_7B = {**_LLAMA_7B, "vocab_size": 50304}
 
 _MISTRAL_7B = {
     "vocab_size": 32000,
@@ -102,9 +116,7 @@ MODEL_TYPES = (
         },
     ),
     ModelType("granite", decoder_classes("Granite", _llama, labels=()), defaults=_LLAMA_7B),
-    ModelType(
-        "olmo",
-        decoder_classes("Olmo", _olmo, labels=("sequence",)),
-        defaults={**_LLAMA_7B, "vocab_size": 50304},
-    ),
+    ModelType("olmo", decoder_classes("Olmo", _olmo, labels=("sequence",)), defaults=_OLMO_7B),
+    ModelType("olmo2", decoder_classes("Olmo2", _olmo2, labels=("sequence",)), defaults=_OLMO_7B),
+    ModelType("olmo3", decoder_classes("Olmo3", _olmo2, labels=("sequence",)), defaults=_OLMO_7B),
 )

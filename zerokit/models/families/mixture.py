@@ -6,7 +6,14 @@ granitemoeshared and gpt_oss.
 
 from __future__ import annotations
 
-from zerokit.models.decoder import attention, decoder, decoder_classes, decoder_sizes, experts, routed_experts
+from zerokit.models.decoder import (
+    attention,
+    decoder_classes,
+    decoder_sizes,
+    experts,
+    pre_norm_decoder,
+    routed_experts,
+)
 from zerokit.models.keys import Keys
 from zerokit.models.parts import ModelType, Parts, Sizes
 from zerokit.models.tensors import Tensor, linear, rms_norm
@@ -14,61 +21,51 @@ from zerokit.models.tensors import Tensor, linear, rms_norm
 
 def _mixtral(keys: Keys) -> Parts:
     sizes = decoder_sizes(keys)
-    layer = [
-        *attention(sizes),
-        *routed_experts(
-            sizes, num_experts=keys.size("num_local_experts"), intermediate_size=sizes.intermediate_size
-        ),
-    ]
-    return _of_sparse_layers(keys, sizes, layer, "num_local_experts")
+    routed = routed_experts(
+        sizes, num_experts=keys.size("num_local_experts"), intermediate_size=sizes.intermediate_size
+    )
+    return _sparse_decoder(keys, sizes, attention(sizes), routed)
 
 
 def _olmoe(keys: Keys) -> Parts:
-    """Queries and keys are normalised over all heads together; `head_dim` does not reach the norms."""
+    """Norms of queries and keys span all heads; `head_dim` does not change them."""
     sizes = decoder_sizes(keys)
     width = keys.divide("hidden_size", "num_attention_heads")
-    layer = [
-        *attention(sizes, bias=keys.flag("attention_bias")),
+    query_key_norms = [
         *rms_norm("self_attn.q_norm", sizes.hidden_size),
         *rms_norm("self_attn.k_norm", width * sizes.num_key_value_heads),
-        *routed_experts(
-            sizes, num_experts=keys.size("num_experts"), intermediate_size=sizes.intermediate_size
-        ),
     ]
-    return _of_sparse_layers(keys, sizes, layer, "num_experts")
+    routed = routed_experts(
+        sizes, num_experts=keys.size("num_experts"), intermediate_size=sizes.intermediate_size
+    )
+    biased = keys.flag("attention_bias")
+    return _sparse_decoder(
+        keys, sizes, attention(sizes, bias=biased), query_key_norms, routed, num_experts="num_experts"
+    )
 
 
 def _granite_moe(keys: Keys) -> Parts:
+    """`granitemoeshared` may have a shared MLP."""
     sizes = decoder_sizes(keys)
-    return _of_sparse_layers(keys, sizes, _granite_moe_layer(keys, sizes), "num_local_experts")
-
-
-def _granite_moe_shared(keys: Keys) -> Parts:
-    """One more MLP for every token, unless its size is 0."""
-    sizes = decoder_sizes(keys)
-    hidden, shared = sizes.hidden_size, keys.count("shared_intermediate_size")
-    layer = _granite_moe_layer(keys, sizes)
-    if shared:
-        layer += linear("shared_mlp.input_linear", hidden, 2 * shared, kind="mlp")
-        layer += linear("shared_mlp.output_linear", shared, hidden, kind="mlp")
-    return _of_sparse_layers(keys, sizes, layer, "num_local_experts")
-
-
-def _granite_moe_layer(keys: Keys, sizes: Sizes) -> list[Tensor]:
-    return [
-        *attention(sizes, bias=keys.flag("attention_bias")),
-        *routed_experts(
-            sizes,
-            num_experts=keys.size("num_local_experts"),
-            intermediate_size=sizes.intermediate_size,
-            name="block_sparse_moe",
-            router="router",
-        ),
+    routed = routed_experts(
+        sizes,
+        num_experts=keys.size("num_local_experts"),
+        intermediate_size=sizes.intermediate_size,
+        name="block_sparse_moe",
+        router="router",
+    )
+    hidden = sizes.hidden_size
+    shared = keys.count("shared_intermediate_size") if keys.text("model_type") == "granitemoeshared" else 0
+    shared_mlp = [
+        *linear("shared_mlp.input_linear", hidden, 2 * shared, kind="mlp"),
+        *linear("shared_mlp.output_linear", shared, hidden, kind="mlp"),
     ]
+    biased = keys.flag("attention_bias")
+    return _sparse_decoder(keys, sizes, attention(sizes, bias=biased), routed, shared_mlp if shared else [])
 
 
 def _gpt_oss(keys: Keys) -> Parts:
-    """Biases everywhere, experts stored inputs first, and one learned attention sink per head."""
+    """Biases everywhere, experts stored inputs first, and one attention sink per head."""
     sizes = decoder_sizes(keys)
     hidden, inner = sizes.hidden_size, sizes.intermediate_size
     number = keys.size("num_local_experts")
@@ -82,18 +79,15 @@ def _gpt_oss(keys: Keys) -> Parts:
         Tensor("mlp.experts.down_proj", (number, inner, hidden), "expert"),
         Tensor("mlp.experts.down_proj_bias", (number, hidden), "expert"),
     ]
-    return _of_sparse_layers(keys, sizes, layer, "num_local_experts")
+    return _sparse_decoder(keys, sizes, layer)
 
 
-def _of_sparse_layers(keys: Keys, sizes: Sizes, layer: list[Tensor], num_experts: str) -> Parts:
-    """A decoder all of whose layers have experts, with a norm before attention and one before the experts."""
-    hidden = sizes.hidden_size
-    layer = [*layer, *rms_norm("input_layernorm", hidden), *rms_norm("post_attention_layernorm", hidden)]
-    return Parts(
-        sizes,
-        decoder(sizes, layer, final_norm=rms_norm("norm", hidden)),
-        experts=experts(keys, num_experts, num_layers=sizes.num_hidden_layers),
-    )
+def _sparse_decoder(
+    keys: Keys, sizes: Sizes, *blocks: list[Tensor], num_experts: str = "num_local_experts"
+) -> Parts:
+    """A decoder with experts in all layers."""
+    found = experts(keys, num_experts, num_layers=sizes.num_hidden_layers)
+    return pre_norm_decoder(sizes, *blocks, experts=found)
 
 
 _GRANITE_MOE = {
@@ -145,7 +139,7 @@ MODEL_TYPES = (
     ModelType("granitemoe", decoder_classes("GraniteMoe", _granite_moe, labels=()), defaults=_GRANITE_MOE),
     ModelType(
         "granitemoeshared",
-        decoder_classes("GraniteMoeShared", _granite_moe_shared, labels=()),
+        decoder_classes("GraniteMoeShared", _granite_moe, labels=()),
         defaults=_GRANITE_MOE,
     ),
     ModelType(

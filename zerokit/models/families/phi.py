@@ -5,14 +5,22 @@ Source: transformers' `modeling_*.py` and `configuration_*.py` of phi, phi3 and 
 
 from __future__ import annotations
 
-from zerokit.models.decoder import attention, decoder, decoder_classes, decoder_sizes, experts, routed_experts
+from zerokit.models.decoder import (
+    attention,
+    decoder,
+    decoder_classes,
+    decoder_sizes,
+    experts,
+    pre_norm_decoder,
+    routed_experts,
+)
 from zerokit.models.keys import Keys
 from zerokit.models.parts import ModelType, Parts
-from zerokit.models.tensors import layer_norm, linear, rms_norm
+from zerokit.models.tensors import layer_norm, linear
 
 
 def _phi(keys: Keys) -> Parts:
-    """One norm per layer, whose output attention and MLP share; biases everywhere, in the head too."""
+    """One norm per layer for attention and MLP; biases everywhere, also in the head."""
     sizes = decoder_sizes(keys)
     hidden, inner = sizes.hidden_size, sizes.intermediate_size
     layer = [
@@ -28,7 +36,7 @@ def _phi(keys: Keys) -> Parts:
 
 
 def _phi3(keys: Keys) -> Parts:
-    """Queries, keys and values are one projection; gate and up are one, too."""
+    """Fused projections: queries, keys and values; gate and up."""
     sizes = decoder_sizes(keys)
     hidden, inner = sizes.hidden_size, sizes.intermediate_size
     fused = sizes.query_size + 2 * sizes.key_value_size
@@ -37,10 +45,8 @@ def _phi3(keys: Keys) -> Parts:
         *linear("self_attn.qkv_proj", hidden, fused, kind="attention"),
         *linear("mlp.gate_up_proj", hidden, 2 * inner, kind="mlp"),
         *linear("mlp.down_proj", inner, hidden, kind="mlp"),
-        *rms_norm("input_layernorm", hidden),
-        *rms_norm("post_attention_layernorm", hidden),
     ]
-    return Parts(sizes, decoder(sizes, layer, final_norm=rms_norm("norm", hidden)))
+    return pre_norm_decoder(sizes, layer)
 
 
 def _phimoe(keys: Keys) -> Parts:

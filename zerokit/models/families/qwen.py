@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from zerokit.models.decoder import (
     attention,
-    decoder,
     decoder_classes,
     decoder_sizes,
     experts,
     gated_mlp,
+    pre_norm_decoder,
     routed_experts,
     token_embedding,
 )
@@ -24,26 +24,18 @@ from zerokit.models.tensors import Tensor, linear, repeated, rms_norm
 def _qwen2(keys: Keys) -> Parts:
     """Biases on queries, keys and values, none on the output."""
     sizes = decoder_sizes(keys)
-    layer = [
-        *attention(sizes, bias=True, output_bias=False),
-        *gated_mlp(sizes.hidden_size, sizes.intermediate_size),
-        *_norms(sizes),
-    ]
-    return Parts(sizes, decoder(sizes, layer, final_norm=rms_norm("norm", sizes.hidden_size)))
+    mlp = gated_mlp(sizes.hidden_size, sizes.intermediate_size)
+    return pre_norm_decoder(sizes, attention(sizes, bias=True, output_bias=False), mlp)
 
 
 def _qwen3(keys: Keys) -> Parts:
     sizes = decoder_sizes(keys)
-    layer = [
-        *_qwen3_attention(keys, sizes),
-        *gated_mlp(sizes.hidden_size, sizes.intermediate_size),
-        *_norms(sizes),
-    ]
-    return Parts(sizes, decoder(sizes, layer, final_norm=rms_norm("norm", sizes.hidden_size)))
+    mlp = gated_mlp(sizes.hidden_size, sizes.intermediate_size)
+    return pre_norm_decoder(sizes, _qwen3_attention(keys, sizes), mlp)
 
 
 def _qwen2_moe(keys: Keys) -> Parts:
-    """Routed experts beside one expert for every token, which has a gate of its own."""
+    """Routed experts, and a shared expert with a gate."""
     sizes = decoder_sizes(keys)
     hidden = sizes.hidden_size
     sparse = [
@@ -70,7 +62,7 @@ def _qwen3_moe(keys: Keys) -> Parts:
 
 
 def _qwen3_attention(keys: Keys, sizes: Sizes) -> list[Tensor]:
-    """Queries and keys are normalised per head."""
+    """Queries and keys have norms per head."""
     return [
         *attention(sizes, bias=keys.flag("attention_bias")),
         *rms_norm("self_attn.q_norm", sizes.head_dim),
@@ -78,25 +70,22 @@ def _qwen3_attention(keys: Keys, sizes: Sizes) -> list[Tensor]:
     ]
 
 
-def _norms(sizes: Sizes) -> list[Tensor]:
-    return [
-        *rms_norm("input_layernorm", sizes.hidden_size),
-        *rms_norm("post_attention_layernorm", sizes.hidden_size),
-    ]
-
-
 def _mixed_layers(
     keys: Keys, sizes: Sizes, attention_of_layer: list[Tensor], sparse: list[Tensor], num_experts: str
 ) -> Parts:
-    """Layers with attention and norms alike; every so many have experts, the others a dense MLP."""
+    """Layers with equal attention and norms; some have experts, the others a dense MLP."""
     sparse_layers = _sparse_layers(keys, sizes.num_hidden_layers)
     dense_layers = sizes.num_hidden_layers - sparse_layers
+    norms = [
+        *rms_norm("input_layernorm", sizes.hidden_size),
+        *rms_norm("post_attention_layernorm", sizes.hidden_size),
+    ]
     tensors = [
         *token_embedding(sizes),
         *repeated("layers", sizes.num_hidden_layers, attention_of_layer),
         *repeated("layers", sparse_layers, sparse),
         *repeated("layers", dense_layers, gated_mlp(sizes.hidden_size, sizes.intermediate_size)),
-        *repeated("layers", sizes.num_hidden_layers, _norms(sizes)),
+        *repeated("layers", sizes.num_hidden_layers, norms),
         *rms_norm("norm", sizes.hidden_size),
     ]
     found = experts(keys, num_experts, num_layers=sparse_layers) if sparse_layers else None
@@ -104,7 +93,7 @@ def _mixed_layers(
 
 
 def _sparse_layers(keys: Keys, num_hidden_layers: int) -> int:
-    """Layers number step, 2 step, 3 step, ..., without those in `mlp_only_layers` (counted from 0)."""
+    """The number of layers step, 2 step, 3 step, ..., without those in `mlp_only_layers` (from 0)."""
     if keys.count("num_experts") == 0:
         return 0
     step = keys.size("decoder_sparse_step")

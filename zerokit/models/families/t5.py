@@ -2,9 +2,9 @@
 
 Source: transformers' `modeling_*.py` and `configuration_*.py` of t5, mt5 and umt5.
 
-Their configs say `"tie_word_embeddings": false` where the output matrix is one of its own (v1.1, Flan-T5,
-mT5). transformers 5 ties it all the same when it builds such a model, and unties it when it loads a
-checkpoint that holds both. What is counted here is the model as built; the note says what a checkpoint adds.
+Configs with `"tie_word_embeddings": false` (v1.1, Flan-T5, mT5) have a separate output matrix. transformers 5
+ties it when it builds the model, and unties it when it loads a checkpoint with both. The count is that of the
+built model; a note says what a checkpoint adds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _attention(sizes: Sizes, name: str) -> list[Tensor]:
 
 
 def _feed_forward(keys: Keys, sizes: Sizes) -> list[Tensor]:
-    """A gated activation (`gated-gelu`) takes two projections in."""
+    """A gated activation (`gated-gelu`) has two input projections."""
     hidden, inner = sizes.hidden_size, sizes.intermediate_size
     words = keys.text("feed_forward_proj").split("-")
     if len(words) > 2 or (len(words) == 2 and words[0] != "gated"):
@@ -56,7 +56,8 @@ def _feed_forward(keys: Keys, sizes: Sizes) -> list[Tensor]:
 def _stack(
     keys: Keys, sizes: Sizes, *, num_layers: int, cross_attention: bool, table_per_layer: bool
 ) -> list[Tensor]:
-    """Encoder or decoder. T5 and mT5 have a table of relative positions in the first layer, uMT5 in each."""
+    """Encoder or decoder. T5 and mT5 have a table of relative positions in the first layer, uMT5 in every
+    layer."""
     parts = [_attention(sizes, "SelfAttention")]
     if cross_attention:
         parts.append(_attention(sizes, "EncDecAttention"))
@@ -96,7 +97,8 @@ def _encoder_decoder(keys: Keys, *, table_per_layer: bool = False) -> Parts:
     decoder = _stack(
         keys,
         parts.sizes,
-        # Not as many as the encoder if that is spelt `num_hidden_layers`, which transformers applies later.
+        # If the encoder's layers are spelled `num_hidden_layers`, transformers applies them later: not to the
+        # decoder.
         num_layers=keys.optional_size("num_decoder_layers") or keys.own_size("num_layers"),
         cross_attention=True,
         table_per_layer=table_per_layer,

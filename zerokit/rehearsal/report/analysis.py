@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from zerokit.hardware.cluster import Cluster
-from zerokit.hardware.outside_allocator import (
+from zerokit.hardware.non_torch_memory import (
     CUDA_CONTEXT,
     NCCL_CONNECTION,
     NCCL_FEW_CHANNELS,

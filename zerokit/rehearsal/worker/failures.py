@@ -112,7 +112,7 @@ def hint_for(failure: BaseException) -> str | None:
     words = "".join(traceback.format_exception_only(failure))
     known = explain_log(Log("stderr", words))
     # The traceback, which has been printed, says more than these causes do.
-    return None if known.cause in ("exception", "unknown", EXIT_CODE) else known.mend
+    return None if known.cause in ("exception", "unknown", EXIT_CODE) else known.fix
 
 
 def limit_of(failure: BaseException | None, left_out: Collection[str] = ()) -> ZerokitError | None:

@@ -1,4 +1,4 @@
-"""The lines of a log below what launchers, schedulers and loggers write before them."""
+"""Compares log lines without the prefixes of launchers, schedulers and loggers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _MOST_LINES = 400
 _TIMES = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
 _DIGIT = re.compile(r"\d")
 _compiled = functools.lru_cache(4096)(re.compile)
-"""A thousand ranks have prefixes of their own, more than re itself keeps."""
+"""re's own cache is too small for the prefixes of a thousand ranks."""
 _INDENTED = re.compile(r"(?P<prefix>.{0,100}?(?:[ |]*\|)?)(?P<indent> {2,})\S")
 _QUOTES = re.compile(r'File "[^"]{1,400}", line \d|\S{1,400}:\d{1,8}: \w*Warning: ')
-"""Above a line of a program."""
+"""A line above quoted source code."""
 _DRAWN = re.compile(r"[^\w\n]{0,40}[│┃]|-{2,}> ?\d{1,6} | {2,}\d{1,6} {2,}\S")
-"""A line of a program as rich and IPython show it: in a box, or with its number."""
+"""Source code as rich and IPython print it: in a box, or with a line number."""
 _FRAME = re.compile(r'File "[^"]{1,400}", line \d')
 _NEAR = 4
-"""Lines between an exception and the last frame above it: what a program's line takes."""
+"""Maximum lines between an exception and the frame above it."""
 
 
 def beginning(prefix: str) -> Callable[[str], object]:
-    """What says whether a line begins with a prefix, of which times may be others of that length."""
+    """A function that checks whether a line starts with a prefix; digits of times may differ."""
     times = _TIMES.findall(prefix)
     if not times:
         return lambda line: line.startswith(prefix)
@@ -36,7 +36,7 @@ def beginning(prefix: str) -> Callable[[str], object]:
 
 
 def is_quoted(log: Log, begin: int, line: str) -> bool:
-    """Whether a line is one of a program, below the place in it that a traceback or a warning names."""
+    """Whether a line is quoted source code below a traceback's or warning's location."""
     if _DRAWN.match(line):
         return True
     indented = _INDENTED.match(line)
@@ -55,6 +55,6 @@ def is_quoted(log: Log, begin: int, line: str) -> bool:
 
 
 def is_below_frame(log: Log, begin: int, prefix: str) -> bool:
-    """Whether a line ends a traceback: a frame with the same prefix stands right above it."""
+    """Whether a frame with the same prefix is right above a line, which then ends a traceback."""
     near = filter(beginning(prefix), (above for _, above in log.lines_above(begin, _NEAR)))
     return any(_FRAME.search(above) for above in near)

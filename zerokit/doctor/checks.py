@@ -1,4 +1,4 @@
-"""All looks at the machines of a run, in the order in which they are told."""
+"""Runs all checks of the machines of a run, in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerokit.choices import DEFAULT_PORT, OUTPUT_DIR
 from zerokit.doctor import host, hosts, software, speed
-from zerokit.doctor.look import Look, ok
+from zerokit.doctor.result import CheckResult, ok
 from zerokit.documents import is_there
 from zerokit.errors import ModelError
 from zerokit.models.hub_config import ask_hub, has_cached_weights
@@ -16,35 +16,34 @@ from zerokit.models.hub_config import ask_hub, has_cached_weights
 
 @dataclass(frozen=True)
 class Needs:
-    """What a run asks of its machines."""
+    """What a run needs of its machines."""
 
     output: Path = Path(OUTPUT_DIR)
     paths: tuple[Path, ...] = ()
-    """That must be there on every machine: data, model."""
+    """Paths that must exist on every machine: data, model."""
     hub_model: str | None = None
-    """The model's name on the Hub, if it is not in `paths`."""
+    """The model's Hub id, if it is not in `paths`."""
     revision: str | None = None
-    """Of `hub_model`; None: its main branch."""
+    """Revision of `hub_model`; None: its main branch."""
     offloads_optimizer: bool = False
     uses_nvme: bool = False
     port: int = DEFAULT_PORT
 
 
-def examine(
+def run_checks(
     needs: Needs, machines: Mapping[str, int] | None = None, *, measures: bool = False
-) -> Iterator[Look]:
-    """Look at this machine, and at those of a hostfile.
+) -> Iterator[CheckResult]:
+    """Check this machine, and those of a hostfile.
 
     Args:
         needs: of the run.
-        machines: of a hostfile, with the ranks of each; None: this one alone.
-        measures: whether ranks are started, which measure how fast they are.
+        machines: of a hostfile, with the ranks of each; None: only this one.
+        measures: whether to start ranks that measure their speed.
     """
     yield from software.packages()
     answer = software.ask_torch()
     yield from software.gpus(answer)
-    # Ranks on the CPU compile how they communicate; an offloaded optimizer and what reads from NVMe are
-    # compiled everywhere.
+    # Ranks on the CPU compile their communication; CPU Adam and NVMe offload are compiled everywhere.
     on_cpu = isinstance(answer, dict) and not answer["gpus"]
     yield from software.compiler(needed=on_cpu or needs.offloads_optimizer or needs.uses_nvme)
     yield from software.locks()
@@ -66,24 +65,24 @@ def examine(
         yield from speed.speed(machines, len(answer["gpus"]), needs.port)
 
 
-def _paths(needs: Needs) -> Iterator[Look]:
+def _paths(needs: Needs) -> Iterator[CheckResult]:
     for path in needs.paths:
         if not is_there(path):
-            yield Look(
-                "paths", "error", f"{path} is not there", "Mend its name in the recipe, or copy it here"
+            yield CheckResult(
+                "paths", "error", f"{path} does not exist", "Fix its name in the recipe, or copy it here"
             )
 
 
-def _on_hub(model: str, revision: str | None) -> Look:
-    """Whether this machine gets at a model's weights: they are in the cache, or the Hub may be asked.
+def _on_hub(model: str, revision: str | None) -> CheckResult:
+    """Whether this machine can load a model's weights: from the cache, or from the Hub.
 
-    It is asked for the model's first file, which takes the network, the name, a token and the licence. That
-    file may be in the cache of a machine that gets no others: zerokit's own estimates download it.
+    It requests the model's config.json from the Hub, which tests network, name, token and licence. The cache
+    may have that file without weights, because zerokit's estimates download it.
     """
     if has_cached_weights(model, revision):
         return ok("model", f"the weights of {model} are in the Hub's cache")
     try:
         ask_hub(model, revision)
     except ModelError as error:
-        return Look("model", "error", error.message, error.hint)
-    return ok("model", f"the Hub gives {model}")
+        return CheckResult("model", "error", error.message, error.hint)
+    return ok("model", f"the Hub gives access to {model}")

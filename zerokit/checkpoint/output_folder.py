@@ -1,4 +1,4 @@
-"""A folder that appears when it is whole: until then a hidden one lies beside it."""
+"""An output folder that appears when it is complete; until then it is a hidden staging folder."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from zerokit.units import format_bytes
 
 
 @contextmanager
-def new_folder(output: Path) -> Iterator[Path]:
-    """Write a hidden staging folder and, when the block ends well, give it its name.
+def output_folder(output: Path) -> Iterator[Path]:
+    """Write a hidden staging folder and rename it when the block succeeds.
 
-    What an interrupted process has left in it is still there; of a damaged checkpoint nothing stays.
+    Files of an interrupted process are still in it; after a damaged checkpoint it is removed.
 
     Args:
-        output: the folder, of :func:`check_output`.
+        output: the folder, checked by :func:`check_output`.
 
     Raises:
         ZerokitError: it cannot be written, or another process writes it.
@@ -41,11 +41,11 @@ def _staging(output: Path) -> Path:
 
 
 def check_output(output: Path) -> None:
-    """See that a folder does not exist, or is empty, and that it can be made.
+    """Check that a folder does not exist or is empty, and can be made.
 
     Raises:
-        CheckpointError: it has something in it, or the folder that it is to be in is not there.
-        ZerokitError: what is not zerokit's lies where it is to be written.
+        CheckpointError: it is not empty, or its parent does not exist.
+        ZerokitError: the staging folder's name is taken by something that zerokit did not make.
     """
     if os.path.lexists(output) and not (is_folder(output) and not any(output.iterdir())):
         raise CheckpointError("exists", where=shown(output), hint="Name a folder that does not exist yet")
@@ -57,7 +57,7 @@ def check_output(output: Path) -> None:
 
 
 def check_space(output: Path, needed: int) -> None:
-    """See that the disk of a folder that is to be has room for `needed` more bytes.
+    """Check that the disk has room for `needed` more bytes.
 
     Raises:
         ZerokitError: it has not.
@@ -74,7 +74,7 @@ def check_space(output: Path, needed: int) -> None:
 
 @contextmanager
 def _explained(output: Path) -> Iterator[None]:
-    """Say of errors of the system what cannot be written."""
+    """Explain errors of the system."""
     try:
         yield
     except OSError as error:
@@ -85,14 +85,14 @@ def _explained(output: Path) -> Iterator[None]:
 
 @contextmanager
 def _alone(output: Path, staging: Path) -> Iterator[None]:
-    """Keep other exports out of the unfinished folder; of a damaged checkpoint leave nothing."""
+    """Lock the staging folder; remove it if the checkpoint is damaged."""
     lock = make_staging(staging) / MARK
     with open_own(lock) as opened:
         if not _locked(opened, lock):
             raise ZerokitError(
                 "is being written by another process",
                 where=shown(output),
-                hint="Wait for its end, or name another folder",
+                hint="Wait until it ends, or name another folder",
             )
         try:
             yield
@@ -109,5 +109,5 @@ def _locked(opened: IO[str], lock: Path) -> bool:
         return False
     except OSError:  # on a file system without locks
         return True
-    # The one that had it may have moved its folder away meanwhile.
+    # The process that had the lock may have renamed its folder.
     return lock.exists() and os.path.samestat(lock.stat(), os.fstat(opened.fileno()))

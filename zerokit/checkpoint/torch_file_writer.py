@@ -1,7 +1,7 @@
-"""Writes what `torch.load` reads, without torch and a block of elements at a time.
+"""Writes files for `torch.load`, block by block and without torch.
 
-What :mod:`zerokit.checkpoint.archive` has read is written with the same names of classes and functions, none
-of which is imported. The format is that of torch/serialization.py (`_save`).
+Names of classes and functions are written as :mod:`zerokit.checkpoint.torch_file` has read them; none is
+imported. The format is that of torch/serialization.py (`_save`).
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.archive import ITEMSIZES, STORAGES, Record, Size, Sized, Storage, StoredTensor
-from zerokit.checkpoint.elements import BLOCK_ELEMENTS, ElementReader, converter
+from zerokit.checkpoint.element_reader import BLOCK_ELEMENTS, ElementReader, converter
 from zerokit.checkpoint.tensors import NamedTensor, Piece
+from zerokit.checkpoint.torch_file import ITEMSIZES, STORAGES, Record, Size, Storage, StoredTensor, TensorSize
 from zerokit.files import new_file
 
 if TYPE_CHECKING:
-    from zerokit.checkpoint.elements import Block
+    from zerokit.checkpoint.element_reader import Block
 
 _NAMES = {dtype: f"torch.{name}" for name, dtype in STORAGES.items() if name != "UntypedStorage"}
 _ALIGNMENT = 64
-"""Of tensors, in bytes from the start of the file, so that they can be mapped."""
+"""Alignment of tensors in the file in bytes, so that they can be mapped."""
 _EXTRA = struct.Struct("<HH")
-"""Before a field of a member's header: whose it is, and its length."""
+"""Prefix of a zip extra field: its id and length."""
 _PADDING = 0x4246
-"""Whose fields are padding: those that torch writes, too."""
+"""Id of torch's padding field."""
 _ZIP64_BYTES = 20
-"""Of the field that zipfile adds with `force_zip64`."""
+"""Size of the field that zipfile adds with `force_zip64`."""
 _LOCAL_HEADER_BYTES = 30
 _MEMBER_BYTES = 700
-"""At most what a member has beside its content: two headers, with its name and padding."""
+"""Upper bound of a member's overhead: two headers, name and padding."""
 _OTHER_MEMBERS = 3
 _NUMBER = struct.Struct("<I")
-"""Of an entry of a pickle's memo."""
+"""Number of a memo entry."""
 _WORTH_KEEPING = 12
-"""Bytes from which on a plain value is kept in the memo rather than written again."""
+"""Plain values of this size in bytes are memoized."""
 
 
 @dataclass(frozen=True)
-class Assembled(Sized):
-    """A tensor to be written: parts of others one after the other, and zeros."""
+class NewTensor(TensorSize):
+    """A tensor to write: parts of other tensors, and zeros."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -55,40 +55,40 @@ class Assembled(Sized):
 
 @dataclass(frozen=True)
 class Pickled:
-    """Content that is ready to be written."""
+    """A pickle that is ready to be written."""
 
     content: bytes
-    storages: list[Assembled]
+    storages: list[NewTensor]
 
     @property
     def nbytes(self) -> int:
-        """Of its file, at most."""
+        """Upper bound of the file's size."""
         members = len(self.storages) + _OTHER_MEMBERS
         return len(self.content) + sum(one.nbytes for one in self.storages) + members * _MEMBER_BYTES
 
 
-def pickled(content: Any) -> Pickled:
-    """Make a pickle of what an archive holds.
+def make_pickle(content: Any) -> Pickled:
+    """Make the pickle of an object.
 
     Args:
-        content: dicts, lists, tuples, numbers, text, `Record`, and tensors: `StoredTensor` or `Assembled`.
+        content: dicts, lists, tuples, numbers, strings, `Record`, and tensors: `StoredTensor` or `NewTensor`.
 
     Raises:
-        ValueError: there is something else in it, or it holds itself.
+        ValueError: it has something else in it, or contains itself.
     """
     pickler = _Pickler()
     try:
         text = b"".join([pickle.PROTO, b"\x02", *pickler.opcodes(content), pickle.STOP])
     except RecursionError:
-        raise ValueError("its pickle holds itself") from None
+        raise ValueError("its pickle contains itself") from None
     return Pickled(text, pickler.storages)
 
 
 def write_archive(file: Path, saved: Pickled, reader: ElementReader) -> None:
-    """Write a file whole or not at all.
+    """Write a complete file or none.
 
     Raises:
-        ZerokitError: it cannot be written, or what it is made of cannot be read.
+        ZerokitError: it cannot be written, or its tensors cannot be read.
     """
     with new_file(file) as opened, zipfile.ZipFile(opened, "w") as archive:
 
@@ -108,11 +108,11 @@ def write_archive(file: Path, saved: Pickled, reader: ElementReader) -> None:
         write("version", [b"3\n"])
 
 
-def blocks(tensor: Assembled, reader: ElementReader) -> Iterator[Block]:
-    """The bytes of a tensor in order.
+def blocks(tensor: NewTensor, reader: ElementReader) -> Iterator[Block]:
+    """Yield the bytes of a tensor in order.
 
     Raises:
-        CheckpointError: a file that it is made of cannot be read.
+        CheckpointError: a file of its parts cannot be read.
     """
     import numpy as np
 
@@ -125,19 +125,20 @@ def blocks(tensor: Assembled, reader: ElementReader) -> Iterator[Block]:
 
 
 class _Pickler:
-    """Makes protocol 2, as torch does. What was shared stays shared: a small pickle can refer without end."""
+    """Makes protocol 2, like torch. Shared objects stay shared, because a small pickle can refer to them
+    without end."""
 
     def __init__(self) -> None:
-        self.storages: list[Assembled] = []
+        self.storages: list[NewTensor] = []
         self._memo: dict[int, tuple[int, Any]] = {}
-        """By its id, what was written, with its number; that it is held keeps the id its own."""
+        """Objects by id, with their memo number; holding them keeps the ids valid."""
         self._keys: dict[tuple[Path, int], int] = {}
-        """Of storages that are copied as they are, by where they lie."""
+        """Keys of storages that are copied, by file and offset."""
 
     def opcodes(self, value: Any) -> Iterator[bytes]:
         if id(value) in self._memo:
             yield pickle.LONG_BINGET + _NUMBER.pack(self._memo[id(value)][0])
-        elif isinstance(value, StoredTensor | Assembled):
+        elif isinstance(value, StoredTensor | NewTensor):
             yield from self._tensor(value)
         elif isinstance(value, type) and issubclass(value, Record):
             yield _named(value.name)
@@ -172,7 +173,7 @@ class _Pickler:
         elif isinstance(value, list):
             yield from (pickle.EMPTY_LIST, pickle.MARK, *self._all(value), pickle.APPENDS)
         else:
-            raise ValueError(f"its pickle holds a {type(value).__name__}")
+            raise ValueError(f"its pickle contains a {type(value).__name__}")
 
     def _all(self, values: Iterable[Any]) -> Iterator[bytes]:
         for value in values:
@@ -193,7 +194,7 @@ class _Pickler:
         if record.state is not None:
             yield from (*self.opcodes(record.state), pickle.BUILD)
 
-    def _tensor(self, tensor: StoredTensor | Assembled) -> Iterator[bytes]:
+    def _tensor(self, tensor: StoredTensor | NewTensor) -> Iterator[bytes]:
         if isinstance(tensor, StoredTensor):
             key = self._key(tensor.storage)
             offset, stride = tensor.offset // ITEMSIZES[tensor.dtype], tensor.stride
@@ -213,12 +214,12 @@ class _Pickler:
             self._keys[where] = len(self.storages)
             size = storage.nbytes
             copied = NamedTensor(storage.key, "uint8", (size,), (Piece(storage, 0, size),))
-            self.storages.append(Assembled("uint8", (size,), (copied,)))
+            self.storages.append(NewTensor("uint8", (size,), (copied,)))
         return self._keys[where]
 
 
 def _plain(value: Any) -> bytes:
-    """Opcodes that use no memo."""
+    """Opcodes without a memo."""
     text = io.BytesIO()
     pickler = pickle.Pickler(text, protocol=2)
     pickler.fast = True
@@ -227,7 +228,7 @@ def _plain(value: Any) -> bytes:
 
 
 def _named(name: str) -> bytes:
-    """What loads a class or a function, by its name with its module."""
+    """Opcodes that load a class or function by its full name."""
     module, _, attribute = name.rpartition(".")
     module = "__builtin__" if module == "builtins" else module  # as protocol 2 calls it
     return pickle.GLOBAL + f"{module}\n{attribute}\n".encode()

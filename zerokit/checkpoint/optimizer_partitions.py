@@ -1,4 +1,4 @@
-"""Cuts what ZeRO's optimizer keeps into the parts of ranks, as DeepSpeed does when a run begins."""
+"""Partitions the optimizer's groups as DeepSpeed does at the start of a run."""
 
 from __future__ import annotations
 
@@ -8,36 +8,37 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from zerokit.checkpoint.archive import ITEMSIZES, Record, Size, StoredTensor, record
-from zerokit.checkpoint.archive_writer import Assembled
-from zerokit.checkpoint.optimizer_groups import ALIGNMENT, Group, in_turns
-from zerokit.checkpoint.tensors import NamedTensor, whole
+from zerokit.checkpoint.optimizer_groups import ALIGNMENT, Group, round_robin_order
+from zerokit.checkpoint.tensors import NamedTensor, whole_tensor
+from zerokit.checkpoint.torch_file import ITEMSIZES, Record, Size, StoredTensor, record
+from zerokit.checkpoint.torch_file_writer import NewTensor
 
 _PARAMETER_ALIGNMENT = 16
-"""Bytes at which each parameter begins with `parameter_alignment`."""
+"""Bytes to which each parameter is aligned with `parameter_alignment`."""
 
 
-class FlatGroups:
-    """Stages 1 and 2: the parameters of a group one after the other, cut into a part for each rank.
+class Stage1And2Partitions:
+    """Stages 1 and 2: the flat buffer of each group, cut into a part per rank.
 
-    As `DeepSpeedZeroOptimizer.__init__` of runtime/zero/stage_1_and_2.py has it.
+    Source: `DeepSpeedZeroOptimizer.__init__`, runtime/zero/stage_1_and_2.py.
     """
 
     def __init__(
         self, groups: Sequence[Group], num_ranks: int, *, round_robin: bool, aligned_as: str | None
     ) -> None:
-        """Lay the groups out.
+        """Lay out the groups.
 
         Args:
             groups: the groups.
             num_ranks: of the new run.
-            round_robin: whether parameters take turns.
-            aligned_as: the type of the model, if each parameter begins aligned.
+            round_robin: whether parameters are reordered.
+            aligned_as: the type of the model, if parameters are aligned.
         """
         self.groups = groups
         self.num_ranks = num_ranks
         self.orders = [
-            in_turns(list(one.weights), num_ranks) if round_robin else list(one.weights) for one in groups
+            round_robin_order(list(one.weights), num_ranks) if round_robin else list(one.weights)
+            for one in groups
         ]
         alignment = _PARAMETER_ALIGNMENT // ITEMSIZES[aligned_as] if aligned_as else 1
         self.paddings = [list(_paddings(one, order, alignment)) for one, order in self._ordered()]
@@ -45,25 +46,25 @@ class FlatGroups:
             sum(one.weights[name].numel for name in order) + sum(padding)
             for (one, order), padding in zip(self._ordered(), self.paddings, strict=True)
         ]
-        """Elements of each group, without what makes its parts equal."""
+        """Elements of each group, without padding to equal parts."""
         multiple = ALIGNMENT * num_ranks
         self.sizes = [math.ceil(length / multiple) * ALIGNMENT for length in self.lengths]
         """Elements of a rank's part of each group."""
 
     @property
     def shapes(self) -> list[OrderedDict[str, Size]]:
-        """Of the parameters, in the order in which they lie."""
+        """Shapes of the parameters in buffer order."""
         return [_shapes(*one) for one in self._ordered()]
 
     def part_paddings(self, rank: int) -> list[int]:
-        """The elements at the end of a rank's parts that belong to no parameter."""
+        """Padding at the end of a rank's parts."""
         return [
             max(0, min(size, (rank + 1) * size - length))
             for size, length in zip(self.sizes, self.lengths, strict=True)
         ]
 
-    def weights(self, rank: int, *, padded: bool) -> list[Assembled]:
-        """A rank's part of each group; `padded`: with the elements at its end that belong to no parameter."""
+    def weights(self, rank: int, *, padded: bool) -> list[NewTensor]:
+        """A rank's part of each group; `padded`: with the padding at its end."""
         cut = [0] * len(self.groups) if padded else self.part_paddings(rank)
         return [
             self._part(number, one.weights, rank, without=cut[number])
@@ -71,21 +72,21 @@ class FlatGroups:
         ]
 
     def states(self, rank: int) -> list[dict[str, Any]]:
-        """What the optimizer keeps of a rank's part of each group."""
+        """Optimizer states of a rank's part of each group."""
         return [
             _others(one) | {key: self._part(number, of, rank) for key, of in one.moments.items()}
             for number, one in enumerate(self.groups)
         ]
 
     def slices(self, rank: int) -> list[OrderedDict[str, Record]]:
-        """Where each parameter lies in a rank's parts, as ``param_slice_mappings`` has it."""
+        """Where each parameter is in a rank's parts, as in ``param_slice_mappings``."""
         return [OrderedDict(self._slices(number, rank)) for number in range(len(self.groups))]
 
     def _slices(self, number: int, rank: int) -> Iterator[tuple[str, Record]]:
         tensors = self.groups[number].weights
         begin, size = rank * self.sizes[number], self.sizes[number]
         padded = any(self.paddings[number])
-        # Where parameters take turns and are not aligned, DeepSpeed itself has them in the other order here.
+        # With round-robin and without alignment, DeepSpeed itself uses the other order here.
         order = self.orders[number] if padded else list(tensors)
         ends = list(
             accumulate(
@@ -105,7 +106,7 @@ class FlatGroups:
 
     def _part(
         self, number: int, tensors: Mapping[str, NamedTensor], rank: int, *, without: int = 0
-    ) -> Assembled:
+    ) -> NewTensor:
         size = self.sizes[number]
         names, paddings = self.orders[number], self.paddings[number]
         row = [
@@ -115,19 +116,19 @@ class FlatGroups:
         return _assembled(_cut(row, rank * size, (rank + 1) * size - without), tensors[names[0]].dtype)
 
 
-class DividedParameters:
-    """Stage 3: every parameter cut by itself; a rank's parts one after the other, in groups of some size.
+class Stage3Partitions:
+    """Stage 3: each parameter is partitioned by itself; a rank's shards are grouped by size.
 
-    As `_create_fp16_sub_groups` of runtime/zero/stage3.py and `_partition_param` of
-    partition_parameters.py have it.
+    Source: `_create_fp16_sub_groups` in runtime/zero/stage3.py, `_partition_param` in
+    partition_parameters.py.
     """
 
     def __init__(self, groups: Sequence[Group], num_ranks: int, sub_group_size: float) -> None:
         self.num_ranks = num_ranks
         self.flats: list[tuple[Group, list[str]]] = []
-        """The group and the names of each part of a rank."""
+        """Group and names of each flat part of a rank."""
         self.numbers: list[list[int]] = []
-        """Of each group, its parts' places among them."""
+        """For each group, the numbers of its flat parts."""
         for group in groups:
             cut = list(self._sub_groups(group, sub_group_size))
             self.numbers.append(list(range(len(self.flats), len(self.flats) + len(cut))))
@@ -135,25 +136,25 @@ class DividedParameters:
 
     @property
     def shapes(self) -> list[OrderedDict[str, Size]]:
-        """As :attr:`FlatGroups.shapes`."""
+        """Shapes of the parameters in order."""
         return [_shapes(*one) for one in self.flats]
 
-    def weights(self, rank: int) -> list[Assembled]:
-        """A rank's parts."""
+    def weights(self, rank: int) -> list[NewTensor]:
+        """A rank's flat parts."""
         return [self._part(group.weights, names, rank) for group, names in self.flats]
 
     def states(self, rank: int) -> list[dict[str, Any]]:
-        """What the optimizer keeps of a rank's parts."""
+        """Optimizer states of a rank's flat parts."""
         return [
             _others(group) | {key: self._part(of, names, rank) for key, of in group.moments.items()}
             for group, names in self.flats
         ]
 
-    def parameter(self, tensor: NamedTensor, rank: int) -> Assembled:
-        """A rank's part of one."""
+    def parameter(self, tensor: NamedTensor, rank: int) -> NewTensor:
+        """A rank's shard of a parameter."""
         return _assembled(self._divided(tensor, rank), tensor.dtype)
 
-    def _part(self, tensors: Mapping[str, NamedTensor], names: Sequence[str], rank: int) -> Assembled:
+    def _part(self, tensors: Mapping[str, NamedTensor], names: Sequence[str], rank: int) -> NewTensor:
         parts = [part for name in names for part in self._divided(tensors[name], rank)]
         return _assembled(parts, tensors[names[0]].dtype)
 
@@ -175,9 +176,9 @@ class DividedParameters:
 
 
 def _others(group: Group) -> dict[str, Any]:
-    """What the optimizer keeps once, such as ``step``: each part has its own, to which it adds."""
+    """States that exist once, such as ``step``: each part gets its own copy."""
     return {
-        key: Assembled(value.dtype, value.shape, (whole(key, value),))
+        key: NewTensor(value.dtype, value.shape, (whole_tensor(key, value),))
         if isinstance(value, StoredTensor)
         else value
         for key, value in group.others.items()
@@ -189,7 +190,7 @@ def _shapes(group: Group, names: Sequence[str]) -> OrderedDict[str, Size]:
 
 
 def _paddings(group: Group, order: Sequence[str], alignment: int) -> Iterator[int]:
-    """Of each parameter the elements behind it; none behind the last."""
+    """Padding after each parameter; none after the last."""
     offset = 0
     for place, name in enumerate(order, start=1):
         offset += group.weights[name].numel
@@ -199,7 +200,7 @@ def _paddings(group: Group, order: Sequence[str], alignment: int) -> Iterator[in
 
 
 def _cut(row: Sequence[NamedTensor | int], begin: int, end: int) -> list[NamedTensor | int]:
-    """The elements of a row of tensors and zeros from `begin` on to before `end`."""
+    """The elements of a row of tensors and zeros from `begin` to before `end`."""
     found: list[NamedTensor | int] = []
     at = 0
     for part in row:
@@ -211,6 +212,6 @@ def _cut(row: Sequence[NamedTensor | int], begin: int, end: int) -> list[NamedTe
     return found
 
 
-def _assembled(parts: Sequence[NamedTensor | int], dtype: str) -> Assembled:
+def _assembled(parts: Sequence[NamedTensor | int], dtype: str) -> NewTensor:
     numel = sum(part if isinstance(part, int) else part.numel for part in parts)
-    return Assembled(dtype, (numel,), tuple(parts))
+    return NewTensor(dtype, (numel,), tuple(parts))

@@ -1,4 +1,4 @@
-"""Stage 1 in bf16 with gradients accumulated in fp32: DeepSpeed runs its BF16_Optimizer instead.
+"""Stage 1 in bf16 with gradients accumulated in fp32: DeepSpeed uses its BF16_Optimizer.
 
 Source: deepspeed/runtime/bf16_optimizer.py, chosen by `DeepSpeedEngine._do_optimizer_sanity_check`.
 """
@@ -11,7 +11,7 @@ from zerokit.memory import stage, stage_1_2
 from zerokit.memory.layout import Layout
 from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.settings import Settings
-from zerokit.memory.stage import GRADIENTS, WholeGradients
+from zerokit.memory.stage import GRADIENTS, FullGradients
 from zerokit.memory.stage_1_2 import FLAT, slices_of
 from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
@@ -38,8 +38,8 @@ CAST = replace(
 )
 
 
-class DividedStates(WholeGradients):
-    """One rank: states are divided, gradients and their fp32 copies are not."""
+class Bf16Optimizer(FullGradients):
+    """One rank: optimizer states are partitioned; gradients and their fp32 copies are not."""
 
     def __init__(self, timeline: Timeline, layout: Layout, settings: Settings) -> None:
         super().__init__(timeline, layout, settings)
@@ -60,7 +60,7 @@ class DividedStates(WholeGradients):
         OptimizerStates(self._settings, "Φₜ/N").hold(self._timeline, [self.partition])
 
     def end_backward(self, *, boundary: bool) -> None:
-        """`update_hp_grads` casts one gradient after the other; the flat fp32 buffer is reduced as it is."""
+        """`update_hp_grads` casts gradients one by one; the flat fp32 buffer is reduced in place."""
         self._timeline.spike(CAST, self._settings.accumulation_bytes, self._largest)
 
     @property

@@ -1,9 +1,8 @@
-"""Reads what `torch.save` wrote, without torch and without running anything: tensors stay on the disk.
+"""Reads files of `torch.save` without torch and without running code; tensors stay on disk.
 
-An archive is a zip file whose members are stored as they are: a pickle (``data.pkl``) of everything but the
-elements of tensors, and a member for each storage (torch/serialization.py, ``_save``). What the pickle names
-is never imported: names on a list of harmless ones become inert :class:`Record` objects, any other name is
-refused.
+The file is a zip archive with uncompressed members: a pickle (``data.pkl``) of everything but the elements of
+tensors, and a member per storage (torch/serialization.py, ``_save``). Nothing that the pickle names is
+imported: allowed names become inert :class:`Record` objects, other names are refused.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ ITEMSIZES = {
     "uint8": 1,
     "bool": 1,
 }
-"""Bytes of an element, by torch's names of types."""
+"""Bytes per element, by torch's type names."""
 STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -63,10 +62,11 @@ STORAGES = {
     "BoolStorage": "bool",
     "UntypedStorage": "uint8",
 }
-"""Types of elements, by torch's names of storages."""
+"""Element types by torch's storage names."""
 _INERT = frozenset(
     {
-        # What DeepSpeed's engines put beside tensors (runtime/engine.py, `_common_checkpoint_state`).
+        # Objects that DeepSpeed's engine saves beside tensors (runtime/engine.py,
+        # `_common_checkpoint_state`).
         "deepspeed.runtime.fp16.loss_scaler.LossScaler",
         "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
         "deepspeed.runtime.zero.config.ZeroStageEnum",
@@ -92,26 +92,26 @@ _INERT = frozenset(
         "pathlib.PosixPath",
     }
 )
-"""Classes and functions whose calls are kept as records. None of them is called."""
+"""Classes and functions whose calls become records. None of them is called."""
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
-"""Of a member of a zip file (PKWARE's APPNOTE.TXT, 4.3.7)."""
+"""Header of a zip member (PKWARE's APPNOTE.TXT, 4.3.7)."""
 
 
 @dataclass(frozen=True)
 class Storage:
-    """What tensors of an archive share: a member of it."""
+    """A storage that tensors share: a member of the archive."""
 
     file: Path
     key: str
     offset: int
-    """In bytes from the start of the file."""
+    """Bytes from the start of the file."""
     nbytes: int
     crc: int | None
-    """The CRC-32 of its bytes when it was saved, if the file tells."""
+    """The CRC-32 from when it was saved, if the file has it."""
 
 
-class Sized:
-    """The size of what has a type and a shape."""
+class TensorSize:
+    """Sizes that follow from a type and a shape."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -130,12 +130,12 @@ class Sized:
 
 
 @dataclass(frozen=True)
-class StoredTensor(Sized):
+class StoredTensor(TensorSize):
     """A tensor whose elements are in a file."""
 
     storage: Storage
     offset: int
-    """Of its first element, in bytes from the start of the storage."""
+    """Bytes from the start of the storage to its first element."""
     dtype: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -155,20 +155,20 @@ class StoredTensor(Sized):
 
 
 class Record:
-    """What a pickle would have made of a class or a function: its name and what it was given."""
+    """Stands for an object of a pickle: its class or function, and the arguments."""
 
     name = ""
     state: Any = None
     arguments: tuple[Any, ...]
     called = False
-    """As functions are; objects are mostly made without their ``__init__``."""
+    """True for functions; objects are mostly made without ``__init__``."""
     items: list[tuple[Any, Any]]
-    """Of a subclass of dict."""
+    """Items of a dict subclass."""
     elements: list[Any]
-    """Of a subclass of list."""
+    """Elements of a list subclass."""
 
     def __new__(cls, *arguments: Any, **_: Any) -> Record:
-        """Also without the call of ``__init__`` that pickles leave out."""
+        """Also covers pickles that skip ``__init__``."""
         self = super().__new__(cls)
         self.arguments = arguments
         self.items, self.elements = [], []
@@ -184,11 +184,11 @@ class Record:
         self.items.append((key, value))
 
     def append(self, value: Any) -> None:
-        """Take an element of a list."""
+        """Add an element of a list."""
         self.elements.append(value)
 
     def extend(self, values: Any) -> None:
-        """Take several."""
+        """Add several elements."""
         self.elements.extend(values)
 
     def __repr__(self) -> str:
@@ -196,7 +196,7 @@ class Record:
 
 
 def record(name: str, *arguments: Any, state: Any = None) -> Record:
-    """What stands for an object of the class `name`, with its module: a call of it if it has no state."""
+    """A record of the class `name` (with its module); without a state, a record of a call."""
     made = record_class(name).__new__(record_class(name), *arguments)
     made.called, made.state = state is None, state
     return made
@@ -204,12 +204,12 @@ def record(name: str, *arguments: Any, state: Any = None) -> Record:
 
 @cache
 def record_class(name: str) -> type[Record]:
-    """What stands for a class or a function, by its name with its module."""
+    """The record class for a class or function, by its full name."""
     return type(name.rpartition(".")[2], (Record,), {"name": name})
 
 
 class _Set(Record):
-    """What stands for a set whose elements come one by one: the same as for one that is called with all."""
+    """Stands for a set whose elements are added one by one; equal to one that gets all at once."""
 
     name = "builtins.set"
     called = True
@@ -221,35 +221,35 @@ class _Set(Record):
         return made
 
     def add(self, value: Any) -> None:
-        """Take an element."""
+        """Add an element."""
         self.arguments[0].append(value)
 
 
 class Size(tuple[int, ...]):
-    """A shape, as torch has it (`torch.Size`)."""
+    """A shape (`torch.Size`)."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Archive:
-    """What a file holds."""
+    """The content of a file."""
 
     file: Path
     saved_as: str
-    """The name that the file had when it was written, without its ending (``PyTorchFileWriter`` keeps it)."""
+    """The file's name when it was written, without suffix (``PyTorchFileWriter`` keeps it)."""
     content: Any
-    """What was saved, its tensors as :class:`StoredTensor`."""
+    """The saved object, with tensors as :class:`StoredTensor`."""
     storages: Sequence[Storage]
-    """Of its tensors."""
+    """Storages of its tensors."""
 
 
 def read_archive(file: Path) -> Archive:
-    """All of a file of `torch.save` but the elements of its tensors.
+    """Read a file of `torch.save` except the elements of its tensors.
 
     Raises:
-        CheckpointError: the file is no archive of `torch.save`, is damaged or cut short, or its pickle names
-            something that no checkpoint needs.
+        CheckpointError: it is no such file, is damaged or cut short, or its pickle names something that no
+            checkpoint needs.
     """
     if (reason := unreadable_reason(file)) is not None:
         raise CheckpointError(reason, where=shown(file), hint=_HINT)
@@ -264,23 +264,23 @@ def read_archive(file: Path) -> Archive:
     except OSError as error:
         raise CheckpointError(f"cannot be read: {error.strerror}", where=shown(file), hint=_HINT) from None
     except Exception as error:
-        # Of zipfile and pickle, and whatever a damaged pickle leads to.
+        # Errors of zipfile and pickle, and any other error of a damaged pickle.
         problem = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise CheckpointError(
             f"is damaged, cut short, or not written by torch.save ({problem})", where=shown(file), hint=_HINT
         ) from None
 
 
-_HINT = "Take it from another checkpoint, or copy it again"
+_HINT = "Use another checkpoint, or copy the file again"
 _MOST_OF_PICKLE = 64 << 20
-"""Bytes; with a hundred thousand tensors it has some 20 MB."""
+"""Bytes; a hundred thousand tensors take about 20 MB."""
 _MOST_OF_BYTEORDER = 16
 _PLAIN_PICKLES = 5
-"""Of torch before 1.6: a magic number, the protocol, the machine, what was saved, keys of storages."""
+"""torch before 1.6 wrote: a magic number, the protocol, the machine, the object, the storage keys."""
 
 
 def _refuse_plain_pickle(file: Path, opened: io.BufferedReader) -> NoReturn:
-    """Say what a file of torch before 1.6, or of `pickle`, is: its pickles lie one after the other."""
+    """Explain a file of torch before 1.6 or of `pickle`, which is a sequence of pickles."""
     opened.seek(0)
     content = io.BytesIO(opened.read(_MOST_OF_PICKLE))
     with suppress(EOFError, pickle.UnpicklingError):
@@ -293,13 +293,13 @@ def _refuse_plain_pickle(file: Path, opened: io.BufferedReader) -> NoReturn:
 
 
 def check_pickles_of(file: Path) -> None:
-    """See that any unpickler can load what `torch.save` or `pickle` wrote, in time and memory of its size.
+    """Check that any unpickler can load the file in time and memory proportional to its size.
 
-    Which names it has is not looked at.
+    It does not check names.
 
     Raises:
         PickleLimitError: it cannot.
-        Exception: of zipfile or pickle, or whatever else a damaged file leads to.
+        Exception: of zipfile or pickle, or any other error of a damaged file.
     """
     with file.open("rb") as opened:
         pickled = _pickled(opened)
@@ -312,7 +312,7 @@ def check_pickles_of(file: Path) -> None:
 
 
 def _pickled(opened: io.BufferedReader) -> io.BytesIO:
-    """The pickle of an archive, or the beginning of a file that is none, where its pickles are."""
+    """The pickle of an archive, or the start of another file, which may consist of pickles."""
     if not zipfile.is_zipfile(opened):
         opened.seek(0)
         return io.BytesIO(opened.read(_MOST_OF_PICKLE))
@@ -348,7 +348,7 @@ class _Reader:
         return Archive(self._file, self._folder.removesuffix("/"), content, list(self._storages.values()))
 
     def _typed_storage(self, saved: Any) -> tuple[Storage, str]:
-        """What ``("storage", type, key, location, numel)`` stands for, and the type of its elements."""
+        """The storage and element type for ``("storage", type, key, location, numel)``."""
         _, kind, key, _, numel = saved
         dtype = STORAGES[kind.name.rpartition(".")[2]]
         if not isinstance(key, str):
@@ -361,7 +361,7 @@ class _Reader:
         return storage, dtype
 
     def _read(self, name: str, most: int) -> bytes:
-        """The bytes of a member, which has at most `most`."""
+        """Read a member of at most `most` bytes."""
         found = self._find(name)
         if found.nbytes > most:
             raise ValueError(f"{name} has {found.nbytes:,} bytes")
@@ -372,7 +372,7 @@ class _Reader:
         return content
 
     def _find(self, name: str) -> Storage:
-        """Where the bytes of a member lie."""
+        """Find the bytes of a member."""
         member = self._archive.getinfo(name)
         if member.compress_type != zipfile.ZIP_STORED:
             raise ValueError(f"{name} is compressed")
@@ -390,7 +390,7 @@ class _Unpickler(pickle.Unpickler):
     file: Path
 
     def find_class(self, module: str, name: str) -> Any:
-        """What stands for a name of the pickle. Nothing is imported."""
+        """The record class for a name; nothing is imported."""
         full = _full_name(module, name)
         if full in _STANDING_IN:
             return _STANDING_IN[full]
@@ -398,24 +398,24 @@ class _Unpickler(pickle.Unpickler):
         if of_torch or full in _INERT:
             return record_class(full)
         raise CheckpointError(
-            f"its pickle would load '{full}', which may run code and no run of DeepSpeed saves",
+            f"its pickle would load '{full}', which may run code and is not in DeepSpeed's checkpoints",
             where=shown(self.file),
-            hint="Do not use a checkpoint from somebody you do not trust",
+            hint="Do not use checkpoints from untrusted sources",
         )
 
 
 class _AnyUnpickler(_Unpickler):
-    """Takes every name, for a look at what it costs to load."""
+    """Accepts every name, to find out what the pickle costs to load."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """What stands for a name of the pickle. Nothing is imported."""
+        """The record class for a name; nothing is imported."""
         full = _full_name(module, name)
         hashes = {**_CHECKED, "collections.Counter": CheckedOrderedDict, "builtins.set": CheckedDict.fromkeys}
         return hashes.get(full) or type(name, (Record,), {"name": full})
 
 
 def _full_name(module: str, name: str) -> str:
-    """That of a class or function, which protocol 2 calls by the modules of Python 2."""
+    """The full name of a class or function; protocol 2 uses the module names of Python 2."""
     return f"{module.replace('__builtin__', 'builtins')}.{name}"
 
 
@@ -448,7 +448,7 @@ _MOST_DIMENSIONS, _MOST_OF_SIZE = 64, 2**63
 
 
 def check_shape(shape: Sequence[int]) -> None:
-    """Refuse what no tensor has, of which the number of elements would take long to compute.
+    """Refuse shapes that no tensor has, whose number of elements would take long to compute.
 
     Raises:
         ValueError: there are too many dimensions, or one is too large.
@@ -464,7 +464,7 @@ _CHECKED: dict[str, Any] = {
     CHECKED_DICT: CheckedDict,
     CHECKED_SET: _Set,
 }
-"""What takes the place of a class that hashes what it holds."""
+"""Replacements for classes that hash their content."""
 _STANDING_IN = {
     **_CHECKED,
     "torch._utils._rebuild_tensor": _tensor,
@@ -474,4 +474,4 @@ _STANDING_IN = {
     "torch._tensor._rebuild_from_type_v2": _of_type,
     "torch.Size": Size,
 }
-"""What is called instead of a function of torch."""
+"""Replacements for functions of torch."""

@@ -1,8 +1,8 @@
-"""The weights that ZeRO's optimizer keeps, mostly in float32, put together from the parts of all ranks.
+"""Master weights of ZeRO's optimizer, joined from the parts of all ranks.
 
-What ranks hold is flat: one parameter after the other, in an order that the model states tell. Under stages 1
-and 2 the parts are cut from the whole (runtime/zero/stage_1_and_2.py), under stage 3 every parameter is cut
-by itself (partition_parameters.py, `_partition_param`).
+The parts are flat; model states have the order of parameters. Stages 1 and 2 partition the flat buffer
+(runtime/zero/stage_1_and_2.py), stage 3 partitions each parameter (partition_parameters.py,
+`_partition_param`).
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from zerokit.checkpoint.archive import StoredTensor
-from zerokit.checkpoint.tensors import Flat, NamedTensor, Piece
+from zerokit.checkpoint.tensors import FlatTensors, NamedTensor, Piece
+from zerokit.checkpoint.torch_file import StoredTensor
 
 Shapes = Sequence[Mapping[str, tuple[int, ...]]]
-"""Of each group of parameters, their shapes by name, in order."""
+"""For each parameter group, shapes by name in order."""
 
 _EXPERT = re.compile(r"(?P<mixture>.*\.deepspeed_experts\.)(?P<number>\d+)(?P<rest>\..*)")
 
 
-def masters_of_stage_1_and_2(shapes: Shapes, states: Sequence[Mapping[str, Any]]) -> Iterator[NamedTensor]:
-    """The weights of each group.
+def master_weights_stage_1_2(shapes: Shapes, states: Sequence[Mapping[str, Any]]) -> Iterator[NamedTensor]:
+    """The master weights of stages 1 and 2.
 
     Args:
-        shapes: as rank 0 has them.
-        states: of the optimizer, of each rank.
+        shapes: from rank 0.
+        states: optimizer states of each rank.
 
     Raises:
         CheckpointError: the parts do not fit the shapes.
@@ -39,10 +39,10 @@ def masters_of_stage_1_and_2(shapes: Shapes, states: Sequence[Mapping[str, Any]]
         between = paddings[group] if paddings else [0] * len(parameters)
         count = counts[group] if isinstance(counts, list) else counts
         num_experts = _num_experts(parameters)
-        # Experts lie on fewer ranks than other parameters: rank r has those of place r modulo `places`.
+        # Experts are on fewer ranks than other parameters: rank r has the experts of place r modulo `places`.
         places = len(states) // count
         for place in range(places):
-            flat = Flat(parts[place::places])
+            flat = FlatTensors(parts[place::places])
             offset = 0
             for (name, shape), padding in zip(parameters.items(), between, strict=True):
                 yield flat.tensor(
@@ -53,7 +53,7 @@ def masters_of_stage_1_and_2(shapes: Shapes, states: Sequence[Mapping[str, Any]]
 
 
 def _num_experts(names: Iterable[str]) -> dict[str, int]:
-    """Of each mixture, how many experts of it parameters are of."""
+    """The number of experts of each mixture."""
     numbers: dict[str, set[str]] = {}
     for found in filter(None, map(_EXPERT.fullmatch, names)):
         numbers.setdefault(found["mixture"], set()).add(found["number"])
@@ -61,7 +61,7 @@ def _num_experts(names: Iterable[str]) -> dict[str, int]:
 
 
 def _global_name(name: str, place: int, num_experts: Mapping[str, int]) -> str:
-    """The name of an expert's parameter among the experts of all places; each counts its own from 0."""
+    """The name of an expert's parameter with a number among the experts of all ranks."""
     found = _EXPERT.fullmatch(name)
     if found is None:
         return name
@@ -69,9 +69,9 @@ def _global_name(name: str, place: int, num_experts: Mapping[str, int]) -> str:
     return f"{found['mixture']}{number}{found['rest']}"
 
 
-def masters_of_stage_3(shapes: Shapes, states: Sequence[Mapping[str, Any]]) -> Iterator[NamedTensor]:
-    """As :func:`masters_of_stage_1_and_2`; each parameter is at the same place in the part of every rank."""
-    flats = [Flat(_listed(state["fp32_flat_groups"])) for state in states]
+def master_weights_stage_3(shapes: Shapes, states: Sequence[Mapping[str, Any]]) -> Iterator[NamedTensor]:
+    """The master weights of stage 3; each parameter has the same offset on every rank."""
+    flats = [FlatTensors(_listed(state["fp32_flat_groups"])) for state in states]
     offset = 0
     for parameters in shapes:
         for name, shape in parameters.items():

@@ -1,6 +1,6 @@
-"""Memory that no allocator sees, in bytes: the CUDA context, the buffers of NCCL, a process itself.
+"""Memory outside torch's allocator: CUDA context, NCCL buffers, and processes.
 
-It depends on the driver, the card, the libraries loaded and the network: bounds, not figures.
+It depends on driver, card, libraries and network, so these are bounds.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from zerokit.units import GIB, MIB
 
 CUDA_CONTEXT = (round(0.47 * GIB), round(0.92 * GIB))
-"""Low and high, as measured by card and driver (ml-engineering, training/performance)."""
+"""Minimum and maximum, measured by card and driver (ml-engineering, training/performance)."""
 
 NCCL_CONNECTION = 4 * MIB + 120 * 640 * 8 * 8 + 8 * 512 * 8 * 16
 """One connection holds a buffer per protocol: Simple, LL128 and LL (NCCL src/init.cc: DEFAULT_BUFFSIZE,
@@ -19,12 +19,12 @@ NCCL_FEW_CHANNELS = 8
 NCCL_MANY_CHANNELS = 24
 
 NCCL_FIRST_COMMUNICATOR_HIGH = round(1.45 * GIB)
-"""Added by the first barrier between two GPUs, the kernels of NCCL included (ml-engineering,
+"""The first barrier between two GPUs adds it, including NCCL's kernels (ml-engineering,
 training/performance/distributed/torch-dist-mem-usage.py)."""
 
 NCCL_ONE_GPU_HIGH = 256 * MIB
 """A single GPU has no connections; NCCL's kernels may be loaded."""
 
 HOST_PROCESS = (256 * MIB, 4 * GIB)
-"""Of the host, by one rank's process: torch, transformers and DeepSpeed imported, as measured on a machine
-without a GPU; and a guess with CUDA's libraries, NCCL and data loaders."""
+"""Host memory of a rank's process. Minimum: torch, transformers and DeepSpeed imported, measured without a
+GPU. Maximum: a guess with CUDA's libraries, NCCL and data loaders."""

@@ -1,4 +1,4 @@
-"""The variables that a run's machines need, from what `zerokit doctor` has found."""
+"""Network variables for a run, from a report of `zerokit doctor`."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from zerokit.errors import LaunchError
 
 _NAME = re.compile(r"(?:NCCL|GLOO)_[A-Z0-9_]{1,60}")
 _VALUE = re.compile(r"[\w.,:=^-]{1,200}", re.ASCII)
-_AGAIN = "Write it anew: zerokit doctor --hostfile FILE --format json > doctor.json"
+_AGAIN = "Write it again: zerokit doctor --hostfile FILE --format json > doctor.json"
 
 
-def read_variables(path: Path) -> dict[str, str]:
-    """The ``NCCL_*`` and ``GLOO_*`` variables for which a report of the doctor has a reason; mostly none.
+def read_network_variables(path: Path) -> dict[str, str]:
+    """Read the ``NCCL_*`` and ``GLOO_*`` variables that the doctor recommends; mostly none.
 
     Args:
-        path: what ``zerokit doctor --format json`` has printed.
+        path: output of ``zerokit doctor --format json``.
 
     Raises:
         DocumentError: the file cannot be read.
         LaunchError: it is no such report, or has other variables.
     """
     report = read_document(path).data
-    looks = report.get("looks") if isinstance(report, dict) else None
-    if not isinstance(looks, list) or not all(isinstance(look, dict) for look in looks):
+    checks = report.get("checks") if isinstance(report, dict) else None
+    if not isinstance(checks, list) or not all(isinstance(result, dict) for result in checks):
         raise LaunchError("is no report of 'zerokit doctor --format json'", where=shown(path), hint=_AGAIN)
     found: dict[str, str] = {}
-    for look in looks:
-        variables = look.get("variables", {})
+    for result in checks:
+        variables = result.get("variables", {})
         for name, value in variables.items() if isinstance(variables, dict) else ():
             if not _NAME.fullmatch(name):
-                problem = f"has '{name}', which the doctor sets for no run"
+                problem = f"has '{name}', which the doctor never sets"
                 raise LaunchError(problem, where=shown(path), hint=_AGAIN)
             if not (isinstance(value, str) and _VALUE.fullmatch(value)):
-                problem = f"has a value of '{name}' that no such variable has"
+                problem = f"has an invalid value of '{name}'"
                 raise LaunchError(problem, where=shown(path), hint=_AGAIN)
             found[name] = value
     return found

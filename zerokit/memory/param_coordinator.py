@@ -1,8 +1,8 @@
-"""Stage 3's gathering of parameters, replayed: fetch, prefetch and release in the order of modules' calls.
+"""Stage 3's gathering of parameters: fetch, prefetch and release in the order of module calls.
 
 Source: deepspeed/runtime/zero/partitioned_param_coordinator.py, which records the order of calls in the first
-forward and backward pass, and follows it from the second on; sizes of buffers: partition_parameters.py
-all_gather_coalesced.
+forward and backward pass and follows it afterwards; partition_parameters.py all_gather_coalesced for sizes of
+buffers.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ COPIES_TO_GPU = replace(GATHER_BUFFERS, name="shards copied to the GPU", count="
 
 @dataclass(frozen=True)
 class Submodule:
-    """One call of what DeepSpeed fetches at once, forward or backward."""
+    """One call that DeepSpeed fetches at once, forward or backward."""
 
     module: str
     parameters: tuple[Parameter, ...]
     is_leaf: bool = False
-    """Its parameters are those of modules within it."""
+    """Its parameters are those of the modules within it."""
     within: tuple[Parameter, ...] = ()
-    """Those of modules within it that are fetched by themselves."""
+    """Parameters of modules within it that are fetched by themselves."""
 
 
 class _Walk:
-    """Where parameters are used, and how many elements a walk over the calls has met before each."""
+    """The calls that use each parameter, and the elements used before each call."""
 
     def __init__(self, calls: Iterable[Sequence[Parameter]]) -> None:
         self._before = [0]
@@ -70,7 +70,7 @@ class _Walk:
             self._before.append(met)
 
     def distance(self, one: Parameter, here: int) -> int | None:
-        """Elements met from the call at `here` on before that which uses `one`; None if none does."""
+        """Elements used from the call at `here` until the next use of `one`; None if there is none."""
         uses = self._uses[id(one)]
         following = bisect_left(uses, here)
         if following == len(uses):
@@ -79,22 +79,21 @@ class _Walk:
 
 
 class Gather:
-    """Parameters that are gathered together, until all of them have been used once."""
+    """Parameters that are gathered together."""
 
     def __init__(self, parameters: Sequence[Parameter], buffer: int) -> None:
         self.parameters = parameters
         self.buffer = buffer
-        """Elements that they arrive in together."""
+        """Elements of the buffer in which they arrive."""
         self.waiting = len(parameters)
         self.arrived = False
 
 
 class Coordinator:
-    """Which parameters are whole at each moment.
+    """The parameters that are gathered at each moment.
 
     Args:
-        calls: in their order; empty: not recorded yet, so that nothing is gathered ahead or kept for its next
-            use.
+        calls: in order; empty if not recorded yet: nothing is prefetched or kept for its next use.
     """
 
     def __init__(self, timeline: Timeline, settings: Settings, calls: Sequence[Submodule]) -> None:
@@ -111,7 +110,7 @@ class Coordinator:
         self._begin()
 
     def persists(self, parameter: Parameter) -> bool:
-        """Small parameters stay whole: parameter_offload.py mark_persistent_parameters."""
+        """Small parameters stay gathered: parameter_offload.py mark_persistent_parameters."""
         return parameter.elements <= self._settings.persistence_threshold
 
     def _begin(self) -> None:
@@ -121,7 +120,7 @@ class Coordinator:
         self._available = 0
 
     def reset(self) -> None:
-        """`reset_step`, at the beginning of a forward pass."""
+        """`reset_step`, at the start of a forward pass."""
         for gather in {id(gather): gather for gather in self._flying.values()}.values():
             self._arrive(gather)
             self._timeline.free(GATHER_BUFFERS, self._e, gather.buffer)
@@ -151,7 +150,7 @@ class Coordinator:
         return not self.persists(one) and id(one) not in self._whole and id(one) not in self._flying
 
     def _gather(self, parameters: Sequence[Parameter]) -> None:
-        """One parameter is gathered into its own buffer; several into one, and copied out of it."""
+        """A single parameter is gathered in place; several arrive in a buffer and are copied out."""
         world, e = self._settings.world_size, self._e
         self._available += sum(one.elements for one in parameters)
         shards = sum(ceil_div(one.elements, world) for one in parameters)
@@ -176,7 +175,7 @@ class Coordinator:
             self._flying[id(one)] = gather
 
     def _arrive(self, gather: Gather) -> None:
-        """All parameters of a gather are copied out when the first is waited for."""
+        """All parameters of a gather are copied out when the first one is waited for."""
         if not gather.arrived:
             gather.arrived = True
             self._whole.update(map(id, gather.parameters))
@@ -205,7 +204,7 @@ class Coordinator:
             self._gather(list(ahead.values()))
 
     def release(self, call: Submodule) -> None:
-        """`release_sub_module`: unless a use comes soon, or the prefetcher counts on it."""
+        """`release_sub_module`: release parameters unless they are used again soon."""
         for one in call.parameters:
             active = self._active.get(id(one), set())
             active.discard(call.module)
@@ -213,7 +212,7 @@ class Coordinator:
                 self._let_go(one)
 
     def _is_needed_soon(self, one: Parameter, released: Submodule) -> bool:
-        """`__params_to_release`; it looks into the modules on the way only if it releases a leaf module."""
+        """`__params_to_release`; it descends into modules only when it releases a leaf module."""
         if not self._calls:
             return False
         here = min(self._place, len(self._calls))
@@ -233,11 +232,11 @@ class Coordinator:
                     self._timeline.hold(KEPT_BY_AUTOGRAD, self._e, one.elements)
 
     def save(self, call: Submodule, *, only_trained: bool = False) -> None:
-        """Autograd holds on to the gathered tensors: releasing them frees nothing until the backward pass."""
+        """Autograd saves the gathered tensors; a release frees nothing until their backward pass."""
         self._saved.update(id(one) for one in call.parameters if one.trainable or not only_trained)
 
     def unsave(self, call: Submodule) -> None:
-        """Their backward has run."""
+        """The backward pass of a call has run."""
         if self._saved:
             for one in call.parameters:
                 self._saved.discard(id(one))
@@ -245,7 +244,7 @@ class Coordinator:
                     self._timeline.free(KEPT_BY_AUTOGRAD, self._e, self._outlived.pop(id(one)))
 
     def release_leftovers(self) -> None:
-        """`release_backward_leftovers`: of modules whose input has no gradient, which no hook releases."""
+        """`release_backward_leftovers`: modules whose input has no gradient, which no hook releases."""
         for one, _ in self._trace:
             if self._active.pop(id(one), None) and not self.persists(one):
                 self._let_go(one)

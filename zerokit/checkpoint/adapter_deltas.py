@@ -1,8 +1,8 @@
-"""What an adapter makes of a weight, a block of rows at a time, in float32 and rounded once to its type.
+"""Merges an adapter into a weight, block by block, in float32 and rounded once to the weight's type.
 
-As peft merges them: LoRA adds ``scale * B @ A`` (peft/tuners/lora/layer.py, `get_delta_weight`), DoRA also
-gives the sum the lengths that it has learned (lora/variants.py, `DoraLinearVariant`), and IA3 multiplies rows
-or columns (ia3/layer.py, `merge`).
+As in peft: LoRA adds ``scale * B @ A`` (peft/tuners/lora/layer.py, `get_delta_weight`), DoRA also scales the
+sum to its learned magnitudes (lora/variants.py, `DoraLinearVariant`), and IA3 multiplies rows or columns
+(ia3/layer.py, `merge`).
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.elements import BLOCK_ELEMENTS, ElementReader, converter
+from zerokit.checkpoint.element_reader import BLOCK_ELEMENTS, ElementReader, converter
 
 if TYPE_CHECKING:
-    from zerokit.checkpoint.elements import Block
+    from zerokit.checkpoint.element_reader import Block
     from zerokit.checkpoint.tensors import NamedTensor
 
 _Rows = Callable[[], Iterator[tuple[int, Any]]]
-"""Goes through a weight: the number of the first row of each block, and the block, (rows, columns)."""
+"""Iterates over a weight: the number of each block's first row, and the block (rows, columns)."""
 
 
 @dataclass(frozen=True)
-class Low:
-    """Of low rank: ``scale * up @ down`` is added."""
+class LoraDelta:
+    """LoRA or DoRA: ``scale * up @ down`` is added."""
 
     down: NamedTensor
     """A, of shape (r, in)."""
@@ -31,18 +31,18 @@ class Low:
     """B, of shape (out, r)."""
     scale: float
     turned: bool
-    """Whether the weight has the shape (in, out)."""
+    """Whether the weight has shape (in, out)."""
     lengths: NamedTensor | None = None
-    """Of DoRA: of what each output is multiplied with, (out,)."""
+    """DoRA's magnitudes, (out,)."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the weight."""
+        """Shape of the weight."""
         shape = self.up.shape[0], self.down.shape[1]
         return shape[::-1] if self.turned else shape
 
     def rows(self, reader: ElementReader, weight: _Rows) -> Iterator[Any]:
-        """The changed weight."""
+        """Yield the changed weight block by block."""
         import numpy as np
 
         down, up = (matrix(reader, one) for one in (self.down, self.up))
@@ -67,23 +67,25 @@ class Low:
 
 
 @dataclass(frozen=True)
-class Scaled:
-    """Each row, or each column, times a number."""
+class Ia3Scaling:
+    """IA3: each row or column times a number."""
 
     by: NamedTensor
     shape: tuple[int, ...]
-    """Of the weight."""
+    """Shape of the weight."""
     by_row: bool
 
     def rows(self, reader: ElementReader, weight: _Rows) -> Iterator[Any]:
-        """The changed weight."""
+        """Yield the changed weight block by block."""
         by = matrix(reader, self.by).reshape(-1)
         for begin, block in weight():
             yield block * (by[begin : begin + len(block), None] if self.by_row else by)
 
 
-def changed(reader: ElementReader, change: Low | Scaled, source: NamedTensor, dtype: str) -> Iterator[Block]:
-    """The blocks of a weight as an adapter changes it, in the type `dtype`."""
+def apply_delta(
+    reader: ElementReader, change: LoraDelta | Ia3Scaling, source: NamedTensor, dtype: str
+) -> Iterator[Block]:
+    """The blocks of a weight with the adapter merged, in the type `dtype`."""
     import numpy as np
 
     rows, columns = source.shape[0], source.numel // source.shape[0]
@@ -101,7 +103,7 @@ def changed(reader: ElementReader, change: Low | Scaled, source: NamedTensor, dt
 
 
 def matrix(reader: ElementReader, tensor: NamedTensor) -> Any:
-    """A small tensor, whole and in float32."""
+    """A small tensor in float32."""
     import numpy as np
 
     widen = converter(tensor.dtype, "float32")

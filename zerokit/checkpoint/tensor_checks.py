@@ -1,4 +1,4 @@
-"""Whether the elements of a checkpoint are as they were saved, and the same wherever they are twice."""
+"""Checks that elements of a checkpoint are unchanged, and equal wherever they are saved twice."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from zerokit.checkpoint.elements import CONVERTIBLE, converter, is_finite
+from zerokit.checkpoint.element_reader import CONVERTIBLE, converter, is_finite
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 
 if TYPE_CHECKING:
     from zerokit.checkpoint.deepspeed_folder import DeepSpeedCheckpoint
-    from zerokit.checkpoint.elements import Block, ElementReader
+    from zerokit.checkpoint.element_reader import Block, ElementReader
     from zerokit.checkpoint.tensors import NamedTensor
 
 
 @dataclass(frozen=True)
-class Remarks:
-    """What is worth a word of elements that are sound, by the names of tensors."""
+class TensorIssues:
+    """Tensors that are valid but worth a remark, by name."""
 
     not_finite: list[str] = field(default_factory=list)
-    """With elements that are infinite or NaN."""
+    """With infinite or NaN elements."""
     differing: list[str] = field(default_factory=list)
-    """Buffers that each rank has its own of, such as means of batches: nothing keeps them alike."""
+    """Buffers that differ between ranks, such as running means: nothing synchronises them."""
 
 
-def sound_blocks(
-    reader: ElementReader, checkpoint: DeepSpeedCheckpoint, tensor: NamedTensor, remarks: Remarks
+def checked_blocks(
+    reader: ElementReader, checkpoint: DeepSpeedCheckpoint, tensor: NamedTensor, remarks: TensorIssues
 ) -> Iterator[Block]:
-    """The elements of a tensor of the checkpoint, compared on the way with all that is to be the same.
+    """Yield the elements of a tensor, and compare them with all copies that must be equal.
 
-    After each step the optimizer copies its weights into the model's, rounded to their type; so they differ
-    only if the files are not of one step, or a rank's file is another rank's.
+    After each step the optimizer copies its master weights to the model, rounded to its type. So they differ
+    only if files are of different steps or ranks.
 
     Args:
-        reader: reads them; its ``finish`` says the rest.
-        checkpoint: that has it.
+        reader: reads them; call its ``finish`` afterwards.
+        checkpoint: has the tensor.
         tensor: one of its ``tensors()``.
-        remarks: get the tensor's name.
+        remarks: gets the tensor's name.
 
     Raises:
-        CheckpointError: two places differ that the optimizer keeps alike.
+        CheckpointError: two copies that the optimizer keeps equal differ.
     """
     own = checkpoint.copies_of(tensor.name)
     copies = [copy for copy in own if (copy.shape, copy.dtype) == (tensor.shape, tensor.dtype)]
@@ -54,7 +54,7 @@ def sound_blocks(
         finite = is_finite(block, tensor.dtype)
         not_finite |= not finite
         for blocks, convert, copy in others:
-            # Of NaN there are many.
+            # There are many NaNs.
             if (next(blocks) != convert(block)).any() and finite:
                 if copy is weight:
                     _refuse(tensor, copy)
@@ -69,6 +69,6 @@ def _refuse(tensor: NamedTensor, copy: NamedTensor) -> None:
     raise CheckpointError(
         f"has another '{tensor.name}' than {first.name}: they are of different steps, ranks or runs",
         where=shown(second),
-        hint="Take another checkpoint; 'zerokit checkpoint export' takes the optimizer's weights as they are "
+        hint="Use another checkpoint; 'zerokit checkpoint export' uses the master weights unchecked "
         "with --no-verify",
     )

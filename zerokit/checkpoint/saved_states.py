@@ -1,4 +1,4 @@
-"""What the files of a step say: read from their headers, of one run and one step, as DeepSpeed wrote it."""
+"""Reads the headers of all files of a step, and checks that they belong to one run and step."""
 
 from __future__ import annotations
 
@@ -12,65 +12,65 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerokit.checkpoint.archive import Archive, StoredTensor, check_shape, read_archive
-from zerokit.checkpoint.masters import Shapes
+from zerokit.checkpoint.master_weights import Shapes
 from zerokit.checkpoint.step_folder import AGAIN, StepFolder, find_step_folder, read_step_folders
+from zerokit.checkpoint.torch_file import Archive, StoredTensor, check_shape, read_archive
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 from zerokit.units import quantity
 
-States = Mapping[str, Any]
+StateDict = Mapping[str, Any]
 _PLACES = re.compile(r"(zero_pp_rank|mp_rank|layer|model|expert)_(\d+)")
 _RELEASE = re.compile(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
 _WITHOUT_BF16_OPTIMIZER = (0, 17, 6), (0, 18, 4)
 _FLOAT32 = ("fp32", "float32", "float", "torch.float32")
-"""What a ds_config may call it (runtime/config.py, `DtypeEnum`)."""
+"""Names of float32 in a ds_config (runtime/config.py, `DtypeEnum`)."""
 MOST_RANKS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What is known of a checkpoint before its tensors are put together."""
+class CheckpointInfo:
+    """What is known of a checkpoint before its tensors are joined."""
 
     folder: Path
     stage: int
     num_ranks: int
-    """Data-parallel ones that saved it, each with its part of the optimizer."""
+    """Data-parallel ranks that saved it, each with its part of the optimizer."""
     step: int | None
-    """Optimizer steps of the run, skipped ones included."""
+    """Optimizer steps of the run, including skipped ones."""
     version: str | None
-    """Of DeepSpeed."""
+    """Release of DeepSpeed."""
     dtype: str | None
-    """In which the model computes."""
+    """Type of the model."""
     universal: bool
     tensor_parallel: int
-    """Ranks that divide each tensor among them."""
+    """Tensor-parallel ranks."""
     pipeline_stages: int | None
     """None without a pipeline."""
 
 
 @dataclass(frozen=True)
-class Saved:
-    """What the files of a step hold, of one run and one step, as DeepSpeed wrote it."""
+class SavedStates:
+    """The contents of a step's files."""
 
-    facts: Facts
+    facts: CheckpointInfo
     files: StepFolder
     archives: Mapping[Path, Archive]
-    models: Sequence[States]
-    """The model states, of each rank that has some."""
-    optimizers: Sequence[States]
-    """Those of ZeRO's optimizer, of each rank."""
+    models: Sequence[StateDict]
+    """Model states of each rank that has some."""
+    optimizers: Sequence[StateDict]
+    """ZeRO optimizer states of each rank."""
 
 
-def read_saved(path: Path) -> list[Saved]:
-    """Read the files of a step: of each rank that divides the model, in order; one without such.
+def read_states(path: Path) -> list[SavedStates]:
+    """Read the files of a step, for each model-parallel rank in order.
 
     Args:
-        path: of a step, or of a run, whose newest one is taken.
+        path: a step, or a run for its newest step.
 
     Raises:
-        CheckpointError: it is none, it is damaged, a file of a rank is missing, or of another step, rank or
-            run, or it is of a kind that is not read.
+        CheckpointError: it is no checkpoint, is damaged or of an unsupported kind; or a file of a rank is
+            missing or belongs to another step, rank or run.
     """
     with _all_stay():
         found = [_read(files) for files in read_step_folders(find_step_folder(path))]
@@ -81,12 +81,12 @@ def read_saved(path: Path) -> list[Saved]:
                 f"is of step {other.facts.step} of {quantity(other.facts.num_ranks, 'rank')}, and "
                 f"{first.files.models[0].name} of step {first.facts.step} of {first.facts.num_ranks:,}",
                 where=shown(other.files.models[0]),
-                hint="Two checkpoints were mixed: take another one",
+                hint="Two checkpoints were mixed: use another one",
             )
     wanted = first.models[0].get("mp_world_size")
     if isinstance(wanted, int) and 1 < wanted != len(found):
         raise CheckpointError(
-            f"is of {quantity(wanted, 'rank')} that divide the model, and files of {len(found):,} are there",
+            f"is of {quantity(wanted, 'rank')} that divide the model, but has files of {len(found):,}",
             where=shown(first.files.folder),
             hint=AGAIN,
         )
@@ -95,7 +95,7 @@ def read_saved(path: Path) -> list[Saved]:
 
 @contextmanager
 def _all_stay() -> Iterator[None]:
-    """Look for no garbage: of a hundred thousand objects that are made here none is any."""
+    """Switch off garbage collection: it would visit a hundred thousand new objects again and again."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -105,23 +105,23 @@ def _all_stay() -> Iterator[None]:
             gc.enable()
 
 
-def _read(files: StepFolder) -> Saved:
+def _read(files: StepFolder) -> SavedStates:
     archives = {file: read_archive(file) for file in files.files}
     for archive in archives.values():
         _check_place(archive)
     models = [_model_states(archives[file], files) for file in files.models.values()]
     optimizers = [_optimizer_states(archives[file]) for file in files.optimizers.values()]
-    with as_deepspeed_saves(files.folder):
+    with explain_format_errors(files.folder):
         if files.pipeline_stages is not None:
             models[0] = {**models[0], "module": _layers(files, archives)}
         facts = _facts(files, models[0], next(iter(optimizers), {}))
         _check_ranks(facts, files, models[0])
         _check_steps(files, models, optimizers)
-    return Saved(facts, files, archives, models, optimizers)
+    return SavedStates(facts, files, archives, models, optimizers)
 
 
 def _layers(files: StepFolder, archives: Mapping[Path, Archive]) -> dict[str, Any]:
-    """What the layers of a pipeline hold, by the names that the pipeline gives it."""
+    """Tensors of a pipeline's layers, by their names in the pipeline."""
     return {
         f"{number}.{name}": one
         for number, file in files.layers.items()
@@ -130,65 +130,65 @@ def _layers(files: StepFolder, archives: Mapping[Path, Archive]) -> dict[str, An
 
 
 @contextmanager
-def as_deepspeed_saves(folder: Path) -> Iterator[None]:
-    """Say of what is not there, or is something else, that it is.
+def explain_format_errors(folder: Path) -> Iterator[None]:
+    """Explain missing or wrong content of DeepSpeed's files.
 
     Raises:
-        CheckpointError: it is so.
+        CheckpointError: content is missing or has another form.
     """
     try:
         yield
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-        problem = f"lacks what DeepSpeed saves ({type(error).__name__}: {error})"
+        problem = f"does not have DeepSpeed's content ({type(error).__name__}: {error})"
         raise CheckpointError(problem, where=shown(folder), hint=AGAIN) from None
 
 
-def read_facts(path: Path) -> Facts:
-    """What a checkpoint is, read from rank 0's files.
+def read_info(path: Path) -> CheckpointInfo:
+    """Read a summary of a checkpoint from rank 0's files.
 
     Args:
-        path: of a step, or of a run, whose newest one is taken.
+        path: a step, or a run for its newest step.
 
     Raises:
-        CheckpointError: it is none, or one of these files is damaged.
+        CheckpointError: it is no checkpoint, or one of these files is damaged.
     """
     files = read_step_folders(find_step_folder(path))[0]
     model = _model_states(read_archive(files.models[0]), files)
     first = next(iter(files.optimizers.values()), None)
     optimizer = _optimizer_states(read_archive(first)) if first is not None else {}
-    with as_deepspeed_saves(files.folder):
+    with explain_format_errors(files.folder):
         return _facts(files, model, optimizer)
 
 
 def num_groups(path: Path) -> int:
-    """In how many groups ZeRO's optimizer has its parameters, read from rank 0's file; 0: it does not say.
+    """The number of parameter groups of ZeRO's optimizer, from rank 0's file; 0 if unknown.
 
     Args:
-        path: of a step, or of a run, whose newest one is taken.
+        path: a step, or a run for its newest step.
 
     Raises:
-        CheckpointError: it is none, or that file is damaged.
+        CheckpointError: it is no checkpoint, or that file is damaged.
     """
     files = read_step_folders(find_step_folder(path), swapped=True)[0]
-    with as_deepspeed_saves(files.folder):
+    with explain_format_errors(files.folder):
         if files.optimizers:
             of_torch = _of_torch(_optimizer_states(read_archive(files.optimizers[0])))
         else:  # without ZeRO it lies beside the model, in DeepSpeed's wrapper or by itself
             whole = read_archive(files.models[0]).content["optimizer"]
             of_torch = whole.get("optimizer_state_dict", whole)
-        # Of an elastic checkpoint it is a list of what each group's elements have.
+        # An elastic checkpoint has a list here.
         return len(of_torch["param_groups"]) if isinstance(of_torch, Mapping) else 0
 
 
-def shapes_of(model: States) -> Shapes:
-    """The shapes of the parameters that the optimizer has.
+def shapes_of(model: StateDict) -> Shapes:
+    """Shapes of the optimizer's parameters.
 
     Raises:
-        ValueError: they are none.
+        ValueError: these are no shapes.
     """
     shapes: Shapes = model.get("param_shapes") or []
     for name, shape in (item for group in shapes for item in group.items()):
-        # What it has in the place of a number may be too large to be written.
+        # A damaged file may have something huge in place of a number.
         if not all(isinstance(size, int) for size in shape):
             raise ValueError(f"a parameter '{name}' whose shape is not of integers")
         check_shape(shape)
@@ -197,8 +197,8 @@ def shapes_of(model: States) -> Shapes:
     return shapes
 
 
-def _check_names(model: States) -> None:
-    """See that names of tensors are texts, before they are hashed.
+def _check_names(model: StateDict) -> None:
+    """Check that names of tensors are strings, before they are hashed.
 
     Raises:
         ValueError: they are not.
@@ -208,34 +208,34 @@ def _check_names(model: States) -> None:
         raise ValueError("a name of a tensor that is no text")
 
 
-def _model_states(archive: Archive, files: StepFolder) -> States:
+def _model_states(archive: Archive, files: StepFolder) -> StateDict:
     content = archive.content
     is_pipeline = files.pipeline_stages is not None
     if is_pipeline and isinstance(content, Mapping) and content.get("module", 0) is None:
         content = {**content, "module": {}}  # what it has lies in the files of layers
     if not isinstance(content, Mapping) or not isinstance(content.get("module"), Mapping):
-        raise CheckpointError("holds no model states of DeepSpeed's", where=shown(archive.file), hint=AGAIN)
+        raise CheckpointError("has no model states of DeepSpeed", where=shown(archive.file), hint=AGAIN)
     if content.get("ds_autoep_layers") or content.get("autoep_layers"):
         raise CheckpointError(
-            "is of DeepSpeed's AutoEP, whose experts zerokit does not put together",
+            "uses DeepSpeed's AutoEP, whose experts zerokit does not support",
             where=shown(archive.file),
             hint="Convert it with DeepSpeed's ds_to_universal.py",
         )
-    with as_deepspeed_saves(archive.file):
+    with explain_format_errors(archive.file):
         _check_names(content)
     return content
 
 
-def _optimizer_states(archive: Archive) -> States:
+def _optimizer_states(archive: Archive) -> StateDict:
     content = archive.content
     states = content.get("optimizer_state_dict") if isinstance(content, Mapping) else None
     if not isinstance(states, Mapping) or "partition_count" not in states:
-        raise CheckpointError("holds no optimizer states of ZeRO's", where=shown(archive.file), hint=AGAIN)
+        raise CheckpointError("has no optimizer states of ZeRO", where=shown(archive.file), hint=AGAIN)
     return states
 
 
-def _facts(files: StepFolder, model: States, optimizer: States) -> Facts:
-    # BF16_Optimizer divides as stage 1 does, and says nothing of it.
+def _facts(files: StepFolder, model: StateDict, optimizer: StateDict) -> CheckpointInfo:
+    # BF16_Optimizer partitions like stage 1, and records no stage.
     stage = getattr(optimizer.get("zero_stage"), "arguments", (optimizer.get("zero_stage"),))[0]
     if not isinstance(stage, int):
         divided = "zero_pp_rank" in files.models[0].name
@@ -247,7 +247,7 @@ def _facts(files: StepFolder, model: States, optimizer: States) -> Facts:
     tensors = (one for one in model["module"].values() if isinstance(one, StoredTensor))
     floats = (one.dtype for one in tensors if one.is_float)
     version, step = model.get("ds_version"), model.get("global_steps")
-    return Facts(
+    return CheckpointInfo(
         files.folder,
         stage,
         num_ranks if isinstance(num_ranks, int) and num_ranks > 0 else 1,
@@ -260,12 +260,12 @@ def _facts(files: StepFolder, model: States, optimizer: States) -> Facts:
     )
 
 
-def _has_parts(model: States) -> bool:
-    """Whether each rank has written its part of an optimizer, which says nothing of a stage if it is there.
+def _has_parts(model: StateDict) -> bool:
+    """Whether each rank has written its part of an optimizer that records no stage.
 
     That is BF16_Optimizer: without ZeRO before 0.17.6, and in stage 1 with float32 gradients. Releases from
-    0.17.6 to 0.18.4 name the shapes of parameters for it, but take another one, which has no parts and is not
-    saved (`DDP_BFLOAT16` in runtime/constants.py).
+    0.17.6 to 0.18.4 record shapes of parameters for it, but use another optimizer, which has no parts and is
+    not saved (`DDP_BFLOAT16` in runtime/constants.py).
     """
     if model.get("param_shapes") is None:
         return False
@@ -281,17 +281,17 @@ def _has_parts(model: States) -> bool:
 
 
 def _check_place(archive: Archive) -> None:
-    """See that a file has the name of the rank that wrote it: archives remember it."""
+    """Check that a file's name is that under which it was saved."""
     wrote, is_of = (dict(_PLACES.findall(name)) for name in (archive.saved_as, archive.file.name))
     if any(is_of.get(kind) != number for kind, number in wrote.items()):
         raise CheckpointError(
-            f"was saved as '{archive.saved_as}': the files of two ranks have changed places",
+            f"was saved as '{archive.saved_as}': the files of two ranks were swapped",
             where=shown(archive.file),
             hint="Give each its own name again",
         )
 
 
-def _check_ranks(facts: Facts, files: StepFolder, model: States) -> None:
+def _check_ranks(facts: CheckpointInfo, files: StepFolder, model: StateDict) -> None:
     saved_by = model.get("dp_world_size")
     if files.universal is not None:
         return
@@ -299,7 +299,7 @@ def _check_ranks(facts: Facts, files: StepFolder, model: States) -> None:
         raise CheckpointError(
             f"is of a run of {saved_by:,} ranks, but the optimizer's parts are of {facts.num_ranks:,}",
             where=shown(files.models[0]),
-            hint="Two runs lie in one folder, or it is of MiCS, which zerokit does not put together",
+            hint="Two runs are in one folder, or it uses MiCS, which zerokit does not support",
         )
     for what, found, wanted in (
         ("optimizer", files.optimizers, facts.num_ranks if facts.stage else 0),
@@ -311,19 +311,19 @@ def _check_ranks(facts: Facts, files: StepFolder, model: States) -> None:
             raise CheckpointError(
                 f"lacks the {what} states of {len(missing):,} of {wanted:,} ranks: {listed}",
                 where=shown(facts.folder),
-                hint="Copy them from the machines that saved them, or take an earlier checkpoint",
+                hint="Copy them from the machines that saved them, or use an earlier checkpoint",
             )
         foreign = next((file for rank, file in found.items() if rank >= wanted), None)
         if foreign is not None:
             raise CheckpointError(
-                f"is of a rank that a run of {facts.num_ranks:,} ranks has not: two runs lie in one folder",
+                f"is of a rank beyond the run's {facts.num_ranks:,} ranks: two runs are in one folder",
                 where=shown(foreign),
                 hint="Remove the files of the other run",
             )
 
 
-def _check_steps(files: StepFolder, models: Sequence[States], optimizers: Sequence[States]) -> None:
-    """See that all ranks are at one step."""
+def _check_steps(files: StepFolder, models: Sequence[StateDict], optimizers: Sequence[StateDict]) -> None:
+    """Check that all ranks are at one step."""
     for of, steps in (
         (files.models, [_whole_number(states.get("global_steps")) for states in models]),
         (files.optimizers, [_optimizer_step(states) for states in optimizers]),
@@ -348,8 +348,8 @@ def _whole_number(value: Any) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _optimizer_step(states: States) -> int | None:
-    """The steps that the optimizer of torch, or of DeepSpeed, has counted."""
+def _optimizer_step(states: StateDict) -> int | None:
+    """Steps that torch's or DeepSpeed's optimizer has counted."""
     inner = _of_torch(states)
     if not isinstance(inner, Mapping):
         return None
@@ -365,6 +365,6 @@ def _optimizer_step(states: States) -> int | None:
     return int(step) if isinstance(step, int | float) and math.isfinite(step) else None
 
 
-def _of_torch(states: States) -> Any:
-    """What the optimizer of torch, or of DeepSpeed, keeps in ZeRO's."""
+def _of_torch(states: StateDict) -> Any:
+    """The state dict of the inner optimizer in ZeRO's."""
     return states.get("base_optimizer_state", states.get("optimizer_state_dict"))

@@ -1,4 +1,4 @@
-"""What a bug report needs of a machine, and nothing that only its owner may know."""
+"""What a bug report needs of a machine, without private information."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SHOWN = re.compile(
     r"(?:NCCL|GLOO|CUDA|TORCH|PYTORCH|DS|OMP|MKL|ACCELERATE)_\w+|TOKENIZERS_PARALLELISM|CXX|CC|HF_HUB_OFFLINE|HF_HOME"
     r"|WORLD_SIZE|LOCAL_WORLD_SIZE|LD_LIBRARY_PATH"
 )
-"""Variables that change what a run does. No others are told, whatever they are called."""
+"""Variables that change a run. No others are printed."""
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 _USER = re.compile(r"(?<=://)[^/@\s]+@")
 
 
-def report() -> dict[str, Any]:
+def environment_report() -> dict[str, Any]:
     """Versions, the system, GPUs and variables."""
     answer = ask_torch()
     return {
@@ -52,7 +52,7 @@ def _torch(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_owner(text: str) -> str:
-    """Without the home folder's name, and what stands before @ in an address."""
+    """Text without the home folder's name, and without users in addresses."""
     home = str(Path.home())
     text = text.replace(home, "~") if len(home) > 1 else text
     return visible(_USER.sub("...@", text))

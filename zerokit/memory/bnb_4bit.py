@@ -1,10 +1,11 @@
-"""Weights that bitsandbytes keeps in 4 bits, as QLoRA has them.
+"""Weights in 4 bits (QLoRA).
 
-Source: bitsandbytes functional.py quantize_4bit and quantize_blockwise; what is packed, transformers
-integrations/bitsandbytes.py replace_with_bnb_linear: linear layers, but neither the output matrix nor
-embeddings, norms, routers and stacked experts, nor linear layers of a class of the model's own. Stage 3
-divides the packed weights, and gathers them like others (`bnb_4bit_quant_storage` names the type that they
-go by); their constants stay whole.
+Source: bitsandbytes functional.py quantize_4bit and quantize_blockwise; transformers
+integrations/bitsandbytes.py replace_with_bnb_linear.
+
+transformers packs torch's linear layers, but not the output matrix, embeddings, norms, routers, stacked
+experts, or linear layers of a class of the model's own. Stage 3 partitions packed weights and gathers them
+like other parameters, in the type `bnb_4bit_quant_storage`. Their constants are not partitioned.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from zerokit.memory.coordinator import PARTITION
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
+from zerokit.memory.param_coordinator import PARTITION
 from zerokit.memory.stage import PARAMETERS
 from zerokit.memory.term import TermKind
 
 _SOURCE = "bitsandbytes functional.py quantize_4bit"
 _BLOCK = 64
-"""Weights that share one constant: `blocksize`."""
+"""`blocksize`: weights that share one constant."""
 _NESTED_BLOCK = 256
-"""Constants that share one of their own, with double quantization."""
+"""With double quantization: constants that share one constant."""
 _CODE_BYTES = 4 * 16
 _NESTED_CODE_BYTES = 4 * 256
 
@@ -37,7 +38,7 @@ PACKED = replace(
 )
 PACKED_CONSTANTS = replace(PACKED, name="constants of weights in 4 bits", count="q")
 UNPACKED = TermKind(
-    "a weight unpacked for one product",
+    "a weight unpacked for one matmul",
     "buffers",
     unit="e",
     count="size",
@@ -57,15 +58,15 @@ WHOLE = replace(
 
 
 def packed_bytes(elements: int, *, double_quant: bool) -> int:
-    """Of one weight: half a byte for each element, and for each block of 64 its largest, in fp32.
+    """Bytes of a packed weight: half a byte per element, and one fp32 constant per block of 64.
 
-    With `double_quant` the latter are bytes, in blocks of 256 with a constant in fp32 each.
+    With `double_quant` a constant is one byte, and each block of 256 constants has an fp32 constant.
     """
     return ceil_div(elements, 2) + constant_bytes(elements, double_quant=double_quant)
 
 
 def constant_bytes(elements: int, *, double_quant: bool) -> int:
-    """Of those, what unpacks it."""
+    """Bytes of the constants alone."""
     blocks = ceil_div(elements, _BLOCK)
     constants = 4 * blocks
     if double_quant:
@@ -73,14 +74,14 @@ def constant_bytes(elements: int, *, double_quant: bool) -> int:
     return constants + _CODE_BYTES
 
 
-def whole_bytes(layout: Layout, zero_stage: int, *, double_quant: bool) -> int:
-    """Of all packed weights, what each GPU has whole: everything, or from stage 3 on their constants."""
+def replicated_bytes(layout: Layout, zero_stage: int, *, double_quant: bool) -> int:
+    """Bytes that every GPU holds: packed weights below stage 3, from stage 3 on only their constants."""
     count = packed_bytes if zero_stage < 3 else constant_bytes
     return sum(count(one.elements, double_quant=double_quant) for one in layout.packed)
 
 
-class Stored:
-    """A layout as stage 3 sees it: packed weights are as many elements of the others' type as they take."""
+class StoredLayout:
+    """The layout that stage 3 sees: a packed weight counts as elements of the other parameters' type."""
 
     def __init__(self, layout: Layout, parameter_bytes: int) -> None:
         self._as_stored = {
@@ -90,7 +91,7 @@ class Stored:
         self.layout = Layout(self.of(layout.parameters))
 
     def of(self, parameters: Iterable[Parameter]) -> tuple[Parameter, ...]:
-        """The same parameters, as they are stored."""
+        """The same parameters with packed sizes."""
         if not self._as_stored:
             return tuple(parameters)
         return tuple(self._as_stored.get(id(one), one) for one in parameters)

@@ -1,4 +1,4 @@
-"""Which process was killed, and on which machine: in the words of launchers, of Slurm and of the kernel."""
+"""Finds which rank was killed, and on which machine, in messages of launchers, Slurm and the kernel."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from zerokit.units import quantity
 _SAID = [
     re.compile(pattern)
     for pattern in (
-        # torchrun's report, and its line before it
+        # torchrun's report, and the line before it
         r"host {1,8}: (?P<node>\S{1,200})\n[^\n]{0,60}rank {1,8}: (?P<who>\d{1,7}) [^\n]{0,60}"
         r"\n[^\n]{0,60}exitcode {1,8}: (?:-9|137)\b",
         r"\(exitcode: (?:-9|137)\) (?P<what>local_rank): (?P<who>\d{1,7})\b",
-        # DeepSpeed's launcher, below what pdsh writes before each line
+        # DeepSpeed's launcher, with pdsh's prefix of each line
         r"(?:^|\n)(?:(?P<node>[\w.-]{1,200}): )?\[[^\n]{1,400}?(?P<what>--local_rank)=(?P<who>\d{1,7})\b"
         r"[^\n]{0,8000}exits with return code = (?:-9|137)\b",
         r"error: (?P<node>[\w.-]{1,200}): (?P<what>task)s? (?P<who>\d[\d,-]{0,200}): "
@@ -26,23 +26,23 @@ _VICTIM = "Out Of Memory"
 _WORDS = {"local_rank": "local rank", "--local_rank": "local rank", "task": "task", None: "rank"}
 _KILLED = re.compile(r"Killed process (\d{1,10})\b")
 _STARTED = re.compile(r"process (\d{1,10}) spawned with command: [^\n]{1,2000}?--local_rank=(\d{1,7})\b")
-"""DeepSpeed's launcher, of each rank of its machine."""
+"""DeepSpeed's launcher prints it for each rank of its machine."""
 _MOST = 4
 
 
-def killed(log: Log, begin: int, end: int) -> str:
-    """``rank 3 on node1``, or several of them; empty where the log names none.
+def killed_ranks(log: Log, begin: int, end: int) -> str:
+    """``rank 3 on node1``, or several ranks; empty if the log names none.
 
     Args:
-        log: of which the lines that are looked at
-        begin: lie between this offset
-        end: and this one.
+        log: the log.
+        begin: offset of the first line to search.
+        end: offset of the end.
     """
     matches = (match for pattern in _SAID for match in pattern.finditer(log.text))
     found = [match.groupdict() for match in matches if begin <= match.start() and match.end() <= end]
     # Slurm then kills all other tasks itself.
     found = [one for one in found if one.get("how") == _VICTIM] or found
-    # Of one that several name, the word that says most: its rank among all, with its machine.
+    # If several messages name one rank, use its global rank and machine.
     named = [(one.get("what"), one["who"], one.get("node")) for one in found]
     named = [one for one in named if one[0] is None] or named
     ranks = {match[1]: match[2] for match in _STARTED.finditer(log.text)}

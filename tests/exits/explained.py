@@ -1,4 +1,4 @@
-"""What is said of the lines of a log."""
+"""Explains the lines of a log."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from zerokit.exits.gpu_memory import Settings
 from zerokit.exits.log import Log
 
 
-def told(*lines: str, settings: Settings | None = None) -> Explanation:
-    """Of lines below a first one."""
+def explain(*lines: str, settings: Settings | None = None) -> Explanation:
+    """The explanation of a log that has these lines below a first one."""
     return explain_log(Log("a.log", "\n".join(["starting", *lines]) + "\n"), settings)

@@ -1,7 +1,7 @@
-"""Puts a model together that ranks divide: by its tensors, or by its layers, as the stages of a pipeline.
+"""Joins a model that is divided by tensor parallelism or pipeline parallelism.
 
-How a tensor was cut DeepSpeed says in ``universal_checkpoint_info``: by an affine map of each tensor
-(checkpoint/affine.py), or by patterns of names as Megatron's runs write them (checkpoint/constants.py).
+DeepSpeed describes tensor-parallel cuts in ``universal_checkpoint_info``: by an affine map per tensor
+(checkpoint/affine.py), or by patterns of names as in Megatron (checkpoint/constants.py).
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import heapq
 import itertools
 import math
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
-from zerokit.checkpoint.archive import ITEMSIZES
 from zerokit.checkpoint.step_folder import CONVERT
-from zerokit.checkpoint.tensors import NamedTensor, Piece
+from zerokit.checkpoint.tensors import NamedTensor, Piece, PieceRow
+from zerokit.checkpoint.torch_file import ITEMSIZES
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 
@@ -31,23 +30,23 @@ _NOT_JOINED = ("parameter_to_average_patterns", "autotp_unsupported_parameter_pa
 _PATTERNS = (_REPLICATED, _ROWS, _TWO_PARTS, _VOCABULARY, *_NOT_JOINED)
 _MOST_OF_PATTERN = 300
 _MOST_WAYS = 5_000_000
-"""In which a pattern may be tried on a name: those of a file from somebody else must not take hours."""
+"""Limit of ways to match a pattern on a name: an untrusted file must not take hours."""
 _REPEATED_GROUP = re.compile(r"\)[*+?{]|\(\?(?!:)")
 
 
 class _Run(NamedTuple):
-    """Elements that lie next to each other in the tensor and in a rank's part of it."""
+    """Elements that are contiguous in the tensor and in a rank's part."""
 
     begin: int
-    """In the tensor."""
+    """Offset in the tensor."""
     rank: int
     offset: int
-    """In the part."""
+    """Offset in the part."""
     numel: int
 
 
 class _Runs(Sequence[Piece]):
-    """Where a tensor's elements lie, told as it is read: cut by columns, it has a piece for each row."""
+    """Lazy pieces of a tensor: one that is cut by columns has a piece per row."""
 
     def __init__(
         self, name: str, parts: Sequence[NamedTensor], numel: int, runs: Callable[[], Iterator[_Run]]
@@ -58,7 +57,7 @@ class _Runs(Sequence[Piece]):
         self._runs = runs
 
     def __iter__(self) -> Iterator[Piece]:
-        rows = [_Row(part) for part in self._parts]
+        rows = [PieceRow(part.pieces, ITEMSIZES[part.dtype]) for part in self._parts]
         at = 0
         for run in self._runs():
             if run.begin + run.numel <= at:
@@ -69,7 +68,7 @@ class _Runs(Sequence[Piece]):
             yield from rows[run.rank].cut(run.offset, run.offset + taken)
             at += taken
         if at < self._numel:
-            _refuse(self._parts[0], f"has parts of '{self._name}' that do not make it whole")
+            _refuse(self._parts[0], f"has parts of '{self._name}' that do not fit together")
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -78,44 +77,27 @@ class _Runs(Sequence[Piece]):
         return next(itertools.islice(self, index, None)) if isinstance(index, int) else tuple(self)[index]
 
 
-class _Row:
-    """A rank's part of a tensor."""
-
-    def __init__(self, part: NamedTensor) -> None:
-        self._pieces = list(part.pieces)
-        self._itemsize = ITEMSIZES[part.dtype]
-        self._begins = list(itertools.accumulate((one.numel for one in self._pieces), initial=0))
-
-    def cut(self, begin: int, end: int) -> Iterator[Piece]:
-        """Where its elements from `begin` on to before `end` lie."""
-        place = bisect_right(self._begins, begin) - 1
-        while begin < end:
-            piece, first = self._pieces[place], begin - self._begins[place]
-            numel = min(piece.numel - first, end - begin)
-            yield Piece(piece.storage, piece.offset + first * self._itemsize, numel)
-            begin, place = begin + numel, place + 1
-
-
-class TensorCuts:
-    """How ranks of tensor parallelism have cut tensors."""
+class TensorParallelCuts:
+    """How tensor-parallel ranks have cut tensors."""
 
     def __init__(self, info: Any, buffers: Sequence[str]) -> None:
-        """Read what a checkpoint says.
+        """Read the description of a checkpoint.
 
         Args:
             info: its ``universal_checkpoint_info``, or None.
-            buffers: names of tensors that all ranks have whole.
+            buffers: names of tensors that every rank has whole.
         """
         self._info: Mapping[str, Any] | None = info if isinstance(info, Mapping) else None
         self._maps = ((self._info or {}).get("affine_map") or {}).get("params") or {}
         self._buffers = frozenset(buffers)
 
     def joined(self, name: str, parts: Sequence[NamedTensor]) -> tuple[NamedTensor, list[NamedTensor]]:
-        """The tensor, and what other ranks have of the same, if all have it whole.
+        """The joined tensor, and other ranks' copies if every rank has it whole.
 
         Raises:
-            CheckpointError: nothing tells how it was cut, or in a way that is not put together.
-            ArithmeticError, LookupError, TypeError, ValueError, AttributeError: as of `as_deepspeed_saves`.
+            CheckpointError: the cut is unknown or unsupported.
+            ArithmeticError, LookupError, TypeError, ValueError, AttributeError: see
+                :func:`explain_format_errors`.
         """
         first = parts[0]
         if len(parts) == 1:
@@ -128,8 +110,8 @@ class TensorCuts:
         if self._info is None:
             _refuse(
                 first,
-                f"does not say how {len(parts):,} tensor-parallel ranks have cut '{name}'",
-                "Load it on as many ranks; engine.save_16bit_model() then gathers tensors",
+                f"does not describe how {len(parts):,} tensor-parallel ranks have divided '{name}'",
+                "Load it on the same number of ranks; engine.save_16bit_model() then gathers tensors",
             )
         sub_parts = [
             one
@@ -137,7 +119,7 @@ class TensorCuts:
             if _matches(one["patterns"], name, first)
         ]
         if sub_parts or any(self._is(key, first) for key in _NOT_JOINED):
-            _refuse(first, f"has '{name}' in tensor-parallel parts of a kind that is not put together")
+            _refuse(first, f"has '{name}' in tensor-parallel parts of an unsupported kind")
         if self._is(_TWO_PARTS, first):
             return _by_axis(name, parts, 0, sub_parts=2), []
         whole = _by_axis(name, parts, 1 if self._is(_ROWS, first) else 0)
@@ -148,10 +130,11 @@ class TensorCuts:
         return whole, []
 
     def check_used(self, tensors: Tensors) -> None:
-        """See that patterns are of these tensors: what one misses would be joined in another way.
+        """Check that every pattern matches a tensor: a pattern that matches none would change how tensors are
+        joined.
 
-        As ds_to_universal.py sees it (`unmatched_patterns`); a name that stands for itself may be that of a
-        frozen parameter, which is not always saved.
+        ds_to_universal.py checks the same (`unmatched_patterns`). A literal pattern may name a frozen
+        parameter, which is not always saved.
 
         Raises:
             CheckpointError: a pattern matches no name.
@@ -163,7 +146,8 @@ class TensorCuts:
         for pattern in patterns:
             if not _is_literal(pattern) and not any(_matches([pattern], name, first) for name in tensors):
                 _refuse(
-                    first, f"has the pattern '{pattern}' in universal_checkpoint_info, and no such tensor"
+                    first,
+                    f"has the pattern '{pattern}' in universal_checkpoint_info, which matches no tensor",
                 )
 
     def _is(self, key: str, tensor: NamedTensor) -> bool:
@@ -177,7 +161,7 @@ def _matches(patterns: Any, name: str, tensor: NamedTensor) -> bool:
 def _match(pattern: str, name: str, tensor: NamedTensor) -> bool:
     if _is_literal(pattern):
         return False  # of another name
-    # Each part that repeats may end anywhere, each group may be any of its alternatives.
+    # Each repeated part may end anywhere, and each group may be any of its alternatives.
     repeated = sum(pattern.count(one) for one in "*+?{")
     ways = math.comb(len(name) + repeated, repeated) << pattern.count("|")
     if len(pattern) <= _MOST_OF_PATTERN and ways <= _MOST_WAYS and not _REPEATED_GROUP.search(pattern):
@@ -185,24 +169,26 @@ def _match(pattern: str, name: str, tensor: NamedTensor) -> bool:
             return re.match(pattern, name) is not None
         except (re.error, OverflowError, RecursionError):
             pass
-    _refuse(tensor, f"has the pattern '{pattern[:80]}' in universal_checkpoint_info, which cannot be tried")
+    _refuse(
+        tensor, f"has the pattern '{pattern[:80]}' in universal_checkpoint_info, which is invalid or too slow"
+    )
 
 
 def _is_literal(pattern: str) -> bool:
-    """Whether it is of one name, as automatic tensor parallelism writes them."""
+    """Whether it matches one name only, as those of automatic tensor parallelism."""
     name = re.sub(r"\\(\W)", r"\1", pattern[1:-1])
     return pattern == f"^{re.escape(name)}$"
 
 
-def across_ranks(
-    found: Sequence[Tensors], tensor_parallel: int, cuts: TensorCuts
+def join_ranks(
+    found: Sequence[Tensors], tensor_parallel: int, cuts: TensorParallelCuts
 ) -> tuple[dict[str, NamedTensor], list[tuple[NamedTensor, NamedTensor]]]:
-    """The tensors of a model, and pairs of those that should be equal.
+    """The tensors of a model, and pairs that should be equal.
 
     Args:
-        found: of each rank that divides the model, in the order of `StepFolder.model_rank`.
-        tensor_parallel: how many ranks in a row divide the same tensors.
-        cuts: how.
+        found: tensors of each model-parallel rank, in order of `StepFolder.model_rank`.
+        tensor_parallel: number of consecutive ranks that divide the same tensors.
+        cuts: how they divide them.
     """
     whole: dict[str, NamedTensor] = {}
     pairs = []
@@ -211,20 +197,20 @@ def across_ranks(
         everything = {name: one for rank in stage for name, one in rank.items()}
         for name in [*stage[0], *(everything.keys() - stage[0].keys())]:
             if any(name not in one for one in stage):
-                _refuse(everything[name], f"has '{name}', and other tensor-parallel ranks have not")
+                _refuse(everything[name], f"has '{name}', which other tensor-parallel ranks lack")
             tensor, copies = cuts.joined(name, [one[name] for one in stage])
-            # Stages of a pipeline that share a tied weight have it each.
+            # Each pipeline stage with a tied weight has a copy of it.
             copies += [tensor] if name in whole else []
             whole.setdefault(name, tensor)
             pairs += [(whole[name], copy) for copy in copies]
     return whole, pairs
 
 
-def tied_layers(weights: Tensors, masters: Tensors) -> dict[str, str]:
-    """Names of a pipeline's layers that are tied, and how its optimizer calls them.
+def tied_layer_names(weights: Tensors, masters: Tensors) -> dict[str, str]:
+    """Map names of a pipeline's tied layers to the names in its optimizer.
 
-    Layers are saved by their numbers, tied ones once; PipelineModule calls what is tied
-    ``tied_modules.KEY.NAME`` (runtime/pipe/module.py).
+    Layers are saved by number, tied ones once; PipelineModule calls them ``tied_modules.KEY.NAME``
+    (runtime/pipe/module.py).
     """
     ties: dict[str, dict[str, NamedTensor]] = {}
     for name, tensor in masters.items():
@@ -247,10 +233,10 @@ def tied_layers(weights: Tensors, masters: Tensors) -> dict[str, str]:
 
 
 def _by_axis(name: str, parts: Sequence[NamedTensor], axis: int, *, sub_parts: int = 1) -> NamedTensor:
-    """Parts next to each other along an axis; with `sub_parts` the first of each rank's, then the second."""
+    """Concatenate parts along an axis; with `sub_parts` first all first halves, then all second halves."""
     shapes = [list(part.shape) for part in parts]
     if len({(*shape[:axis], 0, *shape[axis + 1 :]) for shape in shapes}) > 1 or len(shapes[0]) <= axis:
-        _refuse(parts[0], f"has parts of '{name}' that do not make it whole")
+        _refuse(parts[0], f"has parts of '{name}' that do not fit together")
     shape = (*shapes[0][:axis], sum(one[axis] for one in shapes), *shapes[0][axis + 1 :])
     rows = math.prod(shape[:axis]) * sub_parts
     widths = [part.numel // rows if rows else 0 for part in parts]
@@ -293,7 +279,7 @@ def _by_map(
 
 
 def _runs_of(rank: int, piece: Mapping[str, Any]) -> Iterator[_Run]:
-    """A block of elements, as ``torch.as_strided`` finds it on both sides."""
+    """The elements of a block as ``torch.as_strided`` addresses them on both sides."""
     sizes = [int(size) for size in piece["shape"]]
     (begin, steps), (offset, own_steps) = piece["source"], piece["dest"]
     numel, axis = 1, len(sizes)

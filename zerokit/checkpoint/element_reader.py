@@ -1,4 +1,4 @@
-"""The elements of tensors, a block at a time, however large the tensors are; and their types."""
+"""Reads and converts the elements of tensors block by block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from zerokit.checkpoint.archive import ITEMSIZES, Storage
+from zerokit.checkpoint.torch_file import ITEMSIZES, Storage
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 from zerokit.extras import require
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 BLOCK_ELEMENTS = 4 << 20
 _MOST_OPEN = 64
-"""Files at a time."""
+"""Files that are open at once."""
 
 
 class ElementReader:
-    """Reads elements, and sees on the way whether the storages that they lie in are as they were saved."""
+    """Reads elements, and checks that their storages are unchanged since they were saved."""
 
     def __init__(self) -> None:
         require("checkpoint", where="zerokit checkpoint")
         self._open: OrderedDict[Path, int] = OrderedDict()
         self._read: dict[Storage, tuple[int, int]] = {}
-        """Of each storage how many bytes were read in order, and their CRC-32."""
+        """For each storage, bytes read in order, and their CRC-32."""
 
     def __enter__(self) -> Self:
         return self
@@ -44,10 +44,10 @@ class ElementReader:
             os.close(self._open.popitem()[1])
 
     def blocks(self, tensor: NamedTensor) -> Iterator[Block]:
-        """All elements in order, at most `BLOCK_ELEMENTS` at a time.
+        """Yield all elements in order, at most `BLOCK_ELEMENTS` at a time.
 
         Raises:
-            CheckpointError: a file cannot be read, or has become shorter.
+            CheckpointError: a file cannot be read, or is shorter than before.
         """
         import numpy as np
 
@@ -67,10 +67,10 @@ class ElementReader:
             yield _multiplied(block[:filled], tensor)
 
     def finish(self) -> None:
-        """Read what is left of the storages that were read from.
+        """Read the rest of the storages that were read from.
 
         Raises:
-            CheckpointError: one is not what was saved.
+            CheckpointError: a storage is not what was saved.
         """
         import numpy as np
 
@@ -81,13 +81,13 @@ class ElementReader:
                 self._fill(storage, begin, buffer[: min(buffer.size, storage.nbytes - begin)])
             if self._read[storage][1] != storage.crc:
                 raise CheckpointError(
-                    f"has bytes that are not those that were saved (tensor storage {storage.key})",
+                    f"has changed since it was saved (tensor storage {storage.key})",
                     where=shown(storage.file),
-                    hint="Copy it again, or take another checkpoint",
+                    hint="Copy it again, or use another checkpoint",
                 )
 
     def check(self, storage: Storage) -> None:
-        """See that a storage is what was saved, at the next :meth:`finish`."""
+        """Check a storage at the next :meth:`finish`."""
         self._read.setdefault(storage, (0, 0))
 
     def _fill(self, storage: Storage, offset: int, into: Block) -> None:
@@ -105,7 +105,7 @@ class ElementReader:
             problem = f"cannot be read: {error.strerror}"
             raise CheckpointError(problem, where=shown(storage.file), hint="Check the disk") from None
         done, crc = self._read.get(storage, (0, 0))
-        # Of what is read out of order, and by whom, finish() sees.
+        # finish() checks what is read out of order.
         self._read[storage] = (
             (done + into.size, zlib.crc32(into.data, crc)) if offset == done else (done, crc)
         )
@@ -120,9 +120,9 @@ class ElementReader:
 
 
 def converter(of: str, to: str) -> Callable[[Block], Block]:
-    """What turns the bytes of elements of one type into those of another, rounded to the nearest.
+    """A function that converts bytes of one type to another, rounded to nearest.
 
-    Both must be of float64, float32, float16 or bfloat16, or the same.
+    Both types are float64, float32, float16 or bfloat16, or both are equal.
     """
     if of == to:
         return lambda block: block
@@ -130,14 +130,15 @@ def converter(of: str, to: str) -> Callable[[Block], Block]:
 
 
 def is_finite(block: Block, dtype: str) -> bool:
-    """Whether no element is infinite or NaN; of other types than :func:`converter`'s, True."""
+    """Whether no element is infinite or NaN; True for other types than :func:`converter` supports."""
     import numpy as np
 
     return dtype not in CONVERTIBLE or bool(np.isfinite(_widened(block, dtype)).all())
 
 
 def difference(left: Block, right: Block, dtype: str) -> tuple[int, float]:
-    """How many elements of two blocks differ, and by how much at most: infinite where it is no number."""
+    """The number of different elements of two blocks, and the largest difference; infinite if it is no
+    number."""
     import numpy as np
 
     differing = (left != right).reshape(-1, ITEMSIZES[dtype]).any(axis=1)

@@ -1,4 +1,4 @@
-"""An estimate as the JSON of `zerokit estimate`: the contract's keys, and more."""
+"""The JSON of `zerokit estimate`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zerokit.memory.settings import settings_of
 
 
 def as_data(answer: Estimate, fit: Fit | None = None, limits: Limits | None = None) -> dict[str, Any]:
-    """One estimate. All bytes are of one GPU or one rank, where they do not say `per_node`."""
+    """One estimate. Bytes are of one GPU or one rank, except keys with `per_node`."""
     run, states, host = answer.run, answer.model_states, answer.host
     data: dict[str, Any] = {
         "model": {
@@ -61,7 +61,7 @@ def as_data(answer: Estimate, fit: Fit | None = None, limits: Limits | None = No
 
 
 def sweep_data(answers: list[tuple[Estimate, Fit | None]]) -> dict[str, Any]:
-    """Several estimates, in the order of the sweep."""
+    """Several estimates in sweep order."""
     return {"sweep": [as_data(answer, fit) for answer, fit in answers]}
 
 

@@ -1,4 +1,4 @@
-"""`zerokit.estimate`: the Python face of the estimate."""
+"""`zerokit.estimate`: the estimate in Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def estimate(
     gpus_per_node: int = GPUS_PER_NODE,
     **settings: Any,
 ) -> Estimate:
-    """Estimate what a training run holds in memory, without running it and without torch.
+    """Estimate the memory of a training run, without running it and without torch.
 
     ::
 
@@ -60,7 +60,7 @@ def as_model(model: str | Path | Mapping[str, Any] | ModelShape | int) -> ModelS
     """A shape, or a bare number of parameters.
 
     Raises:
-        ZerokitError: neither; the message is that for a model.
+        ZerokitError: it is neither; the message is that for a model.
     """
     if isinstance(model, ModelShape | int):
         return model
@@ -68,13 +68,13 @@ def as_model(model: str | Path | Mapping[str, Any] | ModelShape | int) -> ModelS
         count = bare_count(model)
         if count is not None:
             return count
-    # torch would take seconds, and this command does not need it; a model that zerokit does not know by
-    # itself is built on torch's meta device all the same, since there is no other way to count it.
+    # Models of families without code are built on torch's meta device, which imports torch; all others need
+    # none.
     return load_model_shape(model)
 
 
 def bare_count(text: str) -> int | None:
-    """``"7.5B"``; None for whatever else, and for what is a folder of that name."""
+    """The number in ``"7.5B"``; None for other text, and for the name of a folder."""
     try:
         count = parse_count(text)
     except ZerokitError:
