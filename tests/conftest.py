@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from zerokit import console
+
 # How long an example takes depends on what else the machine does. CI judges a change, so it tries the same
 # examples each time, as `make check` does; a person's `make test` looks for new ones.
 # `--hypothesis-profile=quick` tries a tenth (see tests/examples.py).
@@ -138,6 +140,14 @@ def _no_rank_of_an_earlier_test() -> Iterator[None]:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+@pytest.fixture(autouse=True)
+def _own_consoles() -> Iterator[None]:
+    """A test may change what a terminal is; its consoles are not the next test's."""
+    yield
+    console.stdout.cache_clear()
+    console.stderr.cache_clear()
 
 
 @pytest.fixture(autouse=True)

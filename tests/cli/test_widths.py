@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,7 +47,7 @@ SIZE = re.compile(r"\d[\d.,]* [KMGT]iB")
 
 
 @pytest.fixture
-def in_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[InColumns]:
+def in_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> InColumns:
     """What something prints on a terminal of so many columns."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -60,8 +60,7 @@ def in_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         out = given[1] if isinstance(given, tuple) else capsys.readouterr().out
         return re.sub(r"\x1b\[[\d;]*m", "", out)
 
-    yield printed
-    console.stdout.cache_clear()
+    return printed
 
 
 def words(text: str) -> set[str]:

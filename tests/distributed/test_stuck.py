@@ -22,6 +22,8 @@ from zerokit.distributed.process_table import Stat, children_of, stat_of
 from zerokit.distributed.ranks import Ranks
 from zerokit.distributed.stuck import StuckWatch, Work
 
+pytestmark = pytest.mark.torch
+
 LOOKS = 5
 SPIN = "while not done.is_set(): sum(range(1000))"
 
