@@ -388,7 +388,7 @@ def two_groups() -> Iterator[None]:
     """The optimizer has its weights in groups as the Trainer makes them, and zerokit once did."""
     from zerokit.training.trainer import ZeroTrainer
 
-    with patch.object(ZeroTrainer, "_may_be_one_group", lambda *_: False):
+    with patch.object(ZeroTrainer, "_uses_one_group", lambda *_: False):
         yield
 
 

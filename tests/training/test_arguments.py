@@ -172,10 +172,10 @@ READ_BY = {
         "hub_private_repo",
     ),
     "zerokit/training/trainer.py": (
-        *("label_smoothing_factor", "per_device_eval_batch_size", "metric_for_best_model"),
-        "train_sampling_strategy",
+        *("label_smoothing_factor", "per_device_eval_batch_size", "save_total_limit"),
     ),
-    "zerokit/training/saving_trainer.py": ("save_total_limit",),
+    "zerokit/training/batch_source.py": ("train_sampling_strategy",),
+    "zerokit/training/evaluator.py": ("metric_for_best_model",),
     "zerokit/training/prepare.py": ("resume_from_checkpoint",),
 }
 """A file of transformers or zerokit -> the fields of TrainingArguments that act in a run because of it."""

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
-from zerokit.patches import Patch, replace
+from zerokit.patches import Patch, put, replace
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _TRAIN = Patch(_ENGINE, "train", "leave a model in its mode that is in it")
 _ZERO_GRAD = Patch(_ENGINE, "zero_grad", "find parameters once a run, not once a step")
 _START = Patch("deepspeed.utils.timer:ThroughputTimer", "start", "keep its clock out of compiled code")
+_DEFAULTS = Patch(
+    "deepspeed.runtime.base_optimizer:DeepSpeedOptimizer",
+    "defaults",
+    "let a polynomial schedule read the optimizer's defaults",
+    read_by="transformers.optimization",
+)
+
+
+class _Defaults(cached_property[Any]):
+    """Those of the optimizer inside DeepSpeed's; a property that a later release may set."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda optimizer: optimizer.optimizer.defaults)
+        self.attrname = _DEFAULTS.name
+
+
+put(_DEFAULTS, _Defaults())
 
 
 def keep_out_of_graphs(engine: Any) -> None:

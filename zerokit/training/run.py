@@ -228,15 +228,10 @@ def _make_trainer(
 ) -> ZeroTrainer:
     from transformers import PrinterCallback, ProgressCallback
 
-    from zerokit.training.streaming_trainer import StreamingTrainer
     from zerokit.training.trainer import ZeroTrainer
 
-    made: Any = ZeroTrainer
-    data: dict[str, Any] = {"train_dataset": prepared.train}
-    if prepared.stream is not None:
-        made, data = StreamingTrainer, {"stream": prepared.stream}
     prepared.args.remove_unused_columns = False  # a task makes those that its collator takes
-    trainer: ZeroTrainer = made(
+    trainer = ZeroTrainer(
         task=prepared.task,
         identity=prepared.identity,
         group=group,
@@ -245,7 +240,8 @@ def _make_trainer(
         places=prepared.places,
         model=model,
         args=prepared.args,
-        **data,
+        train_dataset=prepared.train,
+        stream=prepared.stream,
         eval_dataset=prepared.held_out,
         processing_class=prepared.tokenizer,
         data_collator=prepared.task.collator(prepared.tokenizer, model),
@@ -293,7 +289,7 @@ def _held_out(trainer: ZeroTrainer) -> tuple[dict[str, float], dict[str, float]]
     outdated = not evaluations or evaluations[-1]["step"] < trainer.state.global_step
     again = outdated or trainer.args.load_best_model_at_end
     after: dict[str, Any] = trainer.evaluate() if again else evaluations[-1]
-    names = trainer.metric_names
+    names = trainer.evaluator.metric_names
     return _named(names, before), _named(names, after)
 
 

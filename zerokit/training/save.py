@@ -41,15 +41,17 @@ def save_model(trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, rep
         RunError: the folder cannot be written; the model is in the rescue folder if the recipe names one.
     """
     places = [output.path, *([output.rescue] if output.rescue is not None else [])]
-    staging, *trainer.other_places = [place / SAVING for place in places]
+    writer = trainer.checkpoints
+    staging, *writer.other_places = [place / SAVING for place in places]
     if group.ranks.is_main:
         settle(output.path)
-        for folder in (staging, *trainer.other_places):
+        for folder in (staging, *writer.other_places):
             _remove(folder)
-    trainer.disk_problems.clear()
+    writer.problems.clear()
     trainer.save_model(str(staging))
-    problems = trainer.disk_problems
-    return group.together(lambda: _publish_in_first(places, problems, report) if group.ranks.is_main else [])
+    return group.together(
+        lambda: _publish_in_first(places, writer.problems, report) if group.ranks.is_main else []
+    )
 
 
 def _publish_in_first(places: list[Path], problems: DiskProblems, report: RunReport) -> list[Path]:

@@ -8,10 +8,6 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from zerokit.training.blanks import BlanksLast
 
 _STEPS = 50
 """Before a step, whose losses tell what is usual."""
@@ -68,29 +64,6 @@ def worst(losses: Iterable[Iterable[float]]) -> tuple[int, int]:
     broken = [one for one in found if not math.isfinite(one[2])]
     rank, micro, _ = min(broken, key=lambda one: one[1]) if broken else max(found, key=lambda one: one[2])
     return rank, micro
-
-
-def rows_of(
-    sampler: BlanksLast, rank: int, micro: int, *, step: int, batch_size: int, accumulation: int, ranks: int
-) -> list[int]:
-    """The sequences of one micro batch, by their number in the data set, without blanks.
-
-    accelerate deals batches out to ranks in turn (`BatchSamplerShard`), and the last step of an epoch may
-    have fewer.
-
-    Args:
-        sampler: in its epoch.
-        rank: that had the batch.
-        micro: its number among those of the rank in the step, from 0.
-        step: optimizer steps before this one, over all epochs.
-        batch_size: of a micro batch.
-        accumulation: micro batches of a rank in a step.
-        ranks: of the run.
-    """
-    per_epoch = math.ceil(len(sampler) / (batch_size * ranks * accumulation))
-    batch = (step % per_epoch * accumulation + micro) * ranks + rank
-    rows = list(sampler)[batch * batch_size : (batch + 1) * batch_size]
-    return [row for row in rows if row < sampler.num_examples]
 
 
 def looked_up(numbers: Iterator[int], place: Callable[[int], str]) -> Places:

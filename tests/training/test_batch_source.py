@@ -9,7 +9,7 @@ from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerokit.training.blanks import BlanksLast, FilledUp
+from zerokit.training.batch_source import BlanksLastSampler, FilledDataset
 from zerokit.training.examples import IGNORED
 from zerokit.training.packing import Layout
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 SIZES = st.integers(min_value=1, max_value=60)
 
 
-def filled_up(size: int, multiple: int) -> FilledUp:
+def filled(size: int, multiple: int) -> FilledDataset:
     rows = [{"input_ids": [index, 1], "labels": [index, 1]} for index in range(size)]
-    return FilledUp(Dataset.from_list(rows), multiple, {"input_ids": [0], "labels": [IGNORED]})
+    return FilledDataset(Dataset.from_list(rows), multiple, {"input_ids": [0], "labels": [IGNORED]})
 
 
 @given(SIZES, st.integers(min_value=1, max_value=20))
 def test_the_length_is_the_next_multiple(size: int, multiple: int) -> None:
-    dataset = filled_up(size, multiple)
+    dataset = filled(size, multiple)
     assert len(dataset) % multiple == 0
     assert 0 <= len(dataset) - size < multiple
 
@@ -35,8 +35,8 @@ def test_the_length_is_the_next_multiple(size: int, multiple: int) -> None:
 def test_every_example_comes_once_and_the_blanks_come_last(
     size: int, multiple: int, shuffle: bool, seed: int, epoch: int
 ) -> None:
-    dataset = filled_up(size, multiple)
-    sampler = BlanksLast(dataset, shuffle=shuffle, seed=seed)
+    dataset = filled(size, multiple)
+    sampler = BlanksLastSampler(dataset, shuffle=shuffle, seed=seed)
     sampler.set_epoch(epoch)
     order = list(sampler)
     assert len(order) == len(sampler) == len(dataset)
@@ -52,8 +52,11 @@ def test_every_example_comes_once_and_the_blanks_come_last(
 
 @given(SIZES, st.integers(0, 9), st.integers(0, 9))
 def test_the_order_depends_on_seed_and_epoch_alone(size: int, seed: int, epoch: int) -> None:
-    few, many = filled_up(size, 1), filled_up(size, 16)
-    one, other = BlanksLast(few, shuffle=True, seed=seed), BlanksLast(many, shuffle=True, seed=seed)
+    few, many = filled(size, 1), filled(size, 16)
+    one, other = (
+        BlanksLastSampler(few, shuffle=True, seed=seed),
+        BlanksLastSampler(many, shuffle=True, seed=seed),
+    )
     list(one)  # what was drawn before does not matter
     one.set_epoch(epoch)
     other.set_epoch(epoch)
@@ -64,10 +67,10 @@ def test_the_order_depends_on_seed_and_epoch_alone(size: int, seed: int, epoch: 
 def test_a_step_has_the_same_examples_however_they_are_spread(
     size: int, ranks: int, steps: int, in_rows: bool
 ) -> None:
-    dataset = filled_up(size, 2 * ranks)
+    dataset = filled(size, 2 * ranks)
     layout = Layout(2, 2 * ranks * steps, 8, 1, in_rows=in_rows)
-    plain = list(BlanksLast(dataset, shuffle=True, seed=1))
-    spread = list(BlanksLast(dataset, shuffle=True, seed=1, layout=layout))
+    plain = list(BlanksLastSampler(dataset, shuffle=True, seed=1))
+    spread = list(BlanksLastSampler(dataset, shuffle=True, seed=1, layout=layout))
     for start in range(0, len(dataset), layout.step_size):
         step = slice(start, start + layout.step_size)
         assert sorted(plain[step]) == sorted(spread[step])
@@ -76,8 +79,8 @@ def test_a_step_has_the_same_examples_however_they_are_spread(
 def test_steps_of_like_lengths_have_every_example_once() -> None:
     lengths = [1 + index * 7 % 40 for index in range(40)]
     rows = [{"input_ids": [1] * length, "labels": [1] * length} for length in lengths]
-    dataset = FilledUp(Dataset.from_list(rows), 2, {"input_ids": [0], "labels": [IGNORED]})
-    sampler = BlanksLast(dataset, shuffle=False, seed=0, grouped=2)
+    dataset = FilledDataset(Dataset.from_list(rows), 2, {"input_ids": [0], "labels": [IGNORED]})
+    sampler = BlanksLastSampler(dataset, shuffle=False, seed=0, grouped=2)
     order = list(sampler)
     assert sorted(order) == list(range(40))
 
@@ -85,16 +88,16 @@ def test_steps_of_like_lengths_have_every_example_once() -> None:
         pairs = zip(indices[::2], indices[1::2], strict=True)
         return sum(abs(lengths[one] - lengths[other]) for one, other in pairs)
 
-    assert spread(order) < spread(list(BlanksLast(dataset, shuffle=True, seed=0))) / 2
+    assert spread(order) < spread(list(BlanksLastSampler(dataset, shuffle=True, seed=0))) / 2
     sampler.set_epoch(1)
     assert list(sampler) != order
 
 
 def test_each_epoch_and_each_seed_has_an_order_of_its_own() -> None:
-    dataset = filled_up(50, 1)
+    dataset = filled(50, 1)
     orders = set()
     for seed, epoch in ((0, 0), (0, 1), (5, 0)):
-        sampler = BlanksLast(dataset, shuffle=True, seed=seed)
+        sampler = BlanksLastSampler(dataset, shuffle=True, seed=seed)
         sampler.set_epoch(epoch)
         orders.add(tuple(sampler))
     assert len(orders) == 3
@@ -110,11 +113,11 @@ def test_ranks_that_share_the_batches_see_every_example_once(
 
     seen: list[int] = []
     for rank in range(2):
-        dataset = filled_up(size, 2 * 2)
+        dataset = filled(size, 2 * 2)
         loader = DataLoader(
             dataset,
             batch_size=2,
-            sampler=BlanksLast(dataset, shuffle=True, seed=3),
+            sampler=BlanksLastSampler(dataset, shuffle=True, seed=3),
             collate_fn=DataCollatorForSeq2Seq(tokenizer, padding=True),
         )
         batches = list(prepare_data_loader(loader, num_processes=2, process_index=rank, put_on_device=False))
