@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from zerokit.checkpoint.aside import UNFINISHED
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.errors import CheckpointError, RecipeError, ZerokitError
 from zerokit.staging import make_staging
 from zerokit.training.checksums import publish, seal
@@ -142,6 +143,7 @@ def alone(**ranks: int) -> Any:
     """The group of a rank, the first."""
     return SimpleNamespace(
         ranks=SimpleNamespace(is_main=True, **{"rank": 0, "world_size": 1, "local_world_size": 1, **ranks}),
+        policy=RunPolicy(),
         broadcast_object=lambda value: value,
         gather_objects=lambda value: [value],
     )

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, PretrainedConfig, T5Config
 from zerokit.errors import ConfigError
 from zerokit.recipe.load import load_recipe
 from zerokit.resolving.settle import Resolved
-from zerokit.training.nvme import size_buffers
+from zerokit.training.arguments import size_buffers
 
 NVME = {"device": "nvme", "nvme_path": "/nvme"}
 LLAMA_1B = LlamaConfig(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from zerokit import console
-from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.cores import share_threads
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.distributed.libraries import set_up_libraries
@@ -49,7 +48,7 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> None:
     Raises:
         ZerokitError: bad input; the same on every rank.
     """
-    if not is_rehearsal():
+    if group.policy.uses_this_machine:
         share_threads(group.ranks)
     group.together(lambda: require("train", where="zerokit generate"))
     set_up_libraries(group.ranks)

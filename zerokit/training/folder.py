@@ -16,7 +16,6 @@ from typing import IO, TYPE_CHECKING
 
 from zerokit import console, staging
 from zerokit.checkpoint.aside import UNFINISHED, remove_all_aside, set_aside
-from zerokit.checkpoint.source import is_rehearsal
 from zerokit.choices import OUTPUT_DIR
 from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
 from zerokit.training.identity import read_identity
@@ -163,7 +162,7 @@ class OutputFolder:
             RecipeError: another run has the folder, or has left something since :meth:`check`.
         """
         with ExitStack() as held:
-            if not is_rehearsal():  # which writes elsewhere
+            if group.policy.writes_files:
                 group.together(lambda: self._take(held, run_id) if group.ranks.is_main else None)
                 self._note_unseen(group)
             yield

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.source import is_rehearsal
 from zerokit.checkpoint.step_folder import IDENTITY_FILE
 from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.key_index import canonical, section_at
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import KeyPath, dotted, finite, leaves, read_document, value_at
 from zerokit.errors import CheckpointError, DocumentError
 from zerokit.files import write_file
@@ -184,7 +184,7 @@ def differences(was: Identity, now: Identity) -> list[str]:
         *_changed("task", _learning(was.recipe["task"]), _learning(now.recipe["task"]), _DEFAULTS["task"]),
     ]
     found += num_examples_differ(was, now)
-    is_compared = not has_partial_digest(was) and not is_rehearsal()  # which reads no weights
+    is_compared = not has_partial_digest(was) and RunPolicy.current().reads_weights
     if is_compared and was.weights != now.weights:
         found.append("the model to start from has other weights")
     if was.examples != now.examples:

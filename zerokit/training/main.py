@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zerokit import console
-from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.cores import share_threads
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.extras import require
@@ -65,7 +64,7 @@ def train(
     Raises:
         ZerokitError: bad input; the same on every rank.
     """
-    if not is_rehearsal():
+    if group.policy.uses_this_machine:
         share_threads(group.ranks)
     loaded = group.together(lambda: read_recipe(group, recipe, overrides))
 
@@ -86,21 +85,20 @@ def train(
         from zerokit.training.rehearsed import read_rehearsed
 
         expected = group.together(lambda: read_rehearsed(rehearsed, group.ranks.world_size))
-    prepared = prepare(group, loaded, **options)
+    context = prepare(group, loaded, **options)
 
     from zerokit.training.run import run  # imports transformers, whose words prepare has set up
 
-    # In a rehearsal there is nothing on a drive.
-    zero = {} if is_rehearsal() else prepared.resolved.ds_config["zero_optimization"]
+    zero = context.resolved.ds_config["zero_optimization"] if group.policy.uses_this_machine else {}
     with (
-        prepared.output.owned(group, prepared.identity.run_id),
+        context.output.owned(group, context.identity.run_id),
         holding_swap_folders_together(group, zero, lambda path: ds_config_place(path, loaded)),
     ):
         clear_swap_folder(zero, group.ranks.rank)
-        run(group, prepared, expected)
+        run(group, context, expected)
         if push_to_hub is not None:
             address = group.together(
-                lambda: upload(prepared.output_dir, push_to_hub) if group.ranks.is_main else ""
+                lambda: upload(context.output_dir, push_to_hub) if group.ranks.is_main else ""
             )
             if group.ranks.is_main:
                 console.note(f"uploaded to {address}")

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.source import is_rehearsal
 from zerokit.config.base import ZERO
 from zerokit.distributed.group import count_gpus
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.errors import ConfigError, RecipeError
 from zerokit.recipe.zero import offload_device
 from zerokit.units import quantity
@@ -250,7 +250,7 @@ def _lacks_kernel(name: str) -> bool:
     from deepspeed.git_version_info import installed_ops
     from torch.utils.cpp_extension import CUDA_HOME
 
-    if is_rehearsal() or installed_ops.get(name):
+    if not RunPolicy.current().uses_this_machine or installed_ops.get(name):
         return False
     if count_gpus() == 0:
         return name != "fused_adam"  # of which there is one for the CPU

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import CAUSAL_LM
-from zerokit.checkpoint.source import is_rehearsal
 from zerokit.config import DeepSpeedConfig
 from zerokit.distributed.ranks import Ranks
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.errors import ZerokitError
 from zerokit.estimation import Fit, Question, Runs, verdict
 from zerokit.hardware.cluster import Cluster
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from zerokit.choices import OptimizerKind
-    from zerokit.training.prepare import Prepared
+    from zerokit.training.run_context import RunContext
 
 
 @dataclass(frozen=True)
@@ -41,45 +41,45 @@ class ExpectedPeak:
 
 
 def _questions(
-    prepared: Prepared, model: PreTrainedModel, cluster: Cluster, *, chunked: bool
+    context: RunContext, model: PreTrainedModel, cluster: Cluster, *, chunked: bool
 ) -> list[Question]:
     """The batches of the run that may take the most, the usual one first.
 
     Examples that share rows lie in one row less than there are, at the most, with a mask.
     """
-    question = _question(prepared, model, cluster, chunked=chunked)
+    question = _question(context, model, cluster, chunked=chunked)
     batch, evaluated = question.micro_batch_size, question.eval_batch_size
-    layout = prepared.task.layout(1, 1)
+    layout = context.task.layout(1, 1)
     if question.packing or layout is None or not layout.in_rows or batch is None or batch < 2:
         return [question]
     evaluated = evaluated and max(evaluated - 1, 1)
     return [question, replace(question, micro_batch_size=batch - 1, eval_batch_size=evaluated, packing=True)]
 
 
-def _question(prepared: Prepared, model: PreTrainedModel, cluster: Cluster, *, chunked: bool) -> Question:
+def _question(context: RunContext, model: PreTrainedModel, cluster: Cluster, *, chunked: bool) -> Question:
     """The run as its arguments have it.
 
     Raises:
         ZerokitError: a model type or optimizer that the estimate does not know.
     """
-    args, ds_config = prepared.args, prepared.resolved.ds_config
+    args, ds_config = context.args, context.resolved.ds_config
     config: dict[str, Any] = model.config.to_dict()
-    at_once = prepared.task.sequences_per_example
+    at_once = context.task.sequences_per_example
     return Question(
         model=load_model_shape(config, allow_network=False, allow_torch=False),
         cluster=cluster,
         ds_config=ds_config,
-        precision=prepared.precision,  # type: ignore[arg-type]
+        precision=context.precision,  # type: ignore[arg-type]
         micro_batch_size=args.per_device_train_batch_size * at_once,
-        eval_batch_size=None if prepared.held_out is None else args.per_device_eval_batch_size * at_once,
-        seq_len=prepared.loaded.recipe.task.seq_len,
+        eval_batch_size=None if context.held_out is None else args.per_device_eval_batch_size * at_once,
+        seq_len=context.loaded.recipe.task.seq_len,
         gradient_accumulation_steps=args.gradient_accumulation_steps,
         gradient_checkpointing=_checkpoints(args),
         attention=_attention(model),
         chunked_loss="liger" if args.use_liger_kernel else "zerokit" if chunked else None,
         optimizer=own_optimizer(ds_config, args),
         **_adapter(model),
-        packing="position_ids" in prepared.train.column_names,
+        packing="position_ids" in context.train.column_names,
     )
 
 
@@ -99,7 +99,7 @@ def _estimate(question: Question, num_trainable: int) -> Estimate:
 
 
 def expected_peak(
-    prepared: Prepared,
+    context: RunContext,
     model: PreTrainedModel,
     num_trainable: int,
     ranks: Ranks,
@@ -110,24 +110,24 @@ def expected_peak(
     """The peak that a run on GPUs will reach.
 
     Args:
-        prepared: the run.
+        context: the run.
         model: with its adapter, if it has one.
         num_trainable: parameters of it that are trained.
         ranks: of the run.
         gpu_bytes: memory of each GPU.
         chunked: whether the model computes its loss in chunks.
     """
-    host = None if is_rehearsal() else host_memory_bytes()
+    host = host_memory_bytes() if RunPolicy.current().uses_this_machine else None
     cluster = Cluster(ranks.world_size, ranks.local_world_size, some_gpu(None, gpu_bytes), host)
-    if prepared.task.model != CAUSAL_LM:
-        noun = prepared.task.model.noun
+    if context.task.model != CAUSAL_LM:
+        noun = context.task.model.noun
         return ExpectedPeak([f"peak memory is not estimated: {noun} is none that it counts"])
     try:
-        questions = _questions(prepared, model, cluster, chunked=chunked)
+        questions = _questions(context, model, cluster, chunked=chunked)
         answers = [_estimate(one, num_trainable) for one in questions]
         question, answer = questions[0], max(answers, key=lambda one: one.device.peak_bytes)
         fit = verdict(answer, gpu_bytes)
-        at_once = prepared.task.sequences_per_example
+        at_once = context.task.sequences_per_example
         advice = [] if fit.verdict != "does not fit" else list(_advice(question, answer, fit, at_once))
     except Exception as error:
         # Whatever a config or an argument that nobody has seen leads to: the run does not need the estimate.

@@ -1,15 +1,17 @@
-"""Everything that bad input can break, done before any rank depends on another."""
+"""Prepares a run by an ordered list of steps, which find bad input before any rank depends on another."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from zerokit import console
-from zerokit.checkpoint.source import is_rehearsal, read_model_config
+from zerokit.checkpoint.source import read_model_config
 from zerokit.checkpoint.weights_digest import weights_digest
 from zerokit.config.base import ZERO
 from zerokit.distributed.extensions import compile_extensions
@@ -21,15 +23,19 @@ from zerokit.errors import DataError, ModelError, RecipeError
 from zerokit.extras import versions
 from zerokit.training.arguments import (
     build_arguments,
+    check_fp16,
     check_full_batch,
+    check_precision,
     ds_config_place,
     resolve_arguments,
+    size_buffers,
+    take_own,
 )
 from zerokit.training.checksums import check_resumed
 from zerokit.training.examples import Tokenized, tokenize
 from zerokit.training.folder import OutputFolder
 from zerokit.training.given import Examples, digest_sources, given_examples
-from zerokit.training.identity import Identity, identify
+from zerokit.training.identity import identify
 from zerokit.training.model import (
     PreparedModel,
     check_checkpointing,
@@ -38,7 +44,6 @@ from zerokit.training.model import (
     generation_config,
     prepare_model,
 )
-from zerokit.training.nvme import size_buffers
 from zerokit.training.open_stream import open_stream, stream_lines
 from zerokit.training.optimizers import (
     check_made,
@@ -47,80 +52,64 @@ from zerokit.training.optimizers import (
     check_zenflow,
     host_optimizer,
 )
-from zerokit.training.own_keys import take_own
-from zerokit.training.packing import Padding, may_arrange, padding_of
+from zerokit.training.packing import may_arrange, padding_of
+from zerokit.training.peft.compatibility import check_trained
 from zerokit.training.peft.keys import check_peft_keys
-from zerokit.training.peft.trial import check_trained
-from zerokit.training.precision import check_fp16, check_precision
 from zerokit.training.preview import show
 from zerokit.training.report import git_commit
 from zerokit.training.resume import find_resume, resumed
+from zerokit.training.run_context import RunContext
 from zerokit.training.shapes import described, detect_format, text_columns
 from zerokit.training.spikes import Places, looked_up, numbered
 from zerokit.training.tasks import task_of, tasks_for
 from zerokit.training.tasks.labels import described_labels, known_labels
 from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
-from zerokit.training.twins import tell_twins
+from zerokit.training.twins import twins_line
 from zerokit.units import quantity
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from transformers import GenerationConfig, PreTrainedTokenizerBase, TrainingArguments
+    from transformers import PreTrainedTokenizerBase
 
     from zerokit.distributed.group import RankGroup
     from zerokit.recipe import LoadedRecipe
-    from zerokit.recipe.training_keys import OwnKeys
-    from zerokit.resolving.settle import Resolved
-    from zerokit.training.streaming import Stream
+    from zerokit.training.identity import Identity
     from zerokit.training.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """All that is known before the model is built."""
+class Step:
+    """A step of the preparation of a run."""
 
-    loaded: LoadedRecipe
-    resolved: Resolved
-    args: TrainingArguments
-    output: OutputFolder
-    identity: Identity
-    trust_checkpoint: bool
-    """Whether what the checkpoint to continue from pickles may be of any class."""
-    tokenizer: PreTrainedTokenizerBase
-    task: Task
-    model: PreparedModel
-    train: Dataset
-    """The sequences; of streamed data, those of the first buffer."""
-    stream: Stream | None
-    """None where the data are not streamed."""
-    held_out: Dataset | None
-    padding: Padding | None
-    """None for a task that pads its batches as they come."""
-    own: OwnKeys
-    """Keys of the recipe's training that are zerokit's."""
-    places: Places
-    """Of the training examples."""
-    generation: GenerationConfig | None
-    """None for a model that generates no text."""
-    versions: dict[str, str]
-    """Of packages, and the commit below: as the run began. Its folder may change while it trains."""
-    git_commit: str | None
-    """None on all ranks but the first, and outside of a repository."""
+    run: Callable[[RunContext], None]
+    where: Literal["local", "node_first", "collective"] = "local"
+    """``local``: every rank by itself, without communication. ``node_first``: one rank of each node, then
+    the others, which find its files cached. ``collective``: all ranks, which communicate; if it fails, it
+    raises the same error on each."""
 
-    @property
-    def zero_stage(self) -> int:
-        """The ZeRO stage of the run."""
-        return int(self.resolved.ds_config["zero_optimization"].get("stage", 0))
 
-    @property
-    def precision(self) -> str:
-        """``bf16``, ``fp16`` or ``fp32``."""
-        return next((name for name in ("bf16", "fp16") if self.resolved.training[name]), "fp32")
+def run_steps(context: RunContext, steps: Iterable[Step]) -> None:
+    """Run steps in order. Local steps in a row share one exchange of errors between the ranks.
 
-    @property
-    def output_dir(self) -> Path:
-        """Where the model and the reports go."""
-        return self.output.path
+    Raises:
+        ZerokitError: bad input; the same on every rank.
+    """
+    group = context.group
+    for where, found in groupby(steps, key=lambda step: step.where):
+        actions = [partial(step.run, context) for step in found]
+        if where == "local":
+            group.together(partial(_call_all, actions))
+            continue
+        for action in actions:
+            if where == "node_first":
+                group.node_main_first(action)
+            else:
+                action()
+
+
+def _call_all(actions: Iterable[Callable[[], None]]) -> None:
+    for action in actions:
+        action()
 
 
 def prepare(
@@ -130,109 +119,27 @@ def prepare(
     force: bool = False,
     trust_checkpoint: bool = False,
     verify: bool = True,
-) -> Prepared:
+) -> RunContext:
     """Check and load everything but the model.
 
     Args:
         group: all ranks.
         loaded: the recipe.
         force: replace a model that an earlier run has saved in the output folder.
-        trust_checkpoint: let the checkpoint to continue from load whatever it names.
+        trust_checkpoint: let the checkpoint to resume from load any class.
         verify: compare the checksums of that checkpoint.
 
     Raises:
         ZerokitError: bad input; the same on every rank.
     """
     set_up_libraries(group.ranks)
-
-    started_with = versions(), git_commit() if group.ranks.is_main else None
-    recipe = loaded.recipe
-    resolved = _resolve(group, loaded)
-    group.together(lambda: check_precision(resolved, loaded))
-    zero = resolved.ds_config["zero_optimization"]
-    ranks = group.ranks.world_size
-    group.together(lambda: check_gpus_alone(zero, lambda path: ds_config_place(path, loaded), ranks=ranks))
-    if not is_rehearsal():  # in which there is a drive
-        group.together(lambda: check_nvme(zero, lambda path: ds_config_place(path, loaded)))
-    resume = group.together(lambda: find_resume(resolved, loaded, world_size=group.ranks.world_size))
-    zenflow = ds_config_place((ZERO, "zenflow"), loaded)
-    group.together(lambda: check_zenflow(zero, resumes=resume is not None, where=zenflow))
-    if resume is not None:
-        check_resumed(group, resume, verify=verify, trusted=trust_checkpoint)
-    output_dir = Path(resolved.training["output_dir"])
-    own = group.together(lambda: take_own(resolved, loaded))
-    rescue = None if own.rescue_dir is None else Path(own.rescue_dir)
-    output = OutputFolder(output_dir, loaded.where("training", "output_dir"), force, resume, rescue)
-    if not is_rehearsal():  # which writes elsewhere
-        group.together(lambda: output.check(loaded))
-    group.together(lambda: check_peft_keys(loaded))
-    folder = group.node_main_first(lambda: find_checkpoint(recipe.model, loaded.where("model", "path")))
-    examples, held_out = _given_examples(group, loaded, resolved)
-    if group.ranks.is_main:
-        for line in (examples.left_out, None if held_out is None else held_out.overlap):
-            if line:
-                console.note(line)
-    task = group.together(lambda: _task(loaded, folder, examples))
-    tell_twins(group, examples, held_out, loaded, task)
-    tokenizer = _get_tokenizer(group, loaded, folder, examples, task)
-    group.together(lambda: check_fp16(resolved, loaded, folder))
-    model = group.together(lambda: prepare_model(loaded, folder, tokenizer, task))
-    resolved, sized = group.together(
-        lambda: size_buffers(resolved, loaded, model.config, group.ranks.world_size)
-    )
-    if sized is not None and group.ranks.is_main:
-        console.note(sized)
-    task = group.together(lambda: task.for_model(model.config, loaded))
-    group.together(lambda: check_sizes(resolved.ds_config, loaded, model.config))
-    group.together(lambda: check_checkpointing(resolved.training, loaded, model.config, task))
-    group.together(lambda: check_trained(loaded, resolved, model, task, ranks))
-    generation = group.together(lambda: generation_config(loaded, folder, tokenizer, task, model))
-    stream = group.together(lambda: open_stream(examples, tokenizer, loaded, resolved, task, resume))
-    if stream is None:
-        train = _tokenize(group, examples, tokenizer, loaded, task, "train")
-        places = _places(examples, tokenizer, loaded, task)
-    else:
-        train, places = stream.first_sequences, numbered
-        if group.ranks.is_main:
-            for line in stream_lines(stream, examples, tokenizer, loaded, task):
-                console.note(line)
-    evaluated = None
-    if held_out is not None:
-        tokenized = _tokenize(group, held_out, tokenizer, loaded, task, "eval")
-        evaluated = group.node_main_first(lambda: task.with_fixed_targets(tokenized, tokenizer))
-    on_host = host_optimizer(resolved.ds_config)
-    compile_extensions(group, cpu_optimizer=on_host, async_io=uses_nvme(zero))
-    args = group.together(
-        lambda: build_arguments(resolved, loaded, use_cpu=count_gpus() == 0, evaluate=evaluated is not None)
-    )
-    stage = int(zero.get("stage", 0))
-    group.together(lambda: check_made(args, resolved.ds_config, stage, loaded.where("training", "optim")))
-    group.together(lambda: check_optimizer_keys(args, resolved.ds_config, loaded))
-    schedule = loaded.where(
-        "training", "lr_scheduler_type" if args.lr_scheduler_kwargs is None else "lr_scheduler_kwargs"
-    )
-    group.together(lambda: check_schedule(args, resolved.ds_config, schedule))
-    if stream is None:
-        group.together(lambda: check_full_batch(args, len(train), ranks, loaded))
-    identity = _identity(group, loaded, resolved, args, model, train, stream, resume)
-    layout = task.layout(args.per_device_train_batch_size, identity.examples_per_step)
-    padding = None
-    if layout is not None and (layout.in_rows or may_arrange(args)):
-        padding = padding_of(train, replace(layout, arranges=may_arrange(args)), args.seed)
-    return Prepared(
-        *(loaded, resolved, args, output, identity, trust_checkpoint),
-        *(tokenizer, task, model, train, stream, evaluated),
-        padding=padding,
-        own=own,
-        places=places,
-        generation=generation,
-        versions=started_with[0],
-        git_commit=started_with[1],
-    )
+    context = RunContext(group, loaded, force, trust_checkpoint, verify)
+    run_steps(context, (*ARGUMENTS, *CHECKS, *EXAMPLES, *RUN))
+    return context
 
 
 _PREVIEWED = 1000
-"""Examples that a preview reads, of those that are there."""
+"""The most examples that a preview reads."""
 
 
 def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
@@ -247,63 +154,231 @@ def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
         ZerokitError: bad input; the same on every rank.
     """
     set_up_libraries(group.ranks)
-    model = loaded.recipe.model
-    folder = group.node_main_first(lambda: find_checkpoint(model, loaded.where("model", "path")))
-    resolved = _resolve(group, loaded)
-    examples, held_out = _given_examples(group, loaded, resolved)
-    task = group.together(lambda: _task(loaded, folder, examples))
-    tell_twins(group, examples, held_out, loaded, task)
-    tokenizer = _get_tokenizer(group, loaded, folder, examples, task)
-    prepared = group.together(lambda: prepare_model(loaded, folder, tokenizer, task))
-    task = group.together(lambda: task.for_model(prepared.config, loaded))
-    first = group.together(lambda: examples.first(_PREVIEWED))
-    sequences = _tokenize(group, replace(examples, dataset=first), tokenizer, loaded, task, "train")
+    context = RunContext(group, loaded)
+    run_steps(context, (*ARGUMENTS, *EXAMPLES))
+    first = group.together(lambda: context.examples.first(_PREVIEWED))
+    sequences = _tokenize(context, replace(context.examples, dataset=first), "train")
     if group.ranks.is_main:
-        show(sequences, task, tokenizer, count)
+        show(sequences, context.task, context.tokenizer, count)
 
 
-def _given_examples(
-    group: RankGroup, loaded: LoadedRecipe, resolved: Resolved
-) -> tuple[Examples, Examples | None]:
-    """The examples of the recipe; one rank of each node reads the files, the others the cache."""
-    contents = group.from_node_main(lambda: digest_sources(loaded), where=loaded.where("data", "train"))
-    return group.node_main_first(lambda: given_examples(loaded, _seed(resolved), contents))
+def _note(context: RunContext, line: str | None) -> None:
+    """Print a line, if there is one, on rank 0."""
+    if line is not None and context.group.ranks.is_main:
+        console.note(line)
 
 
-def _resolve(group: RankGroup, loaded: LoadedRecipe) -> Resolved:
-    world_size = group.ranks.world_size
-    return group.together(
-        lambda: resolve_arguments(loaded, world_size=world_size, default_precision=device_precision())
+def _resolve(context: RunContext) -> None:
+    context.versions = versions()
+    context.git_commit = git_commit() if context.group.ranks.is_main else None
+    context.resolved = resolve_arguments(
+        context.loaded,
+        world_size=context.group.ranks.world_size,
+        default_precision=device_precision(),
     )
 
 
-def _identity(
-    group: RankGroup,
-    loaded: LoadedRecipe,
-    resolved: Resolved,
-    args: TrainingArguments,
-    model: PreparedModel,
-    train: Dataset,
-    stream: Stream | None,
-    resume: Path | None,
-) -> Identity:
-    """What this run is, the same on every rank; one that is resumed is the run that it was."""
+def _check_machine(context: RunContext) -> None:
+    loaded, zero = context.loaded, context.resolved.ds_config[ZERO]
 
-    weights = _weights_digest(group, loaded, model)
+    def where(path: tuple[str | int, ...]) -> str:
+        return ds_config_place(path, loaded)
+
+    check_precision(context.resolved, loaded)
+    check_gpus_alone(zero, where, ranks=context.group.ranks.world_size)
+    if context.group.policy.uses_this_machine:
+        check_nvme(zero, where)
+
+
+def _find_resume(context: RunContext) -> None:
+    loaded, resolved = context.loaded, context.resolved
+    context.resume = find_resume(resolved, loaded, world_size=context.group.ranks.world_size)
+    check_zenflow(
+        resolved.ds_config[ZERO],
+        resumes=context.resume is not None,
+        where=ds_config_place((ZERO, "zenflow"), loaded),
+    )
+
+
+def _check_resumed(context: RunContext) -> None:
+    if context.resume is not None:
+        check_resumed(context.group, context.resume, verify=context.verify, trusted=context.trust_checkpoint)
+
+
+def _check_output(context: RunContext) -> None:
+    context.own = take_own(context.resolved, context.loaded)
+    context.output = OutputFolder(
+        Path(context.resolved.training["output_dir"]),
+        context.loaded.where("training", "output_dir"),
+        context.force,
+        context.resume,
+        None if context.own.rescue_dir is None else Path(context.own.rescue_dir),
+    )
+    if context.group.policy.writes_files:
+        context.output.check(context.loaded)
+
+
+def _check_adapter(context: RunContext) -> None:
+    context.adapter = check_peft_keys(context.loaded)
+
+
+def _find_checkpoint(context: RunContext) -> None:
+    context.folder = find_checkpoint(context.loaded.recipe.model, context.loaded.where("model", "path"))
+
+
+def _digest_files(context: RunContext) -> None:
+    loaded = context.loaded
+    context.contents = context.group.from_node_main(
+        lambda: digest_sources(loaded), where=loaded.where("data", "train")
+    )
+
+
+def _load_examples(context: RunContext) -> None:
+    seed = int(context.resolved.training.get("seed", 42))  # TrainingArguments' default
+    context.examples, context.held_out_examples = given_examples(context.loaded, seed, context.contents)
+
+
+def _choose_task(context: RunContext) -> None:
+    loaded, examples, held_out = context.loaded, context.examples, context.held_out_examples
+    _note(context, examples.left_out)
+    _note(context, None if held_out is None else held_out.overlap)
+    context.task = _task(loaded, context.folder, examples)
+    if context.group.ranks.is_main:
+        _note(context, twins_line(examples, held_out, loaded, context.task))
+
+
+def _load_tokenizer(context: RunContext) -> None:
+    context.tokenizer = _get_tokenizer(
+        context.group, context.loaded, context.folder, context.examples, context.task
+    )
+
+
+def _prepare_model(context: RunContext) -> None:
+    loaded = context.loaded
+    context.model = prepare_model(loaded, context.folder, context.tokenizer, context.task)
+    context.task = context.task.for_model(context.model.config, loaded)
+
+
+def _check_model(context: RunContext) -> None:
+    loaded, task, ranks = context.loaded, context.task, context.group.ranks.world_size
+    config = context.model.config
+    check_fp16(context.resolved, loaded, context.folder)
+    context.resolved, line = size_buffers(context.resolved, loaded, config, ranks)
+    _note(context, line)
+    check_sizes(context.resolved.ds_config, loaded, config)
+    check_checkpointing(context.resolved.training, loaded, config, task)
+    check_trained(loaded, context.adapter, context.resolved, context.model, task, ranks)
+    context.generation = generation_config(loaded, context.folder, context.tokenizer, task, context.model)
+
+
+def _open_stream(context: RunContext) -> None:
+    context.stream = open_stream(
+        context.examples,
+        context.tokenizer,
+        context.loaded,
+        context.resolved,
+        context.task,
+        context.resume,
+    )
+
+
+def _tokenize_examples(context: RunContext) -> None:
+    examples, tokenizer, loaded, task = context.examples, context.tokenizer, context.loaded, context.task
+    if context.stream is None:
+        context.train = _tokenize(context, examples, "train")
+        context.places = _places(examples, tokenizer, loaded, task)
+    else:
+        context.train, context.places = context.stream.first_sequences, numbered
+        if context.group.ranks.is_main:
+            for line in stream_lines(context.stream, examples, tokenizer, loaded, task):
+                console.note(line)
+    context.held_out = None
+    if context.held_out_examples is not None:
+        tokenized = _tokenize(context, context.held_out_examples, "eval")
+        context.held_out = context.group.node_main_first(
+            lambda: task.with_fixed_targets(tokenized, tokenizer)
+        )
+
+
+def _compile_extensions(context: RunContext) -> None:
+    ds_config = context.resolved.ds_config
+    compile_extensions(
+        context.group, cpu_optimizer=host_optimizer(ds_config), async_io=uses_nvme(ds_config[ZERO])
+    )
+
+
+def _build_arguments(context: RunContext) -> None:
+    loaded, resolved = context.loaded, context.resolved
+    args = build_arguments(resolved, loaded, use_cpu=count_gpus() == 0, evaluate=context.held_out is not None)
+    check_made(args, resolved.ds_config, context.zero_stage, loaded.where("training", "optim"))
+    check_optimizer_keys(args, resolved.ds_config, loaded)
+    schedule = "lr_scheduler_type" if args.lr_scheduler_kwargs is None else "lr_scheduler_kwargs"
+    check_schedule(args, resolved.ds_config, loaded.where("training", schedule))
+    if context.stream is None:
+        check_full_batch(args, len(context.train), context.group.ranks.world_size, loaded)
+    context.args = args
+
+
+def _identify(context: RunContext) -> None:
+    """Determine what this run is, the same on every rank; a resumed run keeps its identity."""
+    group, loaded, resume = context.group, context.loaded, context.resume
+    weights = _weights_digest(group, loaded, context.model)
 
     def identify_here() -> Identity | None:
-        if not group.ranks.is_main and not is_rehearsal():  # in which it may be the only rank
+        if not group.ranks.is_main and group.policy.has_all_ranks:
             return None
-        world_size = group.ranks.world_size
-        sizes = resolved.ds_config, model, train
-        found = identify(loaded, args, *sizes, world_size=world_size, weights=weights, stream=stream)
+        sizes = context.resolved.ds_config, context.model, context.train
+        found = identify(
+            loaded,
+            context.args,
+            *sizes,
+            world_size=group.ranks.world_size,
+            weights=weights,
+            stream=context.stream,
+        )
         if resume is None:
             return found
         return resumed(resume, found, where=loaded.where("training", "resume_from_checkpoint"))
 
     identity = group.broadcast_object(group.together(identify_here))
     assert identity is not None
-    return identity
+    context.identity = identity
+
+
+def _measure_padding(context: RunContext) -> None:
+    args = context.args
+    layout = context.task.layout(args.per_device_train_batch_size, context.identity.examples_per_step)
+    context.padding = None
+    if layout is not None and (layout.in_rows or may_arrange(args)):
+        layout = replace(layout, arranges=may_arrange(args))
+        context.padding = padding_of(context.train, layout, args.seed)
+
+
+ARGUMENTS = (Step(_resolve),)
+CHECKS = (
+    Step(_check_machine),
+    Step(_find_resume),
+    Step(_check_resumed, "collective"),
+    Step(_check_output),
+    Step(_check_adapter),
+)
+EXAMPLES = (
+    Step(_find_checkpoint, "node_first"),
+    Step(_digest_files, "collective"),
+    Step(_load_examples, "node_first"),
+    Step(_choose_task),
+    Step(_load_tokenizer, "collective"),
+    Step(_prepare_model),
+)
+RUN = (
+    Step(_check_model),
+    Step(_open_stream),
+    Step(_tokenize_examples, "collective"),
+    Step(_compile_extensions, "collective"),
+    Step(_build_arguments),
+    Step(_identify, "collective"),
+    Step(_measure_padding),
+)
 
 
 def _weights_digest(group: RankGroup, loaded: LoadedRecipe, model: PreparedModel) -> str | None:
@@ -315,7 +390,7 @@ def _weights_digest(group: RankGroup, loaded: LoadedRecipe, model: PreparedModel
         ModelError: they cannot be read, or differ between machines; the same on every rank.
     """
     folder, where = model.folder, loaded.where("model", "path")
-    if folder is None or is_rehearsal():
+    if folder is None or not group.policy.reads_weights:
         return None
     digest = group.together(lambda: weights_digest(folder, where=where) if group.ranks.is_node_main else None)
     found = group.gather_objects((socket.gethostname(), digest))
@@ -328,10 +403,6 @@ def _weights_digest(group: RankGroup, loaded: LoadedRecipe, model: PreparedModel
             hint="Copy the same model to all machines",
         )
     return of_first
-
-
-def _seed(resolved: Resolved) -> int:
-    return int(resolved.training.get("seed", 42))  # TrainingArguments' default
 
 
 def _task(loaded: LoadedRecipe, folder: Path | None, examples: Examples) -> Task:
@@ -385,7 +456,7 @@ def _get_tokenizer(
         )
     # Trained on one rank and sent to the others: all of them must have the very same merges.
     tokenizer = None
-    if group.ranks.is_main or is_rehearsal():  # in which there may be no other rank
+    if group.ranks.is_main or not group.policy.has_all_ranks:
         # What is no text is named with its place when it is tokenized.
         texts = (text for name in used for text in examples.loaded.column(name) if isinstance(text, str))
         tokenizer = train_tokenizer(texts, vocab_size, mask=task.needs == "mask")
@@ -409,16 +480,9 @@ def _places(
     return looked_up(numbers(), examples.place)
 
 
-def _tokenize(
-    group: RankGroup,
-    examples: Examples,
-    tokenizer: PreTrainedTokenizerBase,
-    loaded: LoadedRecipe,
-    task: Task,
-    which: str,
-) -> Dataset:
-    """Tokenize on one rank per node and then, from its cache, on the others; say what did not fit."""
-    recipe = loaded.recipe
+def _tokenize(context: RunContext, examples: Examples, which: str) -> Dataset:
+    """Tokenize on one rank per node and then, from its cache, on the others; report what did not fit."""
+    group, recipe, task, tokenizer = context.group, context.loaded.recipe, context.task, context.tokenizer
     dataset, columns, where = examples.loaded, examples.columns, examples.where
     seq_len = recipe.task.seq_len
 

@@ -14,8 +14,8 @@ from zerokit import console
 from zerokit.checkpoint.archive import read_archive
 from zerokit.checkpoint.checksums import SUMS_FILE
 from zerokit.checkpoint.reshard import reshard
-from zerokit.checkpoint.source import is_rehearsal
 from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import first_unreadable, unreadable_reason
 from zerokit.errors import CheckpointError, RecipeError
 from zerokit.staging import make_staging, remove
@@ -84,7 +84,7 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
     if problem is not None:
         raise CheckpointError(problem, where=str(folder), hint=_ANOTHER)
     num_parts = saved_by(folder)
-    if is_rehearsal() and num_parts not in (0, world_size):  # which reads none of its tensors
+    if not RunPolicy.current().reads_weights and num_parts not in (0, world_size):
         saved = quantity(num_parts, "rank")
         raise RecipeError(
             f"'{folder}' was saved by {saved}, each of which kept its part, and this run has {world_size}",

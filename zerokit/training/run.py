@@ -12,7 +12,6 @@ from transformers import TrainerCallback
 
 import zerokit
 from zerokit import console
-from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.cores import bind_to_cores, take_all_cores
 from zerokit.distributed.group import count_gpus
 from zerokit.distributed.loader_workers import report_lost_batches
@@ -27,8 +26,7 @@ from zerokit.training.operations import operations_per_token, peak_flops
 from zerokit.training.optimizers import host_optimizer
 from zerokit.training.pace import Pace
 from zerokit.training.peft.adapter import add_adapter
-from zerokit.training.peft.four_bits import loading_options
-from zerokit.training.peft.keys import method_of
+from zerokit.training.peft.compatibility import loading_options
 from zerokit.training.progress import RunProgress
 from zerokit.training.report import METRICS_FILE, RunReport
 from zerokit.training.resume import Divided
@@ -44,17 +42,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer
 
     from zerokit.distributed.group import RankGroup
-    from zerokit.training.prepare import Prepared
     from zerokit.training.rehearsed import Rehearsed
+    from zerokit.training.run_context import RunContext
     from zerokit.training.trainer import ZeroTrainer
 
 
-def run(group: RankGroup, prepared: Prepared, rehearsed: Rehearsed | None = None) -> RunReport:
+def run(group: RankGroup, context: RunContext, rehearsed: Rehearsed | None = None) -> RunReport:
     """Train, evaluate before and after, save, and write ``run.json``.
 
     Args:
         group: all ranks.
-        prepared: the run.
+        context: the run.
         rehearsed: what a rehearsal said of it.
 
     Returns:
@@ -65,8 +63,8 @@ def run(group: RankGroup, prepared: Prepared, rehearsed: Rehearsed | None = None
         RunError: the run has diverged; the same on every rank.
     """
     try:
-        with Divided(group, prepared.output.resume, prepared.output_dir) as divided:
-            return _run(group, prepared, divided, rehearsed)
+        with Divided(group, context.output.resume, context.output_dir) as divided:
+            return _run(group, context, divided, rehearsed)
     except (MemoryError, RuntimeError) as error:
         text = str(error)
         if not isinstance(error, MemoryError) and not any(words in text for words in _NO_MEMORY):
@@ -84,55 +82,55 @@ def run(group: RankGroup, prepared: Prepared, rehearsed: Rehearsed | None = None
 _NO_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory")
 
 
-def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehearsed | None) -> RunReport:
+def _run(group: RankGroup, context: RunContext, divided: Divided, rehearsed: Rehearsed | None) -> RunReport:
     import torch
 
     use_steady_clock()
     report_lost_batches()
     cuda = count_gpus() > 0
     bound = None
-    if prepared.own.bind_cores and host_optimizer(prepared.resolved.ds_config):
-        if is_rehearsal():
-            take_all_cores()
-        else:
+    if context.own.bind_cores and host_optimizer(context.resolved.ds_config):
+        if group.policy.uses_this_machine:
             bound = bind_to_cores(group)
+        else:
+            take_all_cores()
     memory = PeakMemory(cuda=cuda)
     memory.start()
-    _seed_everything(prepared)
-    if prepared.zero_stage == 3:
+    _seed_everything(context)
+    if context.zero_stage == 3:
         decide_anew()
         read_once()
-    if prepared.loaded.recipe.matmul_precision is not None:
-        torch.set_float32_matmul_precision(prepared.loaded.recipe.matmul_precision)
-    more = loading_options(prepared.loaded, prepared.precision)
-    section, kind = prepared.loaded.recipe.model, prepared.task.model
-    model = build_model(prepared.model, section, _dtype(prepared), kind, **more)
-    if prepared.generation is not None:
-        model.generation_config = prepared.generation
-    model = add_adapter(model, prepared.loaded, prepared.args, prepared.task.peft_type)
+    if context.loaded.recipe.matmul_precision is not None:
+        torch.set_float32_matmul_precision(context.loaded.recipe.matmul_precision)
+    more = loading_options(context.loaded, context.adapter, context.precision)
+    section, kind = context.loaded.recipe.model, context.task.model
+    model = build_model(context.model, section, _dtype(context), kind, **more)
+    if context.generation is not None:
+        model.generation_config = context.generation
+    model = add_adapter(model, context.adapter, context.loaded, context.args, context.task.peft_type)
     note = console.note if group.ranks.is_main else None
     if group.ranks.world_size > 1:
-        keep_ranks_together(model, prepared.zero_stage, prepared.loaded.where("deepspeed"), note)
-    method = method_of(prepared.loaded)
-    learns = method is not None and method.tokens == "embedded"
-    chunked = asks_for_chunks(prepared.task.section, prepared.args, learns_tokens=learns)
+        keep_ranks_together(model, context.zero_stage, context.loaded.where("deepspeed"), note)
+    learns = context.adapter is not None and context.adapter.method.tokens == "embedded"
+    chunked = asks_for_chunks(context.task.section, context.args, learns_tokens=learns)
     chunked = chunked and chunk_the_loss(model, note)
-    if prepared.task.needs_reference:  # which has none, and is to differ by what is learned alone
+    if context.task.needs_reference:  # which has none, and is to differ by what is learned alone
         switch_dropout_off(model)
-    expected = announce(group, prepared, model, cuda=cuda, chunked=chunked)
+    expected = announce(group, context, model, cuda=cuda, chunked=chunked)
     if bound is not None and note is not None:
         note(
             f"each rank keeps to {quantity(bound, 'core')} of its own, on which it steps the optimizer; "
             "training.bind_cores false lets all ranks have all"
         )
-    told = trackers(prepared.loaded)
+    told = trackers(context.loaded)
     operations = operations_per_token(model)
-    pace = Pace(operations, _flops(prepared, group) if cuda else None)
-    progress = RunProgress(prepared.output_dir, to_csv="csv" in told, pace=pace, memory=memory)
-    trainer = _make_trainer(prepared, model, group, [progress, _Loaded(divided)], operations)
+    pace = Pace(operations, _flops(context, group) if cuda else None)
+    progress = RunProgress(context.output_dir, to_csv="csv" in told, pace=pace, memory=memory)
+    trainer = _make_trainer(context, model, group, [progress, _Loaded(divided)], operations)
     try:
-        with nullcontext() if is_rehearsal() else group.leave_request.heeded(group.gather_objects):
-            result = _fit(trainer, prepared, divided)
+        leaves = group.leave_request.heeded(group.gather_objects)
+        with leaves if group.policy.writes_files else nullcontext():
+            result = _fit(trainer, context, divided)
     finally:
         progress.stop()
     before, after = _held_out(trainer)
@@ -140,20 +138,20 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
     seconds = float(result.metrics["train_runtime"])
     steps, tokens = int(trainer.state.global_step), int(trainer.state.num_input_tokens_seen)
     report = RunReport(
-        run_id=prepared.identity.run_id,
+        run_id=context.identity.run_id,
         zerokit_version=zerokit.__version__,
-        versions=prepared.versions,
-        git_commit=prepared.git_commit,
-        seed=prepared.args.seed,
-        data_seed=prepared.args.seed if prepared.args.data_seed is None else prepared.args.data_seed,
+        versions=context.versions,
+        git_commit=context.git_commit,
+        seed=context.args.seed,
+        data_seed=context.args.seed if context.args.data_seed is None else context.args.data_seed,
         num_parameters=count_parameters(model, trainable=False),
         num_trainable_parameters=count_parameters(model, trainable=True),
-        zero_stage=prepared.zero_stage,
+        zero_stage=context.zero_stage,
         world_size=group.ranks.world_size,
-        precision=prepared.loaded.recipe.precision or prepared.precision,
+        precision=context.loaded.recipe.precision or context.precision,
         device="cuda" if cuda else "cpu",
-        num_train_examples=None if prepared.stream is not None else len(prepared.train),
-        num_eval_examples=len(prepared.held_out or ()),
+        num_train_examples=None if context.stream is not None else len(context.train),
+        num_eval_examples=len(context.held_out or ()),
         steps=steps,
         resumed_from_step=progress.first_step,
         train_seconds=seconds,
@@ -170,24 +168,24 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
         expected_peak_bytes=expected.peak_bytes,
         peak_memory_bytes=max(peaks),
         rehearsed=None if rehearsed is None else asdict(rehearsed),
-        padding=None if prepared.padding is None else asdict(prepared.padding),
-        recipe=prepared.loaded.recipe.model_dump(exclude_unset=True),
-        ds_config=prepared.resolved.ds_config,
+        padding=None if context.padding is None else asdict(context.padding),
+        recipe=context.loaded.recipe.model_dump(exclude_unset=True),
+        ds_config=context.resolved.ds_config,
     )
-    files = save_model(trainer, prepared.output, group, report)
+    files = save_model(trainer, context.output, group, report)
     if group.ranks.is_main:
         if "png" in told:
-            _draw(prepared.output_dir)
-        _print_summary(report, prepared, len(files))
+            _draw(context.output_dir)
+        _print_summary(report, context, len(files))
     return report
 
 
-def _flops(prepared: Prepared, group: RankGroup) -> float | None:
+def _flops(context: RunContext, group: RankGroup) -> float | None:
     """What all cards together could do in a second, if they are alike."""
     import torch
 
-    matmul = prepared.loaded.recipe.matmul_precision or ("high" if prepared.args.tf32 else None)
-    of_one = peak_flops(torch.cuda.get_device_name(), prepared.precision, matmul)
+    matmul = context.loaded.recipe.matmul_precision or ("high" if context.args.tf32 else None)
+    of_one = peak_flops(torch.cuda.get_device_name(), context.precision, matmul)
     return None if of_one is None else of_one * group.ranks.world_size
 
 
@@ -209,18 +207,18 @@ class _Loaded(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
         self._divided.remove()
 
 
-def _seed_everything(prepared: Prepared) -> None:
+def _seed_everything(context: RunContext) -> None:
     """Seed before the model is made; the Trainer does so only after."""
     from transformers import enable_full_determinism, set_seed
 
-    if prepared.args.full_determinism:
-        enable_full_determinism(prepared.args.seed)
+    if context.args.full_determinism:
+        enable_full_determinism(context.args.seed)
     else:
-        set_seed(prepared.args.seed)
+        set_seed(context.args.seed)
 
 
 def _make_trainer(
-    prepared: Prepared,
+    context: RunContext,
     model: PreTrainedModel,
     group: RankGroup,
     callbacks: list[TrainerCallback],
@@ -230,23 +228,23 @@ def _make_trainer(
 
     from zerokit.training.trainer import ZeroTrainer
 
-    prepared.args.remove_unused_columns = False  # a task makes those that its collator takes
+    context.args.remove_unused_columns = False  # a task makes those that its collator takes
     trainer = ZeroTrainer(
-        task=prepared.task,
-        identity=prepared.identity,
+        task=context.task,
+        identity=context.identity,
         group=group,
-        on_spike=prepared.own.on_spike,
-        max_skipped_steps=prepared.own.max_skipped_steps,
-        places=prepared.places,
+        on_spike=context.own.on_spike,
+        max_skipped_steps=context.own.max_skipped_steps,
+        places=context.places,
         model=model,
-        args=prepared.args,
-        train_dataset=prepared.train,
-        stream=prepared.stream,
-        eval_dataset=prepared.held_out,
-        processing_class=prepared.tokenizer,
-        data_collator=prepared.task.collator(prepared.tokenizer, model),
+        args=context.args,
+        train_dataset=context.train,
+        stream=context.stream,
+        eval_dataset=context.held_out,
+        processing_class=context.tokenizer,
+        data_collator=context.task.collator(context.tokenizer, model),
         callbacks=callbacks,
-        trust_checkpoint=prepared.trust_checkpoint,
+        trust_checkpoint=context.trust_checkpoint,
         operations_per_token=operations,
     )
     assert trainer.is_deepspeed_enabled, "the Trainer did not take up DeepSpeed"
@@ -255,7 +253,7 @@ def _make_trainer(
     return trainer
 
 
-def _fit(trainer: Trainer, prepared: Prepared, divided: Divided) -> Any:
+def _fit(trainer: Trainer, context: RunContext, divided: Divided) -> Any:
     resume = divided.folder
     try:
         return trainer.train(resume_from_checkpoint=resume and str(resume))
@@ -265,7 +263,7 @@ def _fit(trainer: Trainer, prepared: Prepared, divided: Divided) -> Any:
         if "loss scale already at minimum" in str(error):
             raise RunError(
                 "fp16 does not train this model: its gradients overflow at the smallest loss scale",
-                where=str(prepared.output_dir),
+                where=str(context.output_dir),
                 hint="Train in bf16 or fp32, or lower training.learning_rate",
             ) from error
         # The scheduler's steps are known only now, when transformers compares them with the ds_config.
@@ -274,7 +272,7 @@ def _fit(trainer: Trainer, prepared: Prepared, divided: Divided) -> Any:
             raise
         raise ConfigError(
             f"the ds_config and the run disagree: {mismatches.partition('The easiest method')[0]}",
-            where=prepared.loaded.where("deepspeed"),
+            where=context.loaded.where("deepspeed"),
             hint='Write "auto" for these values',
         ) from error
 
@@ -298,7 +296,7 @@ def _named(names: Sequence[str], evaluation: Mapping[str, Any]) -> dict[str, flo
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def _print_summary(report: RunReport, prepared: Prepared, num_files: int) -> None:
+def _print_summary(report: RunReport, context: RunContext, num_files: int) -> None:
     results = ["nothing was left to train"] if report.train_loss is None else []
     if report.loss_before is not None and report.loss_after is not None:
         results.append(f"held-out loss {figure(report.loss_before)} -> {figure(report.loss_after)}")
@@ -317,7 +315,7 @@ def _print_summary(report: RunReport, prepared: Prepared, num_files: int) -> Non
     )
     if beside := beside_expected(report):
         console.note(beside)
-    console.note(f"saved {quantity(num_files, 'file')} in {prepared.output_dir}, beside {METRICS_FILE}")
+    console.note(f"saved {quantity(num_files, 'file')} in {context.output_dir}, beside {METRICS_FILE}")
 
 
 def beside_expected(report: RunReport) -> str:
@@ -344,8 +342,8 @@ def figure(value: float) -> str:
     return f"{value:.3g}" if 0 < abs(value) < 0.1 else f"{value:.3f}"
 
 
-def _dtype(prepared: Prepared) -> Any:
+def _dtype(context: RunContext) -> Any:
     import torch
 
     by_precision = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-    return getattr(torch, prepared.loaded.recipe.model.dtype or by_precision[prepared.precision])
+    return getattr(torch, context.loaded.recipe.model.dtype or by_precision[context.precision])

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerokit.checkpoint.source import check_weights, is_rehearsal
+from zerokit.checkpoint.source import check_weights
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import read_document
 from zerokit.errors import CheckpointError, DocumentError, ModelError, RunError
 from zerokit.staging import MARK, is_staging, make_staging, remove, remove_empty
@@ -84,7 +85,7 @@ def _publish_in_first(places: list[Path], problems: DiskProblems, report: RunRep
 def _publish(staging: Path, output_dir: Path, report: RunReport) -> list[Path]:
     # The Trainer's pickle of its arguments: nobody should have to load it, run.json says the same.
     (staging / "training_args.bin").unlink(missing_ok=True)
-    if not is_rehearsal():  # which writes no weights
+    if RunPolicy.current().writes_files:
         try:
             check_weights(staging, where=str(staging))
         except ModelError as error:

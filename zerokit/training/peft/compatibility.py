@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import inspect
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from zerokit.config.base import ZERO
+from zerokit.distributed.group import count_gpus
 from zerokit.errors import RecipeError
 from zerokit.training.apart import CACHE_NAMES
 from zerokit.training.model import positions_of
 from zerokit.training.peft.adapter import adapted_model
-from zerokit.training.peft.four_bits import check_four_bits
-from zerokit.training.peft.ids import reads_ids_itself
-from zerokit.training.peft.keys import Asked, check_peft_keys
+from zerokit.training.peft.keys import Asked
 from zerokit.training.uneven_calls import check_experts
 
 if TYPE_CHECKING:
@@ -30,7 +35,12 @@ _OTHERS = "Choose peft.type lora or ia3"
 
 
 def check_trained(
-    loaded: LoadedRecipe, resolved: Resolved, model: PreparedModel, task: Task, num_ranks: int = 1
+    loaded: LoadedRecipe,
+    asked: Asked | None,
+    resolved: Resolved,
+    model: PreparedModel,
+    task: Task,
+    num_ranks: int = 1,
 ) -> None:
     """Refuse what the model, the task or another key leaves without effect, or breaks.
 
@@ -41,13 +51,12 @@ def check_trained(
         RecipeError: an adapter is so.
         ConfigError: several ranks cannot train the model under this stage of ZeRO.
     """
-    asked = check_peft_keys(loaded)
     stage = int(resolved.ds_config[ZERO].get("stage", 0))
     in_order = num_ranks > 1 and stage in (1, 2)
     if asked is None and not in_order:
         return
     if asked is not None and asked.type_ == "qlora":
-        check_four_bits(loaded, resolved, model)
+        check_four_bits(loaded, asked, resolved, model)
     base = _on_meta(loaded, model, task)
     if asked is not None and asked.method.tokens is not None:
         _check_tokens(loaded, asked, resolved.training, model, task, base)
@@ -159,3 +168,128 @@ def _problem(model: Any, task: Task) -> str | None:
     except Exception as error:  # of each architecture its own
         return " ".join(str(error).split()) or type(error).__name__
     return None
+
+
+def reads_ids_itself(model: PreTrainedModel) -> bool:
+    """Whether anything but the body of a model computes with the ids that it is given.
+
+    It is called once, on something in the place of its body, and every operation is seen, however it is
+    written.
+
+    Args:
+        model: on the meta device.
+    """
+    from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
+
+    children = ((owner, *child) for owner in model.modules() for child in owner.named_children())
+    body = model.base_model
+    owner, name = next(((owner, name) for owner, name, child in children if child is body), (None, ""))
+    ids = torch.zeros(1, 2, dtype=torch.long, device="meta")
+    states = torch.zeros(1, 2, _width(model), dtype=model.dtype, device="meta")
+    if owner is not None:  # found before the module of that name, which stays where it is
+        result = BaseModelOutputWithPoolingAndCrossAttentions(states, states[:, 0])
+        vars(owner)[name] = lambda *_, **__: result
+    reads = _Reads(ids)
+    # Of each architecture its own: one that takes more of its body is judged by what it does until it fails.
+    with suppress(Exception), torch.no_grad(), torch.device("meta"), reads:
+        model(input_ids=ids)
+    if owner is not None:
+        del vars(owner)[name]
+    return reads.found
+
+
+def _width(model: PreTrainedModel) -> int:
+    """Of what the body gives: as wide as what is called on it takes."""
+    inside = set(model.base_model.modules())
+    widths = (getattr(own, "in_features", None) for own in model.modules() if own not in inside)
+    return next((one for one in widths if one is not None), 1)
+
+
+class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees each operation on some ids."""
+
+    def __init__(self, ids: torch.Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._ids = [ids]
+        """And views of them."""
+        self.found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if any(one is known for one in _pytree.tree_leaves((args, kwargs)) for known in self._ids):
+            if func.is_view:
+                self._ids += [one for one in _pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
+            elif func is not torch.ops.aten.embedding.default:
+                self.found = True
+        return result
+
+
+def check_four_bits(loaded: LoadedRecipe, asked: Asked, resolved: Resolved, model: PreparedModel) -> None:
+    """Refuse a run whose model cannot be kept in 4 bits.
+
+    Raises:
+        RecipeError: bitsandbytes is missing, the model has no weights to quantize, or ZeRO would divide
+            them.
+    """
+    where = loaded.where("peft", "type")
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise RecipeError(
+            "qlora needs bitsandbytes, which is not installed",
+            where=where,
+            hint="Run pip install bitsandbytes",
+        )
+    if model.folder is None:
+        raise RecipeError(
+            "qlora keeps a trained model in 4 bits, and this one is from scratch",
+            where=where,
+            hint="Name a checkpoint in model.path",
+        )
+    if getattr(model.config, "quantization_config", None) is not None:
+        raise RecipeError(
+            "the model is quantized already",
+            where=where,
+            hint="Choose peft.type lora, which trains beside it",
+        )
+    if resolved.ds_config["zero_optimization"].get("stage") == 3:
+        raise RecipeError(
+            "qlora keeps whole weights on each rank, and ZeRO-3 divides what bitsandbytes cannot divide",
+            where=loaded.where("deepspeed", "zero_optimization", "stage"),
+            hint="Set it to 2, which divides all that is trained",
+        )
+    loading_options(loaded, asked, "bf16")
+
+
+def loading_options(loaded: LoadedRecipe, asked: Asked | None, precision: str) -> dict[str, Any]:
+    """What ``from_pretrained`` is given for the recipe's adapter: of ``qlora``, the layers in 4 bits.
+
+    By default nf4 with constants that are quantized, too (Dettmers et al. 2023, section 3), computing in the
+    precision of the run.
+
+    Args:
+        loaded: the recipe.
+        asked: what it asks for.
+        precision: ``bf16``, ``fp16`` or ``fp32``.
+
+    Raises:
+        RecipeError: transformers refuses a value.
+    """
+    if asked is None or asked.type_ != "qlora":
+        return {}
+    import torch
+    from transformers import BitsAndBytesConfig
+
+    computing = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[precision]
+    keys = {
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": True,
+        "bnb_4bit_compute_dtype": computing,
+        **asked.four_bits,
+    }
+    try:
+        config = BitsAndBytesConfig(load_in_4bit=True, **keys)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise RecipeError(
+            f"transformers refuses it: {error}", where=loaded.where("peft"), hint="Correct the bnb_4bit keys"
+        ) from error
+    device = torch.cuda.current_device() if count_gpus() else "cpu"
+    return {"quantization_config": config, "device_map": {"": device}}
