@@ -27,8 +27,8 @@ from zerokit.training.arguments import (
     build_arguments,
     check_fp16,
     check_precision,
+    read_own_keys,
     resolve_arguments,
-    take_own,
 )
 from zerokit.training.trackers import trackers
 
@@ -601,4 +601,4 @@ def test_optimizers_that_cannot_leave_out_a_step_are_not_asked_to(section: dict[
     for word, refused in (("skip", True), ("stop", False)):
         resolved: Any = SimpleNamespace(training={"on_spike": word}, ds_config={"zero_optimization": section})
         with pytest.raises(RecipeError, match=f"'skip' .* {name}") if refused else nullcontext():
-            assert take_own(resolved, loaded).on_spike == "stop"
+            assert read_own_keys(resolved, loaded).on_spike == "stop"

@@ -23,10 +23,10 @@ from zerokit.data.sources import load_examples
 from zerokit.errors import DataError
 from zerokit.recipe.load import load_recipe
 from zerokit.recipe.model import Columns, DataSection, Format, TaskSection
+from zerokit.training.datasets import load_datasets
 from zerokit.training.examples import IGNORED, Encoded, Encoder, tokenize
-from zerokit.training.given import given_examples
+from zerokit.training.formats import describe_format, detect_format
 from zerokit.training.preview import marked
-from zerokit.training.shapes import described, detect_format
 from zerokit.training.tasks import task_of
 from zerokit.training.tasks.causal_lm import CausalLM
 from zerokit.training.tokenizer import train_tokenizer
@@ -685,7 +685,7 @@ def test_what_stands_beside_an_instruction_or_a_conversation_is_used(
     }
     assert run([asked], tokenizer, "sharegpt") == [expected]
     columns = ["id", "instruction", "output", "system"]
-    assert described("alpaca", Columns(), columns, tokenizer) == (
+    assert describe_format("alpaca", Columns(), columns, tokenizer) == (
         "instruction, output, system (alpaca), as chats; not used: id"
     )
 
@@ -781,7 +781,7 @@ def test_no_file_is_trained_on_and_held_out(
     )
     monkeypatch.chdir(tmp_path)
     if shared is None:
-        train, held_out = given_examples(load_recipe(recipe), seed=0)
+        train, held_out = load_datasets(load_recipe(recipe), seed=0)
         assert data["train"] != "data" or train.left_out == (
             "not trained on, as by their names not of split 'train': test.jsonl (data.eval can name them)"
         )
@@ -789,7 +789,7 @@ def test_no_file_is_trained_on_and_held_out(
             assert list(held_out.loaded.column("prompt")) == ["data/test"]
         return
     with pytest.raises(DataError, match=f": {re.escape(shared)} would be trained on, too"):
-        given_examples(load_recipe(recipe), seed=0)
+        load_datasets(load_recipe(recipe), seed=0)
 
 
 @pytest.mark.parametrize("train", ["few.jsonl", ["few.jsonl", "more.jsonl"]])
@@ -801,7 +801,7 @@ def test_a_file_that_both_keys_name_is_held_out_with_a_warning(
     recipe = tmp_path / "recipe.json"
     recipe.write_text(json.dumps({"model": "org/name", "data": {"train": train, "eval": "./few.jsonl"}}))
     monkeypatch.chdir(tmp_path)
-    _, held_out = given_examples(load_recipe(recipe), seed=0)
+    _, held_out = load_datasets(load_recipe(recipe), seed=0)
     assert held_out is not None
     assert held_out.overlap is not None
     assert "warning: few.jsonl: held out and trained on" in held_out.overlap

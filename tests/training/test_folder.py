@@ -16,11 +16,11 @@ from zerokit.checkpoint.aside import UNFINISHED
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.errors import CheckpointError, RecipeError, ZerokitError
 from zerokit.staging import make_staging
+from zerokit.training.checkpoint_writer import disk_space_problem
 from zerokit.training.checksums import publish, seal
-from zerokit.training.disks import lacks_room
 from zerokit.training.folder import OutputFolder, checkpoints, remove_old
 from zerokit.training.identity import Identity
-from zerokit.training.resume import find_resume, saved_by
+from zerokit.training.resume import find_resume, num_saving_ranks
 
 
 @pytest.mark.parametrize(
@@ -206,10 +206,12 @@ def test_a_machine_that_does_not_see_the_folder_is_named_as_the_run_begins(
 
 def test_a_disk_that_does_not_tell_its_size_is_not_full(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"total": 0, "free": 0}
-    monkeypatch.setattr("zerokit.training.disks.shutil.disk_usage", lambda _: SimpleNamespace(**told))
-    assert lacks_room(Path(), 1) is None
+    monkeypatch.setattr(
+        "zerokit.training.checkpoint_writer.shutil.disk_usage", lambda _: SimpleNamespace(**told)
+    )
+    assert disk_space_problem(Path(), 1) is None
     told["total"] = 1
-    assert lacks_room(Path(), 1) is not None
+    assert disk_space_problem(Path(), 1) is not None
 
 
 def test_the_parts_of_another_step_in_a_checkpoint_are_not_counted(tmp_path: Path) -> None:
@@ -219,7 +221,7 @@ def test_the_parts_of_another_step_in_a_checkpoint_are_not_counted(tmp_path: Pat
     earlier.mkdir()
     for rank in range(2):
         (earlier / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
-    assert saved_by(checkpoint) == 1
+    assert num_saving_ranks(checkpoint) == 1
     (checkpoint / "global_step30/zero_pp_rank_0_mp_rank_00_optim_states.pt").unlink()
     with pytest.raises(CheckpointError, match="lacks the states of the optimizer of each rank"):
         last_of(tmp_path)

@@ -24,8 +24,7 @@ from zerokit.distributed.ranks import Ranks
 from zerokit.errors import CheckpointError, RecipeError, RunError, ZerokitError
 from zerokit.recipe import load_recipe
 from zerokit.staging import make_staging
-from zerokit.training.checkpoint_writer import CheckpointWriter
-from zerokit.training.disks import DiskProblems
+from zerokit.training.checkpoint_writer import CheckpointWriter, DiskProblems
 from zerokit.training.folder import OutputFolder, checkpoints
 from zerokit.training.save import save_model, settle
 

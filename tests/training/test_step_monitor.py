@@ -18,8 +18,8 @@ from zerokit.distributed.run_policy import REHEARSAL
 from zerokit.errors import RunError
 from zerokit.recipe.model import TaskSection
 from zerokit.training.batch_source import BatchSource
-from zerokit.training.spikes import UsualLoss, looked_up
-from zerokit.training.step_monitor import MAX_SKIPPED_FP16_STEPS, StepMonitor
+from zerokit.training.datasets import find_places
+from zerokit.training.step_monitor import MAX_SKIPPED_FP16_STEPS, StepMonitor, UsualLoss
 from zerokit.training.tasks import task_of
 
 if TYPE_CHECKING:
@@ -204,10 +204,10 @@ def test_examples_are_looked_for_once_and_not_for_long(monkeypatch: pytest.Monke
             made.append(number)
             yield number
 
-    places = looked_up(numbers(), "line {}".format)
+    places = find_places(numbers(), "line {}".format)
     assert places([2, 0]) == ["line 2", "line 0"]
     assert made == [0, 2, 2]
-    monkeypatch.setattr("zerokit.training.spikes._LONGEST_SEARCH", 0.0)
+    monkeypatch.setattr("zerokit.training.datasets.MAX_SEARCH_SECONDS", 0.0)
     assert places([1]) == ["line 2"]
     assert places([3]) == []
     assert made == [0, 2, 2]

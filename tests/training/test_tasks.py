@@ -21,10 +21,10 @@ from zerokit.errors import DataError, ModelError, ZerokitError
 from zerokit.recipe import load_recipe
 from zerokit.recipe.model import Columns, DataSection, TaskSection, TaskType
 from zerokit.training.examples import IGNORED, tokenize
+from zerokit.training.formats import detect_format
 from zerokit.training.preview import marked
-from zerokit.training.shapes import detect_format
 from zerokit.training.tasks import TASKS, task_of, tasks_for
-from zerokit.training.tasks.labels import described_labels, known_labels
+from zerokit.training.tasks.labels import describe_labels, known_labels
 from zerokit.training.tasks.seq2seq import rouge_l
 from zerokit.training.tasks.token_classification import Entity, entities
 
@@ -132,7 +132,7 @@ def test_a_checkpoint_names_its_classes_or_not() -> None:
     assert known_labels({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}) == ()
     assert known_labels({"id2label": {"1": "b", "0": "a"}}) == ("a", "b")
     assert known_labels({}) == known_labels({"id2label": {"1": "b"}}) == ()
-    assert described_labels(("a", "b")) == "; 2 classes: a, b"
+    assert describe_labels(("a", "b")) == "; 2 classes: a, b"
 
 
 @pytest.mark.parametrize(

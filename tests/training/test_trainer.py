@@ -19,7 +19,7 @@ from zerokit.distributed.ranks import Ranks
 from zerokit.patches import REGISTERED, Override
 from zerokit.recipe import load_recipe
 from zerokit.recipe.model import TaskSection
-from zerokit.training.engine_calls import keep_out_of_graphs, shorten_calls
+from zerokit.training.engine import exclude_timer_from_compile, speed_up_calls
 from zerokit.training.examples import IGNORED
 from zerokit.training.tasks import task_of
 from zerokit.training.tasks.causal_lm import CausalLM
@@ -60,7 +60,7 @@ def test_the_timer_of_a_compiled_module_is_not_compiled() -> None:
         counter.clear()
         torch.compile(lambda: timer.start(), backend=counter)()
         assert counter.frame_count == compiled
-        keep_out_of_graphs(engine)
+        exclude_timer_from_compile(engine)
 
 
 def test_the_engine_is_set_to_train_where_it_does_not() -> None:
@@ -72,7 +72,7 @@ def test_the_engine_is_set_to_train_where_it_does_not() -> None:
         module.train(mode)
 
     engine: Any = SimpleNamespace(module=module, train=train, zero_grad=None)
-    shorten_calls(engine)
+    speed_up_calls(engine)
     engine.train()
     assert modes == []
     module.eval()

@@ -60,9 +60,6 @@ def plan_engine(path: Path | None, *, requested_dtype: str, model: ModelFiles, d
 
     Args:
         path: the ds_config that the user gave, or None for stage 3.
-        requested_dtype: ``auto`` or a number format.
-        model: gives the format of the checkpoint and the hidden size.
-        device: what the weights will be on.
 
     Raises:
         DocumentError: the file cannot be read.

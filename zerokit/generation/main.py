@@ -7,21 +7,25 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from zerokit import console
+from zerokit.checkpoint.source import check_before_launch
+from zerokit.config import load_ds_config
+from zerokit.data.files import given_files
 from zerokit.distributed.cores import share_threads
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.documents import dotted
+from zerokit.errors import ZerokitError, noted, raise_together
 from zerokit.extras import require
-from zerokit.generation.batches import deal
-from zerokit.generation.first_look import first_look
 from zerokit.generation.options import Options
-from zerokit.generation.output import Results, claim_stdout, record
+from zerokit.generation.output import CompletionCutter, Results, check_output, claim_stdout, record
+from zerokit.generation.sampling import Sampling, parse_sampling
 from zerokit.units import quantity
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
 
+    from zerokit.distributed.ranks import Ranks
     from zerokit.generation.ds_config import Engine
     from zerokit.generation.engine import Generator
     from zerokit.generation.model import ModelFiles
@@ -39,11 +43,6 @@ def main(options: Options, *, stuck_after: float) -> int:
 
 def generate(group: RankGroup, options: Options, stream: IO[str]) -> None:
     """Generate what the options say.
-
-    Args:
-        group: all ranks.
-        options: the same on every rank.
-        stream: where results go without ``-o``.
 
     Raises:
         ZerokitError: bad input; the same on every rank.
@@ -110,7 +109,7 @@ def prepare(group: RankGroup, options: Options) -> Job:
     from zerokit.generation.prompts import digest_prompts, load_prompts, tokenize
     from zerokit.generation.sampling import settle_sampling, try_sampling
 
-    given = group.together(lambda: first_look(options, group.ranks))
+    given = group.together(lambda: check_options(options, group.ranks))
     folder = group.node_main_first(lambda: find_model(options))
     model = group.together(lambda: read_model(folder, options))
     engine = group.together(
@@ -141,16 +140,16 @@ def run_rounds(group: RankGroup, job: Job, generator: Generator, results: Result
     """
     import torch
 
-    from zerokit.generation.completions import Finisher
+    from zerokit.generation.engine import distribute
     from zerokit.generation.sampling import end_tokens
 
-    rounds = deal(
+    rounds = distribute(
         [len(tokens) for tokens in job.tokens],
         batch_size=job.options.batch_size,
         world_size=group.ranks.world_size,
     )
     stops = job.sampling.stop_strings or []
-    finish = Finisher(
+    finish = CompletionCutter(
         job.model.tokenizer, end_tokens(job.sampling), [stops] if isinstance(stops, str) else stops
     )
     torch.manual_seed(job.options.seed + group.ranks.rank)
@@ -176,3 +175,51 @@ def run_rounds(group: RankGroup, job: Job, generator: Generator, results: Result
                 )
             progress.update(bar, advance=len(everyones), note=f"{num_tokens} tokens")
     return num_tokens
+
+
+def check_options(options: Options, ranks: Ranks) -> Sampling:
+    """What the options say of sampling, where the files that others name are there.
+
+    Raises:
+        ZerokitError: they are not, or not valid; all of it together.
+    """
+    errors: list[ZerokitError] = []
+    given = None
+    with noted(errors):
+        given = parse_sampling(options.sampling_words)
+    _look_at_files(options, errors, output=ranks.is_main, inputs=ranks.is_node_main)
+    raise_together(errors)
+    assert given is not None
+    return given
+
+
+def check_before_start(options: Options) -> None:
+    """As :func:`check_options`, in the process that starts the ranks.
+
+    What sampling is known takes transformers to say, for which only those wait who are told something anyway.
+
+    Raises:
+        ZerokitError: as there.
+    """
+    errors: list[ZerokitError] = []
+    _look_at_files(options, errors, output=True, inputs=True)
+    if errors:
+        of_sampling: list[ZerokitError] = []
+        with noted(of_sampling):
+            parse_sampling(options.sampling_words)
+        raise_together(of_sampling + errors)
+
+
+def _look_at_files(options: Options, errors: list[ZerokitError], *, output: bool, inputs: bool) -> None:
+    """Add to `errors` what is wrong with the file that is to be written, and those that are to be read."""
+    if output:
+        with noted(errors):
+            check_output(options.output, force=options.force)
+    if inputs:
+        with noted(errors):
+            check_before_launch(options.model, where="--model", revision=options.revision)
+        with noted(errors):
+            given_files(options.prompts or (), "--prompts", options.split)
+        if options.ds_config is not None:
+            with noted(errors):
+                load_ds_config(options.ds_config)

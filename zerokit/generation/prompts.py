@@ -51,7 +51,6 @@ def load_prompts(options: Options, contents: Mapping[Path, FileContent] | None =
     """All prompts, in the order of the input. Blank lines of texts are passed over.
 
     Args:
-        options: name the prompts.
         contents: of :func:`digest_prompts`; None reads the files for it.
 
     Raises:
@@ -106,10 +105,7 @@ def tokenize(
     """The tokens of each prompt, with what the tokenizer or its chat template puts around them.
 
     Args:
-        prompts: what to turn into tokens.
-        model: gives the tokenizer, the vocabulary's size and the longest sequence.
         max_prompt_tokens: keep only that many tokens, the last ones; None keeps all.
-        max_new_tokens: room that each prompt has to leave.
 
     Raises:
         DataError: a prompt is without a token, too long, refused by the chat template, or has a token

@@ -204,11 +204,6 @@ def end_tokens(config: GenerationConfig) -> frozenset[int]:
 def try_sampling(sampling: Sampling, config: GenerationConfig, model: ModelFiles) -> None:
     """Generate once with a stand-in model, so that whatever transformers refuses is found before loading.
 
-    Args:
-        sampling: for the place of an error.
-        config: what will be used.
-        model: gives the vocabulary, and the tokenizer for stop strings.
-
     Raises:
         ConfigError: transformers refuses the options.
     """

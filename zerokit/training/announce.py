@@ -46,10 +46,6 @@ def announce(
     """Say what is about to run and the memory that it takes.
 
     Args:
-        group: all ranks.
-        context: the run.
-        model: with its adapter, if it has one.
-        cuda: whether it runs on GPUs.
         chunked: whether the model computes its loss in chunks.
 
     Returns:
@@ -125,11 +121,7 @@ def expected_states(
     """The model states of one rank.
 
     Args:
-        ds_config: as the Trainer is given it.
         args: whose `optim` the Trainer makes where the ds_config has no optimizer.
-        world_size: ranks.
-        num_parameters: of the model, adapters included.
-        num_trainable: of these, the ones that are trained.
 
     Raises:
         ZerokitError: an optimizer whose memory is not known.

@@ -67,8 +67,6 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
     """Check the recipe's training keys and ds_config, and settle them with each other.
 
     Args:
-        loaded: the recipe.
-        world_size: number of ranks.
         default_precision: ``bf16``, ``fp16`` or ``fp32``, used when neither side names one.
 
     Raises:
@@ -116,9 +114,6 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int, 
     """Hold the ds_config to what ``zerokit check --target trainer`` says, but for what the recipe adds.
 
     Args:
-        document: the ds_config.
-        loaded: the recipe, for the place of an error.
-        world_size: number of ranks.
         named: whether the optimizer is there because `training.optim` names it.
 
     Raises:
@@ -221,9 +216,6 @@ def build_arguments(
     """Make the TrainingArguments, which registers the ds_config with transformers.
 
     Args:
-        resolved: the settled keys.
-        loaded: the recipe, for the place of an error.
-        use_cpu: train on CPU.
         evaluate: whether there is held-out data; the loss on it is then measured before training too.
 
     Raises:
@@ -291,12 +283,6 @@ def _use_new_names(keys: dict[str, Any]) -> None:
 def check_full_batch(args: TrainingArguments, count: int, num_ranks: int, loaded: LoadedRecipe) -> None:
     """Refuse to drop the only batch there is: the run would end well without a step.
 
-    Args:
-        args: as built.
-        count: sequences to train on.
-        num_ranks: that take a batch each.
-        loaded: the recipe, for the place of an error.
-
     Raises:
         RecipeError: no batch would be left.
     """
@@ -353,7 +339,7 @@ def check_fp16(resolved: Resolved, loaded: LoadedRecipe, folder: Path | None) ->
         )
 
 
-def take_own(resolved: Resolved, loaded: LoadedRecipe) -> OwnKeys:
+def read_own_keys(resolved: Resolved, loaded: LoadedRecipe) -> OwnKeys:
     """Take them out of the resolved arguments.
 
     Raises:
@@ -382,16 +368,10 @@ def _check_skips(resolved: Resolved, loaded: LoadedRecipe) -> None:
     )
 
 
-def size_buffers(
+def size_nvme_buffers(
     resolved: Resolved, loaded: LoadedRecipe, config: PretrainedConfig, world_size: int
 ) -> tuple[Resolved, str | None]:
     """Say how many buffers and how large, where the ds_config does not; DeepSpeed's defaults go by no model.
-
-    Args:
-        resolved: the run.
-        loaded: its recipe, for the place of an error.
-        config: the model's.
-        world_size: ranks.
 
     Returns:
         the run, and a line about what was filled in; None where nothing was.

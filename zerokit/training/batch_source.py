@@ -19,18 +19,17 @@ from torch.utils.data import Dataset as TorchDataset
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from zerokit.errors import ZerokitError
-from zerokit.training.open_stream import write_position
+from zerokit.training.datasets import name_examples
 from zerokit.training.packing import lengths_of, may_arrange
-from zerokit.training.spikes import named
-from zerokit.training.streaming import MicroBatch, StreamOfRank
+from zerokit.training.streaming import MicroBatch, StreamOfRank, write_position
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import TrainingArguments
 
     from zerokit.distributed.group import RankGroup
+    from zerokit.training.datasets import Places
     from zerokit.training.packing import Layout
-    from zerokit.training.spikes import Places
     from zerokit.training.streaming import Stream
     from zerokit.training.tasks.task import Collator, Task
 
@@ -72,9 +71,6 @@ class BlanksLastSampler(Sampler[int]):
     examples of each optimizer step over its micro batches by their lengths.
 
     Args:
-        dataset: examples and blanks.
-        shuffle: whether to shuffle.
-        seed: of the shuffled order.
         layout: of a step; None keeps the order.
         grouped: examples of a step if they have similar lengths (`group_by_length`); else None.
     """
@@ -124,15 +120,7 @@ class BlanksLastSampler(Sampler[int]):
 
 
 class BatchSource:
-    """The batches of a data set that is in memory or in files.
-
-    Args:
-        group: all ranks.
-        args: arguments of the run.
-        task: of the run.
-        examples: to train on.
-        places: file and line of each example.
-    """
+    """The batches of a data set that is in memory or in files."""
 
     sampler: BlanksLastSampler | None = None
     """The order of the examples; None leaves it to the Trainer."""
@@ -185,7 +173,6 @@ class BatchSource:
         """The examples of a micro batch; an empty string on ranks that do not look them up.
 
         Args:
-            rank: that had the batch.
             micro: number of the batch in the step.
             step: steps before this one.
         """
@@ -199,7 +186,7 @@ class BatchSource:
         batch = (step % steps_per_epoch * accumulation + micro) * args.world_size + rank
         rows = list(self.sampler)[batch * size : (batch + 1) * size]
         rows = [row for row in rows if row < self.sampler.num_examples]
-        return named(rank, rows, self._places)
+        return name_examples(rank, rows, self._places)
 
     def write_position(self, checkpoint: Path) -> None:
         """Write into a checkpoint where its run is in the data, if the Trainer does not know."""
@@ -207,16 +194,7 @@ class BatchSource:
 
 
 class StreamSource(BatchSource):
-    """The batches of a stream, which is one epoch as long as the run.
-
-    Args:
-        group: all ranks.
-        args: arguments of the run.
-        task: of the run.
-        stream: of all ranks.
-        collator: makes a batch of examples.
-        places: names of examples.
-    """
+    """The batches of a stream, which is one epoch as long as the run."""
 
     def __init__(
         self,
@@ -283,7 +261,7 @@ class StreamSource(BatchSource):
         if rank != self._group.ranks.rank:
             return ""
         numbers = self._numbers[micro]
-        return named(rank, numbers, self._places) if numbers else ""
+        return name_examples(rank, numbers, self._places) if numbers else ""
 
     def write_position(self, checkpoint: Path) -> None:
         """Write into a checkpoint where its run is in the data."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from zerokit import console, staging
 from zerokit.checkpoint.aside import UNFINISHED, aside, remove_all_aside
 from zerokit.errors import ZerokitError
+from zerokit.patches import Patch, declare, replace
 from zerokit.training.checksums import publish
-from zerokit.training.disks import DiskProblems, bytes_of, lacks_room
 from zerokit.training.folder import SAVING, checkpoints, remove_old
+from zerokit.units import format_bytes
 
 if TYPE_CHECKING:
     from transformers import TrainerState
@@ -26,8 +30,6 @@ class CheckpointWriter:
     """Writes the checkpoints and weights of a run.
 
     Args:
-        group: all ranks.
-        output_dir: folder of the run.
         limit: most checkpoints to keep, as ``save_total_limit``; None keeps all.
         is_writer: whether this rank writes what ranks share (``TrainingArguments.should_save``).
     """
@@ -68,7 +70,7 @@ class CheckpointWriter:
         if not self._is_writer:
             return
         if problem is None:
-            self._checkpoint_bytes = bytes_of(saved)
+            self._checkpoint_bytes = folder_bytes(saved)
             remove_old(self._folder, self._limit, last=saved, best=state.best_model_checkpoint)
         else:
             left = checkpoints(self._folder)
@@ -98,7 +100,7 @@ class CheckpointWriter:
 
     def _make_folder(self) -> str | None:
         """Make the folder for unfinished checkpoints, once per machine; returns why it cannot be made."""
-        if problem := lacks_room(self._folder, self._checkpoint_bytes):
+        if problem := disk_space_problem(self._folder, self._checkpoint_bytes):
             return problem
         if not self._group.policy.writes_files or not (self._is_writer or self._group.ranks.is_node_main):
             return None
@@ -115,7 +117,6 @@ class CheckpointWriter:
         """Write weights to `folder`, or to the first of :attr:`other_places` that accepts them.
 
         Args:
-            folder: the first choice.
             write: writes all files into a folder; it must not communicate.
         """
         for place in (folder, *self.other_places):
@@ -136,3 +137,87 @@ class CheckpointWriter:
 
 def _best(state: TrainerState) -> tuple[Any, Any, Any]:
     return state.best_metric, state.best_global_step, state.best_model_checkpoint
+
+
+_PURPOSE = "outlive a full disk"
+_WRITES = declare(
+    "deepspeed.runtime.checkpoint_engine.checkpoint_engine:CheckpointEngine",
+    "save",
+    "makedirs",
+    purpose=_PURPOSE,
+)
+_SAVES = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "save_checkpoint", _PURPOSE)
+_COPIES = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "_copy_recovery_script", _PURPOSE)
+_OF_TORCH = ("PytorchStreamWriter", "inline_container", "iostream error", "Parent directory")
+"""Words of the RuntimeErrors of torch.save() that speak of a file."""
+
+
+def disk_problem(error: Exception) -> str | None:
+    """Why a file could not be written; None of an error that does not speak of one."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if type(error) is ZerokitError:  # of zerokit.files and zerokit.staging
+        return f"{error.where}: {error.message}"
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in _OF_TORCH):
+        return "torch cannot write its file, as on a full disk"  # it does not say why
+    return str(error).rpartition("I/O error: ")[2] if isinstance(error, SafetensorError) else None
+
+
+def disk_space_problem(folder: Path, num_bytes: int) -> str | None:
+    """Why so much cannot be written into `folder`; None if there is room, or nobody can tell."""
+    with suppress(OSError):
+        disk = shutil.disk_usage(folder)
+        if disk.total and disk.free < num_bytes:  # some file systems of a program's own say 0 of 0
+            free = format_bytes(disk.free)
+            return f"it takes about {format_bytes(num_bytes)}, and {free} are free on that disk"
+    return None
+
+
+def folder_bytes(folder: Path) -> int:
+    """The bytes of all files of a folder, as far as they are there."""
+    total = 0
+    for file in folder.rglob("*"):
+        with suppress(OSError):
+            total += file.stat().st_size if file.is_file() else 0
+    return total
+
+
+class DiskProblems(list[str]):
+    """What could not be written on this rank, in order."""
+
+    def noted(self) -> _Noted:
+        """A context: goes on behind its block where an error of that is a disk's."""
+        return _Noted(self)
+
+    def note_those_of(self, engine: Any) -> None:
+        """Have DeepSpeed's engine save to its end on every rank: the others would wait for one that stopped.
+
+        The file ``latest``, which it writes between two barriers, is left to the caller.
+        """
+        for patch in _WRITES:
+            replace(engine.checkpoint_engine, patch.name, self._noting)
+        replace(engine, _COPIES.name, self._noting)  # by rank 0, before the last barrier
+        replace(engine, _SAVES.name, lambda save: partial(save, save_latest=False))
+
+    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.noted():
+                return function(*args, **kwargs)
+            return None
+
+        return call
+
+
+class _Noted:
+    def __init__(self, problems: DiskProblems) -> None:
+        self._problems = problems
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        problem = disk_problem(error) if isinstance(error, Exception) else None
+        if problem is not None:
+            self._problems.append(problem)
+        return problem is not None

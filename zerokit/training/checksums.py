@@ -30,7 +30,6 @@ def publish(group: RankGroup, written: Path, saved: Path) -> str | None:
     """Give a checkpoint its name, in one step, once it is sealed.
 
     Args:
-        group: all ranks, each of which has written its part.
         written: where, on the disk of `saved`.
         saved: the checkpoint-N that it is to be. A run saves a step once, and behind the last that is there.
 
@@ -123,9 +122,6 @@ def check_resumed(group: RankGroup, folder: Path, *, verify: bool, trusted: bool
     """See that a checkpoint is what was saved and can run no code; each rank looks at its share.
 
     Args:
-        group: all ranks.
-        folder: the checkpoint-N.
-        verify: compare checksums, if it has them.
         trusted: its pickles may load whatever they name.
 
     Raises:

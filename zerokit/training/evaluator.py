@@ -20,11 +20,6 @@ class Evaluator:
     """Measures a model on held-out batches: every token, or example, has the same weight.
 
     transformers averages the means of the batches, which weighs a token by the batch that it is in.
-
-    Args:
-        task: of the run.
-        args: arguments of the run.
-        accelerator: sums over ranks.
     """
 
     def __init__(self, task: Task, args: TrainingArguments, accelerator: Accelerator) -> None:
@@ -39,14 +34,7 @@ class Evaluator:
         batches: Iterable[dict[str, Any]],
         tokenizer: PreTrainedTokenizerBase | Any,
     ) -> tuple[dict[str, float], int]:
-        """The loss and the metrics, and the number of batches of this rank.
-
-        Args:
-            engine: computes the loss.
-            model: inside the engine.
-            batches: of this rank, on its device.
-            tokenizer: the model's.
-        """
+        """The loss and the metrics, and the number of batches of this rank."""
         total = torch.zeros(2, dtype=torch.float64)  # sum of losses, their number, then scores
         num_batches = 0
         for inputs in batches:

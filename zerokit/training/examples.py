@@ -123,10 +123,6 @@ def tokenize(
     """Turn examples into features, of at most `seq_len` tokens.
 
     Args:
-        examples: as loaded.
-        encoder: what one example becomes.
-        seq_len: the longest sequence.
-        where: the place of the data in the recipe, for errors.
         place: of one example, by its number from 0; by default its number from 1.
 
     Raises:

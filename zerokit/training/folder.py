@@ -7,10 +7,12 @@ import json
 import os
 import re
 import socket
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -19,7 +21,6 @@ from zerokit.checkpoint.aside import UNFINISHED, remove_all_aside, set_aside
 from zerokit.choices import OUTPUT_DIR
 from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
 from zerokit.training.identity import read_identity
-from zerokit.training.output_names import check_output_names
 from zerokit.training.report import CSV_FILE, METRICS_FILE, REPORT_FILE
 from zerokit.training.trackers import tracker_files, trackers
 from zerokit.units import quantity
@@ -51,7 +52,6 @@ def remove_old(folder: Path, limit: int | None, *, last: Path, best: str | None)
     """Remove the oldest checkpoints until `limit` are left, if it is set.
 
     Args:
-        folder: of the run.
         limit: ``save_total_limit``; as to transformers, none if it is 0 or less.
         last: the one that has just been saved, and is whole.
         best: the best one, if there is one. Both stay.
@@ -70,10 +70,6 @@ def check_earlier(loaded: LoadedRecipe, *, force: bool) -> None:
     """See, before ranks start, that an earlier run has left nothing that this one would replace.
 
     Of a run that is resumed the ranks find out themselves.
-
-    Args:
-        loaded: the recipe.
-        force: whether it may be replaced.
 
     Raises:
         RecipeError: it has, or something is in the way of the files that the run writes.
@@ -153,10 +149,6 @@ class OutputFolder:
     @contextmanager
     def owned(self, group: RankGroup, run_id: str) -> Iterator[None]:
         """Keep other runs out of the folder, and what an earlier one has left out of this run's way.
-
-        Args:
-            group: all ranks; the first holds the folder for them.
-            run_id: of this run.
 
         Raises:
             RecipeError: another run has the folder, or has left something since :meth:`check`.
@@ -346,3 +338,46 @@ def _is_same(file: Path, opened: IO[str]) -> bool:
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+_FOLDERS = re.compile(r"checkpoint-\d+|earlier|runs|\.unfinished|\.saving|\.replaced")
+_FILES = (
+    *(
+        "run.lock",
+        "run.json",
+        "metrics.jsonl",
+        "metrics.csv",
+        "loss.png",
+        "emissions.csv",
+        "training_args.bin",
+    ),
+    *("model*.safetensors*", "adapter_*", "README.md", "config.json", "generation_config.json"),
+    *("tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*"),
+    *("merges.txt", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja"),
+)
+"""Patterns of names. A run removes what has the name of a file of its model, and all that is below it."""
+
+
+def check_output_names(folder: Path, where: str) -> None:
+    """See that nothing in an output folder keeps a run from writing there.
+
+    Raises:
+        RecipeError: something does.
+        OSError: the folder cannot be read.
+    """
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        needs_folder = _FOLDERS.fullmatch(path.name) is not None
+        if not needs_folder and not any(fnmatchcase(path.name, pattern) for pattern in _FILES):
+            continue
+        hint = "Remove or rename it, or name another folder"
+        if not path.exists():
+            continue
+        if needs_folder and not path.is_dir():
+            problem = "is not a folder, and the run makes a folder of that name"
+        elif not needs_folder and not path.is_file():
+            problem = "is not a regular file, and the run writes a file of that name"
+        elif not needs_folder and not path.stat().st_mode & stat.S_IWUSR:
+            problem, hint = "is read-only, and the run writes it", "Try chmod u+w, or name another folder"
+        else:
+            continue
+        raise RecipeError(f"'{path}' {problem}", where=where, hint=hint)

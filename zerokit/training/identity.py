@@ -108,13 +108,6 @@ def identify(
     """The identity of a run that begins; reads all of its examples, and of a stream its files.
 
     Args:
-        loaded: the recipe.
-        args: made of it.
-        ds_config: the resolved one.
-        model: what it trains.
-        train: the examples.
-        world_size: number of ranks.
-        weights: the digest of those that it starts from.
         stream: what `train` is read from, if data are streamed.
 
     Raises:

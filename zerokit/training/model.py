@@ -95,12 +95,6 @@ def check_checkpointing(
 ) -> None:
     """Refuse to compute activations again in a model whose class cannot.
 
-    Args:
-        training: the recipe's section, settled.
-        loaded: the recipe.
-        config: of the model.
-        task: of the recipe.
-
     Raises:
         RecipeError: it cannot.
     """
@@ -116,11 +110,6 @@ def check_checkpointing(
 
 def check_sizes(ds_config: Mapping[str, Any], loaded: LoadedRecipe, config: PretrainedConfig) -> None:
     """Refuse sizes that the Trainer would fill from a model whose config says no hidden size.
-
-    Args:
-        ds_config: the run's.
-        loaded: the recipe.
-        config: of the model; one of an encoder and a decoder may have two configs within, and no size.
 
     Raises:
         ConfigError: the Trainer would stop there once the model is loaded.
@@ -224,13 +213,6 @@ def build_model(
 
     TrainingArguments (or an HfDeepSpeedConfig) must exist already: they are what tells transformers
     that it runs under ZeRO-3.
-
-    Args:
-        prepared: what is needed.
-        section: the recipe's.
-        dtype: of the weights.
-        kind: of the model.
-        more: options of ``from_pretrained``, of a checkpoint.
 
     Raises:
         ModelError: the checkpoint lacks some of the model's weights; the same on every rank.

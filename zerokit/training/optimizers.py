@@ -64,11 +64,6 @@ def check_replaced(ds_config: Mapping[str, Any], optim: str, *, ds_where: str, w
 def check_zenflow(zero: Mapping[str, Any], *, resumes: bool, where: str) -> None:
     """Refuse ZenFlow where it would train something else than was asked, without a word.
 
-    Args:
-        zero: the section `zero_optimization`, as DeepSpeed gets it.
-        resumes: whether the run goes on from a checkpoint.
-        where: the place of ZenFlow's section, for the error.
-
     Raises:
         ConfigError: in stage 3, whose hooks transpose each matrix that a forward pass gathers, but whose
             engine transposes beforehand only those that are not divided yet
@@ -182,13 +177,7 @@ def check_schedule(args: TrainingArguments, ds_config: Mapping[str, Any], where:
 
 
 def warm_up_line(args: TrainingArguments, ds_config: Mapping[str, Any], steps: int) -> str | None:
-    """What to say of a run that ends while its learning rate still rises; None of others.
-
-    Args:
-        args: as built.
-        ds_config: the run's, whose own schedule has another warm-up.
-        steps: of the whole run.
-    """
+    """What to say of a run that ends while its learning rate still rises; None of others."""
     schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     if "scheduler" in ds_config or schedule in _AT_ONCE or args.warmup_steps < max(1, steps):
         return None

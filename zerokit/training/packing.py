@@ -5,17 +5,21 @@ Nothing here changes what a step learns: its loss is a sum over tokens, divided 
 
 from __future__ import annotations
 
+import ast
+import inspect
+import sys
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heapreplace
 from itertools import pairwise
 from math import ceil
-from typing import TYPE_CHECKING, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from transformers import TrainingArguments
+    from transformers import PretrainedConfig, TrainingArguments
 
 _Item = TypeVar("_Item")
 
@@ -32,7 +36,6 @@ def best_fit(lengths: Sequence[int], capacity: int) -> Places:
 
     Args:
         lengths: tokens of each sequence, none of more than `capacity`.
-        capacity: tokens of a row.
     """
     rows: Places = []
     with_room: dict[int, list[int]] = {}
@@ -75,7 +78,6 @@ def rows_for(lengths: Sequence[int], capacity: int | None) -> Places:
     """The rows of a micro batch in which several sequences may lie.
 
     Args:
-        lengths: tokens of each sequence.
         capacity: the most tokens of a row; None lays all in one.
     """
     return [list(range(len(lengths)))] if capacity is None else fewest_rows(lengths, capacity)
@@ -136,7 +138,6 @@ class Layout:
 
         Args:
             order: of indices into `lengths`.
-            lengths: tokens of each sequence.
         """
         spread = even_batches if self.in_rows else like_batches
         for step in _parts(order, self.step_size):
@@ -204,13 +205,7 @@ _LOOKED_AT = 20_000
 
 
 def padding_of(train: Dataset, layout: Layout, seed: int) -> Padding:
-    """What of the rows is padding, in an epoch, or in some steps of a long one.
-
-    Args:
-        train: the sequences.
-        layout: of a step.
-        seed: of the order in which they are looked at, which is shuffled.
-    """
+    """What of the rows is padding, in an epoch, or in some steps of a long one."""
     import numpy
 
     chance = numpy.random.default_rng(seed)
@@ -232,3 +227,76 @@ def padding_of(train: Dataset, layout: Layout, seed: int) -> Padding:
 def document_starts(position_ids: Sequence[int]) -> list[int]:
     """Where the documents of a sequence begin: where positions are 0 again."""
     return [at for at, position in enumerate(position_ids) if position == 0]
+
+
+CACHE_NAMES = ("past_key_values", "cache")
+"""What models of transformers call the keys and values that they are given, before release 5.24 and since."""
+_MASKS = ("create_causal_mask", "create_sliding_window_causal_mask", "create_masks_for_generate")
+_BY_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
+
+
+def packing_unsupported_reason(
+    model: Any, config: PretrainedConfig, attention: str | None, seq_len: int, *, one_row: bool = False
+) -> str | None:
+    """Why documents of one row would see each other; None where the model keeps them apart.
+
+    Args:
+        model: its class; None where its code is not transformers' own.
+        attention: the implementation that is asked for; None leaves it to transformers.
+        one_row: whether rows go on beyond it, with all that a micro batch has.
+    """
+    if model is None:
+        return "its code comes with the checkpoint"
+    text = config.get_text_config(decoder=True)
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        return "its forward() takes no position_ids"
+    layers = getattr(text, "layer_types", None) or ()
+    if model._is_stateful or not set(layers) <= set(_BY_ATTENTION):
+        return "it has layers other than attention, which carry on from token to token"
+    if not _masks_by_position(sys.modules[model.__module__]):
+        return "its code makes masks without regard to positions"
+    if attention not in (None, "eager", "sdpa", "flex_attention") and "flash" not in attention:
+        return f"attention by {attention} is not known to tell them apart"
+    if getattr(text, "output_router_logits", False):
+        return "it balances its experts over a whole row"
+    if _turns_by_row(text, seq_len):
+        return "its rotary embeddings depend on the longest document beside one"
+    # Llama 4 scales the queries of layers without rotary embeddings by places in a row (arXiv:2501.19399).
+    without = not all(getattr(text, "no_rope_layers", ()))
+    if (
+        without
+        and getattr(text, "attn_temperature_tuning", None)
+        and (one_row or seq_len >= text.floor_scale)
+    ):
+        return "its attention's temperature depends on where in a row a token is"
+    return None
+
+
+def _masks_by_position(module: ModuleType) -> bool:
+    """Whether all causal masks that a module has transformers make are made from positions, too.
+
+    Their functions are called by several names, with keywords or with one dictionary of them for all.
+    """
+    arguments: list[set[Any]] = []
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.Call):
+            arguments.append({keyword.arg for keyword in node.keywords})
+        elif isinstance(node, ast.Dict):
+            arguments.append({key.value for key in node.keys if isinstance(key, ast.Constant)})
+    of_masks = [
+        names
+        for names in arguments
+        if names >= {"config", "attention_mask"} and not names.isdisjoint(CACHE_NAMES)
+    ]
+    imported = any(hasattr(module, name) for name in _MASKS)
+    return imported and bool(of_masks) and all("position_ids" in names for names in of_masks)
+
+
+def _turns_by_row(config: Any, seq_len: int) -> bool:
+    """Whether all positions of a batch are turned by the factors of its longest sequence."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    for one in (rope, *(each for each in rope.values() if isinstance(each, dict))):
+        kept = one.get("original_max_position_embeddings") or config.max_position_embeddings
+        if one.get("rope_type") in ("longrope", "dynamic") and seq_len > kept:
+            return True
+    return False

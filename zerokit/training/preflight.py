@@ -107,16 +107,7 @@ def expected_peak(
     *,
     chunked: bool = False,
 ) -> ExpectedPeak:
-    """The peak that a run on GPUs will reach.
-
-    Args:
-        context: the run.
-        model: with its adapter, if it has one.
-        num_trainable: parameters of it that are trained.
-        ranks: of the run.
-        gpu_bytes: memory of each GPU.
-        chunked: whether the model computes its loss in chunks.
-    """
+    """The peak that a run on GPUs will reach."""
     host = host_memory_bytes() if RunPolicy.current().uses_this_machine else None
     cluster = Cluster(ranks.world_size, ranks.local_world_size, some_gpu(None, gpu_bytes), host)
     if context.task.model != CAUSAL_LM:

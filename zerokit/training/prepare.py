@@ -27,14 +27,23 @@ from zerokit.training.arguments import (
     check_full_batch,
     check_precision,
     ds_config_place,
+    read_own_keys,
     resolve_arguments,
-    size_buffers,
-    take_own,
+    size_nvme_buffers,
 )
 from zerokit.training.checksums import check_resumed
+from zerokit.training.datasets import (
+    Examples,
+    Places,
+    digest_sources,
+    duplicates_line,
+    find_places,
+    load_datasets,
+    number_examples,
+)
 from zerokit.training.examples import Tokenized, tokenize
 from zerokit.training.folder import OutputFolder
-from zerokit.training.given import Examples, digest_sources, given_examples
+from zerokit.training.formats import describe_format, detect_format, text_columns
 from zerokit.training.identity import identify
 from zerokit.training.model import (
     PreparedModel,
@@ -44,7 +53,6 @@ from zerokit.training.model import (
     generation_config,
     prepare_model,
 )
-from zerokit.training.open_stream import open_stream, stream_lines
 from zerokit.training.optimizers import (
     check_made,
     check_optimizer_keys,
@@ -57,14 +65,12 @@ from zerokit.training.peft.compatibility import check_trained
 from zerokit.training.peft.keys import check_peft_keys
 from zerokit.training.preview import show
 from zerokit.training.report import git_commit
-from zerokit.training.resume import find_resume, resumed
+from zerokit.training.resume import find_resume, resumed_identity
 from zerokit.training.run_context import RunContext
-from zerokit.training.shapes import described, detect_format, text_columns
-from zerokit.training.spikes import Places, looked_up, numbered
+from zerokit.training.streaming import open_stream, stream_lines
 from zerokit.training.tasks import task_of, tasks_for
-from zerokit.training.tasks.labels import described_labels, known_labels
+from zerokit.training.tasks.labels import describe_labels, known_labels
 from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
-from zerokit.training.twins import twins_line
 from zerokit.units import quantity
 
 if TYPE_CHECKING:
@@ -123,8 +129,6 @@ def prepare(
     """Check and load everything but the model.
 
     Args:
-        group: all ranks.
-        loaded: the recipe.
         force: replace a model that an earlier run has saved in the output folder.
         trust_checkpoint: let the checkpoint to resume from load any class.
         verify: compare the checksums of that checkpoint.
@@ -144,11 +148,6 @@ _PREVIEWED = 1000
 
 def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
     """Print the first sequences as the model would see them.
-
-    Args:
-        group: all ranks.
-        loaded: the recipe.
-        count: how many.
 
     Raises:
         ZerokitError: bad input; the same on every rank.
@@ -206,7 +205,7 @@ def _check_resumed(context: RunContext) -> None:
 
 
 def _check_output(context: RunContext) -> None:
-    context.own = take_own(context.resolved, context.loaded)
+    context.own = read_own_keys(context.resolved, context.loaded)
     context.output = OutputFolder(
         Path(context.resolved.training["output_dir"]),
         context.loaded.where("training", "output_dir"),
@@ -235,7 +234,7 @@ def _digest_files(context: RunContext) -> None:
 
 def _load_examples(context: RunContext) -> None:
     seed = int(context.resolved.training.get("seed", 42))  # TrainingArguments' default
-    context.examples, context.held_out_examples = given_examples(context.loaded, seed, context.contents)
+    context.examples, context.held_out_examples = load_datasets(context.loaded, seed, context.contents)
 
 
 def _choose_task(context: RunContext) -> None:
@@ -244,10 +243,11 @@ def _choose_task(context: RunContext) -> None:
     _note(context, None if held_out is None else held_out.overlap)
     context.task = _task(loaded, context.folder, examples)
     if context.group.ranks.is_main:
-        _note(context, twins_line(examples, held_out, loaded, context.task))
+        _note(context, duplicates_line(examples, held_out, loaded, context.task))
 
 
 def _load_tokenizer(context: RunContext) -> None:
+    """Load the tokenizer, or train it on rank 0."""
     context.tokenizer = _get_tokenizer(
         context.group, context.loaded, context.folder, context.examples, context.task
     )
@@ -263,7 +263,7 @@ def _check_model(context: RunContext) -> None:
     loaded, task, ranks = context.loaded, context.task, context.group.ranks.world_size
     config = context.model.config
     check_fp16(context.resolved, loaded, context.folder)
-    context.resolved, line = size_buffers(context.resolved, loaded, config, ranks)
+    context.resolved, line = size_nvme_buffers(context.resolved, loaded, config, ranks)
     _note(context, line)
     check_sizes(context.resolved.ds_config, loaded, config)
     check_checkpointing(context.resolved.training, loaded, config, task)
@@ -272,31 +272,22 @@ def _check_model(context: RunContext) -> None:
 
 
 def _open_stream(context: RunContext) -> None:
-    context.stream = open_stream(
-        context.examples,
-        context.tokenizer,
-        context.loaded,
-        context.resolved,
-        context.task,
-        context.resume,
-    )
+    context.stream = open_stream(context)
 
 
 def _tokenize_examples(context: RunContext) -> None:
-    examples, tokenizer, loaded, task = context.examples, context.tokenizer, context.loaded, context.task
     if context.stream is None:
-        context.train = _tokenize(context, examples, "train")
-        context.places = _places(examples, tokenizer, loaded, task)
+        context.train = _tokenize(context, context.examples, "train")
+        context.places = _places(context)
     else:
-        context.train, context.places = context.stream.first_sequences, numbered
-        if context.group.ranks.is_main:
-            for line in stream_lines(context.stream, examples, tokenizer, loaded, task):
-                console.note(line)
+        context.train, context.places = context.stream.first_sequences, number_examples
+        for line in stream_lines(context.stream, context):
+            _note(context, line)
     context.held_out = None
     if context.held_out_examples is not None:
         tokenized = _tokenize(context, context.held_out_examples, "eval")
         context.held_out = context.group.node_main_first(
-            lambda: task.with_fixed_targets(tokenized, tokenizer)
+            lambda: context.task.with_fixed_targets(tokenized, context.tokenizer)
         )
 
 
@@ -338,7 +329,7 @@ def _identify(context: RunContext) -> None:
         )
         if resume is None:
             return found
-        return resumed(resume, found, where=loaded.where("training", "resume_from_checkpoint"))
+        return resumed_identity(resume, found, where=loaded.where("training", "resume_from_checkpoint"))
 
     identity = group.broadcast_object(group.together(identify_here))
     assert identity is not None
@@ -454,55 +445,53 @@ def _get_tokenizer(
             where=loaded.where("model", "tokenizer"),
             hint="Use text or prompt/completion data, or name a tokenizer",
         )
-    # Trained on one rank and sent to the others: all of them must have the very same merges.
-    tokenizer = None
-    if group.ranks.is_main or not group.policy.has_all_ranks:
-        # What is no text is named with its place when it is tokenized.
+
+    def train() -> PreTrainedTokenizerBase | None:
+        if not group.ranks.is_main and group.policy.has_all_ranks:
+            return None
+        # Values that are not text are reported with their place when they are tokenized.
         texts = (text for name in used for text in examples.loaded.column(name) if isinstance(text, str))
-        tokenizer = train_tokenizer(texts, vocab_size, mask=task.needs == "mask")
-    return group.broadcast_object(tokenizer)
+        return train_tokenizer(texts, vocab_size, mask=task.needs == "mask")
+
+    # Rank 0 sends it to the others, because all ranks must have the same merges.
+    return group.broadcast_object(group.together(train))
 
 
-def _places(
-    examples: Examples, tokenizer: PreTrainedTokenizerBase, loaded: LoadedRecipe, task: Task
-) -> Places:
-    """Where sequences come from: found by making them once more."""
+def _places(context: RunContext) -> Places:
+    """File and line of each sequence, found by making the sequences once more."""
+    examples = context.examples
 
     def numbers() -> Iterator[int]:
-        data = loaded.recipe.data
-        format_ = detect_format(examples.columns, data, task.formats, where=examples.where)
-        encoder = task.encoder(tokenizer, format_, data.columns)
+        _, encoder = context.encoder(examples)
         for number, example in enumerate(examples.loaded if encoder.packed_len is None else ()):
             for sequence in encoder.sequences(example):
                 if sequence.has_targets:
                     yield number
 
-    return looked_up(numbers(), examples.place)
+    return find_places(numbers(), examples.place)
 
 
 def _tokenize(context: RunContext, examples: Examples, which: str) -> Dataset:
     """Tokenize on one rank per node and then, from its cache, on the others; report what did not fit."""
-    group, recipe, task, tokenizer = context.group, context.loaded.recipe, context.task, context.tokenizer
-    dataset, columns, where = examples.loaded, examples.columns, examples.where
-    seq_len = recipe.task.seq_len
+    dataset, seq_len = examples.loaded, context.loaded.recipe.task.seq_len
 
     def tokenize_here() -> Tokenized:
-        format_ = detect_format(columns, recipe.data, task.formats, where=where)
-        encoder = task.encoder(tokenizer, format_, recipe.data.columns)
-        return tokenize(dataset, encoder, seq_len=seq_len, where=where, place=examples.place)
+        _, encoder = context.encoder(examples)
+        return tokenize(dataset, encoder, seq_len=seq_len, where=examples.where, place=examples.place)
 
-    tokenized = group.node_main_first(tokenize_here)
-    if group.ranks.is_main and which == "train":
-        format_ = detect_format(columns, recipe.data, task.formats, where=where)
-        what = described(format_, recipe.data.columns, columns, tokenizer)
-        encoder = task.encoder(tokenizer, format_, recipe.data.columns)
+    tokenized = context.group.node_main_first(tokenize_here)
+    if which == "train":
+        format_, encoder = context.encoder(examples)
+        columns = context.loaded.recipe.data.columns
+        what = describe_format(format_, columns, examples.columns, context.tokenizer)
         joined = "" if encoder.packed_len is None or encoder.apart else "; joined and cut into full sequences"
-        labels = described_labels(task.labels)
-        console.note(f"data: {quantity(len(dataset), 'example')} of {what}{labels}{joined}")
-    if group.ranks.is_main and (tokenized.num_cut or tokenized.num_left_out or tokenized.nothing_taught):
+        labels = describe_labels(context.task.labels)
+        _note(context, f"data: {quantity(len(dataset), 'example')} of {what}{labels}{joined}")
+    if tokenized.num_cut or tokenized.num_left_out or tokenized.nothing_taught:
         more = f"; left out, too: {tokenized.nothing_taught}" if tokenized.nothing_taught else ""
-        console.note(
+        _note(
+            context,
             f"{which} data: of {quantity(len(dataset), 'example')}, {tokenized.num_cut:,} cut to "
-            f"{seq_len} tokens, {tokenized.num_left_out:,} left out (no token to train on){more}"
+            f"{seq_len} tokens, {tokenized.num_left_out:,} left out (no token to train on){more}",
         )
     return tokenized.dataset

@@ -16,9 +16,8 @@ from zerokit import console
 from zerokit.documents import finite
 from zerokit.errors import ZerokitError
 from zerokit.staging import make_own, open_own
-from zerokit.training.measure import PeakMemory
-from zerokit.training.pace import Pace
 from zerokit.training.report import CSV_FILE, METRICS_FILE
+from zerokit.training.throughput import Throughput
 from zerokit.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         output_dir: Path,
         *,
         to_csv: bool = False,
-        pace: Pace | None = None,
+        throughput: Throughput | None = None,
         memory: PeakMemory | None = None,
     ) -> None:
         self._file = output_dir / METRICS_FILE
@@ -49,7 +48,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._start = 0.0
-        self._pace = pace or Pace()
+        self._throughput = throughput or Throughput()
         self._memory = memory
         self._is_unwritten = False
         self.first_step = 0
@@ -62,7 +61,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
     ) -> None:
         self.first_step, self.first_tokens = state.global_step, state.num_input_tokens_seen
         self._start = time.monotonic()
-        self._pace.begin(self._start, self.first_tokens)
+        self._throughput.begin(self._start, self.first_tokens)
         if not state.is_world_process_zero:
             return
         resumed = state.global_step > 0 and self._file.exists()
@@ -82,15 +81,15 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._pace.step_ended(time.monotonic())
+        self._throughput.step_ended(time.monotonic())
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=state.global_step)
 
     def on_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        self._pace.paused(time.monotonic())
+        self._throughput.paused(time.monotonic())
 
     def on_save(self, *args: Any, **kwargs: Any) -> None:
-        self._pace.paused(time.monotonic())
+        self._throughput.paused(time.monotonic())
 
     def on_log(
         self,
@@ -117,7 +116,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
 
     def _measured(self, tokens: int) -> dict[str, Any]:
         """Speed and memory, of a run that tells its tokens."""
-        speed = self._pace.since_last(tokens)
+        speed = self._throughput.since_last(tokens)
         if speed is None:
             return {}
         found: dict[str, Any] = {"tokens_per_second": round(speed.tokens_per_second, 1)}
@@ -191,3 +190,48 @@ def _end_line(path: Path) -> None:
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
                 file.write(b"\n")
+
+
+_KIB = 1024
+
+
+class PeakMemory:
+    """Peak bytes since :meth:`start`, above what was in use then.
+
+    On a GPU these are torch's allocated bytes. On CPU it is the growth of the process's resident set,
+    in which libraries loaded later and the allocator's reserves count too.
+    """
+
+    def __init__(self, *, cuda: bool) -> None:
+        self._cuda = cuda
+        self._baseline = 0
+
+    def start(self) -> None:
+        """Begin a measurement: the peak is reset, what is in use now is the baseline."""
+        if self._cuda:
+            import torch
+
+            torch.cuda.reset_peak_memory_stats()
+            self._baseline = torch.cuda.memory_allocated()
+        else:
+            # Writing 5 resets the kernel's high-water mark of this process (proc(5)).
+            # Some sandboxes forbid it: the peak is then that of the process's whole life.
+            with suppress(OSError):
+                Path("/proc/self/clear_refs").write_text("5")
+            self._baseline = _status_bytes("VmRSS")
+
+    def read(self) -> int:
+        """Peak bytes above the baseline."""
+        if self._cuda:
+            import torch
+
+            return torch.cuda.max_memory_allocated() - self._baseline
+        return _status_bytes("VmHWM") - self._baseline
+
+
+def _status_bytes(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * _KIB
+    raise KeyError(field)

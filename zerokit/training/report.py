@@ -13,8 +13,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerokit.documents import finite
-from zerokit.errors import ZerokitError
+from pydantic import BaseModel, Field, ValidationError
+
+from zerokit.documents import finite, read_bytes
+from zerokit.errors import DocumentError, LaunchError, ZerokitError
 from zerokit.files import write_file
 
 REPORT_FILE = "run.json"
@@ -136,7 +138,7 @@ class RunReport:
     step_seconds: float | None
     """The median, without evaluations and checkpoints; None where nothing was left to train."""
     mfu: float | None
-    """In these steps: the share of what the cards could compute (:mod:`zerokit.training.operations`); None
+    """In these steps: the share of what the cards could compute (:mod:`zerokit.training.throughput`); None
     where that is not known."""
     loss_before: float | None
     """Mean loss per token (or example, where a task has one loss for each) on the held-out data before the
@@ -172,3 +174,73 @@ class RunReport:
         text = json.dumps(finite(asdict(self)), indent=2, default=str, allow_nan=False)
         write_file(file, text + "\n")
         return file
+
+
+OPTION = "--rehearsed"
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class RehearsedFigures:
+    """Of the rank that needs most."""
+
+    peak_bytes: int
+    """Of tensors on its device, as ``torch.cuda.max_memory_allocated`` counts."""
+    step_seconds: float | None
+    """None if it was rehearsed without ``--time``."""
+    low_seconds: float | None
+    high_seconds: float | None
+
+
+class _Device(BaseModel):
+    peak_bytes: int
+
+
+class _Time(BaseModel):
+    step_seconds: float
+    low_seconds: float
+    high_seconds: float
+
+
+class _Rank(BaseModel):
+    device_peak_bytes: int
+
+
+class _Report(BaseModel):
+    """What is looked at of a report of a rehearsal."""
+
+    world_size: int
+    device: _Device
+    ranks: list[_Rank] = Field(default_factory=list)
+    """Where they differ; `device` may be of another than the one that needs most."""
+    time: _Time | None = None
+
+
+def read_rehearsal(file: Path, world_size: int) -> RehearsedFigures:
+    """Read what ``zerokit rehearse -o FILE`` has written.
+
+    Raises:
+        LaunchError: it is none, or of another number of ranks.
+    """
+    try:
+        report = _Report.model_validate_json(read_bytes(file, max_bytes=_MOST_BYTES))
+    except DocumentError as error:
+        raise LaunchError(
+            f"{file}: {error.message}", where=OPTION, hint="Name a report of 'zerokit rehearse -o FILE'"
+        ) from error
+    except ValidationError as error:
+        raise LaunchError(
+            f"{file} is no report of a rehearsal",
+            where=OPTION,
+            hint="Write it with 'zerokit rehearse -o FILE'",
+        ) from error
+    if report.world_size != world_size:
+        raise LaunchError(
+            f"{file} is of {report.world_size} ranks, and this run has {world_size}",
+            where=OPTION,
+            hint=f"Rehearse with --num-gpus {world_size}",
+        )
+    time = report.time
+    seconds = (None,) * 3 if time is None else (time.step_seconds, time.low_seconds, time.high_seconds)
+    peak = max([report.device.peak_bytes, *(rank.device_peak_bytes for rank in report.ranks)])
+    return RehearsedFigures(peak, *seconds)

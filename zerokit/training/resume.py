@@ -83,7 +83,7 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
     problem = lacks(folder)
     if problem is not None:
         raise CheckpointError(problem, where=str(folder), hint=_ANOTHER)
-    num_parts = saved_by(folder)
+    num_parts = num_saving_ranks(folder)
     if not RunPolicy.current().reads_weights and num_parts not in (0, world_size):
         saved = quantity(num_parts, "rank")
         raise RecipeError(
@@ -146,20 +146,18 @@ def _saving_ranks(states: Path) -> set[int]:
     return {int(found[1]) for file in states.glob("*") if (found := _PART.search(file.name))}
 
 
-def saved_by(folder: Path) -> int:
+def num_saving_ranks(folder: Path) -> int:
     """How many ranks have saved a checkpoint-N; 0 if none has a part of the optimizer, as without ZeRO."""
     return max(_saving_ranks(_states_folder(folder)), default=-1) + 1
 
 
-class Divided:
+class ReshardedCheckpoint:
     """The checkpoint to go on from, with as many parts as this run has ranks."""
 
     def __init__(self, group: RankGroup, resume: Path | None, output_dir: Path) -> None:
         """Divide one that was saved by another number of ranks anew, beside this run's own checkpoints.
 
         Args:
-            group: all ranks.
-            resume: the checkpoint-N; None if the run begins.
             output_dir: of this run, whose disk takes about as much once more.
 
         Raises:
@@ -169,7 +167,7 @@ class Divided:
         self._made: Path | None = None
         self._is_main = group.ranks.is_main
         ranks = group.ranks.world_size
-        if resume is None or saved_by(resume) in (0, ranks):
+        if resume is None or num_saving_ranks(resume) in (0, ranks):
             return
         name = f"{resume.name}-on-{quantity(ranks, 'rank').replace(' ', '-')}"
         made = output_dir / DIVIDED / name
@@ -190,7 +188,7 @@ class Divided:
         self._made = None
 
     def _make(self, resume: Path, made: Path, ranks: int) -> None:
-        was = quantity(saved_by(resume), "rank")
+        was = quantity(num_saving_ranks(resume), "rank")
         console.note(f"{resume} was saved by {was}, and this run has {ranks}: it is divided anew")
         self._made = made
         make_staging(made.parent)
@@ -201,13 +199,8 @@ class Divided:
             raise
 
 
-def resumed(checkpoint: Path, now: Identity, *, where: str) -> Identity:
+def resumed_identity(checkpoint: Path, now: Identity, *, where: str) -> Identity:
     """The identity under which the run of `checkpoint` goes on.
-
-    Args:
-        checkpoint: of :func:`find_resume`.
-        now: of the run that is about to begin.
-        where: the place of the checkpoint's name in the recipe.
 
     Raises:
         RecipeError: it is of a run with another recipe, other data or another model, most of which would be

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
@@ -16,24 +18,22 @@ from zerokit.distributed.cores import bind_to_cores, take_all_cores
 from zerokit.distributed.group import count_gpus
 from zerokit.distributed.loader_workers import report_lost_batches
 from zerokit.errors import ConfigError, RankError, RunError, ZerokitError
+from zerokit.patches import Patch, put
 from zerokit.reporting.curves import draw_losses
 from zerokit.training.announce import announce, count_parameters
 from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss
-from zerokit.training.gathering import decide_anew, read_once
-from zerokit.training.measure import PeakMemory
+from zerokit.training.engine import read_parameters_once, reset_module_order
+from zerokit.training.leaf_modules import set_leaf_modules
 from zerokit.training.model import build_model, switch_dropout_off
-from zerokit.training.operations import operations_per_token, peak_flops
 from zerokit.training.optimizers import host_optimizer
-from zerokit.training.pace import Pace
 from zerokit.training.peft.adapter import add_adapter
 from zerokit.training.peft.compatibility import loading_options
-from zerokit.training.progress import RunProgress
+from zerokit.training.progress import PeakMemory, RunProgress
 from zerokit.training.report import METRICS_FILE, RunReport
-from zerokit.training.resume import Divided
+from zerokit.training.resume import ReshardedCheckpoint
 from zerokit.training.save import save_model
-from zerokit.training.steady_clock import use_steady_clock
+from zerokit.training.throughput import Throughput, operations_per_token, peak_flops
 from zerokit.training.trackers import CURVE_FILE, trackers
-from zerokit.training.uneven_calls import keep_ranks_together
 from zerokit.units import format_bytes, format_seconds, quantity
 
 if TYPE_CHECKING:
@@ -42,18 +42,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer
 
     from zerokit.distributed.group import RankGroup
-    from zerokit.training.rehearsed import Rehearsed
+    from zerokit.training.report import RehearsedFigures
     from zerokit.training.run_context import RunContext
     from zerokit.training.trainer import ZeroTrainer
 
 
-def run(group: RankGroup, context: RunContext, rehearsed: Rehearsed | None = None) -> RunReport:
+def run(group: RankGroup, context: RunContext, rehearsed: RehearsedFigures | None = None) -> RunReport:
     """Train, evaluate before and after, save, and write ``run.json``.
-
-    Args:
-        group: all ranks.
-        context: the run.
-        rehearsed: what a rehearsal said of it.
 
     Returns:
         the report; its times are this rank's, and the rest is the same on every rank.
@@ -63,7 +58,7 @@ def run(group: RankGroup, context: RunContext, rehearsed: Rehearsed | None = Non
         RunError: the run has diverged; the same on every rank.
     """
     try:
-        with Divided(group, context.output.resume, context.output_dir) as divided:
+        with ReshardedCheckpoint(group, context.output.resume, context.output_dir) as divided:
             return _run(group, context, divided, rehearsed)
     except (MemoryError, RuntimeError) as error:
         text = str(error)
@@ -82,10 +77,12 @@ def run(group: RankGroup, context: RunContext, rehearsed: Rehearsed | None = Non
 _NO_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory")
 
 
-def _run(group: RankGroup, context: RunContext, divided: Divided, rehearsed: Rehearsed | None) -> RunReport:
+def _run(
+    group: RankGroup, context: RunContext, divided: ReshardedCheckpoint, rehearsed: RehearsedFigures | None
+) -> RunReport:
     import torch
 
-    use_steady_clock()
+    use_monotonic_clock()
     report_lost_batches()
     cuda = count_gpus() > 0
     bound = None
@@ -98,8 +95,8 @@ def _run(group: RankGroup, context: RunContext, divided: Divided, rehearsed: Reh
     memory.start()
     _seed_everything(context)
     if context.zero_stage == 3:
-        decide_anew()
-        read_once()
+        reset_module_order()
+        read_parameters_once()
     if context.loaded.recipe.matmul_precision is not None:
         torch.set_float32_matmul_precision(context.loaded.recipe.matmul_precision)
     more = loading_options(context.loaded, context.adapter, context.precision)
@@ -110,7 +107,7 @@ def _run(group: RankGroup, context: RunContext, divided: Divided, rehearsed: Reh
     model = add_adapter(model, context.adapter, context.loaded, context.args, context.task.peft_type)
     note = console.note if group.ranks.is_main else None
     if group.ranks.world_size > 1:
-        keep_ranks_together(model, context.zero_stage, context.loaded.where("deepspeed"), note)
+        set_leaf_modules(model, context.zero_stage, context.loaded.where("deepspeed"), note)
     learns = context.adapter is not None and context.adapter.method.tokens == "embedded"
     chunked = asks_for_chunks(context.task.section, context.args, learns_tokens=learns)
     chunked = chunked and chunk_the_loss(model, note)
@@ -124,8 +121,8 @@ def _run(group: RankGroup, context: RunContext, divided: Divided, rehearsed: Reh
         )
     told = trackers(context.loaded)
     operations = operations_per_token(model)
-    pace = Pace(operations, _flops(context, group) if cuda else None)
-    progress = RunProgress(context.output_dir, to_csv="csv" in told, pace=pace, memory=memory)
+    throughput = Throughput(operations, _flops(context, group) if cuda else None)
+    progress = RunProgress(context.output_dir, to_csv="csv" in told, throughput=throughput, memory=memory)
     trainer = _make_trainer(context, model, group, [progress, _Loaded(divided)], operations)
     try:
         leaves = group.leave_request.heeded(group.gather_objects)
@@ -157,8 +154,10 @@ def _run(group: RankGroup, context: RunContext, divided: Divided, rehearsed: Reh
         train_seconds=seconds,
         tokens=tokens,
         tokens_per_second=(tokens - progress.first_tokens) / seconds,
-        step_seconds=pace.step_seconds,
-        mfu=pace.speed(tokens - progress.first_tokens, pace.seconds).mfu if pace.seconds else None,
+        step_seconds=throughput.step_seconds,
+        mfu=throughput.speed(tokens - progress.first_tokens, throughput.seconds).mfu
+        if throughput.seconds
+        else None,
         loss_before=before.pop("loss", None),
         loss_after=after.pop("loss", None),
         metrics_before=before,
@@ -200,7 +199,7 @@ def _draw(output_dir: Path) -> None:
 class _Loaded(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
     """Removes a checkpoint that was divided anew, when a step shows that all ranks have loaded it."""
 
-    def __init__(self, divided: Divided) -> None:
+    def __init__(self, divided: ReshardedCheckpoint) -> None:
         self._divided = divided
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
@@ -253,7 +252,7 @@ def _make_trainer(
     return trainer
 
 
-def _fit(trainer: Trainer, context: RunContext, divided: Divided) -> Any:
+def _fit(trainer: Trainer, context: RunContext, divided: ReshardedCheckpoint) -> Any:
     resume = divided.folder
     try:
         return trainer.train(resume_from_checkpoint=resume and str(resume))
@@ -313,12 +312,12 @@ def _print_summary(report: RunReport, context: RunContext, num_files: int) -> No
         f"{report.tokens_per_second:,.0f} tokens/s, {mfu}{', '.join(results)}, "
         f"peak {format_bytes(report.peak_memory_bytes)} per rank"
     )
-    if beside := beside_expected(report):
+    if beside := compare_with_expected(report):
         console.note(beside)
     console.note(f"saved {quantity(num_files, 'file')} in {context.output_dir}, beside {METRICS_FILE}")
 
 
-def beside_expected(report: RunReport) -> str:
+def compare_with_expected(report: RunReport) -> str:
     """What was measured beside what was expected, as far as anything was; empty where nothing was."""
     said = []
     if report.device == "cuda":
@@ -347,3 +346,13 @@ def _dtype(context: RunContext) -> Any:
 
     by_precision = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
     return getattr(torch, context.loaded.recipe.model.dtype or by_precision[context.precision])
+
+
+_PURPOSE = "measure durations though the system's clock is set"
+_CLOCKS = [Patch(f"transformers.{module}", "time", _PURPOSE) for module in ("trainer", "trainer_utils")]
+
+
+def use_monotonic_clock() -> None:
+    """Have the Trainer's metrics of runtime and speed go by ``time.monotonic``."""
+    for patch in _CLOCKS:
+        put(patch, SimpleNamespace(time=lambda: time.monotonic()))  # a rehearsal replaces it later

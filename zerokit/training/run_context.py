@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zerokit.training.formats import detect_format
+
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import GenerationConfig, PreTrainedTokenizerBase, TrainingArguments
@@ -13,15 +15,16 @@ if TYPE_CHECKING:
     from zerokit.data.content import FileContent
     from zerokit.distributed.group import RankGroup
     from zerokit.recipe import LoadedRecipe
+    from zerokit.recipe.model import Format
     from zerokit.recipe.training_keys import OwnKeys
     from zerokit.resolving.settle import Resolved
+    from zerokit.training.datasets import Examples, Places
+    from zerokit.training.examples import Encoder
     from zerokit.training.folder import OutputFolder
-    from zerokit.training.given import Examples
     from zerokit.training.identity import Identity
     from zerokit.training.model import PreparedModel
     from zerokit.training.packing import Padding
-    from zerokit.training.peft.keys import Asked
-    from zerokit.training.spikes import Places
+    from zerokit.training.peft.keys import PeftSettings
     from zerokit.training.streaming import Stream
     from zerokit.training.tasks.task import Task
 
@@ -49,7 +52,7 @@ class RunContext:
     own: OwnKeys = field(init=False)
     """Keys of the recipe's training section that only zerokit reads."""
     output: OutputFolder = field(init=False)
-    adapter: Asked | None = field(init=False)
+    adapter: PeftSettings | None = field(init=False)
     """None if all parameters are trained."""
     folder: Path | None = field(init=False)
     """The checkpoint to start from; None from scratch."""
@@ -75,6 +78,16 @@ class RunContext:
     identity: Identity = field(init=False)
     padding: Padding | None = field(init=False)
     """None for a task that pads its batches as they come."""
+
+    def encoder(self, examples: Examples) -> tuple[Format, Encoder]:
+        """The format of examples, and what makes sequences of them.
+
+        Raises:
+            DataError: the columns are of no format of the task.
+        """
+        data = self.loaded.recipe.data
+        format_ = detect_format(examples.columns, data, self.task.formats, where=examples.where)
+        return format_, self.task.encoder(self.tokenizer, format_, data.columns)
 
     @property
     def zero_stage(self) -> int:

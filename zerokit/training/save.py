@@ -19,7 +19,7 @@ from zerokit.training.report import REPORT_FILE
 
 if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
-    from zerokit.training.disks import DiskProblems
+    from zerokit.training.checkpoint_writer import DiskProblems
     from zerokit.training.folder import OutputFolder
     from zerokit.training.report import RunReport
     from zerokit.training.trainer import ZeroTrainer

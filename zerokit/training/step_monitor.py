@@ -7,7 +7,10 @@ anything is saved. Every rank does the same.
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +18,6 @@ import torch
 from zerokit import console
 from zerokit.errors import RunError
 from zerokit.training.folder import checkpoints
-from zerokit.training.spikes import UsualLoss, worst
 from zerokit.units import quantity
 
 if TYPE_CHECKING:
@@ -29,18 +31,62 @@ if TYPE_CHECKING:
 MAX_SKIPPED_FP16_STEPS = 50
 """Steps in a row that DeepSpeed may skip in fp16. From 2^32, a loss scale takes about thirty to settle."""
 
+_STEPS = 50
+"""Before a step, whose losses tell what is usual."""
+_LEAST_STEPS = 20
+_DEVIATIONS = 8
+_SHARE = 0.5
+"""Of their mean: where losses hardly differ, as at the end, a small one is no spike."""
+_IN_A_ROW = 5
+"""So many losses in a row are no spikes: they stay that high, and are what is usual from then on."""
+
+
+class UsualLoss:
+    """The losses of the last steps."""
+
+    def __init__(self, *, may_stay: bool = True) -> None:
+        """With `may_stay`, losses that stay high become usual."""
+        self._may_stay = may_stay
+        self._losses: deque[float] = deque(maxlen=_STEPS)
+        self._spikes: list[float] = []
+        """Those in a row that came last."""
+
+    def exceeded_by(self, loss: float) -> float | None:
+        """Their mean, if `loss` is a spike above it; takes the loss of one more step in, if it is none.
+
+        A spike exceeds the mean by 8 standard deviations, and by half of it.
+        """
+        if len(self._losses) >= _LEAST_STEPS:
+            mean = fmean(self._losses)
+            deviation = math.sqrt(fmean((one - mean) ** 2 for one in self._losses))  # pstdev takes fractions
+            if loss - mean > max(_DEVIATIONS * deviation, _SHARE * abs(mean)):
+                self._spikes.append(loss)
+                if len(self._spikes) < _IN_A_ROW or not self._may_stay:
+                    return mean
+                self._losses = deque(self._spikes[:-1], maxlen=_STEPS)
+        self._spikes.clear()
+        self._losses.append(loss)
+        return None
+
+
+def worst(losses: Iterable[Iterable[float]]) -> tuple[int, int]:
+    """The rank and the micro batch with the first loss that is no number, else with the largest.
+
+    Args:
+        losses: of the micro batches of a step, of each rank.
+    """
+    found = [(rank, micro, loss) for rank, own in enumerate(losses) for micro, loss in enumerate(own)]
+    broken = [one for one in found if not math.isfinite(one[2])]
+    rank, micro, _ = min(broken, key=lambda one: one[1]) if broken else max(found, key=lambda one: one[2])
+    return rank, micro
+
 
 class StepMonitor:
     """Knows the loss of each step over all ranks, and the micro batch with the highest loss.
 
     Args:
-        group: all ranks.
-        args: arguments of the run.
-        accelerator: sums over ranks, and knows whether DeepSpeed skipped a step.
         name_batch: returns the examples of a micro batch, by its rank, its number in the step and the number
             of steps before; an empty string on ranks that do not know them.
-        on_spike: ``note``, ``skip`` or ``stop``.
-        max_skipped_steps: most steps to skip in a row.
         padding_token: id of the token that is not counted where batches have no attention mask.
     """
 
@@ -162,7 +208,6 @@ class StepMonitor:
         """End the run, which has diverged; does nothing where values mean nothing.
 
         Args:
-            what: what shows it.
             losses: of this rank's micro batches of the step, to find the batch.
 
         Raises:

@@ -6,20 +6,27 @@ end, none waits for another, a broken example ends all alike, and any number goe
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
 from torch.utils.data import IterableDataset
 
-from zerokit.errors import DataError, ZerokitError
+from zerokit.data.streams import ExampleStream
+from zerokit.documents import read_document
+from zerokit.errors import CheckpointError, DataError, DocumentError, ZerokitError
+from zerokit.files import write_file
 from zerokit.training.examples import Features, UnusableError, joined_texts, packed_rows
+from zerokit.training.formats import describe_format
+from zerokit.units import quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import torch
     from datasets import Dataset
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
     from zerokit.data.streams import ExampleStream
     from zerokit.training.examples import Encoded, Encoder
     from zerokit.training.packing import Layout
+    from zerokit.training.run_context import RunContext
     from zerokit.training.tasks.task import Collator
 
 _AT_ONCE = 500
@@ -155,7 +163,6 @@ class Stream:
 
         Args:
             size: of a step, over all ranks.
-            blank: features of an example that adds nothing to a loss.
 
         Raises:
             DataError: an example is unusable, or cannot be read.
@@ -330,3 +337,86 @@ class StreamOfRank(IterableDataset[MicroBatch | ZerokitError]):
             places = order[start : start + self.batch_size]
             numbers = [number for place in places if (number := step.numbers[place]) is not None]
             yield MicroBatch(self.collator([step.rows[place] for place in places]), step.end, numbers)
+
+
+POSITION_FILE = "zerokit_stream.json"
+"""In a checkpoint: where the run was in its data."""
+
+
+def open_stream(context: RunContext) -> Stream | None:
+    """The stream of the recipe with its first buffer; None if the data are not streamed.
+
+    Raises:
+        DataError: an example of the buffer is unusable, or none has a token to train on.
+        CheckpointError: the checkpoint to resume from does not say where its run was in the data.
+    """
+    examples, data, training = context.examples, context.loaded.recipe.data, context.resolved.training
+    source = examples.dataset
+    if not isinstance(source, ExampleStream):
+        return None
+    order = training.get("train_sampling_strategy", "random")
+    seed = training.get("seed", 42) if training.get("data_seed") is None else training["data_seed"]
+    stream = Stream(
+        source,
+        context.encoder(examples)[1],
+        buffer_size=data.buffer_size,
+        max_examples=data.max_examples,
+        seed=int(seed) if getattr(order, "value", order) == "random" else None,
+        where=examples.where,
+        place=examples.place,
+        begin=Position() if context.resume is None else read_position(context.resume),
+    )
+    stream.fill_first()
+    return stream
+
+
+def stream_lines(stream: Stream, context: RunContext) -> Iterator[str]:
+    """What is streamed, how to switch it off, and what became of the first buffer, for people."""
+    recipe, examples = context.loaded.recipe, context.examples
+    format_, _ = context.encoder(examples)
+    what = describe_format(format_, recipe.data.columns, examples.columns, context.tokenizer)
+    done = ["shuffled"] * (stream.seed is not None) + ["packed"] * (stream.encoder.packed_len is not None)
+    with_each_other = f", {' and '.join(done)} with each other" if done else ", and trained on in their order"
+    yield (
+        f"data: {what}, streamed: {stream.buffer_size:,} examples at a time are read{with_each_other} "
+        "(data.buffer_size); data.streaming: false prepares all of them before the first step"
+    )
+    if recipe.data.eval is None and recipe.data.eval_split is None:
+        yield "nothing is held out of streamed data: data.eval names data to evaluate on"
+    first = stream.first
+    if first is not None and (first.num_cut or first.num_left_out):
+        yield (
+            f"of the first {quantity(first.num_examples, 'example')}, {first.num_cut:,} cut to "
+            f"{recipe.task.seq_len} tokens, {first.num_left_out:,} left out (no token to train on)"
+        )
+
+
+def write_position(position: Position, checkpoint: Path) -> None:
+    """Write ``zerokit_stream.json`` into a checkpoint."""
+    write_file(checkpoint / POSITION_FILE, json.dumps(asdict(position), indent=2) + "\n")
+
+
+def read_position(checkpoint: Path) -> Position:
+    """Where the run of a checkpoint was in its data.
+
+    Raises:
+        CheckpointError: it does not say, or not in a way that can be read.
+    """
+    file = checkpoint / POSITION_FILE
+    if not file.is_file():
+        raise CheckpointError(
+            f"has no {POSITION_FILE}, which says where in its data to go on",
+            where=str(checkpoint),
+            hint="Its run did not stream them: remove data.streaming",
+        )
+    try:
+        found = Position(**read_document(file).data)
+        numbers = (found.epoch, found.buffer, found.example, found.taken)
+        if all(isinstance(one, int) and one >= 0 for one in numbers) and isinstance(found.state, dict | None):
+            return found
+        reason = "has a number that is none"
+    except (DocumentError, TypeError) as error:
+        reason = str(error)
+    raise CheckpointError(
+        f"cannot be read: {reason}", where=str(file), hint="Continue from an earlier checkpoint-N"
+    )

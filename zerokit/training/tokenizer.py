@@ -25,10 +25,7 @@ def load_tokenizer(
     """Load a tokenizer from a Hub id or folder; one without a padding token pads with its end-of-text.
 
     Args:
-        source: the id or folder.
-        where: the place of it in the recipe, for errors.
         needs: the special token that the task cannot do without: ``eos``, ``pad`` or ``mask``.
-        trust_remote_code: whether code that comes with it may run.
 
     Raises:
         ModelError: there is none, or it has no such token.
@@ -62,9 +59,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, *, mask: bool = False
     """Train a byte-level BPE tokenizer: any text can be encoded, and decoding gives it back exactly.
 
     Args:
-        texts: what it is trained on.
         vocab_size: entries in the vocabulary, at most; a small corpus may give fewer.
-        mask: whether it has a mask token.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

@@ -28,15 +28,14 @@ from zerokit.files import write_file
 from zerokit.patches import PrivateAttribute, overriding
 from zerokit.training.batch_source import BatchSource, FilledDataset, StreamSource
 from zerokit.training.checkpoint_writer import CheckpointWriter
-from zerokit.training.dummy_step import undo_dummy_step
-from zerokit.training.engine_calls import keep_out_of_graphs, shorten_calls
+from zerokit.training.engine import exclude_timer_from_compile, speed_up_calls, undo_dummy_step
 from zerokit.training.evaluator import Evaluator
 from zerokit.training.folder import checkpoints
+from zerokit.training.nvme_optimizer_state import load_nvme_optimizer_states
 from zerokit.training.optimizers import warm_up_line
 from zerokit.training.peft.prompts import saved_whole
-from zerokit.training.skipping import SkippableSteps
+from zerokit.training.skipped_steps import SkippableSteps
 from zerokit.training.step_monitor import StepMonitor
-from zerokit.training.swapped import load_swapped_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,8 +44,8 @@ if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
     from zerokit.distributed.group import RankGroup
+    from zerokit.training.datasets import Places
     from zerokit.training.identity import Identity
-    from zerokit.training.spikes import Places
     from zerokit.training.streaming import Stream
     from zerokit.training.tasks.task import Task
 
@@ -87,17 +86,8 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
     """Trains every example exactly once an epoch, and measures the loss per held-out token.
 
     Args:
-        task: loss, batches and metrics.
-        group: all ranks.
-        args: arguments of the run.
-        identity: written into each checkpoint.
-        places: file and line of the training examples.
-        on_spike: ``note``, ``skip`` or ``stop``.
-        max_skipped_steps: most steps to skip in a row.
         trust_checkpoint: whether the checkpoint to resume from may load classes of any kind.
-        operations_per_token: of the model, for the logged FLOPs.
         stream: the training data if they are streamed, in place of ``train_dataset``.
-        kwargs: of the Trainer.
     """
 
     def __init__(
@@ -231,15 +221,15 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
                 if resume_from_checkpoint is not None:
                     self._load(resume_from_checkpoint)
             if resume_from_checkpoint is not None:
-                load_swapped_states(self.deepspeed, Path(resume_from_checkpoint), self._group)
+                load_nvme_optimizer_states(self.deepspeed, Path(resume_from_checkpoint), self._group)
         self.checkpoints.problems.note_those_of(self.deepspeed)
         if resume_from_checkpoint is None:
             undo_dummy_step(self.deepspeed.optimizer)
-        shorten_calls(self.deepspeed)
+        speed_up_calls(self.deepspeed)
         if self.args.device.type == "cpu":
             keep_freed_memory()
         if self.args.torch_compile:
-            keep_out_of_graphs(self.deepspeed)
+            exclude_timer_from_compile(self.deepspeed)
         if self.monitor.max_skipped is not None:
             SkippableSteps(self.deepspeed, self.accelerator, self.monitor.skips_step)
         release_shared_memory(read_ranks())  # all ranks have exchanged parameters, so each has it open

@@ -14,7 +14,7 @@ from torch import nn
 
 from zerokit.errors import RecipeError, nearest, raise_together
 from zerokit.spelling import mistyped
-from zerokit.training.peft.keys import VIRTUAL_TOKENS, Asked, config_class
+from zerokit.training.peft.keys import VIRTUAL_TOKENS, PeftSettings, config_class
 from zerokit.training.peft.prompts import without_learned_tokens
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, TrainingArguments
 
     from zerokit.recipe import LoadedRecipe
-    from zerokit.training.peft.keys import Asked
+    from zerokit.training.peft.keys import PeftSettings
 
 _NO_MODULE = "NoMatchingPeftModuleError"
 """peft's error where all modules that are named are left out; older releases have none of that name."""
@@ -32,7 +32,7 @@ _SAVED_ANYWAY = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier",
 
 def add_adapter(
     model: PreTrainedModel,
-    asked: Asked | None,
+    asked: PeftSettings | None,
     loaded: LoadedRecipe,
     args: TrainingArguments,
     task_type: str | None,
@@ -54,7 +54,7 @@ def add_adapter(
 
 
 def adapted_model(
-    model: PreTrainedModel, asked: Asked, loaded: LoadedRecipe, task_type: str | None
+    model: PreTrainedModel, asked: PeftSettings, loaded: LoadedRecipe, task_type: str | None
 ) -> PeftModel:
     """The model with an adapter.
 
@@ -94,7 +94,7 @@ def _is_below(name: str, others: Sequence[str]) -> bool:
     return any(module.endswith(other) for module in outer for other in others)  # as peft finds them
 
 
-def _defaults(asked: Asked, loaded: LoadedRecipe, model: PreTrainedModel) -> dict[str, Any]:
+def _defaults(asked: PeftSettings, loaded: LoadedRecipe, model: PreTrainedModel) -> dict[str, Any]:
     """Keys that nobody has given, where peft knows none for the model, or ones that do not fit it."""
     if asked.method.tokens is None:
         return _default_targets(asked, model)
@@ -143,7 +143,7 @@ _HEADS = r".*(classifier|score)(\..*)?"
 """Trained whole."""
 
 
-def _default_targets(asked: Asked, model: PreTrainedModel) -> dict[str, Any]:
+def _default_targets(asked: PeftSettings, model: PreTrainedModel) -> dict[str, Any]:
     """Peft's for the type of model, and all linear layers of one that it does not know."""
     from peft.utils import constants
 
@@ -192,15 +192,10 @@ def is_all_linear(targets: Any) -> bool:
     return isinstance(targets, str) and targets.lower() == "all-linear"
 
 
-def check_targets(model: PreTrainedModel, asked: Asked, loaded: LoadedRecipe) -> None:
+def check_targets(model: PreTrainedModel, asked: PeftSettings, loaded: LoadedRecipe) -> None:
     """Refuse names of which the model has none, or that are plainly mistyped.
 
     Lists are shared between models: a name of another model's layer, beside one that is there, is no mistake.
-
-    Args:
-        model: without an adapter.
-        asked: the keys of peft's config, as the recipe has them.
-        loaded: the recipe, for the places of errors.
 
     Raises:
         RecipeError: there are such names; all of them at once.
@@ -217,7 +212,7 @@ def check_targets(model: PreTrainedModel, asked: Asked, loaded: LoadedRecipe) ->
     )
 
 
-def _earlier_names(model: PreTrainedModel, asked: Asked) -> Collection[str]:
+def _earlier_names(model: PreTrainedModel, asked: PeftSettings) -> Collection[str]:
     """Those of `target_modules` that peft itself makes names of parameters.
 
     transformers 5 keeps the experts of a layer in one parameter; peft still takes what their layers were

@@ -16,11 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from zerokit.config.base import ZERO
 from zerokit.distributed.group import count_gpus
 from zerokit.errors import RecipeError
-from zerokit.training.apart import CACHE_NAMES
+from zerokit.training.leaf_modules import check_experts
 from zerokit.training.model import positions_of
+from zerokit.training.packing import CACHE_NAMES
 from zerokit.training.peft.adapter import adapted_model
-from zerokit.training.peft.keys import Asked
-from zerokit.training.uneven_calls import check_experts
+from zerokit.training.peft.keys import PeftSettings
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -36,7 +36,7 @@ _OTHERS = "Choose peft.type lora or ia3"
 
 def check_trained(
     loaded: LoadedRecipe,
-    asked: Asked | None,
+    asked: PeftSettings | None,
     resolved: Resolved,
     model: PreparedModel,
     task: Task,
@@ -69,7 +69,7 @@ def check_trained(
 
 def _check_tokens(
     loaded: LoadedRecipe,
-    asked: Asked,
+    asked: PeftSettings,
     training: Mapping[str, Any],
     model: PreparedModel,
     task: Task,
@@ -135,7 +135,7 @@ def _on_meta(loaded: LoadedRecipe, model: PreparedModel, task: Task) -> PreTrain
     return base.eval()
 
 
-def _try(loaded: LoadedRecipe, asked: Asked, task: Task, base: PreTrainedModel) -> PeftModel:
+def _try(loaded: LoadedRecipe, asked: PeftSettings, task: Task, base: PreTrainedModel) -> PeftModel:
     """The model with its adapter, without weights."""
     import torch
 
@@ -144,7 +144,7 @@ def _try(loaded: LoadedRecipe, asked: Asked, task: Task, base: PreTrainedModel) 
     }  # made of weights
     works_alone = asked.method.tokens is not None and _problem(base, task) is None
     with torch.device("meta"):
-        adapted = adapted_model(base, Asked(asked.type_, keys, {}), loaded, task.peft_type)
+        adapted = adapted_model(base, PeftSettings(asked.type_, keys, {}), loaded, task.peft_type)
     problem = _problem(adapted, task) if works_alone else None
     if problem is not None:
         raise RecipeError(
@@ -175,9 +175,6 @@ def reads_ids_itself(model: PreTrainedModel) -> bool:
 
     It is called once, on something in the place of its body, and every operation is seen, however it is
     written.
-
-    Args:
-        model: on the meta device.
     """
     from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
@@ -224,7 +221,9 @@ class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-def check_four_bits(loaded: LoadedRecipe, asked: Asked, resolved: Resolved, model: PreparedModel) -> None:
+def check_four_bits(
+    loaded: LoadedRecipe, asked: PeftSettings, resolved: Resolved, model: PreparedModel
+) -> None:
     """Refuse a run whose model cannot be kept in 4 bits.
 
     Raises:
@@ -259,16 +258,11 @@ def check_four_bits(loaded: LoadedRecipe, asked: Asked, resolved: Resolved, mode
     loading_options(loaded, asked, "bf16")
 
 
-def loading_options(loaded: LoadedRecipe, asked: Asked | None, precision: str) -> dict[str, Any]:
+def loading_options(loaded: LoadedRecipe, asked: PeftSettings | None, precision: str) -> dict[str, Any]:
     """What ``from_pretrained`` is given for the recipe's adapter: of ``qlora``, the layers in 4 bits.
 
     By default nf4 with constants that are quantized, too (Dettmers et al. 2023, section 3), computing in the
     precision of the run.
-
-    Args:
-        loaded: the recipe.
-        asked: what it asks for.
-        precision: ``bf16``, ``fp16`` or ``fp32``.
 
     Raises:
         RecipeError: transformers refuses a value.

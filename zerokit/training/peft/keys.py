@@ -53,7 +53,7 @@ FOUR_BITS = (
 
 
 @dataclass(frozen=True)
-class Asked:
+class PeftSettings:
     """What a recipe asks for."""
 
     type_: PeftType
@@ -80,7 +80,7 @@ def method_of(loaded: LoadedRecipe) -> Method | None:
     return next((method for type_, method in METHODS.items() if type_ == asked), None)
 
 
-def check_peft_keys(loaded: LoadedRecipe) -> Asked | None:
+def check_peft_keys(loaded: LoadedRecipe) -> PeftSettings | None:
     """What the recipe asks for; None when all parameters are trained.
 
     Raises:
@@ -113,7 +113,7 @@ def check_peft_keys(loaded: LoadedRecipe) -> Asked | None:
     )
     keys |= _checked(loaded, type_, keys)
     four_bits = {name: keys.pop(name) for name in FOUR_BITS if name in keys}
-    return Asked(type_, keys, four_bits)
+    return PeftSettings(type_, keys, four_bits)
 
 
 _AT_LEAST = {"r": 1, "num_virtual_tokens": 1}

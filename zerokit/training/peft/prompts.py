@@ -39,7 +39,6 @@ def saved_whole(model: Any, weights: Mapping[str, Any] | None) -> Iterator[None]
     call it, too.
 
     Args:
-        model: any; what has no learned tokens is left alone.
         weights: all of the model, by name; None where no module is divided.
     """
     config = next(iter(getattr(model, "peft_config", {}).values()), None)

@@ -15,7 +15,7 @@ from zerokit.training.examples import (
     text_of,
     text_or_none,
 )
-from zerokit.training.shapes import ROLES, messages_of
+from zerokit.training.formats import ROLES, messages_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,10 +32,6 @@ class AnswerEncoder(Encoder):
     """Texts, prompts with their completions, and chats as ``input_ids`` and ``labels``.
 
     Args:
-        tokenizer: the model's.
-        format_: of the examples.
-        columns: of the examples.
-        task: the recipe's section.
         apart: whether the model keeps apart what lies in one sequence.
     """
 
@@ -227,8 +223,6 @@ def _why_not_masked(prompt: str, whole: str, number: int) -> tuple[str, str]:
     """What keeps an answer's tokens from being told apart from those before it, and what helps.
 
     Args:
-        prompt: the chat before the answer, with the generation prompt.
-        whole: the chat with the answer.
         number: of the answer's message, from 1.
     """
     if not whole.startswith(prompt):
@@ -264,8 +258,6 @@ def joined(prompt: Any, answer: list[Any], name: str) -> tuple[list[Any], int]:
 
     Args:
         prompt: None: there is none.
-        answer: messages.
-        name: the prompt's column, for errors.
 
     Raises:
         UnusableError: the chat has another instruction, or there is no prompt to an answer.

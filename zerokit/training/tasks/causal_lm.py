@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import RecipeError
 from zerokit.reporting.tables import STRONG
-from zerokit.training.apart import why_mixed
 from zerokit.training.examples import IGNORED
 from zerokit.training.model import class_of
-from zerokit.training.packing import Layout, document_starts
+from zerokit.training.packing import Layout, document_starts, packing_unsupported_reason, row_length, rows_for
 from zerokit.training.peft.keys import method_of
 from zerokit.training.preview import marked
-from zerokit.training.rows import InRows
 from zerokit.training.tasks.answers import AnswerEncoder
 from zerokit.training.tasks.task import Task, sum_from_mean
 
@@ -47,7 +45,7 @@ class CausalLM(Task):
         model = class_of(config, loaded.recipe.model, self.model)
         asked = loaded.recipe.model.attn_implementation or getattr(config, "_attn_implementation", None)
         one_row = "flash" in (asked or "")
-        mixed = why_mixed(model, config, asked, self.section.seq_len, one_row=one_row)
+        mixed = packing_unsupported_reason(model, config, asked, self.section.seq_len, one_row=one_row)
         learned = _mixed_by_adapter(loaded)
         mixed = learned or mixed
         for key in ("packing", "padding_free"):
@@ -95,7 +93,7 @@ class CausalLM(Task):
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> Collator:
         if self.mixed is None:
             shares = self.section.padding_free is not False
-            return InRows(tokenizer.pad_token_id, *self._room(), shares=shares)
+            return PackedCollator(tokenizer.pad_token_id, *self._room(), shares=shares)
         from transformers import DataCollatorForSeq2Seq
 
         # Pads input_ids with the pad token and labels with -100.
@@ -144,3 +142,53 @@ def _mixed_by_adapter(loaded: LoadedRecipe) -> str | None:
     return (
         None if method is None or method.tokens is None else "learned tokens stand before the first one alone"
     )
+
+
+_COLUMNS = ("input_ids", "labels", "position_ids", "attention_mask")
+
+
+class PackedCollator:
+    """A collator: the examples of a micro batch in few rows, told apart by positions that begin at 0 again.
+
+    Gives ``input_ids``, ``labels`` and ``position_ids``, and an ``attention_mask`` that says what is padding,
+    for those who count: (rows, tokens) each. Models are not to see the mask: with one, transformers looks for
+    no documents in a row. Padding follows on the last document of a row, which does not look ahead.
+
+    Args:
+        capacity: the most tokens of a row; None lays all in one.
+        multiple: of which the length of a row is one.
+        shares: whether several examples may lie in a row.
+    """
+
+    def __init__(self, pad_token_id: int, capacity: int | None, multiple: int, *, shares: bool) -> None:
+        self.pad_token_id = pad_token_id
+        self.capacity = capacity
+        self.multiple = multiple
+        self.shares = shares
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        import numpy  # reads lists ten times faster than torch.tensor does
+        import torch
+
+        lengths = [len(one["input_ids"]) for one in features]
+        rows = [[index] for index in range(len(features))]
+        if self.shares or self.capacity is None:
+            rows = rows_for(lengths, self.capacity)
+        width = row_length(max(sum(lengths[index] for index in row) for row in rows), self.multiple)
+        shape = (len(rows), width)
+        empty = (self.pad_token_id, IGNORED, 0, 0)
+        made = {
+            name: numpy.full(shape, value, dtype=numpy.int64)
+            for name, value in zip(_COLUMNS, empty, strict=True)
+        }
+        for number, row in enumerate(rows):
+            ids, labels, positions, mask = (made[name][number] for name in _COLUMNS)
+            end = 0
+            for index in row:
+                one, start, end = features[index], end, end + lengths[index]
+                ids[start:end] = one["input_ids"]
+                labels[start + 1 : end] = one["labels"][1:]  # what comes before it is another document
+                positions[start:end] = one.get("position_ids") or numpy.arange(lengths[index])
+            positions[end:] = positions[end - 1] + 1 + numpy.arange(width - end)
+            mask[:end] = 1
+        return {name: torch.from_numpy(values) for name, values in made.items()}

@@ -57,7 +57,6 @@ class DPO(Task):
         """Of each answer, the sum over its tokens: (pairs, 2), the chosen one first.
 
         Args:
-            model: the model, or the engine around it.
             inputs: a batch: all chosen sequences, then all rejected ones.
         """
         from zerokit.training.chunked_loss import row_sums

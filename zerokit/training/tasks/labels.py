@@ -33,13 +33,7 @@ class LabelledTask(Task):
 
 
 class LabelEncoder(Encoder):
-    """Of examples with labels.
-
-    Args:
-        tokenizer: the model's.
-        columns: of the examples.
-        task: with its classes.
-    """
+    """Of examples with labels."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, columns: Columns, task: LabelledTask) -> None:
         self.tokenizer = tokenizer
@@ -69,7 +63,6 @@ def label_text(value: Any, names: Sequence[str] | None, column: str) -> str:
     Args:
         value: as the data have it: a text, a whole number, true or false.
         names: of the classes, where the data set says how its numbers are called.
-        column: where it stands.
 
     Raises:
         UnusableError: it is no label.
@@ -133,10 +126,7 @@ def classes_of(
     """The classes of a model by their ids: those of its checkpoint, where they have all that were found.
 
     Args:
-        found: in the training data, or named by the data set.
         known: the checkpoint's.
-        column: where the labels stand.
-        where: the place of the data in the recipe, for errors.
         most: how many there can be; None where the data set names them.
 
     Raises:
@@ -173,7 +163,7 @@ def known_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 _MOST_NAMED = 8
 
 
-def described_labels(labels: Sequence[str]) -> str:
+def describe_labels(labels: Sequence[str]) -> str:
     """The classes for people, to follow what the examples are; empty where there are none."""
     if not labels:
         return ""

@@ -112,10 +112,6 @@ def rouge_l(said: str, wanted: str) -> float:
 
     Words are of letters and digits of any script, where rouge_score knows those of ASCII alone. Scripts
     without spaces have few of them, as long as their sentences.
-
-    Args:
-        said: what was generated.
-        wanted: the reference.
     """
     ours, theirs = (re.findall(r"[^\W_]+", text.lower()) for text in (said, wanted))
     if not ours or not theirs:

@@ -11,7 +11,7 @@ from zerokit.data.encoding import encode_whole
 from zerokit.errors import DataError, visible
 from zerokit.reporting.tables import STRONG
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of
-from zerokit.training.shapes import pair_of
+from zerokit.training.formats import pair_of
 from zerokit.training.tasks.labels import LabelEncoder, LabelledTask, classes_of, found_labels, names_of
 from zerokit.training.tasks.task import ratio
 

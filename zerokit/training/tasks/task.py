@@ -63,12 +63,7 @@ class Task(ABC):
 
     @abstractmethod
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> Collator:
-        """What makes a batch of examples; it also takes blanks.
-
-        Args:
-            tokenizer: for its padding token.
-            model: the model, with its adapter.
-        """
+        """What makes a batch of examples; it also takes blanks."""
 
     @abstractmethod
     def marked(self, sequence: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Iterator[StyledLine]:
@@ -80,10 +75,7 @@ class Task(ABC):
         """This task with the classes that the training examples name.
 
         Args:
-            examples: as loaded, of a format of the task.
-            columns: their names.
             known: classes of the checkpoint, which stay where they have all that the examples name.
-            where: the place of the data in the recipe, for errors.
 
         Raises:
             DataError: there are none to tell apart.
@@ -92,10 +84,6 @@ class Task(ABC):
 
     def for_model(self, config: PretrainedConfig, loaded: LoadedRecipe) -> Task:
         """This task as a model can do it.
-
-        Args:
-            config: the model's.
-            loaded: the recipe.
 
         Raises:
             RecipeError: it cannot do what the recipe asks for.
@@ -106,7 +94,6 @@ class Task(ABC):
         """How the examples of an optimizer step are spread over its micro batches; None: as they come.
 
         Args:
-            batch_size: examples of a micro batch.
             step_size: examples of a step, over all ranks.
         """
         return None
@@ -125,10 +112,6 @@ class Task(ABC):
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase, where: str) -> None:
         """Refuse a tokenizer that lacks what the task asks of it.
-
-        Args:
-            tokenizer: as loaded.
-            where: its place in the recipe, for errors.
 
         Raises:
             ModelError: it does.
@@ -181,8 +164,6 @@ class Task(ABC):
         of the batch, counts once for each label: its weight in a step is the batch's share of the labels.
 
         Args:
-            model: the model, or the engine around it.
-            inputs: a batch.
             smoothing: of the labels: the share of probability that is spread over all classes.
         """
         from torch.nn.functional import cross_entropy
@@ -209,10 +190,7 @@ class Task(ABC):
         """What the metrics are made of, of one batch: numbers that add up over batches and ranks.
 
         Args:
-            output: of :meth:`loss`.
             inputs: the batch, which may be of blanks alone.
-            model: which made the output.
-            tokenizer: the model's.
         """
         return ()
 

@@ -103,9 +103,6 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
     By the rules of conlleval, as seqeval 1.2.2 has them in its default mode (``get_entities``): an entity
     also begins where ``I-`` follows ``O`` or another type, and ends where the next word is of another.
-
-    Args:
-        tags: of the words of one sequence.
     """
     found, start = [], 0
     previous, previous_type = "O", ""

@@ -53,8 +53,6 @@ class SkippableSteps:
         """Begin to.
 
         Args:
-            engine: DeepSpeed's.
-            accelerator: that wraps its optimizer.
             leaves_out: takes the loss of the last micro batch, and answers the same on every rank.
         """
         self._optimizer = optimizer = engine.optimizer

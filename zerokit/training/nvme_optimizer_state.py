@@ -35,13 +35,8 @@ PrivateAttribute("deepspeed.runtime.engine:DeepSpeedEngine", "_get_all_zero_chec
 _END = ".tensor.swp"
 
 
-def load_swapped_states(engine: Any, folder: Path, group: RankGroup) -> None:
+def load_nvme_optimizer_states(engine: Any, folder: Path, group: RankGroup) -> None:
     """Take from a checkpoint what the engine has left there; nothing where no optimizer is swapped.
-
-    Args:
-        engine: DeepSpeed's, which has loaded that checkpoint.
-        folder: ``checkpoint-N``.
-        group: all ranks.
 
     Raises:
         CheckpointError: it has not the swap files of a rank's groups; the same on every rank.

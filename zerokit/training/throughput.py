@@ -1,8 +1,11 @@
-"""How much a model computes for a token, and how much a card could: what is behind a run's MFU."""
+"""How fast a run trains, from when its steps end."""
 
 from __future__ import annotations
 
 import math
+from array import array
+from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from zerokit.hardware.gpus import gpu_of_torch
@@ -10,6 +13,68 @@ from zerokit.hardware.gpus import gpu_of_torch
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of some steps."""
+
+    tokens_per_second: float
+    """Over all ranks, without padding."""
+    mfu: float | None
+    """The share of what the cards could compute; None where either is not known."""
+
+
+class Throughput:
+    """The time of steps, without evaluations and checkpoints, which lie between them.
+
+    Args:
+        flops: that all cards together could do in a second; None where they are not known.
+    """
+
+    def __init__(self, operations_per_token: int | None = None, flops: float | None = None) -> None:
+        self._operations, self._flops = operations_per_token, flops
+        self._steps = array("f")
+        self._since = self._seconds = 0.0
+        self._tokens = 0
+
+    def begin(self, now: float, tokens: int) -> None:
+        """The first step begins; `tokens` were trained on before it."""
+        self._since, self._tokens = now, tokens
+
+    def step_ended(self, now: float) -> None:
+        """A step has ended; the next begins."""
+        self._steps.append(now - self._since)
+        self._seconds += now - self._since
+        self._since = now
+
+    def paused(self, now: float) -> None:
+        """What has gone on since the last step was no part of one."""
+        self._since = now
+
+    def since_last(self, tokens: int) -> Speed | None:
+        """The speed since it was last asked for, at `tokens` in all; None if there were none."""
+        new, seconds = tokens - self._tokens, self._seconds
+        self._tokens, self._seconds = tokens, 0.0
+        return self.speed(new, seconds) if new > 0 and seconds > 0 else None
+
+    def speed(self, tokens: int, seconds: float) -> Speed:
+        """Of so many tokens in so long."""
+        rate = tokens / seconds
+        known = self._operations is not None and self._flops is not None
+        return Speed(rate, rate * self._operations / self._flops if known else None)  # type: ignore[operator]
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The median; the first step, which allocates and compiles, is none if there are others."""
+        steps = self._steps[1:] or self._steps
+        return median(steps) if steps else None
+
+    @property
+    def seconds(self) -> float:
+        """Of all steps."""
+        return sum(self._steps)
+
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
@@ -31,12 +96,12 @@ def operations_per_token(model: PreTrainedModel) -> int | None:
     config = model.config.get_text_config(decoder=True) if hasattr(model.config, "get_text_config") else None
     num_experts = next((getattr(config, key) for key in _EXPERTS if getattr(config, key, None)), None)
     met = getattr(config, "num_experts_per_tok", None)
-    looked_up = _looked_up(model)
+    find_places = _looked_up(model)
     total = 0.0
     for name, parameter in model.named_parameters():
         packed = getattr(parameter, "quant_state", None)  # of bitsandbytes, which knows the shape
         shape = getattr(parameter, "ds_shape", parameter.shape) if packed is None else packed.shape
-        if len(shape) < 2 or id(parameter) in looked_up or name.startswith("prompt_encoder."):
+        if len(shape) < 2 or id(parameter) in find_places or name.startswith("prompt_encoder."):
             continue
         share = 1.0
         if ".experts." in name:
@@ -60,8 +125,6 @@ def peak_flops(card: str, precision: str, matmul_precision: str | None) -> float
     """Operations per second of dense products of a card, None where it is not known.
 
     Args:
-        card: as ``torch.cuda.get_device_name`` has it.
-        precision: ``bf16``, ``fp16`` or ``fp32``.
         matmul_precision: of products in fp32; None is torch's ``highest``.
     """
     known = gpu_of_torch(card)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerokit.training.measure import PeakMemory
+from zerokit.training.progress import PeakMemory
 
 SIZE = 200 * 2**20
 

@@ -9,11 +9,11 @@ import pytest
 
 from zerokit.distributed.ranks import read_ranks
 from zerokit.errors import ZerokitError
-from zerokit.generation.first_look import first_look, look_before_launch
+from zerokit.generation.main import check_before_start, check_options
 from zerokit.generation.options import Options
 
 
-@pytest.mark.parametrize("look", [lambda options: first_look(options, read_ranks()), look_before_launch])
+@pytest.mark.parametrize("look", [lambda options: check_options(options, read_ranks()), check_before_start])
 def test_all_mistakes_are_told_at_once(look: Callable[[Options], object], tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"zero_optimisation": {"stage": 3}}')
     options = Options(

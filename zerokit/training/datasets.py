@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import time
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,13 +17,15 @@ from zerokit.data.full_disk import full_disk_told
 from zerokit.data.sources import load_examples, place_of
 from zerokit.data.streams import ExampleStream
 from zerokit.errors import DataError
+from zerokit.training.formats import detect_format, used_columns
 
 if TYPE_CHECKING:
     from zerokit.data.row_dataset import RowDataset
     from zerokit.recipe import LoadedRecipe
+    from zerokit.training.tasks.task import Task
 
 
-_MOST_NAMED = 4
+_MOST_FILES_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -44,8 +49,8 @@ class Examples:
         files = [str(file) for file in left_out(names, self.where, self.split)]
         if not files:
             return None
-        more = f" and {len(files) - _MOST_NAMED} more" if files[_MOST_NAMED:] else ""
-        named = f"{', '.join(files[:_MOST_NAMED])}{more}"
+        more = f" and {len(files) - _MOST_FILES_NAMED} more" if files[_MOST_FILES_NAMED:] else ""
+        named = f"{', '.join(files[:_MOST_FILES_NAMED])}{more}"
         why = f"as by their names not of split '{self.split}'"
         return f"not trained on, {why}: {named} (data.eval can name them)"
 
@@ -82,7 +87,7 @@ class Examples:
         return RowDataset.of_rows(islice(self.dataset.read(), count))
 
 
-def named_sources(loaded: LoadedRecipe) -> Iterator[tuple[str | list[str], str, str]]:
+def data_sources(loaded: LoadedRecipe) -> Iterator[tuple[str | list[str], str, str]]:
     """What the recipe reads for training and, if that is not a share of it, for evaluation.
 
     Yields:
@@ -104,19 +109,18 @@ def digest_sources(loaded: LoadedRecipe) -> dict[Path, FileContent]:
     Raises:
         DataError: files are missing or cannot be read.
     """
-    (train, *others) = named_sources(loaded)
+    (train, *others) = data_sources(loaded)
     named = others if loaded.recipe.data.streaming else [train, *others]
     return digest_files(file for source in named for file in given_files(*source))
 
 
 @full_disk_told()
-def given_examples(
+def load_datasets(
     loaded: LoadedRecipe, seed: int, contents: Mapping[Path, FileContent] | None = None
 ) -> tuple[Examples, Examples | None]:
     """Training and held-out examples.
 
     Args:
-        loaded: the recipe.
         seed: by which a share is held out.
         contents: of :func:`digest_sources`; None reads the files for it.
 
@@ -124,7 +128,7 @@ def given_examples(
         DataError: they are missing or malformed.
     """
     data = loaded.recipe.data
-    (_, where, _), *others = named_sources(loaded)
+    (_, where, _), *others = data_sources(loaded)
     contents = digest_sources(loaded) if contents is None else contents
     options: dict[str, Any] = {"where": where, "subset": data.subset, "split": data.train_split}
     train: Any = (
@@ -184,3 +188,95 @@ def _named(source: str | list[str]) -> set[Path]:
     """The files that a source names one by one."""
     paths = [Path(name).expanduser() for name in ([source] if isinstance(source, str) else source)]
     return {path.resolve() for path in paths if path.is_file()}
+
+
+_MOST_EXAMPLES = 500_000
+"""That are read for it, a matter of seconds."""
+
+
+def duplicates_line(
+    train: Examples, held_out: Examples | None, loaded: LoadedRecipe, task: Task
+) -> str | None:
+    """How many of the held-out examples are also trained on, and where one is, for people.
+
+    Returns:
+        None: none is, or nobody has looked: data are streamed or many, or are meant to be the same.
+    """
+    data = loaded.recipe.data
+    if held_out is None or held_out.also_trained or data.streaming:
+        return None
+    if len(train.loaded) + len(held_out.loaded) > _MOST_EXAMPLES:
+        return None
+    format_ = detect_format(train.columns, data, task.formats, where=train.where)
+
+    def hashes(examples: Examples) -> Iterator[int]:
+        return _hashes(examples.loaded, used_columns(format_, data.columns, examples.columns))
+
+    held = list(hashes(held_out))
+    wanted = set(held)
+    trained = {one for one in hashes(train) if one in wanted}
+    duplicates = [index for index, one in enumerate(held) if one in trained]
+    if not duplicates:
+        return None
+    are = "example is" if len(held) == 1 else "examples are" if len(duplicates) > 1 else "examples is"
+    return (
+        f"warning: {len(duplicates):,} of {len(held):,} held-out {are} also trained on "
+        f"({'such as ' if duplicates[1:] else ''}{held_out.place(duplicates[0])}), "
+        "so the held-out loss flatters"
+    )
+
+
+def _hashes(examples: RowDataset, columns: Collection[str]) -> Iterator[int]:
+    """Of what each example has in `columns`: equal where they are, within this process."""
+    for row in examples:
+        example = _without_none({column: row[column] for column in columns})
+        yield hash(json.dumps(example, sort_keys=True, default=str))
+
+
+def _without_none(value: Any) -> Any:
+    """A value without what is None: absent, or null."""
+    if isinstance(value, dict):
+        return {key: _without_none(one) for key, one in value.items() if one is not None}
+    return [_without_none(one) for one in value] if isinstance(value, list) else value
+
+
+_MOST_NAMED = 8
+MAX_SEARCH_SECONDS = 30.0
+"""Seconds, in which all ranks wait."""
+
+Places = Callable[[Sequence[int]], list[str]]
+"""File and line of each of some sequences, by their number in the data set; nothing where they are joined, or
+not found in time."""
+
+
+def find_places(numbers: Iterator[int], place: Callable[[int], str]) -> Places:
+    """Places that are found by going through the data set once in a run, as far as it was asked for.
+
+    Args:
+        numbers: of the example that each sequence is of, in their order; made as they are taken.
+    """
+    taken = array("q")
+
+    def places(rows: Sequence[int]) -> list[str]:
+        until = time.monotonic() + MAX_SEARCH_SECONDS
+        last = max(rows, default=-1)
+        while len(taken) <= last and time.monotonic() < until:
+            number = next(numbers, None)
+            if number is None:
+                break
+            taken.append(number)
+        return [place(taken[row]) for row in rows] if len(taken) > last else []
+
+    return places
+
+
+def number_examples(rows: Sequence[int]) -> list[str]:
+    """Of streamed data, whose examples are numbered: to find their lines, all would be read once more."""
+    return [f"example {row + 1:,}" for row in rows]
+
+
+def name_examples(rank: int, rows: Sequence[int], places: Places) -> str:
+    """``rank 1 with data.jsonl:17, data.jsonl:3``."""
+    found = places(rows[:_MOST_NAMED]) or [f"sequence {row}" for row in rows[:_MOST_NAMED]]
+    more = f" and {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else ""
+    return f"rank {rank} with {', '.join(found)}{more}"

@@ -63,10 +63,7 @@ def detect_format(
     """What an example is, by the recipe or by its columns.
 
     Args:
-        columns: of the data set.
-        data: the recipe's section.
         formats: those of the task, in the order in which they are tried.
-        where: the place of the data in the recipe, for errors.
 
     Raises:
         DataError: a column that the format needs is not there, or the task has no such examples.
@@ -120,7 +117,7 @@ def text_columns(format_: Format, names: Columns, columns: Sequence[str]) -> lis
     return [name for name in used_columns(format_, names, columns) if name not in no_text]
 
 
-def described(
+def describe_format(
     format_: Format, names: Columns, columns: Sequence[str], tokenizer: PreTrainedTokenizerBase
 ) -> str:
     """What is recognised, what it becomes, and the columns that nobody reads, for people."""

@@ -12,10 +12,9 @@ from tests.tiny import tiny_llama, tiny_tokenizer
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import Ranks
 from zerokit.recipe.load import load_recipe
-from zerokit.training import prepare, twins
-from zerokit.training.given import given_examples
+from zerokit.training import datasets, prepare
+from zerokit.training.datasets import duplicates_line, load_datasets
 from zerokit.training.tasks import task_of
-from zerokit.training.twins import twins_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +32,8 @@ def told(
     recipe = tmp_path / "recipe.json"
     recipe.write_text(json.dumps({"model": "org/name", "data": data, "training": {"max_steps": 1}}))
     loaded = load_recipe(recipe)
-    train, held = given_examples(loaded, seed=0)
-    return twins_line(train, held, loaded, task_of(loaded.recipe.task))
+    train, held = load_datasets(loaded, seed=0)
+    return duplicates_line(train, held, loaded, task_of(loaded.recipe.task))
 
 
 def pairs(*names: str, **more: str) -> list[dict[str, str]]:
@@ -89,7 +88,7 @@ def test_nobody_looks_where_it_is_known_streamed_or_much(
     rows = pairs("a", "b")
     assert told(tmp_path, rows, rows[:1], streaming=True) is None
     assert told(tmp_path, rows, eval=str(tmp_path / "train.jsonl")) is None
-    monkeypatch.setattr(twins, "_MOST_EXAMPLES", 2)
+    monkeypatch.setattr(datasets, "_MOST_EXAMPLES", 2)
     assert told(tmp_path, rows, rows[:1]) is None
 
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerokit.generation.batches import deal, left_pad
+from zerokit.generation.engine import distribute, left_pad
 
 LENGTHS = st.lists(st.integers(1, 50), max_size=60)
 SIZES = st.integers(1, 9)
@@ -11,7 +11,7 @@ SIZES = st.integers(1, 9)
 def test_every_prompt_exactly_once_in_equal_rounds(
     lengths: list[int], batch_size: int, world_size: int
 ) -> None:
-    rounds = deal(lengths, batch_size=batch_size, world_size=world_size)
+    rounds = distribute(lengths, batch_size=batch_size, world_size=world_size)
     assert all(len(batches) == world_size for batches in rounds)
     dealt = [index for batches in rounds for batch in batches for index in batch]
     assert sorted(dealt) == list(range(len(lengths)))
@@ -19,7 +19,7 @@ def test_every_prompt_exactly_once_in_equal_rounds(
 
 @given(LENGTHS, SIZES, SIZES)
 def test_no_more_rounds_and_ghosts_than_needed(lengths: list[int], batch_size: int, world_size: int) -> None:
-    rounds = deal(lengths, batch_size=batch_size, world_size=world_size)
+    rounds = distribute(lengths, batch_size=batch_size, world_size=world_size)
     sizes = [len(batch) for batches in rounds for batch in batches]
     assert len(rounds) == -(-len(lengths) // (batch_size * world_size))
     assert max(sizes, default=0) <= batch_size
@@ -29,14 +29,14 @@ def test_no_more_rounds_and_ghosts_than_needed(lengths: list[int], batch_size: i
 
 @given(LENGTHS, SIZES, SIZES)
 def test_longest_first(lengths: list[int], batch_size: int, world_size: int) -> None:
-    rounds = deal(lengths, batch_size=batch_size, world_size=world_size)
+    rounds = distribute(lengths, batch_size=batch_size, world_size=world_size)
     dealt = [lengths[index] for batches in rounds for batch in batches for index in batch]
     assert dealt == sorted(lengths, reverse=True)
 
 
 def test_few_prompts_are_shared_out() -> None:
-    assert deal([1, 1, 1, 1, 1], batch_size=8, world_size=2) == [[(0, 1, 2), (3, 4)]]
-    assert deal([1], batch_size=8, world_size=3) == [[(0,), (), ()]]
+    assert distribute([1, 1, 1, 1, 1], batch_size=8, world_size=2) == [[(0, 1, 2), (3, 4)]]
+    assert distribute([1], batch_size=8, world_size=3) == [[(0,), (), ()]]
 
 
 @given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=7), min_size=1, max_size=5))

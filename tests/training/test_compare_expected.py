@@ -22,9 +22,9 @@ from transformers import (
 from tests.training.test_records import REPORT
 from zerokit.errors import LaunchError
 from zerokit.rehearsal.report.report import DeviceMemory, RankMemory, RehearsalReport
-from zerokit.training.operations import operations_per_token, peak_flops
-from zerokit.training.rehearsed import Rehearsed, read_rehearsed
-from zerokit.training.run import _print_summary, beside_expected
+from zerokit.training.report import RehearsedFigures, read_rehearsal
+from zerokit.training.run import _print_summary, compare_with_expected
+from zerokit.training.throughput import operations_per_token, peak_flops
 from zerokit.units import GIB
 
 H, F, V, LAYERS = 8, 16, 32, 2
@@ -85,11 +85,14 @@ def test_the_summary_says_when_nothing_was_left_to_train(capsys: pytest.CaptureF
 
 
 def test_measured_stands_beside_expected() -> None:
-    assert beside_expected(REPORT) == ""
+    assert compare_with_expected(REPORT) == ""
     on_gpu = replace(REPORT, device="cuda", peak_memory_bytes=3 * GIB, expected_peak_bytes=2 * GIB)
-    assert beside_expected(on_gpu) == "measured beside expected: peak per rank 3.00 GiB, estimated 2.00 GiB"
+    assert (
+        compare_with_expected(on_gpu)
+        == "measured beside expected: peak per rank 3.00 GiB, estimated 2.00 GiB"
+    )
     said = {"peak_bytes": float(GIB), "step_seconds": 0.25, "low_seconds": 0.2, "high_seconds": 0.4}
-    assert beside_expected(replace(on_gpu, rehearsed=said)) == (
+    assert compare_with_expected(replace(on_gpu, rehearsed=said)) == (
         "measured beside expected: peak per rank 3.00 GiB, estimated 2.00 GiB, rehearsed 1.00 GiB; "
         "a step 0.3 s, rehearsed 0.25 (0.2 to 0.4) s"
     )
@@ -98,17 +101,17 @@ def test_measured_stands_beside_expected() -> None:
 def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     with pytest.raises(LaunchError, match="no such file"):
-        read_rehearsed(file, 2)
+        read_rehearsal(file, 2)
     report = RehearsalReport.model_construct(
         world_size=2, device=DeviceMemory.model_construct(peak_bytes=7), ranks=[], time=None
     )
     file.write_text(report.model_dump_json())
-    assert read_rehearsed(file, 2) == Rehearsed(7, None, None, None)
+    assert read_rehearsal(file, 2) == RehearsedFigures(7, None, None, None)
     ranks = [RankMemory.model_construct(rank=rank, device_peak_bytes=7 + rank) for rank in (0, 1)]
     file.write_text(report.model_copy(update={"ranks": ranks}).model_dump_json())
-    assert read_rehearsed(file, 2).peak_bytes == 8
+    assert read_rehearsal(file, 2).peak_bytes == 8
     with pytest.raises(LaunchError, match="is of 2 ranks, and this run has 4"):
-        read_rehearsed(file, 4)
+        read_rehearsal(file, 4)
     file.write_text("{}")
     with pytest.raises(LaunchError, match="no report of a rehearsal"):
-        read_rehearsed(file, 2)
+        read_rehearsal(file, 2)

@@ -15,15 +15,12 @@ if TYPE_CHECKING:
     import torch
 
 
-def keep_ranks_together(
+def set_leaf_modules(
     model: torch.nn.Module, stage: int, where: str, note: Callable[[str], None] | None
 ) -> None:
     """Have all ranks call the same modules of a model in each step, as what they exchange asks for.
 
     Args:
-        model: as built, with its adapter, before there is an engine.
-        stage: of ZeRO.
-        where: the place of the ds_config, for errors.
         note: told of what is not as the model's config says.
 
     Raises:
@@ -46,9 +43,7 @@ def check_experts(model: torch.nn.Module, stage: int, where: str) -> None:
     """Refuse experts that are called one by one, and trained, where ranks exchange gradients in order.
 
     Args:
-        model: with its adapter, with or without its weights.
         stage: of ZeRO. Stages 1 and 2 exchange gradients in the order in which each rank has them.
-        where: the place of the ds_config, for the error.
 
     Raises:
         ConfigError: ranks would take gradients of different experts for those of one, without a word.
