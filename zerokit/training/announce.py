@@ -1,4 +1,4 @@
-"""What is about to run, said before it does: the model, the run, and where its model states lie."""
+"""Reports a run before it starts: the model, the data, and where its model states are."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _GAIN = 1.1
 
 @dataclass(frozen=True)
 class Expected:
-    """The memory of a rank's device, as it was expected."""
+    """Expected memory of a rank's device."""
 
     model_states_bytes: int | None
-    """Without what is offloaded; None for an optimizer that is not known."""
+    """Without offloaded states; None for an unknown optimizer."""
     peak_bytes: int | None
     """None on CPU, and where it is not estimated."""
 
@@ -43,13 +43,10 @@ class Expected:
 def announce(
     group: RankGroup, context: RunContext, model: PreTrainedModel, *, cuda: bool, chunked: bool = False
 ) -> Expected:
-    """Say what is about to run and the memory that it takes.
+    """Report the run; returns its expected memory, complete on rank 0.
 
     Args:
         chunked: whether the model computes its loss in chunks.
-
-    Returns:
-        the memory, on rank 0, which reports it.
     """
     whole, trained = count_parameters(model, trainable=False), count_parameters(model, trainable=True)
     world_size = group.ranks.world_size
@@ -105,7 +102,7 @@ def _rows(context: RunContext) -> str:
 
 
 def _chunk(context: RunContext, model: PreTrainedModel) -> int | None:
-    """The tokens of which logits are made at a time; None where the largest batches make all."""
+    """Tokens in a chunk of logits; None if even the largest batch fits one chunk."""
     args, section = context.args, context.task.section
     config = model.config.get_text_config(decoder=True)
     head = model.get_output_embeddings()
@@ -121,7 +118,7 @@ def expected_states(
     """The model states of one rank.
 
     Args:
-        args: whose `optim` the Trainer makes where the ds_config has no optimizer.
+        args: name the optimizer if the ds_config does not.
 
     Raises:
         ZerokitError: an optimizer whose memory is not known.
@@ -171,7 +168,7 @@ def is_packed(parameter: Any) -> bool:
 
 
 def num_elements(parameter: Any) -> int:
-    """Of a whole parameter: under ZeRO-3 its own numel is 0, and in 4 bits half of them."""
+    """Elements of a whole parameter. Its numel is 0 under ZeRO-3, and half of them in 4 bits."""
     if is_packed(parameter):
         return int(parameter.quant_state.shape.numel())
     return getattr(parameter, "ds_numel", None) or int(parameter.numel())

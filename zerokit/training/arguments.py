@@ -1,7 +1,7 @@
 """The recipe's ``training`` and ``deepspeed`` sections as transformers' TrainingArguments.
 
-Creating TrainingArguments registers the ds_config with transformers; only a model that is made after
-that is partitioned as it is built (``zero.Init``). So these come first, the model second.
+Creating TrainingArguments registers the ds_config with transformers. Only a model that is created afterwards
+is partitioned while it is built (``zero.Init``).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _ds_document(loaded: LoadedRecipe) -> Document:
 
 
 def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int, *, named: bool) -> None:
-    """Hold the ds_config to what ``zerokit check --target trainer`` says, but for what the recipe adds.
+    """Check the ds_config like ``zerokit check --target trainer``, except for what the recipe adds.
 
     Args:
         named: whether the optimizer is there because `training.optim` names it.
@@ -154,7 +154,7 @@ def ds_config_place(path: KeyPath, loaded: LoadedRecipe) -> str:
 
 
 def written_at(name: str, loaded: LoadedRecipe) -> KeyPath:
-    """Where the recipe says a training argument, or would."""
+    """Path of a training argument in the recipe."""
     is_spread = name in ("bf16", "fp16") and name not in loaded.recipe.training
     return ("precision",) if is_spread else ("training", name)
 
@@ -162,7 +162,7 @@ def written_at(name: str, loaded: LoadedRecipe) -> KeyPath:
 def _spread_precision(
     loaded: LoadedRecipe, training: dict[str, Any], ds_config: dict[str, Any], ds_where: str
 ) -> None:
-    """Have the recipe's one key for precision mean the two training arguments and the section `bf16`.
+    """Set training arguments and the section `bf16` from the recipe's one key for precision.
 
     Raises:
         RecipeError: the recipe says another precision in `training`, or another of matrix products.
@@ -259,7 +259,7 @@ def build_arguments(
 
 
 def _named_by(said: str, training: Mapping[str, Any]) -> list[str]:
-    """The key that an error speaks of, by its name or a value that is no choice; empty where by neither."""
+    """The training key that an error names, or whose value it names; empty if there is none."""
     named = [name for name in training if re.search(rf"\b{name}\b", said)]
     valued = [
         name
@@ -270,7 +270,7 @@ def _named_by(said: str, training: Mapping[str, Any]) -> list[str]:
 
 
 def _use_new_names(keys: dict[str, Any]) -> None:
-    """Call checkpointing as the installed transformers does: later ones warn of the old name."""
+    """Rename checkpointing keys to those of the installed transformers, which warns about old names."""
     from transformers.training_args import TrainingArguments
 
     known = {field.name for field in dataclasses.fields(TrainingArguments)}
@@ -281,7 +281,7 @@ def _use_new_names(keys: dict[str, Any]) -> None:
 
 
 def check_full_batch(args: TrainingArguments, count: int, num_ranks: int, loaded: LoadedRecipe) -> None:
-    """Refuse to drop the only batch there is: the run would end well without a step.
+    """Refuse to drop the only batch: the run would succeed without a step.
 
     Raises:
         RecipeError: no batch would be left.
@@ -322,10 +322,10 @@ def check_precision(resolved: Resolved, loaded: LoadedRecipe) -> None:
 
 
 def check_fp16(resolved: Resolved, loaded: LoadedRecipe, folder: Path | None) -> None:
-    """Refuse fp16 for a checkpoint in bf16: what it computes may be beyond 65,504, where fp16 ends.
+    """Refuse fp16 for a checkpoint in bf16, whose activations may exceed 65,504, the limit of fp16.
 
     Raises:
-        RecipeError: it is one, and the recipe does not say by `model.dtype` that fp16 is meant.
+        RecipeError: the checkpoint is in bf16, and the recipe does not set `model.dtype`.
     """
     if folder is None or not resolved.training["fp16"] or loaded.recipe.model.dtype is not None:
         return
@@ -340,10 +340,10 @@ def check_fp16(resolved: Resolved, loaded: LoadedRecipe, folder: Path | None) ->
 
 
 def read_own_keys(resolved: Resolved, loaded: LoadedRecipe) -> OwnKeys:
-    """Take them out of the resolved arguments.
+    """The keys of the training section that only zerokit reads, removed from the resolved arguments.
 
     Raises:
-        RecipeError: steps are to be skipped by an optimizer that cannot.
+        RecipeError: `on_spike` is ``skip`` with an optimizer that cannot skip steps.
     """
     given = {key.name: resolved.training.pop(key.name, None) for key in fields(OwnKeys)}
     own = OwnKeys(**{name: value for name, value in given.items() if value not in (None, "")})
@@ -371,7 +371,7 @@ def _check_skips(resolved: Resolved, loaded: LoadedRecipe) -> None:
 def size_nvme_buffers(
     resolved: Resolved, loaded: LoadedRecipe, config: PretrainedConfig, world_size: int
 ) -> tuple[Resolved, str | None]:
-    """Say how many buffers and how large, where the ds_config does not; DeepSpeed's defaults go by no model.
+    """Fill in number and size of NVMe buffers by the model; DeepSpeed's defaults do not depend on it.
 
     Returns:
         the run, and a line about what was filled in; None where nothing was.

@@ -220,7 +220,7 @@ class StreamSource(BatchSource):
         self._next_step = stream.begin
         """Where the step after this one begins."""
         self._numbers: list[list[int]] = []
-        """Of the examples of each micro batch of the step."""
+        """Numbers of the examples in each micro batch of the step."""
 
     def loader(self) -> DataLoader[Any]:
         """A loader that returns micro batches as they are, and draws no random numbers of the run."""

@@ -149,22 +149,22 @@ _WRITES = declare(
 _SAVES = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "save_checkpoint", _PURPOSE)
 _COPIES = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "_copy_recovery_script", _PURPOSE)
 _OF_TORCH = ("PytorchStreamWriter", "inline_container", "iostream error", "Parent directory")
-"""Words of the RuntimeErrors of torch.save() that speak of a file."""
+"""Text in RuntimeErrors of torch.save() that are about a file."""
 
 
 def disk_problem(error: Exception) -> str | None:
-    """Why a file could not be written; None of an error that does not speak of one."""
+    """Why a file could not be written; None for an error that is not about a file."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    if type(error) is ZerokitError:  # of zerokit.files and zerokit.staging
+    if type(error) is ZerokitError:  # raised by zerokit.files and zerokit.staging
         return f"{error.where}: {error.message}"
     if isinstance(error, RuntimeError) and any(words in str(error) for words in _OF_TORCH):
-        return "torch cannot write its file, as on a full disk"  # it does not say why
+        return "torch cannot write its file, as on a full disk"  # without a reason
     return str(error).rpartition("I/O error: ")[2] if isinstance(error, SafetensorError) else None
 
 
 def disk_space_problem(folder: Path, num_bytes: int) -> str | None:
-    """Why so much cannot be written into `folder`; None if there is room, or nobody can tell."""
+    """Why `num_bytes` cannot be written into `folder`; None if there is room or the space is unknown."""
     with suppress(OSError):
         disk = shutil.disk_usage(folder)
         if disk.total and disk.free < num_bytes:  # some file systems of a program's own say 0 of 0
@@ -174,7 +174,7 @@ def disk_space_problem(folder: Path, num_bytes: int) -> str | None:
 
 
 def folder_bytes(folder: Path) -> int:
-    """The bytes of all files of a folder, as far as they are there."""
+    """Total size of the files in a folder."""
     total = 0
     for file in folder.rglob("*"):
         with suppress(OSError):
@@ -183,16 +183,16 @@ def folder_bytes(folder: Path) -> int:
 
 
 class DiskProblems(list[str]):
-    """What could not be written on this rank, in order."""
+    """Reasons why files could not be written on this rank, in order."""
 
     def noted(self) -> _Noted:
-        """A context: goes on behind its block where an error of that is a disk's."""
+        """A context that notes disk errors of its block instead of raising them."""
         return _Noted(self)
 
     def note_those_of(self, engine: Any) -> None:
-        """Have DeepSpeed's engine save to its end on every rank: the others would wait for one that stopped.
+        """Make DeepSpeed's engine continue a save after a disk error: other ranks would wait in its barriers.
 
-        The file ``latest``, which it writes between two barriers, is left to the caller.
+        The caller writes the file ``latest``, which the engine would write between two barriers.
         """
         for patch in _WRITES:
             replace(engine.checkpoint_engine, patch.name, self._noting)

@@ -1,11 +1,10 @@
-"""The cross entropy of a model's logits, without ever making all of them.
+"""Cross entropy of a model's logits in chunks, without all logits in memory.
 
-While a model computes its loss, its output matrix gives :class:`_Pending` logits, which stand for those of
-all tokens. What models do to logits before their loss (a scale, a cap, a cast, a shift, one row for each
-token) is noted; at the cross entropy the matrix is called once, so that ZeRO-3's hooks gather it once, and
-goes through the tokens in chunks. The gradients of a chunk are made with its loss, as Liger makes them (Hsu
-et al. 2024, section 3.2), and added in fp32: nothing is computed twice. Where anything else is asked of the
-logits, they are made, and the model gets what it would have got.
+While a model computes its loss, its output matrix returns :class:`_Pending` logits, a placeholder that
+records what the model does to logits before the loss (scale, cap, cast, shift, flatten). At the cross entropy
+the matrix is called once, so that ZeRO-3's hooks gather it once, and goes through the tokens in chunks. The
+gradients of a chunk are computed with its loss, as in Liger (Hsu et al. 2024, section 3.2), and summed in
+fp32. Any other use of the logits computes them all, and the model gets what it would have got.
 """
 
 from __future__ import annotations
@@ -33,12 +32,11 @@ if TYPE_CHECKING:
 
 
 def asks_for_chunks(section: TaskSection, args: TrainingArguments, *, learns_tokens: bool) -> bool:
-    """Whether a run's loss is to be computed in chunks, where that takes less memory.
+    """Whether to compute a run's loss in chunks where that saves memory.
 
-    Not in fp16: the gradients of a chunk are those of the loss before it is scaled, too small for it. Liger
-    and torch.compile have kernels of their own, and the Trainer smooths labels with all logits at hand. With
-    `learns_tokens`, a model has logits before each sequence, which the sums of :func:`row_sums` have no
-    labels for.
+    Not in fp16: the gradients of a chunk belong to the unscaled loss, and would underflow. Not with Liger and
+    torch.compile, which have their own kernels, nor with label smoothing, which needs all logits. With
+    `learns_tokens` a model has logits before each sequence, for which :func:`row_sums` has no labels.
     """
     otherwise = {
         "causal_lm": (args.fp16, args.use_liger_kernel, args.torch_compile, args.label_smoothing_factor),
@@ -49,7 +47,7 @@ def asks_for_chunks(section: TaskSection, args: TrainingArguments, *, learns_tok
 
 @dataclass
 class _Asked:
-    """What is asked of a model's logits beside its own loss."""
+    """A request for values of logits other than the model's own loss."""
 
     labels: Tensor
     is_answered: bool = False
@@ -59,12 +57,12 @@ _asked: ContextVar[_Asked | None] = ContextVar("sums of log-probabilities", defa
 
 
 def row_sums(model: Any, inputs: Mapping[str, Tensor], labels: Tensor) -> Tensor:
-    """Of each row, the sum of the log-probabilities of its labels, each after the tokens before it: (rows,).
+    """The sum of the log-probabilities of the labels in each row: (rows,).
 
-    In chunks, where :func:`chunk_the_loss` has prepared the model and that takes less memory.
+    It is computed in chunks if :func:`chunk_the_loss` has prepared the model and that saves memory.
 
     Args:
-        labels: (rows, tokens), -100 where none is asked for.
+        labels: (rows, tokens), -100 for tokens without a label.
     """
     asked = _Asked(labels)
     token = _asked.set(asked)
@@ -84,16 +82,12 @@ def row_sums(model: Any, inputs: Mapping[str, Tensor], labels: Tensor) -> Tensor
 
 
 def chunk_the_loss(model: PreTrainedModel, note: Callable[[str], object] | None = None) -> bool:
-    """Have a model that is given labels compute its loss in chunks wherever that takes less memory.
+    """Make a model compute its loss in chunks where that saves memory; returns whether it can.
 
-    To be called before DeepSpeed's engine is made, whose hooks are to see what these leave. A model whose
-    output matrix is not found stays as it is.
+    Call it before DeepSpeed's engine is made. A model without a known output matrix does not change.
 
     Args:
-        note: told once, where a batch that chunks would save memory on makes all logits after all.
-
-    Returns:
-        whether the output matrix was found.
+        note: called once if a batch makes all logits although chunks would save memory.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     head = base.get_output_embeddings()
@@ -195,7 +189,7 @@ class _Call:
 
     @property
     def are_made(self) -> bool:
-        """Whether anything has asked for the logits."""
+        """Whether the logits have been computed."""
         return "logits" in vars(self)
 
     @cached_property
@@ -248,7 +242,7 @@ class _Pending(Tensor):
         return self.logits
 
     def after_the_loss(self, asked: _Asked | None) -> Tensor | None:
-        """What a model returns: no logits where its loss needed none, or what is asked for instead."""
+        """What the model returns as logits: None if its loss needed none, or the requested values."""
         if asked is not None and self.ndim == 3 and self.shape[:2] == asked.labels.shape:
             asked.is_answered = not self.call.are_made
         if asked is not None and asked.is_answered:
@@ -354,7 +348,7 @@ _ROWS = ("view", "reshape", "flatten", "getitem")
 
 
 def _keeps_last(index: Any, ndim: int) -> bool:
-    """Whether an index, which keeps the length of the last dimension, leaves that as it is."""
+    """Whether an index leaves the last dimension unchanged, given that it keeps its length."""
     parts = index if isinstance(index, tuple) else (index,)
     if not all(type(part) in (int, slice) or part is Ellipsis for part in parts):
         return False
@@ -363,7 +357,7 @@ def _keeps_last(index: Any, ndim: int) -> bool:
 
 
 OfTokens = Callable[[Tensor, Tensor], Tensor]
-"""Of hidden states, (tokens, h), and labels, (tokens,): the sum of the losses, or each of them, (tokens,)."""
+"""Hidden states (tokens, h) and labels (tokens,) -> the sum of the losses, or all losses (tokens,)."""
 
 
 def leaves(result: Tensor) -> Iterator[Tensor]:
@@ -386,7 +380,7 @@ class Sum(torch.autograd.Function):
     def forward(
         ctx: Any, loss_of: OfTokens, rows: int, hidden: Tensor, labels: Tensor, *used: Tensor
     ) -> Tensor:
-        """`used`: the parameters that the loss depends on, beside the hidden states."""
+        """With `used`, the parameters that the loss depends on in addition to the hidden states."""
         is_wanted = [ctx.needs_input_grad[2], *ctx.needs_input_grad[4:]]
         of_hidden = torch.empty_like(hidden) if is_wanted[0] else None
         of_used: list[Tensor] = []
@@ -423,16 +417,16 @@ class Sum(torch.autograd.Function):
 
 
 class Each(torch.autograd.Function):
-    """Each of the losses, whose gradients are made in the backward pass, from the hidden states alone.
+    """All losses, with gradients computed in the backward pass from the hidden states.
 
-    What a loss is worth is known only then, where several make one figure.
+    The weight of each loss is known only in the backward pass.
     """
 
     @staticmethod
     def forward(
         ctx: Any, loss_of: OfTokens, rows: int, hidden: Tensor, labels: Tensor, *used: Tensor
     ) -> Tensor:
-        """`used`: the parameters that the losses depend on, beside the hidden states."""
+        """With `used`, the parameters that the losses depend on in addition to the hidden states."""
         ctx.save_for_backward(hidden, labels, *used)
         ctx.loss_of, ctx.rows = loss_of, rows
         device = hidden.device.type

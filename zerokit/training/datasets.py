@@ -1,4 +1,4 @@
-"""The examples that a recipe names, to train on and held out, each with its place in the data."""
+"""The training and held-out examples of a recipe, each with its file and line."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _MOST_FILES_NAMED = 4
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples as the data files have them, each with its place there."""
+    """Examples of data files, each with its file and line."""
 
     dataset: RowDataset | ExampleStream
     source: str | list[str]
     where: str
     rows: Sequence[int] | None = None
-    """The number of each in its source, from 0; None where they are in the order of the source."""
+    """Number of each example in its source, from 0; None if they are in the order of the source."""
     split: str = "train"
-    """Of the source, which they are."""
+    """Split of the source."""
     also_trained: tuple[str, ...] = ()
-    """Files of held-out examples that are trained on, too, because the recipe names them twice."""
+    """Held-out files that are also trained on, because the recipe names them in both keys."""
 
     @property
     def left_out(self) -> str | None:
-        """Which files are of other splits, and so not read, for people."""
+        """A message about files that belong to other splits and are not read; None if there are none."""
         names = [self.source] if isinstance(self.source, str) else self.source
         files = [str(file) for file in left_out(names, self.where, self.split)]
         if not files:
@@ -56,7 +56,7 @@ class Examples:
 
     @property
     def overlap(self) -> str | None:
-        """What a loss on examples that are trained on says, for people."""
+        """A warning about held-out files that are also trained on; None if there are none."""
         if not self.also_trained:
             return None
         names = ", ".join(self.also_trained)
@@ -64,12 +64,12 @@ class Examples:
 
     @property
     def columns(self) -> list[str]:
-        """Of an example."""
+        """Column names."""
         return self.dataset.columns
 
     @property
     def loaded(self) -> RowDataset:
-        """Those that are not streamed."""
+        """The data set, which is not streamed."""
         assert not isinstance(self.dataset, ExampleStream)
         return self.dataset
 
@@ -79,7 +79,7 @@ class Examples:
         return place_of(self.source, row, where=self.where, split=self.split)
 
     def first(self, count: int) -> RowDataset:
-        """So many of them, loaded."""
+        """The first `count` examples."""
         if not isinstance(self.dataset, ExampleStream):
             return self.dataset.first(count)
         from zerokit.data.row_dataset import RowDataset
@@ -88,11 +88,7 @@ class Examples:
 
 
 def data_sources(loaded: LoadedRecipe) -> Iterator[tuple[str | list[str], str, str]]:
-    """What the recipe reads for training and, if that is not a share of it, for evaluation.
-
-    Yields:
-        the source, its place in the recipe, and the split.
-    """
+    """Sources to train on and, if the recipe names one, to evaluate on: source, recipe key, split."""
     data = loaded.recipe.data
     yield data.train, loaded.where("data", "train"), data.train_split
     if data.eval is not None:
@@ -104,7 +100,7 @@ def data_sources(loaded: LoadedRecipe) -> Iterator[tuple[str | list[str], str, s
 
 
 def digest_sources(loaded: LoadedRecipe) -> dict[Path, FileContent]:
-    """The content of all files that the recipe reads, except those that are streamed.
+    """Digests of all data files of the recipe, except streamed ones.
 
     Raises:
         DataError: files are missing or cannot be read.
@@ -121,8 +117,8 @@ def load_datasets(
     """Training and held-out examples.
 
     Args:
-        seed: by which a share is held out.
-        contents: of :func:`digest_sources`; None reads the files for it.
+        seed: of the held-out share.
+        contents: from :func:`digest_sources`; None computes them.
 
     Raises:
         DataError: they are missing or malformed.
@@ -156,18 +152,18 @@ def _held_out(
     split: str,
     contents: Mapping[Path, FileContent],
 ) -> Examples:
-    """Held-out examples, as they are named.
+    """Held-out examples that the recipe names.
 
     Raises:
-        DataError: they are missing or malformed, or of files that are trained on.
+        DataError: they are missing, malformed, or also trained on without being named twice.
     """
     data = loaded.recipe.data
     given = given_files(data.train, loaded.where("data", "train"), data.train_split)
     trained = {file.resolve() for file in given}
     files = given_files(source, where, split)
     shared = [file for file in files if file.resolve() in trained]
-    # Whoever names a file in both keys wants to see whether the model can learn it by heart; a folder, a
-    # pattern or one source for two splits may share files without anybody's knowing.
+    # A file that both keys name is meant to show what the model memorizes. A folder, a pattern or one source
+    # for two splits may share files by accident.
     by_name = set() if data.eval is None else _named(data.train) & _named(data.eval)
     meant = {file.resolve() for file in shared} <= by_name
     names = tuple(dict.fromkeys(map(str, shared)))
@@ -185,22 +181,22 @@ def _held_out(
 
 
 def _named(source: str | list[str]) -> set[Path]:
-    """The files that a source names one by one."""
+    """The files that a source names directly, not by a folder or a pattern."""
     paths = [Path(name).expanduser() for name in ([source] if isinstance(source, str) else source)]
     return {path.resolve() for path in paths if path.is_file()}
 
 
 _MOST_EXAMPLES = 500_000
-"""That are read for it, a matter of seconds."""
+"""Most examples to compare, which takes seconds."""
 
 
 def duplicates_line(
     train: Examples, held_out: Examples | None, loaded: LoadedRecipe, task: Task
 ) -> str | None:
-    """How many of the held-out examples are also trained on, and where one is, for people.
+    """A warning about held-out examples that are also trained on, with the place of one.
 
-    Returns:
-        None: none is, or nobody has looked: data are streamed or many, or are meant to be the same.
+    None if there are none, and if they are not compared: the data are streamed, too many, or the same by
+    intention.
     """
     data = loaded.recipe.data
     if held_out is None or held_out.also_trained or data.streaming:
@@ -227,14 +223,14 @@ def duplicates_line(
 
 
 def _hashes(examples: RowDataset, columns: Collection[str]) -> Iterator[int]:
-    """Of what each example has in `columns`: equal where they are, within this process."""
+    """A hash of `columns` of each example; equal for equal values within this process."""
     for row in examples:
         example = _without_none({column: row[column] for column in columns})
         yield hash(json.dumps(example, sort_keys=True, default=str))
 
 
 def _without_none(value: Any) -> Any:
-    """A value without what is None: absent, or null."""
+    """A value without entries that are None."""
     if isinstance(value, dict):
         return {key: _without_none(one) for key, one in value.items() if one is not None}
     return [_without_none(one) for one in value] if isinstance(value, list) else value
@@ -242,18 +238,17 @@ def _without_none(value: Any) -> Any:
 
 _MOST_NAMED = 8
 MAX_SEARCH_SECONDS = 30.0
-"""Seconds, in which all ranks wait."""
+"""Limit of a search. All ranks wait for it."""
 
 Places = Callable[[Sequence[int]], list[str]]
-"""File and line of each of some sequences, by their number in the data set; nothing where they are joined, or
-not found in time."""
+"""Numbers of sequences -> file and line of each; empty if sequences are packed, or not found in time."""
 
 
 def find_places(numbers: Iterator[int], place: Callable[[int], str]) -> Places:
-    """Places that are found by going through the data set once in a run, as far as it was asked for.
+    """Places of sequences, found by going through the data set once in a run, as far as needed.
 
     Args:
-        numbers: of the example that each sequence is of, in their order; made as they are taken.
+        numbers: number of the example of each sequence, computed lazily.
     """
     taken = array("q")
 
@@ -271,7 +266,7 @@ def find_places(numbers: Iterator[int], place: Callable[[int], str]) -> Places:
 
 
 def number_examples(rows: Sequence[int]) -> list[str]:
-    """Of streamed data, whose examples are numbered: to find their lines, all would be read once more."""
+    """Names for streamed examples. To find their lines, all data would be read again."""
     return [f"example {row + 1:,}" for row in rows]
 
 

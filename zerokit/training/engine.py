@@ -21,7 +21,7 @@ import torch
 from zerokit.patches import Patch, PrivateAttribute, put, replace, watch, wrap
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
-_TRAIN = Patch(_ENGINE, "train", "leave a model in its mode that is in it")
+_TRAIN = Patch(_ENGINE, "train", "skip modules that are in the right mode already")
 _ZERO_GRAD = Patch(_ENGINE, "zero_grad", "find parameters once a run, not once a step")
 _START = Patch("deepspeed.utils.timer:ThroughputTimer", "start", "keep its clock out of compiled code")
 _DEFAULTS = Patch(
@@ -33,7 +33,7 @@ _DEFAULTS = Patch(
 
 
 class _Defaults(cached_property[Any]):
-    """Those of the optimizer inside DeepSpeed's; a property that a later release may set."""
+    """Defaults of the optimizer inside DeepSpeed's. A later release may set the attribute."""
 
     def __init__(self) -> None:
         super().__init__(lambda optimizer: optimizer.optimizer.defaults)
@@ -44,16 +44,16 @@ put(_DEFAULTS, _Defaults())
 
 
 def exclude_timer_from_compile(engine: Any) -> None:
-    """Have an engine whose module is compiled start its timer as it is written.
+    """Exclude the engine's timer from compiled code.
 
-    It is started by a hook of the module. From the third step on it waits for the GPU, in a way at which
-    Dynamo of torch 2.13 fails (`torch.cuda.synchronize(None)`).
+    A hook of the module starts it. From the third step on it waits for the GPU by
+    `torch.cuda.synchronize(None)`, at which Dynamo of torch 2.13 fails.
     """
     replace(engine.tput_timer, _START.name, torch.compiler.disable)
 
 
 def speed_up_calls(engine: Any) -> None:
-    """Have an engine do what it did, in less time: its model has all parameters and modules by now."""
+    """Make `train()` and `zero_grad()` of the engine faster: the model has all parameters and modules now."""
     module, parameters = engine.module, list(engine.module.parameters())
 
     def train(usual: Callable[[bool], Any]) -> Callable[..., None]:
@@ -126,14 +126,14 @@ _DECIDED = PrivateAttribute(
 
 @functools.cache  # once a process
 def reset_module_order() -> None:
-    """Have all coordinators forget their decisions with the order of modules that they were made for."""
+    """Make coordinators forget their decisions together with the order of modules behind them."""
     watch(_DECIDED)
     wrap(_CLEAR, _forget)
 
 
 @functools.cache
 def read_parameters_once() -> None:
-    """Have parameters read from NVMe once that are asked for twice at a time."""
+    """Read parameters from NVMe once that are requested twice at a time."""
     wrap(_READ, _read_each_once)
 
 

@@ -35,11 +35,11 @@ class Tokenized:
 
     dataset: Dataset
     num_left_out: int
-    """Examples of which no token would be trained on."""
+    """Examples without a token to train on."""
     num_cut: int
     """Examples cut to the longest sequence."""
     nothing_taught: str | None = None
-    """How many are left out though they have such tokens, why, and where one is, for people."""
+    """A message about examples that have such tokens and are left out: how many, why, and where one is."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Encoded:
 
 
 class UnusableError(DataError):
-    """An example that cannot be trained on, of which nobody has said yet where it stands."""
+    """An example that cannot be trained on, without its place."""
 
     index = 0
     """Its number in the data set, from 0."""
@@ -167,7 +167,7 @@ def tokenize(
 def _nothing_taught(
     tokenized: Dataset, encoder: Encoder, seq_len: int, at: Callable[[int], str]
 ) -> str | None:
-    """In how many examples that is so, and where one is; those of which it is so once cut are told apart."""
+    """How many examples teach nothing, and where one is; separately for those that were cut."""
     marks = list(zip(tokenized[_TEACHES_NOTHING], tokenized[_IS_CUT], strict=True))
     whole, cut = (
         [index for index, mark in enumerate(marks) if mark == (True, is_cut)] for is_cut in (False, True)
@@ -184,7 +184,7 @@ def _nothing_taught(
 
 
 def text_or_none(example: dict[str, Any], column: str) -> str | None:
-    """Of a column that there may be."""
+    """The text of an optional column."""
     return None if example.get(column) is None else text_of(example, column)
 
 
@@ -205,7 +205,7 @@ def text_of(example: dict[str, Any], column: str) -> str:
 
 
 def _enough_to_pack(tokenized: Dataset) -> bool:
-    """Whether there are two tokens, of which one is predicted from the other."""
+    """Whether there are two tokens, so that one can be predicted."""
     return len(tokenized) > 1 or len(tokenized[0]["input_ids"]) > 1
 
 

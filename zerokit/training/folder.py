@@ -34,7 +34,7 @@ EARLIER = "earlier"
 """Where checkpoints of replaced runs are set aside, in a folder for each."""
 
 DIVIDED = ".divided"
-"""Of a run, where a checkpoint lies divided anew for another number of ranks, until the run has loaded it."""
+"""Folder in a run for a checkpoint resharded for another number of ranks, until the run has loaded it."""
 SAVING, REPLACED = ".saving", ".replaced"
 """Folders of the whole new model, and of the one that it replaces."""
 
@@ -67,9 +67,9 @@ def remove_old(folder: Path, limit: int | None, *, last: Path, best: str | None)
 
 
 def check_earlier(loaded: LoadedRecipe, *, force: bool) -> None:
-    """See, before ranks start, that an earlier run has left nothing that this one would replace.
+    """Check, before ranks start, that this run would not replace files of an earlier one.
 
-    Of a run that is resumed the ranks find out themselves.
+    For a resumed run the ranks check it.
 
     Raises:
         RecipeError: it has, or something is in the way of the files that the run writes.
@@ -148,7 +148,7 @@ class OutputFolder:
 
     @contextmanager
     def owned(self, group: RankGroup, run_id: str) -> Iterator[None]:
-        """Keep other runs out of the folder, and what an earlier one has left out of this run's way.
+        """Lock the folder against other runs, and move files of an earlier run away.
 
         Raises:
             RecipeError: another run has the folder, or has left something since :meth:`check`.
@@ -160,7 +160,7 @@ class OutputFolder:
             yield
 
     def _note_unseen(self, group: RankGroup) -> None:
-        """Say which machine does not see the folder, before each save does; file servers may show it late."""
+        """Warn if a machine does not see the folder. File servers may show it late."""
         if group.ranks.local_world_size == group.ranks.world_size:
             return
         blind = group.ranks.is_node_main and not (self.path / LOCK_FILE).exists()
@@ -221,10 +221,9 @@ class OutputFolder:
         return self.resume is not None and self.resume.resolve().parent == self.path.resolve()
 
     def _set_aside(self, run_id: str) -> None:
-        """Move checkpoints and metrics of an earlier run, whose model stays until it is replaced.
+        """Move checkpoints and metrics of an earlier run away; its model stays until it is replaced.
 
-        Of a run that goes on, only the checkpoints behind the one that it goes on from: the last one in the
-        folder is to be the last of this run.
+        A resumed run moves later checkpoints only, so that the last one in the folder is its own.
         """
         left = checkpoints(self.path)
         if self.resume is not None and self._goes_on():

@@ -1,4 +1,4 @@
-"""What an example is, by its columns: the shapes in which people keep data, and the one that each becomes.
+"""Formats of examples, detected by their columns.
 
 Alpaca's ``instruction``, ``input`` and ``output`` and ShareGPT's ``conversations`` become chats; without a
 chat template an instruction becomes the prompt of a completion.
@@ -22,7 +22,7 @@ ROLES = {
     **{"function_call": "assistant", "observation": "tool"},
     **{name: name for name in ("user", "assistant", "system", "tool")},
 }
-"""Of a message, by what ShareGPT's files call who it is from."""
+"""Speaker in ShareGPT's files -> role of a message."""
 
 
 _PAIRS = (
@@ -60,13 +60,13 @@ def needed_columns(format_: Format, names: Columns, columns: Collection[str]) ->
 def detect_format(
     columns: Sequence[str], data: DataSection, formats: Sequence[Format], *, where: str
 ) -> Format:
-    """What an example is, by the recipe or by its columns.
+    """The format of examples, from the recipe or from their columns.
 
     Args:
-        formats: those of the task, in the order in which they are tried.
+        formats: of the task, in the order to try.
 
     Raises:
-        DataError: a column that the format needs is not there, or the task has no such examples.
+        DataError: a column is missing, or the task has no such format.
     """
     if data.format != "auto":
         if data.format not in formats:
@@ -110,7 +110,7 @@ def used_columns(format_: Format, names: Columns, columns: Sequence[str]) -> lis
 
 
 def text_columns(format_: Format, names: Columns, columns: Sequence[str]) -> list[str] | None:
-    """The columns whose values are texts, of those that are there; None: an example is in lists."""
+    """The columns with text; None if examples are lists."""
     if format_ in ("messages", "sharegpt", "tokens_tags"):
         return None
     no_text = (names.history, names.label)
@@ -120,7 +120,7 @@ def text_columns(format_: Format, names: Columns, columns: Sequence[str]) -> lis
 def describe_format(
     format_: Format, names: Columns, columns: Sequence[str], tokenizer: PreTrainedTokenizerBase
 ) -> str:
-    """What is recognised, what it becomes, and the columns that nobody reads, for people."""
+    """A message about the detected format, what it becomes, and the columns that are not read."""
     used = used_columns(format_, names, columns)
     unused = [name for name in columns if name not in used]
     becomes = {"alpaca": " (alpaca), as chats", "sharegpt": " (sharegpt), as chats"}.get(format_, "")
@@ -131,12 +131,10 @@ def describe_format(
 
 
 def messages_of(conversation: Any) -> Any:
-    """A ShareGPT conversation as messages; what comes before its first question is left out.
-
-    Lists that are no such conversation are returned as they are, for the caller to name.
+    """A ShareGPT conversation as messages, from its first question on; other lists unchanged.
 
     Raises:
-        DataError: a speaker is not known, or what one says is not text; without a place.
+        DataError: a speaker is unknown, or a value is not text; without a place.
     """
     if not isinstance(conversation, list) or not all(isinstance(turn, dict) for turn in conversation):
         return conversation

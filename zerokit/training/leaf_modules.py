@@ -1,7 +1,7 @@
-"""Modules that each rank calls by its own tokens or dice: experts in lists, layers left out by chance.
+"""Modules that each rank may call differently: experts in lists, and layers dropped at random.
 
-Ranks exchange gradients, and under ZeRO-3 gather parameters, in the order in which modules are called. Where
-they call others, they take one for another or wait for each other.
+Ranks exchange gradients, and under ZeRO-3 gather parameters, in the order in which they call modules. If they
+call different modules, they mix up parameters or wait for each other.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 def set_leaf_modules(
     model: torch.nn.Module, stage: int, where: str, note: Callable[[str], None] | None
 ) -> None:
-    """Have all ranks call the same modules of a model in each step, as what they exchange asks for.
+    """Make all ranks call the same modules in each step: mark experts as ZeRO-3 leaves, disable layerdrop.
 
     Args:
-        note: told of what is not as the model's config says.
+        note: called with changes of the model's config.
 
     Raises:
-        ConfigError: as of :func:`check_experts`.
+        ConfigError: as :func:`check_experts`.
     """
     from deepspeed.utils import set_z3_leaf_module
 
@@ -40,13 +40,11 @@ def set_leaf_modules(
 
 
 def check_experts(model: torch.nn.Module, stage: int, where: str) -> None:
-    """Refuse experts that are called one by one, and trained, where ranks exchange gradients in order.
-
-    Args:
-        stage: of ZeRO. Stages 1 and 2 exchange gradients in the order in which each rank has them.
+    """Refuse trained experts that are called one by one under ZeRO stages 1 and 2.
 
     Raises:
-        ConfigError: ranks would take gradients of different experts for those of one, without a word.
+        ConfigError: these stages exchange gradients in the order of each rank, and would silently mix up
+            those of different experts.
     """
     for module in model.modules() if stage in (1, 2) else ():
         if _calls_some(module) and any(parameter.requires_grad for parameter in module.parameters()):
@@ -59,7 +57,7 @@ def check_experts(model: torch.nn.Module, stage: int, where: str) -> None:
 
 
 def _calls_some(module: torch.nn.Module) -> bool:
-    """Whether it is a list of modules with a forward() of its own: of experts, of which it calls some."""
+    """Whether a module is a list with its own forward(), as of experts that it calls selectively."""
     from torch.nn import Module, ModuleDict, ModuleList
 
     return isinstance(module, (ModuleDict, ModuleList)) and type(module).forward is not Module.forward

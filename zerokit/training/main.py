@@ -63,8 +63,8 @@ def train(
 
     Args:
         recipe: its file; None for an embedded one.
-        previewed: print so many sequences, and train on none; None trains.
-        rehearsed: the report of a rehearsal to compare with; None: there is none.
+        previewed: number of sequences to print instead of training.
+        rehearsed: report of a rehearsal to compare with.
 
     Raises:
         ZerokitError: bad input; the same on every rank.

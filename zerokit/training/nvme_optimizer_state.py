@@ -36,10 +36,10 @@ _END = ".tensor.swp"
 
 
 def load_nvme_optimizer_states(engine: Any, folder: Path, group: RankGroup) -> None:
-    """Take from a checkpoint what the engine has left there; nothing where no optimizer is swapped.
+    """Load optimizer states on NVMe from a checkpoint, which the engine does not load.
 
     Raises:
-        CheckpointError: it has not the swap files of a rank's groups; the same on every rank.
+        CheckpointError: the swap files of a rank are missing; the same on every rank.
     """
     if not engine.zero_nvme_offload_optimizer():
         return
@@ -67,13 +67,13 @@ def load_nvme_optimizer_states(engine: Any, folder: Path, group: RankGroup) -> N
 
 
 def _own_part(engine: Any, step: Path) -> Mapping[str, Any]:
-    """This rank's part of the optimizer's states, whose swap files have the names that its groups have now.
+    """This rank's part of the optimizer's states, with swap files renamed to those of the current groups.
 
-    A group is named by the numbers of its first and last parameter, which count from the first one that the
-    process has made: another model before it shifts them all.
+    A group is named by the numbers of its first and last parameter, counted over all parameters that the
+    process has created, so another model in the process shifts them.
 
     Raises:
-        CheckpointError: a file is missing, or the groups are others.
+        CheckpointError: a file is missing, or the groups differ.
     """
     optimizer = engine.optimizer
     parts = engine._get_all_zero_checkpoints(str(step.parent), step.name)
@@ -116,7 +116,7 @@ def _own_part(engine: Any, step: Path) -> Mapping[str, Any]:
 
 
 def _swapped(state: Mapping[str, Any]) -> list[str]:
-    """The moments of a group that are saved in swap files: their tensors are empty."""
+    """Moments of a group that are saved in swap files, recognized by empty tensors."""
     return [name for name, value in state.items() if getattr(value, "shape", None) == (0,)]
 
 

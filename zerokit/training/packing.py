@@ -1,6 +1,6 @@
-"""How sequences lie in rows and micro batches, so that little of them is padding: lengths in, places out.
+"""Distributes sequences over rows and micro batches so that there is little padding.
 
-Nothing here changes what a step learns: its loss is a sum over tokens, divided by the tokens of all ranks.
+This does not change what a step learns: its loss is a sum over tokens, divided by the tokens of all ranks.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def fewest_rows(lengths: Sequence[int], capacity: int) -> Places:
 
 
 def rows_for(lengths: Sequence[int], capacity: int | None) -> Places:
-    """The rows of a micro batch in which several sequences may lie.
+    """The rows of a micro batch, each with several sequences.
 
     Args:
-        capacity: the most tokens of a row; None lays all in one.
+        capacity: most tokens of a row; None puts all sequences into one.
     """
     return [list(range(len(lengths)))] if capacity is None else fewest_rows(lengths, capacity)
 
@@ -99,7 +99,7 @@ def _longest_first(lengths: Sequence[int]) -> list[int]:
 
 
 def _emptiest(lengths: Sequence[int], count: int, *, most: int | None = None) -> Places:
-    """`count` rows, of at most `most` sequences, each of which has gone into the emptiest."""
+    """`count` rows of at most `most` sequences; each sequence goes into the emptiest row."""
     rows: Places = [[] for _ in range(count)]
     emptiest = [(0, row) for row in range(count)]
     for index in _longest_first(lengths):
@@ -118,20 +118,20 @@ def _parts(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the sequences of an optimizer step come to lie in its micro batches."""
+    """How the sequences of an optimizer step are distributed over micro batches."""
 
     batch_size: int
     """Sequences of a micro batch."""
     step_size: int
     """Sequences of an optimizer step, over all ranks and micro batches."""
     capacity: int | None
-    """The most tokens of a row; None lays a whole micro batch in one."""
+    """Most tokens of a row; None puts a whole micro batch into one."""
     multiple: int
-    """Of which the length of a row is one."""
+    """The length of a row is a multiple of it."""
     in_rows: bool
-    """Whether several sequences may lie in one row, which the model keeps apart."""
+    """Whether one row may have several sequences, which the model keeps apart."""
     arranges: bool = True
-    """False where micro batches are as they come, for their order is not ours to choose."""
+    """False if zerokit must not change the order of micro batches."""
 
     def arranged(self, order: Sequence[int], lengths: Sequence[int]) -> Iterator[int]:
         """The same sequences in each step as `order` has, in other micro batches of it.
@@ -145,7 +145,7 @@ class Layout:
                 yield from (step[place] for place in batch)
 
     def padded(self, lengths: Sequence[int]) -> float:
-        """The share of padding if each sequence has a row of its own, in micro batches as they come."""
+        """The share of padding with one row per sequence, in the original order."""
         tokens = slots = 0
         for batch in _parts(lengths, self.batch_size):
             tokens += sum(batch)
@@ -153,7 +153,7 @@ class Layout:
         return 1 - tokens / max(slots, 1)
 
     def left(self, lengths: Sequence[int]) -> float:
-        """The share of padding that is left of it."""
+        """The remaining share of padding."""
         order = list(range(len(lengths)))
         if self.arranges:
             order = list(self.arranged(order, lengths))
@@ -169,7 +169,7 @@ class Layout:
 
 
 def may_arrange(args: TrainingArguments) -> bool:
-    """Whether the order of the examples is ours to choose, with blanks to fill up the last batches."""
+    """Whether zerokit may choose the order of examples and fill up the last batches with blanks."""
     return (
         args.average_tokens_across_devices
         and not args.dataloader_drop_last
@@ -178,7 +178,7 @@ def may_arrange(args: TrainingArguments) -> bool:
 
 
 def row_length(tokens: int, multiple: int) -> int:
-    """Tokens of a row that has room for so many."""
+    """`tokens`, rounded up to a multiple."""
     return -(-tokens // multiple) * multiple
 
 
@@ -192,11 +192,11 @@ def lengths_of(dataset: Dataset) -> list[int]:
 
 @dataclass(frozen=True)
 class Padding:
-    """What of the rows that a run trains on is padding, as a share."""
+    """Padding in the rows of a run, as a share."""
 
     share: float
     share_if_padded: float
-    """If each document had a row of its own, and micro batches were as they come."""
+    """With one row per document, in the original order."""
     examples_per_step: float
     """Documents of an optimizer step, on average: several lie in a packed sequence."""
 
@@ -205,7 +205,7 @@ _LOOKED_AT = 20_000
 
 
 def padding_of(train: Dataset, layout: Layout, seed: int) -> Padding:
-    """What of the rows is padding, in an epoch, or in some steps of a long one."""
+    """Padding in an epoch, or in a sample of a long one."""
     import numpy
 
     chance = numpy.random.default_rng(seed)
@@ -225,7 +225,7 @@ def padding_of(train: Dataset, layout: Layout, seed: int) -> Padding:
 
 
 def document_starts(position_ids: Sequence[int]) -> list[int]:
-    """Where the documents of a sequence begin: where positions are 0 again."""
+    """Where the documents of a sequence begin: where positions restart at 0."""
     return [at for at, position in enumerate(position_ids) if position == 0]
 
 
@@ -238,12 +238,17 @@ _BY_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 def packing_unsupported_reason(
     model: Any, config: PretrainedConfig, attention: str | None, seq_len: int, *, one_row: bool = False
 ) -> str | None:
-    """Why documents of one row would see each other; None where the model keeps them apart.
+    """Why documents in one row would see each other; None if the model keeps them apart.
+
+    transformers builds attention masks from positions that restart at 0 (``find_packed_sequence_indices`` in
+    masking_utils.py; for flash attention, ``_is_packed_sequence`` in modeling_flash_attention_utils.py), if
+    the model's code asks for masks there and passes positions on. Recurrent states and convolutions ignore
+    them.
 
     Args:
-        model: its class; None where its code is not transformers' own.
-        attention: the implementation that is asked for; None leaves it to transformers.
-        one_row: whether rows go on beyond it, with all that a micro batch has.
+        model: its class; None if its code is not part of transformers.
+        attention: the requested implementation; None leaves it to transformers.
+        one_row: whether a row has all tokens of a micro batch, and may be longer than `seq_len`.
     """
     if model is None:
         return "its code comes with the checkpoint"

@@ -1,4 +1,4 @@
-"""The peak that a run will reach, evaluation included, against its machine: said before it trains."""
+"""Estimates the peak memory of a run, evaluation included, before it trains."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExpectedPeak:
-    """What the estimate says of a run's peak."""
+    """The estimated peak of a run, and advice."""
 
     lines: list[str]
     """For people: whether it fits, and what would help where it does not."""
@@ -155,10 +155,10 @@ def _fits_gpu(fit: Fit) -> bool:
 
 
 def own_optimizer(ds_config: Mapping[str, Any], args: Any) -> OptimizerKind | None:
-    """What the Trainer makes; None where the ds_config has an optimizer.
+    """The optimizer that the Trainer makes; None if the ds_config has one.
 
     Raises:
-        ZerokitError: one whose memory is not known.
+        ZerokitError: its memory is unknown.
     """
     config = plain_config(ds_config)
     if config.optimizer is not None:
@@ -167,13 +167,13 @@ def own_optimizer(ds_config: Mapping[str, Any], args: Any) -> OptimizerKind | No
 
 
 def plain_config(ds_config: Mapping[str, Any]) -> DeepSpeedConfig:
-    """The ds_config as the Trainer is given it, but for what is still "auto": sizes of buckets."""
+    """The ds_config of the Trainer without keys that are still "auto": sizes of buckets."""
     zero = {key: value for key, value in ds_config["zero_optimization"].items() if value != "auto"}
     return DeepSpeedConfig.model_validate({**ds_config, "zero_optimization": zero})
 
 
 def _checkpoints(args: Any) -> bool:
-    """By either name of the argument; transformers is about to rename it."""
+    """Whether activations are checkpointed, by either name of the argument."""
     names = ("activation_checkpointing", "gradient_checkpointing")
     return any(bool(getattr(args, name, False)) for name in names)
 
@@ -213,5 +213,5 @@ def _adapter(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def _names(modules: str | Collection[str]) -> Modules:
-    """As peft's config has them."""
+    """Names of modules, as in peft's config."""
     return modules if isinstance(modules, str) else tuple(sorted(modules))

@@ -1,4 +1,4 @@
-"""What a run tells while it trains: a bar for people, ``metrics.jsonl`` for programs."""
+"""Reports a run while it trains: a progress bar, and ``metrics.jsonl`` for programs."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
             console.note(f"step {state.global_step}/{state.max_steps}  {text}{left}")
 
     def _measured(self, tokens: int) -> dict[str, Any]:
-        """Speed and memory, of a run that tells its tokens."""
+        """Speed and memory since the last log, if tokens are counted."""
         speed = self._throughput.since_last(tokens)
         if speed is None:
             return {}
@@ -127,14 +127,14 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         return found
 
     def _left(self, state: TrainerState) -> str:
-        """``  4 min left``, evaluations and checkpoints as often as until now."""
+        """``  4 min left``, with evaluations and checkpoints as frequent as before."""
         done, left = state.global_step - self.first_step, state.max_steps - state.global_step
         if not left or done <= 0:
             return ""
         return f"  {format_seconds((time.monotonic() - self._start) / done * left)} left"
 
     def stop(self) -> None:
-        """Leave the terminal as it was, however the training ended."""
+        """Remove the bar from the terminal."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -156,7 +156,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
 
     @staticmethod
     def _write_csv(path: Path, entry: dict[str, Any]) -> None:
-        """One figure a line, as not every log has the same ones."""
+        """Write one figure per line, because logs differ in their figures."""
         place = {name: entry[name] for name in ("step", "elapsed_seconds")}
         _end_line(path)
         is_new = not path.exists()
@@ -182,7 +182,7 @@ def _words(measured: dict[str, Any]) -> list[str]:
 
 
 def _end_line(path: Path) -> None:
-    """End the last line of a file, if a run that was killed, or a full disk, has left it half written."""
+    """End the last line of a file if a killed run or a full disk left it incomplete."""
     if not path.exists():
         return
     with open_own(path, "ab+") as file:
@@ -196,10 +196,10 @@ _KIB = 1024
 
 
 class PeakMemory:
-    """Peak bytes since :meth:`start`, above what was in use then.
+    """Peak bytes since :meth:`start`, above the bytes in use then.
 
-    On a GPU these are torch's allocated bytes. On CPU it is the growth of the process's resident set,
-    in which libraries loaded later and the allocator's reserves count too.
+    On a GPU, torch's allocated bytes. On CPU, the growth of the resident set, which includes libraries that
+    are loaded later and the allocator's reserves.
     """
 
     def __init__(self, *, cuda: bool) -> None:
@@ -207,7 +207,7 @@ class PeakMemory:
         self._baseline = 0
 
     def start(self) -> None:
-        """Begin a measurement: the peak is reset, what is in use now is the baseline."""
+        """Reset the peak; the memory in use is the baseline."""
         if self._cuda:
             import torch
 

@@ -1,4 +1,4 @@
-"""Where a resumed run continues, and whether it is the run that it was."""
+"""The checkpoint that a run resumes from, and whether it belongs to the same run."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 _ANOTHER = "Continue from an earlier checkpoint-N"
 
 _LONGEST_TAG = 256
-"""Bytes: names of folders have no more."""
+"""Bytes; names of folders are not longer."""
 
 _PART = re.compile(r"zero_pp_rank_(\d+)_.*optim_states\.pt$")
 
 
 def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) -> Path | None:
-    """The checkpoint-N folder that ``training.resume_from_checkpoint`` names: a path, or true for the last.
+    """The checkpoint-N of ``training.resume_from_checkpoint`` (a path, or true for the last one).
 
-    Takes the argument out of the resolved ones.
+    Removes the key from the resolved arguments.
 
     Raises:
-        RecipeError: there is none, or it lacks the Trainer's state; in a rehearsal, another number of ranks
-            saved it.
+        RecipeError: there is none, or it lacks the Trainer's state; in a rehearsal, also if another number of
+            ranks saved it.
     """
     asked = resolved.training.pop("resume_from_checkpoint", None)
     where = loaded.where("training", "resume_from_checkpoint")
@@ -95,7 +95,7 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
 
 
 def lacks(folder: Path) -> str | None:
-    """What keeps a run from going on from a checkpoint-N, by the names of its files; None of a whole one."""
+    """What a checkpoint-N lacks, by the names of its files; None if it is complete."""
     try:
         if (found := first_unreadable(folder)) is not None:
             return f"{found[0].name} {found[1]}"
@@ -124,7 +124,7 @@ def _lacks_part(folder: Path) -> str | None:
 
 
 def _has_optimizer(model: Path) -> bool:
-    """Whether the model's part has the optimizer's states in it: as without ZeRO, where each rank has all."""
+    """Whether the model's file contains optimizer states, as without ZeRO."""
     try:
         content = read_archive(model).content
     except CheckpointError:
@@ -133,7 +133,7 @@ def _has_optimizer(model: Path) -> bool:
 
 
 def _states_folder(folder: Path) -> Path:
-    """DeepSpeed's part of a checkpoint-N, which ``latest`` names; no folder if either is missing."""
+    """DeepSpeed's folder in a checkpoint-N, which ``latest`` names; a missing path if there is none."""
     tag = folder / LATEST
     if not tag.is_file():
         return tag
@@ -142,26 +142,23 @@ def _states_folder(folder: Path) -> Path:
 
 
 def _saving_ranks(states: Path) -> set[int]:
-    """The ranks that have left their part of the optimizer in DeepSpeed's part of a checkpoint."""
+    """The ranks with a part of the optimizer in DeepSpeed's folder of a checkpoint."""
     return {int(found[1]) for file in states.glob("*") if (found := _PART.search(file.name))}
 
 
 def num_saving_ranks(folder: Path) -> int:
-    """How many ranks have saved a checkpoint-N; 0 if none has a part of the optimizer, as without ZeRO."""
+    """Number of ranks that saved a checkpoint-N; 0 without ZeRO, which does not partition the optimizer."""
     return max(_saving_ranks(_states_folder(folder)), default=-1) + 1
 
 
 class ReshardedCheckpoint:
-    """The checkpoint to go on from, with as many parts as this run has ranks."""
+    """The checkpoint to resume from, with one part for each rank of this run."""
 
     def __init__(self, group: RankGroup, resume: Path | None, output_dir: Path) -> None:
-        """Divide one that was saved by another number of ranks anew, beside this run's own checkpoints.
-
-        Args:
-            output_dir: of this run, whose disk takes about as much once more.
+        """Reshard a checkpoint of another number of ranks into a folder next to this run's checkpoints.
 
         Raises:
-            ZerokitError: it cannot be divided anew, or there is no room; the same on every rank.
+            ZerokitError: it cannot be resharded, or the disk is full; the same on every rank.
         """
         self.folder = resume
         self._made: Path | None = None
@@ -200,12 +197,12 @@ class ReshardedCheckpoint:
 
 
 def resumed_identity(checkpoint: Path, now: Identity, *, where: str) -> Identity:
-    """The identity under which the run of `checkpoint` goes on.
+    """The identity of a run that is resumed from `checkpoint`.
 
     Raises:
-        RecipeError: it is of a run with another recipe, other data or another model, most of which would be
-            ignored: DeepSpeed takes the optimizer's settings from the checkpoint.
-        CheckpointError: what it says of its run cannot be read.
+        RecipeError: the checkpoint belongs to another recipe, other data or another model. Most differences
+            would be ignored, because DeepSpeed loads the optimizer's settings from the checkpoint.
+        CheckpointError: the identity in the checkpoint cannot be read.
     """
     was = read_identity(checkpoint)
     if was is None:

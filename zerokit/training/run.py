@@ -1,4 +1,4 @@
-"""Build the model, train it, save it, report: the part of a run in which all ranks work together."""
+"""Builds the model, trains and saves it, and reports: the part of a run with all ranks together."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _run(
 
 
 def _flops(context: RunContext, group: RankGroup) -> float | None:
-    """What all cards together could do in a second, if they are alike."""
+    """Peak FLOP/s of all cards together, if they are alike."""
     import torch
 
     matmul = context.loaded.recipe.matmul_precision or ("high" if context.args.tf32 else None)
@@ -191,13 +191,17 @@ def _flops(context: RunContext, group: RankGroup) -> float | None:
 def _draw(output_dir: Path) -> None:
     try:
         draw_losses(output_dir / METRICS_FILE, output_dir / CURVE_FILE)
-    except (OSError, ValueError, ZerokitError) as error:  # no picture is worth the end of a run that is saved
+    except (
+        OSError,
+        ValueError,
+        ZerokitError,
+    ) as error:  # the run is saved, so a missing plot must not end it
         reason = getattr(error, "strerror", None) or getattr(error, "message", None) or error
         console.note(f"{output_dir / CURVE_FILE} cannot be written: {reason}")
 
 
 class _Loaded(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
-    """Removes a checkpoint that was divided anew, when a step shows that all ranks have loaded it."""
+    """Removes a resharded checkpoint after the first step, when all ranks have loaded it."""
 
     def __init__(self, divided: ReshardedCheckpoint) -> None:
         self._divided = divided
@@ -207,7 +211,7 @@ class _Loaded(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
 
 
 def _seed_everything(context: RunContext) -> None:
-    """Seed before the model is made; the Trainer does so only after."""
+    """Seed before the model is made. The Trainer seeds afterwards."""
     from transformers import enable_full_determinism, set_seed
 
     if context.args.full_determinism:
@@ -247,7 +251,7 @@ def _make_trainer(
         operations_per_token=operations,
     )
     assert trainer.is_deepspeed_enabled, "the Trainer did not take up DeepSpeed"
-    for callback in (PrinterCallback, ProgressCallback):  # zerokit has one progress bar of its own
+    for callback in (PrinterCallback, ProgressCallback):  # zerokit has its own progress bar
         trainer.remove_callback(callback)
     return trainer
 
@@ -318,7 +322,7 @@ def _print_summary(report: RunReport, context: RunContext, num_files: int) -> No
 
 
 def compare_with_expected(report: RunReport) -> str:
-    """What was measured beside what was expected, as far as anything was; empty where nothing was."""
+    """Measured and expected figures in one line; empty if nothing was expected."""
     said = []
     if report.device == "cuda":
         of: dict[str, float | None] = {"estimated": report.expected_peak_bytes}
@@ -337,7 +341,7 @@ def compare_with_expected(report: RunReport) -> str:
 
 
 def figure(value: float) -> str:
-    """Three decimals; of a small value, three digits that say something."""
+    """A number with three decimals, or three significant digits if it is small."""
     return f"{value:.3g}" if 0 < abs(value) < 0.1 else f"{value:.3f}"
 
 
@@ -353,6 +357,6 @@ _CLOCKS = [Patch(f"transformers.{module}", "time", _PURPOSE) for module in ("tra
 
 
 def use_monotonic_clock() -> None:
-    """Have the Trainer's metrics of runtime and speed go by ``time.monotonic``."""
+    """Make the Trainer measure durations by ``time.monotonic``, whatever sets the clock."""
     for patch in _CLOCKS:
         put(patch, SimpleNamespace(time=lambda: time.monotonic()))  # a rehearsal replaces it later

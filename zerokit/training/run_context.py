@@ -43,7 +43,7 @@ class RunContext:
     """Whether to compare the checksums of that checkpoint."""
 
     versions: dict[str, str] = field(init=False)
-    """Of packages, and the commit below: from the start, as the folder may change while the run trains."""
+    """Of packages. Taken at the start like the commit, because the folder may change while the run trains."""
     git_commit: str | None = field(init=False)
     """None on all ranks but the first, and outside of a repository."""
     resolved: Resolved = field(init=False)
@@ -59,7 +59,7 @@ class RunContext:
     contents: dict[Path, FileContent] = field(init=False)
     """Digests of the data files."""
     examples: Examples = field(init=False)
-    """To train on, as they are in the data files."""
+    """Training examples as they are in the data files."""
     held_out_examples: Examples | None = field(init=False)
     task: Task = field(init=False)
     tokenizer: PreTrainedTokenizerBase = field(init=False)

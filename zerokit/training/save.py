@@ -1,4 +1,4 @@
-"""Save the trained model: written whole beside its place, checked, and put there by one rename."""
+"""Saves the trained model: written completely to a staging folder, checked, then published in one step."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def save_model(trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, rep
 
 
 def _publish_in_first(places: list[Path], problems: DiskProblems, report: RunReport) -> list[Path]:
-    """Publish where the weights lie, or in a later place; `problems` has one of each place without them."""
+    """Publish in the first place with weights; `problems` has an entry for each place without."""
     output_dir = places[0]
     staging = output_dir / SAVING
     for place in places[len(problems) :]:
@@ -83,7 +83,7 @@ def _publish_in_first(places: list[Path], problems: DiskProblems, report: RunRep
 
 
 def _publish(staging: Path, output_dir: Path, report: RunReport) -> list[Path]:
-    # The Trainer's pickle of its arguments: nobody should have to load it, run.json says the same.
+    # The Trainer's pickle of its arguments: run.json has the same content, and is safe to load.
     (staging / "training_args.bin").unlink(missing_ok=True)
     if RunPolicy.current().writes_files:
         try:
@@ -98,7 +98,7 @@ def _publish(staging: Path, output_dir: Path, report: RunReport) -> list[Path]:
     except OSError:
         if (output_dir / _CURRENT).is_symlink():
             raise
-        # A file system without links. Without its config, nobody takes a folder for a model.
+        # A file system without links. A folder without a config is not taken for a model.
         (output_dir / "config.json").unlink(missing_ok=True)
         for name in sorted(new, key=lambda name: name == "config.json"):
             _move(staging / name, output_dir / name)
@@ -109,7 +109,7 @@ def _publish(staging: Path, output_dir: Path, report: RunReport) -> list[Path]:
 
 
 def _earlier_files(folder: Path) -> set[str]:
-    """What an earlier model left, such as shards or an adapter that whoever loads the folder would take."""
+    """Files of an earlier model, such as shards or an adapter that would be loaded with the new one."""
     found = {path.name for pattern in ("model*.safetensors*", "adapter_*") for path in folder.glob(pattern)}
     with suppress(DocumentError, AttributeError, TypeError):  # no report, or one of something else
         report = read_document(folder / REPORT_FILE, folder=folder).data
@@ -119,9 +119,9 @@ def _earlier_files(folder: Path) -> set[str]:
 
 
 def _switch(folder: Path, old: set[str], new: set[str]) -> None:
-    """Have the names of a model's files mean those in ``.saving``, all at one moment.
+    """Make the names of a model's files refer to those in ``.saving``, all at the same moment.
 
-    Each name becomes a link through ``.model``, which leads to the old files until it is renamed.
+    Each name becomes a link through ``.model``, which leads to the old files until it is replaced.
 
     Raises:
         OSError: this file system has no links, or is full.
@@ -140,7 +140,7 @@ def _switch(folder: Path, old: set[str], new: set[str]) -> None:
 
 
 def settle(folder: Path) -> None:
-    """Put files in the place of links, whichever model they lead to: also what a killed run left undone."""
+    """Replace links by the files that they lead to, also those that a killed run left behind."""
     current = folder / _CURRENT
     # A link to anything else is not zerokit's.
     if current.is_symlink() and str(current.readlink()) in (SAVING, REPLACED):
@@ -164,7 +164,7 @@ def _remove(folder: Path) -> None:
 
 
 def _point(link: Path, target: str) -> None:
-    """Make a link, or lead it elsewhere, in one step."""
+    """Make or change a link in one step."""
     aside = _aside(link)
     aside.unlink(missing_ok=True)
     aside.symlink_to(target)

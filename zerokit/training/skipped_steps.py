@@ -1,8 +1,7 @@
-"""Steps of DeepSpeed's engine that are left out, on all ranks alike.
+"""Skips steps of DeepSpeed's optimizers, on all ranks alike.
 
-A step that is left out costs its batch and nothing else: no weight, no state of the optimizer, no learning
-rate and no loss scale moves, and all gradients are gone. Each optimizer of DeepSpeed's keeps gradients in
-places of its own, so it clears them itself, in the way that it leaves out a step that overflows in fp16.
+A skipped step changes no weight, optimizer state, learning rate or loss scale, and clears all gradients. Each
+DeepSpeed optimizer keeps gradients in its own buffers, so it clears them as after an overflow in fp16.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _STAGE_3 = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
 _UPDATE_SCALE = [
     Patch(owner, "_update_scale", _PURPOSE) for owner in (_STAGE_1_2, _STAGE_3, _FUSED, _UNFUSED)
 ]
-"""Of ZeRO, called between the look for an overflow and what is done about it."""
+"""ZeRO calls it after it has checked for overflow, before it handles it."""
 _MUON = Patch(_STAGE_3, "_apply_muon_to_accumulated_grads", _PURPOSE)
 _OF_BF16 = declare(
     "deepspeed.runtime.bf16_optimizer:BF16_Optimizer", "clear_hp_grads", "clear_lp_grads", purpose=_PURPOSE
@@ -42,28 +41,28 @@ _WRAPPED = PrivateAttribute(
 
 
 class SkippableSteps:
-    """Asks, before each step of an engine's optimizer, whether it is left out.
+    """Asks before each step of an engine's optimizer whether to skip it.
 
-    ``optimizer.overflow`` says afterwards whether it was, also where DeepSpeed left it out.
+    ``optimizer.overflow`` is true after a skipped step, also if DeepSpeed skipped it.
     """
 
     def __init__(
         self, engine: Any, accelerator: Accelerator, leaves_out: Callable[[torch.Tensor], bool]
     ) -> None:
-        """Begin to.
+        """Patch the engine.
 
         Args:
-            leaves_out: takes the loss of the last micro batch, and answers the same on every rank.
+            leaves_out: takes the loss of the last micro batch; returns the same on every rank.
         """
         self._optimizer = optimizer = engine.optimizer
         self._is_asked = leaves_out
         self._loss: torch.Tensor | None = None
-        """Of the last micro batch."""
+        """Loss of the last micro batch."""
         self._leaves_out = False
-        """Now."""
+        """Whether the current step is skipped."""
         self._is_plain = not hasattr(optimizer, "overflow")
-        """Whether it is PyTorch's, as it is."""
-        if self._is_plain:  # DeepSpeed and accelerate take the word for theirs
+        """Whether it is PyTorch's own optimizer."""
+        if self._is_plain:  # DeepSpeed and accelerate read it
             optimizer.overflow = False
             for wrapper in accelerator._optimizers:
                 wrapper.__has_overflow__ = True
@@ -100,14 +99,14 @@ class SkippableSteps:
         return stepped
 
     def _instead(self, other: Callable[..., Any], usual: Callable[..., Any]) -> Callable[..., Any]:
-        """What it does where a step is left out, and else."""
+        """Calls `other` in a skipped step, else `usual`."""
         return lambda *args, **kwargs: (other if self._leaves_out else usual)(*args, **kwargs)
 
     def _overflow(self, *_: Any) -> None:
         self._optimizer.overflow = True
 
     def _clear(self, step: Callable[..., Any]) -> None:
-        """Clear all that the step was to be made of; of PyTorch's optimizers, the engine does."""
+        """Clear all gradients; for PyTorch's optimizers the engine does it."""
         optimizer = self._optimizer
         if hasattr(optimizer, _OF_FP16[0].name):
             optimizer._skip_invalid_grad_norm()

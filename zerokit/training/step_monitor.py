@@ -32,13 +32,13 @@ MAX_SKIPPED_FP16_STEPS = 50
 """Steps in a row that DeepSpeed may skip in fp16. From 2^32, a loss scale takes about thirty to settle."""
 
 _STEPS = 50
-"""Before a step, whose losses tell what is usual."""
+"""Number of previous losses that define the usual loss."""
 _LEAST_STEPS = 20
 _DEVIATIONS = 8
 _SHARE = 0.5
-"""Of their mean: where losses hardly differ, as at the end, a small one is no spike."""
+"""Least share of the mean: when losses hardly differ, a small deviation is no spike."""
 _IN_A_ROW = 5
-"""So many losses in a row are no spikes: they stay that high, and are what is usual from then on."""
+"""After this many high losses in a row, they are the usual loss."""
 
 
 class UsualLoss:
@@ -49,12 +49,12 @@ class UsualLoss:
         self._may_stay = may_stay
         self._losses: deque[float] = deque(maxlen=_STEPS)
         self._spikes: list[float] = []
-        """Those in a row that came last."""
+        """The last high losses in a row."""
 
     def exceeded_by(self, loss: float) -> float | None:
-        """Their mean, if `loss` is a spike above it; takes the loss of one more step in, if it is none.
+        """The mean of the last losses if `loss` is a spike; else adds `loss` and returns None.
 
-        A spike exceeds the mean by 8 standard deviations, and by half of it.
+        A spike exceeds the mean by 8 standard deviations, and by half of the mean.
         """
         if len(self._losses) >= _LEAST_STEPS:
             mean = fmean(self._losses)

@@ -1,7 +1,7 @@
-"""Training data that are read while they are trained on, of which few are in memory at a time.
+"""Streamed training data: read during training, with few examples in memory.
 
-Every rank reads all of them, and takes of each optimizer step what is its own. So all know where the data
-end, none waits for another, a broken example ends all alike, and any number goes on from a checkpoint.
+Every rank reads all data, and takes its own part of each optimizer step. So all ranks know where the data
+end, none waits for another, a broken example ends all alike, and any number of ranks can resume.
 """
 
 from __future__ import annotations
@@ -38,40 +38,40 @@ if TYPE_CHECKING:
     from zerokit.training.tasks.task import Collator
 
 _AT_ONCE = 500
-"""Sequences that are lists of Python's at a time, which take three times the room."""
+"""Sequences kept as Python lists at a time, which need three times the memory."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """A place in the data: after so many sequences of a buffer."""
+    """A place in the data, within a buffer."""
 
     epoch: int = 0
-    """How often all of them have been read."""
+    """How often all data have been read."""
     buffer: int = 0
     """Its number in the epoch."""
     example: int = 0
     """The number of its first example in the data."""
     state: dict[str, Any] | None = None
-    """Of the reader of a Hub data set, before that example."""
+    """State of the reader of a Hub data set before that example."""
     taken: int = 0
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Examples that were read together, as the sequences that they become."""
+    """Sequences of examples that were read together."""
 
     begin: Position
     end: Position
     sequences: Dataset | None
-    """None where no token of any example is trained on."""
+    """None if there is no token to train on."""
     numbers: list[int] | None
-    """Of the example that each sequence is of; None where they are packed."""
+    """Number of the example of each sequence; None if they are packed."""
     num_cut: int
     num_left_out: int
 
     @property
     def num_examples(self) -> int:
-        """That were read: 0 at the end of the data."""
+        """Examples read; 0 at the end of the data."""
         return self.end.example - self.begin.example
 
     def __len__(self) -> int:
@@ -84,13 +84,13 @@ class Step:
 
     rows: list[Features]
     numbers: list[int | None]
-    """Of the example that each is of; None of a blank, and of packed ones."""
+    """Number of the example of each row; None for blanks and packed rows."""
     end: Position
     """Where the next step begins."""
 
 
 class _Ahead:
-    """A buffer that is read bit by bit, so that no step waits for all of it."""
+    """A buffer that is read in parts, so that no step waits for all of it."""
 
     def __init__(self, filling: Iterator[Buffer | None]) -> None:
         self._filling = filling
@@ -109,16 +109,16 @@ class _Ahead:
 
 @dataclass
 class Stream:
-    """The sequences of a data set, step by step, without end: after the last example comes the first one."""
+    """The sequences of a data set, step by step; after the last example it starts again."""
 
     source: ExampleStream
     encoder: Encoder
     buffer_size: int
-    """Examples that are shuffled, and packed, with each other."""
+    """Examples that are shuffled and packed together."""
     max_examples: int | None
-    """Those after so many are never read."""
+    """Limit of examples to read."""
     seed: int | None
-    """Of the order within a buffer; None leaves it as it is."""
+    """Seed of the order within a buffer; None keeps the order."""
     where: str
     """The place of the data in the recipe, for errors."""
     place: Callable[[int], str]
@@ -126,7 +126,7 @@ class Stream:
     begin: Position = Position()
     """Where the run begins."""
     first: Buffer | None = None
-    """The first buffer of all, once it is there."""
+    """The first buffer, after :meth:`fill_first`."""
 
     def fill_first(self) -> None:
         """Read the first buffer.
@@ -148,12 +148,12 @@ class Stream:
 
     @property
     def order(self) -> str:
-        """What, beside the first buffer and the seed, decides what comes when."""
+        """What decides the order in addition to the first buffer and the seed."""
         return f"buffers of {self.buffer_size} of {self.max_examples or 'all'} examples"
 
     @property
     def first_sequences(self) -> Dataset:
-        """Of the first buffer."""
+        """Sequences of the first buffer."""
         assert self.first is not None
         assert self.first.sequences is not None
         return self.first.sequences
@@ -192,7 +192,7 @@ class Stream:
                 yield Step([*rows, *[dict(blank)] * missing], [*numbers, *[None] * missing], begin)
 
     def _order(self, buffer: Buffer) -> Sequence[int]:
-        """Of chance, by the seed and by where the buffer is, so that a resumed run goes on in it."""
+        """Shuffled order by the seed and the place of the buffer, so that a resumed run continues it."""
         if self.seed is None:
             return range(len(buffer))
         chance = numpy.random.default_rng((self.seed, buffer.begin.epoch, buffer.begin.buffer))
@@ -279,24 +279,24 @@ class _Table:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What a rank trains on at a time."""
+    """A micro batch of a rank."""
 
     inputs: Mapping[str, torch.Tensor]
     end: Position
     """Where the step after this one begins."""
     numbers: list[int] = field(default_factory=list)
-    """Of its examples in the data, from 0, where that is known."""
+    """Numbers of its examples from 0, if known."""
 
     def pin_memory(self) -> MicroBatch:
-        """As torch's loaders ask for it."""
+        """A copy in pinned memory. Data loaders of torch call this method."""
         pinned = {name: values.pin_memory() for name, values in self.inputs.items()}
         return replace(self, inputs=pinned)
 
 
 class StreamOfRank(IterableDataset[MicroBatch | ZerokitError]):
-    """The micro batches of one rank; where the data are not usable, the error that says so, and no more.
+    """The micro batches of one rank. An error in the data is its last item.
 
-    An error that is raised in a worker of torch's loaders would lose its place and its hint.
+    An error raised in a worker of torch's data loaders would lose its place and hint.
     """
 
     def __init__(
@@ -328,7 +328,7 @@ class StreamOfRank(IterableDataset[MicroBatch | ZerokitError]):
             yield error
 
     def _own(self, step: Step) -> Iterator[MicroBatch]:
-        """Batches are dealt out to ranks in turn, as accelerate deals out those of a sampler."""
+        """The micro batches of this rank. Batches go to ranks in turn, as accelerate distributes them."""
         order: Sequence[int] = range(len(step.rows))
         if self.layout is not None:
             order = list(self.layout.arranged(order, [len(row["input_ids"]) for row in step.rows]))
@@ -371,7 +371,7 @@ def open_stream(context: RunContext) -> Stream | None:
 
 
 def stream_lines(stream: Stream, context: RunContext) -> Iterator[str]:
-    """What is streamed, how to switch it off, and what became of the first buffer, for people."""
+    """Messages about the stream, how to switch it off, and its first buffer."""
     recipe, examples = context.loaded.recipe, context.examples
     format_, _ = context.encoder(examples)
     what = describe_format(format_, recipe.data.columns, examples.columns, context.tokenizer)

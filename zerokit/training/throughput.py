@@ -1,4 +1,4 @@
-"""How fast a run trains, from when its steps end."""
+"""Speed of a run: seconds per step, tokens per second, and model FLOPs utilization."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Speed:
-    """Of some steps."""
+    """Speed of some steps."""
 
     tokens_per_second: float
     """Over all ranks, without padding."""
     mfu: float | None
-    """The share of what the cards could compute; None where either is not known."""
+    """Model FLOPs utilization; None if the FLOPs of the model or the cards are unknown."""
 
 
 class Throughput:
-    """The time of steps, without evaluations and checkpoints, which lie between them.
+    """The time of steps, without evaluations and checkpoints.
 
     Args:
         flops: that all cards together could do in a second; None where they are not known.
@@ -39,40 +39,40 @@ class Throughput:
         self._tokens = 0
 
     def begin(self, now: float, tokens: int) -> None:
-        """The first step begins; `tokens` were trained on before it."""
+        """Start the first step; `tokens` were trained on before."""
         self._since, self._tokens = now, tokens
 
     def step_ended(self, now: float) -> None:
-        """A step has ended; the next begins."""
+        """End a step, and start the next one."""
         self._steps.append(now - self._since)
         self._seconds += now - self._since
         self._since = now
 
     def paused(self, now: float) -> None:
-        """What has gone on since the last step was no part of one."""
+        """Exclude the time since the last step."""
         self._since = now
 
     def since_last(self, tokens: int) -> Speed | None:
-        """The speed since it was last asked for, at `tokens` in all; None if there were none."""
+        """The speed since the last call, at a total of `tokens`; None without steps."""
         new, seconds = tokens - self._tokens, self._seconds
         self._tokens, self._seconds = tokens, 0.0
         return self.speed(new, seconds) if new > 0 and seconds > 0 else None
 
     def speed(self, tokens: int, seconds: float) -> Speed:
-        """Of so many tokens in so long."""
+        """The speed of `tokens` in `seconds`."""
         rate = tokens / seconds
         known = self._operations is not None and self._flops is not None
         return Speed(rate, rate * self._operations / self._flops if known else None)  # type: ignore[operator]
 
     @property
     def step_seconds(self) -> float | None:
-        """The median; the first step, which allocates and compiles, is none if there are others."""
+        """The median, without the first step, which allocates and compiles, if there are others."""
         steps = self._steps[1:] or self._steps
         return median(steps) if steps else None
 
     @property
     def seconds(self) -> float:
-        """Of all steps."""
+        """Total of all steps."""
         return sum(self._steps)
 
 

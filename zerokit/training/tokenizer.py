@@ -42,10 +42,10 @@ def load_tokenizer(
 
 
 def check_tells_words(tokenizer: PreTrainedTokenizerBase, *, where: str, hint: str) -> None:
-    """Refuse a tokenizer in Python: only fast ones say which token is of which word.
+    """Refuse a slow tokenizer: only fast ones map tokens to words.
 
     Raises:
-        ModelError: it is one.
+        ModelError: the tokenizer is slow.
     """
     if not tokenizer.is_fast:
         raise ModelError(

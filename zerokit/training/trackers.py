@@ -1,4 +1,4 @@
-"""Where a run tells its figures beside its own files: ``training.report_to``."""
+"""Trackers that a run reports to in addition to its own files: ``training.report_to``."""
 
 from __future__ import annotations
 

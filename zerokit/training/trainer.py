@@ -188,7 +188,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         return (loss, output) if return_outputs else loss
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """Of the matmuls of a step with parameters, as the Trainer logs them at the end."""
+        """FLOPs of the matmuls with parameters, which the Trainer logs at the end."""
         tokens = inputs["input_ids"].numel() if "input_ids" in inputs else 0
         return (self._operations_per_token or 0) * tokens
 
@@ -310,7 +310,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         self.args.include_num_input_tokens_seen = kept
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the weights, if all of them are numbers; in a checkpoint, also whose run it is.
+        """Save the weights, if all of them are numbers; in a checkpoint, also the identity of its run.
 
         Raises:
             RunError: a weight is not a number; the same on every rank.

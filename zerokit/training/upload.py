@@ -13,13 +13,14 @@ OPTION = "--push-to-hub"
 
 
 def check_upload(repo: str) -> None:
-    """See, before anything is trained, that a model can be uploaded as `repo`, as far as the Hub tells.
+    """Check before training that a model can be uploaded as `repo`, as far as the Hub knows.
 
-    It does not tell what a fine-grained token may do, nor how much room there is.
+    The Hub does not report the permissions of fine-grained tokens, nor the free space.
 
     Raises:
-        LaunchError: it cannot: no such name, no network, nobody is logged in, a token that only reads, or
-            another's name.
+        LaunchError: the name is wrong or someone else's, there is no network, nobody is logged in, or the
+        token
+            can only read.
     """
     from huggingface_hub import HfApi, constants, get_token
 

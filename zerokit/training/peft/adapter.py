@@ -88,14 +88,14 @@ def adapted_model(
 
 
 def _is_below(name: str, others: Sequence[str]) -> bool:
-    """Whether a module is part of one that is saved, with which it would be looked for twice."""
+    """Whether a module is inside one that is saved, so that peft would look for it twice."""
     parts = name.split(".")
     outer = [".".join(parts[:count]) for count in range(1, len(parts))]
     return any(module.endswith(other) for module in outer for other in others)  # as peft finds them
 
 
 def _defaults(asked: PeftSettings, loaded: LoadedRecipe, model: PreTrainedModel) -> dict[str, Any]:
-    """Keys that nobody has given, where peft knows none for the model, or ones that do not fit it."""
+    """Keys that the recipe does not set, and for which peft has no or wrong defaults."""
     if asked.method.tokens is None:
         return _default_targets(asked, model)
     text = model.config.get_text_config(decoder=True)
@@ -121,7 +121,7 @@ def _defaults(asked: PeftSettings, loaded: LoadedRecipe, model: PreTrainedModel)
 
 
 def _of_decoder(config: PretrainedConfig) -> dict[str, Any]:
-    """Sizes of the keys and values that a decoder keeps; peft looks at those of the encoder."""
+    """Sizes of a decoder's keys and values; peft uses those of the encoder."""
     heads = getattr(config, "decoder_attention_heads", None)
     layers = getattr(config, "num_decoder_layers", None) or getattr(config, "decoder_layers", None)
     found = {"num_attention_heads": heads, "num_layers": layers}
@@ -167,9 +167,9 @@ def _default_targets(asked: PeftSettings, model: PreTrainedModel) -> dict[str, A
 
 
 _ENDS = {"target_modules": r"(.*\.)?", "feedforward_modules": r"(.*\.)?", "modules_to_save": ".*"}
-"""Keys that are a list of ends of names -> what may be before an end; a text is a pattern of whole names.
+"""Keys with a list of name endings -> pattern for the part before. A string is a pattern of whole names.
 
-``exclude_modules`` is none of them: what it names may be there or not.
+``exclude_modules`` is not checked: it may name missing modules.
 """
 _PATTERNS = ("rank_pattern", "alpha_pattern")
 """Keys that are a mapping, by patterns of the ends of names, of parameters, too."""
@@ -184,7 +184,7 @@ class _Names:
     layers: list[str]
     """Last parts of the names of modules that have a matrix."""
     earlier: Collection[str]
-    """Of `target_modules`, names that peft makes others of."""
+    """Names in `target_modules` that peft converts to others."""
 
 
 def is_all_linear(targets: Any) -> bool:
@@ -193,9 +193,9 @@ def is_all_linear(targets: Any) -> bool:
 
 
 def check_targets(model: PreTrainedModel, asked: PeftSettings, loaded: LoadedRecipe) -> None:
-    """Refuse names of which the model has none, or that are plainly mistyped.
+    """Refuse module names if none of them exists, or if one is clearly mistyped.
 
-    Lists are shared between models: a name of another model's layer, beside one that is there, is no mistake.
+    People share lists between models, so one existing name is enough.
 
     Raises:
         RecipeError: there are such names; all of them at once.
@@ -289,11 +289,12 @@ _READS_WEIGHT = re.compile(r"self\.(\w+)\.weight\b(?!\.(?:dtype|device|shape|siz
 
 
 def unfit_layers(model: PreTrainedModel) -> list[str]:
-    """The last two parts of their names, sorted: ``mixer.out_proj``.
+    """Linear layers that cannot have an adapter: the last two parts of their names, sorted
+    (``mixer.out_proj``).
 
-    - Layers of a model's own that give more than a tensor, such as routers of Llama 4.
-    - Those whose weight the code around them takes by itself, as Mamba's does for its kernels: the layer, and
-      so an adapter on it, is not called then. peft refuses some of them, for some types of models.
+    - Layers that return more than a tensor, such as routers of Llama 4.
+    - Layers that are not called because the surrounding code uses their weights, such as Mamba's kernels.
+      peft refuses some of them, for some types of models.
     """
     found = set()
     for name, module in model.named_modules():
@@ -307,7 +308,7 @@ def unfit_layers(model: PreTrainedModel) -> list[str]:
 
 
 def pattern_of(names: list[str]) -> str:
-    """What matches modules whose names end so, and whatever is below them, as peft matches: whole."""
+    """A pattern for modules with these name endings and all modules below, as peft matches whole names."""
     return rf"(.*\.)?({'|'.join(map(re.escape, names))})(\..*)?"
 
 
@@ -321,7 +322,7 @@ def _is_linear(module: nn.Module, child: str) -> bool:
 
 @cache
 def _read_by(kind: Any) -> frozenset[str]:
-    """The attributes whose weight code of a class reads as it computes."""
+    """Attributes whose weight the code of a class reads directly."""
     return frozenset(
         match[1]
         for name, source in _methods(kind)

@@ -1,4 +1,4 @@
-"""Whether a method, and ZeRO, go with the model and the rest of the recipe: found out without weights."""
+"""Whether a peft method and the ZeRO stage work with the model and the recipe, checked without weights."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def check_trained(
     task: Task,
     num_ranks: int = 1,
 ) -> None:
-    """Refuse what the model, the task or another key leaves without effect, or breaks.
+    """Refuse an adapter that does not work with the model, the task or another key.
 
-    An adapter is added to a model without weights, which is then called where its tokens could be too many,
-    or of other sizes. Code of the model's own that cannot make it without weights leaves that out.
+    The adapter is added to a model on the meta device, which is called if virtual tokens may not fit. Remote
+    code that cannot be built on the meta device is not checked.
 
     Raises:
-        RecipeError: an adapter is so.
-        ConfigError: several ranks cannot train the model under this stage of ZeRO.
+        RecipeError: the adapter does not work.
+        ConfigError: several ranks cannot train the model in this ZeRO stage.
     """
     stage = int(resolved.ds_config[ZERO].get("stage", 0))
     in_order = num_ranks > 1 and stage in (1, 2)
@@ -113,7 +113,7 @@ def _check_tokens(
 
 
 def _takes_cache(base: PreTrainedModel) -> bool:
-    """Whether a model, or its body, is given a cache, and keeps nothing else from token to token."""
+    """Whether a model accepts a cache of keys and values, and has no other state between tokens."""
     names = [set(inspect.signature(one.forward).parameters) for one in (base, base.base_model)]
     layers = set(getattr(base.config.get_text_config(decoder=True), "layer_types", None) or ())
     recurrent = any("attention" not in layer or "linear" in layer for layer in layers)
@@ -171,10 +171,9 @@ def _problem(model: Any, task: Task) -> str | None:
 
 
 def reads_ids_itself(model: PreTrainedModel) -> bool:
-    """Whether anything but the body of a model computes with the ids that it is given.
+    """Whether code outside of the body of a model computes with token ids.
 
-    It is called once, on something in the place of its body, and every operation is seen, however it is
-    written.
+    The model is called once with a stub in place of its body, and every operation is recorded.
     """
     from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
@@ -196,7 +195,7 @@ def reads_ids_itself(model: PreTrainedModel) -> bool:
 
 
 def _width(model: PreTrainedModel) -> int:
-    """Of what the body gives: as wide as what is called on it takes."""
+    """Output of the stub, as wide as the next module expects."""
     inside = set(model.base_model.modules())
     widths = (getattr(own, "in_features", None) for own in model.modules() if own not in inside)
     return next((one for one in widths if one is not None), 1)
@@ -227,7 +226,7 @@ def check_four_bits(
     """Refuse a run whose model cannot be kept in 4 bits.
 
     Raises:
-        RecipeError: bitsandbytes is missing, the model has no weights to quantize, or ZeRO would divide
+        RecipeError: bitsandbytes is missing, the model has no weights to quantize, or ZeRO-3 would partition
             them.
     """
     where = loaded.where("peft", "type")

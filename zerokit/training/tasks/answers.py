@@ -1,4 +1,4 @@
-"""Texts, completions and chats for models that predict the next token: what is an answer is trained on."""
+"""Texts, completions and chats for models that predict the next token; answers are trained on."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AnswerEncoder(Encoder):
         self.apart = apart
         self.loss_on_all = task.loss_on == "all"
         self.is_whole = is_packed and format_ == "text"
-        """Whether nothing is cut off: what is too long for one sequence goes on in the next."""
+        """Whether long texts continue in the next sequence instead of being cut."""
         self.most = None if self.is_whole else task.seq_len + 1
         """Tokens of a text that are looked at: one more than are kept shows that it was cut."""
 
@@ -84,15 +84,15 @@ class AnswerEncoder(Encoder):
         return self._encoded(*self._completion(prompt, completion)[0])
 
     def last_turn(self, messages: list[Any]) -> Encoded:
-        """A chat, of which the last turn is trained on.
+        """A chat with its last turn as the answer.
 
         Raises:
-            UnusableError: it is not the assistant's, or the chat cannot be rendered.
+            UnusableError: the last turn is not the assistant's, or the chat cannot be rendered.
         """
         return self._encoded(*self._answered(messages, len(messages) - 1)[-1])
 
     def _answered(self, messages: list[Any], given: int) -> list[tuple[list[int], list[bool]]]:
-        """A chat, of which what the assistant says after so many messages is trained on."""
+        """A chat with the assistant's messages after the first `given` ones as answers."""
         sequences = self._chat(messages, given)
         if messages[-1].get("role") != "assistant":
             self._fail_chat("does not end with the assistant")
@@ -220,7 +220,7 @@ class AnswerEncoder(Encoder):
 
 
 def _why_not_masked(prompt: str, whole: str, number: int) -> tuple[str, str]:
-    """What keeps an answer's tokens from being told apart from those before it, and what helps.
+    """Why an answer's tokens cannot be separated from those before it, and a hint.
 
     Args:
         number: of the answer's message, from 1.
@@ -251,10 +251,11 @@ def _no_answer(turns: list[dict[str, Any]]) -> tuple[str, str]:
 
 
 def joined(prompt: Any, answer: list[Any], name: str) -> tuple[list[Any], int]:
-    """The messages of a prompt and of an answer to it, and how many of them are given.
+    """The messages of a prompt and its answer, and how many of them belong to the prompt.
 
-    A prompt is a text or messages; whole chats have theirs already, which data sets often keep beside them.
-    A text is the chat's instruction if it is neither one of its messages nor has all before the answer in it.
+    A prompt is a string or messages. A whole chat already contains its prompt, which data sets often repeat
+    in a column. A string is the chat's instruction unless it is one of its messages, or contains all messages
+    before the answer.
 
     Args:
         prompt: None: there is none.

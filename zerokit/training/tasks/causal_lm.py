@@ -148,16 +148,16 @@ _COLUMNS = ("input_ids", "labels", "position_ids", "attention_mask")
 
 
 class PackedCollator:
-    """A collator: the examples of a micro batch in few rows, told apart by positions that begin at 0 again.
+    """A collator that packs the examples of a micro batch into few rows, with positions that restart at 0.
 
-    Gives ``input_ids``, ``labels`` and ``position_ids``, and an ``attention_mask`` that says what is padding,
-    for those who count: (rows, tokens) each. Models are not to see the mask: with one, transformers looks for
-    no documents in a row. Padding follows on the last document of a row, which does not look ahead.
+    It returns ``input_ids``, ``labels`` and ``position_ids``, and an ``attention_mask`` to count tokens by:
+    (rows, tokens) each. Models must not get the mask: with a mask, transformers ignores documents in a row.
+    Padding comes after the last document of a row.
 
     Args:
-        capacity: the most tokens of a row; None lays all in one.
-        multiple: of which the length of a row is one.
-        shares: whether several examples may lie in a row.
+        capacity: most tokens of a row; None puts all examples into one.
+        multiple: the length of a row is a multiple of it.
+        shares: whether a row may have several examples.
     """
 
     def __init__(self, pad_token_id: int, capacity: int | None, multiple: int, *, shares: bool) -> None:

@@ -33,7 +33,7 @@ class LabelledTask(Task):
 
 
 class LabelEncoder(Encoder):
-    """Of examples with labels."""
+    """Encodes examples with labels."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, columns: Columns, task: LabelledTask) -> None:
         self.tokenizer = tokenizer
@@ -100,7 +100,7 @@ def in_order(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def found_labels(values: Iterable[Any], column: str) -> tuple[str, ...]:
-    """The labels among `values`, :func:`in_order`; what is none is named when its example is encoded."""
+    """The labels in `values`, :func:`in_order`. Other values are reported when their example is encoded."""
     found = set()
     for value in values:
         with suppress(UnusableError):
@@ -109,7 +109,7 @@ def found_labels(values: Iterable[Any], column: str) -> tuple[str, ...]:
 
 
 def names_of(examples: RowDataset, column: str) -> tuple[str, ...] | None:
-    """What a data set calls its classes: those of a column of `ClassLabel`, or of lists of it."""
+    """Class names of a column of `ClassLabel`, or of lists of it."""
     feature = examples.table.features.get(column)
     feature = getattr(feature, "feature", feature)
     names = getattr(feature, "names", None)
@@ -123,14 +123,14 @@ _MANY_CLASSES = 100
 def classes_of(
     found: tuple[str, ...], known: Sequence[str], column: str, where: str, *, most: int | None = None
 ) -> tuple[str, ...]:
-    """The classes of a model by their ids: those of its checkpoint, where they have all that were found.
+    """The classes of a model by id: those of its checkpoint if they include all labels of the data.
 
     Args:
         known: the checkpoint's.
-        most: how many there can be; None where the data set names them.
+        most: limit of classes; None if the data set names them.
 
     Raises:
-        DataError: there is nothing to tell apart, or too much.
+        DataError: there is one class only, or too many.
     """
     if len(found) < 2:
         every = f"every '{column}' is {found[0]!r}: there is nothing to tell apart" if found else None
@@ -151,7 +151,7 @@ def classes_of(
 
 
 def known_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The classes that a checkpoint's config names, by their ids; none where nobody has named them."""
+    """Class names in a checkpoint's config, by id; empty if they are generic."""
     names = config.get("id2label") or {}
     ordered = [str(names.get(str(index), "")) for index in range(len(names))]
     if not all(ordered):
@@ -164,7 +164,7 @@ _MOST_NAMED = 8
 
 
 def describe_labels(labels: Sequence[str]) -> str:
-    """The classes for people, to follow what the examples are; empty where there are none."""
+    """A message about the classes; empty without classes."""
     if not labels:
         return ""
     more = f", and {len(labels) - _MOST_NAMED} more" if len(labels) > _MOST_NAMED else ""

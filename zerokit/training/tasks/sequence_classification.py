@@ -65,7 +65,7 @@ class SequenceClassification(LabelledTask):
     def scores(
         self, output: Any, inputs: Mapping[str, torch.Tensor], model: Any, tokenizer: PreTrainedTokenizerBase
     ) -> Sequence[float]:
-        """Of each class, how often it was told right; then how often it is there, and was predicted."""
+        """For each class: correct predictions, then occurrences, then predictions."""
         import torch
 
         is_target = inputs["labels"] != IGNORED
@@ -87,7 +87,7 @@ class SequenceClassification(LabelledTask):
 
 
 def _single(labels: Iterator[Any], column: str, where: str) -> Iterator[Any]:
-    """The labels, none of which is a list or an object."""
+    """The labels, checked to be no list and no object."""
     for label in labels:
         if isinstance(label, list | dict):
             raise DataError(
@@ -127,7 +127,7 @@ _SEGMENTS = "token_type_ids"
 
 
 class _Collator:
-    """Pads; segments are for models that have embeddings of them, also those of blanks."""
+    """Pads; adds segments for models with segment embeddings."""
 
     def __init__(self, pad: Collator, model: Any) -> None:
         self._pad = pad
