@@ -19,8 +19,10 @@ from zerokit.distributed.ranks import Ranks
 from zerokit.patches import REGISTERED, Override
 from zerokit.recipe import load_recipe
 from zerokit.recipe.model import TaskSection
+from zerokit.recipe.training_keys import OwnKeys
 from zerokit.training.engine import exclude_timer_from_compile, speed_up_calls
 from zerokit.training.examples import IGNORED
+from zerokit.training.run_context import RunContext
 from zerokit.training.tasks import task_of
 from zerokit.training.tasks.causal_lm import CausalLM
 from zerokit.training.trainer import ZeroTrainer, _own_weights
@@ -91,23 +93,14 @@ def zero_trainer(
     args: TrainingArguments,
     tokenizer: PreTrainedTokenizerBase,
     rows: list[dict[str, Any]],
-    **more: Any,
+    held_out: Dataset | None = None,
 ) -> Any:
-    """A trainer of a copy of the model, with as little of a run beside it as it gets."""
-    given: dict[str, Any] = {
-        **dict.fromkeys(("identity", "places", "operations_per_token")),
-        **{"trust_checkpoint": False, "on_spike": "note", "max_skipped_steps": 5},
-        **more,
-    }
-    return ZeroTrainer(
-        task=task,
-        group=RankGroup(Ranks()),
-        model=copy.deepcopy(model),
-        args=args,
-        train_dataset=Dataset.from_list(rows),
-        data_collator=task.collator(tokenizer, model),
-        **given,
-    )
+    """A trainer of a copy of the model."""
+    context: Any = RunContext(RankGroup(Ranks()), load_recipe(None, []))
+    context.task, context.args, context.tokenizer = task, args, tokenizer
+    context.train, context.stream, context.own = Dataset.from_list(rows), None, OwnKeys()
+    context.places, context.held_out = (lambda _: []), held_out
+    return ZeroTrainer(context, copy.deepcopy(model))
 
 
 def test_the_loss_of_a_step_waits_for_no_device(
@@ -172,7 +165,7 @@ def test_every_example_gets_its_reference_whatever_loads_the_batches(
     args = TrainingArguments(
         str(tmp_path), remove_unused_columns=False, report_to="none", **{**options, **keys}
     )
-    trainer = zero_trainer(task, model, args, tokenizer, rows, eval_dataset=Dataset.from_list(rows[:1]))
+    trainer = zero_trainer(task, model, args, tokenizer, rows, held_out=Dataset.from_list(rows[:1]))
     train_batches = trainer.get_train_dataloader()
     trainer.add_reference(trainer.train_dataset)
     reference = trainer.train_dataset.more["reference"]

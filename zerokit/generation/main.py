@@ -111,14 +111,17 @@ def prepare(group: RankGroup, options: Options) -> Job:
 
     given = group.together(lambda: check_options(options, group.ranks))
     folder = group.node_main_first(lambda: find_model(options))
-    model = group.together(lambda: read_model(folder, options))
-    engine = group.together(
-        lambda: plan_engine(
+
+    def read() -> tuple[ModelFiles, Engine, GenerationConfig]:
+        model = read_model(folder, options)
+        engine = plan_engine(
             options.ds_config, requested_dtype=options.dtype, model=model, device=find_device()
         )
-    )
-    sampling = group.together(lambda: settle_sampling(given, model))
-    group.together(lambda: try_sampling(given, sampling, model))
+        sampling = settle_sampling(given, model)
+        try_sampling(given, sampling, model)
+        return model, engine, sampling
+
+    model, engine, sampling = group.together(read)
     contents = group.from_node_main(lambda: digest_prompts(options), where="--prompts")
     prompts = group.node_main_first(lambda: load_prompts(options, contents))
     tokens = group.together(

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedModel
 
-    from zerokit.distributed.group import RankGroup
     from zerokit.training.packing import Padding
     from zerokit.training.run_context import RunContext
     from zerokit.training.tasks.task import Task
@@ -40,16 +39,14 @@ class Expected:
     """None on CPU, and where it is not estimated."""
 
 
-def announce(
-    group: RankGroup, context: RunContext, model: PreTrainedModel, *, cuda: bool, chunked: bool = False
-) -> Expected:
+def announce(context: RunContext, model: PreTrainedModel, *, cuda: bool, chunked: bool = False) -> Expected:
     """Report the run; returns its expected memory, complete on rank 0.
 
     Args:
         chunked: whether the model computes its loss in chunks.
     """
     whole, trained = count_parameters(model, trainable=False), count_parameters(model, trainable=True)
-    world_size = group.ranks.world_size
+    group, world_size = context.group, context.group.ranks.world_size
     try:
         packed = [one for one in model.parameters() if is_packed(one)]
         rest = whole - sum(map(num_elements, packed))

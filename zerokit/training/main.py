@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zerokit import console
 from zerokit.checkpoint.source import check_before_launch, read_model_config
@@ -28,22 +28,11 @@ def main(
     *,
     stuck_after: float,
     save_within: float,
-    previewed: int | None = None,
-    push_to_hub: str | None = None,
-    rehearsed: Path | None = None,
-    **options: bool,
+    **options: Any,
 ) -> int:
-    """Run on this rank; returns the exit code. Arguments as of :func:`train` and `run_on_all_ranks`."""
+    """Run on this rank; returns the exit code. Options are those of :func:`train`."""
     return run_on_all_ranks(
-        lambda group: train(
-            group,
-            recipe,
-            overrides,
-            previewed=previewed,
-            push_to_hub=push_to_hub,
-            rehearsed=rehearsed,
-            **options,
-        ),
+        lambda group: train(group, recipe, overrides, **options),
         stuck_after=stuck_after,
         save_within=save_within,
     )
@@ -100,7 +89,7 @@ def train(
         holding_swap_folders_together(group, zero, lambda path: ds_config_place(path, loaded)),
     ):
         clear_swap_folder(zero, group.ranks.rank)
-        run(group, context, expected)
+        run(context, expected)
         if push_to_hub is not None:
             address = group.together(
                 lambda: upload(context.output_dir, push_to_hub) if group.ranks.is_main else ""

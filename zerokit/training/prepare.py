@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from zerokit import console
-from zerokit.checkpoint.source import read_model_config
 from zerokit.checkpoint.weights_digest import weights_digest
 from zerokit.config.base import ZERO
 from zerokit.distributed.extensions import compile_extensions
@@ -19,7 +17,7 @@ from zerokit.distributed.gpus_alone import check_gpus_alone
 from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.nvme import check_nvme, uses_nvme
-from zerokit.errors import DataError, ModelError, RecipeError
+from zerokit.errors import ModelError
 from zerokit.extras import versions
 from zerokit.training.arguments import (
     build_arguments,
@@ -32,18 +30,7 @@ from zerokit.training.arguments import (
     size_nvme_buffers,
 )
 from zerokit.training.checksums import check_resumed
-from zerokit.training.datasets import (
-    Examples,
-    Places,
-    digest_sources,
-    duplicates_line,
-    find_places,
-    load_datasets,
-    number_examples,
-)
-from zerokit.training.examples import Tokenized, tokenize
 from zerokit.training.folder import OutputFolder
-from zerokit.training.formats import describe_format, detect_format, text_columns
 from zerokit.training.identity import identify
 from zerokit.training.model import (
     PreparedModel,
@@ -63,24 +50,25 @@ from zerokit.training.optimizers import (
 from zerokit.training.packing import may_arrange, padding_of
 from zerokit.training.peft.compatibility import check_trained
 from zerokit.training.peft.keys import check_peft_keys
+from zerokit.training.prepare_data import (
+    choose_task,
+    digest_files,
+    load_examples,
+    load_run_tokenizer,
+    note,
+    open_stream,
+    tokenize_examples,
+    tokenize_reported,
+)
 from zerokit.training.preview import show
 from zerokit.training.report import git_commit
 from zerokit.training.resume import find_resume, resumed_identity
 from zerokit.training.run_context import RunContext
-from zerokit.training.streaming import open_stream, stream_lines
-from zerokit.training.tasks import task_of, tasks_for
-from zerokit.training.tasks.labels import describe_labels, known_labels
-from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
-from zerokit.units import quantity
 
 if TYPE_CHECKING:
-    from datasets import Dataset
-    from transformers import PreTrainedTokenizerBase
-
     from zerokit.distributed.group import RankGroup
     from zerokit.recipe import LoadedRecipe
     from zerokit.training.identity import Identity
-    from zerokit.training.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -156,15 +144,9 @@ def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
     context = RunContext(group, loaded)
     run_steps(context, (*ARGUMENTS, *EXAMPLES))
     first = group.together(lambda: context.examples.first(_PREVIEWED))
-    sequences = _tokenize(context, replace(context.examples, dataset=first), "train")
+    sequences = tokenize_reported(context, replace(context.examples, dataset=first), "train")
     if group.ranks.is_main:
         show(sequences, context.task, context.tokenizer, count)
-
-
-def _note(context: RunContext, line: str | None) -> None:
-    """Print a line, if there is one, on rank 0."""
-    if line is not None and context.group.ranks.is_main:
-        console.note(line)
 
 
 def _resolve(context: RunContext) -> None:
@@ -225,34 +207,6 @@ def _find_checkpoint(context: RunContext) -> None:
     context.folder = find_checkpoint(context.loaded.recipe.model, context.loaded.where("model", "path"))
 
 
-def _digest_files(context: RunContext) -> None:
-    loaded = context.loaded
-    context.contents = context.group.from_node_main(
-        lambda: digest_sources(loaded), where=loaded.where("data", "train")
-    )
-
-
-def _load_examples(context: RunContext) -> None:
-    seed = int(context.resolved.training.get("seed", 42))  # TrainingArguments' default
-    context.examples, context.held_out_examples = load_datasets(context.loaded, seed, context.contents)
-
-
-def _choose_task(context: RunContext) -> None:
-    loaded, examples, held_out = context.loaded, context.examples, context.held_out_examples
-    _note(context, examples.left_out)
-    _note(context, None if held_out is None else held_out.overlap)
-    context.task = _task(loaded, context.folder, examples)
-    if context.group.ranks.is_main:
-        _note(context, duplicates_line(examples, held_out, loaded, context.task))
-
-
-def _load_tokenizer(context: RunContext) -> None:
-    """Load the tokenizer, or train it on rank 0."""
-    context.tokenizer = _get_tokenizer(
-        context.group, context.loaded, context.folder, context.examples, context.task
-    )
-
-
 def _prepare_model(context: RunContext) -> None:
     loaded = context.loaded
     context.model = prepare_model(loaded, context.folder, context.tokenizer, context.task)
@@ -264,31 +218,11 @@ def _check_model(context: RunContext) -> None:
     config = context.model.config
     check_fp16(context.resolved, loaded, context.folder)
     context.resolved, line = size_nvme_buffers(context.resolved, loaded, config, ranks)
-    _note(context, line)
+    note(context, line)
     check_sizes(context.resolved.ds_config, loaded, config)
     check_checkpointing(context.resolved.training, loaded, config, task)
     check_trained(loaded, context.adapter, context.resolved, context.model, task, ranks)
     context.generation = generation_config(loaded, context.folder, context.tokenizer, task, context.model)
-
-
-def _open_stream(context: RunContext) -> None:
-    context.stream = open_stream(context)
-
-
-def _tokenize_examples(context: RunContext) -> None:
-    if context.stream is None:
-        context.train = _tokenize(context, context.examples, "train")
-        context.places = _places(context)
-    else:
-        context.train, context.places = context.stream.first_sequences, number_examples
-        for line in stream_lines(context.stream, context):
-            _note(context, line)
-    context.held_out = None
-    if context.held_out_examples is not None:
-        tokenized = _tokenize(context, context.held_out_examples, "eval")
-        context.held_out = context.group.node_main_first(
-            lambda: context.task.with_fixed_targets(tokenized, context.tokenizer)
-        )
 
 
 def _compile_extensions(context: RunContext) -> None:
@@ -355,16 +289,16 @@ CHECKS = (
 )
 EXAMPLES = (
     Step(_find_checkpoint, "node_first"),
-    Step(_digest_files, "collective"),
-    Step(_load_examples, "node_first"),
-    Step(_choose_task),
-    Step(_load_tokenizer, "collective"),
+    Step(digest_files, "collective"),
+    Step(load_examples, "node_first"),
+    Step(choose_task),
+    Step(load_run_tokenizer, "collective"),
     Step(_prepare_model),
 )
 RUN = (
     Step(_check_model),
-    Step(_open_stream),
-    Step(_tokenize_examples, "collective"),
+    Step(open_stream),
+    Step(tokenize_examples, "collective"),
     Step(_compile_extensions, "collective"),
     Step(_build_arguments),
     Step(_identify, "collective"),
@@ -394,104 +328,3 @@ def _weights_digest(group: RankGroup, loaded: LoadedRecipe, model: PreparedModel
             hint="Copy the same model to all machines",
         )
     return of_first
-
-
-def _task(loaded: LoadedRecipe, folder: Path | None, examples: Examples) -> Task:
-    """The task of the recipe, with the labels of its examples."""
-    data, task = loaded.recipe.data, task_of(loaded.recipe.task)
-    columns = examples.columns
-    try:
-        detect_format(columns, data, task.formats, where=examples.where)
-    except DataError as error:
-        if data.format != "auto" or not (fitting := tasks_for(columns, data.columns)):
-            raise
-        hint = f"They are for task.type {' or '.join(fitting)}: set that, or data.columns"
-        raise DataError(error.message, where=error.where, hint=hint) from None
-    known: tuple[str, ...] = ()
-    if folder is not None:
-        config = read_model_config(folder / "config.json", where=loaded.where("model", "path"))
-        known = known_labels(config.data)
-    return (
-        task if data.streaming else task.with_labels_of(examples.loaded, data.columns, known, examples.where)
-    )
-
-
-def _get_tokenizer(
-    group: RankGroup, loaded: LoadedRecipe, folder: Path | None, examples: Examples, task: Task
-) -> PreTrainedTokenizerBase:
-    section = loaded.recipe.model
-    if section.tokenizer is None or isinstance(section.tokenizer, str):
-        # One of the model's own name is of the model's revision.
-        source = folder if section.tokenizer in (None, section.path) else section.tokenizer
-        assert source is not None  # the recipe names a tokenizer when there is no checkpoint
-        where = loaded.where("model", "tokenizer" if section.tokenizer else "path")
-
-        def load() -> PreTrainedTokenizerBase:
-            remote = section.trust_remote_code
-            tokenizer = load_tokenizer(source, where=where, needs=task.needs, trust_remote_code=remote)
-            task.check_tokenizer(tokenizer, where)
-            return tokenizer
-
-        return group.node_main_first(load)
-    vocab_size = section.tokenizer.train_bpe.vocab_size
-    columns = examples.columns
-    format_ = group.together(
-        lambda: detect_format(columns, loaded.recipe.data, task.formats, where=loaded.where("data", "train"))
-    )
-    used = text_columns(format_, loaded.recipe.data.columns, columns)
-    if used is None:
-        raise RecipeError(
-            "a tokenizer trained here has no chat template, which data with messages needs",
-            where=loaded.where("model", "tokenizer"),
-            hint="Use text or prompt/completion data, or name a tokenizer",
-        )
-
-    def train() -> PreTrainedTokenizerBase | None:
-        if not group.ranks.is_main and group.policy.has_all_ranks:
-            return None
-        # Values that are not text are reported with their place when they are tokenized.
-        texts = (text for name in used for text in examples.loaded.column(name) if isinstance(text, str))
-        return train_tokenizer(texts, vocab_size, mask=task.needs == "mask")
-
-    # Rank 0 sends it to the others, because all ranks must have the same merges.
-    return group.broadcast_object(group.together(train))
-
-
-def _places(context: RunContext) -> Places:
-    """File and line of each sequence, found by making the sequences once more."""
-    examples = context.examples
-
-    def numbers() -> Iterator[int]:
-        _, encoder = context.encoder(examples)
-        for number, example in enumerate(examples.loaded if encoder.packed_len is None else ()):
-            for sequence in encoder.sequences(example):
-                if sequence.has_targets:
-                    yield number
-
-    return find_places(numbers(), examples.place)
-
-
-def _tokenize(context: RunContext, examples: Examples, which: str) -> Dataset:
-    """Tokenize on one rank per node and then, from its cache, on the others; report what did not fit."""
-    dataset, seq_len = examples.loaded, context.loaded.recipe.task.seq_len
-
-    def tokenize_here() -> Tokenized:
-        _, encoder = context.encoder(examples)
-        return tokenize(dataset, encoder, seq_len=seq_len, where=examples.where, place=examples.place)
-
-    tokenized = context.group.node_main_first(tokenize_here)
-    if which == "train":
-        format_, encoder = context.encoder(examples)
-        columns = context.loaded.recipe.data.columns
-        what = describe_format(format_, columns, examples.columns, context.tokenizer)
-        joined = "" if encoder.packed_len is None or encoder.apart else "; joined and cut into full sequences"
-        labels = describe_labels(context.task.labels)
-        _note(context, f"data: {quantity(len(dataset), 'example')} of {what}{labels}{joined}")
-    if tokenized.num_cut or tokenized.num_left_out or tokenized.nothing_taught:
-        more = f"; left out, too: {tokenized.nothing_taught}" if tokenized.nothing_taught else ""
-        _note(
-            context,
-            f"{which} data: of {quantity(len(dataset), 'example')}, {tokenized.num_cut:,} cut to "
-            f"{seq_len} tokens, {tokenized.num_left_out:,} left out (no token to train on){more}",
-        )
-    return tokenized.dataset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from types import SimpleNamespace
@@ -41,13 +41,12 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel, Trainer
 
-    from zerokit.distributed.group import RankGroup
     from zerokit.training.report import RehearsedFigures
     from zerokit.training.run_context import RunContext
     from zerokit.training.trainer import ZeroTrainer
 
 
-def run(group: RankGroup, context: RunContext, rehearsed: RehearsedFigures | None = None) -> RunReport:
+def run(context: RunContext, rehearsed: RehearsedFigures | None = None) -> RunReport:
     """Train, evaluate before and after, save, and write ``run.json``.
 
     Returns:
@@ -57,16 +56,17 @@ def run(group: RankGroup, context: RunContext, rehearsed: RehearsedFigures | Non
         RankError: this rank has no memory left.
         RunError: the run has diverged; the same on every rank.
     """
+    group = context.group
     try:
-        with ReshardedCheckpoint(group, context.output.resume, context.output_dir) as divided:
-            return _run(group, context, divided, rehearsed)
+        with ReshardedCheckpoint(group, context.output.resume, context.output_dir) as checkpoint:
+            return _run(context, checkpoint, rehearsed)
     except (MemoryError, RuntimeError) as error:
         text = str(error)
         if not isinstance(error, MemoryError) and not any(words in text for words in _NO_MEMORY):
             raise
-        asked = re.search(r"[Tt]r(?:ied|ying) to allocate \d[\d.]* \w+", text)
+        size = re.search(r"[Tt]r(?:ied|ying) to allocate \d[\d.]* \w+", text)
         raise RankError(
-            f"out of memory{f' ({asked[0]})' if asked else ''}",
+            f"out of memory{f' ({size[0]})' if size else ''}",
             where=f"rank {group.ranks.rank}",
             hint="Lower training.per_device_train_batch_size or task.seq_len, set "
             "training.gradient_checkpointing, or take a higher ZeRO stage or offload: 'zerokit estimate' "
@@ -78,56 +78,41 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory"
 
 
 def _run(
-    group: RankGroup, context: RunContext, divided: ReshardedCheckpoint, rehearsed: RehearsedFigures | None
+    context: RunContext, checkpoint: ReshardedCheckpoint, rehearsed: RehearsedFigures | None
 ) -> RunReport:
-    import torch
-
+    group = context.group
+    note = console.note if group.ranks.is_main else None
     use_monotonic_clock()
     report_lost_batches()
     cuda = count_gpus() > 0
-    bound = None
-    if context.own.bind_cores and host_optimizer(context.resolved.ds_config):
-        if group.policy.uses_this_machine:
-            bound = bind_to_cores(group)
-        else:
-            take_all_cores()
+    num_cores = _assign_cores(context)
     memory = PeakMemory(cuda=cuda)
     memory.start()
     _seed_everything(context)
     if context.zero_stage == 3:
         reset_module_order()
         read_parameters_once()
-    if context.loaded.recipe.matmul_precision is not None:
-        torch.set_float32_matmul_precision(context.loaded.recipe.matmul_precision)
-    more = loading_options(context.loaded, context.adapter, context.precision)
-    section, kind = context.loaded.recipe.model, context.task.model
-    model = build_model(context.model, section, _dtype(context), kind, **more)
-    if context.generation is not None:
-        model.generation_config = context.generation
-    model = add_adapter(model, context.adapter, context.loaded, context.args, context.task.peft_type)
-    note = console.note if group.ranks.is_main else None
-    if group.ranks.world_size > 1:
-        set_leaf_modules(model, context.zero_stage, context.loaded.where("deepspeed"), note)
+    model = _build_model(context, note)
     learns = context.adapter is not None and context.adapter.method.tokens == "embedded"
     chunked = asks_for_chunks(context.task.section, context.args, learns_tokens=learns)
     chunked = chunked and chunk_the_loss(model, note)
-    if context.task.needs_reference:  # which has none, and is to differ by what is learned alone
-        switch_dropout_off(model)
-    expected = announce(group, context, model, cuda=cuda, chunked=chunked)
-    if bound is not None and note is not None:
+    expected = announce(context, model, cuda=cuda, chunked=chunked)
+    if num_cores is not None and note is not None:
         note(
-            f"each rank keeps to {quantity(bound, 'core')} of its own, on which it steps the optimizer; "
+            f"each rank keeps to {quantity(num_cores, 'core')} of its own, on which it steps the optimizer; "
             "training.bind_cores false lets all ranks have all"
         )
-    told = trackers(context.loaded)
+    reports_to = trackers(context.loaded)
     operations = operations_per_token(model)
-    throughput = Throughput(operations, _flops(context, group) if cuda else None)
-    progress = RunProgress(context.output_dir, to_csv="csv" in told, throughput=throughput, memory=memory)
-    trainer = _make_trainer(context, model, group, [progress, _Loaded(divided)], operations)
+    throughput = Throughput(operations, _flops(context) if cuda else None)
+    progress = RunProgress(
+        context.output_dir, to_csv="csv" in reports_to, throughput=throughput, memory=memory
+    )
+    trainer = _make_trainer(context, model, [progress, _RemoveCheckpoint(checkpoint)], operations)
     try:
         leaves = group.leave_request.heeded(group.gather_objects)
         with leaves if group.policy.writes_files else nullcontext():
-            result = _fit(trainer, context, divided)
+            result = _fit(trainer, context, checkpoint.folder)
     finally:
         progress.stop()
     before, after = _held_out(trainer)
@@ -155,9 +140,7 @@ def _run(
         tokens=tokens,
         tokens_per_second=(tokens - progress.first_tokens) / seconds,
         step_seconds=throughput.step_seconds,
-        mfu=throughput.speed(tokens - progress.first_tokens, throughput.seconds).mfu
-        if throughput.seconds
-        else None,
+        mfu=throughput.mfu(tokens - progress.first_tokens),
         loss_before=before.pop("loss", None),
         loss_after=after.pop("loss", None),
         metrics_before=before,
@@ -173,41 +156,68 @@ def _run(
     )
     files = save_model(trainer, context.output, group, report)
     if group.ranks.is_main:
-        if "png" in told:
+        if "png" in reports_to:
             _draw(context.output_dir)
         _print_summary(report, context, len(files))
     return report
 
 
-def _flops(context: RunContext, group: RankGroup) -> float | None:
+def _assign_cores(context: RunContext) -> int | None:
+    """Give each rank its own cores if it steps the optimizer on them; returns their number."""
+    if not context.own.bind_cores or not host_optimizer(context.resolved.ds_config):
+        return None
+    if context.group.policy.uses_this_machine:
+        return bind_to_cores(context.group)
+    take_all_cores()
+    return None
+
+
+def _build_model(context: RunContext, note: Callable[[str], None] | None) -> PreTrainedModel:
+    """The model with its adapter."""
+    import torch
+
+    recipe = context.loaded.recipe
+    if recipe.matmul_precision is not None:
+        torch.set_float32_matmul_precision(recipe.matmul_precision)
+    by_precision = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+    dtype = getattr(torch, recipe.model.dtype or by_precision[context.precision])
+    options = loading_options(context.loaded, context.adapter, context.precision)
+    model = build_model(context.model, recipe.model, dtype, context.task.model, **options)
+    if context.generation is not None:
+        model.generation_config = context.generation
+    model = add_adapter(model, context.adapter, context.loaded, context.args, context.task.peft_type)
+    if context.group.ranks.world_size > 1:
+        set_leaf_modules(model, context.zero_stage, context.loaded.where("deepspeed"), note)
+    if context.task.needs_reference:  # the reference has no dropout
+        switch_dropout_off(model)
+    return model
+
+
+def _flops(context: RunContext) -> float | None:
     """Peak FLOP/s of all cards together, if they are alike."""
     import torch
 
     matmul = context.loaded.recipe.matmul_precision or ("high" if context.args.tf32 else None)
-    of_one = peak_flops(torch.cuda.get_device_name(), context.precision, matmul)
-    return None if of_one is None else of_one * group.ranks.world_size
+    flops = peak_flops(torch.cuda.get_device_name(), context.precision, matmul)
+    return None if flops is None else flops * context.group.ranks.world_size
 
 
 def _draw(output_dir: Path) -> None:
     try:
         draw_losses(output_dir / METRICS_FILE, output_dir / CURVE_FILE)
-    except (
-        OSError,
-        ValueError,
-        ZerokitError,
-    ) as error:  # the run is saved, so a missing plot must not end it
+    except (OSError, ValueError, ZerokitError) as error:  # the run is saved: it must not fail
         reason = getattr(error, "strerror", None) or getattr(error, "message", None) or error
         console.note(f"{output_dir / CURVE_FILE} cannot be written: {reason}")
 
 
-class _Loaded(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+class _RemoveCheckpoint(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
     """Removes a resharded checkpoint after the first step, when all ranks have loaded it."""
 
-    def __init__(self, divided: ReshardedCheckpoint) -> None:
-        self._divided = divided
+    def __init__(self, checkpoint: ReshardedCheckpoint) -> None:
+        self._checkpoint = checkpoint
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        self._divided.remove()
+        self._checkpoint.remove()
 
 
 def _seed_everything(context: RunContext) -> None:
@@ -221,43 +231,21 @@ def _seed_everything(context: RunContext) -> None:
 
 
 def _make_trainer(
-    context: RunContext,
-    model: PreTrainedModel,
-    group: RankGroup,
-    callbacks: list[TrainerCallback],
-    operations: int | None,
+    context: RunContext, model: PreTrainedModel, callbacks: list[TrainerCallback], operations: int | None
 ) -> ZeroTrainer:
     from transformers import PrinterCallback, ProgressCallback
 
     from zerokit.training.trainer import ZeroTrainer
 
-    context.args.remove_unused_columns = False  # a task makes those that its collator takes
-    trainer = ZeroTrainer(
-        task=context.task,
-        identity=context.identity,
-        group=group,
-        on_spike=context.own.on_spike,
-        max_skipped_steps=context.own.max_skipped_steps,
-        places=context.places,
-        model=model,
-        args=context.args,
-        train_dataset=context.train,
-        stream=context.stream,
-        eval_dataset=context.held_out,
-        processing_class=context.tokenizer,
-        data_collator=context.task.collator(context.tokenizer, model),
-        callbacks=callbacks,
-        trust_checkpoint=context.trust_checkpoint,
-        operations_per_token=operations,
-    )
-    assert trainer.is_deepspeed_enabled, "the Trainer did not take up DeepSpeed"
+    context.args.remove_unused_columns = False  # a task makes the columns that its collator needs
+    trainer = ZeroTrainer(context, model, callbacks=callbacks, operations_per_token=operations)
+    assert trainer.is_deepspeed_enabled, "the Trainer does not use DeepSpeed"
     for callback in (PrinterCallback, ProgressCallback):  # zerokit has its own progress bar
         trainer.remove_callback(callback)
     return trainer
 
 
-def _fit(trainer: Trainer, context: RunContext, divided: ReshardedCheckpoint) -> Any:
-    resume = divided.folder
+def _fit(trainer: Trainer, context: RunContext, resume: Path | None) -> Any:
     try:
         return trainer.train(resume_from_checkpoint=resume and str(resume))
     except ZerokitError:
@@ -343,13 +331,6 @@ def compare_with_expected(report: RunReport) -> str:
 def figure(value: float) -> str:
     """A number with three decimals, or three significant digits if it is small."""
     return f"{value:.3g}" if 0 < abs(value) < 0.1 else f"{value:.3f}"
-
-
-def _dtype(context: RunContext) -> Any:
-    import torch
-
-    by_precision = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-    return getattr(torch, context.loaded.recipe.model.dtype or by_precision[context.precision])
 
 
 _PURPOSE = "measure durations though the system's clock is set"

@@ -22,8 +22,6 @@ from zerokit.documents import read_document
 from zerokit.errors import CheckpointError, DataError, DocumentError, ZerokitError
 from zerokit.files import write_file
 from zerokit.training.examples import Features, UnusableError, joined_texts, packed_rows
-from zerokit.training.formats import describe_format
-from zerokit.units import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from zerokit.data.streams import ExampleStream
     from zerokit.training.examples import Encoded, Encoder
     from zerokit.training.packing import Layout
-    from zerokit.training.run_context import RunContext
     from zerokit.training.tasks.task import Collator
 
 _AT_ONCE = 500
@@ -341,54 +338,6 @@ class StreamOfRank(IterableDataset[MicroBatch | ZerokitError]):
 
 POSITION_FILE = "zerokit_stream.json"
 """In a checkpoint: where the run was in its data."""
-
-
-def open_stream(context: RunContext) -> Stream | None:
-    """The stream of the recipe with its first buffer; None if the data are not streamed.
-
-    Raises:
-        DataError: an example of the buffer is unusable, or none has a token to train on.
-        CheckpointError: the checkpoint to resume from does not say where its run was in the data.
-    """
-    examples, data, training = context.examples, context.loaded.recipe.data, context.resolved.training
-    source = examples.dataset
-    if not isinstance(source, ExampleStream):
-        return None
-    order = training.get("train_sampling_strategy", "random")
-    seed = training.get("seed", 42) if training.get("data_seed") is None else training["data_seed"]
-    stream = Stream(
-        source,
-        context.encoder(examples)[1],
-        buffer_size=data.buffer_size,
-        max_examples=data.max_examples,
-        seed=int(seed) if getattr(order, "value", order) == "random" else None,
-        where=examples.where,
-        place=examples.place,
-        begin=Position() if context.resume is None else read_position(context.resume),
-    )
-    stream.fill_first()
-    return stream
-
-
-def stream_lines(stream: Stream, context: RunContext) -> Iterator[str]:
-    """Messages about the stream, how to switch it off, and its first buffer."""
-    recipe, examples = context.loaded.recipe, context.examples
-    format_, _ = context.encoder(examples)
-    what = describe_format(format_, recipe.data.columns, examples.columns, context.tokenizer)
-    done = ["shuffled"] * (stream.seed is not None) + ["packed"] * (stream.encoder.packed_len is not None)
-    with_each_other = f", {' and '.join(done)} with each other" if done else ", and trained on in their order"
-    yield (
-        f"data: {what}, streamed: {stream.buffer_size:,} examples at a time are read{with_each_other} "
-        "(data.buffer_size); data.streaming: false prepares all of them before the first step"
-    )
-    if recipe.data.eval is None and recipe.data.eval_split is None:
-        yield "nothing is held out of streamed data: data.eval names data to evaluate on"
-    first = stream.first
-    if first is not None and (first.num_cut or first.num_left_out):
-        yield (
-            f"of the first {quantity(first.num_examples, 'example')}, {first.num_cut:,} cut to "
-            f"{recipe.task.seq_len} tokens, {first.num_left_out:,} left out (no token to train on)"
-        )
 
 
 def write_position(position: Position, checkpoint: Path) -> None:

@@ -64,6 +64,10 @@ class Throughput:
         known = self._operations is not None and self._flops is not None
         return Speed(rate, rate * self._operations / self._flops if known else None)  # type: ignore[operator]
 
+    def mfu(self, tokens: int) -> float | None:
+        """Model FLOPs utilization of all steps, with `tokens` in them; None if unknown."""
+        return self.speed(tokens, self.seconds).mfu if self.seconds else None
+
     @property
     def step_seconds(self) -> float | None:
         """The median, without the first step, which allocates and compiles, if there are others."""

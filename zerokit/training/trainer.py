@@ -41,13 +41,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch.utils.data import DataLoader
-    from transformers import TrainerControl, TrainerState, TrainingArguments
+    from transformers import PreTrainedModel, TrainerControl, TrainerState, TrainingArguments
 
     from zerokit.distributed.group import RankGroup
-    from zerokit.training.datasets import Places
-    from zerokit.training.identity import Identity
-    from zerokit.training.streaming import Stream
-    from zerokit.training.tasks.task import Task
+    from zerokit.training.run_context import RunContext
 
 _TRAINER = "transformers.trainer:Trainer"
 for _name in (
@@ -86,39 +83,42 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
     """Trains every example exactly once an epoch, and measures the loss per held-out token.
 
     Args:
-        trust_checkpoint: whether the checkpoint to resume from may load classes of any kind.
-        stream: the training data if they are streamed, in place of ``train_dataset``.
+        context: the run, completely prepared.
+        model: with its adapter.
+        operations_per_token: of the model, for the logged FLOPs.
+        callbacks: called before zerokit's own hooks.
     """
 
     def __init__(
         self,
+        context: RunContext,
+        model: PreTrainedModel,
         *,
-        task: Task,
-        group: RankGroup,
-        args: TrainingArguments,
-        identity: Identity,
-        places: Places,
-        on_spike: str,
-        max_skipped_steps: int,
-        trust_checkpoint: bool,
-        operations_per_token: int | None,
-        stream: Stream | None = None,
-        train_dataset: Any = None,
-        **kwargs: Any,
+        operations_per_token: int | None = None,
+        callbacks: list[TrainerCallback] | None = None,
     ) -> None:
-        if stream is None:
-            self.batches = BatchSource(group, args, task, train_dataset, places)
+        group, args, task, own = context.group, context.args, context.task, context.own
+        collator = task.collator(context.tokenizer, model)
+        if context.stream is None:
+            self.batches = BatchSource(group, args, task, context.train, context.places)
         else:
             args.ignore_data_skip = True  # a stream begins where the checkpoint was
-            self.batches = StreamSource(group, args, task, stream, kwargs["data_collator"], places)
-        super().__init__(args=args, train_dataset=self.batches.dataset, **kwargs)
-        self.eval_dataset: Any
-        if self.eval_dataset is not None:
+            self.batches = StreamSource(group, args, task, context.stream, collator, context.places)
+        held_out: Any = context.held_out
+        if held_out is not None:
             multiple = args.per_device_eval_batch_size * args.world_size
-            self.eval_dataset = FilledDataset(self.eval_dataset, multiple, task.blank())
-        self._group, self._task, self._identity = group, task, identity
+            held_out = FilledDataset(held_out, multiple, task.blank())
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=collator,
+            train_dataset=self.batches.dataset,
+            eval_dataset=held_out,
+            processing_class=context.tokenizer,
+            callbacks=callbacks,
+        )
+        self._context, self._group, self._task = context, group, task
         self.compute_loss_func = task.loss  # makes the Trainer count the number of losses of a step
-        self._trust_checkpoint = trust_checkpoint
         self._operations_per_token = operations_per_token
         self._has_one_group = False
         """Whether the optimizer has all weights in one group."""
@@ -130,9 +130,9 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             args,
             self.accelerator,
             self.batches.name_batch,
-            on_spike=on_spike,
-            max_skipped_steps=max_skipped_steps,
-            padding_token=getattr(self.processing_class, "pad_token_id", None),
+            on_spike=own.on_spike,
+            max_skipped_steps=own.max_skipped_steps,
+            padding_token=context.tokenizer.pad_token_id,
         )
         self.evaluator = Evaluator(task, args, self.accelerator)
         self.add_callback(_Hooks(group, self.batches, self.monitor, self.checkpoints))
@@ -209,7 +209,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         self.monitor.state = self.state
         self.checkpoints.begin(self.state)
         self._has_one_group = self._uses_one_group(resume_from_checkpoint)
-        is_restricted = resume_from_checkpoint is not None and not self._trust_checkpoint
+        is_restricted = resume_from_checkpoint is not None and not self._context.trust_checkpoint
         loaded_first = None if self._task.needs_reference else resume_from_checkpoint
         with known_classes_only() if is_restricted else nullcontext():
             prepared = super()._prepare_for_training(max_steps, train_dataloader, loaded_first)
@@ -333,7 +333,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             self.checkpoints.write_weights(folder, partial(self._save, state_dict=weights))
         if _internal_call and self.args.should_save:
             with self.checkpoints.problems.noted():
-                self._identity.write(folder)
+                self._context.identity.write(folder)
             with self.checkpoints.problems.noted():
                 self.batches.write_position(folder)
 
@@ -383,30 +383,22 @@ class _Hooks(TrainerCallback):  # type: ignore[misc]  # transformers is untyped 
         self._group, self._batches, self._monitor, self._checkpoints = group, batches, monitor, checkpoints
         self._first_step = 0
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         self._first_step = state.global_step
         # The Trainer leaves these to others from now on: the checkpoint writer, DeepSpeed, the monitor. To
         # clip gradients and to count tokens it would wait for the device in every step.
         args.save_total_limit, args.max_grad_norm, args.include_num_input_tokens_seen = None, 0.0, "no"
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_begin(self, args: Any, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         self._batches.begin_epoch(int(state.epoch or 0))
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._batches.epoch is not None:
             state.epoch = self._batches.epoch
         if self._monitor.is_asked_to_leave:
             control.should_save, control.should_evaluate = True, False
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         if not self._monitor.is_asked_to_leave:
             return
         asked = self._group.gather_objects(self._group.leave_request.why)
@@ -419,15 +411,11 @@ class _Hooks(TrainerCallback):  # type: ignore[misc]  # transformers is untyped 
             else "There is no checkpoint to resume from",
         )
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step == self._first_step:  # of a run that is resumed at its end
             control.should_log = control.should_evaluate = control.should_save = False
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         self._checkpoints.end(state)
 
 
