@@ -48,10 +48,13 @@ def announce(context: RunContext, model: PreTrainedModel, *, cuda: bool, chunked
     whole, trained = count_parameters(model, trainable=False), count_parameters(model, trainable=True)
     group, world_size = context.group, context.group.ranks.world_size
     try:
-        packed = [one for one in model.parameters() if is_packed(one)]
+        packed = [parameter for parameter in model.parameters() if is_packed(parameter)]
         rest = whole - sum(map(num_elements, packed))
         states = expected_states(context.resolved.ds_config, context.args, world_size, rest, trained)
-        sizes = (packed_bytes(num_elements(one), double_quant=one.quant_state.nested) for one in packed)
+        sizes = (
+            packed_bytes(num_elements(parameter), double_quant=parameter.quant_state.nested)
+            for parameter in packed
+        )
         states = replace(states, parameters=replace(states.parameters, packed_bytes=sum(sizes)))
     except ZerokitError as error:
         kept, line = None, f"model states are not counted: {error.message}"
@@ -77,9 +80,9 @@ def announce(context: RunContext, model: PreTrainedModel, *, cuda: bool, chunked
             import torch
 
             size = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-            told = expected_peak(context, model, trained, group.ranks, size, chunked=chunked)
-            peak = told.bytes
-            for line in told.lines:
+            peak_estimate = expected_peak(context, model, trained, group.ranks, size, chunked=chunked)
+            peak = peak_estimate.bytes
+            for line in peak_estimate.lines:
                 console.note(line)
     return Expected(kept, peak)
 
@@ -103,7 +106,7 @@ def _chunk(context: RunContext, model: PreTrainedModel) -> int | None:
     args, section = context.args, context.task.section
     config = model.config.get_text_config(decoder=True)
     head = model.get_output_embeddings()
-    trained = head is not None and any(one.requires_grad for one in head.parameters())
+    trained = head is not None and any(parameter.requires_grad for parameter in head.parameters())
     tokens = args.per_device_train_batch_size * context.task.sequences_per_example * section.seq_len
     saves = saves_memory(tokens, config.vocab_size, hidden=config.hidden_size, trained=trained)
     return chunk_tokens(config.vocab_size) if saves else None

@@ -286,10 +286,10 @@ def check_full_batch(args: TrainingArguments, count: int, num_ranks: int, loaded
     Raises:
         RecipeError: no batch would be left.
     """
-    one = args.per_device_train_batch_size * num_ranks
-    if args.dataloader_drop_last and count < one:
+    batch = args.per_device_train_batch_size * num_ranks
+    if args.dataloader_drop_last and count < batch:
         raise RecipeError(
-            f"drops all {quantity(count, 'sequence')} that there are: one batch of all ranks takes {one:,}",
+            f"drops all {quantity(count, 'sequence')} that there are: one batch of all ranks takes {batch:,}",
             where=loaded.where("training", "dataloader_drop_last"),
             hint="Set it to false, or lower per_device_train_batch_size",
         )

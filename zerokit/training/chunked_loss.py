@@ -148,7 +148,9 @@ class _Output:
 
     def is_trained(self) -> bool:
         """In the pass that runs now."""
-        return torch.is_grad_enabled() and any(one.requires_grad for one in self.head.parameters())
+        return torch.is_grad_enabled() and any(
+            parameter.requires_grad for parameter in self.head.parameters()
+        )
 
     def loss(
         self, hidden: Tensor, labels: Tensor, of_logits: OfTokens, made: type[Sum] | type[Each]
@@ -268,7 +270,7 @@ class _Pending(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         own, others = (args[0], (args[1:], kwargs)) if args else (None, ())
-        tensors = [one for one in _pytree.tree_leaves(others) if isinstance(one, Tensor)]
+        tensors = [leaf for leaf in _pytree.tree_leaves(others) if isinstance(leaf, Tensor)]
         done = None
         if isinstance(own, _Pending):
             with torch._C.DisableTorchFunctionSubclass():
@@ -288,7 +290,7 @@ class _Pending(Tensor):
         if func == Tensor.device.__get__:
             return self.rows.device
         name = func.__name__.removeprefix("__").removesuffix("__")  # not of mul_, which changes them in place
-        if name not in (*_EACH, *_ROWS) or any(isinstance(one, torch.device) for one in args):
+        if name not in (*_EACH, *_ROWS) or any(isinstance(argument, torch.device) for argument in args):
             return self if name == "to" and args == (self.rows.device,) and not kwargs else None
 
         def do(tensor: Tensor) -> Tensor:
@@ -398,10 +400,10 @@ class Sum(torch.autograd.Function):
             if of_hidden is not None:
                 of_hidden[part] = found.pop(0)
             if not of_used:
-                of_used = [one.float() for one in found]
+                of_used = [gradient.float() for gradient in found]
             else:
-                for gradient, one in zip(of_used, found, strict=True):
-                    gradient += one
+                for gradient, of_chunk in zip(of_used, found, strict=True):
+                    gradient += of_chunk
         ctx.gradients = of_hidden, of_used
         return total
 
@@ -439,9 +441,9 @@ class Each(torch.autograd.Function):
         """`worth`: of each loss, (tokens,)."""
         hidden, labels, *used = ctx.saved_tensors
         wants_hidden, wanted = ctx.needs_input_grad[2], ctx.needs_input_grad[4:]
-        used = [one for one, wants in zip(used, wanted, strict=True) if wants]
+        used = [parameter for parameter, wants in zip(used, wanted, strict=True) if wants]
         of_hidden = torch.empty_like(hidden) if wants_hidden else None
-        of_used = [torch.zeros_like(one, dtype=torch.float32) for one in used]
+        of_used = [torch.zeros_like(parameter, dtype=torch.float32) for parameter in used]
         device, dtype, is_on = ctx.autocast
         for part in _parts(hidden, ctx.rows):
             chunk = hidden[part].detach().requires_grad_(wants_hidden)
@@ -453,8 +455,8 @@ class Each(torch.autograd.Function):
             del losses
             if of_hidden is not None:
                 of_hidden[part] = found.pop(0)
-            for gradient, one in zip(of_used, found, strict=True):
-                gradient += one
+            for gradient, of_chunk in zip(of_used, found, strict=True):
+                gradient += of_chunk
         rest = iter(of_used)
         return None, None, of_hidden, None, *(next(rest) if wants else None for wants in wanted)
 

@@ -210,8 +210,8 @@ def duplicates_line(
 
     held = list(hashes(held_out))
     wanted = set(held)
-    trained = {one for one in hashes(train) if one in wanted}
-    duplicates = [index for index, one in enumerate(held) if one in trained]
+    trained = {digest for digest in hashes(train) if digest in wanted}
+    duplicates = [index for index, digest in enumerate(held) if digest in trained]
     if not duplicates:
         return None
     are = "example is" if len(held) == 1 else "examples are" if len(duplicates) > 1 else "examples is"
@@ -232,8 +232,8 @@ def _hashes(examples: RowDataset, columns: Collection[str]) -> Iterator[int]:
 def _without_none(value: Any) -> Any:
     """A value without entries that are None."""
     if isinstance(value, dict):
-        return {key: _without_none(one) for key, one in value.items() if one is not None}
-    return [_without_none(one) for one in value] if isinstance(value, list) else value
+        return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
+    return [_without_none(entry) for entry in value] if isinstance(value, list) else value
 
 
 _MOST_NAMED = 8

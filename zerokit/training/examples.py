@@ -222,9 +222,9 @@ def packed_rows(tokenized: Dataset, seq_len: int) -> Iterator[Features]:
     for row in best_fit(lengths_of(tokenized), seq_len):
         documents = [tokenized[index] for index in row]
         yield {
-            "input_ids": [token for one in documents for token in one["input_ids"]],
-            "labels": [label for one in documents for label in (IGNORED, *one["labels"][1:])],
-            "position_ids": [place for one in documents for place in range(len(one["input_ids"]))],
+            "input_ids": [token for document in documents for token in document["input_ids"]],
+            "labels": [label for document in documents for label in (IGNORED, *document["labels"][1:])],
+            "position_ids": [place for document in documents for place in range(len(document["input_ids"]))],
         }
 
 

@@ -300,8 +300,8 @@ def _masks_by_position(module: ModuleType) -> bool:
 def _turns_by_row(config: Any, seq_len: int) -> bool:
     """Whether all positions of a batch are turned by the factors of its longest sequence."""
     rope = getattr(config, "rope_parameters", None) or {}
-    for one in (rope, *(each for each in rope.values() if isinstance(each, dict))):
-        kept = one.get("original_max_position_embeddings") or config.max_position_embeddings
-        if one.get("rope_type") in ("longrope", "dynamic") and seq_len > kept:
+    for rotary in (rope, *(each for each in rope.values() if isinstance(each, dict))):
+        kept = rotary.get("original_max_position_embeddings") or config.max_position_embeddings
+        if rotary.get("rope_type") in ("longrope", "dynamic") and seq_len > kept:
             return True
     return False

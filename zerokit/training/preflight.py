@@ -115,8 +115,8 @@ def expected_peak(
         return ExpectedPeak([f"peak memory is not estimated: {noun} is none that it counts"])
     try:
         questions = _questions(context, model, cluster, chunked=chunked)
-        answers = [_estimate(one, num_trainable) for one in questions]
-        question, answer = questions[0], max(answers, key=lambda one: one.device.peak_bytes)
+        answers = [_estimate(question, num_trainable) for question in questions]
+        question, answer = questions[0], max(answers, key=lambda estimate: estimate.device.peak_bytes)
         fit = verdict(answer, gpu_bytes)
         at_once = context.task.sequences_per_example
         advice = [] if fit.verdict != "does not fit" else list(_advice(question, answer, fit, at_once))
@@ -195,7 +195,7 @@ def _adapter(model: PreTrainedModel) -> dict[str, Any]:
     adapter = next(iter(adapters.values()))
     known: dict[str, Any]
     if adapter.is_prompt_learning:
-        trained = sum(one.numel() for one in model.prompt_encoder.parameters())
+        trained = sum(parameter.numel() for parameter in model.prompt_encoder.parameters())
         cached = adapter.peft_type == "PREFIX_TUNING"
         known = {"learned_tokens": LearnedTokens(adapter.num_virtual_tokens, trained, cached)}
     elif adapter.peft_type == "IA3":

@@ -65,9 +65,13 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
                 where=where,
                 hint="Set save_strategy and save_steps in the run that is to be continued",
             )
-        problems = {one: unreadable_reason(one, output_dir) or lacks(one) for one in found}
-        whole = [one for one in found if problems[one] is None]
-        sealed = [one for one in whole if (one / SUMS_FILE).is_file()]  # which is written last
+        problems = {
+            checkpoint: unreadable_reason(checkpoint, output_dir) or missing_part(checkpoint)
+            for checkpoint in found
+        }
+        whole = [checkpoint for checkpoint in found if problems[checkpoint] is None]
+        # The checksums are written last.
+        sealed = [checkpoint for checkpoint in whole if (checkpoint / SUMS_FILE).is_file()]
         folder = (sealed or whole or found)[-1]
         for later in found[found.index(folder) + 1 :]:
             why = problems[later] or f"lacks {SUMS_FILE}"
@@ -80,7 +84,7 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
             where=where,
             hint="Name a checkpoint-N folder, or true for the last one",
         )
-    problem = lacks(folder)
+    problem = missing_part(folder)
     if problem is not None:
         raise CheckpointError(problem, where=str(folder), hint=_ANOTHER)
     num_parts = num_saving_ranks(folder)
@@ -94,7 +98,7 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
     return folder
 
 
-def lacks(folder: Path) -> str | None:
+def missing_part(folder: Path) -> str | None:
     """What a checkpoint-N lacks, by the names of its files; None if it is complete."""
     try:
         if (found := first_unreadable(folder)) is not None:

@@ -123,5 +123,5 @@ def _are_numbers(optimizer: torch.optim.Optimizer) -> bool:
     The device is asked once.
     """
     gradients = (weight.grad for group in optimizer.param_groups for weight in group["params"])
-    sums = [one.sum(dtype=torch.float32) for one in gradients if one is not None]
+    sums = [gradient.sum(dtype=torch.float32) for gradient in gradients if gradient is not None]
     return not sums or bool(torch.stack(sums).isfinite().all())

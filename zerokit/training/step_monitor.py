@@ -58,7 +58,7 @@ class UsualLoss:
         """
         if len(self._losses) >= _LEAST_STEPS:
             mean = fmean(self._losses)
-            deviation = math.sqrt(fmean((one - mean) ** 2 for one in self._losses))  # pstdev takes fractions
+            deviation = math.sqrt(fmean((value - mean) ** 2 for value in self._losses))  # pstdev is slow
             if loss - mean > max(_DEVIATIONS * deviation, _SHARE * abs(mean)):
                 self._spikes.append(loss)
                 if len(self._spikes) < _IN_A_ROW or not self._may_stay:
@@ -76,8 +76,10 @@ def worst(losses: Iterable[Iterable[float]]) -> tuple[int, int]:
         losses: of the micro batches of a step, of each rank.
     """
     found = [(rank, micro, loss) for rank, own in enumerate(losses) for micro, loss in enumerate(own)]
-    broken = [one for one in found if not math.isfinite(one[2])]
-    rank, micro, _ = min(broken, key=lambda one: one[1]) if broken else max(found, key=lambda one: one[2])
+    broken = [batch for batch in found if not math.isfinite(batch[2])]
+    rank, micro, _ = (
+        min(broken, key=lambda batch: batch[1]) if broken else max(found, key=lambda batch: batch[2])
+    )
     return rank, micro
 
 

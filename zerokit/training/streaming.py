@@ -361,7 +361,9 @@ def read_position(checkpoint: Path) -> Position:
     try:
         found = Position(**read_document(file).data)
         numbers = (found.epoch, found.buffer, found.example, found.taken)
-        if all(isinstance(one, int) and one >= 0 for one in numbers) and isinstance(found.state, dict | None):
+        if all(isinstance(number, int) and number >= 0 for number in numbers) and isinstance(
+            found.state, dict | None
+        ):
             return found
         reason = "has a number that is none"
     except (DocumentError, TypeError) as error:

@@ -120,7 +120,7 @@ def _looked_up(model: torch.nn.Module) -> set[int]:
     """Embeddings that are no matrix of a product: not those that are the output's matrix, too."""
     from torch.nn import Embedding
 
-    tables = {id(one.weight) for one in model.modules() if isinstance(one, Embedding)}
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, Embedding)}
     output: Any = getattr(model, "get_output_embeddings", lambda: None)()
     return tables - {id(getattr(output, "weight", None))}
 

@@ -62,7 +62,7 @@ def trackers(loaded: LoadedRecipe) -> tuple[str, ...]:
                 f"'{name}' is nothing that a run reports to", where=where, hint=did_you_mean(name, names)
             )
         for module in _MODULES[name]:
-            if not any(find_spec(one) for one in (module, _ALTERNATIVES.get(module, module))):
+            if not any(find_spec(name) for name in (module, _ALTERNATIVES.get(module, module))):
                 package = _PACKAGES.get(module, module)
                 raise RecipeError(
                     f"{package} is not installed",

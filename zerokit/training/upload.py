@@ -48,7 +48,7 @@ def check_upload(repo: str) -> None:
             where=OPTION,
             hint="Run 'hf auth login' with one that writes",
         )
-    roles = {who["name"]: None, **{one["name"]: one.get("roleInOrg") for one in who.get("orgs") or ()}}
+    roles = {who["name"]: None, **{org["name"]: org.get("roleInOrg") for org in who.get("orgs") or ()}}
     owner = repo.partition("/")[0]
     if owner.lower() not in {name.lower() for name, role in roles.items() if role != "read"}:
         raise LaunchError(

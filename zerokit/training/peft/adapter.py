@@ -32,7 +32,7 @@ _SAVED_ANYWAY = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier",
 
 def add_adapter(
     model: PreTrainedModel,
-    asked: PeftSettings | None,
+    settings: PeftSettings | None,
     loaded: LoadedRecipe,
     args: TrainingArguments,
     task_type: str | None,
@@ -42,19 +42,19 @@ def add_adapter(
     Raises:
         RecipeError: peft refuses the values, or no module of the model is a target.
     """
-    if asked is None:
+    if settings is None:
         return model
-    adapted = adapted_model(model, asked, loaded, task_type)
+    adapted = adapted_model(model, settings, loaded, task_type)
     if args.gradient_checkpointing:
         # The input of the first checkpointed block would need no gradient, and neither would its output.
         adapted.enable_input_require_grads()
-    if asked.method.tokens == "embedded" and task_type in ("CAUSAL_LM", "TOKEN_CLS"):
+    if settings.method.tokens == "embedded" and task_type in ("CAUSAL_LM", "TOKEN_CLS"):
         adapted.register_forward_hook(without_learned_tokens, with_kwargs=True)
     return adapted
 
 
 def adapted_model(
-    model: PreTrainedModel, asked: PeftSettings, loaded: LoadedRecipe, task_type: str | None
+    model: PreTrainedModel, settings: PeftSettings, loaded: LoadedRecipe, task_type: str | None
 ) -> PeftModel:
     """The model with an adapter.
 
@@ -63,8 +63,8 @@ def adapted_model(
     """
     from peft import get_peft_model
 
-    check_targets(model, asked, loaded)
-    keys = {"task_type": task_type, **_defaults(asked, loaded, model), **asked.keys}
+    check_targets(model, settings, loaded)
+    keys = {"task_type": task_type, **_defaults(settings, loaded, model), **settings.keys}
     # What was made anew is trained whole and saved with the adapter: no checkpoint has it.
     whole = [*(keys.get("modules_to_save") or ()), *getattr(model, "new_modules", ())]
     anyway = _SAVED_ANYWAY.get(keys["task_type"] or "", ())
@@ -73,17 +73,17 @@ def adapted_model(
     if is_all_linear(keys.get("target_modules")) and (unfit := unfit_layers(model)):
         keys["exclude_modules"] = _and_those(keys.get("exclude_modules"), unfit)
     try:
-        return get_peft_model(model, config_class(asked.type_)(**keys))
+        return get_peft_model(model, config_class(settings.type_)(**keys))
     except (ValueError, TypeError, NotImplementedError, RuntimeError, re.error) as error:
         if type(error).__name__ == _NO_MODULE:
             raise RecipeError(
-                f"{asked.method.noun}: no module is left to adapt",
+                f"{settings.method.noun}: no module is left to adapt",
                 where=loaded.where("peft", "target_modules"),
                 hint="See which ones exclude_modules, modules_to_save or layers_to_transform leave out",
             ) from error
         reason = " ".join(str(error).split())
         raise RecipeError(
-            f"{asked.method.noun}: {reason}", where=loaded.where("peft"), hint="Correct the keys"
+            f"{settings.method.noun}: {reason}", where=loaded.where("peft"), hint="Correct the keys"
         ) from error
 
 
@@ -94,27 +94,27 @@ def _is_below(name: str, others: Sequence[str]) -> bool:
     return any(module.endswith(other) for module in outer for other in others)  # as peft finds them
 
 
-def _defaults(asked: PeftSettings, loaded: LoadedRecipe, model: PreTrainedModel) -> dict[str, Any]:
+def _defaults(settings: PeftSettings, loaded: LoadedRecipe, model: PreTrainedModel) -> dict[str, Any]:
     """Keys that the recipe does not set, and for which peft has no or wrong defaults."""
-    if asked.method.tokens is None:
-        return _default_targets(asked, model)
+    if settings.method.tokens is None:
+        return _default_targets(settings, model)
     text = model.config.get_text_config(decoder=True)
     sizes = {
         "num_layers": getattr(text, "num_hidden_layers", 1),
         "num_attention_heads": getattr(text, "num_attention_heads", 1),
     }
     found: dict[str, Any] = {"num_virtual_tokens": VIRTUAL_TOKENS}
-    if asked.method.tokens == "cached":
+    if settings.method.tokens == "cached":
         return found | sizes | _of_decoder(model.config)
     # Not always the hidden size: ALBERT and ELECTRA widen their embeddings afterwards.
     found |= sizes | {"token_dim": model.get_input_embeddings().embedding_dim}
-    if asked.type_ == "prompt_tuning":
+    if settings.type_ == "prompt_tuning":
         section = loaded.recipe.model
         named = section.tokenizer if isinstance(section.tokenizer, str) else section.path
         # Words of the vocabulary: better than random numbers (Lester et al. 2021, section 3.2).
         found |= (
             {"prompt_tuning_init": "TEXT", "tokenizer_name_or_path": named}
-            if "prompt_tuning_init_text" in asked.keys
+            if "prompt_tuning_init_text" in settings.keys
             else {"prompt_tuning_init": "SAMPLE_VOCAB"}
         )
     return found
@@ -143,20 +143,20 @@ _HEADS = r".*(classifier|score)(\..*)?"
 """Trained whole."""
 
 
-def _default_targets(asked: PeftSettings, model: PreTrainedModel) -> dict[str, Any]:
+def _default_targets(settings: PeftSettings, model: PreTrainedModel) -> dict[str, Any]:
     """Peft's for the type of model, and all linear layers of one that it does not know."""
     from peft.utils import constants
 
-    model_type, of_ia3 = model.config.model_type, asked.type_ == "ia3"
+    model_type, of_ia3 = model.config.model_type, settings.type_ == "ia3"
     known = (
         constants.TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING
         if of_ia3
         else constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
     )
     found: dict[str, Any] = {}
-    if not any(asked.keys.get(name) for name in ("target_modules", "target_parameters")):
+    if not any(settings.keys.get(name) for name in ("target_modules", "target_parameters")):
         # An adapter on each: Dettmers et al. 2023, section 4.
-        if asked.type_ == "qlora" or model_type not in known:
+        if settings.type_ == "qlora" or model_type not in known:
             found |= {"target_modules": "all-linear", "exclude_modules": _HEADS}
         else:
             # By name: peft 0.21 finds none for Mixtral where it is left to look them up.
@@ -192,7 +192,7 @@ def is_all_linear(targets: Any) -> bool:
     return isinstance(targets, str) and targets.lower() == "all-linear"
 
 
-def check_targets(model: PreTrainedModel, asked: PeftSettings, loaded: LoadedRecipe) -> None:
+def check_targets(model: PreTrainedModel, settings: PeftSettings, loaded: LoadedRecipe) -> None:
     """Refuse module names if none of them exists, or if one is clearly mistyped.
 
     People share lists between models, so one existing name is enough.
@@ -203,29 +203,29 @@ def check_targets(model: PreTrainedModel, asked: PeftSettings, loaded: LoadedRec
     modules = dict(model.named_modules(remove_duplicate=False))
     layers = sorted({name.rpartition(".")[2] for name, layer in modules.items() if _has_matrix(layer)})
     parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    names = _Names(modules, parameters, layers, _earlier_names(model, asked))
+    names = _Names(modules, parameters, layers, _earlier_names(model, settings))
     raise_together(
         RecipeError(message, where=loaded.where("peft", key), hint=hint)
         for key in (*_ENDS, *_PATTERNS)
-        if asked.keys.get(key)
-        for message, hint in _unknown(key, asked.keys[key], names)
+        if settings.keys.get(key)
+        for message, hint in _unknown(key, settings.keys[key], names)
     )
 
 
-def _earlier_names(model: PreTrainedModel, asked: PeftSettings) -> Collection[str]:
+def _earlier_names(model: PreTrainedModel, settings: PeftSettings) -> Collection[str]:
     """Those of `target_modules` that peft itself makes names of parameters.
 
     transformers 5 keeps the experts of a layer in one parameter; peft still takes what their layers were
     called before, for the types of models that it knows.
     """
-    targets = asked.keys.get("target_modules")
-    if not targets or asked.method.config != "LoraConfig":
+    targets = settings.keys.get("target_modules")
+    if not targets or settings.method.config != "LoraConfig":
         return ()
     try:
         from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
     except ImportError:  # a release that takes all names as they are
         return ()
-    config = config_class(asked.type_)(target_modules=targets)
+    config = config_class(settings.type_)(target_modules=targets)
     try:
         convert_peft_config_for_transformers(config, model, None)
     except re.error:

@@ -36,7 +36,7 @@ _OTHERS = "Choose peft.type lora or ia3"
 
 def check_trained(
     loaded: LoadedRecipe,
-    asked: PeftSettings | None,
+    settings: PeftSettings | None,
     resolved: Resolved,
     model: PreparedModel,
     task: Task,
@@ -53,23 +53,23 @@ def check_trained(
     """
     stage = int(resolved.ds_config[ZERO].get("stage", 0))
     in_order = num_ranks > 1 and stage in (1, 2)
-    if asked is None and not in_order:
+    if settings is None and not in_order:
         return
-    if asked is not None and asked.type_ == "qlora":
-        check_four_bits(loaded, asked, resolved, model)
+    if settings is not None and settings.type_ == "qlora":
+        check_four_bits(loaded, settings, resolved, model)
     base = _on_meta(loaded, model, task)
-    if asked is not None and asked.method.tokens is not None:
-        _check_tokens(loaded, asked, resolved.training, model, task, base)
+    if settings is not None and settings.method.tokens is not None:
+        _check_tokens(loaded, settings, resolved.training, model, task, base)
     if base is None:
         return
-    trained = base if asked is None else _try(loaded, asked, task, base)
+    trained = base if settings is None else _try(loaded, settings, task, base)
     if in_order:
         check_experts(trained, stage, loaded.where("deepspeed"))
 
 
 def _check_tokens(
     loaded: LoadedRecipe,
-    asked: PeftSettings,
+    settings: PeftSettings,
     training: Mapping[str, Any],
     model: PreparedModel,
     task: Task,
@@ -77,10 +77,10 @@ def _check_tokens(
 ) -> None:
     """What is known of learned tokens."""
     type_, where = loaded.recipe.task.type, loaded.where("peft", "type")
-    noun, count = asked.method.noun, asked.num_virtual_tokens
+    noun, count = settings.method.noun, settings.num_virtual_tokens
     if task.peft_type is None:
         raise RecipeError(f"peft has no {noun} for {type_}", where=where, hint=_OTHERS)
-    if asked.method.tokens == "cached":
+    if settings.method.tokens == "cached":
         if training.get("gradient_checkpointing"):
             raise RecipeError(
                 f"{noun} keeps what it learns in the cache of keys and values, which checkpointing drops",
@@ -101,7 +101,7 @@ def _check_tokens(
             hint="Choose peft.type prefix_tuning, lora or ia3",
         )
     recipe = loaded.recipe
-    in_decoder = type_ == "seq2seq" and asked.method.tokens == "cached"
+    in_decoder = type_ == "seq2seq" and settings.method.tokens == "cached"
     name, longest = ("target_len", recipe.task.target_len) if in_decoder else ("seq_len", recipe.task.seq_len)
     positions = positions_of(model.config, longest + count, recipe.model, task.model)
     if positions is not None and longest + count > positions:
@@ -114,7 +114,7 @@ def _check_tokens(
 
 def _takes_cache(base: PreTrainedModel) -> bool:
     """Whether a model accepts a cache of keys and values, and has no other state between tokens."""
-    names = [set(inspect.signature(one.forward).parameters) for one in (base, base.base_model)]
+    names = [set(inspect.signature(module.forward).parameters) for module in (base, base.base_model)]
     layers = set(getattr(base.config.get_text_config(decoder=True), "layer_types", None) or ())
     recurrent = any("attention" not in layer or "linear" in layer for layer in layers)
     return any(not name.isdisjoint(CACHE_NAMES) for name in names) and not base._is_stateful and not recurrent
@@ -135,20 +135,20 @@ def _on_meta(loaded: LoadedRecipe, model: PreparedModel, task: Task) -> PreTrain
     return base.eval()
 
 
-def _try(loaded: LoadedRecipe, asked: PeftSettings, task: Task, base: PreTrainedModel) -> PeftModel:
+def _try(loaded: LoadedRecipe, settings: PeftSettings, task: Task, base: PreTrainedModel) -> PeftModel:
     """The model with its adapter, without weights."""
     import torch
 
     keys = {
-        name: value for name, value in asked.keys.items() if name != "init_lora_weights"
+        name: value for name, value in settings.keys.items() if name != "init_lora_weights"
     }  # made of weights
-    works_alone = asked.method.tokens is not None and _problem(base, task) is None
+    works_alone = settings.method.tokens is not None and _problem(base, task) is None
     with torch.device("meta"):
-        adapted = adapted_model(base, PeftSettings(asked.type_, keys, {}), loaded, task.peft_type)
+        adapted = adapted_model(base, PeftSettings(settings.type_, keys, {}), loaded, task.peft_type)
     problem = _problem(adapted, task) if works_alone else None
     if problem is not None:
         raise RecipeError(
-            f"{asked.method.noun} does not fit {base.config.model_type}: {problem}",
+            f"{settings.method.noun} does not fit {base.config.model_type}: {problem}",
             where=loaded.where("peft"),
             hint=f"{_OTHERS}, or give token_dim, num_layers and num_attention_heads as the model has them",
         )
@@ -198,7 +198,7 @@ def _width(model: PreTrainedModel) -> int:
     """Output of the stub, as wide as the next module expects."""
     inside = set(model.base_model.modules())
     widths = (getattr(own, "in_features", None) for own in model.modules() if own not in inside)
-    return next((one for one in widths if one is not None), 1)
+    return next((width for width in widths if width is not None), 1)
 
 
 class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -212,16 +212,18 @@ class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if any(one is known for one in _pytree.tree_leaves((args, kwargs)) for known in self._ids):
+        if any(value is known for value in _pytree.tree_leaves((args, kwargs)) for known in self._ids):
             if func.is_view:
-                self._ids += [one for one in _pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
+                self._ids += [
+                    value for value in _pytree.tree_leaves(result) if isinstance(value, torch.Tensor)
+                ]
             elif func is not torch.ops.aten.embedding.default:
                 self.found = True
         return result
 
 
 def check_four_bits(
-    loaded: LoadedRecipe, asked: PeftSettings, resolved: Resolved, model: PreparedModel
+    loaded: LoadedRecipe, settings: PeftSettings, resolved: Resolved, model: PreparedModel
 ) -> None:
     """Refuse a run whose model cannot be kept in 4 bits.
 
@@ -254,10 +256,10 @@ def check_four_bits(
             where=loaded.where("deepspeed", "zero_optimization", "stage"),
             hint="Set it to 2, which divides all that is trained",
         )
-    loading_options(loaded, asked, "bf16")
+    loading_options(loaded, settings, "bf16")
 
 
-def loading_options(loaded: LoadedRecipe, asked: PeftSettings | None, precision: str) -> dict[str, Any]:
+def loading_options(loaded: LoadedRecipe, settings: PeftSettings | None, precision: str) -> dict[str, Any]:
     """What ``from_pretrained`` is given for the recipe's adapter: of ``qlora``, the layers in 4 bits.
 
     By default nf4 with constants that are quantized, too (Dettmers et al. 2023, section 3), computing in the
@@ -266,7 +268,7 @@ def loading_options(loaded: LoadedRecipe, asked: PeftSettings | None, precision:
     Raises:
         RecipeError: transformers refuses a value.
     """
-    if asked is None or asked.type_ != "qlora":
+    if settings is None or settings.type_ != "qlora":
         return {}
     import torch
     from transformers import BitsAndBytesConfig
@@ -276,7 +278,7 @@ def loading_options(loaded: LoadedRecipe, asked: PeftSettings | None, precision:
         "bnb_4bit_quant_type": "nf4",
         "bnb_4bit_use_double_quant": True,
         "bnb_4bit_compute_dtype": computing,
-        **asked.four_bits,
+        **settings.four_bits,
     }
     try:
         config = BitsAndBytesConfig(load_in_4bit=True, **keys)

@@ -205,7 +205,7 @@ class AnswerEncoder(Encoder):
         if not sequences:
             self._fail_chat(*_no_answer(turns))
         if given:  # an answer among them may have a sequence of its own
-            return [one for one in sequences if any(one[1])] or sequences[-1:]
+            return [sequence for sequence in sequences if any(sequence[1])] or sequences[-1:]
         return sequences
 
     def _render(self, turns: list[dict[str, Any]], **options: Any) -> str:
@@ -272,7 +272,7 @@ def joined(prompt: Any, answer: list[Any], name: str) -> tuple[list[Any], int]:
         if begins == "assistant":
             return [_turn("user", prompt), *answer], 1
         said = [str(turn.get("content")).strip() for turn in answer if isinstance(turn, dict)]
-        is_rendered = len(said) > 1 and all(one in prompt for one in said[:-1])
+        is_rendered = len(said) > 1 and all(message in prompt for message in said[:-1])
         if not prompt.strip() or prompt.strip() in said or is_rendered:
             return answer, 0
         if begins == "system":

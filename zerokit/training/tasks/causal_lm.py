@@ -170,7 +170,7 @@ class PackedCollator:
         import numpy  # reads lists ten times faster than torch.tensor does
         import torch
 
-        lengths = [len(one["input_ids"]) for one in features]
+        lengths = [len(feature["input_ids"]) for feature in features]
         rows = [[index] for index in range(len(features))]
         if self.shares or self.capacity is None:
             rows = rows_for(lengths, self.capacity)
@@ -185,10 +185,10 @@ class PackedCollator:
             ids, labels, positions, mask = (made[name][number] for name in _COLUMNS)
             end = 0
             for index in row:
-                one, start, end = features[index], end, end + lengths[index]
-                ids[start:end] = one["input_ids"]
-                labels[start + 1 : end] = one["labels"][1:]  # what comes before it is another document
-                positions[start:end] = one.get("position_ids") or numpy.arange(lengths[index])
+                example, start, end = features[index], end, end + lengths[index]
+                ids[start:end] = example["input_ids"]
+                labels[start + 1 : end] = example["labels"][1:]  # what comes before it is another document
+                positions[start:end] = example.get("position_ids") or numpy.arange(lengths[index])
             positions[end:] = positions[end - 1] + 1 + numpy.arange(width - end)
             mask[:end] = 1
         return {name: torch.from_numpy(values) for name, values in made.items()}

@@ -71,7 +71,9 @@ class SequenceClassification(LabelledTask):
         is_target = inputs["labels"] != IGNORED
         truth, said = inputs["labels"][is_target], output.logits[is_target].argmax(-1)
         counted = (truth[truth == said], truth, said)
-        return torch.cat([torch.bincount(one, minlength=len(self.labels)) for one in counted]).tolist()
+        return torch.cat(
+            [torch.bincount(classes, minlength=len(self.labels)) for classes in counted]
+        ).tolist()
 
     def metrics(self, scores: Sequence[float]) -> dict[str, float]:
         """Accuracy, and the mean of F1 over the classes that there are or that were predicted.
@@ -135,11 +137,11 @@ class _Collator:
         self._has_segments = (getattr(config, "type_vocab_size", None) or 0) > 1
 
     def __call__(self, features: list[dict[str, Any]]) -> Mapping[str, torch.Tensor]:
-        segmented = any(_SEGMENTS in one for one in features)
+        segmented = any(_SEGMENTS in feature for feature in features)
         made = []
-        for one in features:
-            kept = {name: values for name, values in one.items() if name != _SEGMENTS}
+        for feature in features:
+            kept = {name: values for name, values in feature.items() if name != _SEGMENTS}
             if segmented and self._has_segments:
-                kept[_SEGMENTS] = one.get(_SEGMENTS) or [0] * len(one["input_ids"])
+                kept[_SEGMENTS] = feature.get(_SEGMENTS) or [0] * len(feature["input_ids"])
             made.append(kept)
         return self._pad(made)

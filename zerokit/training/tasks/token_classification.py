@@ -77,7 +77,7 @@ class TokenClassification(LabelledTask):
             is_target = labels != IGNORED
             truth = [self.labels[index] for index in labels[is_target].tolist()]
             guess = [self.labels[index] for index in found[is_target].tolist()]
-            right = sum(one == other for one, other in zip(truth, guess, strict=True))
+            right = sum(true_tag == other for true_tag, other in zip(truth, guess, strict=True))
             there, said = set(entities(truth)), set(entities(guess))
             sums = [
                 total + more
