@@ -74,7 +74,7 @@ def test_cards_are_known_by_the_names_that_torch_has() -> None:
 
 def test_the_summary_counts_what_was_saved_beside_the_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     _print_summary(REPORT, SimpleNamespace(output_dir="runs/first"), 6)  # type: ignore[arg-type]
-    assert capsys.readouterr().err.endswith("\nsaved 6 files in runs/first, beside metrics.jsonl\n")
+    assert capsys.readouterr().err.endswith("\nsaved 6 files in runs/first, next to metrics.jsonl\n")
 
 
 def test_the_summary_says_when_nothing_was_left_to_train(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,11 +89,11 @@ def test_measured_stands_beside_expected() -> None:
     on_gpu = replace(REPORT, device="cuda", peak_memory_bytes=3 * GIB, expected_peak_bytes=2 * GIB)
     assert (
         compare_with_expected(on_gpu)
-        == "measured beside expected: peak per rank 3.00 GiB, estimated 2.00 GiB"
+        == "measured and expected: peak per rank 3.00 GiB, estimated 2.00 GiB"
     )
     said = {"peak_bytes": float(GIB), "step_seconds": 0.25, "low_seconds": 0.2, "high_seconds": 0.4}
     assert compare_with_expected(replace(on_gpu, rehearsed=said)) == (
-        "measured beside expected: peak per rank 3.00 GiB, estimated 2.00 GiB, rehearsed 1.00 GiB; "
+        "measured and expected: peak per rank 3.00 GiB, estimated 2.00 GiB, rehearsed 1.00 GiB; "
         "a step 0.3 s, rehearsed 0.25 (0.2 to 0.4) s"
     )
 

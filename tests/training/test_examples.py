@@ -322,14 +322,14 @@ def test_pairs_of_the_same_answer_are_told_and_left_out(tokenizer: PreTrainedTok
     assert (len(result.dataset), result.num_left_out) == (1, 1)
     assert result.nothing_taught == (
         "in 1 'chosen' and 'rejected' are the same (such as d:2); in 1 'chosen' and 'rejected' are the same "
-        "within 8 tokens (such as d:4), which a larger task.seq_len may mend"
+        "within 8 tokens (such as d:4), which a larger task.seq_len may fix"
     )
     with pytest.raises(DataError) as caught:
         tokenize(RowDataset.of_rows(rows[1:]), encoder, seq_len=8, where="here")
     assert str(caught.value) == (
         "here: none of its 3 examples has a token to train on within 8 tokens: in 1 'chosen' and 'rejected' "
         "are the same (such as here, example 1); in 1 'chosen' and 'rejected' are the same within 8 tokens "
-        "(such as here, example 3), which a larger task.seq_len may mend. "
+        "(such as here, example 3), which a larger task.seq_len may fix. "
         "Raise task.seq_len, or check the data"
     )
 

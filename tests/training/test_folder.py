@@ -159,7 +159,7 @@ def test_a_checkpoint_has_its_name_only_when_all_of_it_is_there(tmp_path: Path) 
     group.broadcast_object = lambda value: ["latest"] if isinstance(value, list) else value
     problem = publish(group, written, saved)
     assert problem is not None
-    assert problem.endswith("training.output_dir is to be on a disk that all machines share")
+    assert problem.endswith("training.output_dir must be on a disk that all machines share")
     assert not saved.exists()
 
     (written / "latest").unlink()

@@ -75,7 +75,7 @@ def plan_engine(path: Path | None, *, requested_dtype: str, model: ModelFiles, d
     config["zero_optimization"] = _zero_section(data.get("zero_optimization", {}), given, model)
     for path_of_auto in autos(config):
         raise ConfigError(
-            '"auto" is filled by nobody here',
+            '"auto" has no value in generation',
             where=given.where(path_of_auto),
             hint="Write a value, or remove it",
         )

@@ -73,9 +73,7 @@ def _unseen(group: RankGroup, folder: Path, names: list[str]) -> str | None:
     """A message about a machine that does not see the files of rank 0, the same on every rank; or None."""
     sees = all((folder / name).exists() for name in names)
     blind = next(filter(None, group.gather_objects("" if sees else socket.gethostname())), None)
-    return (
-        blind and f"{blind} does not see it: training.output_dir is to be on a disk that all machines share"
-    )
+    return blind and f"{blind} does not see it: training.output_dir must be on a disk that all machines share"
 
 
 def _write(folder: Path, sums: dict[str, str]) -> str | None:

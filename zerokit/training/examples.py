@@ -178,7 +178,7 @@ def _nothing_taught(
     if cut:
         told.append(
             f"in {len(cut):,} {encoder.nothing_taught} within {seq_len} tokens (such as {at(cut[0])}), which "
-            "a larger task.seq_len may mend"
+            "a larger task.seq_len may fix"
         )
     return "; ".join(told) or None
 
@@ -196,10 +196,10 @@ def text_of(example: dict[str, Any], column: str) -> str:
     """
     value = example[column]
     if value is None:  # datasets fills in what an example lacks
-        raise UnusableError(f"'{column}' is absent or null", hint="Mend or remove that example")
+        raise UnusableError(f"'{column}' is absent or null", hint="Fix or remove that example")
     if not isinstance(value, str):
         raise UnusableError(
-            f"'{column}' is {described_value(value)}, not text", hint="Mend or remove that example"
+            f"'{column}' is {described_value(value)}, not text", hint="Fix or remove that example"
         )
     return value
 

@@ -80,7 +80,7 @@ def detect_format(
                 raise DataError(
                     f"format '{data.format}' needs a column '{name}'; the columns are {', '.join(columns)}",
                     where=where,
-                    hint="Set data.columns to the names in your file, or mend the file",
+                    hint="Set data.columns to the names in your file, or fix the file",
                 )
         return data.format
     for format_ in formats:

@@ -75,8 +75,8 @@ def check_zenflow(zero: Mapping[str, Any], *, resumes: bool, where: str) -> None
         return
     if zero.get("stage") == 3:
         raise ConfigError(
-            "ZenFlow takes matrices of stage 3 for transposed ones, which those of a model are not that is "
-            "divided as it is built",
+            "ZenFlow expects transposed matrices in stage 3, and those of a model that is partitioned as it "
+            "is built are not",
             where=where,
             hint="Remove it: stages 1 and 2 scramble weights in releases since 0.19.7",
         )

@@ -265,7 +265,7 @@ def packing_unsupported_reason(
     if getattr(text, "output_router_logits", False):
         return "it balances its experts over a whole row"
     if _turns_by_row(text, seq_len):
-        return "its rotary embeddings depend on the longest document beside one"
+        return "its rotary embeddings depend on the longest document in the row"
     # Llama 4 scales the queries of layers without rotary embeddings by places in a row (arXiv:2501.19399).
     without = not all(getattr(text, "no_rope_layers", ()))
     if (

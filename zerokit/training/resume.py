@@ -63,7 +63,7 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
             raise RecipeError(
                 f"'{output_dir}' has no checkpoint-N to continue from",
                 where=where,
-                hint="Set save_strategy and save_steps in the run that is to be continued",
+                hint="Set save_strategy and save_steps in a run that you want to resume",
             )
         problems = {
             checkpoint: unreadable_reason(checkpoint, output_dir) or missing_part(checkpoint)
@@ -93,7 +93,7 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
         raise RecipeError(
             f"'{folder}' was saved by {saved}, each of which kept its part, and this run has {world_size}",
             where=where,
-            hint=f"Rehearse {saved}, or a run that begins: one that goes on needs as much",
+            hint=f"Rehearse it with {saved}, or rehearse a new run, which needs as much memory",
         )
     return folder
 
@@ -190,7 +190,7 @@ class ReshardedCheckpoint:
 
     def _make(self, resume: Path, made: Path, ranks: int) -> None:
         was = quantity(num_saving_ranks(resume), "rank")
-        console.note(f"{resume} was saved by {was}, and this run has {ranks}: it is divided anew")
+        console.note(f"{resume} was saved by {was}, and this run has {ranks}: it is resharded")
         self._made = made
         make_staging(made.parent)
         try:

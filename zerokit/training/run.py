@@ -99,8 +99,8 @@ def _run(
     expected = announce(context, model, cuda=cuda, chunked=chunked)
     if num_cores is not None and note is not None:
         note(
-            f"each rank keeps to {quantity(num_cores, 'core')} of its own, on which it steps the optimizer; "
-            "training.bind_cores false lets all ranks have all"
+            f"each rank keeps to {quantity(num_cores, 'core')} of its own, for the optimizer's step; "
+            "training.bind_cores: false lets all ranks use all"
         )
     reports_to = trackers(context.loaded)
     operations = operations_per_token(model)
@@ -306,7 +306,7 @@ def _print_summary(report: RunReport, context: RunContext, num_files: int) -> No
     )
     if beside := compare_with_expected(report):
         console.note(beside)
-    console.note(f"saved {quantity(num_files, 'file')} in {context.output_dir}, beside {METRICS_FILE}")
+    console.note(f"saved {quantity(num_files, 'file')} in {context.output_dir}, next to {METRICS_FILE}")
 
 
 def compare_with_expected(report: RunReport) -> str:
@@ -325,7 +325,7 @@ def compare_with_expected(report: RunReport) -> str:
             f"a step {report.step_seconds:.3g} s, rehearsed {expected['step_seconds']:.3g} "
             f"({low:.3g} to {high:.3g}) s"
         )
-    return f"measured beside expected: {'; '.join(said)}" if said else ""
+    return f"measured and expected: {'; '.join(said)}" if said else ""
 
 
 def figure(value: float) -> str:

@@ -49,7 +49,7 @@ def check_tells_words(tokenizer: PreTrainedTokenizerBase, *, where: str, hint: s
     """
     if not tokenizer.is_fast:
         raise ModelError(
-            f"the tokenizer ({type(tokenizer).__name__}) does not say which token is of which word",
+            f"the tokenizer ({type(tokenizer).__name__}) does not map tokens to words",
             where=where,
             hint=hint,
         )

@@ -33,14 +33,14 @@ def check_upload(repo: str) -> None:
             hint="Unset it, or upload the saved model later, with 'hf upload'",
         )
     if get_token() is None:
-        raise LaunchError("nobody is logged in at the Hub", where=OPTION, hint="Run 'hf auth login'")
+        raise LaunchError("no user is logged in at the Hub", where=OPTION, hint="Run 'hf auth login'")
     try:
         who = HfApi().whoami()
     except Exception as error:  # its own, httpx's and the system's
         raise LaunchError(
             not_given(error, "the name that the token is of"),
             where=OPTION,
-            hint="Mend that, or upload the saved model later, with 'hf upload'",
+            hint="Fix that, or upload the saved model later, with 'hf upload'",
         ) from None
     if ((who.get("auth") or {}).get("accessToken") or {}).get("role") == "read":
         raise LaunchError(

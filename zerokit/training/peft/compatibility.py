@@ -83,7 +83,7 @@ def _check_tokens(
     if settings.method.tokens == "cached":
         if training.get("gradient_checkpointing"):
             raise RecipeError(
-                f"{noun} keeps what it learns in the cache of keys and values, which checkpointing drops",
+                f"{noun} stores what it learns in the cache of keys and values, which checkpointing drops",
                 where=loaded.where("training", "gradient_checkpointing"),
                 hint="Set it to false, or choose another peft.type",
             )
@@ -248,7 +248,7 @@ def check_four_bits(
         raise RecipeError(
             "the model is quantized already",
             where=where,
-            hint="Choose peft.type lora, which trains beside it",
+            hint="Choose peft.type lora, which works with a quantized model",
         )
     if resolved.ds_config["zero_optimization"].get("stage") == 3:
         raise RecipeError(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from zerokit.recipe.model import Columns, Format, TaskSection
 
-_OTHER_TEMPLATE = "Mend it, or use a tokenizer with another chat template"
+_OTHER_TEMPLATE = "Fix it, or use a tokenizer with another chat template"
 _MOST_ROLES = 4
 _LONGEST_ROLE = 40
 """Characters of one that are shown; a file may have its texts there."""
@@ -132,7 +132,7 @@ class AnswerEncoder(Encoder):
         if not isinstance(history, list | None):
             raise UnusableError(
                 f"'{names.history}' is {described_value(history)}, not a list",
-                hint="Mend or remove that example",
+                hint="Fix or remove that example",
             )
         for pair in history or []:
             if (
@@ -142,7 +142,7 @@ class AnswerEncoder(Encoder):
             ):
                 raise UnusableError(
                     f"'{names.history}' has something other than pairs of a question and its answer",
-                    hint="Mend or remove that example",
+                    hint="Fix or remove that example",
                 )
             said += [_turn("user", pair[0]), _turn("assistant", pair[1])]
         said.append(_turn("user", question))
@@ -215,7 +215,7 @@ class AnswerEncoder(Encoder):
             what = f"cannot be rendered by the tokenizer's chat template: {error.message}"
             self._fail_chat(what, _OTHER_TEMPLATE)
 
-    def _fail_chat(self, what: str, hint: str = "Mend or remove that example") -> NoReturn:
+    def _fail_chat(self, what: str, hint: str = "Fix or remove that example") -> NoReturn:
         raise UnusableError(f"the conversation {what}", hint=hint)
 
 
@@ -267,7 +267,7 @@ def joined(prompt: Any, answer: list[Any], name: str) -> tuple[list[Any], int]:
     if prompt is None:
         if begins != "assistant":
             return answer, 0
-        raise UnusableError(f"'{name}' is absent or null", hint="Mend or remove that example")
+        raise UnusableError(f"'{name}' is absent or null", hint="Fix or remove that example")
     if isinstance(prompt, str):
         if begins == "assistant":
             return [_turn("user", prompt), *answer], 1
@@ -283,7 +283,7 @@ def joined(prompt: Any, answer: list[Any], name: str) -> tuple[list[Any], int]:
     if not isinstance(prompt, list):
         raise UnusableError(
             f"'{name}' is {described_value(prompt)}, neither text nor a list of messages",
-            hint="Mend or remove that example",
+            hint="Fix or remove that example",
         )
     first = answer[: len(prompt)]
     is_whole = bool(prompt) and list(map(_without_none, first)) == list(map(_without_none, prompt))

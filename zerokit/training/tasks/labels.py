@@ -52,7 +52,7 @@ class LabelEncoder(Encoder):
         if label not in self._ids:
             raise UnusableError(
                 f"'{column}' is '{label}', a class that the model does not have",
-                hint=did_you_mean(label, list(self._ids)) or "Mend or remove that example",
+                hint=did_you_mean(label, list(self._ids)) or "Fix or remove that example",
             )
         return self._ids[label]
 
@@ -68,7 +68,7 @@ def label_text(value: Any, names: Sequence[str] | None, column: str) -> str:
         UnusableError: it is no label.
     """
     if value is None or value != value:  # a table with an empty cell has numbers with fractions
-        raise UnusableError(f"'{column}' is absent or null", hint="Mend or remove that example")
+        raise UnusableError(f"'{column}' is absent or null", hint="Fix or remove that example")
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
@@ -80,7 +80,7 @@ def label_text(value: Any, names: Sequence[str] | None, column: str) -> str:
             return names[value]
         raise UnusableError(
             f"'{column}' is {value}, and the data set has {len(names)} classes",
-            hint="Mend or remove that example: an unlabelled split cannot be trained on",
+            hint="Fix or remove that example: an unlabelled split cannot be trained on",
         )
     if isinstance(value, str) and value.strip():
         return value

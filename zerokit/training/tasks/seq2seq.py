@@ -39,7 +39,7 @@ class Seq2Seq(Task):
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase, where: str) -> None:
         if getattr(tokenizer, "tgt_lang", "") is None:
             raise ModelError(
-                "the tokenizer writes a language into each text, and nobody has said which answers are in",
+                "the tokenizer writes a language into each text, and the language of the answers is not set",
                 where=where,
                 hint="Save it with src_lang and tgt_lang set, and name its folder in model.tokenizer",
             )
@@ -47,7 +47,7 @@ class Seq2Seq(Task):
     def for_model(self, config: PretrainedConfig, loaded: LoadedRecipe) -> Seq2Seq:
         if not config.is_encoder_decoder:
             raise ModelError(
-                f"'{config.model_type}' has no decoder of its own beside an encoder",
+                f"'{config.model_type}' is not an encoder-decoder model",
                 where=loaded.where("model", "path"),
                 hint="Choose a model such as T5, or another task.type",
             )

@@ -146,7 +146,7 @@ class _Encoder(LabelEncoder):
             if not isinstance(word, str):
                 raise UnusableError(
                     f"'{self.columns.tokens}' has {described_value(word)} among its words, not text",
-                    hint="Mend or remove that example",
+                    hint="Fix or remove that example",
                 )
         ids = [self.label_id(tag, column) for tag in tags]
         # As a text with a space between words, which is what the model will be given when it is used.
@@ -168,5 +168,5 @@ class _Encoder(LabelEncoder):
         value = example[column]
         if not isinstance(value, list):
             what = "absent or null" if value is None else described_value(value)
-            raise UnusableError(f"'{column}' is {what}, not a list", hint="Mend or remove that example")
+            raise UnusableError(f"'{column}' is {what}, not a list", hint="Fix or remove that example")
         return value
