@@ -253,7 +253,8 @@ class StepMonitor:
     def _worst_batch(self, losses: list[torch.Tensor]) -> str:
         """The micro batch with the highest loss, with its examples; the same on every rank."""
         rank, micro = worst(self._group.gather_objects([float(loss) for loss in losses]))
-        names = self._group.gather_objects(self._name_batch(rank, micro, self.state.global_step))
+        step = self.state.global_step
+        names = self._group.gather_objects(self._group.together(lambda: self._name_batch(rank, micro, step)))
         return next(filter(None, names), f"rank {rank}")
 
     def _note_skipped(self, what: str, losses: list[torch.Tensor]) -> None:
