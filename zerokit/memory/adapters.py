@@ -28,7 +28,7 @@ MADE_WEIGHT = TermKind(
 Modules = str | tuple[str, ...]
 """As peft takes them: what names end in, or a pattern of whole names; ``all-linear``: every linear layer.
 
-``zerokit train`` leaves out what no adapter can sit beside (training/peft/unfit.py); of a model with such
+``zerokit train`` leaves out what no adapter can sit beside (training/peft/adapter.py); of a model with such
 layers it says that the estimate knows of another number."""
 
 AdapterPart = Literal["A", "dropped A", "B", "magnitude", "outputs", "inputs"]
