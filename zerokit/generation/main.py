@@ -47,9 +47,9 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> None:
     Raises:
         ZerokitError: bad input; the same on every rank.
     """
+    group.together(lambda: require("train", where="zerokit generate"))
     if group.policy.uses_this_machine:
         share_threads(group.ranks)
-    group.together(lambda: require("train", where="zerokit generate"))
     set_up_libraries(group.ranks)
     group.together(lambda: check_launch(group.ranks))
     job = prepare(group, options)

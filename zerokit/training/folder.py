@@ -78,9 +78,9 @@ def check_earlier(loaded: LoadedRecipe, *, force: bool) -> None:
     training = loaded.recipe.training
     where = loaded.where("training", "output_dir")
     output = OutputFolder(Path(training.get("output_dir") or OUTPUT_DIR), where, force, None)
+    output._check_names(loaded)
     if not training.get("resume_from_checkpoint"):
         output._check_earlier()
-    output._check_names(loaded)
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,7 @@ class OutputFolder:
             raise RecipeError(
                 f"'{self.path}' is the model to start from", where=self.where, hint="Save to another folder"
             )
+        self._check_names(loaded)
         self._check_earlier()
         for path, where in ((self.path, self.where), (self.rescue, loaded.where("training", "rescue_dir"))):
             if path is None:
@@ -122,7 +123,6 @@ class OutputFolder:
                     hint="Name a folder that can be made or written to",
                 )
             check_output_names(path, where)
-        self._check_names(loaded)
         rescue = self.rescue
         if rescue is not None and (
             rescue.resolve() == self.path.resolve() or (rescue / REPORT_FILE).exists()

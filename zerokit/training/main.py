@@ -58,9 +58,9 @@ def train(
     Raises:
         ZerokitError: bad input; the same on every rank.
     """
+    loaded = group.together(lambda: read_recipe(group, recipe, overrides))
     if group.policy.uses_this_machine:
         share_threads(group.ranks)
-    loaded = group.together(lambda: read_recipe(group, recipe, overrides))
 
     # Imported here so that a mistyped option is answered before torch and transformers load.
     from zerokit.distributed.nvme import clear_swap_folder, holding_swap_folders_together
