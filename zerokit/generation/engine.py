@@ -1,4 +1,8 @@
-"""The model on its devices, and generation that all ranks go through together."""
+"""Loads the model and generates, on all ranks together. Prompts are distributed in rounds.
+
+Under ZeRO-3 every forward pass gathers parameters from all ranks, so each rank must call ``generate`` equally
+often. A rank without prompts left gets an empty batch, for which the engine runs a placeholder prompt.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def find_device() -> Device:
-    """What DeepSpeed will run on."""
+    """The device that DeepSpeed will use."""
     from deepspeed.accelerator import get_accelerator
 
     accelerator = get_accelerator()
@@ -78,7 +82,7 @@ class Generator:
         """
         if not prompts:
             if self.synced:
-                self._run_ghost(config)
+                self._run_placeholder(config)
             return []
         pad = config.pad_token_id
         ids, mask = left_pad(prompts, pad)
@@ -87,13 +91,13 @@ class Generator:
         per_prompt = config.num_return_sequences or 1
         return [made[start : start + per_prompt] for start in range(0, len(made), per_prompt)]
 
-    def _run_ghost(self, config: GenerationConfig) -> None:
+    def _run_placeholder(self, config: GenerationConfig) -> None:
         """Take part in the forward passes of the others, with one token that is finished at once."""
         import torch
 
         token = torch.zeros(1, 1, dtype=torch.long)
         # The stopping criterion ends it, not a smaller max_new_tokens: a cache of fixed size is made for
-        # max_new_tokens, and the ghost goes on as long as any rank.
+        # max_new_tokens, and the placeholder continues as long as any rank.
         self._generate(token, torch.ones_like(token), config, stopping_criteria=_stop_at_once())
 
     def _generate(
@@ -168,7 +172,7 @@ def distribute(lengths: Sequence[int], *, batch_size: int, world_size: int) -> l
 
 
 def left_pad(sequences: Sequence[Sequence[int]], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad token sequences in front, where decoding goes on at their ends.
+    """Pad token sequences on the left.
 
     Returns:
         token ids and attention mask (1 for tokens, 0 for padding), both int64 of shape

@@ -1,4 +1,4 @@
-"""What ``zerokit generate`` runs on every rank: read, check, load, generate, write."""
+"""``zerokit generate`` on every rank: read, check, load, generate, write."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def main(options: Options, *, stuck_after: float) -> int:
 
 
 def generate(group: RankGroup, options: Options, stream: IO[str]) -> None:
-    """Generate what the options say.
+    """Generate for all prompts.
 
     Raises:
         ZerokitError: bad input; the same on every rank.
@@ -64,7 +64,7 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> None:
 
 
 def _run(group: RankGroup, job: Job, stream: IO[str]) -> None:
-    """Load the model, and write what it generates."""
+    """Load the model, generate, and write the results."""
     from zerokit.generation.engine import Generator
 
     options = job.options
@@ -98,7 +98,7 @@ class Job:
 
 
 def prepare(group: RankGroup, options: Options) -> Job:
-    """Read and check all input, what is quick to check first.
+    """Read and check all input, quick checks first.
 
     Raises:
         ZerokitError: bad input; the same on every rank.
@@ -181,10 +181,10 @@ def run_rounds(group: RankGroup, job: Job, generator: Generator, results: Result
 
 
 def check_options(options: Options, ranks: Ranks) -> Sampling:
-    """What the options say of sampling, where the files that others name are there.
+    """Check options and files that they name; returns the sampling options.
 
     Raises:
-        ZerokitError: they are not, or not valid; all of it together.
+        ZerokitError: options or files are not valid; all errors together.
     """
     errors: list[ZerokitError] = []
     given = None
@@ -199,10 +199,10 @@ def check_options(options: Options, ranks: Ranks) -> Sampling:
 def check_before_start(options: Options) -> None:
     """As :func:`check_options`, in the process that starts the ranks.
 
-    What sampling is known takes transformers to say, for which only those wait who are told something anyway.
+    Sampling options are checked only if there is another error, because it imports transformers.
 
     Raises:
-        ZerokitError: as there.
+        ZerokitError: options or files are not valid; all errors together.
     """
     errors: list[ZerokitError] = []
     _look_at_files(options, errors, output=True, inputs=True)
@@ -214,7 +214,7 @@ def check_before_start(options: Options) -> None:
 
 
 def _look_at_files(options: Options, errors: list[ZerokitError], *, output: bool, inputs: bool) -> None:
-    """Add to `errors` what is wrong with the file that is to be written, and those that are to be read."""
+    """Add errors of the output file and of the files to read."""
     if output:
         with noted(errors):
             check_output(options.output, force=options.force)

@@ -1,7 +1,7 @@
-"""Results: one JSON line per prompt, in the order of the input, never a half-written file.
+"""Results: one JSON line per prompt in the order of the input, in a file that is complete or missing.
 
-While a run goes on, its results are kept in ``OUT.jsonl.partial`` in the order they come; a run that
-breaks off leaves that file behind.
+During a run the results are in ``OUT.jsonl.partial`` in the order of completion. An interrupted run leaves
+that file behind.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _line(record: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Completion:
-    """What the model wrote after a prompt."""
+    """The generated text for a prompt."""
 
     text: str
     """Without special tokens, and without the stop string that ended it."""

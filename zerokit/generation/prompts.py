@@ -102,14 +102,14 @@ def tokenize(
     max_prompt_tokens: int | None,
     max_new_tokens: int,
 ) -> list[list[int]]:
-    """The tokens of each prompt, with what the tokenizer or its chat template puts around them.
+    """The tokens of each prompt, with those that the tokenizer or its chat template adds.
 
     Args:
-        max_prompt_tokens: keep only that many tokens, the last ones; None keeps all.
+        max_prompt_tokens: keep the last tokens only; None keeps all.
 
     Raises:
-        DataError: a prompt is without a token, too long, refused by the chat template, or has a token
-            that the model does not.
+        DataError: a prompt is empty, too long, refused by the chat template, or has a token that the model
+            lacks.
     """
     result = []
     # Of one that is too long, no more than shows it; but the last ones are known only with all others.
