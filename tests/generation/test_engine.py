@@ -18,7 +18,9 @@ def test_every_prompt_exactly_once_in_equal_rounds(
 
 
 @given(LENGTHS, SIZES, SIZES)
-def test_no_more_rounds_and_empty_batches_than_needed(lengths: list[int], batch_size: int, world_size: int) -> None:
+def test_no_more_rounds_and_empty_batches_than_needed(
+    lengths: list[int], batch_size: int, world_size: int
+) -> None:
     rounds = distribute(lengths, batch_size=batch_size, world_size=world_size)
     sizes = [len(batch) for batches in rounds for batch in batches]
     assert len(rounds) == -(-len(lengths) // (batch_size * world_size))
