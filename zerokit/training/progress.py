@@ -22,7 +22,7 @@ from zerokit.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
-    from transformers import TrainerControl, TrainerState, TrainingArguments
+    from transformers import TrainerState
 
 
 class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
@@ -56,9 +56,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         self.first_tokens = 0
         """Tokens that had been trained on by then."""
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         self.first_step, self.first_tokens = state.global_step, state.num_input_tokens_seen
         self._start = time.monotonic()
         self._throughput.begin(self._start, self.first_tokens)
@@ -78,9 +76,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
             "training", total=state.max_steps, completed=state.global_step, note=""
         )
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         self._throughput.step_ended(time.monotonic())
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=state.global_step)
@@ -92,12 +88,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         self._throughput.paused(time.monotonic())
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, args: Any, state: TrainerState, *_: Any, logs: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
         if not state.is_world_process_zero or not logs:
             return
