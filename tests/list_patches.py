@@ -54,10 +54,10 @@ def undeclared_overrides() -> list[str]:
     """Methods by which zerokit overrides transformers' Trainer unsaid, or says so and does not."""
     from transformers import Trainer
 
-    from zerokit.training.streaming_trainer import StreamingTrainer  # below all the others
+    from zerokit.training.trainer import ZeroTrainer
 
     said = {patch.name for patch in patches.REGISTERED if isinstance(patch, patches.Override)}
-    own = [base for base in StreamingTrainer.__mro__ if base.__module__.startswith("zerokit.")]
+    own = [base for base in ZeroTrainer.__mro__ if base.__module__.startswith("zerokit.")]
     done = {name for base in own for name in vars(base) if hasattr(Trainer, name) and name[:2] != "__"}
     return sorted((said ^ done) - {"_abc_impl"})
 

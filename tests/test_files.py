@@ -265,7 +265,7 @@ ALLOWED = {
     "data/table_cache.py": "a table in a hidden folder that gets its name when it is complete",
     "rehearsal/parent/processes.py": "the log of a process",
     "staging.py": "locks, and lines added as they come, at names that zerokit chooses",
-    "training/measure.py": "a switch of the kernel's",
+    "training/progress.py": "a switch of the kernel's",
 }
 
 

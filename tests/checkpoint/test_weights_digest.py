@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from tests.tiny import tiny_llama
 from zerokit.checkpoint import weights_digest as module
 from zerokit.checkpoint.weights_digest import weights_digest
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.errors import ModelError
 from zerokit.training.prepare import _weights_digest
 
@@ -87,6 +88,7 @@ def test_all_machines_start_from_the_same_weights(same: bool, folder: Path) -> N
     ranks = SimpleNamespace(is_node_main=True)
     group: Any = SimpleNamespace(
         ranks=ranks,
+        policy=RunPolicy(),
         together=lambda action: action(),
         gather_objects=lambda own: [own, (own[0], None), ("other", elsewhere), ("other", None)],
     )

@@ -21,7 +21,7 @@ from zerokit.errors import ZerokitError
 from zerokit.generation import options
 from zerokit.generation.options import Options
 from zerokit.recipe import load
-from zerokit.training.first_look import first_look
+from zerokit.training.main import check_recipe_quickly
 
 Run = Callable[..., tuple[int, str, str]]
 LEAST = ["--model", "m", "--prompt", "a"]
@@ -360,7 +360,7 @@ def test_what_is_missing_is_told(
     Path("parts/train.jsonl").touch()
     loaded = load.load_recipe(None, [word for key, name in named.items() for word in (f"--{key}", name)])
     with pytest.raises(ZerokitError, match=rf"^{re.escape(says)}"):
-        first_look(loaded)
+        check_recipe_quickly(loaded)
 
 
 _READS = """

@@ -92,7 +92,7 @@ def test_number_formats(
         ({"zero_optimisation": {"stage": 3}}, "Did you mean 'zero_optimization'?"),
         (
             {"zero_optimization": {"stage": 3, "offload_param": {"device": "auto"}}},
-            '(zero_optimization.offload_param.device): "auto" is filled by nobody here',
+            '(zero_optimization.offload_param.device): "auto" has no value in generation',
         ),
         (
             {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/none"}}},

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import io
 import json
 from collections.abc import Callable
@@ -6,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from zerokit.errors import ZerokitError
-from zerokit.generation.completions import Completion
-from zerokit.generation.output import Results, check_output, partial_path, record
+from zerokit.generation.model import ModelFiles
+from zerokit.generation.output import (
+    Completion,
+    CompletionCutter,
+    Results,
+    check_output,
+    partial_path,
+    record,
+)
 from zerokit.generation.prompts import Prompt
 
 DONE = Completion("☃", 2, "stop")
@@ -95,3 +104,39 @@ def test_what_is_kept_until_the_end_takes_the_place_of_a_link(
     results.finish()
     assert theirs.read_text() == "theirs"
     assert [line["index"] for line in lines(out.read_text(encoding="utf-8"))] == [0]
+
+
+END, PAD = 0, 1
+
+
+def tokens_of(model: ModelFiles, text: str) -> list[int]:
+    return list(model.tokenizer(text)["input_ids"])
+
+
+@pytest.mark.parametrize("padding", [[], [PAD, PAD], [END]])
+def test_ends_at_the_end_token(model: ModelFiles, padding: list[int]) -> None:
+    tokens = tokens_of(model, "The sequence")
+    finish = CompletionCutter(model.tokenizer, frozenset({END}), [])
+    assert finish([*tokens, END, *padding]) == Completion("The sequence", len(tokens) + 1, "stop")
+
+
+def test_without_an_end_it_is_cut_by_length(model: ModelFiles) -> None:
+    tokens = tokens_of(model, "The sequence")
+    finish = CompletionCutter(model.tokenizer, frozenset({END}), ["never"])
+    assert finish(tokens) == Completion("The sequence", len(tokens), "length")
+
+
+def test_nothing_but_the_end(model: ModelFiles) -> None:
+    assert CompletionCutter(model.tokenizer, frozenset({END}), [])([END]) == Completion("", 1, "stop")
+
+
+def test_ends_before_the_first_stop_string(model: ModelFiles) -> None:
+    finish = CompletionCutter(model.tokenizer, frozenset({END}), ["zzz", "\n", "!"])
+    tokens = tokens_of(model, "One! Two\n")
+    assert finish([*tokens, END]) == Completion("One", len(tokens_of(model, "One!")), "stop")
+
+
+def test_a_special_token_as_stop_string(model: ModelFiles) -> None:
+    tokens = tokens_of(model, "One")
+    finish = CompletionCutter(model.tokenizer, frozenset(), ["<|pad|>"])
+    assert finish([*tokens, PAD, *tokens]) == Completion("One", len(tokens) + 1, "stop")

@@ -94,7 +94,7 @@ def on_rank(folder: Path, way: str, output: Path, size: Size) -> None:
     from transformers import TrainerCallback
     from transformers import trainer as module
 
-    from zerokit.training.operations import operations_per_token, peak_flops
+    from zerokit.training.throughput import operations_per_token, peak_flops
 
     found: dict[str, Any] = {}
 

@@ -377,7 +377,7 @@ def test_a_run_goes_on_from_a_checkpoint_of_another_number_of_ranks(here: OneRan
 
     resumed = here.train(*recipe, *RESUME)
     assert resumed.error is None
-    assert "out/checkpoint-1 was saved by 2 ranks, and this run has 1: it is divided anew" in resumed.said
+    assert "out/checkpoint-1 was saved by 2 ranks, and this run has 1: it is resharded" in resumed.said
     assert "out/.divided/checkpoint-1-on-1-rank takes " in resumed.said
     assert losses(out)[-2:] == whole[-2:]
     assert not list(out.glob(".*"))
@@ -388,7 +388,7 @@ def two_groups() -> Iterator[None]:
     """The optimizer has its weights in groups as the Trainer makes them, and zerokit once did."""
     from zerokit.training.trainer import ZeroTrainer
 
-    with patch.object(ZeroTrainer, "_may_be_one_group", lambda *_: False):
+    with patch.object(ZeroTrainer, "_uses_one_group", lambda *_: False):
         yield
 
 
@@ -556,7 +556,7 @@ def test_an_example_that_cannot_be_trained_on_is_named_by_file_and_line(column: 
         broken[number - 1] = json.dumps({**json.loads(broken[number - 1]), column: None})
         (here.folder / "broken.jsonl").write_text("\n".join(broken))
         named = here.train("--data.train", "broken.jsonl").error
-        assert named == f"2 broken.jsonl:{number}: '{column}' is absent or null. Mend or remove that example"
+        assert named == f"2 broken.jsonl:{number}: '{column}' is absent or null. Fix or remove that example"
 
 
 def test_an_adapter_is_merged_as_documented_into_a_model_that_generates(here: OneRank) -> None:

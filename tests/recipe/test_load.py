@@ -219,13 +219,13 @@ def test_a_key_that_another_is_to_be_renamed_to_is_not_missing(
 
 @pytest.mark.torch
 def test_all_that_a_first_look_finds_is_told_at_once(tmp_path: Path) -> None:
-    from zerokit.training.first_look import first_look
+    from zerokit.training.main import check_recipe_quickly
 
     file = tmp_path / "recipe.yaml"
     keys = "training: {lr: 1, seq_len: 8, max_steps: 10k, save_steps: 2, save_strategy: epoch}\n"
     file.write_text(f"model: ./none\ndata: {{train: none.jsonl}}\n{keys}")
     with pytest.raises(ZerokitError) as caught:
-        first_look(load_recipe(file))
+        check_recipe_quickly(load_recipe(file))
     told = [str(error).removeprefix(f"{file}:") for error in (caught.value, *caught.value.others)]
     assert told[:4] == [
         "3 (training.lr): 'lr' is not a TrainingArguments key. It is called learning_rate",

@@ -12,6 +12,7 @@ import torch
 from datasets import Dataset
 
 from tests.memory.runs import LLAMA, shape
+from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import ZerokitError
 from zerokit.estimation import estimate
@@ -273,6 +274,7 @@ def test_a_run_says_what_it_keeps(
 ) -> None:
     resolved = resolve_for_trainer(ds_config(1), {}, default_precision="fp32", world_size=2)
     prepared = SimpleNamespace(
+        group=RankGroup(Ranks(world_size=2)),
         args=SimpleNamespace(optim=optim, **PLAIN),
         resolved=resolved,
         precision="fp32",
@@ -286,9 +288,8 @@ def test_a_run_says_what_it_keeps(
         output=SimpleNamespace(resume=None if expected else Path("out/checkpoint-7")),
         output_dir=Path("out"),
     )
-    group = SimpleNamespace(ranks=SimpleNamespace(world_size=2, is_main=True))
     model: Any = torch.nn.Linear(10, 10)
-    told: Any = (group, prepared, model)
+    told: Any = (prepared, model)
     assert announce(*told, cuda=False) == Expected(expected, None)
     said = capsys.readouterr().err
     since = "" if expected else ", resumed from out/checkpoint-7"

@@ -22,8 +22,14 @@ from zerokit.cli.main import main
 from zerokit.errors import ConfigError, RecipeError, ZerokitError
 from zerokit.recipe import LoadedRecipe, load_recipe
 from zerokit.recipe.trainer_keys import OWNED, WITHOUT_EFFECT, installed_types
-from zerokit.training.arguments import build_arguments, check_training_keys, resolve_arguments
-from zerokit.training.precision import check_fp16, check_precision
+from zerokit.recipe.training_keys import check_without_imports
+from zerokit.training.arguments import (
+    build_arguments,
+    check_fp16,
+    check_precision,
+    read_own_keys,
+    resolve_arguments,
+)
 from zerokit.training.trackers import trackers
 
 MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
@@ -40,6 +46,10 @@ def recipe_file(tmp_path: Path) -> Path:
 def with_training(file: Path, text: str) -> LoadedRecipe:
     file.write_text(f"{MINIMAL}training:\n  {text}\n")
     return load_recipe(file)
+
+
+def check_training_keys(loaded: LoadedRecipe) -> dict[str, Any]:
+    return check_without_imports(loaded.recipe.training, loaded.origins)
 
 
 def resolve(loaded: LoadedRecipe, **options: Any) -> Any:
@@ -172,10 +182,10 @@ READ_BY = {
         "hub_private_repo",
     ),
     "zerokit/training/trainer.py": (
-        *("label_smoothing_factor", "per_device_eval_batch_size", "metric_for_best_model"),
-        "train_sampling_strategy",
+        *("label_smoothing_factor", "per_device_eval_batch_size", "save_total_limit"),
     ),
-    "zerokit/training/saving_trainer.py": ("save_total_limit",),
+    "zerokit/training/batch_source.py": ("train_sampling_strategy",),
+    "zerokit/training/evaluator.py": ("metric_for_best_model",),
     "zerokit/training/prepare.py": ("resume_from_checkpoint",),
 }
 """A file of transformers or zerokit -> the fields of TrainingArguments that act in a run because of it."""
@@ -191,7 +201,7 @@ def test_every_field_of_training_arguments_acts_or_is_refused() -> None:
     for name in fields & acting.keys():
         folder = REPOSITORY if acting[name].startswith("zerokit/") else Path(transformers.__file__).parent
         text = (folder / acting[name]).read_text()
-        assert re.search(rf'\b(self|args)\.{name}\b|"{name}"', text), (name, acting[name])
+        assert re.search(rf'(self|args)\.{name}\b|"{name}"', text), (name, acting[name])
 
 
 @pytest.mark.parametrize("name", WITHOUT_EFFECT)
@@ -577,3 +587,18 @@ def test_on_a_gpu_without_bf16_each_hint_leads_to_what_runs(
     assert check("--training.fp16", "true") == f"--training.fp16: {fp32}"
     assert check().endswith(fp32)
     assert check("--precision", "fp32") == "runs"
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [
+        ({"zenflow": {"topk_ratio": 0.1}}, "ZenFlow"),
+        ({"offload_optimizer": {"super_offload": True}}, "SuperOff"),
+    ],
+)
+def test_optimizers_that_cannot_leave_out_a_step_are_not_asked_to(section: dict[str, Any], name: str) -> None:
+    loaded: Any = SimpleNamespace(where=lambda *keys: ".".join(keys))
+    for word, refused in (("skip", True), ("stop", False)):
+        resolved: Any = SimpleNamespace(training={"on_spike": word}, ds_config={"zero_optimization": section})
+        with pytest.raises(RecipeError, match=f"'skip' .* {name}") if refused else nullcontext():
+            assert read_own_keys(resolved, loaded).on_spike == "stop"

@@ -23,10 +23,10 @@ from zerokit.data.sources import load_examples
 from zerokit.errors import DataError
 from zerokit.recipe.load import load_recipe
 from zerokit.recipe.model import Columns, DataSection, Format, TaskSection
+from zerokit.training.datasets import load_datasets
 from zerokit.training.examples import IGNORED, Encoded, Encoder, tokenize
-from zerokit.training.given import given_examples
+from zerokit.training.formats import describe_format, detect_format
 from zerokit.training.preview import marked
-from zerokit.training.shapes import described, detect_format
 from zerokit.training.tasks import task_of
 from zerokit.training.tasks.causal_lm import CausalLM
 from zerokit.training.tokenizer import train_tokenizer
@@ -322,14 +322,14 @@ def test_pairs_of_the_same_answer_are_told_and_left_out(tokenizer: PreTrainedTok
     assert (len(result.dataset), result.num_left_out) == (1, 1)
     assert result.nothing_taught == (
         "in 1 'chosen' and 'rejected' are the same (such as d:2); in 1 'chosen' and 'rejected' are the same "
-        "within 8 tokens (such as d:4), which a larger task.seq_len may mend"
+        "within 8 tokens (such as d:4), which a larger task.seq_len may fix"
     )
     with pytest.raises(DataError) as caught:
         tokenize(RowDataset.of_rows(rows[1:]), encoder, seq_len=8, where="here")
     assert str(caught.value) == (
         "here: none of its 3 examples has a token to train on within 8 tokens: in 1 'chosen' and 'rejected' "
         "are the same (such as here, example 1); in 1 'chosen' and 'rejected' are the same within 8 tokens "
-        "(such as here, example 3), which a larger task.seq_len may mend. "
+        "(such as here, example 3), which a larger task.seq_len may fix. "
         "Raise task.seq_len, or check the data"
     )
 
@@ -685,7 +685,7 @@ def test_what_stands_beside_an_instruction_or_a_conversation_is_used(
     }
     assert run([asked], tokenizer, "sharegpt") == [expected]
     columns = ["id", "instruction", "output", "system"]
-    assert described("alpaca", Columns(), columns, tokenizer) == (
+    assert describe_format("alpaca", Columns(), columns, tokenizer) == (
         "instruction, output, system (alpaca), as chats; not used: id"
     )
 
@@ -781,7 +781,7 @@ def test_no_file_is_trained_on_and_held_out(
     )
     monkeypatch.chdir(tmp_path)
     if shared is None:
-        train, held_out = given_examples(load_recipe(recipe), seed=0)
+        train, held_out = load_datasets(load_recipe(recipe), seed=0)
         assert data["train"] != "data" or train.left_out == (
             "not trained on, as by their names not of split 'train': test.jsonl (data.eval can name them)"
         )
@@ -789,7 +789,7 @@ def test_no_file_is_trained_on_and_held_out(
             assert list(held_out.loaded.column("prompt")) == ["data/test"]
         return
     with pytest.raises(DataError, match=f": {re.escape(shared)} would be trained on, too"):
-        given_examples(load_recipe(recipe), seed=0)
+        load_datasets(load_recipe(recipe), seed=0)
 
 
 @pytest.mark.parametrize("train", ["few.jsonl", ["few.jsonl", "more.jsonl"]])
@@ -801,7 +801,7 @@ def test_a_file_that_both_keys_name_is_held_out_with_a_warning(
     recipe = tmp_path / "recipe.json"
     recipe.write_text(json.dumps({"model": "org/name", "data": {"train": train, "eval": "./few.jsonl"}}))
     monkeypatch.chdir(tmp_path)
-    _, held_out = given_examples(load_recipe(recipe), seed=0)
+    _, held_out = load_datasets(load_recipe(recipe), seed=0)
     assert held_out is not None
     assert held_out.overlap is not None
     assert "warning: few.jsonl: held out and trained on" in held_out.overlap

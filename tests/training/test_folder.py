@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from zerokit.checkpoint.unfinished import UNFINISHED
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.errors import CheckpointError, RecipeError, ZerokitError
 from zerokit.staging import make_staging
+from zerokit.training.checkpoint_writer import disk_space_problem
 from zerokit.training.checksums import publish, seal
-from zerokit.training.disks import lacks_room
 from zerokit.training.folder import OutputFolder, checkpoints, remove_old
 from zerokit.training.identity import Identity
-from zerokit.training.resume import find_resume, saved_by
+from zerokit.training.resume import find_resume, num_saving_ranks
 
 
 @pytest.mark.parametrize(
@@ -142,6 +143,7 @@ def alone(**ranks: int) -> Any:
     """The group of a rank, the first."""
     return SimpleNamespace(
         ranks=SimpleNamespace(is_main=True, **{"rank": 0, "world_size": 1, "local_world_size": 1, **ranks}),
+        policy=RunPolicy(),
         broadcast_object=lambda value: value,
         gather_objects=lambda value: [value],
     )
@@ -157,7 +159,7 @@ def test_a_checkpoint_has_its_name_only_when_all_of_it_is_there(tmp_path: Path) 
     group.broadcast_object = lambda value: ["latest"] if isinstance(value, list) else value
     problem = publish(group, written, saved)
     assert problem is not None
-    assert problem.endswith("training.output_dir is to be on a disk that all machines share")
+    assert problem.endswith("training.output_dir must be on a disk that all machines share")
     assert not saved.exists()
 
     (written / "latest").unlink()
@@ -204,10 +206,12 @@ def test_a_machine_that_does_not_see_the_folder_is_named_as_the_run_begins(
 
 def test_a_disk_that_does_not_tell_its_size_is_not_full(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"total": 0, "free": 0}
-    monkeypatch.setattr("zerokit.training.disks.shutil.disk_usage", lambda _: SimpleNamespace(**told))
-    assert lacks_room(Path(), 1) is None
+    monkeypatch.setattr(
+        "zerokit.training.checkpoint_writer.shutil.disk_usage", lambda _: SimpleNamespace(**told)
+    )
+    assert disk_space_problem(Path(), 1) is None
     told["total"] = 1
-    assert lacks_room(Path(), 1) is not None
+    assert disk_space_problem(Path(), 1) is not None
 
 
 def test_the_parts_of_another_step_in_a_checkpoint_are_not_counted(tmp_path: Path) -> None:
@@ -217,7 +221,7 @@ def test_the_parts_of_another_step_in_a_checkpoint_are_not_counted(tmp_path: Pat
     earlier.mkdir()
     for rank in range(2):
         (earlier / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
-    assert saved_by(checkpoint) == 1
+    assert num_saving_ranks(checkpoint) == 1
     (checkpoint / "global_step30/zero_pp_rank_0_mp_rank_00_optim_states.pt").unlink()
     with pytest.raises(CheckpointError, match="lacks the states of the optimizer of each rank"):
         last_of(tmp_path)

@@ -26,6 +26,7 @@ from zerokit.checkpoint.pretrained import leave_loaded_modules, read_config
 from zerokit.errors import ConfigError, ModelError, RecipeError, ZerokitError
 from zerokit.recipe import LoadedRecipe, load_recipe
 from zerokit.recipe.model import TaskSection
+from zerokit.training.leaf_modules import set_leaf_modules
 from zerokit.training.model import (
     _check_heads,
     build_model,
@@ -39,7 +40,6 @@ from zerokit.training.model import (
 from zerokit.training.tasks.causal_lm import CausalLM
 from zerokit.training.tasks.masked_lm import MaskedLM
 from zerokit.training.tasks.sequence_classification import SequenceClassification
-from zerokit.training.uneven_calls import keep_ranks_together
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -304,7 +304,7 @@ def test_all_ranks_call_the_same_modules() -> None:
     config = CONFIG_MAPPING["nllb-moe"](**layers, **experts, **widths, vocab_size=32)
     model = AutoModelForSeq2SeqLM.from_config(config)
     said: list[str] = []
-    keep_ranks_together(model, 3, "deepspeed", said.append)
+    set_leaf_modules(model, 3, "deepspeed", said.append)
     assert (model.model.encoder.layerdrop, model.model.decoder.layerdrop) == (0, 0)
     assert model.config.encoder_layerdrop == 0.05, "what is saved with the model"
     assert len(said) == 1
@@ -312,11 +312,11 @@ def test_all_ranks_call_the_same_modules() -> None:
     leaves = [name for name, module in model.named_modules() if z3_leaf_module(module)]
     assert leaves == [f"model.{part}.layers.0.ffn.experts" for part in ("encoder", "decoder")]
     with pytest.raises(ConfigError, match="NllbMoeExperts calls experts one by one"):
-        keep_ranks_together(model, 2, "deepspeed", None)
-    keep_ranks_together(model, 0, "deepspeed", said.append)
-    keep_ranks_together(get_peft_model(model, LoraConfig(target_modules=["q_proj"])), 2, "deepspeed", None)
+        set_leaf_modules(model, 2, "deepspeed", None)
+    set_leaf_modules(model, 0, "deepspeed", said.append)
+    set_leaf_modules(get_peft_model(model, LoraConfig(target_modules=["q_proj"])), 2, "deepspeed", None)
     llama = AutoModelForCausalLM.from_config(CONFIG_MAPPING["llama"](**LLAMA))
-    keep_ranks_together(llama, 2, "deepspeed", said.append)
+    set_leaf_modules(llama, 2, "deepspeed", said.append)
     assert len(said) == 1
 
 

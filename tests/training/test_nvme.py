@@ -12,7 +12,7 @@ from transformers import LlamaConfig, PretrainedConfig, T5Config
 from zerokit.errors import ConfigError
 from zerokit.recipe.load import load_recipe
 from zerokit.resolving.settle import Resolved
-from zerokit.training.nvme import size_buffers
+from zerokit.training.arguments import size_nvme_buffers
 
 NVME = {"device": "nvme", "nvme_path": "/nvme"}
 LLAMA_1B = LlamaConfig(
@@ -38,7 +38,7 @@ def sized(
     recipe.write_text("model: a/b\ndata: {train: a.jsonl}\ntraining: {output_dir: out}\n")
     ds_config = {"zero_optimization": {"stage": 3, "offload_param": section}, "aio": aio or {}}
     resolved = Resolved(ds_config, {"bf16": True, **training})
-    resolved, line = size_buffers(resolved, load_recipe(recipe, ()), config, ranks)
+    resolved, line = size_nvme_buffers(resolved, load_recipe(recipe, ()), config, ranks)
     return resolved.ds_config["zero_optimization"]["offload_param"], line
 
 

@@ -188,7 +188,7 @@ def test_a_schedule_that_cannot_be_made_is_refused_before_the_model_is(
     [
         (2, False, None),
         (2, True, "no checkpoint has what ZenFlow keeps"),
-        (3, False, "ZenFlow takes matrices of stage 3 for transposed ones"),
+        (3, False, "ZenFlow expects transposed matrices in stage 3"),
     ],
 )
 def test_zenflow_is_refused_where_it_would_train_something_else(

@@ -22,11 +22,18 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tests.examples import examples
 from zerokit.data.row_dataset import RowDataset
 from zerokit.recipe.model import Columns, TaskSection
-from zerokit.training.apart import CACHE_NAMES, _masks_by_position, why_mixed
 from zerokit.training.examples import IGNORED, tokenize
-from zerokit.training.packing import Layout, best_fit, fewest_rows, may_arrange, padding_of
-from zerokit.training.rows import InRows
-from zerokit.training.tasks.causal_lm import CausalLM
+from zerokit.training.packing import (
+    CACHE_NAMES,
+    Layout,
+    _masks_by_position,
+    best_fit,
+    fewest_rows,
+    may_arrange,
+    packing_unsupported_reason,
+    padding_of,
+)
+from zerokit.training.tasks.causal_lm import CausalLM, PackedCollator
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -180,7 +187,10 @@ def test_a_model_is_packed_where_its_code_keeps_documents_apart(
 ) -> None:
     config = AutoConfig.for_model(model_type, **SMALL, **keys)
     known = AutoModelForCausalLM._model_mapping
-    assert why_mixed(known[type(config)], config, keys.get("attn_implementation"), CAPACITY) == mixed
+    assert (
+        packing_unsupported_reason(known[type(config)], config, keys.get("attn_implementation"), CAPACITY)
+        == mixed
+    )
     if mixed is not None:
         return
     torch.manual_seed(0)
@@ -230,7 +240,7 @@ def test_one_row_has_all_of_a_micro_batch(packed: list[int], tokenizer: PreTrain
         for size in packed
     ]
     for shares in (True, False):
-        made = InRows(0, None, 1, shares=shares)(features)
+        made = PackedCollator(0, None, 1, shares=shares)(features)
         assert made["input_ids"].shape == (1, sum(packed))
         assert made["position_ids"][0].tolist() == [at % 4 for size in packed for at in range(size)]
 
@@ -241,14 +251,18 @@ def test_rows_have_positions_of_their_documents_and_padding_behind_them() -> Non
         {"input_ids": [3, 4, 5], "labels": [3, 4, 5]},
         {"input_ids": [6, 9, 6], "labels": [6, 9, 6], "position_ids": [0, 1, 0]},
     ]
-    made = {name: values.tolist() for name, values in InRows(1, None, 5, shares=True)(features).items()}
+    made = {
+        name: values.tolist() for name, values in PackedCollator(1, None, 5, shares=True)(features).items()
+    }
     assert made == {
         "input_ids": [[7, 8, 3, 4, 5, 6, 9, 6, 1, 1]],
         "labels": [[IGNORED, 8, IGNORED, 4, 5, IGNORED, 9, 6, IGNORED, IGNORED]],
         "position_ids": [[0, 1, 0, 1, 2, 0, 1, 0, 1, 2]],
         "attention_mask": [[1] * 8 + [0] * 2],
     }
-    made = {name: values.tolist() for name, values in InRows(1, 4, 4, shares=False)(features[:2]).items()}
+    made = {
+        name: values.tolist() for name, values in PackedCollator(1, 4, 4, shares=False)(features[:2]).items()
+    }
     assert made == {
         "input_ids": [[7, 8, 1, 1], [3, 4, 5, 1]],
         "labels": [[IGNORED, 8, IGNORED, IGNORED], [IGNORED, 4, 5, IGNORED]],
@@ -262,11 +276,11 @@ def test_temperature_by_place_in_a_row_tells_documents_apart_within_its_first_st
     config = AutoConfig.for_model("llama4_text", **SMALL, **keys, no_rope_layers=[1, 0])
     model = AutoModelForCausalLM._model_mapping[type(config)]
     reason = "its attention's temperature depends on where in a row a token is"
-    assert why_mixed(model, config, None, 63) is None
-    assert why_mixed(model, config, None, 64) == reason
-    assert why_mixed(model, config, "flash_attention_2", 8, one_row=True) == reason
+    assert packing_unsupported_reason(model, config, None, 63) is None
+    assert packing_unsupported_reason(model, config, None, 64) == reason
+    assert packing_unsupported_reason(model, config, "flash_attention_2", 8, one_row=True) == reason
     config.no_rope_layers = [1, 1]
-    assert why_mixed(model, config, None, 64) is None
+    assert packing_unsupported_reason(model, config, None, 64) is None
 
 
 def test_the_share_of_padding_is_that_of_the_batches() -> None:

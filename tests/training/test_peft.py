@@ -20,9 +20,8 @@ from zerokit.models import load_model_shape
 from zerokit.recipe import load_recipe
 from zerokit.training.model import PreparedModel
 from zerokit.training.peft.adapter import add_adapter
-from zerokit.training.peft.ids import reads_ids_itself
+from zerokit.training.peft.compatibility import check_trained, reads_ids_itself
 from zerokit.training.peft.keys import check_peft_keys
-from zerokit.training.peft.trial import check_trained
 from zerokit.training.tasks import task_of
 from zerokit.training.tasks.sequence_classification import SequenceClassification
 
@@ -36,7 +35,8 @@ def words(**keys: str) -> list[str]:
 
 def add(model: PreTrainedModel, *, checkpointing: bool = False, **keys: str) -> PreTrainedModel:
     args: Any = SimpleNamespace(gradient_checkpointing=checkpointing)
-    return add_adapter(copy.deepcopy(model), load_recipe(None, words(**keys)), args, "CAUSAL_LM")
+    loaded = load_recipe(None, words(**keys))
+    return add_adapter(copy.deepcopy(model), check_peft_keys(loaded), loaded, args, "CAUSAL_LM")
 
 
 def test_without_the_section_all_parameters_are_trained(model: PreTrainedModel) -> None:
@@ -94,7 +94,8 @@ def test_a_new_head_of_several_layers_is_saved_so_that_peft_loads_it(tmp_path: P
 
     model = loaded()
     args: Any = SimpleNamespace(gradient_checkpointing=False)
-    adapted = add_adapter(model, load_recipe(None, words(r="2")), args, "SEQ_CLS").eval()
+    recipe = load_recipe(None, words(r="2"))
+    adapted = add_adapter(model, check_peft_keys(recipe), recipe, args, "SEQ_CLS").eval()
     adapted.save_pretrained(tmp_path / "adapter")
     again = PeftModel.from_pretrained(loaded(), str(tmp_path / "adapter")).eval()
     ids = torch.tensor([[2, 5, 3]])
@@ -148,7 +149,7 @@ def test_experts_called_one_by_one_are_refused_without_their_weights(
     resolved: Any = SimpleNamespace(training={}, ds_config={"zero_optimization": {"stage": stage}})
     model = PreparedModel(config, Path("there"))  # where there is nothing to load
     with pytest.raises(ConfigError, match="one by one") if refused else nullcontext():
-        check_trained(loaded, resolved, model, task_of(loaded.recipe.task), ranks)
+        check_trained(loaded, check_peft_keys(loaded), resolved, model, task_of(loaded.recipe.task), ranks)
 
 
 def tried(model_type: str, task_type: str, *more: str, stage: int = 2, **training: Any) -> PreTrainedModel:
@@ -161,10 +162,11 @@ def tried(model_type: str, task_type: str, *more: str, stage: int = 2, **trainin
     task = task_of(loaded.recipe.task)
     config = CONFIG_MAPPING[model_type](**CONFIGS[model_type])
     resolved: Any = SimpleNamespace(training=training, ds_config={"zero_optimization": {"stage": stage}})
-    check_trained(loaded, resolved, PreparedModel(config, Path("there")), task)
+    asked = check_peft_keys(loaded)
+    check_trained(loaded, asked, resolved, PreparedModel(config, Path("there")), task)
     torch.manual_seed(0)
     args: Any = SimpleNamespace(gradient_checkpointing=False)
-    return add_adapter(task.model.auto.from_config(config), loaded, args, task.peft_type)
+    return add_adapter(task.model.auto.from_config(config), asked, loaded, args, task.peft_type)
 
 
 REFUSED = {

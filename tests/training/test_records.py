@@ -15,9 +15,9 @@ import pytest
 from tests import processes
 from zerokit.documents import finite, parse_json
 from zerokit.reporting.curves import draw_losses
-from zerokit.training.pace import Pace
 from zerokit.training.progress import RunProgress
 from zerokit.training.report import METRICS_FILE, REPORT_FILE, RunReport, git_commit
+from zerokit.training.throughput import Throughput
 
 INFINITE = float("inf")
 NAN = float("nan")
@@ -68,10 +68,10 @@ def test_steps_take_as_long_on_every_rank(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(
             "zerokit.training.progress.time", SimpleNamespace(monotonic=lambda c=clock: next(c))
         )
-        pace = Pace()
-        drive(RunProgress(tmp_path, pace=pace), {1: {"eval_loss": 2.5}}, main=main)
-        assert pace.step_seconds is not None
-        assert pace.step_seconds < 10
+        throughput = Throughput()
+        drive(RunProgress(tmp_path, throughput=throughput), {1: {"eval_loss": 2.5}}, main=main)
+        assert throughput.step_seconds is not None
+        assert throughput.step_seconds < 10
 
 
 def test_a_log_tells_the_speed_of_the_steps_since_the_last_one(
@@ -79,9 +79,9 @@ def test_a_log_tells_the_speed_of_the_steps_since_the_last_one(
 ) -> None:
     now = 0.0
     monkeypatch.setattr("zerokit.training.progress.time", SimpleNamespace(monotonic=lambda: now))
-    pace = Pace(operations_per_token=10, flops=1000)
+    throughput = Throughput(operations_per_token=10, flops=1000)
     memory: Any = SimpleNamespace(read=lambda: 2**20)
-    callback, unused = RunProgress(tmp_path, pace=pace, memory=memory), None
+    callback, unused = RunProgress(tmp_path, throughput=throughput, memory=memory), None
     callback.on_train_begin(unused, state(0), unused)
     for step, seconds in ((1, 4.0), (2, 2.0)):
         now += seconds
@@ -96,7 +96,7 @@ def test_a_log_tells_the_speed_of_the_steps_since_the_last_one(
     first, second = capsys.readouterr().err.splitlines()
     assert first == "step 1/4  loss 1.0000  15 tokens/s  MFU 15.0%  peak 1.00 MiB  12.0 s left"
     assert second == "step 2/4  loss 1.0000  30 tokens/s  MFU 30.0%  peak 1.00 MiB  1 min 46 s left"
-    assert (pace.step_seconds, pace.seconds) == (2, 6)
+    assert (throughput.step_seconds, throughput.seconds) == (2, 6)
 
 
 def test_each_figure_is_a_line_of_a_table(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from zerokit.distributed.ranks import Ranks
 from zerokit.errors import CheckpointError, RecipeError, RunError, ZerokitError
 from zerokit.recipe import load_recipe
 from zerokit.staging import make_staging
-from zerokit.training.disks import DiskProblems
+from zerokit.training.checkpoint_writer import CheckpointWriter, DiskProblems
 from zerokit.training.folder import OutputFolder, checkpoints
 from zerokit.training.save import save_model, settle
 
@@ -32,17 +32,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class OnDisk:
-    """On a disk that is not full."""
-
-    disk_problems = DiskProblems()
-    other_places: list[Path]
+class WithWriter:
+    def __init__(self) -> None:
+        self.checkpoints = CheckpointWriter(RankGroup(Ranks()), Path("out"), limit=None, is_writer=True)
 
 
-class StubTrainer(OnDisk):
+class StubTrainer(WithWriter):
     """Saves what it is given, as the Trainer does."""
 
     def __init__(self, model: PreTrainedModel, **options: Any) -> None:
+        super().__init__()
         self.model = model
         self.options = options
 
@@ -75,7 +74,7 @@ def test_what_is_saved_can_be_started_from(model: PreTrainedModel, tmp_path: Pat
 def test_a_rehearsal_saves_without_the_weights_that_it_does_not_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Suppressed(OnDisk):
+    class Suppressed(WithWriter):
         def save_model(self, folder: str) -> None:
             make_staging(Path(folder))
 
@@ -166,10 +165,11 @@ def seen(folder: Path) -> dict[str, bytes]:
     return {name: data for name, data in contents(folder).items() if not name.startswith(".")}
 
 
-class CopyTrainer(OnDisk):
+class CopyTrainer(WithWriter):
     """Saves the files of a folder."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.folder = folder
 
     def save_model(self, folder: str) -> None:
@@ -257,7 +257,7 @@ def test_other_ranks_publish_nothing(model: PreTrainedModel, tmp_path: Path) -> 
         def gather_objects(self, value: Any) -> list[Any]:
             return [None, value]
 
-    class Silent(OnDisk):
+    class Silent(WithWriter):
         def save_model(self, folder: str) -> None:
             assert folder == str(staging)
 
@@ -278,11 +278,9 @@ def test_what_an_ended_resume_has_left_is_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rescue", [None, "second"])
 def test_a_second_place_is_advised_to_a_run_that_has_none(rescue: str | None, tmp_path: Path) -> None:
-    class Full(OnDisk):
-        disk_problems = DiskProblems()
-
+    class Full(WithWriter):
         def save_model(self, folder: str) -> None:
-            self.disk_problems += ["full"] * (1 + len(self.other_places))
+            self.checkpoints.problems += ["full"] * (1 + len(self.checkpoints.other_places))
 
     output = OutputFolder(tmp_path / "out", "w", False, None, rescue and tmp_path / rescue)
     with pytest.raises(RunError, match="cannot be saved: full") as caught:

@@ -17,9 +17,16 @@ from zerokit.data.streams import ExampleStream
 from zerokit.errors import CheckpointError, DataError
 from zerokit.recipe.model import Columns, TaskSection
 from zerokit.training.examples import IGNORED, Encoded, Encoder, UnusableError
-from zerokit.training.open_stream import POSITION_FILE, read_position, write_position
 from zerokit.training.packing import Layout
-from zerokit.training.streaming import MicroBatch, Position, Stream, StreamOfRank
+from zerokit.training.streaming import (
+    POSITION_FILE,
+    MicroBatch,
+    Position,
+    Stream,
+    StreamOfRank,
+    read_position,
+    write_position,
+)
 from zerokit.training.tasks.answers import AnswerEncoder
 
 if TYPE_CHECKING:

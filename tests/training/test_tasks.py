@@ -21,10 +21,10 @@ from zerokit.errors import DataError, ModelError, ZerokitError
 from zerokit.recipe import load_recipe
 from zerokit.recipe.model import Columns, DataSection, TaskSection, TaskType
 from zerokit.training.examples import IGNORED, tokenize
+from zerokit.training.formats import detect_format
 from zerokit.training.preview import marked
-from zerokit.training.shapes import detect_format
 from zerokit.training.tasks import TASKS, task_of, tasks_for
-from zerokit.training.tasks.labels import described_labels, known_labels
+from zerokit.training.tasks.labels import describe_labels, known_labels
 from zerokit.training.tasks.seq2seq import rouge_l
 from zerokit.training.tasks.token_classification import Entity, entities
 
@@ -132,7 +132,7 @@ def test_a_checkpoint_names_its_classes_or_not() -> None:
     assert known_labels({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}) == ()
     assert known_labels({"id2label": {"1": "b", "0": "a"}}) == ("a", "b")
     assert known_labels({}) == known_labels({"id2label": {"1": "b"}}) == ()
-    assert described_labels(("a", "b")) == "; 2 classes: a, b"
+    assert describe_labels(("a", "b")) == "; 2 classes: a, b"
 
 
 @pytest.mark.parametrize(
@@ -454,7 +454,7 @@ def test_answers_are_encoded_as_targets() -> None:
     (row,) = encoded(task, rows, tokenizer)
     names = [tokenizer.convert_ids_to_tokens(row[name][-2:]) for name in ("input_ids", "labels")]
     assert names == [["</s>", "en_XX"], ["</s>", "ro_RO"]]
-    with pytest.raises(ModelError, match="nobody has said which answers are in"):
+    with pytest.raises(ModelError, match="the language of the answers is not set"):
         task.check_tokenizer(MBartTokenizer(src_lang="en_XX"), "model.path")
 
 
@@ -470,7 +470,7 @@ def test_a_tokenizer_in_python_is_refused_where_words_count(
 ) -> None:
     slow: Any = SimpleNamespace(is_fast=False)
     task = task_of(TaskSection(type=type_, **section))
-    with pytest.raises(ModelError, match=f"which token is of which word.*{hint}"):
+    with pytest.raises(ModelError, match=f"map tokens to words.*{hint}"):
         task.check_tokenizer(slow, "model.path")
     task_of(TaskSection(type="masked_lm")).check_tokenizer(slow, "model.path")
 
@@ -560,7 +560,7 @@ def test_sources_fill_the_windows_of_a_model(
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"is_encoder_decoder": False}, "'t5' has no decoder of its own"),
+        ({"is_encoder_decoder": False}, "'t5' is not an encoder-decoder model"),
         ({"num_hidden_layers": 2, "num_decoder_layers": 3}, "3 layers in its decoder and 2 in its encoder"),
     ],
 )

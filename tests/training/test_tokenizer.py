@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.tiny import tiny_tokenizer
 from zerokit.errors import ModelError
 from zerokit.recipe import load_recipe
-from zerokit.training.prepare import _get_tokenizer
+from zerokit.training.prepare_data import _get_tokenizer
 from zerokit.training.tasks import task_of
 from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
 

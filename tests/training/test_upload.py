@@ -62,10 +62,10 @@ def test_what_cannot_be_uploaded_is_refused_before_training(
     with pytest.raises(LaunchError, match="--push-to-hub: 'mine' is no name on the Hub"):
         check_upload("mine")
     hub.error = ConnectionError(111, "Connection refused")
-    with pytest.raises(LaunchError, match=r"the Hub cannot be reached \(Connection refused\). Mend that, or"):
+    with pytest.raises(LaunchError, match=r"the Hub cannot be reached \(Connection refused\). Fix that, or"):
         check_upload("me/mine")
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    with pytest.raises(LaunchError, match="nobody is logged in at the Hub"):
+    with pytest.raises(LaunchError, match="no user is logged in at the Hub"):
         check_upload("me/mine")
     monkeypatch.setattr(huggingface_hub.constants, "is_offline_mode", lambda: True)
     with pytest.raises(LaunchError, match="nothing can be uploaded: HF_HUB_OFFLINE is set"):

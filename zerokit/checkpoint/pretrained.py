@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.source import check_files, is_rehearsal, weight_files
+from zerokit.checkpoint.source import check_files, weight_files
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.errors import ModelError
 from zerokit.patches import Patch, wrap
 
@@ -148,7 +149,7 @@ def check_shapes(
             hint="Check the model folder",
         ) from error
     expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    for file in weight_files(folder, where=where) if not is_rehearsal() else []:
+    for file in weight_files(folder, where=where) if RunPolicy.current().reads_weights else []:
         with safe_open(file, framework="np") as tensors:
             for name in sorted(expected.keys() & set(tensors.keys())):
                 shape = tensors.get_slice(name).get_shape()

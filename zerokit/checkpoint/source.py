@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, LEARNED_TOKENS, WITH_PEFT
 from zerokit.checkpoint.step_folder import TRAINER_STATE
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import (
     COPY,
     MAX_BYTES,
@@ -37,11 +38,6 @@ WEIGHTS_INDEX = "model.safetensors.index.json"
 _TABLES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", WEIGHTS_INDEX)
 
 
-def is_rehearsal() -> bool:
-    """Whether it is a rehearsal, in which models are built from their config and weights may be absent."""
-    return "ZEROKIT_REHEARSAL" in os.environ
-
-
 def resolve_checkpoint(
     name: str, *, where: str, revision: str | None = None, remote_code: bool = False
 ) -> Path:
@@ -58,11 +54,11 @@ def resolve_checkpoint(
     if not is_hub_id(name):
         raise ModelError(f"no such model folder: '{name}'", where=where, hint="Check the path")
     files = [*_HUB_FILES, "*.py"] if remote_code else _HUB_FILES
-    if is_rehearsal():
+    if not RunPolicy.current().reads_weights:
         files = [pattern for pattern in files if not pattern.endswith(".safetensors")]
     folder = _download(name, where=where, revision=revision, files=files)
     index = folder / WEIGHTS_INDEX
-    if index.is_file() and not is_rehearsal():
+    if index.is_file() and RunPolicy.current().reads_weights:
         elsewhere = [one for one in _shard_names(index, where=where) if not (folder / one).is_file()]
         if elsewhere:  # in folders, or under names of their own
             _download(name, where=where, revision=revision, files=elsewhere)
@@ -92,7 +88,7 @@ def check_checkpoint(folder: Path, *, where: str) -> Document:
     """
     check_files(folder, where=where)
     config = read_model_config(folder / "config.json", where=where)
-    if not is_rehearsal():
+    if RunPolicy.current().reads_weights:
         check_weights(folder, where=where)
     return config
 

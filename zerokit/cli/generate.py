@@ -135,9 +135,9 @@ def generate(
         sampling_words=tuple(context.args),
     )
     if num_gpus is not None:
-        from zerokit.generation.first_look import look_before_launch
+        from zerokit.generation.main import check_before_start
 
-        look_before_launch(options)
+        check_before_start(options)
     start_ranks(num_gpus, master_port, "generate", context.obj, again="Start it again")
     from zerokit.distributed.group import leave
     from zerokit.generation.main import main

@@ -104,15 +104,15 @@ def train(
     if num_gpus is not None:
         from zerokit.files import refusals_told
         from zerokit.recipe.load import load_recipe
-        from zerokit.training.first_look import first_look
         from zerokit.training.folder import check_earlier
+        from zerokit.training.main import check_recipe_quickly
         from zerokit.training.trackers import trackers
         from zerokit.training.upload import check_upload
 
         # Before the launcher, which says much of its own.
         loaded = load_recipe(recipe, context.args)
         with refusals_told():
-            first_look(loaded)
+            check_recipe_quickly(loaded)
         if push_to_hub is not None:
             check_upload(push_to_hub)
         if preview is None:

@@ -27,6 +27,7 @@ from zerokit.distributed.launcher_watch import watch
 from zerokit.distributed.other_hosts import OtherHosts
 from zerokit.distributed.preemption import SAVE_WITHIN, SIGNALS, LeaveRequest
 from zerokit.distributed.ranks import STUCK_AFTER, Ranks, check_devices, port_taken, read_ranks
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.distributed.stuck import StuckWatch, Work
 from zerokit.errors import DataError, LaunchError, PreemptedError, RankError, ZerokitError
 from zerokit.exits.explain import explain_log
@@ -47,6 +48,7 @@ class RankGroup:
 
     def __init__(self, ranks: Ranks, *, save_within: float = SAVE_WITHIN) -> None:
         self.ranks = ranks
+        self.policy = RunPolicy.current()
         self.work = Work()
         self.leave_request = LeaveRequest(ranks.rank, save_within)
         self._objects_group: Any = None

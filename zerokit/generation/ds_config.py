@@ -1,4 +1,4 @@
-"""The ds_config of a generation run: the default one, or a given one without what only training reads."""
+"""The ds_config of a generation run: the default, or the user's without keys for training."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from zerokit.generation.model import ModelFiles
 
 _KEPT = ("zero_optimization", "aio", "comms_logger", "weight_quantization", "log_level")
-"""Sections that reach the engine as they are. The rest is for training, or set here."""
+"""Sections that reach the engine unchanged. Others are for training, or set here."""
 
 _OF_TRAINING = ("offload_optimizer", "zenflow", "zero_quantized_gradients")
-"""Keys of ZeRO that are left out: by offload of its states DeepSpeed would look for an optimizer, and for
-gradients to quantize for as many ranks as a node has devices."""
+"""Keys of ZeRO that are removed. With them DeepSpeed would look for an optimizer, or for gradients to
+quantize on as many ranks as a node has devices."""
 
 _REFUSED = ("tensor_parallel", "expert_parallel", "pipeline")
-"""Sections that would divide the model in ways that generation here does not know."""
+"""Sections that partition the model in ways that zerokit does not support in generation."""
 
 _PRECISION = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True)
 class Device:
-    """What generation runs on."""
+    """The device of a rank, and the number formats that it supports."""
 
     is_gpu: bool
     supports_bfloat16: bool
@@ -42,7 +42,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Engine:
-    """What DeepSpeed and transformers are told."""
+    """Settings of DeepSpeed and transformers."""
 
     ds_config: dict[str, Any]
     """Without a single "auto"."""
@@ -64,9 +64,6 @@ def plan_engine(path: Path | None, *, requested_dtype: str, model: ModelFiles, d
 
     Args:
         path: the ds_config that the user gave, or None for stage 3.
-        requested_dtype: ``auto`` or a number format.
-        model: gives the format of the checkpoint and the hidden size.
-        device: what the weights will be on.
 
     Raises:
         DocumentError: the file cannot be read.
@@ -82,7 +79,7 @@ def plan_engine(path: Path | None, *, requested_dtype: str, model: ModelFiles, d
     config["zero_optimization"] = _zero_section(data.get("zero_optimization", {}), given, model)
     for path_of_auto in autos(config):
         raise ConfigError(
-            '"auto" is filled by nobody here',
+            '"auto" has no value in generation',
             where=given.where(path_of_auto),
             hint="Write a value, or remove it",
         )
@@ -108,7 +105,7 @@ def _check_sections(data: Mapping[str, Any], given: Document) -> None:
 
 
 def _zero_section(zero: Mapping[str, Any], given: Document, model: ModelFiles) -> dict[str, Any]:
-    """`zero` for inference, with transformers' sizes for what is absent or "auto"."""
+    """`zero` for inference, with transformers' sizes for absent and "auto" values."""
     stage = zero.get("stage", 0)
     if stage == 0:
         return {"stage": 0}

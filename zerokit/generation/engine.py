@@ -1,4 +1,8 @@
-"""The model on its devices, and generation that all ranks go through together."""
+"""Loads the model and generates, on all ranks together. Prompts are distributed in rounds.
+
+Under ZeRO-3 every forward pass gathers parameters from all ranks, so each rank must call ``generate`` equally
+often. A rank without prompts left gets an empty batch, for which the engine runs a placeholder prompt.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import load_weights
 from zerokit.distributed.group import device_precision
-from zerokit.generation.batches import left_pad
 from zerokit.generation.ds_config import Device, Engine
 
 if TYPE_CHECKING:
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def find_device() -> Device:
-    """What DeepSpeed will run on."""
+    """The device that DeepSpeed will use."""
     from deepspeed.accelerator import get_accelerator
 
     accelerator = get_accelerator()
@@ -34,12 +37,6 @@ def find_device() -> Device:
 
 class Generator:
     """A loaded model. Making one is collective under ZeRO-3.
-
-    Args:
-        files: the checked model folder.
-        plan: ds_config and number format.
-        ranks: who this process is.
-        trust_remote_code: whether code that comes with the model may run.
 
     Raises:
         ModelError: weights are missing; the same on every rank.
@@ -80,16 +77,12 @@ class Generator:
     def generate(self, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[list[int]]]:
         """Generate for a batch of prompts. Under ZeRO-3 every rank calls this equally often.
 
-        Args:
-            prompts: tokens of each prompt; an empty batch runs a ghost if others need this rank.
-            config: sampling options, the same on every rank.
-
         Returns:
             for each prompt its ``num_return_sequences`` token lists, with whatever padding follows them.
         """
         if not prompts:
             if self.synced:
-                self._run_ghost(config)
+                self._run_placeholder(config)
             return []
         pad = config.pad_token_id
         ids, mask = left_pad(prompts, pad)
@@ -98,13 +91,13 @@ class Generator:
         per_prompt = config.num_return_sequences or 1
         return [made[start : start + per_prompt] for start in range(0, len(made), per_prompt)]
 
-    def _run_ghost(self, config: GenerationConfig) -> None:
+    def _run_placeholder(self, config: GenerationConfig) -> None:
         """Take part in the forward passes of the others, with one token that is finished at once."""
         import torch
 
         token = torch.zeros(1, 1, dtype=torch.long)
         # The stopping criterion ends it, not a smaller max_new_tokens: a cache of fixed size is made for
-        # max_new_tokens, and the ghost goes on as long as any rank.
+        # max_new_tokens, and the placeholder continues as long as any rank.
         self._generate(token, torch.ones_like(token), config, stopping_criteria=_stop_at_once())
 
     def _generate(
@@ -142,3 +135,53 @@ def _stop_at_once() -> Any:
             return torch.ones(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
 
     return StoppingCriteriaList([StopAtOnce()])
+
+
+Batch = tuple[int, ...]
+"""Indices of prompts that are generated together; empty for a rank that has run out."""
+
+
+def distribute(lengths: Sequence[int], *, batch_size: int, world_size: int) -> list[list[Batch]]:
+    """Deal prompts into rounds of one batch per rank.
+
+    Longest first, so that running out of memory happens in the first round; neighbours in length share
+    a batch and a round, so that little is padded and ranks wait little for each other. Batches differ in
+    size by one at most: five prompts on two ranks are 3 + 2, not 5 + 0.
+
+    Args:
+        lengths: tokens of each prompt.
+
+    Returns:
+        ``rounds[r][rank]``: each index of `lengths` exactly once.
+    """
+    if not lengths:
+        return []
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    num_rounds = -(-len(order) // (batch_size * world_size))
+    num_batches = num_rounds * world_size
+    small, larger_ones = divmod(len(order), num_batches)
+    rounds: list[list[Batch]] = []
+    start = 0
+    for number in range(num_batches):
+        end = start + small + (number < larger_ones)
+        if number % world_size == 0:
+            rounds.append([])
+        rounds[-1].append(tuple(order[start:end]))
+        start = end
+    return rounds
+
+
+def left_pad(sequences: Sequence[Sequence[int]], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pad token sequences on the left.
+
+    Returns:
+        token ids and attention mask (1 for tokens, 0 for padding), both int64 of shape
+        [sequences, longest].
+    """
+    import torch
+
+    longest = max(len(sequence) for sequence in sequences)
+    gaps = [longest - len(sequence) for sequence in sequences]
+    ids = [[pad_token_id] * gap + list(sequence) for gap, sequence in zip(gaps, sequences, strict=True)]
+    mask = [[0] * gap + [1] * (longest - gap) for gap in gaps]
+    return torch.tensor(ids, dtype=torch.long), torch.tensor(mask, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""What ``zerokit generate`` runs on every rank: read, check, load, generate, write."""
+"""``zerokit generate`` on every rank: read, check, load, generate, write."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from zerokit import console
-from zerokit.checkpoint.source import is_rehearsal
+from zerokit.checkpoint.source import check_before_launch
+from zerokit.config import load_ds_config
+from zerokit.data.files import given_files
 from zerokit.distributed.cores import share_threads
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.documents import dotted
+from zerokit.errors import ZerokitError, noted, raise_together
 from zerokit.extras import require
-from zerokit.generation.batches import deal
-from zerokit.generation.first_look import first_look
 from zerokit.generation.options import Options
-from zerokit.generation.output import Results, claim_stdout, record
+from zerokit.generation.output import CompletionCutter, Results, check_output, claim_stdout, record
+from zerokit.generation.sampling import Sampling, parse_sampling
 from zerokit.units import quantity
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
 
+    from zerokit.distributed.ranks import Ranks
     from zerokit.generation.ds_config import Engine
     from zerokit.generation.engine import Generator
     from zerokit.generation.model import ModelFiles
@@ -39,18 +42,13 @@ def main(options: Options, *, stuck_after: float) -> int:
 
 
 def generate(group: RankGroup, options: Options, stream: IO[str]) -> None:
-    """Generate what the options say.
-
-    Args:
-        group: all ranks.
-        options: the same on every rank.
-        stream: where results go without ``-o``.
+    """Generate for all prompts.
 
     Raises:
         ZerokitError: bad input; the same on every rank.
     """
     group.together(lambda: require("train", where="zerokit generate"))
-    if not is_rehearsal():
+    if group.policy.uses_this_machine:
         share_threads(group.ranks)
     set_up_libraries(group.ranks)
     group.together(lambda: check_launch(group.ranks))
@@ -67,7 +65,7 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> None:
 
 
 def _run(group: RankGroup, job: Job, stream: IO[str]) -> None:
-    """Load the model, and write what it generates."""
+    """Load the model, generate, and write the results."""
     from zerokit.generation.engine import Generator
 
     options = job.options
@@ -101,7 +99,7 @@ class Job:
 
 
 def prepare(group: RankGroup, options: Options) -> Job:
-    """Read and check all input, what is quick to check first.
+    """Read and check all input, quick checks first.
 
     Raises:
         ZerokitError: bad input; the same on every rank.
@@ -113,17 +111,25 @@ def prepare(group: RankGroup, options: Options) -> Job:
     from zerokit.generation.prompts import digest_prompts, load_prompts, tokenize
     from zerokit.generation.sampling import settle_sampling, try_sampling
 
-    given = group.together(lambda: first_look(options, group.ranks))
+    given = group.together(lambda: check_options(options, group.ranks))
     folder = group.node_main_first(lambda: find_model(options))
-    model = group.together(lambda: read_model(folder, options))
-    engine = group.together(
-        lambda: plan_engine(
+
+    def read() -> tuple[ModelFiles, Engine]:
+        model = read_model(folder, options)
+        engine = plan_engine(
             options.ds_config, requested_dtype=options.dtype, model=model, device=find_device()
         )
-    )
+        return model, engine
+
+    model, engine = group.together(read)
     engine = choose_mode(group, engine, model, options)
-    sampling = group.together(lambda: settle_sampling(given, model))
-    group.together(lambda: try_sampling(given, sampling, model))
+
+    def settle() -> GenerationConfig:
+        sampling = settle_sampling(given, model)
+        try_sampling(given, sampling, model)
+        return sampling
+
+    sampling = group.together(settle)
     contents = group.from_node_main(lambda: digest_prompts(options), where="--prompts")
     prompts = group.node_main_first(lambda: load_prompts(options, contents))
     tokens = group.together(
@@ -145,16 +151,16 @@ def run_rounds(group: RankGroup, job: Job, generator: Generator, results: Result
     """
     import torch
 
-    from zerokit.generation.completions import Finisher
+    from zerokit.generation.engine import distribute
     from zerokit.generation.sampling import end_tokens
 
-    rounds = deal(
+    rounds = distribute(
         [len(tokens) for tokens in job.tokens],
         batch_size=job.options.batch_size,
         world_size=group.ranks.world_size,
     )
     stops = job.sampling.stop_strings or []
-    finish = Finisher(
+    finish = CompletionCutter(
         job.model.tokenizer, end_tokens(job.sampling), [stops] if isinstance(stops, str) else stops
     )
     torch.manual_seed(job.options.seed + group.ranks.rank)
@@ -180,3 +186,51 @@ def run_rounds(group: RankGroup, job: Job, generator: Generator, results: Result
                 )
             progress.update(bar, advance=len(everyones), note=f"{num_tokens} tokens")
     return num_tokens
+
+
+def check_options(options: Options, ranks: Ranks) -> Sampling:
+    """Check options and files that they name; returns the sampling options.
+
+    Raises:
+        ZerokitError: options or files are not valid; all errors together.
+    """
+    errors: list[ZerokitError] = []
+    given = None
+    with noted(errors):
+        given = parse_sampling(options.sampling_words)
+    _look_at_files(options, errors, output=ranks.is_main, inputs=ranks.is_node_main)
+    raise_together(errors)
+    assert given is not None
+    return given
+
+
+def check_before_start(options: Options) -> None:
+    """As :func:`check_options`, in the process that starts the ranks.
+
+    Sampling options are checked only if there is another error, because it imports transformers.
+
+    Raises:
+        ZerokitError: options or files are not valid; all errors together.
+    """
+    errors: list[ZerokitError] = []
+    _look_at_files(options, errors, output=True, inputs=True)
+    if errors:
+        of_sampling: list[ZerokitError] = []
+        with noted(of_sampling):
+            parse_sampling(options.sampling_words)
+        raise_together(of_sampling + errors)
+
+
+def _look_at_files(options: Options, errors: list[ZerokitError], *, output: bool, inputs: bool) -> None:
+    """Add errors of the output file and of the files to read."""
+    if output:
+        with noted(errors):
+            check_output(options.output, force=options.force)
+    if inputs:
+        with noted(errors):
+            check_before_launch(options.model, where="--model", revision=options.revision)
+        with noted(errors):
+            given_files(options.prompts or (), "--prompts", options.split)
+        if options.ds_config is not None:
+            with noted(errors):
+                load_ds_config(options.ds_config)

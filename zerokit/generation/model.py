@@ -88,5 +88,5 @@ def _read_defaults(folder: Path, config: PretrainedConfig) -> GenerationConfig:
         return GenerationConfig.from_pretrained(folder)
     except Exception as error:
         raise ModelError(
-            f"{folder / 'generation_config.json'}: {reason(error)}", where=_WHERE, hint="Mend or remove it"
+            f"{folder / 'generation_config.json'}: {reason(error)}", where=_WHERE, hint="Fix or remove it"
         ) from error

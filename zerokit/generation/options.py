@@ -1,4 +1,4 @@
-"""What to generate, from what, and where to: the options of ``zerokit generate``."""
+"""The options of ``zerokit generate``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Options:
     """The JSON lines file to write; None for stdout."""
     subset: str | None = None
     split: str | None = None
-    """Of a folder or a Hub data set; None: all files of a folder, "train" of the Hub."""
+    """Split of a folder or a Hub data set; None: all files of a folder, "train" of the Hub."""
     batch_size: int = 8
     """Prompts per rank and `generate` call, at most."""
     mode: Mode = "auto"

@@ -51,7 +51,6 @@ def load_prompts(options: Options, contents: Mapping[Path, FileContent] | None =
     """All prompts, in the order of the input. Blank lines of texts are passed over.
 
     Args:
-        options: name the prompts.
         contents: of :func:`digest_prompts`; None reads the files for it.
 
     Raises:
@@ -103,17 +102,14 @@ def tokenize(
     max_prompt_tokens: int | None,
     max_new_tokens: int,
 ) -> list[list[int]]:
-    """The tokens of each prompt, with what the tokenizer or its chat template puts around them.
+    """The tokens of each prompt, with those that the tokenizer or its chat template adds.
 
     Args:
-        prompts: what to turn into tokens.
-        model: gives the tokenizer, the vocabulary's size and the longest sequence.
-        max_prompt_tokens: keep only that many tokens, the last ones; None keeps all.
-        max_new_tokens: room that each prompt has to leave.
+        max_prompt_tokens: keep the last tokens only; None keeps all.
 
     Raises:
-        DataError: a prompt is without a token, too long, refused by the chat template, or has a token
-            that the model does not.
+        DataError: a prompt is empty, too long, refused by the chat template, or has a token that the model
+            lacks.
     """
     result = []
     # Of one that is too long, no more than shows it; but the last ones are known only with all others.

@@ -1,8 +1,8 @@
 """Sampling options: the names and values of transformers' ``GenerationConfig``, checked before a model loads.
 
-transformers checks some values when the config is made, others in the first decoding step, and passes
-over the rest. Here all of it happens on the host: types by the table below, and everything else by
-running the options once on a stand-in model of a few numbers.
+transformers checks some values when the config is made, others in the first decoding step, and ignores the
+rest. Here all checks happen before loading: types by the table below, the rest by running the options once on
+a tiny model.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ REFUSED: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Sampling:
-    """What the command line says about decoding."""
+    """Decoding options of the command line."""
 
     values: dict[str, Any]
     """GenerationConfig name -> value. A value of None is left out."""
@@ -152,7 +152,7 @@ def _value(name: str, given: OpenOption) -> Any:
 
 
 def _expected(name: str, value: Any) -> str | None:
-    """What `value` should have been, or None if it is good as far as its type tells."""
+    """The expected type if `value` has another one; None if it is right."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     if name in _SWITCHES:
         return None if isinstance(value, bool) else "true or false"
@@ -202,12 +202,7 @@ def end_tokens(config: GenerationConfig) -> frozenset[int]:
 
 
 def try_sampling(sampling: Sampling, config: GenerationConfig, model: ModelFiles) -> None:
-    """Generate once with a stand-in model, so that whatever transformers refuses is found before loading.
-
-    Args:
-        sampling: for the place of an error.
-        config: what will be used.
-        model: gives the vocabulary, and the tokenizer for stop strings.
+    """Generate once with a tiny model, to find what transformers refuses before loading.
 
     Raises:
         ConfigError: transformers refuses the options.
@@ -276,7 +271,7 @@ def _refused(sampling: Sampling, error: Exception) -> ConfigError:
 
 
 def _check_effect(sampling: Sampling, config: GenerationConfig) -> None:
-    """Refuse options that transformers would pass over with a warning at most."""
+    """Refuse options that transformers would ignore."""
     for names, on, mend in (
         (_SAMPLING_ONLY, config.do_sample is True, "Add --do_sample true"),
         (_BEAMS_ONLY, (config.num_beams or 1) > 1, "Add --num_beams 4"),

@@ -28,7 +28,7 @@ MADE_WEIGHT = TermKind(
 Modules = str | tuple[str, ...]
 """peft's `target_modules`: ends of module names, a pattern of whole names, or ``all-linear``.
 
-`zerokit train` leaves out layers that no adapter supports (training/peft/unfit.py), and reports that the
+`zerokit train` leaves out layers that no adapter supports (training/peft/adapter.py), and reports that the
 estimate counts more of them.
 """
 

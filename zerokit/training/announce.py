@@ -1,4 +1,4 @@
-"""What is about to run, said before it does: the model, the run, and where its model states lie."""
+"""Reports a run before it starts: the model, the data, and where its model states are."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedModel
 
-    from zerokit.distributed.group import RankGroup
     from zerokit.training.packing import Padding
-    from zerokit.training.prepare import Prepared
+    from zerokit.training.run_context import RunContext
     from zerokit.training.tasks.task import Task
 
 _GAIN = 1.1
@@ -32,36 +31,30 @@ _GAIN = 1.1
 
 @dataclass(frozen=True)
 class Expected:
-    """The memory of a rank's device, as it was expected."""
+    """Expected memory of a rank's device."""
 
     model_states_bytes: int | None
-    """Without what is offloaded; None for an optimizer that is not known."""
+    """Without offloaded states; None for an unknown optimizer."""
     peak_bytes: int | None
     """None on CPU, and where it is not estimated."""
 
 
-def announce(
-    group: RankGroup, prepared: Prepared, model: PreTrainedModel, *, cuda: bool, chunked: bool = False
-) -> Expected:
-    """Say what is about to run and the memory that it takes.
+def announce(context: RunContext, model: PreTrainedModel, *, cuda: bool, chunked: bool = False) -> Expected:
+    """Report the run; returns its expected memory, complete on rank 0.
 
     Args:
-        group: all ranks.
-        prepared: the run.
-        model: with its adapter, if it has one.
-        cuda: whether it runs on GPUs.
         chunked: whether the model computes its loss in chunks.
-
-    Returns:
-        the memory, on rank 0, which reports it.
     """
     whole, trained = count_parameters(model, trainable=False), count_parameters(model, trainable=True)
-    world_size = group.ranks.world_size
+    group, world_size = context.group, context.group.ranks.world_size
     try:
-        packed = [one for one in model.parameters() if is_packed(one)]
+        packed = [parameter for parameter in model.parameters() if is_packed(parameter)]
         rest = whole - sum(map(num_elements, packed))
-        states = expected_states(prepared.resolved.ds_config, prepared.args, world_size, rest, trained)
-        sizes = (packed_bytes(num_elements(one), double_quant=one.quant_state.nested) for one in packed)
+        states = expected_states(context.resolved.ds_config, context.args, world_size, rest, trained)
+        sizes = (
+            packed_bytes(num_elements(parameter), double_quant=parameter.quant_state.nested)
+            for parameter in packed
+        )
         states = replace(states, parameters=replace(states.parameters, packed_bytes=sum(sizes)))
     except ZerokitError as error:
         kept, line = None, f"model states are not counted: {error.message}"
@@ -69,16 +62,16 @@ def announce(
         kept, line = states.total_bytes, states_line(states, cuda=cuda)
     peak = None
     if group.ranks.is_main:
-        console.note(_begins(prepared))
+        console.note(_begins(context))
         console.note(
-            f"{format_count(whole)} parameters, {format_count(trained)} trained, {prepared.precision}, "
-            f"ZeRO-{prepared.zero_stage} on {quantity(world_size, 'rank')}; "
-            f"{_rows(prepared)}, {len(prepared.held_out or ())} held out"
+            f"{format_count(whole)} parameters, {format_count(trained)} trained, {context.precision}, "
+            f"ZeRO-{context.zero_stage} on {quantity(world_size, 'rank')}; "
+            f"{_rows(context)}, {len(context.held_out or ())} held out"
         )
         console.note(line)
-        if prepared.padding is not None:
-            console.note(padding_line(prepared.padding, prepared.task, prepared.train))
-        if chunked and (rows := _chunk(prepared, model)) is not None:
+        if context.padding is not None:
+            console.note(padding_line(context.padding, context.task, context.train))
+        if chunked and (rows := _chunk(context, model)) is not None:
             console.note(
                 f"the loss is computed {rows:,} tokens at a time, to have no more logits in memory; "
                 "task.chunked_loss: false has it take all at once"
@@ -87,34 +80,34 @@ def announce(
             import torch
 
             size = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-            told = expected_peak(prepared, model, trained, group.ranks, size, chunked=chunked)
-            peak = told.bytes
-            for line in told.lines:
+            peak_estimate = expected_peak(context, model, trained, group.ranks, size, chunked=chunked)
+            peak = peak_estimate.bytes
+            for line in peak_estimate.lines:
                 console.note(line)
     return Expected(kept, peak)
 
 
-def _begins(prepared: Prepared) -> str:
+def _begins(context: RunContext) -> str:
     """What is run, from where on, and where it is saved."""
-    recipe, resume = prepared.loaded.origins.document.name, prepared.output.resume
-    what = prepared.loaded.recipe.model.path or "a model from scratch"
+    recipe, resume = context.loaded.origins.document.name, context.output.resume
+    what = context.loaded.recipe.model.path or "a model from scratch"
     what = f"{what} by the {recipe}, as there is no --recipe" if recipe in EMBEDDED.values() else what
     since = "" if resume is None else f", resumed from {resume}"
-    return f"trains {what}{since}; saved in {prepared.output_dir}"
+    return f"trains {what}{since}; saved in {context.output_dir}"
 
 
-def _rows(prepared: Prepared) -> str:
+def _rows(context: RunContext) -> str:
     """What batches are made of: an example, a part of a long text, or several packed into a sequence."""
-    return "streamed rows" if prepared.stream is not None else quantity(len(prepared.train), "row")
+    return "streamed rows" if context.stream is not None else quantity(len(context.train), "row")
 
 
-def _chunk(prepared: Prepared, model: PreTrainedModel) -> int | None:
-    """The tokens of which logits are made at a time; None where the largest batches make all."""
-    args, section = prepared.args, prepared.task.section
+def _chunk(context: RunContext, model: PreTrainedModel) -> int | None:
+    """Tokens in a chunk of logits; None if even the largest batch fits one chunk."""
+    args, section = context.args, context.task.section
     config = model.config.get_text_config(decoder=True)
     head = model.get_output_embeddings()
-    trained = head is not None and any(one.requires_grad for one in head.parameters())
-    tokens = args.per_device_train_batch_size * prepared.task.sequences_per_example * section.seq_len
+    trained = head is not None and any(parameter.requires_grad for parameter in head.parameters())
+    tokens = args.per_device_train_batch_size * context.task.sequences_per_example * section.seq_len
     saves = saves_memory(tokens, config.vocab_size, hidden=config.hidden_size, trained=trained)
     return chunk_tokens(config.vocab_size) if saves else None
 
@@ -125,11 +118,7 @@ def expected_states(
     """The model states of one rank.
 
     Args:
-        ds_config: as the Trainer is given it.
-        args: whose `optim` the Trainer makes where the ds_config has no optimizer.
-        world_size: ranks.
-        num_parameters: of the model, adapters included.
-        num_trainable: of these, the ones that are trained.
+        args: name the optimizer if the ds_config does not.
 
     Raises:
         ZerokitError: an optimizer whose memory is not known.
@@ -179,7 +168,7 @@ def is_packed(parameter: Any) -> bool:
 
 
 def num_elements(parameter: Any) -> int:
-    """Of a whole parameter: under ZeRO-3 its own numel is 0, and in 4 bits half of them."""
+    """Elements of a whole parameter. Its numel is 0 under ZeRO-3, and half of them in 4 bits."""
     if is_packed(parameter):
         return int(parameter.quant_state.shape.numel())
     return getattr(parameter, "ds_numel", None) or int(parameter.numel())

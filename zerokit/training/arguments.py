@@ -1,41 +1,50 @@
 """The recipe's ``training`` and ``deepspeed`` sections as transformers' TrainingArguments.
 
-Creating TrainingArguments registers the ds_config with transformers; only a model that is made after
-that is partitioned as it is built (``zero.Init``). So these come first, the model second.
+Creating TrainingArguments registers the ds_config with transformers. Only a model that is created afterwards
+is partitioned while it is built (``zero.Init``).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-import typing
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit import console
+from zerokit.checkpoint.source import read_model_config
 from zerokit.choices import OUTPUT_DIR
 from zerokit.config import load_ds_config, read_ds_config
+from zerokit.config.base import ZERO
 from zerokit.config.load import as_error
+from zerokit.config.offload import OffloadParam
+from zerokit.distributed.group import count_gpus
 from zerokit.distributed.ranks import read_ranks
-from zerokit.documents import Document, KeyPath
-from zerokit.errors import ConfigError, RecipeError
+from zerokit.documents import Document, KeyPath, value_at
+from zerokit.errors import ConfigError, ModelError, RecipeError
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_document
-from zerokit.recipe import training_keys
+from zerokit.models import load_model_shape
+from zerokit.recipe.training_keys import OwnKeys, check_without_imports
 from zerokit.resolving.arguments import TRAINER_DEFAULTS
+from zerokit.resolving.nvme_buffers import PLACE, uses_nvme_for_parameters
 from zerokit.resolving.run import Run
 from zerokit.resolving.settle import Resolved, resolve_for_trainer
 from zerokit.training.optimizers import check_replaced, without_toolkit
 from zerokit.training.trackers import BUILT_IN, trackers
-from zerokit.units import quantity
+from zerokit.units import format_bytes, quantity
 from zerokit.writing.build import build_ds_config
 from zerokit.writing.named_optimizer import write_optimizer
 
 if TYPE_CHECKING:
-    from transformers import TrainingArguments
+    from pathlib import Path
+
+    from transformers import PretrainedConfig, TrainingArguments
 
     from zerokit.recipe import LoadedRecipe
+    from zerokit.resolving.settle import Resolved
 
 # Where the Trainer's own default is not what a person who fine-tunes expects.
 _DEFAULTS: dict[str, Any] = {
@@ -58,8 +67,6 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
     """Check the recipe's training keys and ds_config, and settle them with each other.
 
     Args:
-        loaded: the recipe.
-        world_size: number of ranks.
         default_precision: ``bf16``, ``fp16`` or ``fp32``, used when neither side names one.
 
     Raises:
@@ -67,7 +74,8 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
         ConfigError: the ds_config is not valid, or contradicts the training keys.
     """
     document, settled = write_optimizer(_ds_document(loaded), loaded)
-    training = check_training_keys(settled)
+    checked = check_without_imports(settled.recipe.training, settled.origins)
+    training = {key: value for key, value in checked.items() if value is not None or key not in _DEFAULTS}
     _check_ds_config(document, loaded, world_size, named=settled is not loaded)
     ds_config, ds_where = load_ds_config(document).dump(), document.name
     at = loaded.where("training", "optim") if "optim" in loaded.recipe.training else ds_where
@@ -103,12 +111,9 @@ def _ds_document(loaded: LoadedRecipe) -> Document:
 
 
 def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int, *, named: bool) -> None:
-    """Hold the ds_config to what ``zerokit check --target trainer`` says, but for what the recipe adds.
+    """Check the ds_config like ``zerokit check --target trainer``, except for what the recipe adds.
 
     Args:
-        document: the ds_config.
-        loaded: the recipe, for the place of an error.
-        world_size: number of ranks.
         named: whether the optimizer is there because `training.optim` names it.
 
     Raises:
@@ -149,7 +154,7 @@ def ds_config_place(path: KeyPath, loaded: LoadedRecipe) -> str:
 
 
 def written_at(name: str, loaded: LoadedRecipe) -> KeyPath:
-    """Where the recipe says a training argument, or would."""
+    """Path of a training argument in the recipe."""
     is_spread = name in ("bf16", "fp16") and name not in loaded.recipe.training
     return ("precision",) if is_spread else ("training", name)
 
@@ -157,7 +162,7 @@ def written_at(name: str, loaded: LoadedRecipe) -> KeyPath:
 def _spread_precision(
     loaded: LoadedRecipe, training: dict[str, Any], ds_config: dict[str, Any], ds_where: str
 ) -> None:
-    """Have the recipe's one key for precision mean the two training arguments and the section `bf16`.
+    """Set training arguments and the section `bf16` from the recipe's one key for precision.
 
     Raises:
         RecipeError: the recipe says another precision in `training`, or another of matrix products.
@@ -199,22 +204,6 @@ def _spread_precision(
             )
 
 
-def check_training_keys(loaded: LoadedRecipe) -> dict[str, Any]:
-    """The recipe's ``training`` section; see :func:`zerokit.recipe.training_keys.check_training_keys`.
-
-    Raises:
-        RecipeError: a key or a value is not valid.
-    """
-    from transformers import TrainingArguments
-
-    hints = typing.get_type_hints(TrainingArguments)
-    fields = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
-    checked = training_keys.check_training_keys(
-        loaded.recipe.training, loaded.origins, {name: hints[name] for name in fields}
-    )
-    return {name: value for name, value in checked.items() if value is not None or name not in _DEFAULTS}
-
-
 _NEED_HELD_OUT_DATA = (
     *("eval_strategy", "eval_on_start", "do_eval", "load_best_model_at_end", "metric_for_best_model"),
     "greater_is_better",
@@ -227,9 +216,6 @@ def build_arguments(
     """Make the TrainingArguments, which registers the ds_config with transformers.
 
     Args:
-        resolved: the settled keys.
-        loaded: the recipe, for the place of an error.
-        use_cpu: train on CPU.
         evaluate: whether there is held-out data; the loss on it is then measured before training too.
 
     Raises:
@@ -273,7 +259,7 @@ def build_arguments(
 
 
 def _named_by(said: str, training: Mapping[str, Any]) -> list[str]:
-    """The key that an error speaks of, by its name or a value that is no choice; empty where by neither."""
+    """The training key that an error names, or whose value it names; empty if there is none."""
     named = [name for name in training if re.search(rf"\b{name}\b", said)]
     valued = [
         name
@@ -284,7 +270,7 @@ def _named_by(said: str, training: Mapping[str, Any]) -> list[str]:
 
 
 def _use_new_names(keys: dict[str, Any]) -> None:
-    """Call checkpointing as the installed transformers does: later ones warn of the old name."""
+    """Rename checkpointing keys to those of the installed transformers, which warns about old names."""
     from transformers.training_args import TrainingArguments
 
     known = {field.name for field in dataclasses.fields(TrainingArguments)}
@@ -295,21 +281,137 @@ def _use_new_names(keys: dict[str, Any]) -> None:
 
 
 def check_full_batch(args: TrainingArguments, count: int, num_ranks: int, loaded: LoadedRecipe) -> None:
-    """Refuse to drop the only batch there is: the run would end well without a step.
-
-    Args:
-        args: as built.
-        count: sequences to train on.
-        num_ranks: that take a batch each.
-        loaded: the recipe, for the place of an error.
+    """Refuse to drop the only batch: the run would succeed without a step.
 
     Raises:
         RecipeError: no batch would be left.
     """
-    one = args.per_device_train_batch_size * num_ranks
-    if args.dataloader_drop_last and count < one:
+    batch = args.per_device_train_batch_size * num_ranks
+    if args.dataloader_drop_last and count < batch:
         raise RecipeError(
-            f"drops all {quantity(count, 'sequence')} that there are: one batch of all ranks takes {one:,}",
+            f"drops all {quantity(count, 'sequence')} that there are: one batch of all ranks takes {batch:,}",
             where=loaded.where("training", "dataloader_drop_last"),
             hint="Set it to false, or lower per_device_train_batch_size",
         )
+
+
+def _precisions() -> list[str]:
+    """What this machine trains in, by what DeepSpeed asks when it has loaded the model."""
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator = get_accelerator()
+    can = {"bf16": accelerator.is_bf16_supported(), "fp16": accelerator.is_fp16_supported(), "fp32": True}
+    return [name for name, is_supported in can.items() if is_supported]
+
+
+def check_precision(resolved: Resolved, loaded: LoadedRecipe) -> None:
+    """Refuse a precision that this machine does not have.
+
+    Raises:
+        RecipeError: it does not.
+    """
+    supported = _precisions()
+    for name in ("bf16", "fp16"):
+        if resolved.training[name] and name not in supported:
+            device = "the CPU" if count_gpus() == 0 else "the GPU"
+            raise RecipeError(
+                f"{name} does not run on {device} of this machine",
+                where=loaded.where(*written_at(name, loaded)),
+                hint=f"Set precision to {' or '.join(supported)}",
+            )
+
+
+def check_fp16(resolved: Resolved, loaded: LoadedRecipe, folder: Path | None) -> None:
+    """Refuse fp16 for a checkpoint in bf16, whose activations may exceed 65,504, the limit of fp16.
+
+    Raises:
+        RecipeError: the checkpoint is in bf16, and the recipe does not set `model.dtype`.
+    """
+    if folder is None or not resolved.training["fp16"] or loaded.recipe.model.dtype is not None:
+        return
+    config = read_model_config(folder / "config.json", where=loaded.where("model", "path")).data
+    if "bfloat16" in (config.get("dtype"), config.get("torch_dtype")):
+        others = [name for name in _precisions() if name != "fp16"]
+        raise RecipeError(
+            f"the run would be in fp16, but '{folder}' was trained in bf16, of which fp16 lacks the range",
+            where=loaded.where(*written_at("fp16", loaded)),
+            hint=f"Set precision to {' or '.join(others)}, or model.dtype to float16 if fp16 is meant",
+        )
+
+
+def read_own_keys(resolved: Resolved, loaded: LoadedRecipe) -> OwnKeys:
+    """The keys of the training section that only zerokit reads, removed from the resolved arguments.
+
+    Raises:
+        RecipeError: `on_spike` is ``skip`` with an optimizer that cannot skip steps.
+    """
+    given = {key.name: resolved.training.pop(key.name, None) for key in fields(OwnKeys)}
+    own = OwnKeys(**{name: value for name, value in given.items() if value not in (None, "")})
+    if own.on_spike == "skip":
+        _check_skips(resolved, loaded)
+    return own
+
+
+def _check_skips(resolved: Resolved, loaded: LoadedRecipe) -> None:
+    zero = resolved.ds_config.get(ZERO) or {}
+    if zero.get("zenflow"):
+        other, key = "ZenFlow, whose updates are a step behind their gradients", "zenflow"
+    elif (zero.get("offload_optimizer") or {}).get("super_offload"):
+        other = "SuperOffload, whose optimizer steps while gradients are still to come"
+        key = "offload_optimizer.super_offload"
+    else:
+        return
+    raise RecipeError(
+        f"'skip' does not go with {other}",
+        where=loaded.where("training", "on_spike"),
+        hint=f"Set it to note or stop, or remove zero_optimization.{key}",
+    )
+
+
+def size_nvme_buffers(
+    resolved: Resolved, loaded: LoadedRecipe, config: PretrainedConfig, world_size: int
+) -> tuple[Resolved, str | None]:
+    """Fill in number and size of NVMe buffers by the model; DeepSpeed's defaults do not depend on it.
+
+    Returns:
+        the run, and a line about what was filled in; None where nothing was.
+
+    Raises:
+        ConfigError: the ds_config has buffers too few or too small for the model.
+    """
+    section = value_at(resolved.ds_config, PLACE)
+    if not uses_nvme_for_parameters(resolved.ds_config):
+        return resolved, None
+    try:
+        model = load_model_shape(config.to_dict(), allow_network=False)
+    except ModelError:  # DeepSpeed will say
+        return resolved, None
+    buffers = resolved.nvme_buffers(model, world_size)
+    held = section.get("max_in_cpu", OffloadParam.model_fields["max_in_cpu"].default)
+    recomputes = resolved.training.get("gradient_checkpointing") is True
+    fewest = buffers.least_count(held) if recomputes else 0
+    for key, least, why in (
+        ("buffer_count", fewest, f"a layer has {fewest} large parameters, all in use at once"),
+        (
+            "buffer_size",
+            buffers.least_size,
+            f"a rank's share of {buffers.largest.name} has {buffers.size:,} elements",
+        ),
+    ):
+        if section.get(key, least) < least:
+            raise ConfigError(
+                f"{section[key]:,} does not do: {why}",
+                where=ds_config_place((*PLACE, key), loaded),
+                hint="Remove it: zerokit train goes by the model",
+            )
+    resolved = resolved.with_nvme_buffers(model, world_size)
+    sized = value_at(resolved.ds_config, PLACE)
+    told = [key for key in sized if key not in section]
+    if not told:
+        return resolved, None
+    pinned = sized["buffer_count"] * sized["buffer_size"] * buffers.element_bytes
+    return resolved, (
+        f"parameters go to NVMe through {sized['buffer_count']} buffers of {sized['buffer_size']:,} elements "
+        f"({format_bytes(pinned)} of each rank's host memory), by the model; "
+        f"{' and '.join(told)} in zero_optimization.offload_param set others"
+    )

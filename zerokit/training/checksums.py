@@ -1,4 +1,4 @@
-"""A checkpoint of a run gets the checksums of its files, which a resumed run compares, and then its name."""
+"""Checksums of a checkpoint: written before it gets its name, compared when a run is resumed."""
 
 from __future__ import annotations
 
@@ -27,20 +27,19 @@ if TYPE_CHECKING:
 
 
 def publish(group: RankGroup, written: Path, saved: Path) -> str | None:
-    """Give a checkpoint its name, in one step, once it is sealed.
+    """Seal a checkpoint and rename it to its final name in one step.
 
     Args:
-        group: all ranks, each of which has written its part.
-        written: where, on the disk of `saved`.
-        saved: the checkpoint-N that it is to be. A run saves a step once, and behind the last that is there.
+        written: its folder, on the disk of `saved`.
+        saved: the final checkpoint-N, which does not exist.
 
     Returns:
-        why it is not whole, the same on every rank; None if it is.
+        why the checkpoint is incomplete, the same on every rank; None if it is complete.
     """
     problem = seal(group, written)
     if problem is None and group.ranks.is_main:
         try:
-            if saved.is_symlink():  # to nothing or to a file: one to a folder is a checkpoint of its own
+            if saved.is_symlink():  # a dangling link or a link to a file; a link to a folder is a checkpoint
                 saved.unlink()
             written.rename(saved)
             _sync_folders([written.parent, saved.parent])
@@ -50,13 +49,10 @@ def publish(group: RankGroup, written: Path, saved: Path) -> str | None:
 
 
 def seal(group: RankGroup, folder: Path) -> str | None:
-    """Have a checkpoint, which every rank has written, on the disk, and write its ``SHA256SUMS``.
-
-    Every rank reads its share of the files. Their folders, which keep their names, follow where a file system
-    writes those on request.
+    """Flush a checkpoint to disk and write its ``SHA256SUMS``. Every rank reads its share of the files.
 
     Returns:
-        why it is not whole, the same on every rank; None if it is.
+        why the checkpoint is incomplete, the same on every rank; None if it is complete.
     """
     names = group.broadcast_object(files_of(folder) if group.ranks.is_main else [])
     if group.ranks.local_world_size < group.ranks.world_size:
@@ -74,16 +70,14 @@ def seal(group: RankGroup, folder: Path) -> str | None:
 
 
 def _unseen(group: RankGroup, folder: Path, names: list[str]) -> str | None:
-    """Which machine does not see what the first has written, the same on every rank; None if all do."""
+    """A message about a machine that does not see the files of rank 0, the same on every rank; or None."""
     sees = all((folder / name).exists() for name in names)
     blind = next(filter(None, group.gather_objects("" if sees else socket.gethostname())), None)
-    return (
-        blind and f"{blind} does not see it: training.output_dir is to be on a disk that all machines share"
-    )
+    return blind and f"{blind} does not see it: training.output_dir must be on a disk that all machines share"
 
 
 def _write(folder: Path, sums: dict[str, str]) -> str | None:
-    """Write ``SHA256SUMS`` when all that it names is there for good; returns why it cannot be."""
+    """Write ``SHA256SUMS`` after all of its files are on disk; returns why it cannot be written."""
     try:
         sums |= record_num_files(folder, len(sums))
         _sync_folders([*(path for path in folder.rglob("*") if path.is_dir()), folder, folder.parent])
@@ -98,18 +92,18 @@ def _sync_folders(folders: list[Path]) -> None:
     for folder in folders:
         opened = os.open(folder, os.O_RDONLY)
         try:
-            with suppress(OSError):  # not every file system can
+            with suppress(OSError):  # not every file system supports it
                 os.fsync(opened)
         finally:
             os.close(opened)
 
 
 def _synced_sums(folder: Path, names: list[str]) -> dict[str, str] | str:
-    """The SHA-256 of files that no loss of power takes away any more; else why not."""
+    """Flush files to disk and return their SHA-256, or why that failed."""
     try:
         for name in names:
             with (folder / name).open("rb") as file:
-                os.fsync(file.fileno())  # here a server that is full says so
+                os.fsync(file.fileno())  # a full file server reports its error here
         return checksums(folder, names)
     except (OSError, ZerokitError) as error:
         return _why(error)
@@ -120,17 +114,14 @@ def _why(error: OSError | ZerokitError) -> str:
 
 
 def check_resumed(group: RankGroup, folder: Path, *, verify: bool, trusted: bool) -> None:
-    """See that a checkpoint is what was saved and can run no code; each rank looks at its share.
+    """Check that a checkpoint is unchanged and cannot run code; each rank checks its share of the files.
 
     Args:
-        group: all ranks.
-        folder: the checkpoint-N.
-        verify: compare checksums, if it has them.
-        trusted: its pickles may load whatever they name.
+        trusted: whether its pickles may load any class.
 
     Raises:
-        CheckpointError: it is damaged, its checksums are not complete, or it would load what is unknown; the
-            same on every rank.
+        CheckpointError: the checkpoint is damaged, its checksums are incomplete, or it would load an unknown
+            class; the same on every rank.
     """
 
     def check() -> None:

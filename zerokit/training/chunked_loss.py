@@ -1,17 +1,16 @@
-"""The cross entropy of a model's logits, without ever making all of them.
+"""Cross entropy of a model's logits in chunks, without all logits in memory.
 
-While a model computes its loss, its output matrix gives :class:`_Pending` logits, which stand for those of
-all tokens. What models do to logits before their loss (a scale, a cap, a cast, a shift, one row for each
-token) is noted; at the cross entropy the matrix is called once, so that ZeRO-3's hooks gather it once, and
-goes through the tokens in chunks. The gradients of a chunk are made with its loss, as Liger makes them (Hsu
-et al. 2024, section 3.2), and added in fp32: nothing is computed twice. Where anything else is asked of the
-logits, they are made, and the model gets what it would have got.
+While a model computes its loss, its output matrix returns :class:`_Pending` logits, a placeholder that
+records what the model does to logits before the loss (scale, cap, cast, shift, flatten). At the cross entropy
+the matrix is called once, so that ZeRO-3's hooks gather it once, and goes through the tokens in chunks. The
+gradients of a chunk are computed with its loss, as in Liger (Hsu et al. 2024, section 3.2), and summed in
+fp32. Any other use of the logits computes them all, and the model gets what it would have got.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy
 from torch.utils import _pytree
 
 from zerokit.memory.loss_chunks import chunk_tokens, saves_memory
-from zerokit.training.chunks import Each, OfTokens, Sum, leaves
 from zerokit.training.examples import IGNORED
 
 if TYPE_CHECKING:
@@ -33,12 +32,11 @@ if TYPE_CHECKING:
 
 
 def asks_for_chunks(section: TaskSection, args: TrainingArguments, *, learns_tokens: bool) -> bool:
-    """Whether a run's loss is to be computed in chunks, where that takes less memory.
+    """Whether to compute a run's loss in chunks where that saves memory.
 
-    Not in fp16: the gradients of a chunk are those of the loss before it is scaled, too small for it. Liger
-    and torch.compile have kernels of their own, and the Trainer smooths labels with all logits at hand. With
-    `learns_tokens`, a model has logits before each sequence, which the sums of :func:`row_sums` have no
-    labels for.
+    Not in fp16: the gradients of a chunk belong to the unscaled loss, and would underflow. Not with Liger and
+    torch.compile, which have their own kernels, nor with label smoothing, which needs all logits. With
+    `learns_tokens` a model has logits before each sequence, for which :func:`row_sums` has no labels.
     """
     otherwise = {
         "causal_lm": (args.fp16, args.use_liger_kernel, args.torch_compile, args.label_smoothing_factor),
@@ -49,7 +47,7 @@ def asks_for_chunks(section: TaskSection, args: TrainingArguments, *, learns_tok
 
 @dataclass
 class _Asked:
-    """What is asked of a model's logits beside its own loss."""
+    """A request for values of logits other than the model's own loss."""
 
     labels: Tensor
     is_answered: bool = False
@@ -59,14 +57,12 @@ _asked: ContextVar[_Asked | None] = ContextVar("sums of log-probabilities", defa
 
 
 def row_sums(model: Any, inputs: Mapping[str, Tensor], labels: Tensor) -> Tensor:
-    """Of each row, the sum of the log-probabilities of its labels, each after the tokens before it: (rows,).
+    """The sum of the log-probabilities of the labels in each row: (rows,).
 
-    In chunks, where :func:`chunk_the_loss` has prepared the model and that takes less memory.
+    It is computed in chunks if :func:`chunk_the_loss` has prepared the model and that saves memory.
 
     Args:
-        model: the model, or the engine around it.
-        inputs: what it is called with.
-        labels: (rows, tokens), -100 where none is asked for.
+        labels: (rows, tokens), -100 for tokens without a label.
     """
     asked = _Asked(labels)
     token = _asked.set(asked)
@@ -86,17 +82,12 @@ def row_sums(model: Any, inputs: Mapping[str, Tensor], labels: Tensor) -> Tensor
 
 
 def chunk_the_loss(model: PreTrainedModel, note: Callable[[str], object] | None = None) -> bool:
-    """Have a model that is given labels compute its loss in chunks wherever that takes less memory.
+    """Make a model compute its loss in chunks where that saves memory; returns whether it can.
 
-    To be called before DeepSpeed's engine is made, whose hooks are to see what these leave. A model whose
-    output matrix is not found stays as it is.
+    Call it before DeepSpeed's engine is made. A model without a known output matrix does not change.
 
     Args:
-        model: the model, maybe with an adapter.
-        note: told once, where a batch that chunks would save memory on makes all logits after all.
-
-    Returns:
-        whether the output matrix was found.
+        note: called once if a batch makes all logits although chunks would save memory.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     head = base.get_output_embeddings()
@@ -157,7 +148,9 @@ class _Output:
 
     def is_trained(self) -> bool:
         """In the pass that runs now."""
-        return torch.is_grad_enabled() and any(one.requires_grad for one in self.head.parameters())
+        return torch.is_grad_enabled() and any(
+            parameter.requires_grad for parameter in self.head.parameters()
+        )
 
     def loss(
         self, hidden: Tensor, labels: Tensor, of_logits: OfTokens, made: type[Sum] | type[Each]
@@ -198,7 +191,7 @@ class _Call:
 
     @property
     def are_made(self) -> bool:
-        """Whether anything has asked for the logits."""
+        """Whether the logits have been computed."""
         return "logits" in vars(self)
 
     @cached_property
@@ -251,7 +244,7 @@ class _Pending(Tensor):
         return self.logits
 
     def after_the_loss(self, asked: _Asked | None) -> Tensor | None:
-        """What a model returns: no logits where its loss needed none, or what is asked for instead."""
+        """What the model returns as logits: None if its loss needed none, or the requested values."""
         if asked is not None and self.ndim == 3 and self.shape[:2] == asked.labels.shape:
             asked.is_answered = not self.call.are_made
         if asked is not None and asked.is_answered:
@@ -277,7 +270,7 @@ class _Pending(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         own, others = (args[0], (args[1:], kwargs)) if args else (None, ())
-        tensors = [one for one in _pytree.tree_leaves(others) if isinstance(one, Tensor)]
+        tensors = [leaf for leaf in _pytree.tree_leaves(others) if isinstance(leaf, Tensor)]
         done = None
         if isinstance(own, _Pending):
             with torch._C.DisableTorchFunctionSubclass():
@@ -297,7 +290,7 @@ class _Pending(Tensor):
         if func == Tensor.device.__get__:
             return self.rows.device
         name = func.__name__.removeprefix("__").removesuffix("__")  # not of mul_, which changes them in place
-        if name not in (*_EACH, *_ROWS) or any(isinstance(one, torch.device) for one in args):
+        if name not in (*_EACH, *_ROWS) or any(isinstance(argument, torch.device) for argument in args):
             return self if name == "to" and args == (self.rows.device,) and not kwargs else None
 
         def do(tensor: Tensor) -> Tensor:
@@ -357,9 +350,117 @@ _ROWS = ("view", "reshape", "flatten", "getitem")
 
 
 def _keeps_last(index: Any, ndim: int) -> bool:
-    """Whether an index, which keeps the length of the last dimension, leaves that as it is."""
+    """Whether an index leaves the last dimension unchanged, given that it keeps its length."""
     parts = index if isinstance(index, tuple) else (index,)
     if not all(type(part) in (int, slice) or part is Ellipsis for part in parts):
         return False
     is_ended = Ellipsis in parts and parts[-1] is not Ellipsis
     return parts[-1] == slice(None) or not (is_ended or len(parts) >= ndim)
+
+
+OfTokens = Callable[[Tensor, Tensor], Tensor]
+"""Hidden states (tokens, h) and labels (tokens,) -> the sum of the losses, or all losses (tokens,)."""
+
+
+def leaves(result: Tensor) -> Iterator[Tensor]:
+    """The parameters that a result depends on."""
+    nodes, seen = [result.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        nodes += [before for before, _ in node.next_functions]
+
+
+class Sum(torch.autograd.Function):
+    """A sum of losses, and its gradients with it, a chunk of tokens after the other."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, loss_of: OfTokens, rows: int, hidden: Tensor, labels: Tensor, *used: Tensor
+    ) -> Tensor:
+        """With `used`, the parameters that the loss depends on in addition to the hidden states."""
+        is_wanted = [ctx.needs_input_grad[2], *ctx.needs_input_grad[4:]]
+        of_hidden = torch.empty_like(hidden) if is_wanted[0] else None
+        of_used: list[Tensor] = []
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        for start in range(0, len(hidden), rows):
+            part = slice(start, start + rows)
+            chunk = hidden[part].detach().requires_grad_(is_wanted[0])
+            with torch.set_grad_enabled(any(is_wanted)):
+                loss = loss_of(chunk, labels[part])
+            total += loss.detach()
+            if not any(is_wanted):
+                continue
+            found = list(torch.autograd.grad(loss, [*([chunk] if is_wanted[0] else []), *used]))
+            del loss
+            if of_hidden is not None:
+                of_hidden[part] = found.pop(0)
+            if not of_used:
+                of_used = [gradient.float() for gradient in found]
+            else:
+                for gradient, of_chunk in zip(of_used, found, strict=True):
+                    gradient += of_chunk
+        ctx.gradients = of_hidden, of_used
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients, which are scaled in place: they serve once."""
+        of_hidden, of_used = ctx.gradients
+        del ctx.gradients
+        if of_hidden is not None:
+            of_hidden *= scale
+        return None, None, of_hidden, None, *(gradient.mul_(scale) for gradient in of_used)
+
+
+class Each(torch.autograd.Function):
+    """All losses, with gradients computed in the backward pass from the hidden states.
+
+    The weight of each loss is known only in the backward pass.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, loss_of: OfTokens, rows: int, hidden: Tensor, labels: Tensor, *used: Tensor
+    ) -> Tensor:
+        """With `used`, the parameters that the losses depend on in addition to the hidden states."""
+        ctx.save_for_backward(hidden, labels, *used)
+        ctx.loss_of, ctx.rows = loss_of, rows
+        device = hidden.device.type
+        ctx.autocast = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
+        return torch.cat([loss_of(hidden[part], labels[part]) for part in _parts(hidden, rows)])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, worth: Tensor) -> tuple[Tensor | None, ...]:
+        """`worth`: of each loss, (tokens,)."""
+        hidden, labels, *used = ctx.saved_tensors
+        wants_hidden, wanted = ctx.needs_input_grad[2], ctx.needs_input_grad[4:]
+        used = [parameter for parameter, wants in zip(used, wanted, strict=True) if wants]
+        of_hidden = torch.empty_like(hidden) if wants_hidden else None
+        of_used = [torch.zeros_like(parameter, dtype=torch.float32) for parameter in used]
+        device, dtype, is_on = ctx.autocast
+        for part in _parts(hidden, ctx.rows):
+            chunk = hidden[part].detach().requires_grad_(wants_hidden)
+            with torch.enable_grad(), torch.autocast(device, dtype, is_on):
+                losses = ctx.loss_of(chunk, labels[part])
+            found = list(
+                torch.autograd.grad(losses, [*([chunk] if wants_hidden else []), *used], worth[part])
+            )
+            del losses
+            if of_hidden is not None:
+                of_hidden[part] = found.pop(0)
+            for gradient, of_chunk in zip(of_used, found, strict=True):
+                gradient += of_chunk
+        rest = iter(of_used)
+        return None, None, of_hidden, None, *(next(rest) if wants else None for wants in wanted)
+
+
+def _parts(hidden: Tensor, rows: int) -> list[slice]:
+    """At least one: of no tokens, gradients are 0, not none."""
+    return [slice(start, start + rows) for start in range(0, max(len(hidden), 1), rows)]

@@ -35,11 +35,11 @@ class Tokenized:
 
     dataset: Dataset
     num_left_out: int
-    """Examples of which no token would be trained on."""
+    """Examples without a token to train on."""
     num_cut: int
     """Examples cut to the longest sequence."""
     nothing_taught: str | None = None
-    """How many are left out though they have such tokens, why, and where one is, for people."""
+    """A message about examples that have such tokens and are left out: how many, why, and where one is."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Encoded:
 
 
 class UnusableError(DataError):
-    """An example that cannot be trained on, of which nobody has said yet where it stands."""
+    """An example that cannot be trained on, without its place."""
 
     index = 0
     """Its number in the data set, from 0."""
@@ -123,10 +123,6 @@ def tokenize(
     """Turn examples into features, of at most `seq_len` tokens.
 
     Args:
-        examples: as loaded.
-        encoder: what one example becomes.
-        seq_len: the longest sequence.
-        where: the place of the data in the recipe, for errors.
         place: of one example, by its number from 0; by default its number from 1.
 
     Raises:
@@ -171,7 +167,7 @@ def tokenize(
 def _nothing_taught(
     tokenized: Dataset, encoder: Encoder, seq_len: int, at: Callable[[int], str]
 ) -> str | None:
-    """In how many examples that is so, and where one is; those of which it is so once cut are told apart."""
+    """How many examples teach nothing, and where one is; separately for those that were cut."""
     marks = list(zip(tokenized[_TEACHES_NOTHING], tokenized[_IS_CUT], strict=True))
     whole, cut = (
         [index for index, mark in enumerate(marks) if mark == (True, is_cut)] for is_cut in (False, True)
@@ -182,13 +178,13 @@ def _nothing_taught(
     if cut:
         told.append(
             f"in {len(cut):,} {encoder.nothing_taught} within {seq_len} tokens (such as {at(cut[0])}), which "
-            "a larger task.seq_len may mend"
+            "a larger task.seq_len may fix"
         )
     return "; ".join(told) or None
 
 
 def text_or_none(example: dict[str, Any], column: str) -> str | None:
-    """Of a column that there may be."""
+    """The text of an optional column."""
     return None if example.get(column) is None else text_of(example, column)
 
 
@@ -200,16 +196,16 @@ def text_of(example: dict[str, Any], column: str) -> str:
     """
     value = example[column]
     if value is None:  # datasets fills in what an example lacks
-        raise UnusableError(f"'{column}' is absent or null", hint="Mend or remove that example")
+        raise UnusableError(f"'{column}' is absent or null", hint="Fix or remove that example")
     if not isinstance(value, str):
         raise UnusableError(
-            f"'{column}' is {described_value(value)}, not text", hint="Mend or remove that example"
+            f"'{column}' is {described_value(value)}, not text", hint="Fix or remove that example"
         )
     return value
 
 
 def _enough_to_pack(tokenized: Dataset) -> bool:
-    """Whether there are two tokens, of which one is predicted from the other."""
+    """Whether there are two tokens, so that one can be predicted."""
     return len(tokenized) > 1 or len(tokenized[0]["input_ids"]) > 1
 
 
@@ -226,9 +222,9 @@ def packed_rows(tokenized: Dataset, seq_len: int) -> Iterator[Features]:
     for row in best_fit(lengths_of(tokenized), seq_len):
         documents = [tokenized[index] for index in row]
         yield {
-            "input_ids": [token for one in documents for token in one["input_ids"]],
-            "labels": [label for one in documents for label in (IGNORED, *one["labels"][1:])],
-            "position_ids": [place for one in documents for place in range(len(one["input_ids"]))],
+            "input_ids": [token for document in documents for token in document["input_ids"]],
+            "labels": [label for document in documents for label in (IGNORED, *document["labels"][1:])],
+            "position_ids": [place for document in documents for place in range(len(document["input_ids"]))],
         }
 
 

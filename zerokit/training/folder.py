@@ -7,20 +7,20 @@ import json
 import os
 import re
 import socket
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from zerokit import console, staging
-from zerokit.checkpoint.source import is_rehearsal
 from zerokit.checkpoint.unfinished import UNFINISHED, move_to_unfinished, remove_all_unfinished
 from zerokit.choices import OUTPUT_DIR
 from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
 from zerokit.training.identity import read_identity
-from zerokit.training.output_names import check_output_names
 from zerokit.training.report import CSV_FILE, METRICS_FILE, REPORT_FILE
 from zerokit.training.trackers import tracker_files, trackers
 from zerokit.units import quantity
@@ -34,7 +34,7 @@ EARLIER = "earlier"
 """Where checkpoints of replaced runs are set aside, in a folder for each."""
 
 DIVIDED = ".divided"
-"""Of a run, where a checkpoint lies divided anew for another number of ranks, until the run has loaded it."""
+"""Folder in a run for a checkpoint resharded for another number of ranks, until the run has loaded it."""
 SAVING, REPLACED = ".saving", ".replaced"
 """Folders of the whole new model, and of the one that it replaces."""
 
@@ -52,7 +52,6 @@ def remove_old(folder: Path, limit: int | None, *, last: Path, best: str | None)
     """Remove the oldest checkpoints until `limit` are left, if it is set.
 
     Args:
-        folder: of the run.
         limit: ``save_total_limit``; as to transformers, none if it is 0 or less.
         last: the one that has just been saved, and is whole.
         best: the best one, if there is one. Both stay.
@@ -68,13 +67,9 @@ def remove_old(folder: Path, limit: int | None, *, last: Path, best: str | None)
 
 
 def check_earlier(loaded: LoadedRecipe, *, force: bool) -> None:
-    """See, before ranks start, that an earlier run has left nothing that this one would replace.
+    """Check, before ranks start, that this run would not replace files of an earlier one.
 
-    Of a run that is resumed the ranks find out themselves.
-
-    Args:
-        loaded: the recipe.
-        force: whether it may be replaced.
+    For a resumed run the ranks check it.
 
     Raises:
         RecipeError: it has, or something is in the way of the files that the run writes.
@@ -153,23 +148,19 @@ class OutputFolder:
 
     @contextmanager
     def owned(self, group: RankGroup, run_id: str) -> Iterator[None]:
-        """Keep other runs out of the folder, and what an earlier one has left out of this run's way.
-
-        Args:
-            group: all ranks; the first holds the folder for them.
-            run_id: of this run.
+        """Lock the folder against other runs, and move files of an earlier run away.
 
         Raises:
             RecipeError: another run has the folder, or has left something since :meth:`check`.
         """
         with ExitStack() as held:
-            if not is_rehearsal():  # which writes elsewhere
+            if group.policy.writes_files:
                 group.together(lambda: self._take(held, run_id) if group.ranks.is_main else None)
                 self._note_unseen(group)
             yield
 
     def _note_unseen(self, group: RankGroup) -> None:
-        """Say which machine does not see the folder, before each save does; file servers may show it late."""
+        """Warn if a machine does not see the folder. File servers may show it late."""
         if group.ranks.local_world_size == group.ranks.world_size:
             return
         blind = group.ranks.is_node_main and not (self.path / LOCK_FILE).exists()
@@ -230,10 +221,9 @@ class OutputFolder:
         return self.resume is not None and self.resume.resolve().parent == self.path.resolve()
 
     def _set_aside(self, run_id: str) -> None:
-        """Move checkpoints and metrics of an earlier run, whose model stays until it is replaced.
+        """Move checkpoints and metrics of an earlier run away; its model stays until it is replaced.
 
-        Of a run that goes on, only the checkpoints behind the one that it goes on from: the last one in the
-        folder is to be the last of this run.
+        A resumed run moves later checkpoints only, so that the last one in the folder is its own.
         """
         left = checkpoints(self.path)
         if self.resume is not None and self._goes_on():
@@ -347,3 +337,46 @@ def _is_same(file: Path, opened: IO[str]) -> bool:
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+_FOLDERS = re.compile(r"checkpoint-\d+|earlier|runs|\.unfinished|\.saving|\.replaced")
+_FILES = (
+    *(
+        "run.lock",
+        "run.json",
+        "metrics.jsonl",
+        "metrics.csv",
+        "loss.png",
+        "emissions.csv",
+        "training_args.bin",
+    ),
+    *("model*.safetensors*", "adapter_*", "README.md", "config.json", "generation_config.json"),
+    *("tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*"),
+    *("merges.txt", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja"),
+)
+"""Patterns of names. A run removes what has the name of a file of its model, and all that is below it."""
+
+
+def check_output_names(folder: Path, where: str) -> None:
+    """See that nothing in an output folder keeps a run from writing there.
+
+    Raises:
+        RecipeError: something does.
+        OSError: the folder cannot be read.
+    """
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        needs_folder = _FOLDERS.fullmatch(path.name) is not None
+        if not needs_folder and not any(fnmatchcase(path.name, pattern) for pattern in _FILES):
+            continue
+        hint = "Remove or rename it, or name another folder"
+        if not path.exists():
+            continue
+        if needs_folder and not path.is_dir():
+            problem = "is not a folder, and the run makes a folder of that name"
+        elif not needs_folder and not path.is_file():
+            problem = "is not a regular file, and the run writes a file of that name"
+        elif not needs_folder and not path.stat().st_mode & stat.S_IWUSR:
+            problem, hint = "is read-only, and the run writes it", "Try chmod u+w, or name another folder"
+        else:
+            continue
+        raise RecipeError(f"'{path}' {problem}", where=where, hint=hint)

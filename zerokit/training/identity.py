@@ -1,4 +1,4 @@
-"""What makes a run this run: an id, its settings, its data and its model, kept in each checkpoint."""
+"""The identity of a run: id, settings, data and model, written into each checkpoint."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.source import is_rehearsal
 from zerokit.checkpoint.step_folder import IDENTITY_FILE
 from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.key_index import canonical, section_at
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import KeyPath, dotted, finite, leaves, read_document, value_at
 from zerokit.errors import CheckpointError, DocumentError
 from zerokit.files import write_file
@@ -39,23 +39,23 @@ _LEARNING = (
     *("average_tokens_across_devices", "seed", "data_seed", "train_sampling_strategy"),
     *("length_column_name", "dataloader_drop_last"),
 )
-"""TrainingArguments that shape what is learned, but for the length of the run, which may grow."""
+"""TrainingArguments that affect what is learned, except for the length of the run, which may grow."""
 
 _LEARNING_OF_TASK = ("type", "mask_probability", "whole_words", "beta")
-"""Keys of the recipe's `task` that do so though the examples are the same."""
+"""Keys of the recipe's `task` that affect what is learned from the same examples."""
 
 _NOT_LEARNING = (
     *("steps_per_print", "wall_clock_breakdown", "memory_breakdown", "dump_state", "flops_profiler"),
     *("comms_logger", "tensorboard", "wandb", "csv_monitor", "comet", "aio", "autotuning", "compile"),
     *("activation_checkpointing", "checkpoint", "nebula", TRAIN, MICRO, STEPS),
 )
-"""Sections of a ds_config that shape no weight; of batch sizes the product is compared."""
+"""Sections of a ds_config that affect no weight. Batch sizes are compared by their product."""
 
 _PARTITIONING = (
     *("stage", "sub_group_size", "zero_hpz_partition_size", "mics_shard_size"),
     *("round_robin_gradients", "parameter_alignment"),
 )
-"""Keys of its zero_optimization without which a checkpoint's parts do not fit, or hold other parameters."""
+"""Keys of zero_optimization that decide how a checkpoint is partitioned."""
 
 _MOST_NAMED = 4
 _RUN_ID = re.compile(r"[0-9a-f]{1,64}")
@@ -63,7 +63,7 @@ _RUN_ID = re.compile(r"[0-9a-f]{1,64}")
 
 @dataclass(frozen=True)
 class Identity:
-    """Of one run; a resumed one goes on under the id that it began with."""
+    """The identity of a run. A resumed run keeps its id."""
 
     run_id: str
     """Hexadecimal."""
@@ -72,21 +72,21 @@ class Identity:
     world_size: int
     examples_per_step: int
     training: dict[str, Any]
-    """TrainingArguments that shape what is learned."""
+    """TrainingArguments that affect what is learned."""
     deepspeed: dict[str, Any]
-    """The parts of the ds_config that do."""
+    """Parts of the ds_config that affect what is learned."""
     recipe: dict[str, Any]
-    """The sections `data`, `task` and `peft` as they were written, to say why the examples differ."""
+    """The sections `data`, `task` and `peft` as written, to explain why examples differ."""
     model: dict[str, Any]
     """The model's config."""
     weights: str | None
-    """Digest of the weights that the run started from; None from scratch, and in a rehearsal."""
+    """Digest of the initial weights; None from scratch and in a rehearsal."""
     num_examples: int
-    """Of streamed data, sequences of the first buffer."""
+    """For streamed data, sequences of the first buffer."""
     examples: str
-    """SHA-256 of all tokens and labels that it trains on; of streamed data, those of the first buffer."""
+    """SHA-256 of all tokens and labels; for streamed data, those of the first buffer."""
     streamed_files: str | None = None
-    """A digest of the content of streamed files; None if no files are streamed, or not known."""
+    """Digest of streamed files; None if no files are streamed, or unknown."""
 
     def write(self, folder: Path) -> None:
         """Write ``zerokit_run.json`` into a checkpoint."""
@@ -105,16 +105,9 @@ def identify(
     weights: str | None = None,
     stream: Stream | None = None,
 ) -> Identity:
-    """The identity of a run that begins; reads all of its examples, and of a stream its files.
+    """The identity of a new run; reads all of its examples, or the files of a stream.
 
     Args:
-        loaded: the recipe.
-        args: made of it.
-        ds_config: the resolved one.
-        model: what it trains.
-        train: the examples.
-        world_size: number of ranks.
-        weights: the digest of those that it starts from.
         stream: what `train` is read from, if data are streamed.
 
     Raises:
@@ -151,10 +144,10 @@ _ADDED = ("transformers_version", "_name_or_path", "dtype", "architectures", "us
 
 
 def read_identity(checkpoint: Path) -> Identity | None:
-    """The run that a checkpoint is of; None if it does not say.
+    """The identity of a checkpoint's run; None if the checkpoint has none.
 
     Raises:
-        CheckpointError: what it says cannot be read.
+        CheckpointError: it cannot be read.
     """
     file = checkpoint / IDENTITY_FILE
     if not file.is_file():
@@ -184,7 +177,7 @@ def differences(was: Identity, now: Identity) -> list[str]:
         *_changed("task", _learning(was.recipe["task"]), _learning(now.recipe["task"]), _DEFAULTS["task"]),
     ]
     found += num_examples_differ(was, now)
-    is_compared = not has_partial_digest(was) and not is_rehearsal()  # which reads no weights
+    is_compared = not has_partial_digest(was) and RunPolicy.current().reads_weights
     if is_compared and was.weights != now.weights:
         found.append("the model to start from has other weights")
     if was.examples != now.examples:
@@ -206,12 +199,12 @@ def differences(was: Identity, now: Identity) -> list[str]:
 
 
 def has_partial_digest(run: Identity) -> bool:
-    """Whether a run's digest of weights is an earlier version's, of the first bytes of each tensor."""
+    """Whether the digest of weights covers the first bytes of each tensor only, as in earlier versions."""
     return run.weights is not None and ":" not in run.weights
 
 
 def _learning(task: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The keys of a recipe's `task` that shape what is learned of the same examples."""
+    """Keys of a recipe's `task` that affect what is learned from the same examples."""
     return {name: value for name, value in (task or {}).items() if name in _LEARNING_OF_TASK}
 
 
@@ -243,7 +236,7 @@ def _default_in(section: BaseModel) -> Callable[[KeyPath], Any]:
 
 
 _DEFAULTS = {"data": _default_in(DataSection.model_construct()), "task": _default_in(TaskSection())}
-"""Of what says how the examples are made."""
+"""Defaults of the sections that decide how examples are made."""
 
 
 def num_examples_differ(was: Identity, now: Identity) -> list[str]:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from zerokit import console
-from zerokit.checkpoint.source import is_rehearsal
+from zerokit.checkpoint.source import check_before_launch, read_model_config
+from zerokit.data.files import common_format, given_files
 from zerokit.distributed.cores import share_threads
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
+from zerokit.errors import ZerokitError, noted, raise_together
 from zerokit.extras import require
 from zerokit.recipe.load import LoadedRecipe, load_recipe
-from zerokit.training.first_look import first_look
+from zerokit.recipe.training_keys import check_without_imports
+from zerokit.training.datasets import data_sources
+
+if TYPE_CHECKING:
+    from zerokit.recipe.load import LoadedRecipe
 
 
 def main(
@@ -20,22 +28,11 @@ def main(
     *,
     stuck_after: float,
     save_within: float,
-    previewed: int | None = None,
-    push_to_hub: str | None = None,
-    rehearsed: Path | None = None,
-    **options: bool,
+    **options: Any,
 ) -> int:
-    """Run on this rank; returns the exit code. Arguments as of :func:`train` and `run_on_all_ranks`."""
+    """Run on this rank; returns the exit code. Options are those of :func:`train`."""
     return run_on_all_ranks(
-        lambda group: train(
-            group,
-            recipe,
-            overrides,
-            previewed=previewed,
-            push_to_hub=push_to_hub,
-            rehearsed=rehearsed,
-            **options,
-        ),
+        lambda group: train(group, recipe, overrides, **options),
         stuck_after=stuck_after,
         save_within=save_within,
     )
@@ -54,19 +51,15 @@ def train(
     """Prepare, train, save and report.
 
     Args:
-        group: all ranks.
         recipe: its file; None for an embedded one.
-        overrides: command-line words on top of it.
-        previewed: print so many sequences, and train on none; None trains.
-        push_to_hub: where the trained model is uploaded; None: nowhere.
-        rehearsed: the report of a rehearsal to compare with; None: there is none.
-        options: as of :func:`zerokit.training.prepare.prepare`.
+        previewed: number of sequences to print instead of training.
+        rehearsed: report of a rehearsal to compare with.
 
     Raises:
         ZerokitError: bad input; the same on every rank.
     """
     loaded = group.together(lambda: read_recipe(group, recipe, overrides))
-    if not is_rehearsal():
+    if group.policy.uses_this_machine:
         share_threads(group.ranks)
 
     # Imported here so that a mistyped option is answered before torch and transformers load.
@@ -83,24 +76,23 @@ def train(
         group.together(lambda: check_upload(push_to_hub) if group.ranks.is_main else None)
     expected = None
     if rehearsed is not None:
-        from zerokit.training.rehearsed import read_rehearsed
+        from zerokit.training.report import read_rehearsal
 
-        expected = group.together(lambda: read_rehearsed(rehearsed, group.ranks.world_size))
-    prepared = prepare(group, loaded, **options)
+        expected = group.together(lambda: read_rehearsal(rehearsed, group.ranks.world_size))
+    context = prepare(group, loaded, **options)
 
     from zerokit.training.run import run  # imports transformers, whose words prepare has set up
 
-    # In a rehearsal there is nothing on a drive.
-    zero = {} if is_rehearsal() else prepared.resolved.ds_config["zero_optimization"]
+    zero = context.resolved.ds_config["zero_optimization"] if group.policy.uses_this_machine else {}
     with (
-        prepared.output.owned(group, prepared.identity.run_id),
+        context.output.owned(group, context.identity.run_id),
         holding_swap_folders_together(group, zero, lambda path: ds_config_place(path, loaded)),
     ):
         clear_swap_folder(zero, group.ranks.rank)
-        run(group, prepared, expected)
+        run(context, expected)
         if push_to_hub is not None:
             address = group.together(
-                lambda: upload(prepared.output_dir, push_to_hub) if group.ranks.is_main else ""
+                lambda: upload(context.output_dir, push_to_hub) if group.ranks.is_main else ""
             )
             if group.ranks.is_main:
                 console.note(f"uploaded to {address}")
@@ -116,6 +108,37 @@ def read_recipe(group: RankGroup, recipe: Path | None, overrides: Sequence[str])
     loaded = load_recipe(recipe, overrides)
     require("train", where="zerokit train")
     if group.ranks.is_node_main:
-        first_look(loaded)
+        check_recipe_quickly(loaded)
     check_launch(group.ranks)
     return loaded
+
+
+def check_recipe_quickly(loaded: LoadedRecipe) -> None:
+    """Check the recipe's keys, that the model it names is there, and its data, if they are local.
+
+    Raises:
+        ZerokitError: keys are not valid, or files are missing or broken; all of them at once.
+    """
+    looks: list[Callable[[], object]] = [
+        partial(check_without_imports, loaded.recipe.training, loaded.origins),
+        partial(_look_for_model, loaded),
+        *(partial(_look_for_data, *named) for named in data_sources(loaded)),
+    ]
+    errors: list[ZerokitError] = []
+    for look in looks:
+        with noted(errors):
+            look()
+    raise_together(errors)
+
+
+def _look_for_model(loaded: LoadedRecipe) -> None:
+    model = loaded.recipe.model
+    if model.path is not None:
+        check_before_launch(model.path, where=loaded.where("model", "path"), revision=model.revision)
+    elif isinstance(model.from_config, str):
+        read_model_config(Path(model.from_config).expanduser(), where=loaded.where("model", "from_config"))
+
+
+def _look_for_data(source: str | list[str], where: str, split: str) -> None:
+    if files := given_files(source, where, split):
+        common_format(files, where)

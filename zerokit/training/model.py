@@ -93,16 +93,10 @@ def prepare_model(
 def check_checkpointing(
     training: Mapping[str, Any], loaded: LoadedRecipe, config: PretrainedConfig, task: Task
 ) -> None:
-    """Refuse to compute activations again in a model whose class cannot.
-
-    Args:
-        training: the recipe's section, settled.
-        loaded: the recipe.
-        config: of the model.
-        task: of the recipe.
+    """Refuse activation checkpointing for a model class that does not support it.
 
     Raises:
-        RecipeError: it cannot.
+        RecipeError: the class does not support it.
     """
     made = class_of(config, loaded.recipe.model, task.model)
     for name in ("gradient_checkpointing", "activation_checkpointing"):
@@ -115,12 +109,7 @@ def check_checkpointing(
 
 
 def check_sizes(ds_config: Mapping[str, Any], loaded: LoadedRecipe, config: PretrainedConfig) -> None:
-    """Refuse sizes that the Trainer would fill from a model whose config says no hidden size.
-
-    Args:
-        ds_config: the run's.
-        loaded: the recipe.
-        config: of the model; one of an encoder and a decoder may have two configs within, and no size.
+    """Refuse "auto" sizes that the Trainer would compute from a hidden size that the model's config lacks.
 
     Raises:
         ConfigError: the Trainer would stop there once the model is loaded.
@@ -149,10 +138,10 @@ def class_of(config: PretrainedConfig, section: ModelSection, kind: ModelKind) -
 def positions_of(
     config: PretrainedConfig, seq_len: int, section: ModelSection, kind: ModelKind
 ) -> int | None:
-    """Most tokens of a sequence; None where the config says none.
+    """Most tokens of a sequence; None if the config sets no limit.
 
-    RoBERTa and its kin number tokens from the id of their padding on, plus one, and keep a row of their
-    matrix of positions for padding: that tells them apart.
+    Models like RoBERTa count positions from the id of the padding token plus one. They are recognized by the
+    padding row of their position embeddings.
     """
     positions: int | None = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
     padding = getattr(config, "pad_token_id", None)
@@ -220,17 +209,9 @@ def build_model(
     kind: ModelKind = CAUSAL_LM,
     **more: Any,
 ) -> PreTrainedModel:
-    """Build the model on every rank together; under ZeRO-3 each keeps its share of the parameters.
+    """Build the model on all ranks together; under ZeRO-3 each keeps its share of the parameters.
 
-    TrainingArguments (or an HfDeepSpeedConfig) must exist already: they are what tells transformers
-    that it runs under ZeRO-3.
-
-    Args:
-        prepared: what is needed.
-        section: the recipe's.
-        dtype: of the weights.
-        kind: of the model.
-        more: options of ``from_pretrained``, of a checkpoint.
+    TrainingArguments (or an HfDeepSpeedConfig) must exist: through them transformers knows about ZeRO-3.
 
     Raises:
         ModelError: the checkpoint lacks some of the model's weights; the same on every rank.
@@ -246,10 +227,7 @@ def build_model(
 
 
 def switch_dropout_off(model: torch.nn.Module) -> None:
-    """Have a model, with its adapter, compute in training what it computes in evaluation.
-
-    Its modules are all that changes: the config keeps the rates of dropout that are saved with the model.
-    """
+    """Switch off dropout in the modules of a model; its config keeps the rates that are saved."""
     from torch.nn.modules.dropout import _DropoutNd
 
     for module in model.modules():

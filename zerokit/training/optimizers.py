@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.source import is_rehearsal
 from zerokit.config.base import ZERO
 from zerokit.distributed.group import count_gpus
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.errors import ConfigError, RecipeError
 from zerokit.recipe.zero import offload_device
 from zerokit.units import quantity
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from zerokit.recipe import LoadedRecipe
 
 _FOR_GPUS = {"adam": "fused_adam", "adamw": "fused_adam", "lamb": "fused_lamb", "lion": "fused_lion"}
-"""Optimizers of which DeepSpeed compiles a CUDA kernel where they are not offloaded."""
+"""Optimizers for which DeepSpeed compiles a CUDA kernel unless they are offloaded."""
 
 
 def host_optimizer(ds_config: Mapping[str, Any]) -> str | None:
@@ -37,10 +37,10 @@ def host_optimizer(ds_config: Mapping[str, Any]) -> str | None:
 
 
 def check_replaced(ds_config: Mapping[str, Any], optim: str, *, ds_where: str, where: str) -> None:
-    """Refuse what accelerate would replace without a word: with offload it makes others Adam.
+    """Refuse optimizers that accelerate would silently replace by Adam when they are offloaded.
 
-    Of PyTorch's AdamW it makes DeepSpeed's with the numbers of its groups, betas and eps included. It means
-    to keep Adagrad, and fails: DeepSpeedCPUAdagrad does not take the `adamw_mode` that it is handed.
+    It replaces PyTorch's AdamW by DeepSpeed's with the same settings. It tries to keep Adagrad, and fails,
+    because DeepSpeedCPUAdagrad does not accept `adamw_mode`.
 
     Source: `map_pytorch_optim_to_deepspeed` in accelerate utils/deepspeed.py (1.15).
 
@@ -62,25 +62,21 @@ def check_replaced(ds_config: Mapping[str, Any], optim: str, *, ds_where: str, w
 
 
 def check_zenflow(zero: Mapping[str, Any], *, resumes: bool, where: str) -> None:
-    """Refuse ZenFlow where it would train something else than was asked, without a word.
-
-    Args:
-        zero: the section `zero_optimization`, as DeepSpeed gets it.
-        resumes: whether the run goes on from a checkpoint.
-        where: the place of ZenFlow's section, for the error.
+    """Refuse ZenFlow where it would silently train something else.
 
     Raises:
-        ConfigError: in stage 3, whose hooks transpose each matrix that a forward pass gathers, but whose
-            engine transposes beforehand only those that are not divided yet
-            (`_initialize_zenflow_stage3_prologue` in deepspeed/runtime/zenflow/engine_stage3.py); or of a run
-            that goes on: no checkpoint has the states of its important columns, nor gradients put aside.
+        ConfigError: in stage 3, where hooks transpose each gathered matrix, but the engine has transposed
+        only
+            unpartitioned ones (`_initialize_zenflow_stage3_prologue` in
+            deepspeed/runtime/zenflow/engine_stage3.py); or in a resumed run, because no checkpoint has the
+            states of important columns and deferred gradients.
     """
     if not zero.get("zenflow"):
         return
     if zero.get("stage") == 3:
         raise ConfigError(
-            "ZenFlow takes matrices of stage 3 for transposed ones, which those of a model are not that is "
-            "divided as it is built",
+            "ZenFlow expects transposed matrices in stage 3, and those of a model that is partitioned as it "
+            "is built are not",
             where=where,
             hint="Remove it: stages 1 and 2 scramble weights in releases since 0.19.7",
         )
@@ -93,10 +89,10 @@ def check_zenflow(zero: Mapping[str, Any], *, resumes: bool, where: str) -> None
 
 
 def check_made(args: TrainingArguments, ds_config: Mapping[str, Any], stage: int, where: str) -> None:
-    """Refuse, before the model is loaded, an optimizer that the Trainer cannot make after that.
+    """Refuse an optimizer that the Trainer cannot make, before the model is loaded.
 
     Raises:
-        RecipeError: its package is missing, or ZeRO does not give it what it needs.
+        RecipeError: its package is missing, or it does not work with ZeRO.
     """
     name = str(getattr(args.optim, "value", args.optim))
     on_matrices = any(word in name for word in _WHOLE_MATRICES)
@@ -155,10 +151,10 @@ def check_optimizer_keys(args: TrainingArguments, ds_config: Mapping[str, Any], 
 
 
 def check_schedule(args: TrainingArguments, ds_config: Mapping[str, Any], where: str) -> None:
-    """Refuse, before the model is loaded, a schedule of the learning rate that the Trainer cannot make then.
+    """Refuse a learning rate schedule that the Trainer cannot make, before the model is loaded.
 
     Raises:
-        RecipeError: it lacks arguments, or takes others, or other values.
+        RecipeError: its arguments are missing or wrong.
     """
     import torch
     from transformers import get_scheduler
@@ -182,13 +178,7 @@ def check_schedule(args: TrainingArguments, ds_config: Mapping[str, Any], where:
 
 
 def warm_up_line(args: TrainingArguments, ds_config: Mapping[str, Any], steps: int) -> str | None:
-    """What to say of a run that ends while its learning rate still rises; None of others.
-
-    Args:
-        args: as built.
-        ds_config: the run's, whose own schedule has another warm-up.
-        steps: of the whole run.
-    """
+    """A warning for a run that ends during warmup; None for others."""
     schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     if "scheduler" in ds_config or schedule in _AT_ONCE or args.warmup_steps < max(1, steps):
         return None
@@ -202,11 +192,11 @@ _AT_ONCE = ("constant", "reduce_lr_on_plateau", "greedy")
 """Schedules of the Trainer's without a warm-up."""
 
 _MANY_STEPS = 10**6
-"""Where a run's epochs say how many; no schedule is wrong for its length."""
+"""Steps for the trial if epochs decide their number; no schedule fails because of its length."""
 
 
 def _made_of(args: TrainingArguments) -> tuple[Any, dict[str, Any]]:
-    """The class of an optimizer, and what it is made with."""
+    """Class and arguments of an optimizer."""
     from transformers import Trainer
 
     kind, options = Trainer.get_optimizer_cls_and_kwargs(args)
@@ -217,13 +207,10 @@ _WHOLE_MATRICES = ("galore", "apollo", "lomo")
 
 
 def without_toolkit(ds_config: dict[str, Any], *, where: str) -> str | None:
-    """Have torch's fused AdamW serve for DeepSpeed's where nothing can compile the latter's kernel.
-
-    Returns:
-        what to say of it; None where DeepSpeed's serves.
+    """Replace DeepSpeed's fused AdamW by torch's if its kernel cannot be compiled; returns a note about it.
 
     Raises:
-        ConfigError: an optimizer that torch does not have.
+        ConfigError: torch has no such optimizer.
     """
     section = ds_config.get("optimizer") or {}
     name = str(section.get("type", "")).lower()
@@ -250,7 +237,7 @@ def _lacks_kernel(name: str) -> bool:
     from deepspeed.git_version_info import installed_ops
     from torch.utils.cpp_extension import CUDA_HOME
 
-    if is_rehearsal() or installed_ops.get(name):
+    if not RunPolicy.current().uses_this_machine or installed_ops.get(name):
         return False
     if count_gpus() == 0:
         return name != "fused_adam"  # of which there is one for the CPU

@@ -1,21 +1,25 @@
-"""How sequences lie in rows and micro batches, so that little of them is padding: lengths in, places out.
+"""Distributes sequences over rows and micro batches so that there is little padding.
 
-Nothing here changes what a step learns: its loss is a sum over tokens, divided by the tokens of all ranks.
+This does not change what a step learns: its loss is a sum over tokens, divided by the tokens of all ranks.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
+import sys
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heapreplace
 from itertools import pairwise
 from math import ceil
-from typing import TYPE_CHECKING, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from transformers import TrainingArguments
+    from transformers import PretrainedConfig, TrainingArguments
 
 _Item = TypeVar("_Item")
 
@@ -32,7 +36,6 @@ def best_fit(lengths: Sequence[int], capacity: int) -> Places:
 
     Args:
         lengths: tokens of each sequence, none of more than `capacity`.
-        capacity: tokens of a row.
     """
     rows: Places = []
     with_room: dict[int, list[int]] = {}
@@ -72,11 +75,10 @@ def fewest_rows(lengths: Sequence[int], capacity: int) -> Places:
 
 
 def rows_for(lengths: Sequence[int], capacity: int | None) -> Places:
-    """The rows of a micro batch in which several sequences may lie.
+    """The rows of a micro batch, each with several sequences.
 
     Args:
-        lengths: tokens of each sequence.
-        capacity: the most tokens of a row; None lays all in one.
+        capacity: most tokens of a row; None puts all sequences into one.
     """
     return [list(range(len(lengths)))] if capacity is None else fewest_rows(lengths, capacity)
 
@@ -97,7 +99,7 @@ def _longest_first(lengths: Sequence[int]) -> list[int]:
 
 
 def _emptiest(lengths: Sequence[int], count: int, *, most: int | None = None) -> Places:
-    """`count` rows, of at most `most` sequences, each of which has gone into the emptiest."""
+    """`count` rows of at most `most` sequences; each sequence goes into the emptiest row."""
     rows: Places = [[] for _ in range(count)]
     emptiest = [(0, row) for row in range(count)]
     for index in _longest_first(lengths):
@@ -116,27 +118,26 @@ def _parts(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the sequences of an optimizer step come to lie in its micro batches."""
+    """How the sequences of an optimizer step are distributed over micro batches."""
 
     batch_size: int
     """Sequences of a micro batch."""
     step_size: int
     """Sequences of an optimizer step, over all ranks and micro batches."""
     capacity: int | None
-    """The most tokens of a row; None lays a whole micro batch in one."""
+    """Most tokens of a row; None puts a whole micro batch into one."""
     multiple: int
-    """Of which the length of a row is one."""
+    """The length of a row is a multiple of it."""
     in_rows: bool
-    """Whether several sequences may lie in one row, which the model keeps apart."""
+    """Whether one row may have several sequences, which the model keeps apart."""
     arranges: bool = True
-    """False where micro batches are as they come, for their order is not ours to choose."""
+    """False if zerokit must not change the order of micro batches."""
 
     def arranged(self, order: Sequence[int], lengths: Sequence[int]) -> Iterator[int]:
         """The same sequences in each step as `order` has, in other micro batches of it.
 
         Args:
             order: of indices into `lengths`.
-            lengths: tokens of each sequence.
         """
         spread = even_batches if self.in_rows else like_batches
         for step in _parts(order, self.step_size):
@@ -144,7 +145,7 @@ class Layout:
                 yield from (step[place] for place in batch)
 
     def padded(self, lengths: Sequence[int]) -> float:
-        """The share of padding if each sequence has a row of its own, in micro batches as they come."""
+        """The share of padding with one row per sequence, in the original order."""
         tokens = slots = 0
         for batch in _parts(lengths, self.batch_size):
             tokens += sum(batch)
@@ -152,7 +153,7 @@ class Layout:
         return 1 - tokens / max(slots, 1)
 
     def left(self, lengths: Sequence[int]) -> float:
-        """The share of padding that is left of it."""
+        """The remaining share of padding."""
         order = list(range(len(lengths)))
         if self.arranges:
             order = list(self.arranged(order, lengths))
@@ -168,7 +169,7 @@ class Layout:
 
 
 def may_arrange(args: TrainingArguments) -> bool:
-    """Whether the order of the examples is ours to choose, with blanks to fill up the last batches."""
+    """Whether zerokit may choose the order of examples and fill up the last batches with blanks."""
     return (
         args.average_tokens_across_devices
         and not args.dataloader_drop_last
@@ -177,7 +178,7 @@ def may_arrange(args: TrainingArguments) -> bool:
 
 
 def row_length(tokens: int, multiple: int) -> int:
-    """Tokens of a row that has room for so many."""
+    """`tokens`, rounded up to a multiple."""
     return -(-tokens // multiple) * multiple
 
 
@@ -191,11 +192,11 @@ def lengths_of(dataset: Dataset) -> list[int]:
 
 @dataclass(frozen=True)
 class Padding:
-    """What of the rows that a run trains on is padding, as a share."""
+    """Padding in the rows of a run, as a share."""
 
     share: float
     share_if_padded: float
-    """If each document had a row of its own, and micro batches were as they come."""
+    """With one row per document, in the original order."""
     examples_per_step: float
     """Documents of an optimizer step, on average: several lie in a packed sequence."""
 
@@ -204,13 +205,7 @@ _LOOKED_AT = 20_000
 
 
 def padding_of(train: Dataset, layout: Layout, seed: int) -> Padding:
-    """What of the rows is padding, in an epoch, or in some steps of a long one.
-
-    Args:
-        train: the sequences.
-        layout: of a step.
-        seed: of the order in which they are looked at, which is shuffled.
-    """
+    """Padding in an epoch, or in a sample of a long one."""
     import numpy
 
     chance = numpy.random.default_rng(seed)
@@ -230,5 +225,83 @@ def padding_of(train: Dataset, layout: Layout, seed: int) -> Padding:
 
 
 def document_starts(position_ids: Sequence[int]) -> list[int]:
-    """Where the documents of a sequence begin: where positions are 0 again."""
+    """Where the documents of a sequence begin: where positions restart at 0."""
     return [at for at, position in enumerate(position_ids) if position == 0]
+
+
+CACHE_NAMES = ("past_key_values", "cache")
+"""What models of transformers call the keys and values that they are given, before release 5.24 and since."""
+_MASKS = ("create_causal_mask", "create_sliding_window_causal_mask", "create_masks_for_generate")
+_BY_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
+
+
+def packing_unsupported_reason(
+    model: Any, config: PretrainedConfig, attention: str | None, seq_len: int, *, one_row: bool = False
+) -> str | None:
+    """Why documents in one row would see each other; None if the model keeps them apart.
+
+    transformers builds attention masks from positions that restart at 0 (``find_packed_sequence_indices`` in
+    masking_utils.py; for flash attention, ``_is_packed_sequence`` in modeling_flash_attention_utils.py), if
+    the model's code asks for masks there and passes positions on. Recurrent states and convolutions ignore
+    them.
+
+    Args:
+        model: its class; None if its code is not part of transformers.
+        attention: the requested implementation; None leaves it to transformers.
+        one_row: whether a row has all tokens of a micro batch, and may be longer than `seq_len`.
+    """
+    if model is None:
+        return "its code comes with the checkpoint"
+    text = config.get_text_config(decoder=True)
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        return "its forward() takes no position_ids"
+    layers = getattr(text, "layer_types", None) or ()
+    if model._is_stateful or not set(layers) <= set(_BY_ATTENTION):
+        return "it has layers other than attention, which carry on from token to token"
+    if not _masks_by_position(sys.modules[model.__module__]):
+        return "its code makes masks without regard to positions"
+    if attention not in (None, "eager", "sdpa", "flex_attention") and "flash" not in attention:
+        return f"attention by {attention} is not known to tell them apart"
+    if getattr(text, "output_router_logits", False):
+        return "it balances its experts over a whole row"
+    if _turns_by_row(text, seq_len):
+        return "its rotary embeddings depend on the longest document in the row"
+    # Llama 4 scales the queries of layers without rotary embeddings by places in a row (arXiv:2501.19399).
+    without = not all(getattr(text, "no_rope_layers", ()))
+    if (
+        without
+        and getattr(text, "attn_temperature_tuning", None)
+        and (one_row or seq_len >= text.floor_scale)
+    ):
+        return "its attention's temperature depends on where in a row a token is"
+    return None
+
+
+def _masks_by_position(module: ModuleType) -> bool:
+    """Whether all causal masks that a module has transformers make are made from positions, too.
+
+    Their functions are called by several names, with keywords or with one dictionary of them for all.
+    """
+    arguments: list[set[Any]] = []
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.Call):
+            arguments.append({keyword.arg for keyword in node.keywords})
+        elif isinstance(node, ast.Dict):
+            arguments.append({key.value for key in node.keys if isinstance(key, ast.Constant)})
+    of_masks = [
+        names
+        for names in arguments
+        if names >= {"config", "attention_mask"} and not names.isdisjoint(CACHE_NAMES)
+    ]
+    imported = any(hasattr(module, name) for name in _MASKS)
+    return imported and bool(of_masks) and all("position_ids" in names for names in of_masks)
+
+
+def _turns_by_row(config: Any, seq_len: int) -> bool:
+    """Whether all positions of a batch are turned by the factors of its longest sequence."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    for rotary in (rope, *(each for each in rope.values() if isinstance(each, dict))):
+        kept = rotary.get("original_max_position_embeddings") or config.max_position_embeddings
+        if rotary.get("rope_type") in ("longrope", "dynamic") and seq_len > kept:
+            return True
+    return False

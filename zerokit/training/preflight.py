@@ -1,4 +1,4 @@
-"""The peak that a run will reach, evaluation included, against its machine: said before it trains."""
+"""Estimates the peak memory of a run, evaluation included, before it trains."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import CAUSAL_LM
-from zerokit.checkpoint.source import is_rehearsal
 from zerokit.config import DeepSpeedConfig
 from zerokit.distributed.ranks import Ranks
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.errors import ZerokitError
 from zerokit.estimation import Fit, Question, Runs, verdict
 from zerokit.hardware.cluster import Cluster
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from zerokit.choices import OptimizerKind
-    from zerokit.training.prepare import Prepared
+    from zerokit.training.run_context import RunContext
 
 
 @dataclass(frozen=True)
 class ExpectedPeak:
-    """What the estimate says of a run's peak."""
+    """The estimated peak of a run, and advice."""
 
     lines: list[str]
     """For people: whether it fits, and what would help where it does not."""
@@ -41,45 +41,45 @@ class ExpectedPeak:
 
 
 def _questions(
-    prepared: Prepared, model: PreTrainedModel, cluster: Cluster, *, chunked: bool
+    context: RunContext, model: PreTrainedModel, cluster: Cluster, *, chunked: bool
 ) -> list[Question]:
     """The batches of the run that may take the most, the usual one first.
 
     Examples that share rows lie in one row less than there are, at the most, with a mask.
     """
-    question = _question(prepared, model, cluster, chunked=chunked)
+    question = _question(context, model, cluster, chunked=chunked)
     batch, evaluated = question.micro_batch_size, question.eval_batch_size
-    layout = prepared.task.layout(1, 1)
+    layout = context.task.layout(1, 1)
     if question.packing or layout is None or not layout.in_rows or batch is None or batch < 2:
         return [question]
     evaluated = evaluated and max(evaluated - 1, 1)
     return [question, replace(question, micro_batch_size=batch - 1, eval_batch_size=evaluated, packing=True)]
 
 
-def _question(prepared: Prepared, model: PreTrainedModel, cluster: Cluster, *, chunked: bool) -> Question:
+def _question(context: RunContext, model: PreTrainedModel, cluster: Cluster, *, chunked: bool) -> Question:
     """The run as its arguments have it.
 
     Raises:
         ZerokitError: a model type or optimizer that the estimate does not know.
     """
-    args, ds_config = prepared.args, prepared.resolved.ds_config
+    args, ds_config = context.args, context.resolved.ds_config
     config: dict[str, Any] = model.config.to_dict()
-    at_once = prepared.task.sequences_per_example
+    at_once = context.task.sequences_per_example
     return Question(
         model=load_model_shape(config, allow_network=False),
         cluster=cluster,
         ds_config=ds_config,
-        precision=prepared.precision,  # type: ignore[arg-type]
+        precision=context.precision,  # type: ignore[arg-type]
         micro_batch_size=args.per_device_train_batch_size * at_once,
-        eval_batch_size=None if prepared.held_out is None else args.per_device_eval_batch_size * at_once,
-        seq_len=prepared.loaded.recipe.task.seq_len,
+        eval_batch_size=None if context.held_out is None else args.per_device_eval_batch_size * at_once,
+        seq_len=context.loaded.recipe.task.seq_len,
         gradient_accumulation_steps=args.gradient_accumulation_steps,
         gradient_checkpointing=_checkpoints(args),
         attention=_attention(model),
         chunked_loss="liger" if args.use_liger_kernel else "zerokit" if chunked else None,
         optimizer=own_optimizer(ds_config, args),
         **_adapter(model),
-        packing="position_ids" in prepared.train.column_names,
+        packing="position_ids" in context.train.column_names,
     )
 
 
@@ -99,7 +99,7 @@ def _estimate(question: Question, num_trainable: int) -> Estimate:
 
 
 def expected_peak(
-    prepared: Prepared,
+    context: RunContext,
     model: PreTrainedModel,
     num_trainable: int,
     ranks: Ranks,
@@ -107,27 +107,18 @@ def expected_peak(
     *,
     chunked: bool = False,
 ) -> ExpectedPeak:
-    """The peak that a run on GPUs will reach.
-
-    Args:
-        prepared: the run.
-        model: with its adapter, if it has one.
-        num_trainable: parameters of it that are trained.
-        ranks: of the run.
-        gpu_bytes: memory of each GPU.
-        chunked: whether the model computes its loss in chunks.
-    """
-    host = None if is_rehearsal() else host_memory_bytes()
+    """The peak that a run on GPUs will reach."""
+    host = host_memory_bytes() if RunPolicy.current().uses_this_machine else None
     cluster = Cluster(ranks.world_size, ranks.local_world_size, some_gpu(None, gpu_bytes), host)
-    if prepared.task.model != CAUSAL_LM:
-        noun = prepared.task.model.noun
+    if context.task.model != CAUSAL_LM:
+        noun = context.task.model.noun
         return ExpectedPeak([f"peak memory is not estimated: {noun} is none that it counts"])
     try:
-        questions = _questions(prepared, model, cluster, chunked=chunked)
-        answers = [_estimate(one, num_trainable) for one in questions]
-        question, answer = questions[0], max(answers, key=lambda one: one.device.peak_bytes)
+        questions = _questions(context, model, cluster, chunked=chunked)
+        answers = [_estimate(question, num_trainable) for question in questions]
+        question, answer = questions[0], max(answers, key=lambda estimate: estimate.device.peak_bytes)
         fit = verdict(answer, gpu_bytes)
-        at_once = prepared.task.sequences_per_example
+        at_once = context.task.sequences_per_example
         advice = [] if fit.verdict != "does not fit" else list(_advice(question, answer, fit, at_once))
     except Exception as error:
         # Whatever a config or an argument that nobody has seen leads to: the run does not need the estimate.
@@ -164,10 +155,10 @@ def _fits_gpu(fit: Fit) -> bool:
 
 
 def own_optimizer(ds_config: Mapping[str, Any], args: Any) -> OptimizerKind | None:
-    """What the Trainer makes; None where the ds_config has an optimizer.
+    """The optimizer that the Trainer makes; None if the ds_config has one.
 
     Raises:
-        ZerokitError: one whose memory is not known.
+        ZerokitError: its memory is unknown.
     """
     config = plain_config(ds_config)
     if config.optimizer is not None:
@@ -176,13 +167,13 @@ def own_optimizer(ds_config: Mapping[str, Any], args: Any) -> OptimizerKind | No
 
 
 def plain_config(ds_config: Mapping[str, Any]) -> DeepSpeedConfig:
-    """The ds_config as the Trainer is given it, but for what is still "auto": sizes of buckets."""
+    """The ds_config of the Trainer without keys that are still "auto": sizes of buckets."""
     zero = {key: value for key, value in ds_config["zero_optimization"].items() if value != "auto"}
     return DeepSpeedConfig.model_validate({**ds_config, "zero_optimization": zero})
 
 
 def _checkpoints(args: Any) -> bool:
-    """By either name of the argument; transformers is about to rename it."""
+    """Whether activations are checkpointed, by either name of the argument."""
     names = ("activation_checkpointing", "gradient_checkpointing")
     return any(bool(getattr(args, name, False)) for name in names)
 
@@ -204,7 +195,7 @@ def _adapter(model: PreTrainedModel) -> dict[str, Any]:
     adapter = next(iter(adapters.values()))
     known: dict[str, Any]
     if adapter.is_prompt_learning:
-        trained = sum(one.numel() for one in model.prompt_encoder.parameters())
+        trained = sum(parameter.numel() for parameter in model.prompt_encoder.parameters())
         cached = adapter.peft_type == "PREFIX_TUNING"
         known = {"learned_tokens": LearnedTokens(adapter.num_virtual_tokens, trained, cached)}
     elif adapter.peft_type == "IA3":
@@ -222,5 +213,5 @@ def _adapter(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def _names(modules: str | Collection[str]) -> Modules:
-    """As peft's config has them."""
+    """Names of modules, as in peft's config."""
     return modules if isinstance(modules, str) else tuple(sorted(modules))

@@ -1,4 +1,4 @@
-"""Examples as the model will see them, with what is trained on marked."""
+"""Prints examples as the model will see them, with trained tokens marked."""
 
 from __future__ import annotations
 
@@ -19,18 +19,11 @@ if TYPE_CHECKING:
     from zerokit.training.tasks.task import Task
 
 BEGINS, ENDS = "⟦", "⟧"
-"""Around what is trained on."""
+"""Marks around trained tokens."""
 
 
 def show(sequences: Dataset, task: Task, tokenizer: PreTrainedTokenizerBase, count: int) -> None:
-    """Print the first `count` sequences.
-
-    Args:
-        sequences: as they are trained on.
-        task: what they are for.
-        tokenizer: which made them.
-        count: how many; fewer if there are not as many.
-    """
+    """Print the first `count` sequences."""
     for number, sequence in enumerate(sequences.select(range(min(count, len(sequences)))), start=1):
         head = f"Sequence {number}: {quantity(len(sequence['input_ids']), 'token')}"
         labels = sequence.get("labels")
@@ -43,13 +36,7 @@ def show(sequences: Dataset, task: Task, tokenizer: PreTrainedTokenizerBase, cou
 def marked(
     input_ids: Sequence[int], labels: Sequence[int], tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[StyledLine]:
-    """The lines of a sequence's text, with what is trained on in brackets.
-
-    Args:
-        input_ids: tokens.
-        labels: of each token; -100 where it is not trained on.
-        tokenizer: which made them.
-    """
+    """Lines of a sequence's text, with trained tokens in brackets."""
     line: list[tuple[str, str]] = []
     pairs = zip(input_ids, labels, strict=True)
     for is_trained, part in groupby(pairs, key=lambda pair: pair[1] != IGNORED):

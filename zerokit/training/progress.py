@@ -1,4 +1,4 @@
-"""What a run tells while it trains: a bar for people, ``metrics.jsonl`` for programs."""
+"""Reports a run while it trains: a progress bar, and ``metrics.jsonl`` for programs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from zerokit import console
 from zerokit.documents import finite
 from zerokit.errors import ZerokitError
 from zerokit.staging import make_own, open_own
-from zerokit.training.measure import PeakMemory
-from zerokit.training.pace import Pace
 from zerokit.training.report import CSV_FILE, METRICS_FILE
+from zerokit.training.throughput import Throughput
 from zerokit.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
-    from transformers import TrainerControl, TrainerState, TrainingArguments
+    from transformers import TrainerState
 
 
 class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
@@ -41,7 +40,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         output_dir: Path,
         *,
         to_csv: bool = False,
-        pace: Pace | None = None,
+        throughput: Throughput | None = None,
         memory: PeakMemory | None = None,
     ) -> None:
         self._file = output_dir / METRICS_FILE
@@ -49,7 +48,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._start = 0.0
-        self._pace = pace or Pace()
+        self._throughput = throughput or Throughput()
         self._memory = memory
         self._is_unwritten = False
         self.first_step = 0
@@ -57,12 +56,10 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         self.first_tokens = 0
         """Tokens that had been trained on by then."""
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         self.first_step, self.first_tokens = state.global_step, state.num_input_tokens_seen
         self._start = time.monotonic()
-        self._pace.begin(self._start, self.first_tokens)
+        self._throughput.begin(self._start, self.first_tokens)
         if not state.is_world_process_zero:
             return
         resumed = state.global_step > 0 and self._file.exists()
@@ -79,26 +76,19 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
             "training", total=state.max_steps, completed=state.global_step, note=""
         )
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._pace.step_ended(time.monotonic())
+    def on_step_end(self, args: Any, state: TrainerState, *_: Any, **kwargs: Any) -> None:
+        self._throughput.step_ended(time.monotonic())
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=state.global_step)
 
     def on_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        self._pace.paused(time.monotonic())
+        self._throughput.paused(time.monotonic())
 
     def on_save(self, *args: Any, **kwargs: Any) -> None:
-        self._pace.paused(time.monotonic())
+        self._throughput.paused(time.monotonic())
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, args: Any, state: TrainerState, *_: Any, logs: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
         if not state.is_world_process_zero or not logs:
             return
@@ -116,8 +106,8 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
             console.note(f"step {state.global_step}/{state.max_steps}  {text}{left}")
 
     def _measured(self, tokens: int) -> dict[str, Any]:
-        """Speed and memory, of a run that tells its tokens."""
-        speed = self._pace.since_last(tokens)
+        """Speed and memory since the last log, if tokens are counted."""
+        speed = self._throughput.since_last(tokens)
         if speed is None:
             return {}
         found: dict[str, Any] = {"tokens_per_second": round(speed.tokens_per_second, 1)}
@@ -128,14 +118,14 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         return found
 
     def _left(self, state: TrainerState) -> str:
-        """``  4 min left``, evaluations and checkpoints as often as until now."""
+        """``  4 min left``, with evaluations and checkpoints as frequent as before."""
         done, left = state.global_step - self.first_step, state.max_steps - state.global_step
         if not left or done <= 0:
             return ""
         return f"  {format_seconds((time.monotonic() - self._start) / done * left)} left"
 
     def stop(self) -> None:
-        """Leave the terminal as it was, however the training ended."""
+        """Remove the bar from the terminal."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -157,7 +147,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
 
     @staticmethod
     def _write_csv(path: Path, entry: dict[str, Any]) -> None:
-        """One figure a line, as not every log has the same ones."""
+        """Write one figure per line, because logs differ in their figures."""
         place = {name: entry[name] for name in ("step", "elapsed_seconds")}
         _end_line(path)
         is_new = not path.exists()
@@ -183,7 +173,7 @@ def _words(measured: dict[str, Any]) -> list[str]:
 
 
 def _end_line(path: Path) -> None:
-    """End the last line of a file, if a run that was killed, or a full disk, has left it half written."""
+    """End the last line of a file if a killed run or a full disk left it incomplete."""
     if not path.exists():
         return
     with open_own(path, "ab+") as file:
@@ -191,3 +181,48 @@ def _end_line(path: Path) -> None:
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
                 file.write(b"\n")
+
+
+_KIB = 1024
+
+
+class PeakMemory:
+    """Peak bytes since :meth:`start`, above the bytes in use then.
+
+    On a GPU, torch's allocated bytes. On CPU, the growth of the resident set, which includes libraries that
+    are loaded later and the allocator's reserves.
+    """
+
+    def __init__(self, *, cuda: bool) -> None:
+        self._cuda = cuda
+        self._baseline = 0
+
+    def start(self) -> None:
+        """Reset the peak; the memory in use is the baseline."""
+        if self._cuda:
+            import torch
+
+            torch.cuda.reset_peak_memory_stats()
+            self._baseline = torch.cuda.memory_allocated()
+        else:
+            # Writing 5 resets the kernel's high-water mark of this process (proc(5)).
+            # Some sandboxes forbid it: the peak is then that of the process's whole life.
+            with suppress(OSError):
+                Path("/proc/self/clear_refs").write_text("5")
+            self._baseline = _status_bytes("VmRSS")
+
+    def read(self) -> int:
+        """Peak bytes above the baseline."""
+        if self._cuda:
+            import torch
+
+            return torch.cuda.max_memory_allocated() - self._baseline
+        return _status_bytes("VmHWM") - self._baseline
+
+
+def _status_bytes(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * _KIB
+    raise KeyError(field)

@@ -1,4 +1,4 @@
-"""The files that say what a run did: ``run.json``, in numbers, and the name of its metrics."""
+"""The report of a run, ``run.json``, and names of other files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerokit.documents import finite
-from zerokit.errors import ZerokitError
+from pydantic import BaseModel, Field, ValidationError
+
+from zerokit.documents import finite, read_bytes
+from zerokit.errors import DocumentError, LaunchError, ZerokitError
 from zerokit.files import write_file
 
 REPORT_FILE = "run.json"
@@ -33,10 +35,10 @@ def git_commit() -> str | None:
 
 
 def _has_changes(commit: str) -> bool:
-    """Whether tracked files differ from `commit`, as far as git can tell.
+    """Whether tracked files differ from `commit`, as far as git knows.
 
-    The commands that compare files run filters, file monitors and a status of each submodule, as the config
-    says. They run in a scratch repository with a config of its own, which borrows the objects and the index.
+    git would run filters, file monitors and submodule commands of the repository's config. So the comparison
+    runs in a scratch repository with its own config, which borrows objects and index.
     """
     top = _git("rev-parse", "--show-toplevel")
     objects, index = (_git("rev-parse", "--git-path", name) for name in ("objects", "index"))
@@ -70,7 +72,7 @@ def _is_index(path: Path) -> bool:
 
 
 _MOST_INDEX_BYTES = 1 << 30
-"""That of a repository with five million files."""
+"""Size of the index of a repository with five million files."""
 _COMPARISON_SETTINGS = ("filemode", "symlinks", "ignorecase", "autocrlf", "eol", "trustctime", "checkstat")
 """The keys of git's section ``core`` that say how files are compared. None of them names a program."""
 _SCRATCH_CONFIG = {
@@ -107,15 +109,15 @@ class RunReport:
     """The figures of a finished run."""
 
     run_id: str
-    """Of the run, also where it was resumed; its checkpoints carry it too."""
+    """Id of the run, which a resumed run keeps; also in its checkpoints."""
     zerokit_version: str
     versions: dict[str, str]
-    """Of :data:`zerokit.extras.PACKAGES`, as the run began."""
+    """Versions of :data:`zerokit.extras.PACKAGES` when the run began."""
     git_commit: str | None
-    """Of the folder that the run was started in, as it began; with ``-dirty`` where files differed."""
+    """Commit of the working directory when the run began; with ``-dirty`` if files differed."""
     seed: int
     data_seed: int
-    """Of the order of the examples."""
+    """Seed of the order of the examples."""
     num_parameters: int
     num_trainable_parameters: int
     zero_stage: int
@@ -136,31 +138,30 @@ class RunReport:
     step_seconds: float | None
     """The median, without evaluations and checkpoints; None where nothing was left to train."""
     mfu: float | None
-    """In these steps: the share of what the cards could compute (:mod:`zerokit.training.operations`); None
-    where that is not known."""
+    """Model FLOPs utilization in these steps (:mod:`zerokit.training.throughput`); None if unknown."""
     loss_before: float | None
     """Mean loss per token (or example, where a task has one loss for each) on the held-out data before the
     first step; None without such data."""
     loss_after: float | None
     metrics_before: dict[str, float]
-    """Of the task, on the held-out data before the first step, such as ``accuracy``; empty without any."""
+    """Metrics on held-out data before the first step, such as ``accuracy``; empty without held-out data."""
     metrics_after: dict[str, float]
     train_loss: float | None
     """None where nothing was left to train."""
     model_states_bytes: int | None
-    """Expected on each rank's device, without what is offloaded; None for an optimizer that is not known."""
+    """Expected on each rank's device, without offloaded states; None for an unknown optimizer."""
     expected_peak_bytes: int | None
     """On the fullest rank's GPU, as it was estimated before the first step; None where it was not."""
     peak_memory_bytes: int
-    """Measured: the largest peak of any rank, from before the model was built. Allocated on a GPU; on CPU
-    the growth of the process, whose libraries count, too."""
+    """Largest measured peak of any rank, from before the model was built: allocated bytes on a GPU, growth of
+    the process on CPU."""
     rehearsed: dict[str, float | None] | None
-    """What a rehearsal said, where ``--rehearsed`` names it: `peak_bytes`, `step_seconds`, `low_seconds`,
+    """Figures of the rehearsal that ``--rehearsed`` names: `peak_bytes`, `step_seconds`, `low_seconds`,
     `high_seconds`."""
     padding: dict[str, float] | None
-    """Of the rows trained on, as a share: `share`, and `share_if_padded`, if each document had a row of its
-    own; `examples_per_step`, documents of an optimizer step. None where batches are padded as they
-    come; of streamed data, of the first buffer."""
+    """Share of padding (`share`), with one row per document (`share_if_padded`), and documents per optimizer
+    step (`examples_per_step`). None if batches are padded in their order; for a stream, of the first
+    buffer."""
     recipe: dict[str, Any]
     ds_config: dict[str, Any]
     files: list[str] = field(default_factory=list)
@@ -172,3 +173,73 @@ class RunReport:
         text = json.dumps(finite(asdict(self)), indent=2, default=str, allow_nan=False)
         write_file(file, text + "\n")
         return file
+
+
+OPTION = "--rehearsed"
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class RehearsedFigures:
+    """Figures of a rehearsal, of the rank that needs most memory."""
+
+    peak_bytes: int
+    """Tensors on the device, as ``torch.cuda.max_memory_allocated`` counts."""
+    step_seconds: float | None
+    """None if it was rehearsed without ``--time``."""
+    low_seconds: float | None
+    high_seconds: float | None
+
+
+class _Device(BaseModel):
+    peak_bytes: int
+
+
+class _Time(BaseModel):
+    step_seconds: float
+    low_seconds: float
+    high_seconds: float
+
+
+class _Rank(BaseModel):
+    device_peak_bytes: int
+
+
+class _Report(BaseModel):
+    """What is looked at of a report of a rehearsal."""
+
+    world_size: int
+    device: _Device
+    ranks: list[_Rank] = Field(default_factory=list)
+    """Where they differ; `device` may be of another than the one that needs most."""
+    time: _Time | None = None
+
+
+def read_rehearsal(file: Path, world_size: int) -> RehearsedFigures:
+    """Read what ``zerokit rehearse -o FILE`` has written.
+
+    Raises:
+        LaunchError: it is none, or of another number of ranks.
+    """
+    try:
+        report = _Report.model_validate_json(read_bytes(file, max_bytes=_MOST_BYTES))
+    except DocumentError as error:
+        raise LaunchError(
+            f"{file}: {error.message}", where=OPTION, hint="Name a report of 'zerokit rehearse -o FILE'"
+        ) from error
+    except ValidationError as error:
+        raise LaunchError(
+            f"{file} is no report of a rehearsal",
+            where=OPTION,
+            hint="Write it with 'zerokit rehearse -o FILE'",
+        ) from error
+    if report.world_size != world_size:
+        raise LaunchError(
+            f"{file} is of {report.world_size} ranks, and this run has {world_size}",
+            where=OPTION,
+            hint=f"Rehearse with --num-gpus {world_size}",
+        )
+    time = report.time
+    seconds = (None,) * 3 if time is None else (time.step_seconds, time.low_seconds, time.high_seconds)
+    peak = max([report.device.peak_bytes, *(rank.device_peak_bytes for rank in report.ranks)])
+    return RehearsedFigures(peak, *seconds)

@@ -1,4 +1,4 @@
-"""Where a resumed run continues, and whether it is the run that it was."""
+"""The checkpoint that a run resumes from, and whether it belongs to the same run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Self
 from zerokit import console
 from zerokit.checkpoint.checksums import SUMS_FILE
 from zerokit.checkpoint.reshard import reshard
-from zerokit.checkpoint.source import is_rehearsal
 from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
 from zerokit.checkpoint.torch_file import read_archive
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import first_unreadable, unreadable_reason
 from zerokit.errors import CheckpointError, RecipeError
 from zerokit.staging import make_staging, remove
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 _ANOTHER = "Continue from an earlier checkpoint-N"
 
 _LONGEST_TAG = 256
-"""Bytes: names of folders have no more."""
+"""Bytes; names of folders are not longer."""
 
 _PART = re.compile(r"zero_pp_rank_(\d+)_.*optim_states\.pt$")
 
 
 def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) -> Path | None:
-    """The checkpoint-N folder that ``training.resume_from_checkpoint`` names: a path, or true for the last.
+    """The checkpoint-N of ``training.resume_from_checkpoint`` (a path, or true for the last one).
 
-    Takes the argument out of the resolved ones.
+    Removes the key from the resolved arguments.
 
     Raises:
-        RecipeError: there is none, or it lacks the Trainer's state; in a rehearsal, another number of ranks
-            saved it.
+        RecipeError: there is none, or it lacks the Trainer's state; in a rehearsal, also if another number of
+            ranks saved it.
     """
     asked = resolved.training.pop("resume_from_checkpoint", None)
     where = loaded.where("training", "resume_from_checkpoint")
@@ -63,11 +63,15 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
             raise RecipeError(
                 f"'{output_dir}' has no checkpoint-N to continue from",
                 where=where,
-                hint="Set save_strategy and save_steps in the run that is to be continued",
+                hint="Set save_strategy and save_steps in a run that you want to resume",
             )
-        problems = {one: unreadable_reason(one, output_dir) or lacks(one) for one in found}
-        whole = [one for one in found if problems[one] is None]
-        sealed = [one for one in whole if (one / SUMS_FILE).is_file()]  # which is written last
+        problems = {
+            checkpoint: unreadable_reason(checkpoint, output_dir) or missing_part(checkpoint)
+            for checkpoint in found
+        }
+        whole = [checkpoint for checkpoint in found if problems[checkpoint] is None]
+        # The checksums are written last.
+        sealed = [checkpoint for checkpoint in whole if (checkpoint / SUMS_FILE).is_file()]
         folder = (sealed or whole or found)[-1]
         for later in found[found.index(folder) + 1 :]:
             why = problems[later] or f"lacks {SUMS_FILE}"
@@ -80,22 +84,22 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
             where=where,
             hint="Name a checkpoint-N folder, or true for the last one",
         )
-    problem = lacks(folder)
+    problem = missing_part(folder)
     if problem is not None:
         raise CheckpointError(problem, where=str(folder), hint=_ANOTHER)
-    num_parts = saved_by(folder)
-    if is_rehearsal() and num_parts not in (0, world_size):  # which reads none of its tensors
+    num_parts = num_saving_ranks(folder)
+    if not RunPolicy.current().reads_weights and num_parts not in (0, world_size):
         saved = quantity(num_parts, "rank")
         raise RecipeError(
             f"'{folder}' was saved by {saved}, each of which kept its part, and this run has {world_size}",
             where=where,
-            hint=f"Rehearse {saved}, or a run that begins: one that goes on needs as much",
+            hint=f"Rehearse it with {saved}, or rehearse a new run, which needs as much memory",
         )
     return folder
 
 
-def lacks(folder: Path) -> str | None:
-    """What keeps a run from going on from a checkpoint-N, by the names of its files; None of a whole one."""
+def missing_part(folder: Path) -> str | None:
+    """What a checkpoint-N lacks, by the names of its files; None if it is complete."""
     try:
         if (found := first_unreadable(folder)) is not None:
             return f"{found[0].name} {found[1]}"
@@ -124,7 +128,7 @@ def _lacks_part(folder: Path) -> str | None:
 
 
 def _has_optimizer(model: Path) -> bool:
-    """Whether the model's part has the optimizer's states in it: as without ZeRO, where each rank has all."""
+    """Whether the model's file contains optimizer states, as without ZeRO."""
     try:
         content = read_archive(model).content
     except CheckpointError:
@@ -133,7 +137,7 @@ def _has_optimizer(model: Path) -> bool:
 
 
 def _states_folder(folder: Path) -> Path:
-    """DeepSpeed's part of a checkpoint-N, which ``latest`` names; no folder if either is missing."""
+    """DeepSpeed's folder in a checkpoint-N, which ``latest`` names; a missing path if there is none."""
     tag = folder / LATEST
     if not tag.is_file():
         return tag
@@ -142,34 +146,29 @@ def _states_folder(folder: Path) -> Path:
 
 
 def _saving_ranks(states: Path) -> set[int]:
-    """The ranks that have left their part of the optimizer in DeepSpeed's part of a checkpoint."""
+    """The ranks with a part of the optimizer in DeepSpeed's folder of a checkpoint."""
     return {int(found[1]) for file in states.glob("*") if (found := _PART.search(file.name))}
 
 
-def saved_by(folder: Path) -> int:
-    """How many ranks have saved a checkpoint-N; 0 if none has a part of the optimizer, as without ZeRO."""
+def num_saving_ranks(folder: Path) -> int:
+    """Number of ranks that saved a checkpoint-N; 0 without ZeRO, which does not partition the optimizer."""
     return max(_saving_ranks(_states_folder(folder)), default=-1) + 1
 
 
-class Divided:
-    """The checkpoint to go on from, with as many parts as this run has ranks."""
+class ReshardedCheckpoint:
+    """The checkpoint to resume from, with one part for each rank of this run."""
 
     def __init__(self, group: RankGroup, resume: Path | None, output_dir: Path) -> None:
-        """Divide one that was saved by another number of ranks anew, beside this run's own checkpoints.
-
-        Args:
-            group: all ranks.
-            resume: the checkpoint-N; None if the run begins.
-            output_dir: of this run, whose disk takes about as much once more.
+        """Reshard a checkpoint of another number of ranks into a folder next to this run's checkpoints.
 
         Raises:
-            ZerokitError: it cannot be divided anew, or there is no room; the same on every rank.
+            ZerokitError: it cannot be resharded, or the disk is full; the same on every rank.
         """
         self.folder = resume
         self._made: Path | None = None
         self._is_main = group.ranks.is_main
         ranks = group.ranks.world_size
-        if resume is None or saved_by(resume) in (0, ranks):
+        if resume is None or num_saving_ranks(resume) in (0, ranks):
             return
         name = f"{resume.name}-on-{quantity(ranks, 'rank').replace(' ', '-')}"
         made = output_dir / DIVIDED / name
@@ -190,8 +189,8 @@ class Divided:
         self._made = None
 
     def _make(self, resume: Path, made: Path, ranks: int) -> None:
-        was = quantity(saved_by(resume), "rank")
-        console.note(f"{resume} was saved by {was}, and this run has {ranks}: it is divided anew")
+        was = quantity(num_saving_ranks(resume), "rank")
+        console.note(f"{resume} was saved by {was}, and this run has {ranks}: it is resharded")
         self._made = made
         make_staging(made.parent)
         try:
@@ -201,18 +200,13 @@ class Divided:
             raise
 
 
-def resumed(checkpoint: Path, now: Identity, *, where: str) -> Identity:
-    """The identity under which the run of `checkpoint` goes on.
-
-    Args:
-        checkpoint: of :func:`find_resume`.
-        now: of the run that is about to begin.
-        where: the place of the checkpoint's name in the recipe.
+def resumed_identity(checkpoint: Path, now: Identity, *, where: str) -> Identity:
+    """The identity of a run that is resumed from `checkpoint`.
 
     Raises:
-        RecipeError: it is of a run with another recipe, other data or another model, most of which would be
-            ignored: DeepSpeed takes the optimizer's settings from the checkpoint.
-        CheckpointError: what it says of its run cannot be read.
+        RecipeError: the checkpoint belongs to another recipe, other data or another model. Most differences
+            would be ignored, because DeepSpeed loads the optimizer's settings from the checkpoint.
+        CheckpointError: the identity in the checkpoint cannot be read.
     """
     was = read_identity(checkpoint)
     if was is None:

@@ -1,41 +1,39 @@
-"""Build the model, train it, save it, report: the part of a run in which all ranks work together."""
+"""Builds the model, trains and saves it, and reports: the part of a run with all ranks together."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
 import zerokit
 from zerokit import console
-from zerokit.checkpoint.source import is_rehearsal
 from zerokit.distributed.cores import bind_to_cores, take_all_cores
 from zerokit.distributed.group import count_gpus
 from zerokit.distributed.loader_workers import report_lost_batches
 from zerokit.errors import ConfigError, RankError, RunError, ZerokitError
+from zerokit.patches import Patch, put
 from zerokit.reporting.curves import draw_losses
 from zerokit.training.announce import announce, count_parameters
 from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss
-from zerokit.training.gathering import decide_anew, read_once
-from zerokit.training.measure import PeakMemory
+from zerokit.training.engine import read_parameters_once, reset_module_order
+from zerokit.training.leaf_modules import set_leaf_modules
 from zerokit.training.model import build_model, switch_dropout_off
-from zerokit.training.operations import operations_per_token, peak_flops
 from zerokit.training.optimizers import host_optimizer
-from zerokit.training.pace import Pace
 from zerokit.training.peft.adapter import add_adapter
-from zerokit.training.peft.four_bits import loading_options
-from zerokit.training.peft.keys import method_of
-from zerokit.training.progress import RunProgress
+from zerokit.training.peft.compatibility import loading_options
+from zerokit.training.progress import PeakMemory, RunProgress
 from zerokit.training.report import METRICS_FILE, RunReport
-from zerokit.training.resume import Divided
+from zerokit.training.resume import ReshardedCheckpoint
 from zerokit.training.save import save_model
-from zerokit.training.steady_clock import use_steady_clock
+from zerokit.training.throughput import Throughput, operations_per_token, peak_flops
 from zerokit.training.trackers import CURVE_FILE, trackers
-from zerokit.training.uneven_calls import keep_ranks_together
 from zerokit.units import format_bytes, format_seconds, quantity
 
 if TYPE_CHECKING:
@@ -43,19 +41,13 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel, Trainer
 
-    from zerokit.distributed.group import RankGroup
-    from zerokit.training.prepare import Prepared
-    from zerokit.training.rehearsed import Rehearsed
+    from zerokit.training.report import RehearsedFigures
+    from zerokit.training.run_context import RunContext
     from zerokit.training.trainer import ZeroTrainer
 
 
-def run(group: RankGroup, prepared: Prepared, rehearsed: Rehearsed | None = None) -> RunReport:
+def run(context: RunContext, rehearsed: RehearsedFigures | None = None) -> RunReport:
     """Train, evaluate before and after, save, and write ``run.json``.
-
-    Args:
-        group: all ranks.
-        prepared: the run.
-        rehearsed: what a rehearsal said of it.
 
     Returns:
         the report; its times are this rank's, and the rest is the same on every rank.
@@ -64,16 +56,17 @@ def run(group: RankGroup, prepared: Prepared, rehearsed: Rehearsed | None = None
         RankError: this rank has no memory left.
         RunError: the run has diverged; the same on every rank.
     """
+    group = context.group
     try:
-        with Divided(group, prepared.output.resume, prepared.output_dir) as divided:
-            return _run(group, prepared, divided, rehearsed)
+        with ReshardedCheckpoint(group, context.output.resume, context.output_dir) as checkpoint:
+            return _run(context, checkpoint, rehearsed)
     except (MemoryError, RuntimeError) as error:
         text = str(error)
         if not isinstance(error, MemoryError) and not any(words in text for words in _NO_MEMORY):
             raise
-        asked = re.search(r"[Tt]r(?:ied|ying) to allocate \d[\d.]* \w+", text)
+        size = re.search(r"[Tt]r(?:ied|ying) to allocate \d[\d.]* \w+", text)
         raise RankError(
-            f"out of memory{f' ({asked[0]})' if asked else ''}",
+            f"out of memory{f' ({size[0]})' if size else ''}",
             where=f"rank {group.ranks.rank}",
             hint="Lower training.per_device_train_batch_size or task.seq_len, set "
             "training.gradient_checkpointing, or take a higher ZeRO stage or offload: 'zerokit estimate' "
@@ -84,55 +77,42 @@ def run(group: RankGroup, prepared: Prepared, rehearsed: Rehearsed | None = None
 _NO_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory")
 
 
-def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehearsed | None) -> RunReport:
-    import torch
-
-    use_steady_clock()
+def _run(
+    context: RunContext, checkpoint: ReshardedCheckpoint, rehearsed: RehearsedFigures | None
+) -> RunReport:
+    group = context.group
+    note = console.note if group.ranks.is_main else None
+    use_monotonic_clock()
     report_lost_batches()
     cuda = count_gpus() > 0
-    bound = None
-    if prepared.own.bind_cores and host_optimizer(prepared.resolved.ds_config):
-        if is_rehearsal():
-            take_all_cores()
-        else:
-            bound = bind_to_cores(group)
+    num_cores = _assign_cores(context)
     memory = PeakMemory(cuda=cuda)
     memory.start()
-    _seed_everything(prepared)
-    if prepared.zero_stage == 3:
-        decide_anew()
-        read_once()
-    if prepared.loaded.recipe.matmul_precision is not None:
-        torch.set_float32_matmul_precision(prepared.loaded.recipe.matmul_precision)
-    more = loading_options(prepared.loaded, prepared.precision)
-    section, kind = prepared.loaded.recipe.model, prepared.task.model
-    model = build_model(prepared.model, section, _dtype(prepared), kind, **more)
-    if prepared.generation is not None:
-        model.generation_config = prepared.generation
-    model = add_adapter(model, prepared.loaded, prepared.args, prepared.task.peft_type)
-    note = console.note if group.ranks.is_main else None
-    if group.ranks.world_size > 1:
-        keep_ranks_together(model, prepared.zero_stage, prepared.loaded.where("deepspeed"), note)
-    method = method_of(prepared.loaded)
-    learns = method is not None and method.tokens == "embedded"
-    chunked = asks_for_chunks(prepared.task.section, prepared.args, learns_tokens=learns)
+    _seed_everything(context)
+    if context.zero_stage == 3:
+        reset_module_order()
+        read_parameters_once()
+    model = _build_model(context, note)
+    learns = context.adapter is not None and context.adapter.method.tokens == "embedded"
+    chunked = asks_for_chunks(context.task.section, context.args, learns_tokens=learns)
     chunked = chunked and chunk_the_loss(model, note)
-    if prepared.task.needs_reference:  # which has none, and is to differ by what is learned alone
-        switch_dropout_off(model)
-    expected = announce(group, prepared, model, cuda=cuda, chunked=chunked)
-    if bound is not None and note is not None:
+    expected = announce(context, model, cuda=cuda, chunked=chunked)
+    if num_cores is not None and note is not None:
         note(
-            f"each rank keeps to {quantity(bound, 'core')} of its own, on which it steps the optimizer; "
-            "training.bind_cores false lets all ranks have all"
+            f"each rank keeps to {quantity(num_cores, 'core')} of its own, for the optimizer's step; "
+            "training.bind_cores: false lets all ranks use all"
         )
-    told = trackers(prepared.loaded)
+    reports_to = trackers(context.loaded)
     operations = operations_per_token(model)
-    pace = Pace(operations, _flops(prepared, group) if cuda else None)
-    progress = RunProgress(prepared.output_dir, to_csv="csv" in told, pace=pace, memory=memory)
-    trainer = _make_trainer(prepared, model, group, [progress, _Loaded(divided)], operations)
+    throughput = Throughput(operations, _flops(context) if cuda else None)
+    progress = RunProgress(
+        context.output_dir, to_csv="csv" in reports_to, throughput=throughput, memory=memory
+    )
+    trainer = _make_trainer(context, model, [progress, _RemoveCheckpoint(checkpoint)], operations)
     try:
-        with nullcontext() if is_rehearsal() else group.leave_request.heeded(group.gather_objects):
-            result = _fit(trainer, prepared, divided)
+        leaves = group.leave_request.heeded(group.gather_objects)
+        with leaves if group.policy.writes_files else nullcontext():
+            result = _fit(trainer, context, checkpoint.folder)
     finally:
         progress.stop()
     before, after = _held_out(trainer)
@@ -140,27 +120,27 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
     seconds = float(result.metrics["train_runtime"])
     steps, tokens = int(trainer.state.global_step), int(trainer.state.num_input_tokens_seen)
     report = RunReport(
-        run_id=prepared.identity.run_id,
+        run_id=context.identity.run_id,
         zerokit_version=zerokit.__version__,
-        versions=prepared.versions,
-        git_commit=prepared.git_commit,
-        seed=prepared.args.seed,
-        data_seed=prepared.args.seed if prepared.args.data_seed is None else prepared.args.data_seed,
+        versions=context.versions,
+        git_commit=context.git_commit,
+        seed=context.args.seed,
+        data_seed=context.args.seed if context.args.data_seed is None else context.args.data_seed,
         num_parameters=count_parameters(model, trainable=False),
         num_trainable_parameters=count_parameters(model, trainable=True),
-        zero_stage=prepared.zero_stage,
+        zero_stage=context.zero_stage,
         world_size=group.ranks.world_size,
-        precision=prepared.loaded.recipe.precision or prepared.precision,
+        precision=context.loaded.recipe.precision or context.precision,
         device="cuda" if cuda else "cpu",
-        num_train_examples=None if prepared.stream is not None else len(prepared.train),
-        num_eval_examples=len(prepared.held_out or ()),
+        num_train_examples=None if context.stream is not None else len(context.train),
+        num_eval_examples=len(context.held_out or ()),
         steps=steps,
         resumed_from_step=progress.first_step,
         train_seconds=seconds,
         tokens=tokens,
         tokens_per_second=(tokens - progress.first_tokens) / seconds,
-        step_seconds=pace.step_seconds,
-        mfu=pace.speed(tokens - progress.first_tokens, pace.seconds).mfu if pace.seconds else None,
+        step_seconds=throughput.step_seconds,
+        mfu=throughput.mfu(tokens - progress.first_tokens),
         loss_before=before.pop("loss", None),
         loss_after=after.pop("loss", None),
         metrics_before=before,
@@ -170,97 +150,102 @@ def _run(group: RankGroup, prepared: Prepared, divided: Divided, rehearsed: Rehe
         expected_peak_bytes=expected.peak_bytes,
         peak_memory_bytes=max(peaks),
         rehearsed=None if rehearsed is None else asdict(rehearsed),
-        padding=None if prepared.padding is None else asdict(prepared.padding),
-        recipe=prepared.loaded.recipe.model_dump(exclude_unset=True),
-        ds_config=prepared.resolved.ds_config,
+        padding=None if context.padding is None else asdict(context.padding),
+        recipe=context.loaded.recipe.model_dump(exclude_unset=True),
+        ds_config=context.resolved.ds_config,
     )
-    files = save_model(trainer, prepared.output, group, report)
+    files = save_model(trainer, context.output, group, report)
     if group.ranks.is_main:
-        if "png" in told:
-            _draw(prepared.output_dir)
-        _print_summary(report, prepared, len(files))
+        if "png" in reports_to:
+            _draw(context.output_dir)
+        _print_summary(report, context, len(files))
     return report
 
 
-def _flops(prepared: Prepared, group: RankGroup) -> float | None:
-    """What all cards together could do in a second, if they are alike."""
+def _assign_cores(context: RunContext) -> int | None:
+    """Give each rank its own cores if it steps the optimizer on them; returns their number."""
+    if not context.own.bind_cores or not host_optimizer(context.resolved.ds_config):
+        return None
+    if context.group.policy.uses_this_machine:
+        return bind_to_cores(context.group)
+    take_all_cores()
+    return None
+
+
+def _build_model(context: RunContext, note: Callable[[str], None] | None) -> PreTrainedModel:
+    """The model with its adapter."""
     import torch
 
-    matmul = prepared.loaded.recipe.matmul_precision or ("high" if prepared.args.tf32 else None)
-    of_one = peak_flops(torch.cuda.get_device_name(), prepared.precision, matmul)
-    return None if of_one is None else of_one * group.ranks.world_size
+    recipe = context.loaded.recipe
+    if recipe.matmul_precision is not None:
+        torch.set_float32_matmul_precision(recipe.matmul_precision)
+    by_precision = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+    dtype = getattr(torch, recipe.model.dtype or by_precision[context.precision])
+    options = loading_options(context.loaded, context.adapter, context.precision)
+    model = build_model(context.model, recipe.model, dtype, context.task.model, **options)
+    if context.generation is not None:
+        model.generation_config = context.generation
+    model = add_adapter(model, context.adapter, context.loaded, context.args, context.task.peft_type)
+    if context.group.ranks.world_size > 1:
+        set_leaf_modules(model, context.zero_stage, context.loaded.where("deepspeed"), note)
+    if context.task.needs_reference:  # the reference has no dropout
+        switch_dropout_off(model)
+    return model
+
+
+def _flops(context: RunContext) -> float | None:
+    """Peak FLOP/s of all cards together, if they are alike."""
+    import torch
+
+    matmul = context.loaded.recipe.matmul_precision or ("high" if context.args.tf32 else None)
+    flops = peak_flops(torch.cuda.get_device_name(), context.precision, matmul)
+    return None if flops is None else flops * context.group.ranks.world_size
 
 
 def _draw(output_dir: Path) -> None:
     try:
         draw_losses(output_dir / METRICS_FILE, output_dir / CURVE_FILE)
-    except (OSError, ValueError, ZerokitError) as error:  # no picture is worth the end of a run that is saved
+    except (OSError, ValueError, ZerokitError) as error:  # the run is saved: it must not fail
         reason = getattr(error, "strerror", None) or getattr(error, "message", None) or error
         console.note(f"{output_dir / CURVE_FILE} cannot be written: {reason}")
 
 
-class _Loaded(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
-    """Removes a checkpoint that was divided anew, when a step shows that all ranks have loaded it."""
+class _RemoveCheckpoint(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """Removes a resharded checkpoint after the first step, when all ranks have loaded it."""
 
-    def __init__(self, divided: Divided) -> None:
-        self._divided = divided
+    def __init__(self, checkpoint: ReshardedCheckpoint) -> None:
+        self._checkpoint = checkpoint
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        self._divided.remove()
+        self._checkpoint.remove()
 
 
-def _seed_everything(prepared: Prepared) -> None:
-    """Seed before the model is made; the Trainer does so only after."""
+def _seed_everything(context: RunContext) -> None:
+    """Seed before the model is made. The Trainer seeds afterwards."""
     from transformers import enable_full_determinism, set_seed
 
-    if prepared.args.full_determinism:
-        enable_full_determinism(prepared.args.seed)
+    if context.args.full_determinism:
+        enable_full_determinism(context.args.seed)
     else:
-        set_seed(prepared.args.seed)
+        set_seed(context.args.seed)
 
 
 def _make_trainer(
-    prepared: Prepared,
-    model: PreTrainedModel,
-    group: RankGroup,
-    callbacks: list[TrainerCallback],
-    operations: int | None,
+    context: RunContext, model: PreTrainedModel, callbacks: list[TrainerCallback], operations: int | None
 ) -> ZeroTrainer:
     from transformers import PrinterCallback, ProgressCallback
 
-    from zerokit.training.streaming_trainer import StreamingTrainer
     from zerokit.training.trainer import ZeroTrainer
 
-    made: Any = ZeroTrainer
-    data: dict[str, Any] = {"train_dataset": prepared.train}
-    if prepared.stream is not None:
-        made, data = StreamingTrainer, {"stream": prepared.stream}
-    prepared.args.remove_unused_columns = False  # a task makes those that its collator takes
-    trainer: ZeroTrainer = made(
-        task=prepared.task,
-        identity=prepared.identity,
-        group=group,
-        on_spike=prepared.own.on_spike,
-        max_skipped_steps=prepared.own.max_skipped_steps,
-        places=prepared.places,
-        model=model,
-        args=prepared.args,
-        **data,
-        eval_dataset=prepared.held_out,
-        processing_class=prepared.tokenizer,
-        data_collator=prepared.task.collator(prepared.tokenizer, model),
-        callbacks=callbacks,
-        trust_checkpoint=prepared.trust_checkpoint,
-        operations_per_token=operations,
-    )
-    assert trainer.is_deepspeed_enabled, "the Trainer did not take up DeepSpeed"
-    for callback in (PrinterCallback, ProgressCallback):  # zerokit has one progress bar of its own
+    context.args.remove_unused_columns = False  # a task makes the columns that its collator needs
+    trainer = ZeroTrainer(context, model, callbacks=callbacks, operations_per_token=operations)
+    assert trainer.is_deepspeed_enabled, "the Trainer does not use DeepSpeed"
+    for callback in (PrinterCallback, ProgressCallback):  # zerokit has its own progress bar
         trainer.remove_callback(callback)
     return trainer
 
 
-def _fit(trainer: Trainer, prepared: Prepared, divided: Divided) -> Any:
-    resume = divided.folder
+def _fit(trainer: Trainer, context: RunContext, resume: Path | None) -> Any:
     try:
         return trainer.train(resume_from_checkpoint=resume and str(resume))
     except ZerokitError:
@@ -269,7 +254,7 @@ def _fit(trainer: Trainer, prepared: Prepared, divided: Divided) -> Any:
         if "loss scale already at minimum" in str(error):
             raise RunError(
                 "fp16 does not train this model: its gradients overflow at the smallest loss scale",
-                where=str(prepared.output_dir),
+                where=str(context.output_dir),
                 hint="Train in bf16 or fp32, or lower training.learning_rate",
             ) from error
         # The scheduler's steps are known only now, when transformers compares them with the ds_config.
@@ -278,7 +263,7 @@ def _fit(trainer: Trainer, prepared: Prepared, divided: Divided) -> Any:
             raise
         raise ConfigError(
             f"the ds_config and the run disagree: {mismatches.partition('The easiest method')[0]}",
-            where=prepared.loaded.where("deepspeed"),
+            where=context.loaded.where("deepspeed"),
             hint='Write "auto" for these values',
         ) from error
 
@@ -293,7 +278,7 @@ def _held_out(trainer: ZeroTrainer) -> tuple[dict[str, float], dict[str, float]]
     outdated = not evaluations or evaluations[-1]["step"] < trainer.state.global_step
     again = outdated or trainer.args.load_best_model_at_end
     after: dict[str, Any] = trainer.evaluate() if again else evaluations[-1]
-    names = trainer.metric_names
+    names = trainer.evaluator.metric_names
     return _named(names, before), _named(names, after)
 
 
@@ -302,7 +287,7 @@ def _named(names: Sequence[str], evaluation: Mapping[str, Any]) -> dict[str, flo
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def _print_summary(report: RunReport, prepared: Prepared, num_files: int) -> None:
+def _print_summary(report: RunReport, context: RunContext, num_files: int) -> None:
     results = ["nothing was left to train"] if report.train_loss is None else []
     if report.loss_before is not None and report.loss_after is not None:
         results.append(f"held-out loss {figure(report.loss_before)} -> {figure(report.loss_after)}")
@@ -319,13 +304,13 @@ def _print_summary(report: RunReport, prepared: Prepared, num_files: int) -> Non
         f"{report.tokens_per_second:,.0f} tokens/s, {mfu}{', '.join(results)}, "
         f"peak {format_bytes(report.peak_memory_bytes)} per rank"
     )
-    if beside := beside_expected(report):
+    if beside := compare_with_expected(report):
         console.note(beside)
-    console.note(f"saved {quantity(num_files, 'file')} in {prepared.output_dir}, beside {METRICS_FILE}")
+    console.note(f"saved {quantity(num_files, 'file')} in {context.output_dir}, next to {METRICS_FILE}")
 
 
-def beside_expected(report: RunReport) -> str:
-    """What was measured beside what was expected, as far as anything was; empty where nothing was."""
+def compare_with_expected(report: RunReport) -> str:
+    """Measured and expected figures in one line; empty if nothing was expected."""
     said = []
     if report.device == "cuda":
         of: dict[str, float | None] = {"estimated": report.expected_peak_bytes}
@@ -340,16 +325,19 @@ def beside_expected(report: RunReport) -> str:
             f"a step {report.step_seconds:.3g} s, rehearsed {expected['step_seconds']:.3g} "
             f"({low:.3g} to {high:.3g}) s"
         )
-    return f"measured beside expected: {'; '.join(said)}" if said else ""
+    return f"measured and expected: {'; '.join(said)}" if said else ""
 
 
 def figure(value: float) -> str:
-    """Three decimals; of a small value, three digits that say something."""
+    """A number with three decimals, or three significant digits if it is small."""
     return f"{value:.3g}" if 0 < abs(value) < 0.1 else f"{value:.3f}"
 
 
-def _dtype(prepared: Prepared) -> Any:
-    import torch
+_PURPOSE = "measure durations though the system's clock is set"
+_CLOCKS = [Patch(f"transformers.{module}", "time", _PURPOSE) for module in ("trainer", "trainer_utils")]
 
-    by_precision = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-    return getattr(torch, prepared.loaded.recipe.model.dtype or by_precision[prepared.precision])
+
+def use_monotonic_clock() -> None:
+    """Make the Trainer measure durations by ``time.monotonic``, whatever sets the clock."""
+    for patch in _CLOCKS:
+        put(patch, SimpleNamespace(time=lambda: time.monotonic()))  # a rehearsal replaces it later

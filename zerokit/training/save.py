@@ -1,4 +1,4 @@
-"""Save the trained model: written whole beside its place, checked, and put there by one rename."""
+"""Saves the trained model: written completely to a staging folder, checked, then published in one step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerokit.checkpoint.source import check_weights, is_rehearsal
+from zerokit.checkpoint.source import check_weights
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import read_document
 from zerokit.errors import CheckpointError, DocumentError, ModelError, RunError
 from zerokit.staging import MARK, is_staging, make_staging, remove, remove_empty
@@ -18,7 +19,7 @@ from zerokit.training.report import REPORT_FILE
 
 if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
-    from zerokit.training.disks import DiskProblems
+    from zerokit.training.checkpoint_writer import DiskProblems
     from zerokit.training.folder import OutputFolder
     from zerokit.training.report import RunReport
     from zerokit.training.trainer import ZeroTrainer
@@ -41,19 +42,21 @@ def save_model(trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, rep
         RunError: the folder cannot be written; the model is in the rescue folder if the recipe names one.
     """
     places = [output.path, *([output.rescue] if output.rescue is not None else [])]
-    staging, *trainer.other_places = [place / SAVING for place in places]
+    writer = trainer.checkpoints
+    staging, *writer.other_places = [place / SAVING for place in places]
     if group.ranks.is_main:
         settle(output.path)
-        for folder in (staging, *trainer.other_places):
+        for folder in (staging, *writer.other_places):
             _remove(folder)
-    trainer.disk_problems.clear()
+    writer.problems.clear()
     trainer.save_model(str(staging))
-    problems = trainer.disk_problems
-    return group.together(lambda: _publish_in_first(places, problems, report) if group.ranks.is_main else [])
+    return group.together(
+        lambda: _publish_in_first(places, writer.problems, report) if group.ranks.is_main else []
+    )
 
 
 def _publish_in_first(places: list[Path], problems: DiskProblems, report: RunReport) -> list[Path]:
-    """Publish where the weights lie, or in a later place; `problems` has one of each place without them."""
+    """Publish in the first place with weights; `problems` has an entry for each place without."""
     output_dir = places[0]
     staging = output_dir / SAVING
     for place in places[len(problems) :]:
@@ -80,9 +83,9 @@ def _publish_in_first(places: list[Path], problems: DiskProblems, report: RunRep
 
 
 def _publish(staging: Path, output_dir: Path, report: RunReport) -> list[Path]:
-    # The Trainer's pickle of its arguments: nobody should have to load it, run.json says the same.
+    # The Trainer's pickle of its arguments: run.json has the same content, and is safe to load.
     (staging / "training_args.bin").unlink(missing_ok=True)
-    if not is_rehearsal():  # which writes no weights
+    if RunPolicy.current().writes_files:
         try:
             check_weights(staging, where=str(staging))
         except ModelError as error:
@@ -95,7 +98,7 @@ def _publish(staging: Path, output_dir: Path, report: RunReport) -> list[Path]:
     except OSError:
         if (output_dir / _CURRENT).is_symlink():
             raise
-        # A file system without links. Without its config, nobody takes a folder for a model.
+        # A file system without links. A folder without a config is not taken for a model.
         (output_dir / "config.json").unlink(missing_ok=True)
         for name in sorted(new, key=lambda name: name == "config.json"):
             _move(staging / name, output_dir / name)
@@ -106,7 +109,7 @@ def _publish(staging: Path, output_dir: Path, report: RunReport) -> list[Path]:
 
 
 def _earlier_files(folder: Path) -> set[str]:
-    """What an earlier model left, such as shards or an adapter that whoever loads the folder would take."""
+    """Files of an earlier model, such as shards or an adapter that would be loaded with the new one."""
     found = {path.name for pattern in ("model*.safetensors*", "adapter_*") for path in folder.glob(pattern)}
     with suppress(DocumentError, AttributeError, TypeError):  # no report, or one of something else
         report = read_document(folder / REPORT_FILE, folder=folder).data
@@ -116,9 +119,9 @@ def _earlier_files(folder: Path) -> set[str]:
 
 
 def _switch(folder: Path, old: set[str], new: set[str]) -> None:
-    """Have the names of a model's files mean those in ``.saving``, all at one moment.
+    """Make the names of a model's files refer to those in ``.saving``, all at the same moment.
 
-    Each name becomes a link through ``.model``, which leads to the old files until it is renamed.
+    Each name becomes a link through ``.model``, which leads to the old files until it is replaced.
 
     Raises:
         OSError: this file system has no links, or is full.
@@ -137,7 +140,7 @@ def _switch(folder: Path, old: set[str], new: set[str]) -> None:
 
 
 def settle(folder: Path) -> None:
-    """Put files in the place of links, whichever model they lead to: also what a killed run left undone."""
+    """Replace links by the files that they lead to, also those that a killed run left behind."""
     current = folder / _CURRENT
     # A link to anything else is not zerokit's.
     if current.is_symlink() and str(current.readlink()) in (SAVING, REPLACED):
@@ -161,7 +164,7 @@ def _remove(folder: Path) -> None:
 
 
 def _point(link: Path, target: str) -> None:
-    """Make a link, or lead it elsewhere, in one step."""
+    """Make or change a link in one step."""
     aside = _aside(link)
     aside.unlink(missing_ok=True)
     aside.symlink_to(target)

@@ -1,25 +1,30 @@
-"""Training data that are read while they are trained on, of which few are in memory at a time.
+"""Streamed training data: read during training, with few examples in memory.
 
-Every rank reads all of them, and takes of each optimizer step what is its own. So all know where the data
-end, none waits for another, a broken example ends all alike, and any number goes on from a checkpoint.
+Every rank reads all data, and takes its own part of each optimizer step. So all ranks know where the data
+end, none waits for another, a broken example ends all alike, and any number of ranks can resume.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
 from torch.utils.data import IterableDataset
 
-from zerokit.errors import DataError, ZerokitError
+from zerokit.data.streams import ExampleStream
+from zerokit.documents import read_document
+from zerokit.errors import CheckpointError, DataError, DocumentError, ZerokitError
+from zerokit.files import write_file
 from zerokit.training.examples import Features, UnusableError, joined_texts, packed_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import torch
     from datasets import Dataset
@@ -30,40 +35,40 @@ if TYPE_CHECKING:
     from zerokit.training.tasks.task import Collator
 
 _AT_ONCE = 500
-"""Sequences that are lists of Python's at a time, which take three times the room."""
+"""Sequences kept as Python lists at a time, which need three times the memory."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """A place in the data: after so many sequences of a buffer."""
+    """A place in the data, within a buffer."""
 
     epoch: int = 0
-    """How often all of them have been read."""
+    """How often all data have been read."""
     buffer: int = 0
     """Its number in the epoch."""
     example: int = 0
     """The number of its first example in the data."""
     state: dict[str, Any] | None = None
-    """Of the reader of a Hub data set, before that example."""
+    """State of the reader of a Hub data set before that example."""
     taken: int = 0
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Examples that were read together, as the sequences that they become."""
+    """Sequences of examples that were read together."""
 
     begin: Position
     end: Position
     sequences: Dataset | None
-    """None where no token of any example is trained on."""
+    """None if there is no token to train on."""
     numbers: list[int] | None
-    """Of the example that each sequence is of; None where they are packed."""
+    """Number of the example of each sequence; None if they are packed."""
     num_cut: int
     num_left_out: int
 
     @property
     def num_examples(self) -> int:
-        """That were read: 0 at the end of the data."""
+        """Examples read; 0 at the end of the data."""
         return self.end.example - self.begin.example
 
     def __len__(self) -> int:
@@ -76,13 +81,13 @@ class Step:
 
     rows: list[Features]
     numbers: list[int | None]
-    """Of the example that each is of; None of a blank, and of packed ones."""
+    """Number of the example of each row; None for blanks and packed rows."""
     end: Position
     """Where the next step begins."""
 
 
 class _Ahead:
-    """A buffer that is read bit by bit, so that no step waits for all of it."""
+    """A buffer that is read in parts, so that no step waits for all of it."""
 
     def __init__(self, filling: Iterator[Buffer | None]) -> None:
         self._filling = filling
@@ -101,16 +106,16 @@ class _Ahead:
 
 @dataclass
 class Stream:
-    """The sequences of a data set, step by step, without end: after the last example comes the first one."""
+    """The sequences of a data set, step by step; after the last example it starts again."""
 
     source: ExampleStream
     encoder: Encoder
     buffer_size: int
-    """Examples that are shuffled, and packed, with each other."""
+    """Examples that are shuffled and packed together."""
     max_examples: int | None
-    """Those after so many are never read."""
+    """Limit of examples to read."""
     seed: int | None
-    """Of the order within a buffer; None leaves it as it is."""
+    """Seed of the order within a buffer; None keeps the order."""
     where: str
     """The place of the data in the recipe, for errors."""
     place: Callable[[int], str]
@@ -118,7 +123,7 @@ class Stream:
     begin: Position = Position()
     """Where the run begins."""
     first: Buffer | None = None
-    """The first buffer of all, once it is there."""
+    """The first buffer, after :meth:`fill_first`."""
 
     def fill_first(self) -> None:
         """Read the first buffer.
@@ -140,12 +145,12 @@ class Stream:
 
     @property
     def order(self) -> str:
-        """What, beside the first buffer and the seed, decides what comes when."""
+        """What decides the order in addition to the first buffer and the seed."""
         return f"buffers of {self.buffer_size} of {self.max_examples or 'all'} examples"
 
     @property
     def first_sequences(self) -> Dataset:
-        """Of the first buffer."""
+        """Sequences of the first buffer."""
         assert self.first is not None
         assert self.first.sequences is not None
         return self.first.sequences
@@ -155,7 +160,6 @@ class Stream:
 
         Args:
             size: of a step, over all ranks.
-            blank: features of an example that adds nothing to a loss.
 
         Raises:
             DataError: an example is unusable, or cannot be read.
@@ -185,7 +189,7 @@ class Stream:
                 yield Step([*rows, *[dict(blank)] * missing], [*numbers, *[None] * missing], begin)
 
     def _order(self, buffer: Buffer) -> Sequence[int]:
-        """Of chance, by the seed and by where the buffer is, so that a resumed run goes on in it."""
+        """Shuffled order by the seed and the place of the buffer, so that a resumed run continues it."""
         if self.seed is None:
             return range(len(buffer))
         chance = numpy.random.default_rng((self.seed, buffer.begin.epoch, buffer.begin.buffer))
@@ -272,24 +276,24 @@ class _Table:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What a rank trains on at a time."""
+    """A micro batch of a rank."""
 
     inputs: Mapping[str, torch.Tensor]
     end: Position
     """Where the step after this one begins."""
     numbers: list[int] = field(default_factory=list)
-    """Of its examples in the data, from 0, where that is known."""
+    """Numbers of its examples from 0, if known."""
 
     def pin_memory(self) -> MicroBatch:
-        """As torch's loaders ask for it."""
+        """A copy in pinned memory. Data loaders of torch call this method."""
         pinned = {name: values.pin_memory() for name, values in self.inputs.items()}
         return replace(self, inputs=pinned)
 
 
 class StreamOfRank(IterableDataset[MicroBatch | ZerokitError]):
-    """The micro batches of one rank; where the data are not usable, the error that says so, and no more.
+    """The micro batches of one rank. An error in the data is its last item.
 
-    An error that is raised in a worker of torch's loaders would lose its place and its hint.
+    An error raised in a worker of torch's data loaders would lose its place and hint.
     """
 
     def __init__(
@@ -321,7 +325,7 @@ class StreamOfRank(IterableDataset[MicroBatch | ZerokitError]):
             yield error
 
     def _own(self, step: Step) -> Iterator[MicroBatch]:
-        """Batches are dealt out to ranks in turn, as accelerate deals out those of a sampler."""
+        """The micro batches of this rank. Batches go to ranks in turn, as accelerate distributes them."""
         order: Sequence[int] = range(len(step.rows))
         if self.layout is not None:
             order = list(self.layout.arranged(order, [len(row["input_ids"]) for row in step.rows]))
@@ -330,3 +334,40 @@ class StreamOfRank(IterableDataset[MicroBatch | ZerokitError]):
             places = order[start : start + self.batch_size]
             numbers = [number for place in places if (number := step.numbers[place]) is not None]
             yield MicroBatch(self.collator([step.rows[place] for place in places]), step.end, numbers)
+
+
+POSITION_FILE = "zerokit_stream.json"
+"""In a checkpoint: where the run was in its data."""
+
+
+def write_position(position: Position, checkpoint: Path) -> None:
+    """Write ``zerokit_stream.json`` into a checkpoint."""
+    write_file(checkpoint / POSITION_FILE, json.dumps(asdict(position), indent=2) + "\n")
+
+
+def read_position(checkpoint: Path) -> Position:
+    """Where the run of a checkpoint was in its data.
+
+    Raises:
+        CheckpointError: it does not say, or not in a way that can be read.
+    """
+    file = checkpoint / POSITION_FILE
+    if not file.is_file():
+        raise CheckpointError(
+            f"has no {POSITION_FILE}, which says where in its data to go on",
+            where=str(checkpoint),
+            hint="Its run did not stream them: remove data.streaming",
+        )
+    try:
+        found = Position(**read_document(file).data)
+        numbers = (found.epoch, found.buffer, found.example, found.taken)
+        if all(isinstance(number, int) and number >= 0 for number in numbers) and isinstance(
+            found.state, dict | None
+        ):
+            return found
+        reason = "has a number that is none"
+    except (DocumentError, TypeError) as error:
+        reason = str(error)
+    raise CheckpointError(
+        f"cannot be read: {reason}", where=str(file), hint="Continue from an earlier checkpoint-N"
+    )

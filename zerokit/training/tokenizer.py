@@ -25,10 +25,7 @@ def load_tokenizer(
     """Load a tokenizer from a Hub id or folder; one without a padding token pads with its end-of-text.
 
     Args:
-        source: the id or folder.
-        where: the place of it in the recipe, for errors.
         needs: the special token that the task cannot do without: ``eos``, ``pad`` or ``mask``.
-        trust_remote_code: whether code that comes with it may run.
 
     Raises:
         ModelError: there is none, or it has no such token.
@@ -45,14 +42,14 @@ def load_tokenizer(
 
 
 def check_tells_words(tokenizer: PreTrainedTokenizerBase, *, where: str, hint: str) -> None:
-    """Refuse a tokenizer in Python: only fast ones say which token is of which word.
+    """Refuse a slow tokenizer: only fast ones map tokens to words.
 
     Raises:
-        ModelError: it is one.
+        ModelError: the tokenizer is slow.
     """
     if not tokenizer.is_fast:
         raise ModelError(
-            f"the tokenizer ({type(tokenizer).__name__}) does not say which token is of which word",
+            f"the tokenizer ({type(tokenizer).__name__}) does not map tokens to words",
             where=where,
             hint=hint,
         )
@@ -62,9 +59,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, *, mask: bool = False
     """Train a byte-level BPE tokenizer: any text can be encoded, and decoding gives it back exactly.
 
     Args:
-        texts: what it is trained on.
         vocab_size: entries in the vocabulary, at most; a small corpus may give fewer.
-        mask: whether it has a mask token.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

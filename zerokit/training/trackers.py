@@ -1,4 +1,4 @@
-"""Where a run tells its figures beside its own files: ``training.report_to``."""
+"""Trackers that a run reports to in addition to its own files: ``training.report_to``."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def trackers(loaded: LoadedRecipe) -> tuple[str, ...]:
                 f"'{name}' is nothing that a run reports to", where=where, hint=did_you_mean(name, names)
             )
         for module in _MODULES[name]:
-            if not any(find_spec(one) for one in (module, _ALTERNATIVES.get(module, module))):
+            if not any(find_spec(name) for name in (module, _ALTERNATIVES.get(module, module))):
                 package = _PACKAGES.get(module, module)
                 raise RecipeError(
                     f"{package} is not installed",

@@ -1,97 +1,202 @@
-"""transformers' Trainer, with an epoch and a held-out loss that do not depend on the number of ranks.
+"""transformers' Trainer on DeepSpeed, with results that do not depend on the number of ranks.
 
-It ends a run that has diverged at the step that shows it, before anything is saved.
+It forwards to its collaborators: `BatchSource` (batches), `StepMonitor` (losses), `Evaluator` (held-out data)
+and `CheckpointWriter` (files).
 """
 
 from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import SequentialSampler
+from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput
 
 from zerokit import console
 from zerokit.checkpoint.pickles import known_classes_only
 from zerokit.checkpoint.saved_states import num_groups
+from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
+from zerokit.distributed.heap import keep_freed_memory
 from zerokit.distributed.ranks import read_ranks
 from zerokit.distributed.shared_memory import release_shared_memory
-from zerokit.errors import PreemptedError, RecipeError, did_you_mean
-from zerokit.patches import overriding
-from zerokit.training.blanks import BlanksLast, FilledUp
-from zerokit.training.dummy_step import undo_dummy_step
+from zerokit.errors import PreemptedError
+from zerokit.files import write_file
+from zerokit.patches import PrivateAttribute, overriding
+from zerokit.training.batch_source import BatchSource, FilledDataset, StreamSource
+from zerokit.training.checkpoint_writer import CheckpointWriter
+from zerokit.training.engine import exclude_timer_from_compile, speed_up_calls, undo_dummy_step
+from zerokit.training.evaluator import Evaluator
 from zerokit.training.folder import checkpoints
+from zerokit.training.nvme_optimizer_state import load_nvme_optimizer_states
 from zerokit.training.optimizers import warm_up_line
-from zerokit.training.packing import may_arrange
-from zerokit.training.swapped import load_swapped_states
-from zerokit.training.watchful_trainer import WatchfulTrainer
+from zerokit.training.peft.prompts import saved_whole
+from zerokit.training.skipped_steps import SkippableSteps
+from zerokit.training.step_monitor import StepMonitor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch.utils.data import DataLoader, Sampler
+    from torch.utils.data import DataLoader
+    from transformers import PreTrainedModel, TrainerControl, TrainerState, TrainingArguments
 
-    from zerokit.training.identity import Identity
-    from zerokit.training.tasks.task import Task
+    from zerokit.distributed.group import RankGroup
+    from zerokit.training.run_context import RunContext
 
-_BY_ELEMENT = ("adamw_torch", "adamw_torch_fused")
-"""Values of `optim` that know of no matrices, to which it is all the same what lies beside an element."""
+_TRAINER = "transformers.trainer:Trainer"
+for _name in (
+    *("_get_dataloader", "_get_num_items_in_batch", "_load_optimizer_and_scheduler", "_load_scaler"),
+    *(
+        "_train_batch_size",
+        "_prepare_inputs",
+        "_save",
+        "_save_optimizer_and_scheduler",
+        "_save_rng_state",
+        "_wrap_model",
+    ),
+):
+    PrivateAttribute(_TRAINER, _name, "train with DeepSpeed")
+
+_ELEMENTWISE = ("adamw_torch", "adamw_torch_fused")
+"""Values of `optim` that update each element by itself, so parameters can share one flat group."""
 
 
 @overriding(
-    "transformers.trainer:Trainer",
-    _get_train_sampler="train each example once an epoch",
-    _run_epoch="train each example once an epoch",
-    _prepare_for_training="begin where Adam begins",
-    get_decay_parameter_names="step all weights as one where none decays",
-    _finalize_training="report the loss of all ranks",
-    create_scheduler="let a schedule read the optimizer's defaults under ZeRO",
-    _get_eval_sampler="weigh each held-out token the same",
-    evaluation_loop="weigh each held-out token the same, and measure the task",
+    _TRAINER,
+    get_train_dataloader="train each example once an epoch, or on a stream",
+    get_batch_samples="detect a batch that never comes, and count the losses of a step as the task does",
+    training_step="detect a step that is stuck, and keep its loss",
     compute_loss="train on the task's own loss",
-    get_batch_samples="know a batch that never comes",
-    _get_num_items_in_batch="count the losses of a step as the task does",
     floating_point_ops="count parameters once a run, not once a micro batch",
-    _maybe_log_save_evaluate="save and leave where a rank was asked to",
-    save_model="keep weights that are no numbers from replacing any",
+    get_decay_parameter_names="step all weights as one where none decays",
+    _prepare_for_training="begin where Adam begins, and load checkpoints with known classes only",
+    _get_grad_norm="stop when the loss or the gradient norm is not a number",
+    evaluation_loop="weigh each held-out token the same, and measure the task",
+    log="report tokens and losses of all ranks",
+    save_model="keep weights that are not numbers from replacing others, and survive a full disk",
+    _save_checkpoint="survive a full disk, and name a checkpoint when it is complete",
 )
-class ZeroTrainer(WatchfulTrainer):
-    """Trains every example exactly once an epoch, and measures the loss per held-out token."""
+class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped here
+    """Trains every example exactly once an epoch, and measures the loss per held-out token.
+
+    Args:
+        context: the run, completely prepared.
+        model: with its adapter.
+        operations_per_token: of the model, for the logged FLOPs.
+        callbacks: called before zerokit's own hooks.
+    """
 
     def __init__(
         self,
+        context: RunContext,
+        model: PreTrainedModel,
         *,
-        task: Task,
-        identity: Identity,
-        trust_checkpoint: bool,
-        operations_per_token: int | None,
-        **kwargs: Any,
+        operations_per_token: int | None = None,
+        callbacks: list[TrainerCallback] | None = None,
     ) -> None:
-        super().__init__(**kwargs)
-        self._task = task
-        self.compute_loss_func = task.loss  # that there is one has the Trainer count what it is divided by
-        self._identity = identity
-        self._trust_checkpoint = trust_checkpoint
+        group, args, task, own = context.group, context.args, context.task, context.own
+        collator = task.collator(context.tokenizer, model)
+        if context.stream is None:
+            self.batches = BatchSource(group, args, task, context.train, context.places)
+        else:
+            args.ignore_data_skip = True  # a stream begins where the checkpoint was
+            self.batches = StreamSource(group, args, task, context.stream, collator, context.places)
+        held_out: Any = context.held_out
+        if held_out is not None:
+            multiple = args.per_device_eval_batch_size * args.world_size
+            held_out = FilledDataset(held_out, multiple, task.blank())
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=collator,
+            train_dataset=self.batches.dataset,
+            eval_dataset=held_out,
+            processing_class=context.tokenizer,
+            callbacks=callbacks,
+        )
+        self._context, self._group, self._task = context, group, task
+        self.compute_loss_func = task.loss  # makes the Trainer count the number of losses of a step
         self._operations_per_token = operations_per_token
-        self._in_one_group = False
-        """Whether the optimizer has all weights in one."""
-        self.metric_names: tuple[str, ...] = ()
-        """Of the last evaluation, its loss included."""
-        self.train_dataset: Any
-        self.eval_dataset: Any
-        if hasattr(self.train_dataset, "__len__") and (may_arrange(self.args) or task.needs_reference):
-            batch = self.args.per_device_train_batch_size * self.args.world_size
-            multiple = batch if may_arrange(self.args) else 1
-            self.train_dataset = FilledUp(self.train_dataset, multiple, task.blank())
-        if self.eval_dataset is not None:
-            self.eval_dataset = FilledUp(
-                self.eval_dataset,
-                self.args.per_device_eval_batch_size * self.args.world_size,
-                task.blank(),
-            )
+        self._has_one_group = False
+        """Whether the optimizer has all weights in one group."""
+        self.checkpoints = CheckpointWriter(
+            group, Path(args.output_dir), limit=args.save_total_limit, is_writer=args.should_save
+        )
+        self.monitor = StepMonitor(
+            group,
+            args,
+            self.accelerator,
+            self.batches.name_batch,
+            on_spike=own.on_spike,
+            max_skipped_steps=own.max_skipped_steps,
+            padding_token=context.tokenizer.pad_token_id,
+        )
+        self.evaluator = Evaluator(task, args, self.accelerator)
+        self.add_callback(_Hooks(group, self.batches, self.monitor, self.checkpoints))
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """The loader of the batch source, or the Trainer's with the order of the batch source."""
+        if (loader := self.batches.loader()) is not None:
+            return loader
+        sampler = self.batches.sampler
+        if sampler is None:
+            return super().get_train_dataloader()  # type: ignore[no-any-return]
+        return self._get_dataloader(  # type: ignore[no-any-return]
+            self.train_dataset, "Training", self._train_batch_size, lambda _: sampler, is_training=True
+        )
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """The micro batches of a step, and the number of its losses over all ranks.
+
+        A run that is resumed at its end gets none. The Trainer would notice the end after one more step.
+        """
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return [], None
+        inputs = self.batches.take(epoch_iterator, num_batches)
+        # The Trainer guesses from the model's class which labels count.
+        counted = [{"labels": each["labels"], "shift_labels": self._task.targets(each)} for each in inputs]
+        return inputs, self._get_num_items_in_batch(counted, device)
+
+    def training_step(
+        self, model: Any, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
+    ) -> torch.Tensor:
+        """The Trainer's; the monitor judges its loss when the optimizer has made its step."""
+        self.monitor.count_tokens(inputs)  # before the step: the optimizer's step exchanges the counts
+        with self._group.work.step():
+            loss = super().training_step(model, inputs, num_items_in_batch)
+        return self.monitor.add_loss(loss)
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """The task's loss, as the mean over all ranks and micro batches of a step."""
+        loss, output = self._task.loss(model, inputs, self.args.label_smoothing_factor)
+        count = self._task.num_targets(inputs) if num_items_in_batch is None else num_items_in_batch
+        loss = loss / torch.as_tensor(count).clamp(min=1)  # on its device, so nothing waits for it
+        if self.args.average_tokens_across_devices:  # DeepSpeed takes the mean over the ranks
+            loss = loss * self.accelerator.num_processes
+        return (loss, output) if return_outputs else loss
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """FLOPs of the matmuls with parameters, which the Trainer logs at the end."""
+        tokens = inputs["input_ids"].numel() if "input_ids" in inputs else 0
+        return (self._operations_per_token or 0) * tokens
+
+    def get_decay_parameter_names(self, model: Any) -> list[str]:
+        """The Trainer's, or all names; DeepSpeed drops an empty group."""
+        if self._has_one_group:
+            return [name for name, _ in model.named_parameters()]
+        return super().get_decay_parameter_names(model)  # type: ignore[no-any-return]
 
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: DataLoader[Any], resume_from_checkpoint: str | None
@@ -101,46 +206,47 @@ class ZeroTrainer(WatchfulTrainer):
             line := warm_up_line(self.args, self.args.hf_deepspeed_config.config, max_steps)
         ):
             console.note(line)
-        is_restricted = resume_from_checkpoint is not None and not self._trust_checkpoint
-        self._in_one_group = self._may_be_one_group(resume_from_checkpoint)
-        if self._task.needs_reference:
-            # Before a checkpoint is loaded: until then the model is the one that the run started from.
-            prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
-            for dataset in (self.train_dataset, self.eval_dataset):
-                if dataset is not None:
-                    self._note_reference(dataset)
+        self.monitor.state = self.state
+        self.checkpoints.begin(self.state)
+        self._has_one_group = self._uses_one_group(resume_from_checkpoint)
+        is_restricted = resume_from_checkpoint is not None and not self._context.trust_checkpoint
+        loaded_first = None if self._task.needs_reference else resume_from_checkpoint
         with known_classes_only() if is_restricted else nullcontext():
-            if not self._task.needs_reference:
-                prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
-            elif resume_from_checkpoint is not None:
-                self._load(resume_from_checkpoint)
+            prepared = super()._prepare_for_training(max_steps, train_dataloader, loaded_first)
+            if self._task.needs_reference:
+                # Until a checkpoint is loaded the model is the one that the run started from.
+                for dataset in (self.train_dataset, self.eval_dataset):
+                    if dataset is not None:
+                        self.add_reference(dataset)
+                if resume_from_checkpoint is not None:
+                    self._load(resume_from_checkpoint)
             if resume_from_checkpoint is not None:
-                load_swapped_states(self.deepspeed, Path(resume_from_checkpoint), self._group)
-        self.disk_problems.note_those_of(self.deepspeed)
+                load_nvme_optimizer_states(self.deepspeed, Path(resume_from_checkpoint), self._group)
+        self.checkpoints.problems.note_those_of(self.deepspeed)
         if resume_from_checkpoint is None:
             undo_dummy_step(self.deepspeed.optimizer)
-        self.watch_steps()
-        release_shared_memory(read_ranks())  # every rank has exchanged parameters, and so has it open
+        speed_up_calls(self.deepspeed)
+        if self.args.device.type == "cpu":
+            keep_freed_memory()
+        if self.args.torch_compile:
+            exclude_timer_from_compile(self.deepspeed)
+        if self.monitor.max_skipped is not None:
+            SkippableSteps(self.deepspeed, self.accelerator, self.monitor.skips_step)
+        release_shared_memory(read_ranks())  # all ranks have exchanged parameters, so each has it open
         return prepared  # type: ignore[no-any-return]
 
-    def _may_be_one_group(self, checkpoint: str | None) -> bool:
-        """Whether the optimizer has all weights in one group: ranks exchange each group by itself.
+    def _uses_one_group(self, checkpoint: str | None) -> bool:
+        """Whether the optimizer has all weights in one group: ranks exchange each group separately.
 
-        The Trainer makes one of the weights that decay and one of the others. A checkpoint has the groups of
-        the run that saved it.
+        The Trainer makes a group of the weights that decay and one of the others. A checkpoint has the groups
+        of the run that saved it.
         """
-        if self.args.weight_decay or self.args.optim not in _BY_ELEMENT:
+        if self.args.weight_decay or self.args.optim not in _ELEMENTWISE:
             return False
         return checkpoint is None or self._group.together(lambda: num_groups(Path(checkpoint))) == 1
 
-    def get_decay_parameter_names(self, model: Any) -> list[str]:
-        """The Trainer's, or all; DeepSpeed leaves out a group that is empty."""
-        if self._in_one_group:
-            return [name for name, _ in model.named_parameters()]
-        return super().get_decay_parameter_names(model)  # type: ignore[no-any-return]
-
     def _load(self, checkpoint: str) -> None:
-        """What the Trainer does with a checkpoint at the end of `_prepare_for_training`."""
+        """Load a checkpoint as the Trainer's `_prepare_for_training` does at its end."""
         from transformers.integrations.deepspeed import deepspeed_load_checkpoint
 
         is_whole = not hasattr(self.model, "peft_config")
@@ -148,14 +254,14 @@ class ZeroTrainer(WatchfulTrainer):
         self._load_optimizer_and_scheduler(checkpoint)
         self._load_scaler(checkpoint)
 
-    def _note_reference(self, dataset: FilledUp) -> None:
-        """Have each example bring along what the model says of it now, without its adapter."""
-        without = getattr(self.model, "disable_adapter", nullcontext)
+    def add_reference(self, dataset: FilledDataset) -> None:
+        """Add to each example the log probabilities that the model has now, without its adapter."""
+        without_adapter = getattr(self.model, "disable_adapter", nullcontext)
         self.model_wrapped.eval()
         size, rank, last = self.args.per_device_eval_batch_size, self.args.process_index, len(dataset) - 1
         found = []
-        with without(), torch.no_grad():
-            # No loader: those of the Trainer leave out, repeat and keep what the recipe has them.
+        with without_adapter(), torch.no_grad():
+            # No data loader: the Trainer's drop, repeat or keep batches as the recipe says.
             for start in range(0, len(dataset), size * self.args.world_size):
                 first = start + rank * size
                 rows = [dataset[min(index, last)] for index in range(first, first + size)]
@@ -165,50 +271,9 @@ class ZeroTrainer(WatchfulTrainer):
                 found[-1] = self.accelerator.gather(found[-1]).cpu()
         dataset.more["reference"] = torch.cat(found)[: len(dataset)].tolist()
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
-        dataset = self.train_dataset if train_dataset is None else train_dataset
-        if not isinstance(dataset, FilledUp) or not may_arrange(self.args):
-            return super()._get_train_sampler(train_dataset)  # type: ignore[no-any-return]
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        strategy, batch = self.args.train_sampling_strategy, self.args.per_device_train_batch_size
-        step = batch * self.args.gradient_accumulation_steps * self.args.world_size
-        self._train_sampler = BlanksLast(
-            dataset,
-            shuffle=strategy == "random",
-            seed=seed,
-            layout=self._task.layout(batch, step),
-            grouped=step if strategy == "group_by_length" else None,
-        )
-        return self._train_sampler
-
-    def _run_epoch(self, *, epoch: int, **kwargs: Any) -> None:
-        if self.state.global_step >= self.state.max_steps:
-            # A run resumed at its end: the Trainer would notice after one more step.
-            self.control.should_training_stop = True
-            return
-        # When a resumed epoch skips its first batches, accelerate wraps the sampler once more, and the
-        # Trainer's own set_epoch no longer reaches it: the epoch would go on in another order.
-        if self._train_sampler is not None:
-            self._train_sampler.set_epoch(epoch)
-        super()._run_epoch(epoch=epoch, **kwargs)
-
-    def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
-        # transformers adds what was not logged yet from rank 0 alone.
-        self._tr_loss: torch.Tensor = self.accelerator.reduce(self._tr_loss, reduction="mean")
-        return super()._finalize_training(*args, **kwargs)
-
-    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
-        return SequentialSampler(eval_dataset)
-
-    def create_scheduler(
-        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
-    ) -> torch.optim.lr_scheduler.LRScheduler:
-        """The Trainer's; the polynomial one reads its optimizer's defaults, which ZeRO's wrapper has not."""
-        wrapper: Any = getattr(self.optimizer, "optimizer", None)  # in accelerate's
-        inner = getattr(wrapper, "optimizer", None)
-        if inner is not None and not hasattr(wrapper, "defaults"):
-            wrapper.defaults = inner.defaults
-        return super().create_scheduler(num_training_steps, optimizer)  # type: ignore[no-any-return]
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> float | None:
+        # Called once a step, right after it, on every rank.
+        return self.monitor.end_step(self.deepspeed.get_global_grad_norm())
 
     def evaluation_loop(
         self,
@@ -218,137 +283,154 @@ class ZeroTrainer(WatchfulTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Mean loss per held-out token (or example) over all ranks, and the metrics of the task.
-
-        transformers averages the means of the batches, which weighs a token by the batch it is in.
-        """
-        model = self._wrap_model(self.model, training=False)
-        model.eval()
-        total = torch.zeros(2, dtype=torch.float64)  # sum of losses, their number, then scores
-        num_batches = 0
-        for batch in dataloader:
-            num_batches += 1
-            inputs = self._prepare_inputs(batch)
-            with torch.no_grad(), self.compute_loss_context_manager():
-                loss, output = self._task.loss(model, inputs)
-                scores = self._task.scores(output, inputs, self.model, self.processing_class)
-            sums = torch.tensor(
-                [float(loss), int(self._task.num_targets(inputs)), *scores], dtype=torch.float64
-            )
-            total = sums if num_batches == 1 else total + sums
-            del output  # the logits, which would lie beside those of the next batch
-        total = self.accelerator.reduce(total.to(self.args.device), reduction="sum").cpu()
-        held_out = float(total[0] / total[1])
-        if not math.isfinite(held_out):
-            self._stop(f"the held-out loss is {held_out} after step {self.state.global_step}")
-        found = {"loss": held_out, **self._task.metrics(total[2:].tolist())}
-        self.metric_names = tuple(found)
-        best = (self.args.metric_for_best_model or "loss").removeprefix(f"{metric_key_prefix}_")
-        if best not in found:  # before the first step, if there is an evaluation then
-            raise RecipeError(
-                f"there is no metric '{best}' of {self._task.section.type}",
-                where="training.metric_for_best_model",
-                hint=did_you_mean(best, found),
-            )
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
+        """Mean loss per held-out token (or example) over all ranks, and the metrics of the task."""
+        engine = self._wrap_model(self.model, training=False)
+        engine.eval()
+        batches = map(self._prepare_inputs, dataloader)
+        with self.compute_loss_context_manager():
+            found, count = self.evaluator.measure(engine, self.model, batches, self.processing_class)
+        if not math.isfinite(found["loss"]):
+            self.monitor.stop(f"the held-out loss is {found['loss']} after step {self.state.global_step}")
+        self.evaluator.check_best_metric(found, metric_key_prefix)
         return EvalLoopOutput(
             predictions=None,
             label_ids=None,
-            metrics=metrics,
-            num_samples=num_batches * self.args.eval_batch_size,
+            metrics={f"{metric_key_prefix}_{name}": value for name, value in found.items()},
+            num_samples=count * self.args.eval_batch_size,
         )
 
-    def compute_loss(
-        self,
-        model: Any,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | int | None = None,
-    ) -> Any:
-        """The task's loss, as the mean over what all ranks and micro batches of a step have of it."""
-        loss, output = self._task.loss(model, inputs, self.args.label_smoothing_factor)
-        count = self._task.num_targets(inputs) if num_items_in_batch is None else num_items_in_batch
-        loss = loss / torch.as_tensor(count).clamp(min=1)  # on its device, for which nobody waits
-        if self.args.average_tokens_across_devices:  # DeepSpeed takes the mean over the ranks
-            loss = loss * self.accelerator.num_processes
-        return (loss, output) if return_outputs else loss
-
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
-        """The number of losses of a step. The Trainer guesses from the model's class which labels count."""
-        counted = [
-            {"labels": batch["labels"], "shift_labels": self._task.targets(batch)} for batch in batch_samples
-        ]
-        return super()._get_num_items_in_batch(counted, device)
-
-    def get_batch_samples(self, epoch_iterator: Iterator[Any], *args: Any, **kwargs: Any) -> Any:
-        """The Trainer's; it also counts tokens over all ranks, which is no part of getting a batch."""
-        return super().get_batch_samples(self._batches(epoch_iterator), *args, **kwargs)
-
-    def _batches(self, epoch_iterator: Iterator[Any]) -> Iterator[Any]:
-        while True:
-            with self._group.work.batch():
-                batch = next(epoch_iterator, None)
-            if batch is None:
-                return
-            yield batch
-
-    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """Of a step's products with parameters, as the Trainer logs them in the end."""
-        tokens = inputs["input_ids"].numel() if "input_ids" in inputs else 0
-        return (self._operations_per_token or 0) * tokens
-
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        if not self._leaves:
-            super()._maybe_log_save_evaluate(*args, **kwargs)
-            return
-        self.control.should_save, self.control.should_evaluate = True, False
-        super()._maybe_log_save_evaluate(*args, **kwargs)
-        asked = self._group.gather_objects(self._group.leave_request.why)
-        rank, why = next((rank, why) for rank, why in enumerate(asked) if why is not None)
-        left = checkpoints(Path(self.args.output_dir))
-        raise PreemptedError(
-            f"preempted after step {self.state.global_step} (rank {rank}: {why})",
-            hint=f"Resume with --training.resume_from_checkpoint true, from {left[-1]}"
-            if left
-            else "There is no checkpoint to resume from",
-        )
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log with the tokens that the monitor counts, and at the end the mean train loss over all ranks."""
+        if "train_loss" in logs:  # with the steps since the last log of this rank only
+            total = torch.tensor(logs["train_loss"], dtype=torch.float64, device=self.args.device)
+            logs["train_loss"] = self.accelerator.reduce(total, reduction="mean").item()
+        kept = self.args.include_num_input_tokens_seen
+        self.args.include_num_input_tokens_seen = self.monitor.counts_tokens
+        super().log(logs, start_time)
+        self.args.include_num_input_tokens_seen = kept
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the weights, if all of them are numbers; in a checkpoint, also which run it is of.
+        """Save the weights, if all of them are numbers; in a checkpoint, also the identity of its run.
 
         Raises:
-            RunError: they are not; the same on every rank.
+            RunError: a weight is not a number; the same on every rank.
         """
-        # A sum needs no memory, unlike isfinite(), and one weight that is no number makes it none.
+        # A sum needs no memory, unlike isfinite(), and one weight that is not a number makes it none.
         total = torch.zeros((), device=self.args.device)
         for weight in _own_weights(self.model):
             total += weight.sum(dtype=torch.float32).to(total.device)
         total = self.accelerator.reduce(total, reduction="sum")
         if not math.isfinite(total.item()):
-            self._stop(f"weights are no longer numbers after step {self.state.global_step}")
-        of_model = getattr(self.model, "generation_config", None)
-        if of_model is not None:
-            # What is not valid in it came with the checkpoint, as the recipe's keys were checked. Such a one
-            # is saved only as it came, and the Trainer has put the tokenizer's tokens into it.
-            of_model._original_object_hash = hash(of_model)
-        super().save_model(output_dir, _internal_call)
-        if _internal_call and output_dir is not None and self.args.should_save:
-            with self.disk_problems.noted():
-                self._identity.write(Path(output_dir))
+            self.monitor.stop(f"weights are no longer numbers after step {self.state.global_step}")
+        generation_config = getattr(self.model, "generation_config", None)
+        if generation_config is not None:
+            # The recipe's keys were checked, so what is invalid in it came with the checkpoint. transformers
+            # saves it only unchanged, but the Trainer has put the tokenizer's tokens into it.
+            generation_config._original_object_hash = hash(generation_config)
+        weights = self._gather_weights()
+        folder = Path(output_dir or self.args.output_dir)
+        with saved_whole(self.model, weights):
+            self.checkpoints.write_weights(folder, partial(self._save, state_dict=weights))
+        if _internal_call and self.args.should_save:
+            with self.checkpoints.problems.noted():
+                self._context.identity.write(folder)
+            with self.checkpoints.problems.noted():
+                self.batches.write_position(folder)
+
+    def _gather_weights(self) -> Any:
+        """The weights to save, on the ranks that save; called on every rank."""
+        config = self.deepspeed.config.get("zero_optimization", {})
+        if hasattr(self.model, "peft_config") and config.get("stage") == 3:
+            # Frozen parameters are not saved with an adapter, so they need not be gathered.
+            return self.deepspeed._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters=True)
+        return self.accelerator.get_state_dict(self.deepspeed)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        in_rehearsal = super()._save_checkpoint  # which the rehearsal replaces
+
+        def write(folder: Path) -> None:
+            if self._group.policy.writes_files:
+                self._write_checkpoint(folder)
+            else:
+                in_rehearsal(model, trial)
+
+        self.checkpoints.save(self.state, write)
+
+    def _write_checkpoint(self, folder: Path) -> None:
+        """Write this rank's part of a checkpoint; called on every rank, and no rank may stop on the way."""
+        problems, is_writer = self.checkpoints.problems, self.args.should_save
+        self.store_flos()
+        self.save_model(str(folder), _internal_call=True)
+        if not self.args.save_only_model:
+            with problems.noted():
+                self._save_optimizer_and_scheduler(str(folder))
+            with problems.noted():
+                if is_writer:
+                    write_file(folder / LATEST, f"global_step{self.deepspeed.global_steps}")
+            with problems.noted():
+                self._save_rng_state(str(folder))
+        if is_writer:
+            self.state.stateful_callbacks["TrainerControl"] = self.control.state()
+            self.state.save_to_json(str(folder / TRAINER_STATE))
+
+
+class _Hooks(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """What a ZeroTrainer does at the Trainer's hooks; after all other callbacks."""
+
+    def __init__(
+        self, group: RankGroup, batches: BatchSource, monitor: StepMonitor, checkpoints: CheckpointWriter
+    ) -> None:
+        self._group, self._batches, self._monitor, self._checkpoints = group, batches, monitor, checkpoints
+        self._first_step = 0
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
+        self._first_step = state.global_step
+        # The Trainer leaves these to others from now on: the checkpoint writer, DeepSpeed, the monitor. To
+        # clip gradients and to count tokens it would wait for the device in every step.
+        args.save_total_limit, args.max_grad_norm, args.include_num_input_tokens_seen = None, 0.0, "no"
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, *_: Any, **kwargs: Any) -> None:
+        self._batches.begin_epoch(int(state.epoch or 0))
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._batches.epoch is not None:
+            state.epoch = self._batches.epoch
+        if self._monitor.is_asked_to_leave:
+            control.should_save, control.should_evaluate = True, False
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
+        if not self._monitor.is_asked_to_leave:
+            return
+        asked = self._group.gather_objects(self._group.leave_request.why)
+        rank, why = next((rank, why) for rank, why in enumerate(asked) if why is not None)
+        left = checkpoints(Path(args.output_dir))
+        raise PreemptedError(
+            f"preempted after step {state.global_step} (rank {rank}: {why})",
+            hint=f"Resume with --training.resume_from_checkpoint true, from {left[-1]}"
+            if left
+            else "There is no checkpoint to resume from",
+        )
+
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.global_step == self._first_step:  # of a run that is resumed at its end
+            control.should_log = control.should_evaluate = control.should_save = False
+
+    def on_train_end(self, args: Any, state: TrainerState, *_: Any, **kwargs: Any) -> None:
+        self._checkpoints.end(state)
 
 
 def _own_weights(model: torch.nn.Module) -> Iterator[torch.Tensor]:
     """The weights that this rank holds: whole ones, or under ZeRO-3 its part of each that is in memory.
 
-    Parts are of one length, and what fills up the last ones is whatever the memory had (``torch.empty`` in
-    DeepSpeed's partition_parameters.py).
+    All parts have the same length, and the last ones are filled up with uninitialized memory (``torch.empty``
+    in DeepSpeed's partition_parameters.py).
     """
-    parameter: Any  # with what DeepSpeed adds to one
+    parameter: Any  # with what DeepSpeed adds to a parameter
     for parameter in model.parameters():
         part = parameter.data
         if hasattr(parameter, "ds_tensor"):
             part = parameter.ds_tensor
-            if part.dim() == 0:  # it is on NVMe, and this one number stands for it
+            if part.dim() == 0:  # a placeholder for a part on NVMe
                 continue
             before = len(part) * torch.distributed.get_rank(group=parameter.ds_process_group)
             part = part[: max(0, parameter.ds_numel - before)]

@@ -13,13 +13,14 @@ OPTION = "--push-to-hub"
 
 
 def check_upload(repo: str) -> None:
-    """See, before anything is trained, that a model can be uploaded as `repo`, as far as the Hub tells.
+    """Check before training that a model can be uploaded as `repo`, as far as the Hub knows.
 
-    It does not tell what a fine-grained token may do, nor how much room there is.
+    The Hub does not report the permissions of fine-grained tokens, nor the free space.
 
     Raises:
-        LaunchError: it cannot: no such name, no network, nobody is logged in, a token that only reads, or
-            another's name.
+        LaunchError: the name is wrong or someone else's, there is no network, nobody is logged in, or the
+        token
+            can only read.
     """
     from huggingface_hub import HfApi, constants, get_token
 
@@ -32,14 +33,14 @@ def check_upload(repo: str) -> None:
             hint="Unset it, or upload the saved model later, with 'hf upload'",
         )
     if get_token() is None:
-        raise LaunchError("nobody is logged in at the Hub", where=OPTION, hint="Run 'hf auth login'")
+        raise LaunchError("no user is logged in at the Hub", where=OPTION, hint="Run 'hf auth login'")
     try:
         who = HfApi().whoami()
     except Exception as error:  # its own, httpx's and the system's
         raise LaunchError(
             not_given(error, "the name that the token is of"),
             where=OPTION,
-            hint="Mend that, or upload the saved model later, with 'hf upload'",
+            hint="Fix that, or upload the saved model later, with 'hf upload'",
         ) from None
     if ((who.get("auth") or {}).get("accessToken") or {}).get("role") == "read":
         raise LaunchError(
@@ -47,7 +48,7 @@ def check_upload(repo: str) -> None:
             where=OPTION,
             hint="Run 'hf auth login' with one that writes",
         )
-    roles = {who["name"]: None, **{one["name"]: one.get("roleInOrg") for one in who.get("orgs") or ()}}
+    roles = {who["name"]: None, **{org["name"]: org.get("roleInOrg") for org in who.get("orgs") or ()}}
     owner = repo.partition("/")[0]
     if owner.lower() not in {name.lower() for name, role in roles.items() if role != "read"}:
         raise LaunchError(

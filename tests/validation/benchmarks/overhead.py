@@ -186,14 +186,14 @@ def _batches(folder: Path, rank: int) -> list[dict[str, Any]]:
     from zerokit.data.sources import load_examples
     from zerokit.recipe.model import Columns, TaskSection
     from zerokit.training.examples import tokenize
-    from zerokit.training.rows import InRows
     from zerokit.training.tasks.answers import AnswerEncoder
+    from zerokit.training.tasks.causal_lm import PackedCollator
 
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     data = load_examples(str(folder / "data.jsonl"), where="data")
     encoder = AnswerEncoder(tokenizer, "prompt_completion", Columns(), TaskSection(seq_len=SEQ_LEN))
     rows = tokenize(data, encoder, seq_len=SEQ_LEN, where="data").dataset
-    collate = InRows(tokenizer.pad_token_id, SEQ_LEN, 8, shares=True)
+    collate = PackedCollator(tokenizer.pad_token_id, SEQ_LEN, 8, shares=True)
     found = []
     for start in range(rank * BATCH, len(rows), RANKS * BATCH):
         batch = collate([rows[index] for index in range(start, start + BATCH)])

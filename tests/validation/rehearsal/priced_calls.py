@@ -14,13 +14,13 @@ from typing import Any
 
 from tests.validation.rehearsal.fixed_prices import FixedPrices
 
-Asked = dict[str, list[tuple[Any, ...]]]
+PeftSettings = dict[str, list[tuple[Any, ...]]]
 
 
 _HOST = ("launch", "collective_launch", "cuda_malloc")
 
 
-def asked(rank: Any, prices: FixedPrices) -> Asked:
+def asked(rank: Any, prices: FixedPrices) -> PeftSettings:
     """By call: all prices but those of launches."""
     import torch
     import torch.distributed as dist

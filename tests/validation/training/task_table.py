@@ -198,7 +198,7 @@ def _pretrain(trial: Trial, known: Callable[[random.Random], Row], task: str, fo
     from transformers import AutoTokenizer
 
     from zerokit.recipe.model import Columns, DataSection, TaskSection
-    from zerokit.training.shapes import detect_format
+    from zerokit.training.formats import detect_format
     from zerokit.training.tasks import task_of
 
     tokenizer = AutoTokenizer.from_pretrained(folder)

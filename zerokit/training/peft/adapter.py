@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from zerokit.errors import RecipeError
-from zerokit.training.peft.keys import VIRTUAL_TOKENS, Asked, check_peft_keys, config_class
+import torch
+from torch import nn
+
+from zerokit.errors import RecipeError, nearest, raise_together
+from zerokit.spelling import mistyped
+from zerokit.training.peft.keys import VIRTUAL_TOKENS, PeftSettings, config_class
 from zerokit.training.peft.prompts import without_learned_tokens
-from zerokit.training.peft.targets import check_targets, is_all_linear
-from zerokit.training.peft.unfit import pattern_of, unfit_layers
 
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PretrainedConfig, PreTrainedModel, TrainingArguments
 
     from zerokit.recipe import LoadedRecipe
+    from zerokit.training.peft.keys import PeftSettings
 
 _NO_MODULE = "NoMatchingPeftModuleError"
 """peft's error where all modules that are named are left out; older releases have none of that name."""
@@ -25,27 +31,30 @@ _SAVED_ANYWAY = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier",
 
 
 def add_adapter(
-    model: PreTrainedModel, loaded: LoadedRecipe, args: TrainingArguments, task_type: str | None
+    model: PreTrainedModel,
+    settings: PeftSettings | None,
+    loaded: LoadedRecipe,
+    args: TrainingArguments,
+    task_type: str | None,
 ) -> PreTrainedModel:
     """Freeze the model and add the adapter that the recipe asks for, if it asks for one.
 
     Raises:
         RecipeError: peft refuses the values, or no module of the model is a target.
     """
-    asked = check_peft_keys(loaded)
-    if asked is None:
+    if settings is None:
         return model
-    adapted = adapted_model(model, asked, loaded, task_type)
+    adapted = adapted_model(model, settings, loaded, task_type)
     if args.gradient_checkpointing:
         # The input of the first checkpointed block would need no gradient, and neither would its output.
         adapted.enable_input_require_grads()
-    if asked.method.tokens == "embedded" and task_type in ("CAUSAL_LM", "TOKEN_CLS"):
+    if settings.method.tokens == "embedded" and task_type in ("CAUSAL_LM", "TOKEN_CLS"):
         adapted.register_forward_hook(without_learned_tokens, with_kwargs=True)
     return adapted
 
 
 def adapted_model(
-    model: PreTrainedModel, asked: Asked, loaded: LoadedRecipe, task_type: str | None
+    model: PreTrainedModel, settings: PeftSettings, loaded: LoadedRecipe, task_type: str | None
 ) -> PeftModel:
     """The model with an adapter.
 
@@ -54,8 +63,8 @@ def adapted_model(
     """
     from peft import get_peft_model
 
-    check_targets(model, asked, loaded)
-    keys = {"task_type": task_type, **_defaults(asked, loaded, model), **asked.keys}
+    check_targets(model, settings, loaded)
+    keys = {"task_type": task_type, **_defaults(settings, loaded, model), **settings.keys}
     # What was made anew is trained whole and saved with the adapter: no checkpoint has it.
     whole = [*(keys.get("modules_to_save") or ()), *getattr(model, "new_modules", ())]
     anyway = _SAVED_ANYWAY.get(keys["task_type"] or "", ())
@@ -64,55 +73,55 @@ def adapted_model(
     if is_all_linear(keys.get("target_modules")) and (unfit := unfit_layers(model)):
         keys["exclude_modules"] = _and_those(keys.get("exclude_modules"), unfit)
     try:
-        return get_peft_model(model, config_class(asked.type_)(**keys))
+        return get_peft_model(model, config_class(settings.type_)(**keys))
     except (ValueError, TypeError, NotImplementedError, RuntimeError, re.error) as error:
         if type(error).__name__ == _NO_MODULE:
             raise RecipeError(
-                f"{asked.method.noun}: no module is left to adapt",
+                f"{settings.method.noun}: no module is left to adapt",
                 where=loaded.where("peft", "target_modules"),
                 hint="See which ones exclude_modules, modules_to_save or layers_to_transform leave out",
             ) from error
         reason = " ".join(str(error).split())
         raise RecipeError(
-            f"{asked.method.noun}: {reason}", where=loaded.where("peft"), hint="Correct the keys"
+            f"{settings.method.noun}: {reason}", where=loaded.where("peft"), hint="Correct the keys"
         ) from error
 
 
 def _is_below(name: str, others: Sequence[str]) -> bool:
-    """Whether a module is part of one that is saved, with which it would be looked for twice."""
+    """Whether a module is inside one that is saved, so that peft would look for it twice."""
     parts = name.split(".")
     outer = [".".join(parts[:count]) for count in range(1, len(parts))]
     return any(module.endswith(other) for module in outer for other in others)  # as peft finds them
 
 
-def _defaults(asked: Asked, loaded: LoadedRecipe, model: PreTrainedModel) -> dict[str, Any]:
-    """Keys that nobody has given, where peft knows none for the model, or ones that do not fit it."""
-    if asked.method.tokens is None:
-        return _default_targets(asked, model)
+def _defaults(settings: PeftSettings, loaded: LoadedRecipe, model: PreTrainedModel) -> dict[str, Any]:
+    """Keys that the recipe does not set, and for which peft has no or wrong defaults."""
+    if settings.method.tokens is None:
+        return _default_targets(settings, model)
     text = model.config.get_text_config(decoder=True)
     sizes = {
         "num_layers": getattr(text, "num_hidden_layers", 1),
         "num_attention_heads": getattr(text, "num_attention_heads", 1),
     }
     found: dict[str, Any] = {"num_virtual_tokens": VIRTUAL_TOKENS}
-    if asked.method.tokens == "cached":
+    if settings.method.tokens == "cached":
         return found | sizes | _of_decoder(model.config)
     # Not always the hidden size: ALBERT and ELECTRA widen their embeddings afterwards.
     found |= sizes | {"token_dim": model.get_input_embeddings().embedding_dim}
-    if asked.type_ == "prompt_tuning":
+    if settings.type_ == "prompt_tuning":
         section = loaded.recipe.model
         named = section.tokenizer if isinstance(section.tokenizer, str) else section.path
         # Words of the vocabulary: better than random numbers (Lester et al. 2021, section 3.2).
         found |= (
             {"prompt_tuning_init": "TEXT", "tokenizer_name_or_path": named}
-            if "prompt_tuning_init_text" in asked.keys
+            if "prompt_tuning_init_text" in settings.keys
             else {"prompt_tuning_init": "SAMPLE_VOCAB"}
         )
     return found
 
 
 def _of_decoder(config: PretrainedConfig) -> dict[str, Any]:
-    """Sizes of the keys and values that a decoder keeps; peft looks at those of the encoder."""
+    """Sizes of a decoder's keys and values; peft uses those of the encoder."""
     heads = getattr(config, "decoder_attention_heads", None)
     layers = getattr(config, "num_decoder_layers", None) or getattr(config, "decoder_layers", None)
     found = {"num_attention_heads": heads, "num_layers": layers}
@@ -134,20 +143,20 @@ _HEADS = r".*(classifier|score)(\..*)?"
 """Trained whole."""
 
 
-def _default_targets(asked: Asked, model: PreTrainedModel) -> dict[str, Any]:
+def _default_targets(settings: PeftSettings, model: PreTrainedModel) -> dict[str, Any]:
     """Peft's for the type of model, and all linear layers of one that it does not know."""
     from peft.utils import constants
 
-    model_type, of_ia3 = model.config.model_type, asked.type_ == "ia3"
+    model_type, of_ia3 = model.config.model_type, settings.type_ == "ia3"
     known = (
         constants.TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING
         if of_ia3
         else constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
     )
     found: dict[str, Any] = {}
-    if not any(asked.keys.get(name) for name in ("target_modules", "target_parameters")):
+    if not any(settings.keys.get(name) for name in ("target_modules", "target_parameters")):
         # An adapter on each: Dettmers et al. 2023, section 4.
-        if asked.type_ == "qlora" or model_type not in known:
+        if settings.type_ == "qlora" or model_type not in known:
             found |= {"target_modules": "all-linear", "exclude_modules": _HEADS}
         else:
             # By name: peft 0.21 finds none for Mixtral where it is left to look them up.
@@ -155,3 +164,195 @@ def _default_targets(asked: Asked, model: PreTrainedModel) -> dict[str, Any]:
     if of_ia3 and model_type not in known:
         found["feedforward_modules"] = []
     return found
+
+
+_ENDS = {"target_modules": r"(.*\.)?", "feedforward_modules": r"(.*\.)?", "modules_to_save": ".*"}
+"""Keys with a list of name endings -> pattern for the part before. A string is a pattern of whole names.
+
+``exclude_modules`` is not checked: it may name missing modules.
+"""
+_PATTERNS = ("rank_pattern", "alpha_pattern")
+"""Keys that are a mapping, by patterns of the ends of names, of parameters, too."""
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Of a model."""
+
+    modules: Collection[str]
+    parameters: Collection[str]
+    layers: list[str]
+    """Last parts of the names of modules that have a matrix."""
+    earlier: Collection[str]
+    """Names in `target_modules` that peft converts to others."""
+
+
+def is_all_linear(targets: Any) -> bool:
+    """Whether `target_modules` are all linear layers, as peft reads it."""
+    return isinstance(targets, str) and targets.lower() == "all-linear"
+
+
+def check_targets(model: PreTrainedModel, settings: PeftSettings, loaded: LoadedRecipe) -> None:
+    """Refuse module names if none of them exists, or if one is clearly mistyped.
+
+    People share lists between models, so one existing name is enough.
+
+    Raises:
+        RecipeError: there are such names; all of them at once.
+    """
+    modules = dict(model.named_modules(remove_duplicate=False))
+    layers = sorted({name.rpartition(".")[2] for name, layer in modules.items() if _has_matrix(layer)})
+    parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    names = _Names(modules, parameters, layers, _earlier_names(model, settings))
+    raise_together(
+        RecipeError(message, where=loaded.where("peft", key), hint=hint)
+        for key in (*_ENDS, *_PATTERNS)
+        if settings.keys.get(key)
+        for message, hint in _unknown(key, settings.keys[key], names)
+    )
+
+
+def _earlier_names(model: PreTrainedModel, settings: PeftSettings) -> Collection[str]:
+    """Those of `target_modules` that peft itself makes names of parameters.
+
+    transformers 5 keeps the experts of a layer in one parameter; peft still takes what their layers were
+    called before, for the types of models that it knows.
+    """
+    targets = settings.keys.get("target_modules")
+    if not targets or settings.method.config != "LoraConfig":
+        return ()
+    try:
+        from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+    except ImportError:  # a release that takes all names as they are
+        return ()
+    config = config_class(settings.type_)(target_modules=targets)
+    try:
+        convert_peft_config_for_transformers(config, model, None)
+    except re.error:
+        return ()
+    except ValueError:  # some of the layers that are one parameter now: peft says which are missing
+        return [targets] if isinstance(targets, str) else targets
+    left: Any = config.target_modules
+    if isinstance(targets, str):
+        return () if left == targets else [targets]
+    return [name for name in targets if name not in left]
+
+
+def _unknown(key: str, value: Any, names: _Names) -> Iterator[tuple[str, str]]:
+    """What names nothing, and the hint."""
+    if isinstance(value, str):
+        if (key == "target_modules" and is_all_linear(value)) or value in names.earlier:
+            return
+        if not _matches(value, names.modules):
+            ends = any(name.endswith(f".{value}") for name in names.modules)
+            hint = f"Write [{value}], a list of ends of names" if ends else _instead(value, names)
+            yield f"no module's whole name is as the pattern '{value}' says", hint
+        return
+    unknown = [name for name in map(str, value) if not _is_known(key, name, names)]
+    for name in unknown:
+        meant = mistyped(name.rpartition(".")[2], names.layers)
+        # Two names of one list are hardly the same one: o_proj, beside q_proj, is of other models.
+        if len(unknown) == len(value) or (meant is not None and meant not in value):
+            yield f"the model has no module '{name}'", _instead(name, names)
+
+
+def _is_known(key: str, name: str, names: _Names) -> bool:
+    if key in _PATTERNS:
+        return _matches(rf"(.*\.)?({name})", (*names.modules, *names.parameters))
+    return name in names.earlier or _matches(_ENDS[key] + re.escape(name), names.modules)
+
+
+def _matches(pattern: str, known: Collection[str]) -> bool:
+    try:
+        return any(re.fullmatch(pattern, name) for name in known)
+    except re.error:  # as peft would, of which it says more
+        return True
+
+
+def _instead(name: str, names: _Names) -> str:
+    """A hint that names a layer of the model, or those that there are."""
+    if any(f".{parameter}".endswith(f".{name}") for parameter in names.parameters):
+        return "It is a parameter, which LoRA takes in target_parameters"
+    close = nearest(name.rpartition(".")[2], names.layers)
+    return f"Did you mean '{close}'?" if close else f"Its layers are {', '.join(names.layers[:16])}"
+
+
+def _has_matrix(layer: Any) -> bool:
+    weight = getattr(layer, "weight", None)
+    shape = getattr(weight, "ds_shape", getattr(weight, "shape", ()))  # under ZeRO-3 a rank has no matrix
+    return len(shape) > 1
+
+
+_OF_MODELS = ("transformers", "transformers_modules")
+"""Packages with code of models; layers of other packages, such as quantized ones, are peft's business."""
+_READS_WEIGHT = re.compile(r"self\.(\w+)\.weight\b(?!\.(?:dtype|device|shape|size|is_\w+)|\s*=[^=])")
+
+
+def unfit_layers(model: PreTrainedModel) -> list[str]:
+    """Linear layers that cannot have an adapter: the last two parts of their names, sorted
+    (``mixer.out_proj``).
+
+    - Layers that return more than a tensor, such as routers of Llama 4.
+    - Layers that are not called because the surrounding code uses their weights, such as Mamba's kernels.
+      peft refuses some of them, for some types of models.
+    """
+    found = set()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            if not _is_plain(module):
+                found.add(name)
+        elif _is_of_models(module):
+            kind: Any = type(module)
+            found.update(f"{name}.{child}" for child in _read_by(kind) if _is_linear(module, child))
+    return sorted({".".join(name.split(".")[-2:]) for name in found})
+
+
+def pattern_of(names: list[str]) -> str:
+    """A pattern for modules with these name endings and all modules below, as peft matches whole names."""
+    return rf"(.*\.)?({'|'.join(map(re.escape, names))})(\..*)?"
+
+
+def _is_of_models(module: nn.Module) -> bool:
+    return type(module).__module__.split(".")[0] in _OF_MODELS
+
+
+def _is_linear(module: nn.Module, child: str) -> bool:
+    return isinstance(getattr(module, child, None), nn.Linear)
+
+
+@cache
+def _read_by(kind: Any) -> frozenset[str]:
+    """Attributes whose weight the code of a class reads directly."""
+    return frozenset(
+        match[1]
+        for name, source in _methods(kind)
+        if not name.startswith("__") and "init" not in name and "tie" not in name
+        for match in _READS_WEIGHT.finditer(source)
+    )
+
+
+def _methods(kind: Any) -> Iterator[tuple[str, str]]:
+    for name, method in inspect.getmembers(kind, inspect.isfunction):
+        if method.__module__.split(".")[0] in _OF_MODELS:
+            try:
+                yield name, inspect.getsource(method)
+            except (OSError, TypeError):  # made without a file
+                continue
+
+
+def _is_plain(module: nn.Linear) -> bool:
+    """Whether it gives one tensor of one, as peft takes for granted."""
+    if type(module).forward is nn.Linear.forward or not _is_of_models(module):
+        return True
+    # Without values: under ZeRO-3 a rank has none of most parameters.
+    empty = {
+        name: torch.empty(getattr(parameter, "ds_shape", parameter.shape), device="meta")
+        for name, parameter in module.named_parameters(recurse=False)
+    }
+    try:
+        given = torch.func.functional_call(
+            module, empty, (torch.empty(1, 1, module.in_features, device="meta"),)
+        )
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError):
+        return False
+    return isinstance(given, torch.Tensor)

@@ -31,7 +31,7 @@ class Method:
     """The name of peft's class of its keys."""
     noun: str
     tokens: Literal["embedded", "cached"] | None = None
-    """Of methods that learn tokens before each sequence: these are embeddings, or keys and values."""
+    """How virtual tokens are stored: as embeddings, or as keys and values; None without virtual tokens."""
 
 
 METHODS: dict[PeftType, Method] = {
@@ -43,45 +43,45 @@ METHODS: dict[PeftType, Method] = {
     "prompt_tuning": Method("PromptTuningConfig", "prompt tuning", "embedded"),
 }
 VIRTUAL_TOKENS = 20
-"""How many are learned where nobody says, as in the examples of peft's documentation."""
+"""Default number of virtual tokens, as in peft's documentation."""
 _NOT_FOR_TRAINING = ("peft_type", "inference_mode", "auto_mapping", "peft_version", "runtime_config")
 FOUR_BITS = (
     *("bnb_4bit_quant_type", "bnb_4bit_use_double_quant", "bnb_4bit_compute_dtype"),
     *("bnb_4bit_quant_storage", "llm_int8_skip_modules"),
 )
-"""Keys of transformers' BitsAndBytesConfig that are ``qlora``'s, beside those of its adapter."""
+"""Keys of transformers' BitsAndBytesConfig that ``qlora`` accepts in addition to those of its adapter."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a recipe asks for."""
+class PeftSettings:
+    """The section `peft` of a recipe, checked."""
 
     type_: PeftType
     keys: dict[str, Any]
-    """Of peft's config."""
+    """Keys of peft's config."""
     four_bits: dict[str, Any]
-    """Of transformers' BitsAndBytesConfig."""
+    """Keys of transformers' BitsAndBytesConfig."""
 
     @property
     def method(self) -> Method:
-        """Of that type."""
+        """The method."""
         return METHODS[self.type_]
 
     @property
     def num_virtual_tokens(self) -> int:
-        """Tokens that are learned before each sequence."""
+        """Number of virtual tokens before each sequence."""
         return int(self.keys.get("num_virtual_tokens", VIRTUAL_TOKENS)) if self.method.tokens else 0
 
 
 def method_of(loaded: LoadedRecipe) -> Method | None:
-    """The method of a recipe; None where all parameters are trained, or no method has that name."""
+    """The method of a recipe; None if all parameters are trained, or the name is unknown."""
     section = loaded.recipe.peft
     asked = None if section is None else section.get("type", "lora")
     return next((method for type_, method in METHODS.items() if type_ == asked), None)
 
 
-def check_peft_keys(loaded: LoadedRecipe) -> Asked | None:
-    """What the recipe asks for; None when all parameters are trained.
+def check_peft_keys(loaded: LoadedRecipe) -> PeftSettings | None:
+    """The checked section `peft`; None if all parameters are trained.
 
     Raises:
         ZerokitError: peft is not installed, or an unknown type or key.
@@ -113,14 +113,14 @@ def check_peft_keys(loaded: LoadedRecipe) -> Asked | None:
     )
     keys |= _checked(loaded, type_, keys)
     four_bits = {name: keys.pop(name) for name in FOUR_BITS if name in keys}
-    return Asked(type_, keys, four_bits)
+    return PeftSettings(type_, keys, four_bits)
 
 
 _AT_LEAST = {"r": 1, "num_virtual_tokens": 1}
 _NOT_0 = ("lora_alpha",)
-"""An adapter that is multiplied by it learns nothing."""
+"""Keys that must not be 0: an adapter multiplied by it learns nothing."""
 _TYPES: Mapping[str, Any] = {"lora_alpha": int | FiniteFloat}
-"""Of keys for which peft takes more than it declares."""
+"""Types of keys for which peft accepts more than it declares."""
 
 
 def _checked(loaded: LoadedRecipe, type_: PeftType, keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,9 +164,9 @@ def _checked_value(name: str, value: Any, kind: Any) -> Any:
 
 
 def _is_for_people(kind: Any) -> bool:
-    """Whether a type lists choices such as ``pissa_niter_[number of iters]``: peft takes more than it lists.
+    """Whether a type lists choices such as ``pissa_niter_[number of iters]``, which describe more values.
 
-    It refuses others itself, once it has the weights.
+    peft refuses wrong values itself, when it has the weights.
     """
     return any("[" in choice for choice in _choices(kind))
 
@@ -189,7 +189,7 @@ def config_class(type_: PeftType) -> type[PeftConfig]:
 
 
 def defaults_of(type_: str) -> dict[str, Any]:
-    """The values of the keys of a method that are not given, but for what the model decides."""
+    """Default values of the keys of a method, except those that depend on the model."""
     if type_ not in METHODS:  # a run of another version
         return {}
     defaults = dict(vars(config_class(type_)()))

@@ -1,4 +1,4 @@
-"""Tokens that are learned before each sequence: what else of a run has to know of them."""
+"""Virtual tokens: their logits, and how they are saved under ZeRO-3."""
 
 from __future__ import annotations
 
@@ -33,14 +33,12 @@ def without_learned_tokens(_: Any, args: Any, given: Mapping[str, Any], output: 
 
 @contextmanager
 def saved_whole(model: Any, weights: Mapping[str, Any] | None) -> Iterator[None]:
-    """While a model is saved, have learned tokens come from weights that are whole.
+    """A context in which virtual tokens are saved from whole weights.
 
-    peft calls the module that makes them, on the one rank that saves; under ZeRO-3 the others would have to
-    call it, too.
+    peft calls their module on the rank that saves. Under ZeRO-3 the other ranks would have to call it, too.
 
     Args:
-        model: any; what has no learned tokens is left alone.
-        weights: all of the model, by name; None where no module is divided.
+        weights: of the whole model, by name; None if no module is partitioned.
     """
     config = next(iter(getattr(model, "peft_config", {}).values()), None)
     if weights is None or config is None or not config.is_prompt_learning:
@@ -63,7 +61,7 @@ patches.wrap(_TO_SAVE, _from_whole_weights)
 
 
 def _learned_tokens(model: Any, adapter: str, weights: Mapping[str, Any]) -> Any:
-    """What a module of the same weights, which nobody has divided, makes of all places: (tokens, width)."""
+    """Embeddings of all virtual tokens, computed by a module with the whole weights: (tokens, width)."""
     import torch
 
     prefix = f"prompt_encoder.{adapter}."

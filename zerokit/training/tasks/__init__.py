@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from zerokit.training.shapes import needed_columns
+from zerokit.training.formats import needed_columns
 from zerokit.training.tasks.causal_lm import CausalLM
 from zerokit.training.tasks.dpo import DPO
 from zerokit.training.tasks.masked_lm import MaskedLM
@@ -29,12 +29,7 @@ TASKS: dict[str, type[Task]] = {
 
 
 def tasks_for(columns: Sequence[str], names: Columns) -> list[str]:
-    """The types of tasks that data with these columns are for.
-
-    Args:
-        columns: of the data set.
-        names: what the recipe calls them.
-    """
+    """The types of tasks that data with these columns are for."""
     return [
         type_
         for type_, task in TASKS.items()

@@ -1,4 +1,4 @@
-"""Texts, completions and chats for models that predict the next token: what is an answer is trained on."""
+"""Texts, completions and chats for models that predict the next token; answers are trained on."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from zerokit.training.examples import (
     text_of,
     text_or_none,
 )
-from zerokit.training.shapes import ROLES, messages_of
+from zerokit.training.formats import ROLES, messages_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from zerokit.recipe.model import Columns, Format, TaskSection
 
-_OTHER_TEMPLATE = "Mend it, or use a tokenizer with another chat template"
+_OTHER_TEMPLATE = "Fix it, or use a tokenizer with another chat template"
 _MOST_ROLES = 4
 _LONGEST_ROLE = 40
 """Characters of one that are shown; a file may have its texts there."""
@@ -32,10 +32,6 @@ class AnswerEncoder(Encoder):
     """Texts, prompts with their completions, and chats as ``input_ids`` and ``labels``.
 
     Args:
-        tokenizer: the model's.
-        format_: of the examples.
-        columns: of the examples.
-        task: the recipe's section.
         apart: whether the model keeps apart what lies in one sequence.
     """
 
@@ -57,7 +53,7 @@ class AnswerEncoder(Encoder):
         self.apart = apart
         self.loss_on_all = task.loss_on == "all"
         self.is_whole = is_packed and format_ == "text"
-        """Whether nothing is cut off: what is too long for one sequence goes on in the next."""
+        """Whether long texts continue in the next sequence instead of being cut."""
         self.most = None if self.is_whole else task.seq_len + 1
         """Tokens of a text that are looked at: one more than are kept shows that it was cut."""
 
@@ -88,15 +84,15 @@ class AnswerEncoder(Encoder):
         return self._encoded(*self._completion(prompt, completion)[0])
 
     def last_turn(self, messages: list[Any]) -> Encoded:
-        """A chat, of which the last turn is trained on.
+        """A chat with its last turn as the answer.
 
         Raises:
-            UnusableError: it is not the assistant's, or the chat cannot be rendered.
+            UnusableError: the last turn is not the assistant's, or the chat cannot be rendered.
         """
         return self._encoded(*self._answered(messages, len(messages) - 1)[-1])
 
     def _answered(self, messages: list[Any], given: int) -> list[tuple[list[int], list[bool]]]:
-        """A chat, of which what the assistant says after so many messages is trained on."""
+        """A chat with the assistant's messages after the first `given` ones as answers."""
         sequences = self._chat(messages, given)
         if messages[-1].get("role") != "assistant":
             self._fail_chat("does not end with the assistant")
@@ -136,7 +132,7 @@ class AnswerEncoder(Encoder):
         if not isinstance(history, list | None):
             raise UnusableError(
                 f"'{names.history}' is {described_value(history)}, not a list",
-                hint="Mend or remove that example",
+                hint="Fix or remove that example",
             )
         for pair in history or []:
             if (
@@ -146,7 +142,7 @@ class AnswerEncoder(Encoder):
             ):
                 raise UnusableError(
                     f"'{names.history}' has something other than pairs of a question and its answer",
-                    hint="Mend or remove that example",
+                    hint="Fix or remove that example",
                 )
             said += [_turn("user", pair[0]), _turn("assistant", pair[1])]
         said.append(_turn("user", question))
@@ -209,7 +205,7 @@ class AnswerEncoder(Encoder):
         if not sequences:
             self._fail_chat(*_no_answer(turns))
         if given:  # an answer among them may have a sequence of its own
-            return [one for one in sequences if any(one[1])] or sequences[-1:]
+            return [sequence for sequence in sequences if any(sequence[1])] or sequences[-1:]
         return sequences
 
     def _render(self, turns: list[dict[str, Any]], **options: Any) -> str:
@@ -219,16 +215,14 @@ class AnswerEncoder(Encoder):
             what = f"cannot be rendered by the tokenizer's chat template: {error.message}"
             self._fail_chat(what, _OTHER_TEMPLATE)
 
-    def _fail_chat(self, what: str, hint: str = "Mend or remove that example") -> NoReturn:
+    def _fail_chat(self, what: str, hint: str = "Fix or remove that example") -> NoReturn:
         raise UnusableError(f"the conversation {what}", hint=hint)
 
 
 def _why_not_masked(prompt: str, whole: str, number: int) -> tuple[str, str]:
-    """What keeps an answer's tokens from being told apart from those before it, and what helps.
+    """Why an answer's tokens cannot be separated from those before it, and a hint.
 
     Args:
-        prompt: the chat before the answer, with the generation prompt.
-        whole: the chat with the answer.
         number: of the answer's message, from 1.
     """
     if not whole.startswith(prompt):
@@ -257,15 +251,14 @@ def _no_answer(turns: list[dict[str, Any]]) -> tuple[str, str]:
 
 
 def joined(prompt: Any, answer: list[Any], name: str) -> tuple[list[Any], int]:
-    """The messages of a prompt and of an answer to it, and how many of them are given.
+    """The messages of a prompt and its answer, and how many of them belong to the prompt.
 
-    A prompt is a text or messages; whole chats have theirs already, which data sets often keep beside them.
-    A text is the chat's instruction if it is neither one of its messages nor has all before the answer in it.
+    A prompt is a string or messages. A whole chat already contains its prompt, which data sets often repeat
+    in a column. A string is the chat's instruction unless it is one of its messages, or contains all messages
+    before the answer.
 
     Args:
         prompt: None: there is none.
-        answer: messages.
-        name: the prompt's column, for errors.
 
     Raises:
         UnusableError: the chat has another instruction, or there is no prompt to an answer.
@@ -274,12 +267,12 @@ def joined(prompt: Any, answer: list[Any], name: str) -> tuple[list[Any], int]:
     if prompt is None:
         if begins != "assistant":
             return answer, 0
-        raise UnusableError(f"'{name}' is absent or null", hint="Mend or remove that example")
+        raise UnusableError(f"'{name}' is absent or null", hint="Fix or remove that example")
     if isinstance(prompt, str):
         if begins == "assistant":
             return [_turn("user", prompt), *answer], 1
         said = [str(turn.get("content")).strip() for turn in answer if isinstance(turn, dict)]
-        is_rendered = len(said) > 1 and all(one in prompt for one in said[:-1])
+        is_rendered = len(said) > 1 and all(message in prompt for message in said[:-1])
         if not prompt.strip() or prompt.strip() in said or is_rendered:
             return answer, 0
         if begins == "system":
@@ -290,7 +283,7 @@ def joined(prompt: Any, answer: list[Any], name: str) -> tuple[list[Any], int]:
     if not isinstance(prompt, list):
         raise UnusableError(
             f"'{name}' is {described_value(prompt)}, neither text nor a list of messages",
-            hint="Mend or remove that example",
+            hint="Fix or remove that example",
         )
     first = answer[: len(prompt)]
     is_whole = bool(prompt) and list(map(_without_none, first)) == list(map(_without_none, prompt))

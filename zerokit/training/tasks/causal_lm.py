@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import RecipeError
 from zerokit.reporting.tables import STRONG
-from zerokit.training.apart import why_mixed
 from zerokit.training.examples import IGNORED
 from zerokit.training.model import class_of
-from zerokit.training.packing import Layout, document_starts
+from zerokit.training.packing import Layout, document_starts, packing_unsupported_reason, row_length, rows_for
 from zerokit.training.peft.keys import method_of
 from zerokit.training.preview import marked
-from zerokit.training.rows import InRows
 from zerokit.training.tasks.answers import AnswerEncoder
 from zerokit.training.tasks.task import Task, sum_from_mean
 
@@ -47,7 +45,7 @@ class CausalLM(Task):
         model = class_of(config, loaded.recipe.model, self.model)
         asked = loaded.recipe.model.attn_implementation or getattr(config, "_attn_implementation", None)
         one_row = "flash" in (asked or "")
-        mixed = why_mixed(model, config, asked, self.section.seq_len, one_row=one_row)
+        mixed = packing_unsupported_reason(model, config, asked, self.section.seq_len, one_row=one_row)
         learned = _mixed_by_adapter(loaded)
         mixed = learned or mixed
         for key in ("packing", "padding_free"):
@@ -95,7 +93,7 @@ class CausalLM(Task):
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> Collator:
         if self.mixed is None:
             shares = self.section.padding_free is not False
-            return InRows(tokenizer.pad_token_id, *self._room(), shares=shares)
+            return PackedCollator(tokenizer.pad_token_id, *self._room(), shares=shares)
         from transformers import DataCollatorForSeq2Seq
 
         # Pads input_ids with the pad token and labels with -100.
@@ -144,3 +142,53 @@ def _mixed_by_adapter(loaded: LoadedRecipe) -> str | None:
     return (
         None if method is None or method.tokens is None else "learned tokens stand before the first one alone"
     )
+
+
+_COLUMNS = ("input_ids", "labels", "position_ids", "attention_mask")
+
+
+class PackedCollator:
+    """A collator that packs the examples of a micro batch into few rows, with positions that restart at 0.
+
+    It returns ``input_ids``, ``labels`` and ``position_ids``, and an ``attention_mask`` to count tokens by:
+    (rows, tokens) each. Models must not get the mask: with a mask, transformers ignores documents in a row.
+    Padding comes after the last document of a row.
+
+    Args:
+        capacity: most tokens of a row; None puts all examples into one.
+        multiple: the length of a row is a multiple of it.
+        shares: whether a row may have several examples.
+    """
+
+    def __init__(self, pad_token_id: int, capacity: int | None, multiple: int, *, shares: bool) -> None:
+        self.pad_token_id = pad_token_id
+        self.capacity = capacity
+        self.multiple = multiple
+        self.shares = shares
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        import numpy  # reads lists ten times faster than torch.tensor does
+        import torch
+
+        lengths = [len(feature["input_ids"]) for feature in features]
+        rows = [[index] for index in range(len(features))]
+        if self.shares or self.capacity is None:
+            rows = rows_for(lengths, self.capacity)
+        width = row_length(max(sum(lengths[index] for index in row) for row in rows), self.multiple)
+        shape = (len(rows), width)
+        empty = (self.pad_token_id, IGNORED, 0, 0)
+        made = {
+            name: numpy.full(shape, value, dtype=numpy.int64)
+            for name, value in zip(_COLUMNS, empty, strict=True)
+        }
+        for number, row in enumerate(rows):
+            ids, labels, positions, mask = (made[name][number] for name in _COLUMNS)
+            end = 0
+            for index in row:
+                example, start, end = features[index], end, end + lengths[index]
+                ids[start:end] = example["input_ids"]
+                labels[start + 1 : end] = example["labels"][1:]  # what comes before it is another document
+                positions[start:end] = example.get("position_ids") or numpy.arange(lengths[index])
+            positions[end:] = positions[end - 1] + 1 + numpy.arange(width - end)
+            mask[:end] = 1
+        return {name: torch.from_numpy(values) for name, values in made.items()}

@@ -1,8 +1,7 @@
-"""Direct preference optimization: the better of two answers, against the model that it started as.
+"""Direct preference optimization: prefers the better of two answers, relative to the untrained model.
 
-The reference is the untrained model itself. What it says of a pair is computed once, before the first step
-and before anything trained is loaded (with an adapter, switched off), so that no second model is in memory,
-whatever the ZeRO stage.
+The log probabilities of the untrained model are computed once, before the first step and before a checkpoint
+is loaded (with the adapter switched off). So there is no second model in memory in any ZeRO stage.
 """
 
 from __future__ import annotations
@@ -54,10 +53,9 @@ class DPO(Task):
         return inputs["shift_labels"]
 
     def log_probabilities(self, model: Any, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Of each answer, the sum over its tokens: (pairs, 2), the chosen one first.
+        """Sum over the tokens of each answer: (pairs, 2), the chosen one first.
 
         Args:
-            model: the model, or the engine around it.
             inputs: a batch: all chosen sequences, then all rejected ones.
         """
         from zerokit.training.chunked_loss import row_sums
@@ -85,7 +83,7 @@ class DPO(Task):
     def scores(
         self, output: Any, inputs: Mapping[str, torch.Tensor], model: Any, tokenizer: PreTrainedTokenizerBase
     ) -> Sequence[float]:
-        """Pairs, those of which the chosen answer has more reward, and the sums of the rewards."""
+        """Number of pairs, of pairs with more reward for the chosen answer, and sums of the rewards."""
         rewards = output[inputs["shift_labels"] != IGNORED].double()
         wins = int((rewards[:, 0] > rewards[:, 1]).sum())
         return len(rewards), wins, float(rewards[:, 0].sum()), float(rewards[:, 1].sum())
@@ -102,7 +100,7 @@ class DPO(Task):
 
 
 class _Encoder(Encoder):
-    """A prompt with two answers to it: texts, or chats of which the last turn differs."""
+    """Encodes a prompt with two answers: strings, or chats that differ in the last turn."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, columns: Columns, section: TaskSection) -> None:
         self.columns = columns

@@ -33,13 +33,7 @@ class LabelledTask(Task):
 
 
 class LabelEncoder(Encoder):
-    """Of examples with labels.
-
-    Args:
-        tokenizer: the model's.
-        columns: of the examples.
-        task: with its classes.
-    """
+    """Encodes examples with labels."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, columns: Columns, task: LabelledTask) -> None:
         self.tokenizer = tokenizer
@@ -58,7 +52,7 @@ class LabelEncoder(Encoder):
         if label not in self._ids:
             raise UnusableError(
                 f"'{column}' is '{label}', a class that the model does not have",
-                hint=did_you_mean(label, list(self._ids)) or "Mend or remove that example",
+                hint=did_you_mean(label, list(self._ids)) or "Fix or remove that example",
             )
         return self._ids[label]
 
@@ -69,13 +63,12 @@ def label_text(value: Any, names: Sequence[str] | None, column: str) -> str:
     Args:
         value: as the data have it: a text, a whole number, true or false.
         names: of the classes, where the data set says how its numbers are called.
-        column: where it stands.
 
     Raises:
         UnusableError: it is no label.
     """
     if value is None or value != value:  # a table with an empty cell has numbers with fractions
-        raise UnusableError(f"'{column}' is absent or null", hint="Mend or remove that example")
+        raise UnusableError(f"'{column}' is absent or null", hint="Fix or remove that example")
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
@@ -87,7 +80,7 @@ def label_text(value: Any, names: Sequence[str] | None, column: str) -> str:
             return names[value]
         raise UnusableError(
             f"'{column}' is {value}, and the data set has {len(names)} classes",
-            hint="Mend or remove that example: an unlabelled split cannot be trained on",
+            hint="Fix or remove that example: an unlabelled split cannot be trained on",
         )
     if isinstance(value, str) and value.strip():
         return value
@@ -107,7 +100,7 @@ def in_order(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def found_labels(values: Iterable[Any], column: str) -> tuple[str, ...]:
-    """The labels among `values`, :func:`in_order`; what is none is named when its example is encoded."""
+    """The labels in `values`, :func:`in_order`. Other values are reported when their example is encoded."""
     found = set()
     for value in values:
         with suppress(UnusableError):
@@ -116,7 +109,7 @@ def found_labels(values: Iterable[Any], column: str) -> tuple[str, ...]:
 
 
 def names_of(examples: RowDataset, column: str) -> tuple[str, ...] | None:
-    """What a data set calls its classes: those of a column of `ClassLabel`, or of lists of it."""
+    """Class names of a column of `ClassLabel`, or of lists of it."""
     feature = examples.table.features.get(column)
     feature = getattr(feature, "feature", feature)
     names = getattr(feature, "names", None)
@@ -130,17 +123,14 @@ _MANY_CLASSES = 100
 def classes_of(
     found: tuple[str, ...], known: Sequence[str], column: str, where: str, *, most: int | None = None
 ) -> tuple[str, ...]:
-    """The classes of a model by their ids: those of its checkpoint, where they have all that were found.
+    """The classes of a model by id: those of its checkpoint if they include all labels of the data.
 
     Args:
-        found: in the training data, or named by the data set.
         known: the checkpoint's.
-        column: where the labels stand.
-        where: the place of the data in the recipe, for errors.
-        most: how many there can be; None where the data set names them.
+        most: limit of classes; None if the data set names them.
 
     Raises:
-        DataError: there is nothing to tell apart, or too much.
+        DataError: there is one class only, or too many.
     """
     if len(found) < 2:
         every = f"every '{column}' is {found[0]!r}: there is nothing to tell apart" if found else None
@@ -161,7 +151,7 @@ def classes_of(
 
 
 def known_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The classes that a checkpoint's config names, by their ids; none where nobody has named them."""
+    """Class names in a checkpoint's config, by id; empty if they are generic."""
     names = config.get("id2label") or {}
     ordered = [str(names.get(str(index), "")) for index in range(len(names))]
     if not all(ordered):
@@ -173,8 +163,8 @@ def known_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 _MOST_NAMED = 8
 
 
-def described_labels(labels: Sequence[str]) -> str:
-    """The classes for people, to follow what the examples are; empty where there are none."""
+def describe_labels(labels: Sequence[str]) -> str:
+    """A message about the classes; empty without classes."""
     if not labels:
         return ""
     more = f", and {len(labels) - _MOST_NAMED} more" if len(labels) > _MOST_NAMED else ""

@@ -1,4 +1,4 @@
-"""Masked tokens, or whole words, from what stands around them: how encoders such as BERT are pre-trained."""
+"""Prediction of masked tokens or words from their context, as in the pre-training of BERT."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class MaskedLM(Task):
     def scores(
         self, output: Any, inputs: Mapping[str, torch.Tensor], model: Any, tokenizer: PreTrainedTokenizerBase
     ) -> Sequence[float]:
-        """Tokens, and those that were told right."""
+        """Number of tokens, and of correct ones."""
         labels = inputs["labels"]
         is_target = labels != IGNORED
         right = output.logits[is_target].argmax(-1) == labels[is_target]
         return int(is_target.sum()), int(right.sum())
 
     def metrics(self, scores: Sequence[float]) -> dict[str, float]:
-        """The share of masked tokens that were told right."""
+        """The accuracy on masked tokens."""
         return {"accuracy": ratio(scores[1], scores[0])}
 
 
@@ -130,7 +130,7 @@ class _Masking:
         return self.masking(rows)  # type: ignore[no-any-return]
 
     def _offsets(self, words: list[int], longest: int) -> list[list[int]]:
-        """Places of tokens in a text in which only tokens of different words have a gap between them."""
+        """Offsets of tokens in a text with a gap between different words."""
         end, before = 0, None
         offsets = []
         for word in words:

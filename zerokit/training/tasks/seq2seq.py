@@ -39,7 +39,7 @@ class Seq2Seq(Task):
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase, where: str) -> None:
         if getattr(tokenizer, "tgt_lang", "") is None:
             raise ModelError(
-                "the tokenizer writes a language into each text, and nobody has said which answers are in",
+                "the tokenizer writes a language into each text, and the language of the answers is not set",
                 where=where,
                 hint="Save it with src_lang and tgt_lang set, and name its folder in model.tokenizer",
             )
@@ -47,7 +47,7 @@ class Seq2Seq(Task):
     def for_model(self, config: PretrainedConfig, loaded: LoadedRecipe) -> Seq2Seq:
         if not config.is_encoder_decoder:
             raise ModelError(
-                f"'{config.model_type}' has no decoder of its own beside an encoder",
+                f"'{config.model_type}' is not an encoder-decoder model",
                 where=loaded.where("model", "path"),
                 hint="Choose a model such as T5, or another task.type",
             )
@@ -110,12 +110,8 @@ class Seq2Seq(Task):
 def rouge_l(said: str, wanted: str) -> float:
     """F1 of the longest common subsequence of words (Lin 2004, section 3.1), as rouge_score 0.1.2 has it.
 
-    Words are of letters and digits of any script, where rouge_score knows those of ASCII alone. Scripts
-    without spaces have few of them, as long as their sentences.
-
-    Args:
-        said: what was generated.
-        wanted: the reference.
+    Words consist of letters and digits of any script (in rouge_score: of ASCII). In scripts without spaces a
+    word is as long as a sentence.
     """
     ours, theirs = (re.findall(r"[^\W_]+", text.lower()) for text in (said, wanted))
     if not ours or not theirs:
@@ -157,11 +153,11 @@ class _Encoder(Encoder):
 
 
 class _Batch:
-    """Sources and answers, each padded to one length, and what the decoder is given of the answers.
+    """Pads sources and answers, and makes the decoder's tokens.
 
-    Only a model with a router loss is given labels: any other would compute a loss of its own for nothing. So
-    the decoder's tokens are made of them here, as the model does it where it says how, and else as all others
-    do in their forward().
+    Only a model with a router loss gets labels; others would compute a loss that is not used. So the
+    decoder's tokens are made here: by the model's own method if it has one, else as in forward() of other
+    models.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, model: Any, multiple: int | None) -> None:

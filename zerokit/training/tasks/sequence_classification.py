@@ -11,7 +11,7 @@ from zerokit.data.encoding import encode_whole
 from zerokit.errors import DataError, visible
 from zerokit.reporting.tables import STRONG
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of
-from zerokit.training.shapes import pair_of
+from zerokit.training.formats import pair_of
 from zerokit.training.tasks.labels import LabelEncoder, LabelledTask, classes_of, found_labels, names_of
 from zerokit.training.tasks.task import ratio
 
@@ -65,13 +65,15 @@ class SequenceClassification(LabelledTask):
     def scores(
         self, output: Any, inputs: Mapping[str, torch.Tensor], model: Any, tokenizer: PreTrainedTokenizerBase
     ) -> Sequence[float]:
-        """Of each class, how often it was told right; then how often it is there, and was predicted."""
+        """For each class: correct predictions, then occurrences, then predictions."""
         import torch
 
         is_target = inputs["labels"] != IGNORED
         truth, said = inputs["labels"][is_target], output.logits[is_target].argmax(-1)
         counted = (truth[truth == said], truth, said)
-        return torch.cat([torch.bincount(one, minlength=len(self.labels)) for one in counted]).tolist()
+        return torch.cat(
+            [torch.bincount(classes, minlength=len(self.labels)) for classes in counted]
+        ).tolist()
 
     def metrics(self, scores: Sequence[float]) -> dict[str, float]:
         """Accuracy, and the mean of F1 over the classes that there are or that were predicted.
@@ -87,7 +89,7 @@ class SequenceClassification(LabelledTask):
 
 
 def _single(labels: Iterator[Any], column: str, where: str) -> Iterator[Any]:
-    """The labels, none of which is a list or an object."""
+    """The labels, checked to be no list and no object."""
     for label in labels:
         if isinstance(label, list | dict):
             raise DataError(
@@ -127,7 +129,7 @@ _SEGMENTS = "token_type_ids"
 
 
 class _Collator:
-    """Pads; segments are for models that have embeddings of them, also those of blanks."""
+    """Pads; adds segments for models with segment embeddings."""
 
     def __init__(self, pad: Collator, model: Any) -> None:
         self._pad = pad
@@ -135,11 +137,11 @@ class _Collator:
         self._has_segments = (getattr(config, "type_vocab_size", None) or 0) > 1
 
     def __call__(self, features: list[dict[str, Any]]) -> Mapping[str, torch.Tensor]:
-        segmented = any(_SEGMENTS in one for one in features)
+        segmented = any(_SEGMENTS in feature for feature in features)
         made = []
-        for one in features:
-            kept = {name: values for name, values in one.items() if name != _SEGMENTS}
+        for feature in features:
+            kept = {name: values for name, values in feature.items() if name != _SEGMENTS}
             if segmented and self._has_segments:
-                kept[_SEGMENTS] = one.get(_SEGMENTS) or [0] * len(one["input_ids"])
+                kept[_SEGMENTS] = feature.get(_SEGMENTS) or [0] * len(feature["input_ids"])
             made.append(kept)
         return self._pad(made)

@@ -1,4 +1,4 @@
-"""What a task of fine-tuning is: its model class, its data, its collator, its loss and its metrics.
+"""The base class of tasks: model class, data, collator, loss and metrics.
 
 A task is one file with one subclass of :class:`Task`, listed in :mod:`zerokit.training.tasks`.
 """
@@ -34,85 +34,72 @@ class Task(ABC):
 
     section: TaskSection
     labels: tuple[str, ...] = ()
-    """The classes that it tells apart, by their ids; empty where there are none."""
+    """Class names by id; empty without classes."""
     names: tuple[str, ...] | None = None
-    """What the data set calls the numbers that stand for classes, where it has numbers and says so."""
+    """Class names of the data set, if it has numbers and names them."""
     has_router_loss: bool = False
-    """Whether the model adds a router loss to the loss of the labels that it is given."""
+    """Whether the model adds a router loss to the loss of its labels."""
 
     model: ClassVar[ModelKind] = CAUSAL_LM
     """The class of its models."""
     formats: ClassVar[tuple[Format, ...]]
-    """What its examples can be, in the order in which their columns are tried."""
+    """Formats of examples, in the order to try."""
     peft_type: ClassVar[str | None]
-    """peft's name for it, if it has one."""
+    """peft's name of the task, if it has one."""
     needs: ClassVar[str] = "eos"
     """The special token that its tokenizers must have: ``eos``, ``pad`` or ``mask``."""
     generates: ClassVar[bool] = False
     """Whether its models generate text, and so have a generation config."""
     sequences_per_example: ClassVar[int] = 1
-    """That are in memory at once for each example of a batch."""
+    """Sequences in memory for each example of a batch."""
     counts: ClassVar[str] = "token"
-    """What a loss is the mean over."""
+    """What the loss is averaged over."""
     needs_reference: ClassVar[bool] = False
-    """Whether its loss compares with what the untrained model says."""
+    """Whether the loss needs log probabilities of the untrained model."""
 
     @abstractmethod
     def encoder(self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns) -> Encoder:
-        """What one example becomes."""
+        """The encoder of examples."""
 
     @abstractmethod
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> Collator:
-        """What makes a batch of examples; it also takes blanks.
-
-        Args:
-            tokenizer: for its padding token.
-            model: the model, with its adapter.
-        """
+        """The collator, which accepts blanks, too."""
 
     @abstractmethod
     def marked(self, sequence: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Iterator[StyledLine]:
-        """The lines in which a preview shows a sequence, with what is trained on marked."""
+        """Lines of a preview of a sequence, with trained tokens marked."""
 
     def with_labels_of(
         self, examples: RowDataset, columns: Columns, known: Sequence[str], where: str
     ) -> Task:
-        """This task with the classes that the training examples name.
+        """This task with the classes of the training examples.
 
         Args:
-            examples: as loaded, of a format of the task.
-            columns: their names.
-            known: classes of the checkpoint, which stay where they have all that the examples name.
-            where: the place of the data in the recipe, for errors.
+            known: classes of the checkpoint, which are kept if they include all labels of the examples.
 
         Raises:
-            DataError: there are none to tell apart.
+            DataError: there are not enough classes.
         """
         return self
 
     def for_model(self, config: PretrainedConfig, loaded: LoadedRecipe) -> Task:
-        """This task as a model can do it.
-
-        Args:
-            config: the model's.
-            loaded: the recipe.
+        """This task, adapted to a model.
 
         Raises:
-            RecipeError: it cannot do what the recipe asks for.
+            RecipeError: the model does not support what the recipe sets.
         """
         return self
 
     def layout(self, batch_size: int, step_size: int) -> Layout | None:
-        """How the examples of an optimizer step are spread over its micro batches; None: as they come.
+        """How the examples of an optimizer step are distributed over micro batches; None keeps their order.
 
         Args:
-            batch_size: examples of a micro batch.
             step_size: examples of a step, over all ranks.
         """
         return None
 
     def layout_words(self, *, packed: bool) -> str:
-        """What :meth:`layout` does, and how it is switched off, for people.
+        """A message about what :meth:`layout` does and how to switch it off.
 
         Args:
             packed: whether sequences have several documents.
@@ -120,23 +107,19 @@ class Task(ABC):
         raise NotImplementedError
 
     def config_keys(self) -> dict[str, Any]:
-        """Keys of the model's config that the task decides."""
+        """Keys of the model's config that the task sets."""
         return {}
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase, where: str) -> None:
-        """Refuse a tokenizer that lacks what the task asks of it.
-
-        Args:
-            tokenizer: as loaded.
-            where: its place in the recipe, for errors.
+        """Check that the tokenizer has what the task needs.
 
         Raises:
-            ModelError: it does.
+            ModelError: it does not.
         """
         return
 
     def complete(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Set what a model's config lacks for the task."""
+        """Complete a model's config for the task."""
         return
 
     def with_fixed_targets(self, held_out: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
@@ -148,22 +131,19 @@ class Task(ABC):
         return {"input_ids": [0], "labels": [IGNORED]}
 
     def pad_to(self) -> int | None:
-        """What lengths are padded to a multiple of: one that tensor cores like.
-
-        Never beyond the longest sequence, which may be all that the model has positions for.
-        """
+        """Lengths are padded to a multiple of it for tensor cores, but not beyond the longest sequence."""
         return 8 if self.section.seq_len % 8 == 0 else None
 
     def model_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """What of a batch the model is given, labels included."""
+        """The part of a batch that the model gets, labels included."""
         return dict(inputs)
 
     def targets(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """The labels of a batch that have a loss each, if they are not -100."""
+        """The labels of a batch; each that is not -100 has a loss."""
         return inputs["labels"]
 
     def num_targets(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """How many losses a batch has, as a tensor on its device: reading it would wait for the device."""
+        """Number of losses of a batch, as a tensor on its device, so that nothing waits for it."""
         return (self.targets(inputs) != IGNORED).sum()
 
     def at_targets(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -181,8 +161,6 @@ class Task(ABC):
         of the batch, counts once for each label: its weight in a step is the batch's share of the labels.
 
         Args:
-            model: the model, or the engine around it.
-            inputs: a batch.
             smoothing: of the labels: the share of probability that is spread over all classes.
         """
         from torch.nn.functional import cross_entropy
@@ -200,19 +178,16 @@ class Task(ABC):
         return loss, output
 
     def log_probabilities(self, model: Any, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """What a task that needs a reference compares with it: a row for each example."""
+        """Log probabilities to compare with the reference: a row for each example."""
         raise NotImplementedError
 
     def scores(
         self, output: Any, inputs: Mapping[str, torch.Tensor], model: Any, tokenizer: PreTrainedTokenizerBase
     ) -> Sequence[float]:
-        """What the metrics are made of, of one batch: numbers that add up over batches and ranks.
+        """Sums for the metrics of one batch, which add up over batches and ranks.
 
         Args:
-            output: of :meth:`loss`.
             inputs: the batch, which may be of blanks alone.
-            model: which made the output.
-            tokenizer: the model's.
         """
         return ()
 

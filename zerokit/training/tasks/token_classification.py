@@ -77,7 +77,7 @@ class TokenClassification(LabelledTask):
             is_target = labels != IGNORED
             truth = [self.labels[index] for index in labels[is_target].tolist()]
             guess = [self.labels[index] for index in found[is_target].tolist()]
-            right = sum(one == other for one, other in zip(truth, guess, strict=True))
+            right = sum(true_tag == other for true_tag, other in zip(truth, guess, strict=True))
             there, said = set(entities(truth)), set(entities(guess))
             sums = [
                 total + more
@@ -103,9 +103,6 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
     By the rules of conlleval, as seqeval 1.2.2 has them in its default mode (``get_entities``): an entity
     also begins where ``I-`` follows ``O`` or another type, and ends where the next word is of another.
-
-    Args:
-        tags: of the words of one sequence.
     """
     found, start = [], 0
     previous, previous_type = "O", ""
@@ -149,7 +146,7 @@ class _Encoder(LabelEncoder):
             if not isinstance(word, str):
                 raise UnusableError(
                     f"'{self.columns.tokens}' has {described_value(word)} among its words, not text",
-                    hint="Mend or remove that example",
+                    hint="Fix or remove that example",
                 )
         ids = [self.label_id(tag, column) for tag in tags]
         # As a text with a space between words, which is what the model will be given when it is used.
@@ -171,5 +168,5 @@ class _Encoder(LabelEncoder):
         value = example[column]
         if not isinstance(value, list):
             what = "absent or null" if value is None else described_value(value)
-            raise UnusableError(f"'{column}' is {what}, not a list", hint="Mend or remove that example")
+            raise UnusableError(f"'{column}' is {what}, not a list", hint="Fix or remove that example")
         return value

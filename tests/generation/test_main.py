@@ -1,0 +1,36 @@
+"""What is wrong with a command line of ``zerokit generate`` and its files, before any is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from zerokit.distributed.ranks import read_ranks
+from zerokit.errors import ZerokitError
+from zerokit.generation.main import check_before_start, check_options
+from zerokit.generation.options import Options
+
+
+@pytest.mark.parametrize("look", [lambda options: check_options(options, read_ranks()), check_before_start])
+def test_all_mistakes_are_told_at_once(look: Callable[[Options], object], tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text('{"zero_optimisation": {"stage": 3}}')
+    options = Options(
+        model=f"{tmp_path}/none",
+        prompts=f"{tmp_path}/none.jsonl",
+        output=tmp_path / "none" / "out.jsonl",
+        ds_config=tmp_path / "ds.json",
+        sampling_words=("--max_new_token", "4"),
+    )
+    with pytest.raises(ZerokitError) as caught:
+        look(options)
+    told = [str(error) for error in (caught.value, *caught.value.others)]
+    assert [line.removeprefix(f"{tmp_path}/").partition(":")[0] for line in told] == [
+        "--max_new_token",
+        "none/out.jsonl",
+        "--model",
+        "--prompts",
+        "ds.json",
+    ]
+    assert not any("\n" in line for line in told)

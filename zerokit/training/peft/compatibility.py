@@ -1,0 +1,290 @@
+"""Whether a peft method and the ZeRO stage work with the model and the recipe, checked without weights."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import inspect
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from zerokit.config.base import ZERO
+from zerokit.distributed.group import count_gpus
+from zerokit.errors import RecipeError
+from zerokit.training.leaf_modules import check_experts
+from zerokit.training.model import positions_of
+from zerokit.training.packing import CACHE_NAMES
+from zerokit.training.peft.adapter import adapted_model
+from zerokit.training.peft.keys import PeftSettings
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+    from zerokit.recipe import LoadedRecipe
+    from zerokit.resolving.settle import Resolved
+    from zerokit.training.model import PreparedModel
+    from zerokit.training.tasks.task import Task
+
+_OTHERS = "Choose peft.type lora or ia3"
+
+
+def check_trained(
+    loaded: LoadedRecipe,
+    settings: PeftSettings | None,
+    resolved: Resolved,
+    model: PreparedModel,
+    task: Task,
+    num_ranks: int = 1,
+) -> None:
+    """Refuse an adapter that does not work with the model, the task or another key.
+
+    The adapter is added to a model on the meta device, which is called if virtual tokens may not fit. Remote
+    code that cannot be built on the meta device is not checked.
+
+    Raises:
+        RecipeError: the adapter does not work.
+        ConfigError: several ranks cannot train the model in this ZeRO stage.
+    """
+    stage = int(resolved.ds_config[ZERO].get("stage", 0))
+    in_order = num_ranks > 1 and stage in (1, 2)
+    if settings is None and not in_order:
+        return
+    if settings is not None and settings.type_ == "qlora":
+        check_four_bits(loaded, settings, resolved, model)
+    base = _on_meta(loaded, model, task)
+    if settings is not None and settings.method.tokens is not None:
+        _check_tokens(loaded, settings, resolved.training, model, task, base)
+    if base is None:
+        return
+    trained = base if settings is None else _try(loaded, settings, task, base)
+    if in_order:
+        check_experts(trained, stage, loaded.where("deepspeed"))
+
+
+def _check_tokens(
+    loaded: LoadedRecipe,
+    settings: PeftSettings,
+    training: Mapping[str, Any],
+    model: PreparedModel,
+    task: Task,
+    base: PreTrainedModel | None,
+) -> None:
+    """What is known of learned tokens."""
+    type_, where = loaded.recipe.task.type, loaded.where("peft", "type")
+    noun, count = settings.method.noun, settings.num_virtual_tokens
+    if task.peft_type is None:
+        raise RecipeError(f"peft has no {noun} for {type_}", where=where, hint=_OTHERS)
+    if settings.method.tokens == "cached":
+        if training.get("gradient_checkpointing"):
+            raise RecipeError(
+                f"{noun} stores what it learns in the cache of keys and values, which checkpointing drops",
+                where=loaded.where("training", "gradient_checkpointing"),
+                hint="Set it to false, or choose another peft.type",
+            )
+        if base is not None and not _takes_cache(base):
+            raise RecipeError(
+                f"{noun} needs a cache of keys and values alone, which {base.config.model_type} has not",
+                where=where,
+                hint=_OTHERS,
+            )
+    elif type_ == "sequence_classification" and base is not None and reads_ids_itself(base):
+        # With embeddings in the place of ids, transformers takes the last token, which may be padding.
+        raise RecipeError(
+            f"{noun} hides from {base.config.model_type} where a text ends, by which it classifies",
+            where=where,
+            hint="Choose peft.type prefix_tuning, lora or ia3",
+        )
+    recipe = loaded.recipe
+    in_decoder = type_ == "seq2seq" and settings.method.tokens == "cached"
+    name, longest = ("target_len", recipe.task.target_len) if in_decoder else ("seq_len", recipe.task.seq_len)
+    positions = positions_of(model.config, longest + count, recipe.model, task.model)
+    if positions is not None and longest + count > positions:
+        raise RecipeError(
+            f"{longest} tokens and {count} learned ones before them, but the model has {positions} positions",
+            where=loaded.where("task", name),
+            hint=f"Set task.{name} to at most {positions - count}, or lower peft.num_virtual_tokens",
+        )
+
+
+def _takes_cache(base: PreTrainedModel) -> bool:
+    """Whether a model accepts a cache of keys and values, and has no other state between tokens."""
+    names = [set(inspect.signature(module.forward).parameters) for module in (base, base.base_model)]
+    layers = set(getattr(base.config.get_text_config(decoder=True), "layer_types", None) or ())
+    recurrent = any("attention" not in layer or "linear" in layer for layer in layers)
+    return any(not name.isdisjoint(CACHE_NAMES) for name in names) and not base._is_stateful and not recurrent
+
+
+def _on_meta(loaded: LoadedRecipe, model: PreparedModel, task: Task) -> PreTrainedModel | None:
+    """The model without weights; None where code of its own cannot make it so."""
+    import torch
+    from transformers.initialization import meta_device_safe_creation_ops
+
+    options = {"trust_remote_code": loaded.recipe.model.trust_remote_code, "dtype": torch.bfloat16}
+    base: PreTrainedModel
+    try:  # in 16 bits: products of experts take no others there
+        with torch.device("meta"), meta_device_safe_creation_ops():
+            base = task.model.auto.from_config(copy.deepcopy(model.config), **options)
+    except Exception:  # of each architecture its own; one that is never made says so when it is loaded
+        return None
+    return base.eval()
+
+
+def _try(loaded: LoadedRecipe, settings: PeftSettings, task: Task, base: PreTrainedModel) -> PeftModel:
+    """The model with its adapter, without weights."""
+    import torch
+
+    keys = {
+        name: value for name, value in settings.keys.items() if name != "init_lora_weights"
+    }  # made of weights
+    works_alone = settings.method.tokens is not None and _problem(base, task) is None
+    with torch.device("meta"):
+        adapted = adapted_model(base, PeftSettings(settings.type_, keys, {}), loaded, task.peft_type)
+    problem = _problem(adapted, task) if works_alone else None
+    if problem is not None:
+        raise RecipeError(
+            f"{settings.method.noun} does not fit {base.config.model_type}: {problem}",
+            where=loaded.where("peft"),
+            hint=f"{_OTHERS}, or give token_dim, num_layers and num_attention_heads as the model has them",
+        )
+    return adapted
+
+
+def _problem(model: Any, task: Task) -> str | None:
+    """Why a model without weights cannot be called; None where it can."""
+    import torch
+
+    given = {"input_ids": torch.zeros(1, 2, dtype=torch.long, device="meta")}
+    if task.peft_type == "SEQ_2_SEQ_LM":
+        given["decoder_input_ids"] = given["input_ids"]
+    try:
+        with torch.no_grad(), torch.device("meta"):
+            model(**given)
+    except Exception as error:  # of each architecture its own
+        return " ".join(str(error).split()) or type(error).__name__
+    return None
+
+
+def reads_ids_itself(model: PreTrainedModel) -> bool:
+    """Whether code outside of the body of a model computes with token ids.
+
+    The model is called once with a stub in place of its body, and every operation is recorded.
+    """
+    from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
+
+    children = ((owner, *child) for owner in model.modules() for child in owner.named_children())
+    body = model.base_model
+    owner, name = next(((owner, name) for owner, name, child in children if child is body), (None, ""))
+    ids = torch.zeros(1, 2, dtype=torch.long, device="meta")
+    states = torch.zeros(1, 2, _width(model), dtype=model.dtype, device="meta")
+    if owner is not None:  # found before the module of that name, which stays where it is
+        result = BaseModelOutputWithPoolingAndCrossAttentions(states, states[:, 0])
+        vars(owner)[name] = lambda *_, **__: result
+    reads = _Reads(ids)
+    # Of each architecture its own: one that takes more of its body is judged by what it does until it fails.
+    with suppress(Exception), torch.no_grad(), torch.device("meta"), reads:
+        model(input_ids=ids)
+    if owner is not None:
+        del vars(owner)[name]
+    return reads.found
+
+
+def _width(model: PreTrainedModel) -> int:
+    """Output of the stub, as wide as the next module expects."""
+    inside = set(model.base_model.modules())
+    widths = (getattr(own, "in_features", None) for own in model.modules() if own not in inside)
+    return next((width for width in widths if width is not None), 1)
+
+
+class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees each operation on some ids."""
+
+    def __init__(self, ids: torch.Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._ids = [ids]
+        """And views of them."""
+        self.found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if any(value is known for value in _pytree.tree_leaves((args, kwargs)) for known in self._ids):
+            if func.is_view:
+                self._ids += [
+                    value for value in _pytree.tree_leaves(result) if isinstance(value, torch.Tensor)
+                ]
+            elif func is not torch.ops.aten.embedding.default:
+                self.found = True
+        return result
+
+
+def check_four_bits(
+    loaded: LoadedRecipe, settings: PeftSettings, resolved: Resolved, model: PreparedModel
+) -> None:
+    """Refuse a run whose model cannot be kept in 4 bits.
+
+    Raises:
+        RecipeError: bitsandbytes is missing, the model has no weights to quantize, or ZeRO-3 would partition
+            them.
+    """
+    where = loaded.where("peft", "type")
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise RecipeError(
+            "qlora needs bitsandbytes, which is not installed",
+            where=where,
+            hint="Run pip install bitsandbytes",
+        )
+    if model.folder is None:
+        raise RecipeError(
+            "qlora keeps a trained model in 4 bits, and this one is from scratch",
+            where=where,
+            hint="Name a checkpoint in model.path",
+        )
+    if getattr(model.config, "quantization_config", None) is not None:
+        raise RecipeError(
+            "the model is quantized already",
+            where=where,
+            hint="Choose peft.type lora, which works with a quantized model",
+        )
+    if resolved.ds_config["zero_optimization"].get("stage") == 3:
+        raise RecipeError(
+            "qlora keeps whole weights on each rank, and ZeRO-3 divides what bitsandbytes cannot divide",
+            where=loaded.where("deepspeed", "zero_optimization", "stage"),
+            hint="Set it to 2, which divides all that is trained",
+        )
+    loading_options(loaded, settings, "bf16")
+
+
+def loading_options(loaded: LoadedRecipe, settings: PeftSettings | None, precision: str) -> dict[str, Any]:
+    """What ``from_pretrained`` is given for the recipe's adapter: of ``qlora``, the layers in 4 bits.
+
+    By default nf4 with constants that are quantized, too (Dettmers et al. 2023, section 3), computing in the
+    precision of the run.
+
+    Raises:
+        RecipeError: transformers refuses a value.
+    """
+    if settings is None or settings.type_ != "qlora":
+        return {}
+    import torch
+    from transformers import BitsAndBytesConfig
+
+    computing = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[precision]
+    keys = {
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": True,
+        "bnb_4bit_compute_dtype": computing,
+        **settings.four_bits,
+    }
+    try:
+        config = BitsAndBytesConfig(load_in_4bit=True, **keys)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise RecipeError(
+            f"transformers refuses it: {error}", where=loaded.where("peft"), hint="Correct the bnb_4bit keys"
+        ) from error
+    device = torch.cuda.current_device() if count_gpus() else "cpu"
+    return {"quantization_config": config, "device_map": {"": device}}

@@ -1,0 +1,105 @@
+"""What is known of a run, filled in step by step before the model is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zerokit.training.formats import detect_format
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import GenerationConfig, PreTrainedTokenizerBase, TrainingArguments
+
+    from zerokit.data.content import FileContent
+    from zerokit.distributed.group import RankGroup
+    from zerokit.recipe import LoadedRecipe
+    from zerokit.recipe.model import Format
+    from zerokit.recipe.training_keys import OwnKeys
+    from zerokit.resolving.settle import Resolved
+    from zerokit.training.datasets import Examples, Places
+    from zerokit.training.examples import Encoder
+    from zerokit.training.folder import OutputFolder
+    from zerokit.training.identity import Identity
+    from zerokit.training.model import PreparedModel
+    from zerokit.training.packing import Padding
+    from zerokit.training.peft.keys import PeftSettings
+    from zerokit.training.streaming import Stream
+    from zerokit.training.tasks.task import Task
+
+
+@dataclass
+class RunContext:
+    """A run. :mod:`zerokit.training.prepare` has the steps that fill it."""
+
+    group: RankGroup
+    loaded: LoadedRecipe
+    force: bool = False
+    """Whether to replace a model that an earlier run saved in the output folder."""
+    trust_checkpoint: bool = False
+    """Whether pickles of the checkpoint to resume from may load any class."""
+    verify: bool = True
+    """Whether to compare the checksums of that checkpoint."""
+
+    versions: dict[str, str] = field(init=False)
+    """Of packages. Taken at the start like the commit, because the folder may change while the run trains."""
+    git_commit: str | None = field(init=False)
+    """None on all ranks but the first, and outside of a repository."""
+    resolved: Resolved = field(init=False)
+    resume: Path | None = field(init=False)
+    """The checkpoint-N to resume from."""
+    own: OwnKeys = field(init=False)
+    """Keys of the recipe's training section that only zerokit reads."""
+    output: OutputFolder = field(init=False)
+    adapter: PeftSettings | None = field(init=False)
+    """None if all parameters are trained."""
+    folder: Path | None = field(init=False)
+    """The checkpoint to start from; None from scratch."""
+    contents: dict[Path, FileContent] = field(init=False)
+    """Digests of the data files."""
+    examples: Examples = field(init=False)
+    """Training examples as they are in the data files."""
+    held_out_examples: Examples | None = field(init=False)
+    task: Task = field(init=False)
+    tokenizer: PreTrainedTokenizerBase = field(init=False)
+    model: PreparedModel = field(init=False)
+    generation: GenerationConfig | None = field(init=False)
+    """None for a model that generates no text."""
+    stream: Stream | None = field(init=False)
+    """None if the data are not streamed."""
+    train: Dataset = field(init=False)
+    """Tokenized; of a stream, the first buffer."""
+    places: Places = field(init=False)
+    """File and line of the training examples."""
+    held_out: Dataset | None = field(init=False)
+    """Tokenized."""
+    args: TrainingArguments = field(init=False)
+    identity: Identity = field(init=False)
+    padding: Padding | None = field(init=False)
+    """None for a task that pads its batches as they come."""
+
+    def encoder(self, examples: Examples) -> tuple[Format, Encoder]:
+        """The format of examples, and what makes sequences of them.
+
+        Raises:
+            DataError: the columns are of no format of the task.
+        """
+        data = self.loaded.recipe.data
+        format_ = detect_format(examples.columns, data, self.task.formats, where=examples.where)
+        return format_, self.task.encoder(self.tokenizer, format_, data.columns)
+
+    @property
+    def zero_stage(self) -> int:
+        """The ZeRO stage of the run."""
+        return int(self.resolved.ds_config["zero_optimization"].get("stage", 0))
+
+    @property
+    def precision(self) -> str:
+        """``bf16``, ``fp16`` or ``fp32``."""
+        return next((name for name in ("bf16", "fp16") if self.resolved.training[name]), "fp32")
+
+    @property
+    def output_dir(self) -> Path:
+        """Where the model and the reports go."""
+        return self.output.path
