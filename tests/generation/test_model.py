@@ -50,7 +50,7 @@ def test_no_folder(tmp_path: Path) -> None:
         (lambda folder: (folder / "tokenizer.json").write_text("{"), "no tokenizer can be loaded"),
         (lambda folder: (folder / "generation_config.json").write_text("{"), "generation_config.json"),
         (lambda folder: set_config(folder, model_type="unheard-of"), "`unheard-of`"),
-        (lambda folder: set_config(folder, intermediate_size=96), "by config.json it is"),
+        (lambda folder: set_config(folder, intermediate_size=96), "but config.json gives"),
         (lambda folder: set_config(folder, model_type="t5"), "not a causal language model"),
     ],
 )

@@ -6,7 +6,6 @@ is a program of whoever made the model: transformers keeps it from files and fro
 
 from __future__ import annotations
 
-import resource
 import signal
 import threading
 import traceback
@@ -200,6 +199,8 @@ def _limited() -> Iterator[None]:
 
     Seconds are counted in the main thread alone: Python hears signals nowhere else.
     """
+    import resource  # which Windows lacks
+
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     most = pages * resource.getpagesize() + TEMPLATE_BYTES
