@@ -1,3 +1,4 @@
+import json
 import pickle
 import traceback
 
@@ -11,6 +12,18 @@ from zerokit.errors import ConfigError, ZerokitError, did_you_mean, nearest
 def test_an_error_is_one_line_of_what_where_and_how() -> None:
     error = ConfigError("unknown\n  key", where="a.json:3", hint="Remove\nit.")
     assert str(error) == "a.json:3: unknown key. Remove it"
+
+
+def test_spaces_and_joiners_of_a_script_stay() -> None:
+    text = "日本\u3000語 می\u200cخو 👨\u200d👩 10\u202f000 a\xa0b"
+    assert errors.visible(text) == str(ZerokitError(text)) == text
+    assert json.loads(errors.visible_json(json.dumps(text, ensure_ascii=False))) == text
+    assert errors.visible("a\u200b\ufeff\xad\u2029\ue000") == r"a\u200b\ufeff\xad\u2029\ue000"
+
+
+def test_lines_and_colours_of_a_log_stay() -> None:
+    log = "\x1b[1;31mname\x1b[0m\n a\x1b]0;owned\x07\r"
+    assert errors.visible_lines(log) == "\x1b[1;31mname\x1b[0m\n a\\x1b]0;owned\\x07\\r"
 
 
 def test_names_cannot_move_the_cursor_hide_or_break_the_line() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -170,21 +171,33 @@ def check_choice(kind: str, name: str, choices: Iterable[str]) -> None:
 
 
 def visible(text: str) -> str:
-    """`text` with what a terminal would act on, or nobody would see, as escapes such as ``\\x1b``.
+    """Return `text` with characters that control a terminal, or are invisible, as escapes such as ``\\x1b``.
 
-    What is printed for people has passed through it: in errors, notes and :mod:`zerokit.reporting.terminal`.
+    Spaces of other widths and joiners, which Persian and emoji need, stay. All text for people passes through
+    here: in errors, notes and :mod:`zerokit.reporting.terminal`.
     """
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return "".join(char if _is_shown(char) else ascii(char)[1:-1] for char in text)
+
+
+def visible_lines(text: str) -> str:
+    """Return `text` as :func:`visible` shows it, but for its line breaks and the colours of a terminal."""
+    parts = re.split("(\n|\x1b\\[[0-9;]*m)", text)
+    return "".join(part if number % 2 else visible(part) for number, part in enumerate(parts))
 
 
 def visible_json(text: str) -> str:
     """JSON with the escapes of JSON for what :func:`visible` escapes, but for line breaks: the same data."""
     if text.replace("\n", "").isprintable():
         return text
-    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
+    return "".join(char if _is_shown(char) or char == "\n" else json.dumps(char)[1:-1] for char in text)
+
+
+def _is_shown(char: str) -> bool:
+    return char.isprintable() or char in "\u200c\u200d" or unicodedata.category(char) == "Zs"
 
 
 def _one_line(text: str) -> str:
-    return visible(" ".join(text.split()).rstrip("."))
+    # Not by str.split: spaces of other widths are parts of names.
+    return visible(re.sub("[ \t-\r\x1c-\x1f\x85\u2028\u2029]+", " ", text).strip(" ").rstrip("."))

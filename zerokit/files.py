@@ -76,9 +76,9 @@ def new_file(path: str | Path, *, force: bool = True, follow_links: bool = False
         with io.BufferedWriter(_Output(path, temporary, old)) as file:
             yield file
             file.flush()
-            with _explained(path):
+            with explained(path):
                 os.fsync(file.fileno())
-        with _explained(path):
+        with explained(path):
             if old is None or _can_be_replaced(old, temporary):
                 temporary.replace(target)
             else:
@@ -125,7 +125,7 @@ class _Output(io.FileIO):
 
     def __init__(self, named: Path, path: Path, like: Path | None = None) -> None:
         self._named = named
-        with _explained(named):
+        with explained(named):
             # As private as the old file before it has any content.
             mode = stat.S_IMODE(like.stat().st_mode) if like is not None and like.exists() else None
             opener = partial(os.open, mode=0o666 if mode is None else mode)
@@ -134,12 +134,12 @@ class _Output(io.FileIO):
                 path.chmod(mode)  # what the umask took from it
 
     def write(self, content: Buffer, /) -> int:
-        with _explained(self._named):
+        with explained(self._named):
             return super().write(content)
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """Say of errors of the system that `path` cannot be written, why, and what to do."""
     try:
         yield
@@ -161,7 +161,7 @@ def check_writable(path: str | Path, *, force: bool = True, follow_links: bool =
     """
     path = Path(path)
     problem = None
-    with _explained(path):
+    with explained(path):
         with suppress(FileNotFoundError, NotADirectoryError):
             # Of a name that is too long, and a link to itself, not every Python says so below.
             path.stat(follow_symlinks=follow_links)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from zerokit.generation.output import (
     CompletionCutter,
     Results,
     check_output,
-    partial_path,
     record,
 )
 from zerokit.generation.prompts import Prompt
@@ -68,7 +68,7 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
     results.add([record(1, Prompt("b"), 1, [DONE])])
     results.add([record(0, Prompt("a"), 1, [LONG])])
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl.partial"]
-    assert [line["index"] for line in lines(partial_path(out).read_text(encoding="utf-8"))] == [1, 0]
+    assert [line["index"] for line in lines(Path(f"{out}.partial").read_text(encoding="utf-8"))] == [1, 0]
     results.finish()
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
     assert [line["index"] for line in lines(out.read_text(encoding="utf-8"))] == [0, 1]
@@ -78,7 +78,7 @@ def test_results_are_not_replaced_unasked(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     check_output(out, force=False)
     check_output(None, force=False)
-    partial_path(out).touch()
+    Path(f"{out}.partial").touch()
     with pytest.raises(ZerokitError, match=r"out\.jsonl\.partial: the file exists\. Add --force"):
         check_output(out, force=False)
     check_output(out, force=True)
@@ -91,16 +91,35 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
         check_output(tmp_path / "none" / "out.jsonl", force=True)
 
 
+def test_a_pipe_gets_results_at_the_end_and_nothing_is_kept_beside_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    check_output(pipe, force=False)
+    results = Results(pipe, io.StringIO())
+    results.add([record(0, Prompt("a"), 1, [DONE])])
+    assert list(tmp_path.iterdir()) == [pipe]
+    results.finish()
+    assert json.loads(os.read(reader, 1000))["index"] == 0
+    os.close(reader)
+
+
+def test_results_that_cannot_be_kept_are_one_line(tmp_path: Path) -> None:
+    results = Results(tmp_path / "gone" / "out.jsonl", io.StringIO())
+    with pytest.raises(ZerokitError, match=r"out\.jsonl\.partial: cannot be written: No such file"):
+        results.add([record(0, Prompt("a"), 1, [DONE])])
+
+
 @pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to])
 def test_what_is_kept_until_the_end_takes_the_place_of_a_link(
     plant: Callable[[Path, Path], None], tmp_path: Path
 ) -> None:
     out, theirs = tmp_path / "out.jsonl", tmp_path / "theirs"
     theirs.write_text("theirs")
-    plant(partial_path(out), theirs)
+    plant(Path(f"{out}.partial"), theirs)
     results = Results(out, io.StringIO())
     results.add([record(0, Prompt("a"), 1, [DONE])])
-    assert not partial_path(out).is_symlink()
+    assert not Path(f"{out}.partial").is_symlink()
     results.finish()
     assert theirs.read_text() == "theirs"
     assert [line["index"] for line in lines(out.read_text(encoding="utf-8"))] == [0]

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from zerokit.checkpoint.unfinished import UNFINISHED
 from zerokit.documents import is_folder, shown
 from zerokit.errors import CheckpointError, ZerokitError
 from zerokit.staging import MARK, check_staging, make_staging, open_own, remove
@@ -18,9 +19,11 @@ from zerokit.units import format_bytes
 
 @contextmanager
 def output_folder(output: Path) -> Iterator[Path]:
-    """Write a hidden staging folder and rename it when the block succeeds.
+    """Write a hidden staging folder and, when the block succeeds, put its files in their place.
 
-    Files of an interrupted process are still in it; after a damaged checkpoint it is removed.
+    The staging folder becomes the output folder. If that exists and is empty, as a mount point, the staging
+    folder is in it, on its disk, and the files are renamed into it, config.json last. Files of an interrupted
+    process are still in the staging folder; after a damaged checkpoint it is removed.
 
     Args:
         output: the folder, checked by :func:`check_output`.
@@ -28,16 +31,30 @@ def output_folder(output: Path) -> Iterator[Path]:
     Raises:
         ZerokitError: it cannot be written, or another process writes it.
     """
-    staging = _staging(output)
+    target = _target(output)
+    staging = _staging(target)
     with _explained(output), _alone(output, staging):
         yield staging
-        staging.rename(output.absolute())
-        (output.absolute() / MARK).unlink()
+        if staging.parent != target:
+            staging.rename(target)
+            (target / MARK).unlink()
+            return
+        for name in sorted({path.name for path in staging.iterdir()} - {MARK}, key=_is_last):
+            (staging / name).rename(target / name)
+        remove(staging)
 
 
-def _staging(output: Path) -> Path:
-    absolute = output.absolute()
-    return absolute.with_name(f".{absolute.name}.unfinished")
+def _is_last(name: str) -> bool:
+    return name == "config.json"
+
+
+def _target(output: Path) -> Path:
+    """Return the folder without links, which stays the same when the current folder is replaced."""
+    return Path(os.path.realpath(output))
+
+
+def _staging(target: Path) -> Path:
+    return target / UNFINISHED if target.is_dir() else target.with_name(f".{target.name}{UNFINISHED}")
 
 
 def check_output(output: Path) -> None:
@@ -47,13 +64,15 @@ def check_output(output: Path) -> None:
         CheckpointError: it is not empty, or its parent does not exist.
         ZerokitError: the staging folder's name is taken by something that zerokit did not make.
     """
-    if os.path.lexists(output) and not (is_folder(output) and not any(output.iterdir())):
+    target = _target(output)
+    is_there = os.path.lexists(output)
+    if is_there and not (is_folder(target) and {path.name for path in target.iterdir()} <= {UNFINISHED}):
         raise CheckpointError("exists", where=shown(output), hint="Name a folder that does not exist yet")
-    if not output.absolute().parent.is_dir():
+    if not target.parent.is_dir():
         raise CheckpointError(
             "its folder does not exist", where=shown(output), hint=f"Make {shown(output.parent)} first"
         )
-    check_staging(_staging(output))
+    check_staging(_staging(target))
 
 
 def check_space(output: Path, needed: int) -> None:
@@ -62,7 +81,8 @@ def check_space(output: Path, needed: int) -> None:
     Raises:
         ZerokitError: it has not.
     """
-    folder = output.absolute().parent
+    target = _target(output)
+    folder = target if target.is_dir() else target.parent
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise ZerokitError(

@@ -29,7 +29,7 @@ from zerokit.distributed.preemption import SAVE_WITHIN, SIGNALS, LeaveRequest
 from zerokit.distributed.ranks import STUCK_AFTER, Ranks, check_devices, port_taken, read_ranks
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.distributed.stuck import StuckWatch, Work
-from zerokit.errors import DataError, LaunchError, PreemptedError, RankError, ZerokitError
+from zerokit.errors import DataError, LaunchError, PreemptedError, RankError, ZerokitError, visible_lines
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import Log
 from zerokit.extras import differing, versions
@@ -265,8 +265,9 @@ def _say_why(error: Exception, rank: int) -> int:
         )
         console.print_error(lost_rank)
         return RankError.exit_code
-    traceback.print_exc()
-    known = explain_log(Log("stderr", traceback.format_exc()))
+    raised = traceback.format_exc()
+    sys.stderr.write(visible_lines(raised))
+    known = explain_log(Log("stderr", raised))
     if known.cause not in ("exception", "unknown"):
         console.note(f"zerokit: {known.message}" + (f". {known.fix}" if known.fix else ""))
     return 1

@@ -12,6 +12,7 @@ from zerokit.distributed.extensions import choose_extensions_folder
 from zerokit.distributed.group import count_gpus
 from zerokit.distributed.ranks import Ranks
 from zerokit.distributed.shared_memory import release_shared_memory
+from zerokit.errors import visible_lines
 
 
 def set_up_libraries(ranks: Ranks) -> None:
@@ -43,12 +44,27 @@ def set_up_libraries(ranks: Ranks) -> None:
     import deepspeed  # noqa: F401  # makes its logger, and decides on its device
     import transformers
 
+    escape_logs()
     level = logging.WARNING if ranks.is_main else logging.ERROR
     logging.getLogger("DeepSpeed").setLevel(level)
     transformers.logging.set_verbosity(level)
     transformers.logging.disable_progress_bar()
     datasets.logging.set_verbosity(logging.CRITICAL)  # it logs errors that it raises as well
     datasets.disable_progress_bars()
+
+
+def escape_logs() -> None:
+    """Have libraries log names of others' tensors and files without what a terminal would act on."""
+
+    def escape(record: logging.LogRecord) -> bool:
+        record.msg, record.args = visible_lines(record.getMessage()), ()
+        return True
+
+    loggers = [logging.getLogger(name) for name in ("transformers", "DeepSpeed", "accelerate")]
+    handlers = [handler for logger in loggers for handler in logger.handlers]
+    for handler in (*handlers, logging.lastResort):
+        if handler is not None:
+            handler.addFilter(escape)
 
 
 _FALSE_ALARMS = {

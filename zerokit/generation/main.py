@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, TYPE_CHECKING
 
 from zerokit import console
@@ -179,11 +180,11 @@ def run_rounds(group: RankGroup, job: Job, generator: Generator, results: Result
             ]
             everyones = [item for part in group.gather_objects(mine) for item in part]
             num_tokens += sum(done.num_tokens for _, completions in everyones for done in completions)
-            if group.ranks.is_main:
-                results.add(
-                    record(index, job.prompts[index], len(job.tokens[index]), completions)
-                    for index, completions in everyones
-                )
+            records = [
+                record(index, job.prompts[index], len(job.tokens[index]), completions)
+                for index, completions in everyones
+            ]
+            group.together(partial(results.add, records) if group.ranks.is_main else lambda: None)
             progress.update(bar, advance=len(everyones), note=f"{num_tokens} tokens")
     return num_tokens
 

@@ -10,6 +10,7 @@ from zerokit.units import format_bytes
 
 if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
+    from zerokit.distributed.ranks import Ranks
     from zerokit.generation.ds_config import Engine
     from zerokit.generation.model import ModelFiles
     from zerokit.generation.options import Options
@@ -38,7 +39,7 @@ def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Op
     if model.num_parameters is None:  # quantized: ZeRO-3 cannot divide such weights
         return engine.replicated()
     weights = model.num_parameters * _BYTES[engine.dtype]
-    free = min(group.gather_objects(_free_bytes(group.ranks.local_world_size)))
+    free = min(group.gather_objects(_free_bytes(group.ranks)))
     fits = weights <= _SHARE * free
     if group.ranks.is_main:
         sizes = f"{format_bytes(weights)} of weights, {format_bytes(free)} free per rank"
@@ -47,11 +48,11 @@ def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Op
     return engine.replicated() if fits else engine
 
 
-def _free_bytes(local_world_size: int) -> int:
+def _free_bytes(ranks: Ranks) -> int:
     """Return the free memory of this rank's GPU or, on CPUs, its part of the machine's."""
     import torch
     from deepspeed.accelerator import get_accelerator
 
     if torch.cuda.is_available():
-        return int(torch.cuda.mem_get_info()[0])
-    return int(min(get_accelerator().available_memory(), host_memory_bytes())) // local_world_size
+        return int(torch.cuda.mem_get_info(ranks.local_rank)[0])
+    return int(min(get_accelerator().available_memory(), host_memory_bytes())) // ranks.local_world_size

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from zerokit.errors import visible_json
-from zerokit.files import check_writable, new_file
+from zerokit.files import check_writable, explained, new_file
 from zerokit.generation.prompts import Prompt
 from zerokit.staging import open_new
 
@@ -33,12 +33,15 @@ def check_output(path: Path | None, *, force: bool) -> None:
     if path is None:
         return
     check_writable(path, force=force, follow_links=True)
-    check_writable(partial_path(path), force=force)
+    partial = partial_path(path)
+    if partial is not None:
+        check_writable(partial, force=force)
 
 
-def partial_path(path: Path) -> Path:
-    """Where results are kept until all of them are there."""
-    return path.with_name(f"{path.name}.partial")
+def partial_path(path: Path) -> Path | None:
+    """Return where results are kept until all of them are there; None for a pipe or a device."""
+    is_special = path.exists() and not path.is_file()
+    return None if is_special else path.with_name(f"{path.name}.partial")
 
 
 def claim_stdout() -> IO[str]:
@@ -81,15 +84,21 @@ class Results:
         self._partial: IO[str] | None = None
 
     def add(self, records: Iterable[dict[str, Any]]) -> None:
-        """Keep records, whatever their order."""
+        """Keep records, whatever their order.
+
+        Raises:
+            ZerokitError: they cannot be written.
+        """
         records = list(records)
         self.records += records
-        if self.path is None:
+        partial = None if self.path is None else partial_path(self.path)
+        if partial is None:
             return
-        if self._partial is None:
-            self._partial = open_new(partial_path(self.path))
-        self._partial.writelines(map(_line, records))
-        self._partial.flush()
+        with explained(partial):
+            if self._partial is None:
+                self._partial = open_new(partial)
+            self._partial.writelines(map(_line, records))
+            self._partial.flush()
 
     def finish(self) -> None:
         """Write all records, sorted by index."""
@@ -102,7 +111,7 @@ class Results:
             file.writelines(map(str.encode, lines))
         if self._partial is not None:
             self._partial.close()
-            partial_path(self.path).unlink(missing_ok=True)
+            Path(self._partial.name).unlink(missing_ok=True)
 
 
 def _line(record: dict[str, Any]) -> str:

@@ -436,9 +436,9 @@ def _of_machine() -> Iterator[Trial]:
     yield Trial("disk full at the end, rescued", options(*once, *rescue, shell=one), "end")
     yield Trial("disk full at the end, and the second", options(*once, *rescue, shell=both), "end")
     yield Trial("disk of the cache full", options(shell=mount("cache", "size=4k")), "refuse|do")
-    yield Trial(
-        "results on a full disk", options("-o", "/dev/full", "--force", command="generate"), "refuse|end"
-    )
+    yield Trial("results to a full device", options("-o", "/dev/full", command="generate"), "refuse|end")
+    full = options("-o", "out/a.jsonl", command="generate", shell=mount("out", "size=4k"))
+    yield Trial("results on a full disk", full, "refuse|end")
     yield Trial("output folder deleted", options(*MORE, *EVERY), "do|end", delete_output, steps)
 
 
