@@ -1,4 +1,4 @@
-"""The configs and runs of the rules' examples. A run is built only when a test or a page needs it."""
+"""The runs of the rules' examples. A run is built only when a test or a page needs it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zerokit.models import ModelShape
     from zerokit.recipe import Recipe
-
-ONE_SAMPLE: Mapping[str, Any] = {"train_micro_batch_size_per_gpu": 1}
-"""The least of a config that DeepSpeed takes."""
-
-
-def zero(stage: int | str, /, **keys: Any) -> dict[str, Any]:
-    """The least of a config with ZeRO: the stage, and other keys of `zero_optimization`."""
-    return {**ONE_SAMPLE, "zero_optimization": {"stage": stage, **keys}}
 
 
 class Facts(Mapping[str, Any]):
