@@ -1,6 +1,6 @@
 """The table of optimizers that a ds_config can name: what DeepSpeed, ZeRO and zerokit know of each.
 
-The arguments of their constructors are models in `optimizer_params.py` and `torch_optimizers.py`. What their
+The arguments of their constructors are models made of `params.json`. What their
 states take on a GPU is in ``memory/optimizers.py``, by `memory_kind`.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from zerokit.choices import OptimizerKind
 
 if TYPE_CHECKING:
-    from zerokit.config.optimizer_params import OptimizerParams
+    from zerokit.config.params import OptimizerParams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +45,9 @@ class OptimizerSpec:
 
     def params_model(self) -> type[OptimizerParams]:
         """The model of its constructor's arguments."""
-        if self.library == "torch":
-            from zerokit.config.torch_optimizers import TORCH_PARAMS
+        from zerokit.config.params import params_of
 
-            return TORCH_PARAMS[self.name]
-        from zerokit.config.optimizer_params import DEEPSPEED_PARAMS
-
-        return DEEPSPEED_PARAMS[self.name.lower()]
+        return params_of(self.name)
 
 
 OPTIMIZERS = (

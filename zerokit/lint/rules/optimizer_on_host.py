@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zerokit.config.optimizer_params import offload_only
+from zerokit.config.params import offload_only
 from zerokit.findings import Edit, Remove
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
