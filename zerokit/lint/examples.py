@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from zerokit.releases.versions import parse_version
 
 if TYPE_CHECKING:
     from zerokit.models import ModelShape
@@ -20,6 +23,11 @@ class Facts(Mapping[str, Any]):
     def __init__(self, **fields: Any) -> None:
         self._fields = fields
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        """The facts that a row of JSON names: a model by its function here, a recipe by its sections."""
+        return cls(**{name: _fact(name, value) for name, value in row.items()})
+
     def __getitem__(self, name: str) -> Any:
         value = self._fields[name]
         return value() if callable(value) else value
@@ -29,6 +37,14 @@ class Facts(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._fields)
+
+
+def _fact(name: str, value: Any) -> Any:
+    if name == "deepspeed_version":
+        return parse_version(value)
+    if name == "model":
+        return globals()[value]
+    return partial(recipe, **value) if name == "recipe" else value
 
 
 def llama_8b(**keys: Any) -> ModelShape:

@@ -10,16 +10,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 from zerokit.findings import Edit, Remove, SetValue, Severity
-from zerokit.lint import examples
 from zerokit.lint.condition_words import condition, keys_of
+from zerokit.lint.examples import Facts
 from zerokit.lint.rule import CHECKS, LAUNCH_CHECKS, RULES, Check, Hit, Need, Rule, Topic, add
 from zerokit.lint.subject import Subject
-from zerokit.releases.versions import parse_version
 from zerokit.units import format_count, quantity
 
 _PLACEHOLDER = re.compile(r"\{([\w.]+)(\+1)?(?::([^}]+))?\}")
@@ -98,15 +96,6 @@ def _check(finds: list[TableFinding]) -> Check:
     return check
 
 
-def _fact(name: str, value: Any) -> Any:
-    """A fact of an example's run. A model or a recipe is made only when the example is run."""
-    if name == "deepspeed_version":
-        return parse_version(value)
-    if name == "model":
-        return getattr(examples, value)
-    return partial(examples.recipe, **value) if name == "recipe" else value
-
-
 def _title(check: Any) -> str:
     return (inspect.getdoc(check) or "").rstrip(".")
 
@@ -147,7 +136,7 @@ def _rule(
         id=id,
         topic=topic,
         text="\n\n".join(text),
-        given=examples.Facts(**{name: _fact(name, value) for name, value in (given or {}).items()}),
+        given=Facts.of(given or {}),
         needs=tuple(needs),
         check=check,
         check_launch=check_launch,
