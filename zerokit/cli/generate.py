@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from zerokit.cli.command import needed_unless, shared, with_options
+from zerokit.cli.command import common_options, required_unless, with_options
 from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, start_ranks
 from zerokit.cli.output import not_stdout
 from zerokit.distributed.ranks import STUCK_AFTER
@@ -28,7 +28,7 @@ class GenerateOptions:
             help="A .txt with a prompt a line; .jsonl, .json, .csv, .tsv, .parquet or .arrow with a column "
             "'prompt', 'messages' or 'text'; a text also compressed (.gz, .bz2, .xz, .zst); a pattern of "
             "their names, or a folder of them; or a Hub data set.",
-            callback=needed_unless(
+            callback=required_unless(
                 lambda given: given.get("prompt"),
                 "option '--prompts'",
                 "Give it, or write one with --prompt TEXT",
@@ -125,7 +125,7 @@ def generate(options: GenerateOptions) -> None:
     """
     context = options.context
     job = Options(
-        **shared(options, Options),
+        **common_options(options, Options),
         texts=tuple(options.prompt or ()),
         sampling_words=tuple(context.args),
         own_names=tuple(name for parameter in context.command.params for name in parameter.opts),
