@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
 from tests import processes
 from tests.tiny import ONE_STEP_RECIPE, REPOSITORY
-from zerokit.cli.main import command_line
 from zerokit.distributed import launcher
 from zerokit.errors import ZerokitError
-from zerokit.generation import options
 from zerokit.generation.options import Options
 from zerokit.recipe import load
 from zerokit.training.main import check_recipe_quickly
@@ -169,10 +166,8 @@ def test_help_says_what_other_options_are(zerokit: Run) -> None:
     assert "GenerationConfig" in zerokit("generate", "--model", "m", "-h")[1]
 
 
-def test_the_names_that_generate_suggests_are_those_of_the_command() -> None:
-    command = get_command(command_line()).commands["generate"]  # type: ignore[attr-defined]
-    names = {name for option in command.params for name in option.opts if name.startswith("--")}
-    assert set(options.OWN_NAMES) == names - {"--local-rank"}
+def test_generate_knows_its_own_options(generated: Callable[..., Options]) -> None:
+    assert {"--num-gpus", "--batch-size", "--prompt"} <= set(generated(*LEAST).own_names)
 
 
 @pytest.mark.parametrize("words", [["--forc"], ["--recipe", "r.yaml", "--stuckafter=3"], ["--num-gpu", "2"]])

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from zerokit.config.optimizer import params_of_optimizer
 from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS, TORCH_OPTIMIZERS
+from zerokit.config.params import params_class
 from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, TORCH_SCHEDULERS, params_of_scheduler
 from zerokit.config.schema import json_schema
-from zerokit.config.torch_schedulers import FunctionParams
 
 SCHEMA = json_schema()
 _PLAIN = st.booleans() | st.integers(-100, 100) | st.floats(-10, 10, allow_nan=False)
@@ -115,7 +115,8 @@ def _consistent(params: dict[str, Any]) -> dict[str, Any]:
 
 def _schedulers(*, auto: bool) -> st.SearchStrategy[dict[str, Any]]:
     models = {name: params_of_scheduler(name) for name in (*DEEPSPEED_SCHEDULERS, *TORCH_SCHEDULERS)}
-    names = [name for name, model in models.items() if model is not FunctionParams and name != "OneCycleLR"]
+    refused = (params_class("FunctionParams"), params_of_scheduler("OneCycleLR"))
+    names = [name for name, model in models.items() if model not in refused]
 
     def of_type(name: str) -> st.SearchStrategy[dict[str, Any]]:
         model = models[name]

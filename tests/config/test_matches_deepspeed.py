@@ -21,10 +21,10 @@ from zerokit.config.key_index import section_at
 from zerokit.config.key_index import sections as all_places
 from zerokit.config.optimizer import params_of_optimizer
 from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS, TORCH_OPTIMIZERS
+from zerokit.config.params import params_class
 from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.repairs import choices_at
 from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, TORCH_SCHEDULERS, params_of_scheduler
-from zerokit.config.torch_schedulers import FunctionParams
 from zerokit.documents import Document
 
 torch = pytest.importorskip("torch")
@@ -270,7 +270,7 @@ def test_parameters_are_those_of_deepspeeds_schedules(name: str) -> None:
 def test_parameters_are_those_of_torchs_schedulers(name: str) -> None:
     ours = params_of_scheduler(name)
     assert ours is not None
-    if ours is not FunctionParams:
+    if ours is not params_class("FunctionParams"):
         same(ours, parameters(getattr(torch.optim.lr_scheduler, name).__init__))
 
 

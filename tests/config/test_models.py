@@ -19,10 +19,9 @@ from zerokit.config.descriptions import docstring
 from zerokit.config.key_index import all_sections, canonical, section_at, sections, since, stages_of
 from zerokit.config.load import load_valid_part
 from zerokit.config.optimizer import params_of_optimizer
-from zerokit.config.optimizer_params import offload_only
 from zerokit.config.optimizers import OPTIMIZERS
-from zerokit.config.scheduler import TORCH_SCHEDULERS
-from zerokit.config.torch_schedulers import TORCH_SCHEDULE_PARAMS
+from zerokit.config.params import offload_only, params_of
+from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, TORCH_SCHEDULERS
 from zerokit.config.zero import ZeroOptimization
 from zerokit.documents import Document, read_document
 from zerokit.errors import DocumentError
@@ -255,4 +254,4 @@ def assert_round_trip(document: Document) -> None:
 def test_the_table_of_optimizers_is_complete() -> None:
     assert {spec.name for spec in OPTIMIZERS if spec.starting_point} == set(get_args(OptimizerName))
     assert all(spec.params_model() is not None for spec in OPTIMIZERS)
-    assert set(TORCH_SCHEDULERS) == set(TORCH_SCHEDULE_PARAMS)
+    assert all(params_of(name) is not None for name in (*DEEPSPEED_SCHEDULERS, *TORCH_SCHEDULERS))

@@ -58,7 +58,7 @@ def test_names_and_values(words: str, values: dict[str, Any]) -> None:
 )
 def test_mistakes_name_the_option(words: str, message: str) -> None:
     with pytest.raises(ZerokitError) as caught:
-        parse_sampling(words.split())
+        parse_sampling(words.split(), ("--num-gpus", "--batch-size"))
     assert str(caught.value).startswith(message)
 
 

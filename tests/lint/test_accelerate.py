@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
-from zerokit.lint.examples import llama_8b, recipe
+from zerokit.lint.examples import recipe
 from zerokit.releases.versions import Version
 
 CPU = {"offload_optimizer": {"device": "cpu"}}
@@ -50,14 +49,6 @@ def test_bf16_null_is_left_alone(plugin: Any) -> None:
         config.set_mixed_precision("fp16")
     assert said("null-section", asked, target="trainer") == [("bf16", "warning")]
     assert said("null-section", asked, target="deepspeed") == []
-
-
-def test_offload_null() -> None:
-    asked = zero(2, offload_optimizer=None)
-    path = "zero_optimization.offload_optimizer"
-    assert said("null-section", asked, target="accelerate") == [(path, "error")]
-    assert said("null-section", {**asked, **ADAMW}, target="accelerate") == []
-    assert said("null-section", zero(3, offload_param=None), target="accelerate") == []
 
 
 @pytest.mark.torch
@@ -124,14 +115,3 @@ def test_what_the_script_must_pass(more: Mapping[str, Any]) -> None:
     assert ("lr_scheduler_callable" in finding.message) is not bool(more)
     assert said("accelerate-dummies", {**zero(2), **more}, target="accelerate") == []
     assert said("accelerate-dummies", {**zero(2), **ADAMW}, target="trainer") == []
-
-
-def test_a_hidden_size_that_is_not_found() -> None:
-    without = replace(llama_8b(), hidden_size_for_accelerate=None)
-    config = zero(3, reduce_bucket_size="auto", stage3_prefetch_bucket_size="auto")
-    keys = ["zero_optimization.reduce_bucket_size", "zero_optimization.stage3_prefetch_bucket_size"]
-    asked = said("no-hidden-size", config, target="accelerate", model=without)
-    assert asked == [(key, "error") for key in keys]
-    assert said("no-hidden-size", config, target="trainer", model=without) == []
-    assert said("no-hidden-size", config, target="accelerate", model=llama_8b()) == []
-    assert said("no-hidden-size", zero(3), target="accelerate", model=without) == []

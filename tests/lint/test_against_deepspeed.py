@@ -15,11 +15,6 @@ from zerokit.resolving.run import Run
 
 pytestmark = pytest.mark.torch
 
-CPU = {"offload_optimizer": {"device": "cpu"}}
-SGD = {
-    "optimizer": {"type": "SGD", "params": {"lr": 1e-3}},
-    "zero_allow_untested_optimizer": True,
-}
 
 REFUSED_EXAMPLES = {
     "zero-option": "'sum' is not supported with ZeRO stage 3",

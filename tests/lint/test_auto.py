@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,43 +12,13 @@ from zerokit.config.key_index import sections
 from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Move, Remove
 from zerokit.lint import check_config
-from zerokit.lint.examples import llama_8b
-from zerokit.resolving.auto_word import TARGETS, autos
+from zerokit.resolving.auto_word import autos
 from zerokit.resolving.run import Run
 from zerokit.resolving.who_fills import FILLED_BY
-
-BY_ALL: dict[str, Any] = {
-    "train_batch_size": "auto",
-    "train_micro_batch_size_per_gpu": "auto",
-    "gradient_clipping": "auto",
-    "bf16": {"enabled": "auto"},
-    "zero_optimization": {"stage": "auto", "reduce_bucket_size": "auto", "offload_param": {"device": "auto"}},
-}
 
 
 def optimizer(kind: str = "AdamW", **params: Any) -> dict[str, Any]:
     return {**MICRO, "optimizer": {"type": kind, "params": params}}
-
-
-@pytest.mark.parametrize(
-    ("config", "good_for"),
-    [
-        (BY_ALL, {"trainer", "accelerate", None}),
-        (optimizer(lr="auto"), {"trainer", "accelerate", None}),
-        (optimizer(lr=1e-4, betas="auto"), {"trainer", None}),
-        (optimizer(lr=1e-4, eps="auto"), {"trainer", None}),
-        ({**MICRO, "bfloat16": {"enabled": "auto"}}, set()),
-        (zero(3, prefetch_bucket_size="auto"), set()),
-        (zero(2, allgather_bucket_size="auto"), set()),
-        ({**MICRO, "tensor_parallel": {"autotp_size": "auto"}}, set()),
-        ({**MICRO, "data_types": {"keep_in_fp32_modules": "auto"}}, {"deepspeed", None}),
-        ({**MICRO, "flops_profiler": {"output_file": "auto"}}, {"deepspeed", None}),
-        (zero(1, zenflow={"select_interval": "auto"}), {"deepspeed", None}),
-    ],
-)
-def test_auto_is_good_where_the_target_fills_it(config: dict[str, Any], good_for: set[Target | None]) -> None:
-    targets: tuple[Target | None, ...] = (*TARGETS, None)
-    assert {target for target in targets if not found("unfilled-auto", config, target=target)} == good_for
 
 
 @pytest.mark.parametrize(
@@ -96,11 +65,6 @@ def test_deepspeed_starts_with_its_default_where_the_word_is_no_error(path: KeyP
     if any(finding.severity == "warning" for finding in findings):
         theirs, default = (ds_config.DeepSpeedConfig(config).zero_config for config in (asked, silent))
         assert theirs.model_dump() == default.model_dump()
-
-
-def test_elsewhere_deepspeed_may_well_see_the_word() -> None:
-    config = {**MICRO, "tensor_parallel": {"autotp_size": "auto"}}
-    assert said("unfilled-auto", config) == [("tensor_parallel.autotp_size", "error")]
 
 
 @pytest.mark.parametrize(
@@ -221,25 +185,6 @@ def test_an_old_name_is_fixed_by_the_one_that_is_filled() -> None:
     assert finding.fix == (Remove((section, "prefetch_bucket_size")),)
     (finding,) = found("unfilled-auto", zero("auto"), target="deepspeed")
     assert finding.fix == ()  # only a person knows the stage
-
-
-def test_the_batch_of_all_gpus_needs_that_of_one_under_accelerate() -> None:
-    config = {"train_batch_size": "auto", "gradient_accumulation_steps": "auto", "zero_optimization": {}}
-    rule = "auto-train-batch-size"
-    assert said(rule, config, target="accelerate") == [("train_batch_size", "error")]
-    assert said(rule, {**config, **MICRO}, target="accelerate") == []
-    assert said(rule, config, target="trainer") == []
-    assert said(rule, {**config, "train_micro_batch_size_per_gpus": 1}, target="accelerate") == []
-
-
-def test_sizes_of_stage_3_are_left_to_accelerate_in_other_stages() -> None:
-    nested = replace(llama_8b(), hidden_size_for_accelerate=None)
-    rule, key = "auto-left-to-accelerate", "stage3_param_persistence_threshold"
-    path = f"zero_optimization.{key}"
-    assert said(rule, zero(2, **{key: "auto"}), target="trainer", model=nested) == [(path, "error")]
-    assert said(rule, zero(3, **{key: "auto"}), target="trainer", model=nested) == []
-    assert said(rule, zero(2, **{key: "auto"}), target="trainer", model=llama_8b()) == []
-    assert said(rule, zero(2, **{key: "auto"}), target="accelerate", model=nested) == []
 
 
 def test_autos_are_found_at_any_depth_and_not_in_comments() -> None:

@@ -23,27 +23,6 @@ def batch(train: Any = None, micro: Any = None, steps: Any = None, **keys: Any) 
     return {**{key: value for key, value in sizes.items() if value is not None}, **STAGE_2, **keys}
 
 
-@pytest.mark.parametrize(
-    ("train", "micro", "steps", "num_gpus", "good"),
-    [
-        (16, 2, 2, 4, True),
-        (16, 2, 2, 8, False),
-        (16, 2, None, 8, True),
-        (16, 2, None, 16, False),
-        (16, 3, None, None, False),
-        (16, None, 3, None, False),
-        (16, None, None, 16, True),
-        (16, None, None, 3, False),
-        (16, 2, 2, None, True),
-        (10, 2, 2, None, False),
-        ("auto", 2, 2, 3, True),
-        (None, 2, 2, 3, True),
-    ],
-)
-def test_the_identity(train: Any, micro: Any, steps: Any, num_gpus: int | None, good: bool) -> None:
-    assert (said("batch-size", batch(train, micro, steps), num_gpus=num_gpus) == []) is good
-
-
 sizes = st.one_of(st.none(), st.integers(1, 12))
 
 
@@ -67,15 +46,6 @@ def test_deepspeed_says_the_same(
         assert (finding is None) is (micro is not None)
         if finding is not None:
             assert finding.message.endswith(f": {theirs.train_micro_batch_size_per_gpu} on {ranks} GPUs")
-
-
-def test_ranks_that_share_a_sequence_count_once() -> None:
-    assert said("batch-size", batch(8, 2, 1, sequence_parallel_size=2), num_gpus=8) == []
-    assert said("batch-size", batch(8, 2, 1), num_gpus=8) == [(TRAIN, "error")]
-    assert said("batch-size", batch(8, 2, 1, tensor_parallel={"autotp_size": 2}), num_gpus=16) == []
-    assert (
-        said("batch-size", batch(8, 2, 1, pipeline={"activation_checkpoint_interval": 1}), num_gpus=2) == []
-    )
 
 
 @pytest.mark.torch
@@ -153,9 +123,3 @@ def test_a_batch_that_is_divided_as_floating_point_numbers(monkeypatch: pytest.M
         assert isinstance(getattr(ds_config.DeepSpeedConfig(written), key), float)
         (finding,) = found(rule, written)
         assert (finding.path, finding.fix) == ((key,), (SetValue((key,), int(written[key])),))
-
-
-def test_unmanaged_accumulation_still_divides_the_loss() -> None:
-    rule, off = "unmanaged-accumulation", {"managed_gradient_accumulation": False}
-    assert said(rule, batch(None, 1, 8, **off)) == [(STEPS, "info")]
-    assert said(rule, batch(None, 1, 1, **off)) == said(rule, batch(None, 1, 8)) == []

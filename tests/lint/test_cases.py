@@ -1,4 +1,4 @@
-"""Where rules find something and where not, by the rows of `cases.json`: rule, config, severity by path."""
+"""Where rules find something and where not, by the rows of `cases.json`."""
 
 import json
 from pathlib import Path
@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import said
+from zerokit.lint.examples import Facts
 
-CASES: list[tuple[str, dict[str, Any], Any]] = json.loads(Path(__file__).with_name("cases.json").read_text())
+CASES: dict[str, list[list[Any]]] = json.loads(Path(__file__).with_name("cases.json").read_text())
+"""What is tried -> rows: rule, config, severity by path (or pairs of the two), facts of the run."""
 
 
-@pytest.mark.parametrize(
-    ("rule", "config", "expected"), CASES, ids=[f"{rule}-{number}" for number, (rule, *_) in enumerate(CASES)]
-)
-def test_a_rule_finds_what_the_row_says(rule: str, config: dict[str, Any], expected: Any) -> None:
-    """A list has the same path several times."""
-    pairs = expected.items() if isinstance(expected, dict) else map(tuple, expected)
-    assert sorted(said(rule, config)) == sorted(pairs)
+@pytest.mark.parametrize("about", CASES)
+def test_a_rule_finds_what_the_rows_say(about: str) -> None:
+    for rule, config, expected, *run in CASES[about]:
+        pairs = expected.items() if isinstance(expected, dict) else map(tuple, expected)
+        found = said(rule, config, **Facts.of(run[0] if run else {}))
+        assert sorted(found) == sorted(pairs), (rule, config, run)

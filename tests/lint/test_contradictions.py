@@ -21,9 +21,6 @@ def findings(
     return {finding.rule: finding.severity for finding in report.findings if finding.severity != "info"}
 
 
-NVME = {"device": "nvme", "nvme_path": "/nvme"}
-
-
 def zero(stage: Any, **keys: Any) -> dict[str, Any]:
     return {"zero_optimization": {"stage": stage, **keys}}
 

@@ -8,8 +8,6 @@ import pytest
 
 from tests.lint.asking import found, said, zero
 from zerokit.lint import check_config
-from zerokit.lint.examples import recipe
-from zerokit.releases.versions import parse_version
 
 pytestmark = pytest.mark.torch
 
@@ -40,20 +38,6 @@ def test_ranges_are_those_of_deepspeed(keys: dict[str, Any], refused: bool) -> N
     assert bool(said("loss-scale-range", config)) is refused
 
 
-def test_a_range_that_may_be_looked_at() -> None:
-    assert said("loss-scale-range", fp16(enabled="auto", min_loss_scale=0)) == [
-        ("fp16.min_loss_scale", "warning")
-    ]
-    filled = recipe(training={"fp16": True})
-    assert said("loss-scale-range", fp16(enabled="auto", min_loss_scale=0), recipe=filled) == [
-        ("fp16.min_loss_scale", "error")
-    ]
-    assert said("loss-scale-range", {**zero(2), "fp16": {"min_loss_scale": 0}}) == []
-    assert said("loss-scale-range", fp16(initial_scale_power=64)) == [("fp16.initial_scale_power", "error")]
-    assert said("loss-scale-range", fp16(stage=0, initial_scale_power=64)) == []
-    assert said("loss-scale-range", fp16(initial_scale_power=63)) == []
-
-
 def scaler(**keys: Any) -> Any:
     """DeepSpeed's adaptive scaler under a section `fp16`."""
     loss_scaler = pytest.importorskip("deepspeed.runtime.fp16.loss_scaler")
@@ -82,17 +66,6 @@ def test_a_high_start_skips_as_many_steps_as_are_said(hysteresis: int) -> None:
     assert finding.severity == "info"
 
 
-def test_starts_that_are_not_worth_a_word() -> None:
-    for config in (
-        fp16(initial_scale_power=24),
-        fp16(),
-        fp16(enabled=False, initial_scale_power=32),
-        fp16(loss_scale=8, initial_scale_power=32),
-        fp16(initial_scale_power=64),
-    ):
-        assert said("loss-scale-start", config) == []
-
-
 def test_a_floor_above_the_start_raises_the_scale() -> None:
     keys = {"initial_scale_power": 8, "min_loss_scale": 1024, "hysteresis": 1}
     theirs = scaler(**keys)
@@ -116,16 +89,6 @@ def test_a_static_scale_stays_what_it_is() -> None:
     assert said("static-loss-scale", fp16()) == said("static-loss-scale", off) == []
 
 
-def test_keys_that_a_static_scale_does_not_look_at() -> None:
-    rule = "loss-scale-key"
-    assert said(rule, fp16(loss_scale=128, loss_scale_window=500, hysteresis=2, min_loss_scale=1)) == [
-        ("fp16.loss_scale_window", "warning")
-    ]
-    assert said(rule, fp16(loss_scale_window=500)) == []
-    assert said(rule, fp16(stage=0, hysteresis=4)) == [("fp16.hysteresis", "warning")]
-    assert said(rule, fp16(stage=1, hysteresis=4)) == []
-
-
 def test_stage_0_has_no_hysteresis() -> None:
     loss_scaler = pytest.importorskip("deepspeed.runtime.fp16.loss_scaler")
     torch = pytest.importorskip("torch")
@@ -144,30 +107,6 @@ def test_options_of_fp16_that_is_off() -> None:
     assert found(rule, fp16(enabled=False, loss_scale=0, hysteresis=2)) == []
     assert found(rule, fp16(enabled="auto", loss_scale=8)) == []
     assert found(rule, {**zero(2), "fp16": {"loss_scale": 8}}) == []  # precision-off speaks of it
-
-
-def test_auto_cast_by_itself() -> None:
-    rule = "fp16-auto-cast"
-    assert said(rule, fp16(enabled=False, auto_cast=True)) == [("fp16.auto_cast", "warning")]
-    assert said(rule, fp16(auto_cast=True)) == said(rule, fp16(enabled="auto", auto_cast=True)) == []
-
-
-@pytest.mark.parametrize(
-    ("version", "errors"), [(None, 1), ("0.19.8", 1), ("0.18.3", 1), ("0.18.2", 0), ("0.16.4", 0)]
-)
-def test_the_releases_that_do_not_scale_without_zero(version: str | None, errors: int) -> None:
-    config = {**fp16(stage=0), "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
-    parsed = None if version is None else parse_version(version)
-    assert len(said("fp16-without-zero", config, deepspeed_version=parsed)) == errors
-
-
-def test_fp16_without_zero_where_the_stage_is_open() -> None:
-    rule = "fp16-without-zero"
-    assert said(rule, {"train_batch_size": 1, "fp16": {"enabled": True}}) == [("fp16.enabled", "warning")]
-    assert said(rule, {"train_batch_size": 1, "fp16": {"enabled": True}, "zero_section": {"stag": 2}}) == []
-    assert said(rule, fp16(stage="auto")) == said(rule, fp16(stage=0, enabled="auto")) == []
-    assert said(rule, fp16(stage=0, loss_scale=1)) == []
-    assert said(rule, fp16(stage=0), target="trainer") == [("fp16.enabled", "error")]
 
 
 def test_a_scale_that_is_no_number_is_the_models_finding_alone() -> None:

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from tests.lint.asking import found, zero
 from zerokit.documents import Document, dotted, parse_json
 from zerokit.lint.fix import fix_document
 from zerokit.lint.run import Report, check_document
@@ -109,12 +108,3 @@ def test_two_names_for_one_section_are_not_both_taken_for_it() -> None:
     assert ("unknown-key", "zero_optimizaton", 1) in rows(report)
     (hint,) = (str(one.hint) for one in report.findings if one.path == ("zero_optimizaton",))
     assert hint.startswith("Keep one of the two: 'zero_optimisation', line 1, means the same")
-
-
-@pytest.mark.parametrize(
-    "key", ["zero3_init_flag", "gradient_checkpointing", "enable_cuda_graph", "monitor_config"]
-)
-def test_a_key_of_another_program_hides_no_other(key: str) -> None:
-    config = zero(2, offload_optimizer={"device": "cpu"})
-    for more, absent in (({}, 1), ({key: True}, 1), ({"optim": True}, 0)):
-        assert len(found("script-optimizer-offload", {**config, **more}, target="deepspeed")) == absent

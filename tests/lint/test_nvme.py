@@ -3,12 +3,12 @@ from typing import Any
 
 import pytest
 
-from tests.lint.asking import found, said, zero
+from tests.lint.asking import found, zero
 from zerokit.config import load_ds_config
 from zerokit.findings import SetValue
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_config
-from zerokit.lint.examples import llama_8b, recipe, small_decoder
+from zerokit.lint.examples import llama_8b, recipe
 from zerokit.lint.refusals import refusals
 from zerokit.lint.subject import Subject
 from zerokit.models import load_model_shape
@@ -35,22 +35,10 @@ def test_the_share_is_rounded_up() -> None:
         assert all(finding.path == SIZE for finding in findings)
 
 
-def test_a_share_that_stays_in_memory_needs_no_buffer() -> None:
-    config = zero(3, offload_param={**NVME, "buffer_size": 10_000})
-    assert found("nvme-buffer-size", config, model=small_decoder(), num_gpus=32)
-    assert found("nvme-buffer-size", config, model=small_decoder(), num_gpus=64) == []
-
-
 def test_what_is_not_told_is_said() -> None:
     report = check_config(zero(3, offload_param=NVME), Run.of(num_gpus=8))
     assert report.not_run["nvme-buffer-size"] == ("model",)
     assert found("nvme-buffer-size", zero(2, offload_param=NVME), model=llama_8b(), num_gpus=1) == []
-
-
-@pytest.mark.parametrize(("count", "num_gpus", "hits"), [(5, 8, 1), (7, 8, 0), (5, 4096, 0)])
-def test_a_layer_needs_a_buffer_for_each_large_parameter(count: int, num_gpus: int, hits: int) -> None:
-    config = zero(3, offload_param={**NVME, "buffer_count": count})
-    assert len(found("nvme-buffer-count", config, model=llama_8b(), num_gpus=num_gpus)) == hits
 
 
 @pytest.mark.parametrize(
@@ -74,48 +62,6 @@ def test_recomputing_a_layer_surely_takes_all_of_its_buffers(
         for _, refused in refusals(Subject(config=load_ds_config(config), written=config, run=run))
     ]
     assert any("they run out" in message for message in topics) == (severity == "error")
-
-
-def test_parameters_below_a_block_stay_in_memory() -> None:
-    config = zero(3, offload_param=NVME)
-    assert found("nvme-buffer-count", config, model=llama_8b(), num_gpus=8)
-    config["aio"] = {"block_size": 2**26}
-    assert found("nvme-buffer-count", config, model=llama_8b(), num_gpus=8) == []
-
-
-@pytest.mark.parametrize(
-    ("section", "type", "expected"),
-    [
-        ({"buffer_count": 3}, "AdamW", "error"),
-        ({"buffer_count": 3}, "Lion", None),
-        ({"buffer_count": 2}, "Lion", "error"),
-        ({"buffer_count": 1}, None, "error"),
-        ({"buffer_count": 3}, None, None),
-        ({}, "AdamW", None),
-        ({"pipeline_read": True}, "AdamW", "warning"),
-        ({"pipeline_read": True, "pipeline_write": True, "buffer_count": 8}, "AdamW", "warning"),
-        ({"pipeline_read": True, "pipeline_write": True, "buffer_count": 12}, "AdamW", None),
-    ],
-)
-def test_the_optimizers_buffers(section: dict[str, Any], type: str | None, expected: str | None) -> None:
-    config = zero(3, offload_optimizer={**NVME, **section})
-    if type is not None:
-        config["optimizer"] = {"type": type, "params": {"lr": 1e-4}}
-    assert [severity for _, severity in said("nvme-optimizer-buffers", config)] == [expected] * bool(expected)
-
-
-@pytest.mark.parametrize(
-    ("held", "num_gpus", "count"), [(1e9, 8, 0), (1e9, 9, 1), (0, 64, 0), (1e6, 64, 0), (2e8, 64, 1)]
-)
-def test_nvme_that_is_never_used(held: float, num_gpus: int, count: int) -> None:
-    config = zero(3, offload_param={**NVME, "max_in_cpu": held})
-    assert len(found("nvme-unused", config, model=llama_8b(), num_gpus=num_gpus)) == count
-
-
-def test_a_small_model_stays_in_memory_by_default() -> None:
-    assert said("nvme-unused", zero(3, offload_param=NVME), model=small_decoder(), num_gpus=1) == [
-        ("zero_optimization.offload_param", "warning")
-    ]
 
 
 @pytest.mark.parametrize(("own", "rules"), [({}, []), ({"buffer_count": 5}, ["nvme-buffer-count"])])

@@ -10,10 +10,8 @@ import pytest
 from tests.lint.asking import MICRO, found, said, zero
 from zerokit.config.optimizers import TORCH_OPTIMIZERS
 from zerokit.findings import Remove, SetValue
-from zerokit.releases.versions import Version
 
 CPU = {"offload_optimizer": {"device": "cpu"}}
-TYPE = "optimizer.type"
 
 
 def optimizer(kind: str, **params: Any) -> dict[str, Any]:
@@ -36,13 +34,6 @@ def test_what_depends_on_who_hands_the_config_over() -> None:
     bare = {**MICRO, **optimizer("AdamW", weight_decay="auto")}
     (finding,) = found("default-learning-rate", bare, target="trainer")
     assert "learning_rate" in finding.message
-
-
-def test_an_older_release_does_not_clip_by_default() -> None:
-    config = {**zero(2), **optimizer("Muon")}
-    assert said("muon-clipping", config, deepspeed_version=Version(0, 18, 0)) == []
-    assert said("muon-clipping", config, deepspeed_version=Version(0, 19, 4)) == [("optimizer", "warning")]
-    assert said("clipping-default", config, deepspeed_version=Version(0, 18, 0)) == []
 
 
 def test_what_is_fixed() -> None:

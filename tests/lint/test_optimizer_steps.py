@@ -14,7 +14,6 @@ from tests.tiny import launch
 pytestmark = pytest.mark.torch
 
 CPU = {"offload_optimizer": {"device": "cpu"}}
-UNCLIPPED = {"gradient_clipping": 0.0}
 
 
 def adamw(**params: Any) -> dict[str, Any]:
@@ -29,8 +28,6 @@ def optimizer(kind: str, **params: Any) -> dict[str, Any]:
 def schedule(kind: str, **params: Any) -> dict[str, Any]:
     return {"scheduler": {"type": kind, "params": params}}
 
-
-MUON = optimizer("Muon", torch_adam=True, muon_lr=0.02, adam_lr=3e-4)
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = deepspeed_cases("refused_optimizers")
 """What is tried -> the rule, a config, and what DeepSpeed says."""

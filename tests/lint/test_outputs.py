@@ -144,7 +144,6 @@ def test_github_annotations_of_a_file() -> None:
     assert commands[2] == "::error file=bad.json,line=3,col=9,title=zerokit::a comma is missing. Add it"
 
 
-_LEVEL = {"enum": ["none", "note", "warning", "error"]}
 SARIF = json.loads(Path(__file__).with_name("sarif_schema.json").read_text())
 """What the standard's schema asks of the parts that zerokit writes: names, types and needed properties."""
 

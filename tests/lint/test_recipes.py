@@ -75,17 +75,6 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str | None]] = [
 
 
 @pytest.mark.parametrize(("config", "training", "path"), CASES)
-def test_what_the_recipe_contradicts(
-    config: dict[str, Any], training: dict[str, Any], path: str | None
-) -> None:
-    expected = [(path, "error")] if path else []
-    run = {"recipe": recipe(training=training), "num_gpus": 8}
-    assert said("recipe-mismatch", config, **run) == expected
-    assert said("recipe-mismatch", config, target="trainer", **run) == expected
-    assert said("recipe-mismatch", config, target="deepspeed", **run) == []
-
-
-@pytest.mark.parametrize(("config", "training", "path"), CASES)
 def test_train_py_refuses_the_same(
     config: dict[str, Any], training: dict[str, Any], path: str | None
 ) -> None:
@@ -95,11 +84,6 @@ def test_train_py_refuses_the_same(
         assert path is not None
     else:
         assert path is None
-
-
-def test_a_warmup_of_0_is_1_for_the_trainer() -> None:
-    config = {**AUTO, "scheduler": params(WARMUP, warmup_num_steps=1)}
-    assert said("recipe-mismatch", config, recipe=recipe(training={"warmup_steps": 0})) == []
 
 
 def test_sections_replace_arguments_of_the_recipe() -> None:
@@ -125,22 +109,3 @@ def test_arguments_of_the_recipe_that_do_not_arrive() -> None:
     (finding,) = found(rule, warmup, recipe=recipe(training={"warmup_steps": 50}))
     assert finding.message.endswith("so it is 1000")
     assert found(rule, warmup, recipe=recipe(training={"learning_rate": 1e-5})) == []
-
-
-def test_what_the_trainer_refuses() -> None:
-    rule, stage_3 = "recipe-refused", {**AUTO, "zero_optimization": {"stage": 3}}
-    search = recipe(training={"auto_find_batch_size": True})
-    assert said(rule, stage_3, recipe=search) == [("zero_optimization.stage", "error")]
-    assert said(rule, AUTO, recipe=search) == []
-    best = recipe(training={"load_best_model_at_end": True, "save_only_model": True})
-    assert said(rule, AUTO, recipe=best) == said(rule, stage_3, recipe=best) == [("", "error")]
-    alone = recipe(training={"do_train": False, "do_predict": True})
-    assert said(rule, AUTO, recipe=alone) == [("zero_optimization.stage", "warning")]
-    assert said(rule, stage_3, recipe=alone) == []
-
-
-def test_a_batch_that_is_searched_for_and_fixed() -> None:
-    rule, search = "auto-find-batch-size", recipe(training={"auto_find_batch_size": True})
-    config = {**AUTO, "train_batch_size": 64}
-    assert said(rule, config, recipe=search) == [("train_batch_size", "warning")]
-    assert said(rule, AUTO, recipe=search) == said(rule, config, recipe=recipe()) == []

@@ -1,18 +1,20 @@
-from collections.abc import Iterator
-from typing import Any
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from zerokit.config import load_ds_config
 from zerokit.documents import Document, parse_json
-from zerokit.findings import Move, Remove, SetValue
+from zerokit.findings import Move, Remove, SetValue, Severity
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint import RULES, Report, Subject, check_config, check_document
-from zerokit.lint.rule import Hit, Rule, Rules, add, launch_rule
+from zerokit.lint.rule import Check, Hit, Need, Rule, Topic, add, rule
 from zerokit.lint.run import all_rules, check_launch_document
+from zerokit.lint.table import register_table
 from zerokit.resolving.run import Run
 
-rule = Rules("zero")
 ONE = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": 1.0}
 
 
@@ -26,34 +28,60 @@ def only(monkeypatch: pytest.MonkeyPatch) -> dict[str, Rule]:
     return listed
 
 
-def test_rules_are_registered_with_their_docstring(only: dict[str, Rule]) -> None:
-    @rule("odd", severity="info", bad={"a": 1}, good={}, given={"num_gpus": 2}, needs=("num_gpus",))
+def listed(id: str, severity: Severity = "error", needs: tuple[Need, ...] = ()) -> Callable[[Check], Check]:
+    """Put a function on the list of rules."""
+
+    def register(check: Check) -> Check:
+        add(Rule(id, "zero", severity, "title", "text", {}, {}, needs=needs, check=check))
+        return check
+
+    return register
+
+
+def test_a_rule_is_a_row_and_a_function(
+    only: dict[str, Rule], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checks: dict[str, Check] = {}
+    monkeypatch.setattr("zerokit.lint.rule.CHECKS", checks)
+    monkeypatch.setattr("zerokit.lint.table.CHECKS", checks)
+    monkeypatch.setattr("zerokit.lint.table.LAUNCH_CHECKS", {})
+    monkeypatch.setattr("zerokit.lint.table.RULES", only)
+
+    @rule("odd")
     def odd(subject: Subject) -> Iterator[Hit]:
-        """Something odd.
-
-        What that does.
-
-        And why.
-        """
+        """Something odd."""
         yield from ()
 
-    found = only["odd"]
-    assert (found.title, found.text) == ("Something odd", "What that does.\n\nAnd why.")
-    assert (found.topic, found.severity, found.needs, found.given) == (
-        "zero",
-        "info",
-        ("num_gpus",),
-        {"num_gpus": 2},
-    )
-    assert found.check is odd
+    row = {
+        "id": "odd",
+        "severity": "info",
+        "text": ["What that does.", "And why."],
+        "bad": {"a": 1},
+        "good": {},
+        "given": {"num_gpus": 2},
+        "needs": ["num_gpus"],
+    }
+    for topic in get_args(Topic):
+        (tmp_path / f"{topic}.json").write_text(json.dumps([row] if topic == "zero" else []))
+    register_table(tmp_path)
+    text = "What that does.\n\nAnd why."
+    given = {"num_gpus": 2}
+    assert only == {
+        "odd": Rule(
+            "odd", "zero", "info", "Something odd", text, {"a": 1}, {}, given, ("num_gpus",), check=odd
+        )
+    }
     with pytest.raises(ValueError, match="two rules have the id 'odd'"):
-        add(found)
+        register_table(tmp_path)
+    only.clear()
+    (tmp_path / "zero.json").write_text("[]")
+    with pytest.raises(ValueError, match="no row describes the rule 'odd'"):
+        register_table(tmp_path)
 
 
 def test_a_hit_becomes_a_finding_where_the_file_has_it(only: dict[str, Rule]) -> None:
-    @rule("renamed", severity="warning", bad={}, good={})
+    @listed("renamed", severity="warning")
     def renamed(subject: Subject) -> Iterator[Hit]:
-        """Uses the first names of keys."""
         live = ("zero_optimization", "stage3_max_live_parameters")
         edits = (SetValue(live, 5), Move(live, (*live[:-1], "new")), Remove(("bf16", "enabled")))
         yield Hit(live, "message", "hint", edits)
@@ -79,9 +107,8 @@ def test_a_hit_becomes_a_finding_where_the_file_has_it(only: dict[str, Rule]) ->
 def test_rules_see_the_valid_part_with_what_is_known_of_the_run(only: dict[str, Rule]) -> None:
     seen: list[Subject] = []
 
-    @rule("looks", bad={}, good={})
+    @listed("looks")
     def looks(subject: Subject) -> Iterator[Hit]:
-        """Looks on."""
         seen.append(subject)
         yield from ()
 
@@ -99,9 +126,8 @@ def test_rules_see_the_valid_part_with_what_is_known_of_the_run(only: dict[str, 
 
 
 def test_rules_without_what_they_need_are_listed_and_do_not_run(only: dict[str, Rule]) -> None:
-    @rule("needy", bad={}, good={}, needs=("num_gpus", "gpu_memory"))
+    @listed("needy", needs=("num_gpus", "gpu_memory"))
     def needy(subject: Subject) -> Iterator[Hit]:
-        """Needs much."""
         yield Hit((), f"{subject.cluster.num_gpus} GPUs of {subject.cluster.gpu_memory_bytes} bytes", "hint")
 
     assert check_config({}).not_run == {"needy": ("num_gpus", "gpu_memory")}
@@ -112,15 +138,13 @@ def test_rules_without_what_they_need_are_listed_and_do_not_run(only: dict[str, 
 
 
 def test_a_rule_that_fails_is_zerokits_bug(only: dict[str, Rule]) -> None:
-    @rule("broken", bad={}, good={})
+    @listed("broken")
     def broken(subject: Subject) -> Iterator[Hit]:
-        """Fails."""
         yield Hit((), "before", "hint")
         raise ZeroDivisionError
 
-    @rule("sound", bad={}, good={})
+    @listed("sound")
     def sound(subject: Subject) -> Iterator[Hit]:
-        """Goes on."""
         yield Hit((), "after", "hint")
 
     with pytest.raises(ZeroDivisionError):
@@ -132,14 +156,13 @@ def test_a_rule_that_fails_is_zerokits_bug(only: dict[str, Rule]) -> None:
 
 
 def test_rules_of_launch_files_see_their_data_and_no_others(only: dict[str, Rule]) -> None:
-    @launch_rule("launch", bad={}, good={})
     def launch(data: Any) -> Iterator[Hit]:
-        """Looks at a launch file."""
         yield Hit(("deepspeed_config",), f"stage {data['deepspeed_config']['zero_stage']}", "hint")
 
-    @rule("config", bad={}, good={})
+    add(Rule("launch", "accelerate", "error", "title", "text", {}, {}, check_launch=launch))
+
+    @listed("config")
     def config(subject: Subject) -> Iterator[Hit]:
-        """Looks at a config."""
         yield Hit((), "config", "hint")
 
     document = parse_json('{"deepspeed_config": {"zero_stage": 3}}')

@@ -30,7 +30,6 @@ def params(key: str) -> str:
     return f"scheduler.params.{key}"
 
 
-STEP = scheduled("StepLR", step_size=10)
 DECAY = scheduled("WarmupDecayLR", total_num_steps=1000, **LINEAR)
 
 

@@ -172,23 +172,6 @@ def test_the_defaults_that_are_named_are_deepspeeds() -> None:
         assert inspect.signature(optimizer).parameters["weight_decay"].default == 0
 
 
-def test_what_a_schedule_replaces() -> None:
-    rule, path = "replaced-argument", "scheduler.type"
-    total = {"total_num_steps": "auto"}
-    for name, params, severity in (
-        ("WarmupLR", {}, "warning"),
-        ("WarmupDecayLR", total, "info"),
-        ("WarmupCosineLR", total, "info"),
-        ("OneCycle", {"cycle_min_lr": 1e-5, "cycle_max_lr": 1e-4}, "info"),
-    ):
-        config = {**AUTO, "scheduler": {"type": name, "params": params}}
-        assert said(rule, config, **TRAINER) == [(path, severity)]
-        assert said(rule, config, target="accelerate") == []
-    lion = {**AUTO, "optimizer": {"type": "Lion", "params": {"lr": "auto"}}}
-    assert said(rule, lion, **TRAINER) == [("optimizer.type", "info")]
-    assert said(rule, FULL | {"scheduler": None}, **TRAINER) == []
-
-
 @pytest.mark.torch
 def test_zero_as_a_switch_cannot_be_read() -> None:
     accelerate = pytest.importorskip("accelerate.utils.deepspeed")
@@ -234,10 +217,3 @@ def test_what_accelerate_overwrites() -> None:
     allowed = {**AUTO, "zero_allow_untested_optimizer": False}
     assert said(rule, allowed, **TRAINER) == [("zero_allow_untested_optimizer", "warning")]
     assert said(rule, {**FULL, "zero_allow_untested_optimizer": False}, **TRAINER) == []
-
-
-def test_deepspeeds_own_loader() -> None:
-    config = {**AUTO, "dataloader_drop_last": True}
-    assert said("deepspeed-loader", config, **TRAINER) == [("dataloader_drop_last", "warning")]
-    assert said("deepspeed-loader", config, target="deepspeed") == []
-    assert said("deepspeed-loader", {**AUTO, "dataloader_drop_last": False}, **TRAINER) == []

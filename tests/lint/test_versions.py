@@ -77,35 +77,6 @@ def test_a_warmup_to_the_old_default_is_the_same_everywhere() -> None:
     assert not [finding for finding in findings if "0.001" in finding.message]
 
 
-KEYS: list[tuple[str, Mapping[str, Any], list[str]]] = [
-    ("0.17.0", zero(2, zenflow={}), ["zero_optimization.zenflow"]),
-    ("0.17.5", zero(2, zenflow={}), []),
-    ("0.16.4", {**zero(2), "torch_autocast": {"enabled": True, "dtype": "bf16"}}, ["torch_autocast"]),
-    ("0.16.4", {**zero(2), "torch_autocast": {"enabled": False}}, []),
-    ("0.16.4", {**zero(2), "_torch_autocast": {"enabled": True}}, []),
-    ("0.16.4", {**zero(2), "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True}}}, []),
-    ("0.16.3", {**zero(3), "aio": {"intra_op_parallelism": 8}}, ["aio.intra_op_parallelism"]),
-    ("0.16.4", {**zero(3), "aio": {"intra_op_parallelism": 8}}, []),
-    ("0.14.0", zero(3, prefetch_bucket_size=1e8), []),
-]
-
-
-@pytest.mark.parametrize(("version", "config", "paths"), KEYS)
-def test_keys_of_other_releases(version: str, config: Mapping[str, Any], paths: list[str]) -> None:
-    asked = said("key-of-later-version", config, deepspeed_version=parse_version(version))
-    assert asked == [(path, "error") for path in paths]
-    assert said("key-of-later-version", config) == []
-
-
-def test_optimizers_of_other_releases() -> None:
-    config = {**zero(1), **MUON}
-    rule = "optimizer-of-later-version"
-    assert said(rule, config, deepspeed_version=Version(0, 17, 5)) == [("optimizer.type", "error")]
-    assert said(rule, config, deepspeed_version=Version(0, 17, 6)) == []
-    sgd = {**zero(1), "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
-    assert said(rule, sgd, deepspeed_version=Version(0, 14, 0)) == []
-
-
 def test_defaults_of_other_releases() -> None:
     rule, old = "default-of-version", {"deepspeed_version": Version(0, 18, 0)}
     config = {**zero(2, **CPU), **BF16}

@@ -8,7 +8,7 @@ from zerokit.config import ZeroOptimization
 from zerokit.config.conditions import Acts
 from zerokit.findings import Remove
 from zerokit.lint import check_config
-from zerokit.lint.examples import llama_8b, mixture_of_experts, quantised
+from zerokit.lint.examples import llama_8b, mixture_of_experts
 from zerokit.lint.rewrite import edit_data
 from zerokit.resolving.run import Run
 
@@ -58,16 +58,6 @@ def test_pages_say_what_happens_and_where_it_was_read(id: str) -> None:
         assert not finding.hint.endswith(".")
 
 
-@pytest.mark.parametrize("key", ["round_robin_gradients", "elastic_checkpoint", "parameter_alignment"])
-def test_keys_of_other_stages_are_named(key: str) -> None:
-    path = f"zero_optimization.{key}"
-    assert said("stage12-key", zero(3, **{key: True})) == [(path, "warning")]
-    assert said("stage12-key", zero(2, **{key: True})) == []
-    size = "zero_optimization.allgather_bucket_size"
-    assert said("stage12-key", zero(3, allgather_bucket_size=2e8)) == [(size, "info")]
-    assert said("stage12-key", zero(3, **{key: False})) == []
-
-
 def test_every_key_of_stage_3_is_known_below_it() -> None:
     fields = ZeroOptimization.model_fields.items()
     of_stage_3 = {
@@ -86,12 +76,6 @@ def test_every_key_of_stage_3_is_known_below_it() -> None:
     expected = [(f"zero_optimization.{key}", "warning") for key in sorted(samples)]
     assert sorted(said("stage3-key", zero(2, **samples))) == expected
     assert said("stage3-key", zero(3, **samples)) == []
-
-
-def test_a_divided_model_is_gathered_in_every_stage() -> None:
-    config = zero(1, stage3_gather_16bit_weights_on_model_save=True)
-    assert said("stage3-key", config)
-    assert said("stage3-key", {**config, "tensor_parallel": {"autotp_size": 2}}) == []
 
 
 def test_nothing_is_said_of_a_stage_that_another_fills() -> None:
@@ -146,20 +130,6 @@ def test_the_oldest_form_of_the_section_reads_allgather_size_and_does_not_use_it
     assert "PyTorch" in finding.message
 
 
-@pytest.mark.parametrize("device", ["cpu", "auto"])
-def test_options_of_offload_are_good_where_there_may_be_offload(device: str) -> None:
-    offload = {"offload_optimizer": {"device": device}}
-    assert found("round-robin-gradients", zero(2, round_robin_gradients=True, **offload)) == []
-    assert found("unused-parameters-check", zero(2, ignore_unused_parameters=False, **offload)) == []
-
-
-@pytest.mark.parametrize(("stage", "count"), [(1, 1), (2, 1), (3, 0)])
-def test_contiguous_gradients_cannot_be_off_under_offload(stage: int, count: int) -> None:
-    config = zero(stage, contiguous_gradients=False, cpu_offload=True)
-    assert len(found("contiguous-gradients-offload", config)) == count
-    assert found("contiguous-gradients-offload", zero(stage, contiguous_gradients=False)) == []
-
-
 def test_experts_that_deepspeed_knows_need_no_leaf_module() -> None:
     from dataclasses import replace
 
@@ -168,22 +138,3 @@ def test_experts_that_deepspeed_knows_need_no_leaf_module() -> None:
     assert said("moe-leaf-module", zero(2), model=model) == []
     assert said("moe-leaf-module", zero(3), model=replace(model, model_type="qwen3_moe")) == []
     assert said("moe-leaf-module", zero(3), model=llama_8b()) == []
-
-
-def test_a_quantised_model_is_not_divided_while_it_loads() -> None:
-    assert said("quantised-stage3", zero(3), model=quantised()) == [("zero_optimization.stage", "warning")]
-    assert said("quantised-stage3", zero(2), model=quantised()) == []
-    assert said("quantised-stage3", zero(3), model=llama_8b()) == []
-
-
-@pytest.mark.parametrize(
-    ("threshold", "model_threshold", "count"),
-    [(1e5, 2**62, 0), (4096 * 4096, 2**62, 1), (4096 * 4096, 1e8, 0), ("auto", 2**62, 0)],
-)
-def test_a_threshold_that_keeps_the_model_whole(threshold: Any, model_threshold: Any, count: int) -> None:
-    config = zero(
-        3,
-        stage3_param_persistence_threshold=threshold,
-        stage3_model_persistence_threshold=model_threshold,
-    )
-    assert len(found("nothing-divided", config, model=llama_8b())) == count

@@ -1,4 +1,4 @@
-"""What commands add to click: options of a dataclass, all that is missing at once, help by headings."""
+"""Extensions of click: options of a dataclass, all missing options in one error, help by headings."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ T = TypeVar("T")
 
 
 _DEFAULT_IN_WORDS = re.compile(r"\[default: \((.*)\)(?=(;[^;]*)?\]$)")
-"""A default that a command names itself, and typer therefore puts in parentheses, with a range after it."""
+"""A default in the command's own words, which typer puts in parentheses, with a range after it."""
 
 
 class _Missing(typer.BadParameter):
-    """What is needed beside what is given."""
+    """A required option or argument is missing."""
 
-    param_type = ""  # click's own exception for what is missing has it, and no other
+    param_type = ""  # like click's exception for missing parameters, and no other
 
     def format_message(self) -> str:
         return self.message
 
 
-def needed_unless(given: Callable[[Mapping[str, Any]], object], name: str, hint: str) -> Callable[..., Any]:
-    """The callback of an option or argument that must be there unless `given` holds of the others.
+def required_unless(given: Callable[[Mapping[str, Any]], object], name: str, hint: str) -> Callable[..., Any]:
+    """Return the callback of an option or argument that is required unless `given` is true.
 
     Args:
-        given: judges the values read so far by their names; what is absent may not be among them.
+        given: a test of the values read so far, by name; absent options may be missing.
         name: as in ``option '--seq-len'``.
-        hint: how to do without the option.
+        hint: what to give in its place.
     """
 
     def check(context: typer.Context, value: Any) -> Any:
@@ -88,16 +88,16 @@ def set_parameters(command: Callable[..., None], parameters: Sequence[inspect.Pa
     command.__annotations__ = {one.name: one.annotation for one in parameters}
 
 
-def shared(options: Any, other: type) -> dict[str, Any]:
+def common_options(options: Any, other: type) -> dict[str, Any]:
     """Return the options that are fields of another dataclass, too."""
     names = {one.name for one in fields(other)}
     return {one.name: getattr(options, one.name) for one in fields(options) if one.name in names}
 
 
 class Command(TyperCommand):
-    """A command that names all that is missing at once, where click names the first of it.
+    """A command that reports all missing options at once, where click reports the first.
 
-    Its help lists options under the headings that they name.
+    Its help lists options under their headings.
     """
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -113,37 +113,37 @@ class Command(TyperCommand):
         for heading, records in under.items():
             _write_list(formatter, heading, records)
 
-    def spelled(self, ctx: Any, name: str) -> str:
-        """The name of an option as it is declared: DeepSpeed's launcher writes underscores for hyphens."""
+    def declared_name(self, ctx: Any, name: str) -> str:
+        """Return an option's declared name: DeepSpeed's launcher writes underscores for hyphens."""
         own = name.replace("_", "-")
         names = {one for param in self.get_params(ctx) for one in (*param.opts, *param.secondary_opts)}
         return own if own in names else name
 
     def make_parser(self, ctx: Any) -> Any:
-        """Make click's parser, which has names of options and of choices come here, without the dashes."""
-        ctx.token_normalize_func = lambda word: self.spelled(ctx, f"--{word}").removeprefix("--")
+        """Return click's parser, with names of options and choices mapped to their declared names."""
+        ctx.token_normalize_func = lambda word: self.declared_name(ctx, f"--{word}").removeprefix("--")
         return super().make_parser(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words; an error knows the command whose help to read."""
+        """Parse the words; an error names the command whose help to read."""
         words = list(args)
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
-            self._refuse_the_name_of_an_argument(ctx, getattr(error, "option_name", ""))
+            self._refuse_argument_as_option(ctx, getattr(error, "option_name", ""))
             missing = self.missing(ctx, words) if hasattr(error, "param_type") else []
             completed = self.completed(ctx, words) if missing else None
             if completed is not None:
                 return super().parse_args(ctx, completed)
             if not ctx.allow_interspersed_args:
-                self._refuse_what_stands_too_late(ctx, words, [param for param, _ in missing])
+                self._refuse_late_option(ctx, words, [param for param, _ in missing])
             if len(missing) > 1:
                 ctx.fail(f"Missing {', '.join(name for _, name in missing)}")
             error.ctx = ctx
             raise
 
-    def _refuse_the_name_of_an_argument(self, ctx: Any, unknown: str) -> None:
-        """Say of ``--model`` that the model is written without it, where it is an argument."""
+    def _refuse_argument_as_option(self, ctx: Any, unknown: str) -> None:
+        """Refuse ``--model`` where the model is an argument."""
         for param in self.get_params(ctx):
             if param.param_type_name == "argument" and unknown.removeprefix("--") == param.name:
                 name = (param.metavar or unknown.removeprefix("--").upper()).strip("{}[].")
@@ -151,10 +151,10 @@ class Command(TyperCommand):
                     f"{unknown} is no option here: write {name} by itself, as in {ctx.command_path} {name}"
                 )
 
-    def _refuse_what_stands_too_late(self, ctx: Any, words: list[str], missing: list[Any]) -> None:
-        """Name an option that is missing because it stands after an argument, with what is handed on."""
+    def _refuse_late_option(self, ctx: Any, words: list[str], missing: list[Any]) -> None:
+        """Refuse an option that is after an argument, and so would be passed on."""
         names = {name for param in missing for name in param.opts}
-        late = [word for word in words if self.spelled(ctx, word.partition("=")[0]) in names]
+        late = [word for word in words if self.declared_name(ctx, word.partition("=")[0]) in names]
         first = next(
             (param.metavar for param in self.get_params(ctx) if param.param_type_name == "argument"), ""
         )
@@ -162,11 +162,11 @@ class Command(TyperCommand):
             ctx.fail(f"{late[0]} stands after {first} and goes to it: put it before {first}")
 
     def completed(self, ctx: Any, words: list[str]) -> list[str] | None:
-        """The words with what they lack; None where a command has no way to know it."""
+        """Return the words with the missing ones added; None if the command cannot know them."""
         return None
 
     def missing(self, ctx: Any, words: list[str]) -> list[tuple[Any, str]]:
-        """The parameters that the words lack, and what an error calls each."""
+        """Return the missing parameters, each with its name in an error."""
         given, *_ = self.make_parser(ctx).parse_args(list(words))
         found = []
         for param in self.get_params(ctx):
@@ -180,7 +180,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """The commands, whose help says of each what its first sentence says, in full."""
+    """A group whose help has the first sentence of each command in full."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write them in their order."""
@@ -190,7 +190,7 @@ class Group(TyperGroup):
 
 
 def _write_list(formatter: Any, heading: str, records: list[tuple[str, str]]) -> None:
-    """As click's own, which also breaks names of options at their hyphens."""
+    """Write a list as click does, but without breaking names of options at their hyphens."""
     if not records:
         return
     # A name that is longer has a line to itself.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from zerokit.cli.command import shared, with_options
+from zerokit.cli.command import common_options, with_options
 from zerokit.cli.config_options import ConfigOptions
 from zerokit.cli.gpu_options import chosen_gpu, note_caveat
 from zerokit.cli.output import print_json, to_json
@@ -36,7 +36,7 @@ def config(options: ConfigOptions) -> None:
     note_caveat(card)
     precision = options.precision or ("bf16" if options.target == "deepspeed" else "auto")
     cluster = Cluster(options.num_gpus, options.gpus_per_node, card)
-    given = with_preset(options.preset, shared(options, Decisions))
+    given = with_preset(options.preset, common_options(options, Decisions))
     given["precision"] = None if precision == "auto" else precision
     decisions = Decisions(
         run=Run(target=options.target, cluster=cluster, model=_shape(options.model)), **given

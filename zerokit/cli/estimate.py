@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import typer
 
 from zerokit.choices import LearnedTokensMethod
-from zerokit.cli.command import shared, with_options
+from zerokit.cli.command import common_options, with_options
 from zerokit.cli.estimate_options import SIZES, EstimateOptions, sizes
 from zerokit.cli.gpu_options import chosen_gpu, memory_size, note_caveat
 from zerokit.cli.output import json_on_stdout, not_stdout, print_json, to_json
@@ -42,7 +42,7 @@ def estimate(options: EstimateOptions) -> None:
     shape = as_model(options.model)
     chunked_loss = "liger" if options.liger else "zerokit" if options.chunked_loss else None
     question = Question(
-        **shared(options, Question)
+        **common_options(options, Question)
         | _adapter(options, shape)
         | {
             "model": shape,

@@ -12,7 +12,7 @@ import typer
 
 from zerokit import choices
 from zerokit.cli import completion
-from zerokit.cli.command import needed_unless
+from zerokit.cli.command import required_unless
 from zerokit.cli.gpu_options import AS_RENTED, gpu_memory_option, gpu_option, host_memory_option
 from zerokit.errors import ConfigError
 from zerokit.hardware import GPUS_PER_NODE
@@ -68,7 +68,7 @@ class EstimateOptions:
         _run(
             metavar="S[,S...]",
             help="Tokens of each sequence; a bare number of parameters needs none.",
-            callback=needed_unless(
+            callback=required_unless(
                 _is_a_number,
                 "option '--seq-len'",
                 "Activations depend on it. A bare number of parameters such as 7.5B needs none",
@@ -91,7 +91,7 @@ class EstimateOptions:
         _zero(
             metavar="S[,S...]",
             help="ZeRO stage, 0 to 3, if there is no --ds-config.",
-            callback=needed_unless(
+            callback=required_unless(
                 lambda given: given.get("ds_config"),
                 "option '--zero-stage'",
                 "Pass it, or a file with --ds-config",

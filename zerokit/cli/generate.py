@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from zerokit.cli.command import needed_unless
+from zerokit.cli.command import common_options, required_unless, with_options
 from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, start_ranks
 from zerokit.cli.output import not_stdout
 from zerokit.distributed.ranks import STUCK_AFTER
 from zerokit.generation.options import Dtype, Mode, Options
 
 
-def generate(
-    context: typer.Context,
-    model: Annotated[str, typer.Option(metavar="MODEL", help="Model folder or Hub id.")],
+@dataclass(frozen=True, kw_only=True)
+class GenerateOptions:
+    """The command line of ``zerokit generate``."""
+
+    context: typer.Context
+    model: Annotated[str, typer.Option(metavar="MODEL", help="Model folder or Hub id.")]
     prompts: Annotated[
         str | None,
         typer.Option(
@@ -24,24 +28,24 @@ def generate(
             help="A .txt with a prompt a line; .jsonl, .json, .csv, .tsv, .parquet or .arrow with a column "
             "'prompt', 'messages' or 'text'; a text also compressed (.gz, .bz2, .xz, .zst); a pattern of "
             "their names, or a folder of them; or a Hub data set.",
-            callback=needed_unless(
+            callback=required_unless(
                 lambda given: given.get("prompt"),
                 "option '--prompts'",
                 "Give it, or write one with --prompt TEXT",
             ),
         ),
-    ] = None,
+    ] = None
     prompt: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="A prompt itself; may be repeated.")
-    ] = None,
-    subset: Annotated[str | None, typer.Option(help="Configuration of a Hub data set.")] = Options.subset,
+    ] = None
+    subset: Annotated[str | None, typer.Option(help="Configuration of a Hub data set.")] = Options.subset
     split: Annotated[
         str | None,
         typer.Option(
             help="Split of a Hub data set, or of a folder whose files name theirs.",
             show_default="train of the Hub, all files of a folder",
         ),
-    ] = Options.split,
+    ] = Options.split
     output: Annotated[
         Path | None,
         typer.Option(
@@ -52,18 +56,18 @@ def generate(
             show_default="standard output",
             callback=not_stdout,
         ),
-    ] = Options.output,
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT.jsonl if it exists.")] = Options.force,
-    batch_size: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Prompts per rank at a time.")
-    ] = Options.batch_size,
+    ] = Options.output
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT.jsonl if it exists.")] = Options.force
+    batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Prompts per rank at a time.")] = (
+        Options.batch_size
+    )
     mode: Annotated[
         Mode,
         typer.Option(
             help="replicated: each rank holds all weights, which is fastest. sharded: ZeRO-3 divides the "
             "weights among the ranks. auto: replicated if the weights take at most half of the free memory."
         ),
-    ] = Options.mode,
+    ] = Options.mode
     ds_config: Annotated[
         Path | None,
         typer.Option(
@@ -72,7 +76,7 @@ def generate(
             "rank. Keys that only training reads are ignored.",
             show_default="by --mode",
         ),
-    ] = Options.ds_config,
+    ] = Options.ds_config
     max_prompt_tokens: Annotated[
         int | None,
         typer.Option(
@@ -81,24 +85,27 @@ def generate(
             help="Cut longer prompts to their last N tokens.",
             show_default="too long for the model is an error",
         ),
-    ] = Options.max_prompt_tokens,
-    dtype: Annotated[
-        Dtype, typer.Option(help="Number format of the weights; auto goes by the device.")
-    ] = Options.dtype,
-    seed: Annotated[
-        int, typer.Option(min=0, metavar="N", help="For sampling; rank R uses N + R.")
-    ] = Options.seed,
-    revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit of a Hub model.")
-    ] = Options.revision,
+    ] = Options.max_prompt_tokens
+    dtype: Annotated[Dtype, typer.Option(help="Number format of the weights; auto goes by the device.")] = (
+        Options.dtype
+    )
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="For sampling; rank R uses N + R.")] = (
+        Options.seed
+    )
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub model.")] = (
+        Options.revision
+    )
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
-    ] = Options.trust_remote_code,
-    stuck_after: StuckAfter = STUCK_AFTER,
-    num_gpus: NumGpus = None,
-    master_port: MasterPort = None,
-    local_rank: LocalRank = None,
-) -> None:
+    ] = Options.trust_remote_code
+    stuck_after: StuckAfter = STUCK_AFTER
+    num_gpus: NumGpus = None
+    master_port: MasterPort = None
+    local_rank: LocalRank = None
+
+
+@with_options(GenerateOptions)
+def generate(options: GenerateOptions) -> None:
     """Generate completions on any number of ranks, with full copies of the model or under DeepSpeed ZeRO-3.
 
     All other options are names of transformers' GenerationConfig, with underscores or hyphens and with
@@ -116,30 +123,19 @@ def generate(
 
     DeepSpeed's launcher writes lines of its own to stdout; -o, or deepspeed --quiet, keeps them apart.
     """
-    options = Options(
-        model=model,
-        prompts=prompts,
-        texts=tuple(prompt or ()),
-        subset=subset,
-        split=split,
-        output=output,
-        force=force,
-        batch_size=batch_size,
-        mode=mode,
-        ds_config=ds_config,
-        max_prompt_tokens=max_prompt_tokens,
-        dtype=dtype,
-        seed=seed,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
+    context = options.context
+    job = Options(
+        **common_options(options, Options),
+        texts=tuple(options.prompt or ()),
         sampling_words=tuple(context.args),
+        own_names=tuple(name for parameter in context.command.params for name in parameter.opts),
     )
-    if num_gpus is not None:
+    if options.num_gpus is not None:
         from zerokit.generation.main import check_before_start
 
-        check_before_start(options)
-    start_ranks(num_gpus, master_port, "generate", context.obj, again="Start it again")
+        check_before_start(job)
+    start_ranks(options.num_gpus, options.master_port, "generate", context.obj, again="Start it again")
     from zerokit.distributed.group import leave
     from zerokit.generation.main import main
 
-    leave(main(options, stuck_after=stuck_after))
+    leave(main(job, stuck_after=options.stuck_after))

@@ -64,7 +64,7 @@ class OpenCommand(Command):
         while rest:
             word = rest.pop(0)
             written = word.partition("=")[0] if word.startswith("--") else word[:2]
-            name = self.spelled(ctx, written)
+            name = self.declared_name(ctx, written)
             known = name in takes_value
             (own if known else others).append(word)
             if not rest or word != written:

@@ -13,7 +13,7 @@ import typer
 
 from zerokit import choices, console
 from zerokit.cli import completion
-from zerokit.cli.command import needed_unless, with_options
+from zerokit.cli.command import required_unless, with_options
 from zerokit.cli.output import OutputFormat, print_json
 from zerokit.errors import ConfigError, ModelError
 
@@ -36,7 +36,7 @@ class ResolveOptions:
             metavar="[FILE]",
             help="A ds_config; by default the recipe's.",
             show_default=False,
-            callback=needed_unless(
+            callback=required_unless(
                 lambda given: given.get("recipe"),
                 "argument 'FILE'",
                 "Give it, or name a recipe with --recipe",

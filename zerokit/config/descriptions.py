@@ -34,7 +34,10 @@ def _docstrings_of_module(name: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def docstring(model: type[Section], name: str) -> str:
-    """The docstring beneath a field, or beneath that of the class it was inherited from."""
+    """The text of a field: beneath it, or beneath that of the class it was inherited from."""
+    text = model.model_fields[name].description
+    if text is not None:
+        return text
     for base in model.__mro__:
         found = _docstrings_of_module(base.__module__).get(base.__name__, {}) if _is_ours(base) else {}
         if name in found:

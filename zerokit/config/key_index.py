@@ -10,11 +10,17 @@ from typing import Any, NamedTuple, get_args, get_origin
 from zerokit.config.base import Section, second_names
 from zerokit.config.conditions import Acts
 from zerokit.config.optimizer import Optimizer, params_of_optimizer
-from zerokit.config.optimizer_params import DEEPSPEED_PARAMS, TorchAdamParams, TorchAdamWParams
+from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS, TORCH_OPTIMIZERS
+from zerokit.config.params import params_class, params_of
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.config.scheduler import Scheduler, params_of_scheduler
-from zerokit.config.scheduler_params import DEEPSPEED_SCHEDULE_PARAMS
+from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, TORCH_SCHEDULERS, Scheduler, params_of_scheduler
 from zerokit.documents import KeyPath
+
+_TYPES: Mapping[KeyPath, tuple[str, ...]] = {
+    ("optimizer", "params"): DEEPSPEED_OPTIMIZERS,
+    ("scheduler", "params"): DEEPSPEED_SCHEDULERS,
+}
+"""The types whose keys are known wherever they stand."""
 
 
 class Inner(NamedTuple):
@@ -100,15 +106,11 @@ def all_sections() -> Iterator[type[Section]]:
             for inner in inner_sections(model).values():
                 walk(inner.model)
 
-    from zerokit.config.torch_optimizers import TORCH_PARAMS
-    from zerokit.config.torch_schedulers import TORCH_SCHEDULE_PARAMS
-
     walk(DeepSpeedConfig)
-    for table in (DEEPSPEED_PARAMS, TORCH_PARAMS, DEEPSPEED_SCHEDULE_PARAMS, TORCH_SCHEDULE_PARAMS):
-        for model in table.values():
-            walk(model)
-    walk(TorchAdamWParams)
-    walk(TorchAdamParams)
+    for type_ in (*DEEPSPEED_OPTIMIZERS, *TORCH_OPTIMIZERS, *DEEPSPEED_SCHEDULERS, *TORCH_SCHEDULERS):
+        walk(params_of(type_))
+    walk(params_class("TorchAdamWParams"))
+    walk(params_class("TorchAdamParams"))
     yield from seen
 
 
@@ -160,11 +162,8 @@ def _index() -> dict[str, list[KeyPath]]:
     for path, model in sections().items():
         for name in keys_of(model):
             index[name].append(path)
-    for path, table in (
-        (("optimizer", "params"), DEEPSPEED_PARAMS),
-        (("scheduler", "params"), DEEPSPEED_SCHEDULE_PARAMS),
-    ):
-        names = {name for params in table.values() for name in params.model_fields}
+    for path, types in _TYPES.items():
+        names = {name for type_ in types for name in params_of(type_).model_fields}
         for name in sorted(names):
             if path not in index[name]:
                 index[name].append(path)
@@ -218,8 +217,5 @@ def _acts_along(path: KeyPath) -> Iterator[Acts]:
 
 def _any_params(name: str, section: KeyPath) -> type[Section] | None:
     """The first class of optimizer or scheduler whose `params` have the key."""
-    tables: Mapping[KeyPath, Mapping[str, type[Section]]] = {
-        ("optimizer", "params"): DEEPSPEED_PARAMS,
-        ("scheduler", "params"): DEEPSPEED_SCHEDULE_PARAMS,
-    }
-    return next((model for model in tables.get(section, {}).values() if name in model.model_fields), None)
+    models = map(params_of, _TYPES.get(section, ()))
+    return next((model for model in models if name in model.model_fields), None)

@@ -9,13 +9,13 @@ from pydantic_core import PydanticCustomError
 
 from zerokit.config.base import Section
 from zerokit.config.conditions import LEGACY_FUSION, Acts
-from zerokit.config.optimizer_params import OptimizerParams, TorchAdamParams, TorchAdamWParams
 from zerokit.config.optimizers import (
     DEEPSPEED_OPTIMIZERS,
     REMOVED_OPTIMIZERS,
     TORCH_OPTIMIZERS,
     optimizer_spec,
 )
+from zerokit.config.params import OptimizerParams, params_class
 from zerokit.errors import did_you_mean, nearest
 
 
@@ -46,7 +46,7 @@ def params_of_optimizer(name: object, params: object) -> type[OptimizerParams] |
         return None
     if name.lower() in ("adam", "adamw") and isinstance(params, dict) and params.get("torch_adam"):
         as_adamw = name.lower() == "adamw" or params.get("adam_w_mode", True)
-        return TorchAdamWParams if as_adamw else TorchAdamParams
+        return params_class("TorchAdamWParams" if as_adamw else "TorchAdamParams")
     spec = optimizer_spec(name)
     return spec.params_model() if spec is not None else None
 

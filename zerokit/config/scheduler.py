@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, SerializeAsAny, ValidationInfo, fiel
 from pydantic_core import PydanticCustomError
 
 from zerokit.config.base import Section
-from zerokit.config.scheduler_params import DEEPSPEED_SCHEDULE_PARAMS, SchedulerParams
+from zerokit.config.params import SchedulerParams, params_of
 from zerokit.errors import did_you_mean
 
 DEEPSPEED_SCHEDULERS = ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
@@ -34,13 +34,9 @@ def _known_scheduler(name: str) -> str:
 
 def params_of_scheduler(name: object) -> type[SchedulerParams] | None:
     """The model of `scheduler.params` for a schedule's `type`, or None if the type is not known."""
-    if not isinstance(name, str):
+    if not isinstance(name, str) or name not in (*DEEPSPEED_SCHEDULERS, *TORCH_SCHEDULERS):
         return None
-    if name not in TORCH_SCHEDULERS:
-        return DEEPSPEED_SCHEDULE_PARAMS.get(name)
-    from zerokit.config.torch_schedulers import TORCH_SCHEDULE_PARAMS
-
-    return TORCH_SCHEDULE_PARAMS[name]
+    return params_of(name)
 
 
 class Scheduler(Section):

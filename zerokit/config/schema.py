@@ -11,8 +11,8 @@ from zerokit.config.data_efficiency import Switched
 from zerokit.config.descriptions import description, section_description
 from zerokit.config.key_index import all_sections
 from zerokit.config.optimizer import params_of_optimizer
-from zerokit.config.optimizer_params import TorchAdamParams, TorchAdamWParams
 from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS, TORCH_OPTIMIZERS
+from zerokit.config.params import params_class
 from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, TORCH_SCHEDULERS, params_of_scheduler
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -36,6 +36,7 @@ def _section(model: type[Section]) -> dict[str, Any]:
     schema: dict[str, Any] = _tidied(model.model_json_schema())
     properties: dict[str, Any] = schema.get("properties", {})
     for name, part in properties.items():
+        part.pop("description", None)  # which pydantic puts first
         part["description"] = description(model, name)
         if part.get("default", ...) is None:
             del part["default"]  # "absent", which editors would offer to write as null
@@ -82,10 +83,11 @@ def _optimizer() -> dict[str, Any]:
     is_true = {"type": "object", "properties": {"torch_adam": {"const": True}}, "required": ["torch_adam"]}
     coupled = {"properties": {"adam_w_mode": {"const": False}}, "required": ["adam_w_mode"]}
     adam, either = {"pattern": any_case("Adam")}, {"pattern": any_case("Adam", "AdamW")}
+    torch_adam, torch_adamw = params_class("TorchAdamParams"), params_class("TorchAdamWParams")
     conditions = [
-        _when(adam, TorchAdamParams, params={"allOf": [is_true, coupled]}),
-        _when({"pattern": any_case("AdamW")}, TorchAdamWParams, params=is_true),
-        _when(adam, TorchAdamWParams, params={"allOf": [is_true, {"not": coupled}]}),
+        _when(adam, torch_adam, params={"allOf": [is_true, coupled]}),
+        _when({"pattern": any_case("AdamW")}, torch_adamw, params=is_true),
+        _when(adam, torch_adamw, params={"allOf": [is_true, {"not": coupled}]}),
         _when(either, params_of_optimizer("Adam", {}), unless=is_true),
     ]
     for name in DEEPSPEED_OPTIMIZERS:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal
 
 from zerokit.config.base import Section
@@ -16,65 +18,14 @@ from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, params_of_scheduler
 from zerokit.documents import ABSENT, KeyPath, dotted, from_dotted, has_value, value_at
 from zerokit.spelling import NEAR, VERY_NEAR, is_slip, near
 
-_MEANT: Mapping[str, str] = {
-    "per_device_train_batch_size": "train_micro_batch_size_per_gpu",
-    "micro_batch_size": "train_micro_batch_size_per_gpu",
-    "micro_batch_size_per_gpu": "train_micro_batch_size_per_gpu",
-    "train_micro_batch_size": "train_micro_batch_size_per_gpu",
-    "global_batch_size": "train_batch_size",
-    "max_grad_norm": "gradient_clipping",
-    "clip_grad": "gradient_clipping",
-    "clip_grad_norm": "gradient_clipping",
-    "grad_clip": "gradient_clipping",
-    "grad_clipping": "gradient_clipping",
-    "gradient_accumulation_dtype": "data_types.grad_accum_dtype",
-    "bfp16": "bf16",
-    "lr_scheduler": "scheduler",
-    "learning_rate": "optimizer.params.lr",
-    "zero": "zero_optimization",
-    "zero_config": "zero_optimization",
-    "zero_stage": "zero_optimization.stage",
-    "thread_count": "aio.intra_op_parallelism",
-    "check_overflow": "bf16.check_grad_overflow",
-    "use_data_before_expert_parallel": "use_data_before_expert_parallelism",
-    "load_universal_checkpoint": "checkpoint.load_universal",
-    "adamw_mode": "optimizer.params.adam_w_mode",
-    # accelerate's own words for the same things
-    "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
-    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
-    "offload_param_device": "zero_optimization.offload_param.device",
-    "offload_optimizer_nvme_path": "zero_optimization.offload_optimizer.nvme_path",
-    "offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
-    "bf16_enabled": "bf16.enabled",
-    "fp16_enabled": "fp16.enabled",
-}
+_TABLES: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+_MEANT: Mapping[str, str] = _TABLES["meant"]
 """Other words for a key that takes the same value: other tools', and DeepSpeed's old or misprinted ones."""
-
-_LIKE: Mapping[str, str] = {
-    "batch_size": "train_batch_size",
-    "mixed_precision": "bf16.enabled",
-    "fp32_allreduce": "communication_data_type",
-    "comms_config": "comms_logger",
-    "activation_checkpoint": "activation_checkpointing",
-}
+_LIKE: Mapping[str, str] = _TABLES["like"]
 """Words for something near: what to write instead takes another value."""
-
-_NOT_DEEPSPEEDS: Mapping[str, str] = {
-    "gradient_checkpointing": "Remove it: it is an argument of the Trainer, not of DeepSpeed",
-    "warmup_ratio": "Remove it: it is an argument of the Trainer, not of DeepSpeed",
-    "zero3_init_flag": "Remove it: it belongs in the file of accelerate launch",
-    "msamp": "Remove it: accelerate writes it by itself",
-    "monitor_config": "Remove it: 'tensorboard', 'wandb', 'csv_monitor' and 'comet' belong at the top",
-    "grad_hooks": "Remove it: DeepSpeed's pages describe it, but no release of the last years reads it",
-}
-
-INFERENCE_KEYS = frozenset(
-    {
-        *("replace_with_kernel_inject", "replace_method", "injection_policy", "enable_cuda_graph", "mp_size"),
-        *("use_triton", "triton_autotune", "triangular_masking", "keep_module_on_host", "max_out_tokens"),
-        *("min_out_tokens", "transposed_mode", "training_mp_size", "save_mp_checkpoint_path"),
-    }
-)
+_NOT_DEEPSPEEDS: Mapping[str, str] = _TABLES["not_deepspeeds"]
+"""Keys of other programs, and what to do with each."""
+INFERENCE_KEYS = frozenset[str](_TABLES["inference"])
 """Arguments of `deepspeed.init_inference` that training has not at the top of its file:
 `DeepSpeedInferenceConfig` in `deepspeed/inference/config.py`."""
 

@@ -198,7 +198,7 @@ def check_options(options: Options, ranks: Ranks) -> Sampling:
     errors: list[ZerokitError] = []
     given = None
     with noted(errors):
-        given = parse_sampling(options.sampling_words)
+        given = parse_sampling(options.sampling_words, options.own_names)
     _look_at_files(options, errors, output=ranks.is_main, inputs=ranks.is_node_main)
     raise_together(errors)
     assert given is not None
@@ -218,7 +218,7 @@ def check_before_start(options: Options) -> None:
     if errors:
         of_sampling: list[ZerokitError] = []
         with noted(of_sampling):
-            parse_sampling(options.sampling_words)
+            parse_sampling(options.sampling_words, options.own_names)
         raise_together(of_sampling + errors)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -44,6 +44,8 @@ class Options:
     force: bool = False
     sampling_words: tuple[str, ...] = ()
     """The words that are none of the options above; :mod:`zerokit.generation.sampling` reads them."""
+    own_names: tuple[str, ...] = field(default=(), compare=False)
+    """The command's own options, which a misspelled word may mean."""
 
     def __post_init__(self) -> None:
         if self.prompts is None and not self.texts:
@@ -58,13 +60,3 @@ class Options:
                 where="--mode",
                 hint="Give one of the two",
             )
-
-
-OWN_NAMES = (
-    *("--prompt", "--num-gpus", "--master-port", "--stuck-after"),
-    *(
-        f"--{field.name.replace('_', '-')}"
-        for field in fields(Options)
-        if field.name not in ("texts", "sampling_words")
-    ),
-)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import ConfigError, ZerokitError, did_you_mean, noted, raise_together
-from zerokit.generation.options import OWN_NAMES
 from zerokit.open_options import OpenOption, open_options
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def known_names() -> list[str]:
     return [name for name in vars(GenerationConfig()) if not name.startswith("_")]
 
 
-def parse_sampling(words: Sequence[str]) -> Sampling:
+def parse_sampling(words: Sequence[str], own_names: Sequence[str] = ()) -> Sampling:
     """Read ``--name value``, ``--name=value`` and, for a switch, ``--name``.
 
     Raises:
@@ -118,7 +117,7 @@ def parse_sampling(words: Sequence[str]) -> Sampling:
         for given in open_options(words, hint=lambda _: _HOW):
             with noted(errors):
                 name = given.option.removeprefix("--").replace("-", "_")
-                _check_name(given.option, name, names)
+                _check_name(given.option, name, names, own_names)
                 if name in written:
                     raise ConfigError("is given twice", where=given.option, hint="Give it once")
                 written[name] = given.option
@@ -129,11 +128,11 @@ def parse_sampling(words: Sequence[str]) -> Sampling:
     return Sampling(values, written)
 
 
-def _check_name(option: str, name: str, names: list[str]) -> None:
+def _check_name(option: str, name: str, names: list[str], own_names: Sequence[str]) -> None:
     if name in REFUSED and name in names:
         raise ConfigError("is not available here", where=option, hint=REFUSED[name])
     if name not in names:
-        choices = [*OWN_NAMES, *(f"--{known}" for known in names if known not in REFUSED)]
+        choices = [*own_names, *(f"--{known}" for known in names if known not in REFUSED)]
         raise ConfigError("unknown option", where=option, hint=did_you_mean(option, choices))
 
 

@@ -1,22 +1,17 @@
-"""The configs and runs of the rules' examples. A run is built only when a test or a page needs it."""
+"""The runs of the rules' examples. A run is built only when a test or a page needs it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from zerokit.releases.versions import parse_version
 
 if TYPE_CHECKING:
     from zerokit.models import ModelShape
     from zerokit.recipe import Recipe
-
-ONE_SAMPLE: Mapping[str, Any] = {"train_micro_batch_size_per_gpu": 1}
-"""The least of a config that DeepSpeed takes."""
-
-
-def zero(stage: int | str, /, **keys: Any) -> dict[str, Any]:
-    """The least of a config with ZeRO: the stage, and other keys of `zero_optimization`."""
-    return {**ONE_SAMPLE, "zero_optimization": {"stage": stage, **keys}}
 
 
 class Facts(Mapping[str, Any]):
@@ -28,6 +23,11 @@ class Facts(Mapping[str, Any]):
     def __init__(self, **fields: Any) -> None:
         self._fields = fields
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        """The facts that a row of JSON names: a model by its function here, a recipe by its sections."""
+        return cls(**{name: _fact(name, value) for name, value in row.items()})
+
     def __getitem__(self, name: str) -> Any:
         value = self._fields[name]
         return value() if callable(value) else value
@@ -37,6 +37,14 @@ class Facts(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._fields)
+
+
+def _fact(name: str, value: Any) -> Any:
+    if name == "deepspeed_version":
+        return parse_version(value)
+    if name == "model":
+        return globals()[value]
+    return partial(recipe, **value) if name == "recipe" else value
 
 
 def llama_8b(**keys: Any) -> ModelShape:

@@ -23,39 +23,14 @@ OTHER_OPTIONS = frozenset(_NAMES["other_options"])
 """All other options. accelerate takes any of them inside `deepspeed_config` too: it copies what is there over
 its own arguments (`_validate_launch_command` in `accelerate/commands/launch.py`)."""
 
-DISTRIBUTED_TYPES = (
-    "NO",
-    "MULTI_CPU",
-    "MULTI_GPU",
-    "MULTI_NPU",
-    "MULTI_MLU",
-    "MULTI_SDAA",
-    "MULTI_MUSA",
-    "MULTI_XPU",
-    "DEEPSPEED",
-    "FSDP",
-    "XLA",
-    "MEGATRON_LM",
-    "MULTI_HPU",
-    "MULTI_NEURON",
-)
+DISTRIBUTED_TYPES = tuple(_NAMES["distributed_types"])
 """`DistributedType` in `accelerate/utils/dataclasses.py`."""
 
-PRECISIONS = ("no", "fp8", "fp16", "bf16")
+PRECISIONS = tuple(_NAMES["precisions"])
 """`PrecisionType` there."""
 
-MULTINODE_LAUNCHERS = ("pdsh", "standard", "openmpi", "mvapich", "mpich", "nossh", "slurm")
+MULTINODE_LAUNCHERS = tuple(_NAMES["multinode_launchers"])
 """`DEEPSPEED_MULTINODE_LAUNCHERS` in `accelerate/utils/constants.py`; the first is the default."""
 
-REFUSED_WITH_FILE = (
-    "gradient_accumulation_steps",
-    "gradient_clipping",
-    "zero_stage",
-    "offload_optimizer_device",
-    "offload_param_device",
-    "offload_param_nvme_path",
-    "offload_optimizer_nvme_path",
-    "zero3_save_16bit_model",
-    "mixed_precision",
-)
+REFUSED_WITH_FILE = tuple(_NAMES["refused_with_file"])
 """Keys refused together with `deepspeed_config_file`: `DeepSpeedPlugin._deepspeed_config_checks` there."""

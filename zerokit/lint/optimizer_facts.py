@@ -7,9 +7,8 @@ from typing import Any
 from zerokit.config.base import AUTO, Section
 from zerokit.config.conditions import bf16_optimizer
 from zerokit.config.optimizer import params_of_optimizer
-from zerokit.config.optimizer_params import OptimizerParams
 from zerokit.config.optimizers import OptimizerSpec, optimizer_spec
-from zerokit.config.scheduler_params import SchedulerParams
+from zerokit.config.params import OptimizerParams, SchedulerParams
 from zerokit.lint.subject import Subject
 
 OPTIMIZER = ("optimizer", "params")

@@ -1,8 +1,7 @@
-"""What a lint rule is, and the list of all of them."""
+"""What a lint rule is, the list of all rules, and the functions that check some of them."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -88,57 +87,29 @@ RULES: dict[str, Rule] = {}
 """Every rule by its id, in the order in which they are documented and run."""
 
 
-@dataclass(frozen=True)
-class Rules:
-    """Registers functions as rules of one topic; their docstrings are the documentation.
-
-    ``rule = Rules("batch")`` at the top of a file, then ``@rule("batch-size", bad=..., good=...)``.
-    """
-
-    topic: Topic
-
-    def __call__(
-        self,
-        id: str,
-        *,
-        severity: Severity = "error",
-        bad: Mapping[str, Any],
-        good: Mapping[str, Any],
-        given: Mapping[str, Any] | None = None,
-        needs: tuple[Need, ...] = (),
-        stops: bool = False,
-    ) -> Callable[[Check], Check]:
-        """The decorator."""
-
-        def register(check: Check) -> Check:
-            described = _title_and_text(check)
-            add(Rule(id, self.topic, severity, *described, bad, good, given or {}, needs, check, stops))
-            return check
-
-        return register
+CHECKS: dict[str, Check] = {}
+LAUNCH_CHECKS: dict[str, LaunchCheck] = {}
+"""Functions that find what a rule is about, by the rule's id."""
 
 
-def launch_rule(
-    id: str,
-    *,
-    severity: Severity = "error",
-    bad: Mapping[str, Any],
-    good: Mapping[str, Any],
-) -> Callable[[LaunchCheck], LaunchCheck]:
-    """The same for a rule of the YAML of ``accelerate launch``; it is given the data of the file."""
+def rule(id: str) -> Callable[[Check], Check]:
+    """Make a function the check of a rule. Its docstring is the rule's title; `TOPIC.json` has the rest."""
 
-    def register(check: LaunchCheck) -> LaunchCheck:
-        described = _title_and_text(check)
-        add(Rule(id, "accelerate", severity, *described, bad, good, check_launch=check))
+    def register(check: Check) -> Check:
+        CHECKS[id] = check
         return check
 
     return register
 
 
-def _title_and_text(check: Callable[..., Any]) -> tuple[str, str]:
-    """The first line of a function's docstring, and the rest."""
-    title, _, text = (inspect.getdoc(check) or "").partition("\n")
-    return title.rstrip("."), text.strip()
+def launch_rule(id: str) -> Callable[[LaunchCheck], LaunchCheck]:
+    """Make a function the check of a rule of the YAML of ``accelerate launch``; it gets the file's data."""
+
+    def register(check: LaunchCheck) -> LaunchCheck:
+        LAUNCH_CHECKS[id] = check
+        return check
+
+    return register
 
 
 def add(new: Rule) -> None:

@@ -1,19 +1,22 @@
-"""The simple rules as rows of `table.json`: a condition on keys, and what to report where it holds."""
+"""The rules as rows of the files `rules/TOPIC.json`: text, examples, and what simple rules find.
+
+A simple rule is a condition on keys, and what to report where it holds.
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from zerokit.findings import Edit, Remove, SetValue, Severity
-from zerokit.lint import examples
 from zerokit.lint.condition_words import condition, keys_of
-from zerokit.lint.rule import Check, Hit, Rule, add
+from zerokit.lint.examples import Facts
+from zerokit.lint.rule import CHECKS, LAUNCH_CHECKS, RULES, Check, Hit, Need, Rule, Topic, add
 from zerokit.lint.subject import Subject
 from zerokit.units import format_count, quantity
 
@@ -93,18 +96,49 @@ def _check(finds: list[TableFinding]) -> Check:
     return check
 
 
-def _fact(name: str, value: Any) -> Any:
-    """A fact of an example's run, made only when the example is run."""
-    if name == "model":
-        return getattr(examples, value)
-    return partial(examples.recipe, **value) if name == "recipe" else value
+def _title(check: Any) -> str:
+    return (inspect.getdoc(check) or "").rstrip(".")
 
 
-def register_table() -> None:
-    """Put the rows on the list of rules. A row without findings describes what other code finds."""
-    for row in json.loads(Path(__file__).with_name("table.json").read_text(encoding="utf-8")):
-        finds = [TableFinding(**finding) for finding in row.pop("finds", ())]
-        given = examples.Facts(**{name: _fact(name, value) for name, value in row.pop("given", {}).items()})
-        needs = tuple(row.pop("needs", ()))
-        text = "\n\n".join(row.pop("text"))
-        add(Rule(**row, text=text, given=given, needs=needs, check=_check(finds) if finds else None))
+def register_table(folder: Path) -> None:
+    """Put the rules of all topics on the list, in the order of the files `TOPIC.json`.
+
+    What a rule finds is in its row (`finds`), or a function finds it (`rule`, `launch_rule`), which has the
+    title. A row with neither describes what other code finds.
+
+    Raises:
+        ValueError: a function checks a rule that no row describes.
+    """
+    for topic in get_args(Topic):
+        for row in json.loads((folder / f"{topic}.json").read_text(encoding="utf-8")):
+            add(_rule(topic, **row))
+    lost = {*CHECKS, *LAUNCH_CHECKS} - {*RULES}
+    if lost:
+        raise ValueError(f"no row describes the rule '{min(lost)}'")
+
+
+def _rule(
+    topic: Topic,
+    *,
+    id: str,
+    text: list[str],
+    finds: Sequence[Mapping[str, Any]] = (),
+    given: Mapping[str, Any] | None = None,
+    needs: Sequence[Need] = (),
+    **row: Any,
+) -> Rule:
+    check, check_launch = CHECKS.get(id), LAUNCH_CHECKS.get(id)
+    if check or check_launch:
+        row["title"] = _title(check or check_launch)
+    if finds:
+        check = _check([TableFinding(**finding) for finding in finds])
+    return Rule(
+        id=id,
+        topic=topic,
+        text="\n\n".join(text),
+        given=Facts.of(given or {}),
+        needs=tuple(needs),
+        check=check,
+        check_launch=check_launch,
+        **row,
+    )

@@ -2,87 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 
 from zerokit.errors import did_you_mean, nearest
 from zerokit.recipe.model import DataSection, ModelSection, Recipe, Section, TaskSection
 from zerokit.recipe.trainer_keys import installed_types, is_free
 
-_SYNONYMS: Mapping[str, Collection[str]] = {
-    "model.path": ("model_name_or_path", "model_name", "model_id", "base_model", "pretrained_model"),
-    "model.tokenizer": ("tokenizer_name", "tokenizer_name_or_path", "tokenizer_path"),
-    "model.attn_implementation": (
-        "attention",
-        "attn",
-        "flash_attn",
-        "flash_attention",
-        "attention_implementation",
-    ),
-    "model.dtype": ("torch_dtype",),
-    "data.train": (
-        "datasets",
-        "train_dataset",
-        "train_file",
-        "train_data",
-        "data_path",
-        "dataset",
-        "dataset_name",
-        "dataset_path",
-    ),
-    "data.eval": ("eval_file", "eval_data", "validation_file", "eval_dataset", "validation"),
-    "data.eval_fraction": ("val_size", "test_size", "validation_split", "eval_ratio", "val_set_size"),
-    "data.subset": ("dataset_config_name", "dataset_config"),
-    "data.train_split": ("dataset_train_split",),
-    "data.eval_split": ("dataset_test_split",),
-    "data.max_examples": ("max_samples", "max_train_samples"),
-    "task.seq_len": (
-        *("max_seq_length", "max_seq_len", "max_length", "max_len", "seq_length", "sequence_len"),
-        *("sequence_length", "block_size", "cutoff_len", "model_max_length", "context_length"),
-    ),
-    "task.target_len": ("max_target_length",),
-    "task.packing": ("sample_packing",),
-    "task.loss_on": ("train_on_inputs", "completion_only_loss", "assistant_only_loss"),
-    "task.beta": ("pref_beta",),
-    "task.mask_probability": ("mlm_probability",),
-    "peft.type": ("adapter", "finetuning_type", "load_in_4bit", "use_peft", "use_lora"),
-    "peft.r": ("lora_r", "lora_rank"),
-    "peft.lora_alpha": (),
-    "peft.lora_dropout": (),
-    "peft.target_modules": ("lora_target_modules", "lora_target", "lora_target_linear"),
-    "peft.num_virtual_tokens": ("virtual_tokens",),
-    "training.learning_rate": ("lr", "lr_rate"),
-    "training.num_train_epochs": ("epoch", "epochs", "num_epochs", "n_epochs"),
-    "training.per_device_train_batch_size": (
-        *("bs", "batch", "batch_size", "train_batch_size", "micro_batch_size"),
-        "per_device_batch_size",
-    ),
-    "training.per_device_eval_batch_size": ("eval_batch_size",),
-    "training.gradient_accumulation_steps": (
-        *("accumulation_steps", "grad_accum", "grad_acc", "grad_acc_steps", "grad_accum_steps"),
-        *("gradient_accumulation", "gas"),
-    ),
-    "training.lr_scheduler_type": ("scheduler", "lr_scheduler", "lr_schedule"),
-    "training.warmup_steps": ("warmup", "num_warmup_steps", "warmup_ratio"),
-    "training.eval_strategy": ("evaluation_strategy",),
-    "training.train_sampling_strategy": ("group_by_length",),
-    "training.weight_decay": ("wd",),
-    "training.max_grad_norm": ("clip_grad_norm", "gradient_clipping", "grad_clip", "clip"),
-    "training.max_steps": ("steps", "num_steps", "num_train_steps"),
-    "training.optim": ("optimizer",),
-    "training.output_dir": ("output", "out", "out_dir", "save_dir"),
-    "precision": ("mixed_precision",),
-}
+_TABLES: Mapping[str, Mapping[str, Collection[str]]] = json.loads(
+    Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
+)
+_SYNONYMS = _TABLES["anywhere"]
 """The key of a recipe -> its other names."""
-
-_WITHIN: Mapping[str, Mapping[str, Collection[str]]] = {
-    "peft": {
-        "peft.r": ("rank",),
-        "peft.lora_alpha": ("alpha",),
-        "peft.lora_dropout": ("dropout",),
-        "peft.target_modules": ("targets", "modules"),
-        "peft.num_virtual_tokens": ("prompt_length", "prefix_length"),
-    }
-}
+_WITHIN = {"peft": _TABLES["peft"]}
 """Section -> the names that mean something else outside it: a model has dropout, and no LoRA for that."""
 
 

@@ -1,46 +1,15 @@
-"""All rules: those of the table, and files by topic for the others. Importing this package registers them."""
+"""All rules: a table for each topic, and files with the functions of those that are no simple conditions.
+
+Importing this package registers them.
+"""
 
 from importlib import import_module
-from typing import get_args
+from pathlib import Path
 
-from zerokit.lint.rule import RULES, Topic
 from zerokit.lint.table import register_table
 
-FILES = (
-    "structure",
-    "auto",
-    "batch",
-    "precision",
-    "gradient_formats",
-    "loss_scaling",
-    "optimizer",
-    "optimizer_on_host",
-    "scheduler",
-    "zero",
-    "offload",
-    "nvme",
-    "host_memory",
-    "zenflow",
-    "buckets",
-    "saving",
-    "parallelism",
-    "compiling",
-    "activations_and_data",
-    "versions",
-    "trainer",
-    "recipes",
-    "accelerate",
-    "accelerate_launch",
-    "accelerate_processes",
-)
-"""In the order in which rules of one topic are documented and findings of one line are printed. Rules of the
-table come first."""
+_FOLDER = Path(__file__).parent
 
-register_table()
-for _file in FILES:
-    import_module(f"zerokit.lint.rules.{_file}")
-
-_ORDER = get_args(Topic)
-_sorted = sorted(RULES.values(), key=lambda rule: _ORDER.index(rule.topic))
-RULES.clear()
-RULES.update({rule.id: rule for rule in _sorted})
+for _file in sorted(_FOLDER.glob("[a-z]*.py")):
+    import_module(f"zerokit.lint.rules.{_file.stem}")
+register_table(_FOLDER)

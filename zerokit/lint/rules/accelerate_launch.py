@@ -30,18 +30,6 @@ _FALSE = ("n", "no", "f", "false", "off", "0")
 """Words that `str_to_bool` in `accelerate/utils/environment.py` knows."""
 
 
-def launch_file(*, section: Mapping[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
-    """A file for an example."""
-    return {
-        "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "DEEPSPEED",
-        SECTION: dict(section or {}),
-        "num_machines": 1,
-        "num_processes": 8,
-        **keys,
-    }
-
-
 def is_local(data: Mapping[str, Any]) -> bool:
     """Whether accelerate starts the processes itself, rather than on SageMaker."""
     return bool(data.get("compute_environment", "LOCAL_MACHINE") == "LOCAL_MACHINE")
@@ -77,24 +65,9 @@ def _is_true(value: Any) -> bool:
     return str(value).lower() in _TRUE
 
 
-@launch_rule(
-    "launch-unknown-key",
-    bad=launch_file(section={"zero_stag": 3}),
-    good=launch_file(section={"zero_stage": 3}),
-)
+@launch_rule("launch-unknown-key")
 def launch_unknown_key(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """A key that accelerate does not know
-
-    At the top of the file accelerate refuses unknown keys. Inside `deepspeed_config` it copies every key over
-    the argument of that name and reads none of the others again: `zero_stag: 3` trains in stage 2, the
-    default.
-
-    Keys of a ds_config, such as `train_micro_batch_size_per_gpu` and `zero_force_ds_cpu_optimizer`, are
-    ignored as well. Write a ds_config and name it as `deepspeed_config_file`.
-
-    Source: `BaseConfig.from_yaml_file` in `accelerate/commands/config/config_args.py`,
-    `_validate_launch_command` in `accelerate/commands/launch.py` (1.15).
-    """
+    """A key that accelerate does not know"""
     if not is_local(data):
         return
     for key in data:
@@ -129,24 +102,9 @@ def _meant_in_section(name: str, known: frozenset[str]) -> str:
     return _meant(name, known, into_one if places and "_" in name else "Remove it")
 
 
-@launch_rule(
-    "launch-two-configs",
-    bad=launch_file(section={_FILE: "ds_config.json", "zero_stage": 3}),
-    good=launch_file(section={_FILE: "ds_config.json"}),
-)
+@launch_rule("launch-two-configs")
 def launch_two_configs(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """A ds_config together with keys that it should set
-
-    With `deepspeed_config_file` accelerate refuses nine keys that the file has too, even where they agree, or
-    are null: "the following accelerate config variables will be ignored". `mixed_precision` at the top is one
-    of them, "no" included; only null is let pass. Every script started with this file then stops when it
-    makes its Accelerator or TrainingArguments.
-
-    `zero3_init_flag` and the keys that start processes may stay.
-
-    Source: `DeepSpeedPlugin._deepspeed_config_checks` in `accelerate/utils/dataclasses.py`, `launch_command`
-    in `accelerate/commands/launch.py` (1.15).
-    """
+    """A ds_config together with keys that it should set"""
     section = deepspeed_section(data)
     if not names_file(section):
         return
@@ -158,20 +116,9 @@ def launch_two_configs(data: Mapping[str, Any]) -> Iterator[Hit]:
         yield Hit(path, message, "Remove the key; the ds_config says it", (Remove(path),))
 
 
-@launch_rule(
-    "launch-type",
-    bad=launch_file(distributed_type="deepspeed"),
-    good=launch_file(distributed_type="DEEPSPEED"),
-)
+@launch_rule("launch-type")
 def launch_type(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """A 'distributed_type' that does not use DeepSpeed
-
-    accelerate needs the key, and its values in capitals. With any other than `DEEPSPEED` it does not read
-    `deepspeed_config`: MULTI_GPU trains with PyTorch's DistributedDataParallel.
-
-    Source: `BaseConfig.process_config` in `accelerate/commands/config/config_args.py`,
-    `_validate_launch_command` in `accelerate/commands/launch.py` (1.15).
-    """
+    """A 'distributed_type' that does not use DeepSpeed"""
     path = ("distributed_type",)
     if not is_local(data):
         return
@@ -190,19 +137,9 @@ def launch_type(data: Mapping[str, Any]) -> Iterator[Hit]:
         yield Hit(path, message, f"Write DEEPSPEED, or remove '{SECTION}'", severity="warning")
 
 
-@launch_rule(
-    "launch-precision",
-    bad=launch_file(mixed_precision=False),
-    good=launch_file(mixed_precision="no"),
-)
+@launch_rule("launch-precision")
 def launch_precision(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """A 'mixed_precision' that accelerate does not know
-
-    The values are the words no, fp8, fp16 and bf16. YAML reads an unquoted no as false, on which accelerate
-    stops with "'bool' object has no attribute 'lower'".
-
-    Source: `prepare_deepspeed_cmd_env` in `accelerate/utils/launch.py` (1.15).
-    """
+    """A 'mixed_precision' that accelerate does not know"""
     path, value = ("mixed_precision",), data.get("mixed_precision")
     if not runs_deepspeed(data) or value is None:
         return
@@ -217,21 +154,9 @@ def launch_precision(data: Mapping[str, Any]) -> Iterator[Hit]:
         yield Hit(path, f"accelerate has no 'mixed_precision' {value}", hint)
 
 
-@launch_rule(
-    "launch-value",
-    bad=launch_file(section={"zero_stage": 2, "gradient_accumulation_steps": 2.0}),
-    good=launch_file(section={"zero_stage": 2, "gradient_accumulation_steps": 2}),
-)
+@launch_rule("launch-value")
 def launch_value(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """A value that accelerate or DeepSpeed refuses
-
-    accelerate passes these on as environment variables, unchecked, and reads them in the training script:
-    a stage that is not 0 to 3, a device other than none, cpu and nvme, a number of steps that is not whole,
-    a word for a switch. Most of them fail only there.
-
-    Source: `prepare_deepspeed_cmd_env` in `accelerate/utils/launch.py`, `DeepSpeedPlugin.__post_init__` in
-    `accelerate/utils/dataclasses.py` (1.15).
-    """
+    """A value that accelerate or DeepSpeed refuses"""
     section = deepspeed_section(data)
     for key, value in section.items():
         if key == "deepspeed_multinode_launcher" and data.get("num_machines", 1) == 1:
@@ -271,25 +196,9 @@ def _is_number(text: str) -> bool:
         return False
 
 
-@launch_rule(
-    "launch-nvme",
-    bad=launch_file(
-        section={"zero_stage": 3, "offload_param_device": "nvme", "offload_param_nvme_path": "/local_nvme"}
-    ),
-    good=launch_file(section={_FILE: "ds_config.json"}),
-)
+@launch_rule("launch-nvme")
 def launch_nvme(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """NVMe offload set in the launch file
-
-    accelerate passes the device on and forgets the path: it sets no variable for
-    `offload_param_nvme_path` and `offload_optimizer_nvme_path`, and so hands DeepSpeed the path "none". The
-    tensors go to a folder of that name, wherever the script was started.
-
-    Write a ds_config and name it as `deepspeed_config_file`.
-
-    Source: `prepare_deepspeed_cmd_env` in `accelerate/utils/launch.py`; `DeepSpeedPlugin.__post_init__` in
-    `accelerate/utils/dataclasses.py`, which reads the variables (1.15).
-    """
+    """NVMe offload set in the launch file"""
     section = deepspeed_section(data)
     if names_file(section):
         return
@@ -301,20 +210,9 @@ def launch_nvme(data: Mapping[str, Any]) -> Iterator[Hit]:
             yield Hit((SECTION, key), message, f"Write a ds_config, and name it as '{_FILE}'")
 
 
-@launch_rule(
-    "launch-offload-stage",
-    bad=launch_file(section={"zero_stage": 2, "offload_param_device": "cpu"}),
-    good=launch_file(section={"zero_stage": 3, "offload_param_device": "cpu"}),
-)
+@launch_rule("launch-offload-stage")
 def launch_offload_stage(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """Offload in a stage that does not support it
-
-    Parameters are offloaded in stage 3 only; below, DeepSpeed ignores `offload_param_device` silently. In
-    stage 0 there is no offload at all. The stage is 2 unless `zero_stage` is given.
-
-    Source: `_configure_zero_optimizer` in `deepspeed/runtime/engine.py`, which hands `offload_param` to stage
-    3 alone.
-    """
+    """Offload in a stage that does not support it"""
     section = deepspeed_section(data)
     stage = _stage(section)
     for key, least in (("offload_param_device", 3), ("offload_optimizer_device", 1)):
@@ -325,20 +223,9 @@ def launch_offload_stage(data: Mapping[str, Any]) -> Iterator[Hit]:
             yield Hit((SECTION, key), message, "Raise 'zero_stage', or write none")
 
 
-@launch_rule(
-    "launch-zero3-keys",
-    severity="warning",
-    bad=launch_file(section={"zero_stage": 2, "zero3_init_flag": True}),
-    good=launch_file(section={"zero_stage": 3, "zero3_init_flag": True, "zero3_save_16bit_model": True}),
-)
+@launch_rule("launch-zero3-keys")
 def launch_zero3_keys(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """A key for stage 3, in another stage
-
-    `zero3_init_flag` and `zero3_save_16bit_model` act in stage 3. In others accelerate takes the first back,
-    with a warning, and nothing reads the second.
-
-    Source: `DeepSpeedPlugin.__post_init__` in `accelerate/utils/dataclasses.py` (1.15).
-    """
+    """A key for stage 3, in another stage"""
     section = deepspeed_section(data)
     stage = _stage(section)
     if stage is None or stage == 3:
@@ -349,20 +236,9 @@ def launch_zero3_keys(data: Mapping[str, Any]) -> Iterator[Hit]:
             yield Hit((SECTION, key), message, "Use stage 3, or write false")
 
 
-@launch_rule(
-    "launch-unsaved-weights",
-    severity="warning",
-    bad=launch_file(section={"zero_stage": 3}),
-    good=launch_file(section={"zero_stage": 3, "zero3_save_16bit_model": True}),
-)
+@launch_rule("launch-unsaved-weights")
 def launch_unsaved_weights(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """Stage 3 without gathering the model for saving
-
-    Each GPU has a part of every weight. Unless `zero3_save_16bit_model` is true,
-    `accelerator.get_state_dict` raises a ValueError when the model is to be saved, after the last step.
-
-    Source: `Accelerator.get_state_dict` in `accelerate/accelerator.py` (1.15).
-    """
+    """Stage 3 without gathering the model for saving"""
     section = deepspeed_section(data)
     if _stage(section) == 3 and str(section.get("zero3_save_16bit_model")).lower() != "true":
         key = "zero3_save_16bit_model"
@@ -371,23 +247,9 @@ def launch_unsaved_weights(data: Mapping[str, Any]) -> Iterator[Hit]:
         yield Hit(path, message, f"Set \"{key}\" to true in '{SECTION}'")
 
 
-@launch_rule(
-    "launch-clipping-off",
-    bad=launch_file(section={"zero_stage": 2, "gradient_clipping": 0.0}),
-    good=launch_file(section={"zero_stage": 2, "gradient_clipping": 1.0}),
-)
+@launch_rule("launch-clipping-off")
 def launch_clipping_off(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """Clipping switched off, which DeepSpeed switches on again
-
-    accelerate leaves `gradient_clipping` out of the config that it makes if the value is 0. DeepSpeed then
-    takes its own default, which is 1.0 since 0.19.3.
-
-    To train without clipping, write a ds_config with `"gradient_clipping": 0` and name it as
-    `deepspeed_config_file`.
-
-    Source: `DeepSpeedPlugin.__post_init__` in `accelerate/utils/dataclasses.py` (1.15),
-    `GRADIENT_CLIPPING_DEFAULT` in `deepspeed/runtime/constants.py`.
-    """
+    """Clipping switched off, which DeepSpeed switches on again"""
     section = deepspeed_section(data)
     value = section.get("gradient_clipping")
     if names_file(section) or value is None or not _is_number(str(value)) or float(str(value)) != 0:
@@ -402,27 +264,9 @@ _PRECISIONS: Mapping[str, str] = {"fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}
 """`mixed_precision` -> the Trainer's argument that must be true: beside fp8 accelerate writes bf16."""
 
 
-@launch_rule(
-    "launch-fixed-value",
-    severity="info",
-    bad=launch_file(section={"zero_stage": 2, "gradient_accumulation_steps": 4}),
-    good=launch_file(section={"zero_stage": 2, "gradient_accumulation_steps": "auto"}),
-)
+@launch_rule("launch-fixed-value")
 def launch_fixed_value(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """A value that overrides the script
-
-    The Trainer compares `gradient_accumulation_steps` and `gradient_clipping` with its own arguments, and
-    stops where they differ: "Please correct the following DeepSpeed config values that mismatch
-    TrainingArguments values". It does so with a `mixed_precision` of fp16 or bf16, too, unless its own
-    argument asks for either. A script with an `Accelerator` of its own trains with the file's steps and norm,
-    whatever its arguments are.
-
-    "auto" for the two leaves them to the Trainer, and the steps to the `Accelerator`.
-
-    Source: `DeepSpeedPlugin.__post_init__` in `accelerate/utils/dataclasses.py`, `_prepare_deepspeed` in
-    `accelerate/accelerator.py` (1.15); `propagate_args_to_deepspeed` in transformers
-    `integrations/deepspeed.py`.
-    """
+    """A value that overrides the script"""
     section = deepspeed_section(data)
     if names_file(section) or not section:
         return
@@ -447,25 +291,9 @@ def _is_fixed(value: Any) -> bool:
         return False
 
 
-@launch_rule(
-    "launch-optimizer-swap",
-    severity="info",
-    bad=launch_file(section={"zero_stage": 2, "offload_optimizer_device": "cpu"}),
-    good=launch_file(section={"zero_stage": 2, "offload_optimizer_device": "none"}),
-)
+@launch_rule("launch-optimizer-swap")
 def launch_optimizer_swap(data: Mapping[str, Any]) -> Iterator[Hit]:
-    """Offload that turns the script's optimizer into Adam
-
-    With an `offload_optimizer_device` accelerate puts a DeepSpeedCPUAdam in place of whatever the script or
-    the Trainer's `optim` made; `accelerate-optimizer-swap` says at which it stops. The launch file has no
-    key against it.
-
-    To keep another optimizer, write a ds_config with `"zero_force_ds_cpu_optimizer": false` and name it as
-    `deepspeed_config_file`.
-
-    Source: `map_pytorch_optim_to_deepspeed` in accelerate `utils/deepspeed.py`, `_prepare_deepspeed` in
-    `accelerator.py` (1.15).
-    """
+    """Offload that turns the script's optimizer into Adam"""
     section = deepspeed_section(data)
     if names_file(section) or str(section.get("zero_stage", 2)) == "0":
         return

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import is_comment
-from zerokit.lint.examples import zero
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 
-rule = Rules("parallelism")
 _ACTIVATIONS = ("activation_checkpointing",)
 _DATA = ("data_efficiency",)
 _SAMPLING = (*_DATA, "data_sampling")
@@ -18,28 +16,9 @@ _BATCHING = (*_SAMPLING, "dynamic_batching")
 _RANDOM_LTD = (*_DATA, "data_routing", "random_ltd")
 
 
-@rule(
-    "contiguous-checkpoints",
-    severity="warning",
-    bad={**zero(2), "activation_checkpointing": {"contiguous_memory_optimization": True}},
-    good={
-        **zero(2),
-        "activation_checkpointing": {
-            "partition_activations": True,
-            "contiguous_memory_optimization": True,
-            "number_checkpoints": 32,
-        },
-    },
-)
+@rule("contiguous-checkpoints")
 def contiguous_checkpoints(subject: Subject) -> Iterator[Hit]:
-    """Contiguous activation memory without its requirements
-
-    `contiguous_memory_optimization` needs `partition_activations`, and `number_checkpoints` to know the
-    buffer's size. `deepspeed.checkpointing.configure` asserts both; where the script does not call it, the
-    section does nothing at all.
-
-    Source: `configure` in `deepspeed/runtime/activation_checkpointing/checkpointing.py`.
-    """
+    """Contiguous activation memory without its requirements"""
     path = (*_ACTIVATIONS, "contiguous_memory_optimization")
     if subject.value(*path) is not True:
         return
@@ -56,24 +35,9 @@ def contiguous_checkpoints(subject: Subject) -> Iterator[Hit]:
         yield Hit(path, message, "Add what is missing, or remove the key")
 
 
-@rule(
-    "activation-checkpointing",
-    severity="warning",
-    bad={**zero(2), "activation_checkpointing": {"partition_activations": True}},
-    good=zero(2),
-    given={"target": "trainer"},
-)
+@rule("activation-checkpointing")
 def activation_checkpointing(subject: Subject) -> Iterator[Hit]:
-    """Activation checkpointing that transformers' models do not use
-
-    The section sets options of `deepspeed.checkpointing.checkpoint`. It does not switch checkpointing on, and
-    transformers' models do not call that function: they recompute activations with PyTorch's, which the
-    Trainer's argument `gradient_checkpointing` and `model.gradient_checkpointing_enable()` switch on. Only
-    models with code of their own, such as Megatron's, are concerned.
-
-    Source: `deepspeed/runtime/activation_checkpointing/checkpointing.py`; transformers `modeling_utils.py`
-    (`gradient_checkpointing_enable`).
-    """
+    """Activation checkpointing that transformers' models do not use"""
     section = subject.written_value(*_ACTIVATIONS)
     if subject.run.target not in ("trainer", "accelerate") or not isinstance(section, Mapping):
         return
@@ -86,35 +50,9 @@ def activation_checkpointing(subject: Subject) -> Iterator[Hit]:
         yield Hit((*_ACTIVATIONS, on[0]), message, f"Use {how}, and remove the section")
 
 
-@rule(
-    "data-efficiency-switch",
-    bad={
-        **zero(2),
-        "data_efficiency": {
-            "enabled": False,
-            "data_sampling": {"dynamic_batching": {"enabled": True, "max_tokens": 4096}},
-        },
-    },
-    good={
-        **zero(2),
-        "data_efficiency": {
-            "enabled": True,
-            "data_sampling": {"enabled": True, "dynamic_batching": {"enabled": True, "max_tokens": 4096}},
-        },
-    },
-)
+@rule("data-efficiency-switch")
 def data_efficiency_switch(subject: Subject) -> Iterator[Hit]:
-    """An outer switch without effect
-
-    DeepSpeed reads `data_efficiency.enabled`, `data_sampling.enabled` and `data_routing.enabled`, and asks
-    for none of them afterwards. Curriculum learning, dynamic batching and random layerwise token dropping
-    each follow their own `enabled`, whatever the outer switches are.
-
-    To switch one off, set its own `enabled` to false.
-
-    Source: `curriculum_learning_enabled` and `random_ltd_enabled` in `deepspeed/runtime/engine.py`;
-    `deepspeed/runtime/data_pipeline/config.py`.
-    """
+    """An outer switch without effect"""
     for inner in (_CURRICULUM, _BATCHING, _RANDOM_LTD):
         if subject.value(*inner, "enabled") is not True:
             continue

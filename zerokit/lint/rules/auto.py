@@ -10,47 +10,15 @@ from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.key_index import canonical, section_at
 from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Edit, Move, Remove
-from zerokit.lint.examples import ONE_SAMPLE, Facts, model_with_text_config, zero
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.resolving.auto_word import FREE_TEXT, TARGETS, autos
 from zerokit.resolving.who_fills import FILLED, FILLED_BY, SIZE_RULES
 
-rule = Rules("auto")
 
-
-@rule(
-    "unfilled-auto",
-    bad={**ONE_SAMPLE, "bf16": {"enabled": AUTO}, ZERO: {"stage": AUTO}},
-    good={**ONE_SAMPLE, "bf16": {"enabled": True}, ZERO: {"stage": 2}},
-    given={"target": "deepspeed"},
-)
+@rule("unfilled-auto")
 def unfilled_auto(subject: Subject) -> Iterator[Hit]:
-    """ "auto" for a key that is not filled in
-
-    "auto" is a word of transformers and accelerate. The Trainer fills the batch sizes, `gradient_clipping`,
-    `lr`, `betas`, `eps`, `weight_decay`, the four parameters of DeepSpeed's warmup schedules, the switches of
-    `bf16` and `fp16`, and three sizes of buckets and thresholds; accelerate the same but for `betas` and
-    `eps`. Both fill the stage, the devices and paths of offload and
-    `stage3_gather_16bit_weights_on_model_save` from accelerate's own settings. Any other "auto" makes
-    accelerate stop in `prepare()`, once the model is loaded.
-
-    DeepSpeed by itself knows the word in a few places only, such as `data_types.keep_in_fp32_modules`. In the
-    sections that it parses with pydantic it drops the key silently: `"stage": "auto"` trains without ZeRO,
-    an "auto" device offloads nothing, and "auto" in both `bf16` and `fp16` trains in fp32. Elsewhere the word
-    is compared with a number or handed to a constructor, which fails when training starts or at the first
-    step.
-
-    It is a warning where DeepSpeed drops a key of `zero_optimization` that is never filled in, such as
-    `stage3_max_live_parameters`, and the batch sizes are numbers, so that DeepSpeed may get the file as it
-    is: the default applies, and the file requests no other value.
-
-    Write a value, or leave the key out for DeepSpeed's default.
-
-    Source: `fill_match` in transformers `integrations/deepspeed.py`; `DeepSpeedPlugin` in accelerate
-    `utils/dataclasses.py` and `_prepare_deepspeed` in `accelerator.py`; `DeepSpeedConfigModel.__init__` in
-    `deepspeed/runtime/config_utils.py`.
-    """
+    """ "auto" for a key that is not filled in"""
     free = FREE_TEXT if subject.run.target in (None, "deepspeed") else ()
     for path in autos(subject.written):
         if not _fills(path, subject) and dotted(path) not in free:
@@ -58,24 +26,9 @@ def unfilled_auto(subject: Subject) -> Iterator[Hit]:
             yield Hit(path, _what_happens(path, subject), _instead(path, subject), fix)
 
 
-@rule(
-    "auto-beside-numbers",
-    severity="warning",
-    bad={MICRO: 2, "bf16": {"enabled": AUTO}},
-    good={MICRO: 2, "bf16": {"enabled": True}},
-)
+@rule("auto-beside-numbers")
 def auto_beside_numbers(subject: Subject) -> Iterator[Hit]:
-    """ "auto" in a config that DeepSpeed would start with by itself
-
-    A config for the Trainer or accelerate leaves the batch sizes to "auto", at which DeepSpeed by itself
-    stops at once. Where they are numbers, DeepSpeed starts without either of the two, and then "auto" means
-    something else: in most sections the key is dropped silently, elsewhere the run fails at its first step.
-
-    Write a value if the script calls `deepspeed.initialize` itself. Otherwise say who hands the config over
-    (`--target trainer` or `--target accelerate`), and the rule is silent.
-
-    Source: `DeepSpeedConfigModel.__init__` in `deepspeed/runtime/config_utils.py`.
-    """
+    """ "auto" in a config that DeepSpeed would start with by itself"""
     if subject.run.target is not None or not subject.may_be_plain:
         return
     if subject.is_absent(TRAIN) and subject.is_absent(MICRO):
@@ -152,27 +105,9 @@ def _fills(path: KeyPath, subject: Subject) -> bool:
     return any(dotted(path) in FILLED_BY[name] for name in targets)
 
 
-@rule(
-    "auto-left-to-accelerate",
-    stops=True,
-    bad=zero(2, stage3_param_persistence_threshold=AUTO),
-    good=zero(2),
-    given=Facts(target="trainer", model=model_with_text_config),
-    needs=("model",),
-)
+@rule("auto-left-to-accelerate")
 def auto_left_to_accelerate(subject: Subject) -> Iterator[Hit]:
-    """Stage-3 sizes at "auto" in another stage, for a model with a `text_config`
-
-    The Trainer makes `stage3_prefetch_bucket_size` and `stage3_param_persistence_threshold` from the model's
-    hidden size in stage 3 only. In the other stages it leaves the word to accelerate, which stops once the
-    model is loaded: it does not look into the `text_config` in which models for text and images have their
-    hidden size. The keys do nothing in those stages.
-
-    Remove them.
-
-    Source: `trainer_config_finalize` in transformers `integrations/deepspeed.py`; `_prepare_deepspeed` in
-    accelerate `accelerator.py`.
-    """
+    """Stage-3 sizes at "auto" in another stage, for a model with a `text_config`"""
     model = subject.run.model
     if model is None or subject.run.target != "trainer" or subject.stage not in (0, 1, 2):
         return
@@ -185,19 +120,9 @@ def auto_left_to_accelerate(subject: Subject) -> Iterator[Hit]:
             yield Hit(path, message, "Remove the key: it acts in stage 3 only", (Remove(path),))
 
 
-@rule("auto-without-argument", severity="warning", bad=zero(AUTO), good=zero(3), given={"target": "trainer"})
+@rule("auto-without-argument")
 def auto_without_argument(subject: Subject) -> Iterator[Hit]:
-    """ "auto" for a key without an argument of the Trainer
-
-    The stage, the devices and paths of offload and `stage3_gather_16bit_weights_on_model_save` are filled in
-    from accelerate's plugin and environment, which hold nothing when a config file is given to the Trainer.
-    "auto" then means stage 2, no offload, and no gathering of the model when it is saved. An "auto" path
-    becomes the text "none", so that NVMe offload writes to a folder of that name.
-
-    Write what is meant.
-
-    Source: `DeepSpeedPlugin.__post_init__` in accelerate `utils/dataclasses.py`.
-    """
+    """ "auto" for a key without an argument of the Trainer"""
     if subject.run.target == "trainer":
         for filled in FILLED.values():
             path, source = filled.path, filled.accelerate

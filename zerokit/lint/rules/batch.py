@@ -5,42 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from zerokit.config.base import AUTO, ZERO
+from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.findings import SetValue, Severity
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject, autotp_size
 
-rule = Rules("batch")
 _RANKS = "data-parallel ranks"
-_STAGE_2 = {ZERO: {"stage": 2}}
 
 
-@rule(
-    "batch-size",
-    stops=True,
-    bad={TRAIN: 64, MICRO: 4, STEPS: 4, **_STAGE_2},
-    good={MICRO: 4, STEPS: 4, **_STAGE_2},
-    given={"num_gpus": 8},
-)
+@rule("batch-size")
 def batch_size(subject: Subject) -> Iterator[Hit]:
-    """Batch sizes that do not multiply out
-
-    `train_batch_size` is the number of samples per optimizer step over all GPUs:
-    `train_micro_batch_size_per_gpu` x `gradient_accumulation_steps` x data-parallel ranks. DeepSpeed computes
-    what is missing, rounding down, and then asserts the identity, on each rank and after the processes have
-    started. Ranks that share a sequence (`sequence_parallel_size`) count once.
-
-    What is known decides what is checked: without `--num-gpus`, only that `train_batch_size` is a multiple of
-    the other numbers. Under the Trainer and accelerate an absent `gradient_accumulation_steps` is not
-    computed: accelerate writes 1.
-
-    Leave `train_batch_size` out; then a config holds for any number of GPUs. An assertion that ends in
-    "* 1" on a run with several GPUs means that the processes were not started by a launcher.
-
-    Source: `_set_batch_related_parameters` and `_batch_assertion` in `deepspeed/runtime/config.py`;
-    `DeepSpeedPlugin.__post_init__` in accelerate `utils/dataclasses.py`.
-    """
+    """Batch sizes that do not multiply out"""
     train = _number(subject, TRAIN)
     if train is None:
         return
@@ -65,19 +41,9 @@ def batch_size(subject: Subject) -> Iterator[Hit]:
     yield Hit((TRAIN,), f"'{TRAIN}' {train} {relation} {product}", hint)
 
 
-@rule("no-batch-size", stops=True, bad=_STAGE_2, good={MICRO: AUTO, **_STAGE_2}, given={"target": "trainer"})
+@rule("no-batch-size")
 def no_batch_size(subject: Subject) -> Iterator[Hit]:
-    """No batch size
-
-    DeepSpeed needs `train_batch_size` or `train_micro_batch_size_per_gpu`, and asserts one of them when it
-    reads the config. The Trainer and accelerate fill in these keys where they are "auto", and add neither.
-    (`zerokit train` adds it by itself.)
-
-    Add `train_micro_batch_size_per_gpu`: "auto" for the Trainer and accelerate, a number otherwise.
-
-    Source: `_set_batch_related_parameters` in `deepspeed/runtime/config.py`; `fill_match` in transformers
-    `integrations/deepspeed.py`.
-    """
+    """No batch size"""
     if subject.run.recipe is not None or not (_absent(subject, TRAIN) and _absent(subject, MICRO)):
         return
     severity: Severity = "warning" if subject.run.target is None else "error"
@@ -90,24 +56,9 @@ def no_batch_size(subject: Subject) -> Iterator[Hit]:
     yield Hit((), message, f'Add "{MICRO}": "auto"', fix, severity)
 
 
-@rule(
-    "fixed-train-batch-size",
-    severity="warning",
-    bad={TRAIN: 64, MICRO: 4, STEPS: 2, **_STAGE_2},
-    good={MICRO: 4, STEPS: 2, **_STAGE_2},
-)
+@rule("fixed-train-batch-size")
 def fixed_train_batch_size(subject: Subject) -> Iterator[Hit]:
-    """A config that works for one number of GPUs only
-
-    With all three batch sizes given there is one number of data-parallel ranks for which they agree. On any
-    other, and in a process that was started without a launcher, DeepSpeed stops. Under the Trainer and
-    accelerate an absent `gradient_accumulation_steps` is given, too: accelerate writes 1.
-
-    Leave `train_batch_size` out: DeepSpeed computes it. With `--num-gpus` zerokit says whether the numbers
-    agree for that run.
-
-    Source: `_batch_assertion` in `deepspeed/runtime/config.py`.
-    """
+    """A config that works for one number of GPUs only"""
     train, micro = _number(subject, TRAIN), _number(subject, MICRO)
     steps = 1 if _accelerate_writes_the_steps(subject) else _number(subject, STEPS)
     if subject.cluster.num_gpus is not None or _splits_the_model(subject) or not (train and micro and steps):
@@ -119,24 +70,9 @@ def fixed_train_batch_size(subject: Subject) -> Iterator[Hit]:
         yield Hit((TRAIN,), message, "Remove it: DeepSpeed computes it")
 
 
-@rule(
-    "computed-micro-batch",
-    severity="info",
-    bad={TRAIN: 64, **_STAGE_2},
-    good={MICRO: 8, STEPS: 1, **_STAGE_2},
-    given={"num_gpus": 8},
-)
+@rule("computed-micro-batch")
 def computed_micro_batch(subject: Subject) -> Iterator[Hit]:
-    """A batch size per GPU that changes with the number of GPUs
-
-    Without `train_micro_batch_size_per_gpu` DeepSpeed divides `train_batch_size` by the ranks and by
-    `gradient_accumulation_steps`. The samples per forward pass, and with them the memory for activations,
-    then change with the number of GPUs: on a quarter of them the same file needs four times as much.
-
-    Give the batch of one GPU, which memory bounds, and let DeepSpeed compute the rest.
-
-    Source: `_set_batch_related_parameters` in `deepspeed/runtime/config.py`.
-    """
+    """A batch size per GPU that changes with the number of GPUs"""
     train, steps = _number(subject, TRAIN), _number(subject, STEPS) or 1
     if train is None or not _absent(subject, MICRO) or subject.written_value(STEPS) == AUTO:
         return
@@ -151,26 +87,9 @@ def computed_micro_batch(subject: Subject) -> Iterator[Hit]:
     yield Hit((TRAIN,), message, hint)
 
 
-@rule(
-    "fractional-batch-size",
-    severity="warning",
-    bad={TRAIN: 16, STEPS: 1, "sequence_parallel_size": 2, **_STAGE_2},
-    good={MICRO: 4, STEPS: 1, "sequence_parallel_size": 2, **_STAGE_2},
-)
+@rule("fractional-batch-size")
 def fractional_batch_size(subject: Subject) -> Iterator[Hit]:
-    """Batch sizes that are floating-point numbers
-
-    PyTorch's `DataLoader` and Python's `range` refuse 4.0 where 4 is meant. DeepSpeed uses batch sizes as
-    they are, and computes another float from 4.0. With `sequence_parallel_size` in the file, and
-    neither `data_parallel_size` nor an `mpu` from the script, it divides the number of GPUs by it as
-    floating-point numbers, so that what it computes is one, too.
-
-    Write whole numbers without a point. Where a sequence is shared, give both
-    `train_micro_batch_size_per_gpu` and `gradient_accumulation_steps`, so that only `train_batch_size` is
-    computed; or give `data_parallel_size` too.
-
-    Source: `DeepSpeedConfig.__init__` in `deepspeed/runtime/config.py`.
-    """
+    """Batch sizes that are floating-point numbers"""
     for name in (TRAIN, MICRO, STEPS):
         value = subject.written_value(name)
         if isinstance(value, float):

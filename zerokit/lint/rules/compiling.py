@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from zerokit.config.compile import Compile
-from zerokit.lint.examples import zero
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject, autotp_size
 
-rule = Rules("parallelism")
 _SECTION = ("compile",)
-
-
-def _with(stage: int, **keys: Any) -> dict[str, Any]:
-    return {**zero(stage), "compile": keys}
 
 
 def _section(subject: Subject) -> Compile | None:
@@ -23,20 +16,9 @@ def _section(subject: Subject) -> Compile | None:
     return subject.config.compile if isinstance(subject.written_value(*_SECTION), Mapping) else None
 
 
-@rule(
-    "compile-off",
-    severity="warning",
-    bad=_with(3, offload_activation=True),
-    good=_with(3, deepcompile=True, offload_activation=True),
-)
+@rule("compile-off")
 def compile_off(subject: Subject) -> Iterator[Hit]:
-    """DeepCompile options although DeepCompile is off
-
-    Without `"deepcompile": true` the call of `engine.compile()` is PyTorch's own, and nothing reads the
-    section's other keys. `autoep_non_moe` alone acts without it.
-
-    Source: `DeepSpeedEngine.compile` in `deepspeed/runtime/engine.py`.
-    """
+    """DeepCompile options although DeepCompile is off"""
     section = _section(subject)
     paths = [path for path in subject.unused if path[0] == "compile"]
     if section is not None and not section.deepcompile and paths:
@@ -46,22 +28,9 @@ def compile_off(subject: Subject) -> Iterator[Hit]:
         yield Hit(first, message, 'Add "deepcompile": true, or remove what does nothing')
 
 
-@rule(
-    "compile-stage",
-    severity="warning",
-    bad=_with(0, deepcompile=True),
-    good=_with(2, deepcompile=True),
-)
+@rule("compile-stage")
 def compile_stage(subject: Subject) -> Iterator[Hit]:
-    """DeepCompile in a stage that it does not support
-
-    DeepCompile plans the communication of ZeRO. In stage 0 there is none, and DeepSpeed falls back to
-    PyTorch's compiler, which only its log mentions. The pass "autosp" does the same in stages
-    2 and 3, and the pass "autotp" without tensor parallelism.
-
-    Source: `get_deepcompile_backend`, `get_autosp_backend` and `get_autotp_backend` in
-    `deepspeed/runtime/engine.py`.
-    """
+    """DeepCompile in a stage that it does not support"""
     section, stage = _section(subject), subject.stage
     if section is None or not section.deepcompile or stage is None:
         return
@@ -82,21 +51,9 @@ def compile_stage(subject: Subject) -> Iterator[Hit]:
         yield Hit((*_SECTION, "deepcompile"), message, "Raise the stage, or remove the key")
 
 
-@rule(
-    "compile-stage3-key",
-    severity="warning",
-    bad=_with(2, deepcompile=True, offload_opt_states=True),
-    good=_with(3, deepcompile=True, offload_opt_states=True),
-)
+@rule("compile-stage3-key")
 def compile_stage_3_key(subject: Subject) -> Iterator[Hit]:
-    """A DeepCompile option that acts in stage 3 only
-
-    Offload by the compiler and symmetric memory are planned where stage 3 sets DeepCompile up. In stages 1
-    and 2 nothing reads them.
-
-    Source: `init_z3` in `deepspeed/compile/init_z3.py`, `init_z1_and_2` in
-    `deepspeed/compile/init_z1_and_2.py`.
-    """
+    """A DeepCompile option that acts in stage 3 only"""
     section = _section(subject)
     if section is None or not section.deepcompile:
         return
@@ -105,29 +62,9 @@ def compile_stage_3_key(subject: Subject) -> Iterator[Hit]:
             yield Hit(path, f"'{path[-1]}' {idle.reason}", "Use stage 3, or remove the key")
 
 
-@rule(
-    "compile-combination",
-    stops=True,
-    bad=_with(3, deepcompile=True, offload_activation=True, offload_opt_states=True),
-    good=_with(3, deepcompile=True, offload_activation=True),
-)
+@rule("compile-combination")
 def compile_combination(subject: Subject) -> Iterator[Hit]:
-    """DeepCompile options that exclude each other
-
-    DeepSpeed refuses these when the engine is compiled, after the model has been loaded:
-
-    - in stage 3, `offload_activation` with `offload_parameters` or `offload_opt_states`, and these two with
-      each other: each of them plans with the whole of the memory;
-    - in stage 3, `offload_opt_states` with `zero_optimization.offload_optimizer`, which has the states
-      already;
-    - the pass "autotp" with any other;
-    - `autoep_non_moe` with `deepcompile`, with stage 3, with offload, and with tensor parallelism.
-
-    `offload_parameters` switches itself on where both offload sections name the device `cpu`.
-
-    Source: `init_z3` in `deepspeed/compile/init_z3.py`; `get_deepspeed_compile_backend`,
-    `get_deepcompile_backend` and `compile` in `deepspeed/runtime/engine.py`.
-    """
+    """DeepCompile options that exclude each other"""
     section = _section(subject)
     if section is None:
         return

@@ -4,40 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zerokit.config.base import ZERO
 from zerokit.findings import Remove
-from zerokit.lint.examples import ONE_SAMPLE
 from zerokit.lint.number_formats import format_at, precision
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.releases.versions import known_at
 
-rule = Rules("precision")
-_BF16 = {**ONE_SAMPLE, "bf16": {"enabled": True}}
-_STAGE_2 = {ZERO: {"stage": 2}}
 _TYPES = "data_types"
 
 
-@rule(
-    "accumulation-dtype",
-    stops=True,
-    bad={**_BF16, _TYPES: {"grad_accum_dtype": "fp32"}, ZERO: {"stage": 0}},
-    good={**_BF16, _TYPES: {"grad_accum_dtype": "fp32"}, ZERO: {"stage": 1}},
-)
+@rule("accumulation-dtype")
 def accumulation_dtype(subject: Subject) -> Iterator[Hit]:
-    """An accumulation format that the stage does not support, or that loses gradients
-
-    `data_types.grad_accum_dtype` says in what gradients are summed over micro-batches. In stage 0 DeepSpeed
-    refuses any format but the model's own. In the other stages it takes all, sensible or not: sums in fp16
-    overflow beyond 65,504, for which bf16 and fp32 models have no loss scaling, and sums in 16 bits under an
-    fp32 model round each gradient away from what the model computed.
-
-    Leave the key out, or write "fp32": better sums, for 4 bytes per element of the gradients that a GPU
-    keeps.
-
-    Source: `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`; `gradient_accumulation_dtype` in
-    `deepspeed/runtime/zero/stage_1_and_2.py` and `stage3.py`.
-    """
+    """An accumulation format that the stage does not support, or that loses gradients"""
     path = (_TYPES, "grad_accum_dtype")
     wanted, model = format_at(subject, *path), precision(subject)
     if wanted in (None, "int8") or model is None or wanted == model:
@@ -64,22 +42,9 @@ def _sums_in_fp32_without_zero(subject: Subject) -> bool:
     return release < change.since and change.when.holds(subject)
 
 
-@rule(
-    "param-dtype",
-    stops=True,
-    bad={**_BF16, _TYPES: {"param_dtype": "fp32"}, **_STAGE_2},
-    good={**_BF16, _TYPES: {"param_dtype": "bf16"}, **_STAGE_2},
-)
+@rule("param-dtype")
 def param_dtype(subject: Subject) -> Iterator[Hit]:
-    """A parameter format that differs from the enabled precision
-
-    Parameters are in the format of `bf16` or `fp16`, or in fp32 if both are off. `data_types.param_dtype`
-    changes nothing: DeepSpeed asserts that it says the same, once the model is loaded.
-
-    Leave it out.
-
-    Source: `_assert_valid_mixed_precision_config` in `deepspeed/runtime/engine.py`.
-    """
+    """A parameter format that differs from the enabled precision"""
     path = (_TYPES, "param_dtype")
     if subject.run.deepspeed_version is not None and not known_at(path, subject.run.deepspeed_version):
         return
@@ -89,27 +54,9 @@ def param_dtype(subject: Subject) -> Iterator[Hit]:
         yield Hit(path, message, "Remove the key, or switch that format on")
 
 
-@rule(
-    "communication-dtype",
-    severity="warning",
-    bad={**_BF16, "communication_data_type": "fp16", **_STAGE_2},
-    good={**_BF16, "communication_data_type": "fp32", **_STAGE_2},
-)
+@rule("communication-dtype")
 def communication_dtype(subject: Subject) -> Iterator[Hit]:
-    """A communication format that is too small for the gradients, or not used
-
-    Gradients are reduced in the model's format unless `communication_data_type` names another. In fp16, sums
-    over ranks overflow beyond 65,504 and small gradients vanish; only a model that itself trains in fp16 has
-    loss scaling against that.
-
-    The key does nothing under sequence parallelism, where `seq_parallel_communication_data_type` takes its
-    place, nor in ZeRO with `torch_autocast`, which reduces each gradient in the format of its module.
-
-    Leave the key out, or write "fp32".
-
-    Source: `communication_data_type` and `_configure_distributed_model` in `deepspeed/runtime/engine.py`;
-    `comm_dtypes` in `deepspeed/runtime/zero/stage_1_and_2.py` and `stage3.py`.
-    """
+    """A communication format that is too small for the gradients, or not used"""
     path = ("communication_data_type",)
     wanted, model = format_at(subject, *path), precision(subject)
     if wanted is None:

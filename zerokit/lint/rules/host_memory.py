@@ -7,16 +7,12 @@ from dataclasses import dataclass
 
 from zerokit.config.base import ZERO
 from zerokit.config.optimizers import optimizer_spec
-from zerokit.lint.examples import Facts, llama_8b, recipe, zero
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject, model_dtype_bytes, offload_param_at_the_run, share
-from zerokit.units import GIB, format_bytes
+from zerokit.units import format_bytes
 
-rule = Rules("offload")
 _PINNED_SHARE = 0.8
 """Share of the host's memory: if more is pinned, too little is left that can be swapped out."""
-
-_ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, "bf16": {"enabled": True}}
 
 
 @dataclass(frozen=True)
@@ -90,28 +86,9 @@ def _state_bytes(subject: Subject) -> int:
     return 4 * optimizer.host_states if optimizer is not None else 0
 
 
-@rule(
-    "host-memory",
-    bad={**zero(2, offload_optimizer={"device": "cpu"}), **_ADAMW},
-    good={**zero(2), **_ADAMW},
-    given=Facts(model=llama_8b, num_gpus=8, host_memory_bytes=64 * GIB, recipe=recipe),
-    needs=("model", "num_gpus", "host_memory"),
-)
+@rule("host-memory")
 def host_memory(subject: Subject) -> Iterator[Hit]:
-    """Offload that exceeds the host's memory
-
-    Offload to the CPU keeps about 18 bytes per parameter on the hosts for Adam: 4 of fp32 weights, 8 of
-    states, 4 of fp32 gradients and 2 of 16-bit copies; `offload_param` adds 2. ZeRO divides them among the
-    ranks, so more nodes take less each, and more GPUs on one node make no difference. When memory runs out,
-    Linux kills a process, and all that is seen of it is "exit code -9".
-
-    The number in the message is a lower bound: weights being loaded, data and the rest of the program come
-    on top. Where it is not known whether all parameters are trained, because no recipe is given, the finding
-    is a warning: adapters take far less.
-
-    Source: the buffers made in `deepspeed/runtime/zero/stage_1_and_2.py` and
-    `deepspeed/runtime/zero/stage3.py`, and the states of `deepspeed/ops/adam/cpu_adam.py`.
-    """
+    """Offload that exceeds the host's memory"""
     needed = host_bytes_of_a_rank(subject)
     assert subject.cluster.host_bytes is not None
     if needed is None:
@@ -126,28 +103,9 @@ def host_memory(subject: Subject) -> Iterator[Hit]:
         yield Hit(_place(subject), message, hint, (), "warning" if subject.run.recipe is None else None)
 
 
-@rule(
-    "pinned-memory",
-    severity="warning",
-    bad={**zero(3, offload_param={"device": "nvme", "nvme_path": "/nvme", "buffer_size": 2.8e9}), **_ADAMW},
-    good={**zero(3, offload_param={"device": "nvme", "nvme_path": "/nvme", "buffer_count": 12}), **_ADAMW},
-    given=Facts(model=llama_8b, num_gpus=8, host_memory_bytes=256 * GIB),
-    needs=("model", "num_gpus", "host_memory"),
-)
+@rule("pinned-memory")
 def pinned_memory(subject: Subject) -> Iterator[Hit]:
-    """Offload that pins most of the host's memory
-
-    Pinned memory is fast to copy from and can neither be swapped out nor given back. Offload pins gradients
-    and weights on their way (`pin_memory`, true by default since DeepSpeed 0.19.5), and NVMe offload pins
-    `buffer_count` x `buffer_size` elements for every rank. Beyond 80 % of the memory, everything else has
-    to share what is left. In containers and on clusters the limit is often far lower: see `ulimit -l`.
-
-    Set `pin_memory` to false, or make the buffers fewer or smaller.
-
-    Source: the calls of `pin_memory` in `deepspeed/runtime/zero/stage_1_and_2.py` and
-    `deepspeed/runtime/zero/stage3.py`; `_configure_aio` in
-    `deepspeed/runtime/swap_tensor/partitioned_param_swapper.py`. The 80 % are zerokit's.
-    """
+    """Offload that pins most of the host's memory"""
     needed = host_bytes_of_a_rank(subject)
     assert subject.cluster.host_bytes is not None
     if needed is None:

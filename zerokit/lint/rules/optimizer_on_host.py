@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from zerokit.config.base import ZERO
-from zerokit.config.optimizer_params import offload_only
+from zerokit.config.params import offload_only
 from zerokit.findings import Edit, Remove
-from zerokit.lint.examples import ONE_SAMPLE
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     optimizer_name,
@@ -17,40 +14,15 @@ from zerokit.lint.optimizer_facts import (
     spec,
     torch_adam,
 )
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
-
-rule = Rules("optimizer")
-_CPU: Mapping[str, Any] = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
-_MASTERS = {"enabled": True, "bf16_master_weights_and_grads": True}
-_FORCE = "zero_force_ds_cpu_optimizer"
 
 _CHANGES_RESULTS = frozenset({"lr_decay", "initial_accumulator_value", "maximize"})
 
 
-def _offloaded(kind: str, **params: Any) -> dict[str, Any]:
-    """A config for an example."""
-    return {**ONE_SAMPLE, "optimizer": {"type": kind, "params": params}, ZERO: _CPU}
-
-
-@rule(
-    "optimizer-argument",
-    stops=True,
-    bad=_offloaded("AdamW", set_grad_none=True),
-    good=_offloaded("AdamW", lr=1e-4),
-)
+@rule("optimizer-argument")
 def optimizer_argument_place(subject: Subject) -> Iterator[Hit]:
-    """An argument that the optimizer accepts only on the GPU, or only on the CPU
-
-    Under `offload_optimizer` DeepSpeed builds another class than without: DeepSpeedCPUAdam for FusedAdam,
-    DeepSpeedCPULion for FusedLion, DeepSpeedCPUAdagrad for PyTorch's Adagrad. Their arguments are not the
-    same, and an unknown one stops the run when it starts: "unexpected keyword argument".
-
-    Only `fp32_optimizer_states` of Adam and Muon is ignored where it means nothing.
-
-    Source: `_configure_basic_optimizer` and `get_optimizer_configuration` in `deepspeed/runtime/engine.py`;
-    the constructors in `deepspeed/ops/adam/`, `deepspeed/ops/lion/` and `deepspeed/ops/adagrad/`.
-    """
+    """An argument that the optimizer accepts only on the GPU, or only on the CPU"""
     params, offloaded, name = optimizer_params(subject), subject.offloads_optimizer, optimizer_name(subject)
     if params is None or offloaded is None or name is None:
         return
@@ -66,22 +38,9 @@ def optimizer_argument_place(subject: Subject) -> Iterator[Hit]:
             yield Hit(path, message, hint, fix)
 
 
-@rule(
-    "slow-host-optimizer",
-    severity="warning",
-    bad=_offloaded("AdamW", torch_adam=True),
-    good=_offloaded("AdamW", lr=1e-4),
-)
+@rule("slow-host-optimizer")
 def slow_host_optimizer(subject: Subject) -> Iterator[Hit]:
-    """An offloaded optimizer that runs PyTorch's slow CPU code
-
-    DeepSpeed has vectorised CPU code for Adam, AdamW, Adagrad and Lion, and uses Adam's for Muon's other
-    half. Every other optimizer, and Adam with `torch_adam`, is stepped by PyTorch on the host, several times
-    slower, while the GPUs wait. DeepSpeed reports nothing.
-
-    Source: `_configure_basic_optimizer` in `deepspeed/runtime/engine.py`; the docstring of
-    `DeepSpeedCPUAdam`, which mentions a factor of 5 to 7.
-    """
+    """An offloaded optimizer that runs PyTorch's slow CPU code"""
     optimizer, is_offloaded = spec(subject), subject.offloads_optimizer and subject.stage in (1, 2, 3)
     if optimizer is None or optimizer.name == "Lamb" or not is_offloaded:
         return
@@ -94,22 +53,9 @@ def slow_host_optimizer(subject: Subject) -> Iterator[Hit]:
         yield Hit(("optimizer", "type"), message, "Use AdamW, or do not offload the optimizer")
 
 
-@rule(
-    "masters-optimizer",
-    stops=True,
-    bad={**_offloaded("Lion", lr=1e-4), "bf16": _MASTERS},
-    good={**_offloaded("AdamW", lr=1e-4), "bf16": _MASTERS},
-)
+@rule("masters-optimizer")
 def masters_optimizer(subject: Subject) -> Iterator[Hit]:
-    """16-bit master weights with an optimizer other than Adam
-
-    Where the optimizer is offloaded, `bf16_master_weights_and_grads` and `fp16_master_weights_and_grads` go
-    with DeepSpeedCPUAdam and nothing else. Every other class, `torch_adam` included, is refused with an
-    assertion once the model is loaded.
-
-    Source: `_enforce_cpu_offload` in `deepspeed/runtime/zero/stage_1_and_2.py` and
-    `deepspeed/runtime/zero/stage3.py`.
-    """
+    """16-bit master weights with an optimizer other than Adam"""
     name = optimizer_name(subject)
     suits = name in ("adam", "adamw") and not torch_adam(subject)
     if name is None or suits or not subject.offloads_optimizer or subject.stage not in (1, 2, 3):

@@ -9,60 +9,25 @@ from zerokit.config.base import AUTO, ZERO, is_comment
 from zerokit.config.normal_form import refused_together
 from zerokit.config.scheduler import TORCH_SCHEDULERS
 from zerokit.findings import SetValue
-from zerokit.lint.examples import ONE_SAMPLE, zero
 from zerokit.lint.number_formats import format_at, switch
 from zerokit.lint.optimizer_facts import default_clipping
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 
-rule = Rules("precision")
-_BF16 = {**ONE_SAMPLE, "bf16": {"enabled": True}}
-_STAGE_2 = {ZERO: {"stage": 2}}
-_CPU = {ZERO: {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
 _SWITCHES: tuple[Literal["bf16", "fp16"], ...] = ("bf16", "fp16")
 
 
-@rule(
-    "bf16-and-fp16",
-    stops=True,
-    bad={**_BF16, "fp16": {"enabled": True}, **_STAGE_2},
-    good={**_BF16, "fp16": {"enabled": False}, **_STAGE_2},
-)
+@rule("bf16-and-fp16")
 def bf16_and_fp16(subject: Subject) -> Iterator[Hit]:
-    """bf16 and fp16 at the same time
-
-    A model trains in bfloat16 or in float16; DeepSpeed asserts that one of them is off when it reads the
-    config.
-
-    Keep bf16 where the GPUs have it (Ampere and later): it needs no loss scaling, because its range is that
-    of fp32.
-
-    Source: `_initialize_params` in `deepspeed/runtime/config.py`.
-    """
+    """bf16 and fp16 at the same time"""
     for path, message in refused_together(subject.config):
         if path[0] != ZERO:
             yield Hit(path, message, "Disable one of them")
 
 
-@rule(
-    "precision-off",
-    severity="warning",
-    bad={**ONE_SAMPLE, "bf16": {"check_grad_overflow": False}, **_STAGE_2},
-    good={**ONE_SAMPLE, "bf16": {"enabled": True, "check_grad_overflow": False}, **_STAGE_2},
-)
+@rule("precision-off")
 def precision_off(subject: Subject) -> Iterator[Hit]:
-    """A 16-bit section that is not enabled
-
-    `fp16`, `bf16` and `torch_autocast` are off unless `enabled` says otherwise, and their other keys then do
-    nothing. Under the Trainer and accelerate it is worse: they switch on what `--bf16` or `mixed_precision`
-    asks for where the section is absent or `enabled` is "auto". A section without `enabled` keeps the run in
-    fp32, silently.
-
-    Add `enabled`: "auto" for the Trainer and accelerate, true otherwise.
-
-    Source: `deepspeed/runtime/precision_config.py`; `set_mixed_precision` in accelerate
-    `utils/dataclasses.py`.
-    """
+    """A 16-bit section that is not enabled"""
     others = {"bf16": "fp16", "fp16": "bf16"}
     for name in (*_SWITCHES, "torch_autocast"):
         section = subject.written_value(name)
@@ -79,24 +44,9 @@ def precision_off(subject: Subject) -> Iterator[Hit]:
             yield Hit((name,), f"'{name}' lacks 'enabled', so it is off{outcome}", hint, fix)
 
 
-@rule(
-    "fp32-training",
-    severity="info",
-    bad={**ONE_SAMPLE, **_STAGE_2},
-    good={**_BF16, **_STAGE_2},
-    given={"target": "deepspeed"},
-)
+@rule("fp32-training")
 def fp32_training(subject: Subject) -> Iterator[Hit]:
-    """A config without a precision
-
-    Without `bf16`, `fp16` and `torch_autocast` DeepSpeed leaves the model's weights in the format in which
-    the script made them and takes it for fp32. In fp32 weights and gradients take twice the memory of 16
-    bits, and matmuls run at a fraction of the speed.
-
-    Add `"bf16": {"enabled": true}`, or `"bf16": {"enabled": false}` if fp32 is meant.
-
-    Source: `get_data_types` in `deepspeed/runtime/engine.py`.
-    """
+    """A config without a precision"""
     if subject.run.target == "deepspeed" and all(
         subject.is_absent(name) for name in ("bf16", "bfloat16", "fp16", "torch_autocast")
     ):
@@ -107,44 +57,16 @@ def fp32_training(subject: Subject) -> Iterator[Hit]:
         yield Hit((), message, hint)
 
 
-_MASTERS = (
-    ("bf16", "bf16_master_weights_and_grads"),
-    ("bf16", "bf16_optimizer_states"),
-    ("fp16", "fp16_master_weights_and_grads"),
-)
-
-
 _AUTOCAST = "torch_autocast"
-_IN_BF16 = {_AUTOCAST: {"enabled": True, "dtype": "bfloat16"}}
-_IN_FP16 = {_AUTOCAST: {"enabled": True, "dtype": "float16"}}
 
 
 def _is_on(subject: Subject) -> bool:
     return subject.value(_AUTOCAST, "enabled") is True
 
 
-@rule(
-    "autocast-and-precision",
-    stops=True,
-    severity="warning",
-    bad={**zero(1), "bf16": {"enabled": True}, **_IN_BF16},
-    good={**zero(1), "bf16": {"enabled": False}, **_IN_BF16},
-)
+@rule("autocast-and-precision")
 def autocast_and_precision(subject: Subject) -> Iterator[Hit]:
-    """Autocast together with bf16 or fp16
-
-    `torch_autocast` keeps the weights in fp32 and casts them as they are used; `bf16` and `fp16` make the
-    weights 16-bit ones. DeepSpeed takes both together, and then there is nothing left for autocast to spare.
-
-    With a `dtype` of float16 it does harm. In stage 0 the first step fails: "No inf checks were recorded for
-    this optimizer". In ZeRO with `fp16` gradients are scaled once and divided twice, by 65,536 each time, so
-    that weights hardly change.
-
-    Keep one of the two: `bf16` for the least memory, `torch_autocast` where fp32 weights are wanted.
-
-    Source: `_take_model_step` in `deepspeed/runtime/engine.py`; `scale_if_loss` in
-    `deepspeed/runtime/base_optimizer.py` and `_optimizer_step` in `deepspeed/runtime/zero/stage_1_and_2.py`.
-    """
+    """Autocast together with bf16 or fp16"""
     section = next(
         (name for name in ("bf16", "fp16") if subject.written_value(name, "enabled") is True), None
     )
@@ -164,24 +86,9 @@ def autocast_and_precision(subject: Subject) -> Iterator[Hit]:
         yield Hit(path, message, hint)
 
 
-@rule(
-    "autocast-clipping",
-    bad={**zero(1), **_IN_FP16, "gradient_clipping": 1.0},
-    good={**zero(1), **_IN_FP16, "gradient_clipping": 0.0},
-)
+@rule("autocast-clipping")
 def autocast_clipping(subject: Subject) -> Iterator[Hit]:
-    """Gradients clipped while they are still scaled
-
-    With a `dtype` of float16 the loss is multiplied by the scale of PyTorch's `GradScaler`, 65,536 at first.
-    ZeRO measures and clips the gradients before that factor is taken out again: a `gradient_clipping` of 1.0
-    cuts them to 1 / 65,536, and the norm that is reported is 65,536 times too large. SGD then hardly moves;
-    Adam hides it in part. `gradient_clipping` is 1.0 where it is absent.
-
-    Use bfloat16, which needs no scaling, or set `gradient_clipping` to 0.
-
-    Source: `unscale_and_clip_grads`, which comes before `torch_autocast_gradscaler.step`, in
-    `deepspeed/runtime/zero/stage_1_and_2.py` and `stage3.py`.
-    """
+    """Gradients clipped while they are still scaled"""
     if not _is_on(subject) or format_at(subject, _AUTOCAST, "dtype") != "fp16":
         return
     if subject.stage not in (1, 2, 3) or switch(subject, "fp16"):

@@ -8,20 +8,12 @@ from typing import Any
 from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.findings import SetValue
-from zerokit.lint.examples import Facts, recipe
 from zerokit.lint.optimizer_facts import SCHEDULER, optimizer_params, schedule_params
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, rule
 from zerokit.lint.rules.batch import data_parallel_ranks
-from zerokit.lint.rules.trainer import LEFT_TO_TRAINER, for_trainer
+from zerokit.lint.rules.trainer import for_trainer
 from zerokit.lint.subject import Subject
 from zerokit.resolving.who_fills import FILLED, REPLACED_ARGUMENTS
-
-rule = Rules("trainer")
-_STAGE_3 = {**LEFT_TO_TRAINER, ZERO: {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}}
-
-
-def _given(**training: Any) -> Facts:
-    return Facts(target="trainer", recipe=lambda: recipe(training=training))
 
 
 def _training(subject: Subject) -> Mapping[str, Any]:
@@ -29,27 +21,9 @@ def _training(subject: Subject) -> Mapping[str, Any]:
     return subject.run.recipe.training if subject.run.recipe is not None and for_trainer(subject) else {}
 
 
-@rule(
-    "recipe-mismatch",
-    stops=True,
-    bad={**LEFT_TO_TRAINER, "gradient_clipping": 0.5},
-    good=LEFT_TO_TRAINER,
-    given=_given(max_grad_norm=1.0),
-    needs=("recipe",),
-)
+@rule("recipe-mismatch")
 def recipe_mismatch(subject: Subject) -> Iterator[Hit]:
-    """A value that the recipe contradicts
-
-    What the recipe sets under `training` and the config by a number of its own must be equal. The Trainer
-    stops in `train()`, once the model is loaded; `zerokit train` stops at once. `total_num_steps` must be
-    `max_steps`, and without that the steps are not known before the data are read. `train_batch_size` must
-    be the micro batch size x accumulation steps x data-parallel ranks, which is compared where `--num-gpus`
-    is given.
-
-    Write "auto" in the config, or remove the key from one of the two.
-
-    Source: `fill_match` in transformers `integrations/deepspeed.py`.
-    """
+    """A value that the recipe contradicts"""
     training = _training(subject)
     for filled in FILLED.values():
         written = subject.written_value(*filled.path)
@@ -97,24 +71,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-@rule(
-    "replaced-recipe-argument",
-    stops=True,
-    bad={**LEFT_TO_TRAINER, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": AUTO}}},
-    good=LEFT_TO_TRAINER,
-    given=_given(lr_scheduler_type="cosine"),
-    needs=("recipe",),
-)
+@rule("replaced-recipe-argument")
 def replaced_recipe_argument(subject: Subject) -> Iterator[Hit]:
-    """An argument of the recipe that a section of the config replaces
-
-    The section `optimizer` takes the place of `optim`, and `scheduler` that of `lr_scheduler_type`, even
-    where both mean the same. The Trainer reports nothing; `zerokit train` refuses it.
-
-    Remove one of the two. Without the section the argument applies.
-
-    Source: `deepspeed_optim_sched` in transformers `integrations/deepspeed.py`.
-    """
+    """An argument of the recipe that a section of the config replaces"""
     training = _training(subject)
     for section, argument in REPLACED_ARGUMENTS.items():
         if argument in training and subject.is_set(section):
@@ -123,24 +82,9 @@ def replaced_recipe_argument(subject: Subject) -> Iterator[Hit]:
             yield Hit((section,), message, hint)
 
 
-@rule(
-    "lost-recipe-argument",
-    severity="warning",
-    bad={**LEFT_TO_TRAINER, "optimizer": {"type": "AdamW", "params": {"lr": AUTO}}},
-    good={**LEFT_TO_TRAINER, "optimizer": {"type": "AdamW", "params": {"lr": AUTO, "weight_decay": AUTO}}},
-    given=_given(weight_decay=0.1),
-    needs=("recipe",),
-)
+@rule("lost-recipe-argument")
 def lost_recipe_argument(subject: Subject) -> Iterator[Hit]:
-    """An argument of the recipe that does not reach the optimizer or the schedule
-
-    Where the optimizer or the schedule is in the config, arguments such as `weight_decay` reach it through
-    keys that are "auto". If such a key is absent, the constructor's own value holds, silently.
-
-    Add the key as "auto".
-
-    Source: `fill_match` in transformers `integrations/deepspeed.py`.
-    """
+    """An argument of the recipe that does not reach the optimizer or the schedule"""
     training = _training(subject)
     params = {"optimizer": optimizer_params(subject), "scheduler": schedule_params(subject)}
     for filled in FILLED.values():
@@ -155,27 +99,9 @@ def lost_recipe_argument(subject: Subject) -> Iterator[Hit]:
             yield Hit((section,), message + _shown(value), hint)
 
 
-@rule(
-    "recipe-refused",
-    stops=True,
-    bad=_STAGE_3,
-    good=LEFT_TO_TRAINER,
-    given=_given(auto_find_batch_size=True),
-    needs=("recipe",),
-)
+@rule("recipe-refused")
 def recipe_refused(subject: Subject) -> Iterator[Hit]:
-    """Arguments that the Trainer refuses with DeepSpeed
-
-    - `auto_find_batch_size` is refused in stage 3: the model is in pieces by the time that a batch turns out
-      to be too large.
-    - `load_best_model_at_end` is refused together with `save_only_model`, in every stage: under DeepSpeed a
-      model is loaded back through DeepSpeed's own checkpoint, which the latter leaves out.
-    - Evaluating or predicting without training needs stage 3, for the other stages divide nothing that
-      inference has.
-
-    Source: `create_accelerator_and_postprocess` in transformers `trainer.py`; `deepspeed_init` in its
-    `integrations/deepspeed.py`.
-    """
+    """Arguments that the Trainer refuses with DeepSpeed"""
     training = _training(subject)
     if training.get("auto_find_batch_size") is True and subject.stage == 3:
         message = "the Trainer refuses the recipe's auto_find_batch_size in ZeRO stage 3"
@@ -189,26 +115,9 @@ def recipe_refused(subject: Subject) -> Iterator[Hit]:
         yield Hit((ZERO, "stage"), message, "Use stage 3, or train as well", severity="warning")
 
 
-@rule(
-    "auto-find-batch-size",
-    severity="warning",
-    bad={**LEFT_TO_TRAINER, MICRO: 8},
-    good=LEFT_TO_TRAINER,
-    given=_given(auto_find_batch_size=True),
-    needs=("recipe",),
-)
+@rule("auto-find-batch-size")
 def auto_find_batch_size(subject: Subject) -> Iterator[Hit]:
-    """A fixed batch size together with 'auto_find_batch_size'
-
-    With `auto_find_batch_size` the Trainer halves its batch until it fits, and writes the new size where the
-    config says "auto". A number in the config stays what it is: DeepSpeed counts samples with it, and refuses
-    a `train_batch_size` that no longer is the product.
-
-    Write "auto" for both batch sizes, or leave `train_batch_size` out.
-
-    Source: `_update_auto_batch_size` in transformers `trainer.py`; `trainer_config_process` in its
-    `integrations/deepspeed.py`.
-    """
+    """A fixed batch size together with 'auto_find_batch_size'"""
     if _training(subject).get("auto_find_batch_size") is not True:
         return
     for key in (MICRO, TRAIN):

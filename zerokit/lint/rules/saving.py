@@ -6,14 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import ZERO
 from zerokit.findings import SetValue, Severity
-from zerokit.lint.examples import ONE_SAMPLE, zero
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject, autotp_size
 
-rule = Rules("saving")
 _GATHER = "stage3_gather_16bit_weights_on_model_save"
 _OLD = "stage3_gather_fp16_weights_on_model_save"
-_GATHERED = {**ONE_SAMPLE, ZERO: {"stage": 3, _GATHER: True}}
 
 _WITHOUT: Mapping[str | None, str] = {
     "trainer": "the Trainer saves a ZeRO checkpoint in place of the model's weights",
@@ -23,25 +20,9 @@ _WITHOUT: Mapping[str | None, str] = {
 }
 
 
-@rule("unsaved-weights", severity="warning", bad=zero(3), good=_GATHERED, given={"target": "trainer"})
+@rule("unsaved-weights")
 def unsaved_weights(subject: Subject) -> Iterator[Hit]:
-    """A partitioned model that is not gathered when it is saved
-
-    In stage 3 each GPU holds its part of every parameter, and `stage3_gather_16bit_weights_on_model_save` is
-    off unless it is given. Without it
-
-    - the Trainer's `save_model` warns and writes a ZeRO checkpoint, with all optimizer states, where
-      `model.safetensors` should be; `zerokit checkpoint export` makes a model of it afterwards;
-    - accelerate's `save_model` and `get_state_dict` raise ValueError, at the end of training;
-    - DeepSpeed's `save_16bit_model` returns False and writes nothing.
-
-    Set it to true. Gathering takes host memory for the whole model on the first rank, in 16 bits. Adapters of
-    peft do without: the Trainer gathers what was trained. A model that `tensor_parallel` divides needs it in
-    every stage.
-
-    Source: `save_model` in transformers `trainer.py`, `get_state_dict` in accelerate `accelerator.py`,
-    `save_16bit_model` in `deepspeed/runtime/engine.py`.
-    """
+    """A partitioned model that is not gathered when it is saved"""
     divided = autotp_size(subject) > 1 and subject.run.target in ("trainer", "accelerate")
     if subject.stage != 3 and not (divided and subject.stage is not None):
         return

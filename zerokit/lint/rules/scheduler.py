@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from zerokit.config.base import AUTO, ZERO
+from zerokit.config.base import AUTO
 from zerokit.config.conditions import DECAY_STEPS
 from zerokit.findings import SetValue
 from zerokit.lint.optimizer_facts import (
@@ -19,41 +18,16 @@ from zerokit.lint.optimizer_facts import (
     schedule_argument,
     schedule_name,
 )
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 
-rule = Rules("scheduler")
 _DECAYS = ("WarmupDecayLR", "WarmupCosineLR")
 _RATES_OF_TRAINER = ((OPTIMIZER, "lr"), (SCHEDULER, "warmup_max_lr"))
-_LINEAR: dict[str, Any] = {"warmup_num_steps": 100, "warmup_type": "linear"}
 
 
-def with_schedule(kind: str, /, *, lr: Any = 1e-4, stage: int = 2, **params: Any) -> dict[str, Any]:
-    """A config for an example."""
-    return {
-        "train_micro_batch_size_per_gpu": 1,
-        "optimizer": {"type": "AdamW", "params": {"lr": lr}},
-        "scheduler": {"type": kind, "params": params},
-        ZERO: {"stage": stage},
-    }
-
-
-@rule(
-    "decay-default-rate",
-    bad=with_schedule("WarmupDecayLR", lr=2e-5, total_num_steps=1000, **_LINEAR),
-    good=with_schedule("WarmupDecayLR", lr=2e-5, total_num_steps=1000, warmup_max_lr=2e-5, **_LINEAR),
-)
+@rule("decay-default-rate")
 def decay_default_rate(subject: Subject) -> Iterator[Hit]:
-    """'WarmupDecayLR' that rises to 0.001 whatever the optimizer's rate
-
-    `warmup_max_lr` of `WarmupDecayLR` is 0.001 unless it is given, while `WarmupLR` takes the optimizer's
-    `lr`. An optimizer with 2e-5 is so trained with fifty times as much. The Trainer fills the key if it is
-    "auto", and leaves it alone if it is absent.
-
-    Write the peak of the schedule as `warmup_max_lr`.
-
-    Source: the constructors in `deepspeed/runtime/lr_schedules.py`.
-    """
+    """'WarmupDecayLR' that rises to 0.001 whatever the optimizer's rate"""
     if schedule_name(subject) != "WarmupDecayLR" or not subject.is_absent(*SCHEDULER, "warmup_max_lr"):
         return
     path, rate = (*SCHEDULER, "warmup_max_lr"), subject.written_value(*OPTIMIZER, "lr")
@@ -69,28 +43,9 @@ def decay_default_rate(subject: Subject) -> Iterator[Hit]:
         yield Hit(SCHEDULER, message, 'Add "warmup_max_lr"', severity="warning")
 
 
-@rule(
-    "overridden-rate",
-    severity="warning",
-    stops=True,
-    bad=with_schedule("WarmupLR", lr=1e-3, warmup_max_lr=2e-5, **_LINEAR),
-    good=with_schedule("WarmupLR", lr=2e-5, warmup_max_lr=2e-5, **_LINEAR),
-)
+@rule("overridden-rate")
 def overridden_rate(subject: Subject) -> Iterator[Hit]:
-    """A learning rate that the schedule overrides
-
-    A schedule with a rate of its own, such as `warmup_max_lr`, writes it into every group of parameters from
-    the first step on. The optimizer's `lr` is then never used, and neither are Muon's `muon_lr` and
-    `adam_lr`: both halves get the same. Two numbers that differ are a question which of them is meant.
-
-    `WarmupLR` without `warmup_max_lr`, and `WarmupCosineLR`, keep the optimizer's rates, one per group.
-
-    The Trainer compares both `lr` and `warmup_max_lr` with its `learning_rate`, and so stops whatever that
-    is.
-
-    Source: `update_lr` and the constructors in `deepspeed/runtime/lr_schedules.py`; `fill_match` in
-    transformers `integrations/deepspeed.py`.
-    """
+    """A learning rate that the schedule overrides"""
     if subject.run.target == "trainer" and subject.run.recipe is None:  # a recipe is compared
         rates = {key: subject.written_value(*path, key) for path, key in _RATES_OF_TRAINER}
         if all(isinstance(rate, int | float) for rate in rates.values()) and len(set(rates.values())) > 1:
@@ -121,20 +76,9 @@ def overridden_rate(subject: Subject) -> Iterator[Hit]:
             yield Hit(path, message, f"Write the rate that is meant into '{key}', and the same here")
 
 
-@rule(
-    "falling-warmup",
-    severity="warning",
-    bad=with_schedule("WarmupLR", lr=1e-3, warmup_min_lr=1.0, warmup_max_lr=1e-3, **_LINEAR),
-    good=with_schedule("WarmupLR", lr=1e-3, warmup_min_lr=0.0, warmup_max_lr=1e-3, **_LINEAR),
-)
+@rule("falling-warmup")
 def falling_warmup(subject: Subject) -> Iterator[Hit]:
-    """A schedule whose minimum is above its maximum
-
-    DeepSpeed does not compare them. A warmup then begins at the higher rate, and the first steps are the
-    largest: with 1.0 the model is lost before training has begun.
-
-    Source: the constructors in `deepspeed/runtime/lr_schedules.py`.
-    """
+    """A schedule whose minimum is above its maximum"""
     for low, high in (
         ("warmup_min_lr", "warmup_max_lr"),
         ("cycle_min_lr", "cycle_max_lr"),
@@ -151,22 +95,9 @@ def falling_warmup(subject: Subject) -> Iterator[Hit]:
             yield Hit(place, message, "Swap the values, or lower the first")
 
 
-@rule(
-    "warmup-exceeds-total",
-    severity="warning",
-    bad=with_schedule("WarmupCosineLR", total_num_steps=500, warmup_type="linear"),
-    good=with_schedule("WarmupCosineLR", total_num_steps=500, **_LINEAR),
-)
+@rule("warmup-exceeds-total")
 def warmup_exceeds_total(subject: Subject) -> Iterator[Hit]:
-    """A warmup that is longer than the training
-
-    The rate then never reaches its peak, and never falls either. `warmup_num_steps` is 1000 unless it is
-    given, which is more than a short fine-tuning has. DeepSpeed prints a line and goes on.
-
-    Both count optimizer steps, not batches.
-
-    Source: the constructors in `deepspeed/runtime/lr_schedules.py`.
-    """
+    """A warmup that is longer than the training"""
     if schedule_name(subject) not in _DECAYS:
         return
     total, warmup = (schedule_argument(subject, key) for key in ("total_num_steps", "warmup_num_steps"))
@@ -185,11 +116,6 @@ _SECOND_BETA = 0.99
 _MOMENTUM = (*SCHEDULER, "cycle_momentum")
 
 
-def _one_cycle(**params: Any) -> dict[str, Any]:
-    """A config for an example."""
-    return with_schedule("OneCycle", lr=1e-3, cycle_min_lr=1e-4, cycle_max_lr=1e-3, **params)
-
-
 def _has_betas(subject: Subject) -> bool | None:
     """Whether the optimizer has betas for the schedule to move; None if there is no optimizer for sure."""
     name, params = optimizer_name(subject), optimizer_params(subject)
@@ -198,18 +124,9 @@ def _has_betas(subject: Subject) -> bool | None:
     return name != "muon" and "betas" in type(params).model_fields
 
 
-@rule("one-cycle-betas", severity="warning", bad=_one_cycle(), good=_one_cycle(cycle_momentum=False))
+@rule("one-cycle-betas")
 def one_cycle_betas(subject: Subject) -> Iterator[Hit]:
-    """'OneCycle' that replaces the optimizer's betas
-
-    `cycle_momentum` is true by default. The schedule then writes both betas from the first step on: the
-    first moves between `cycle_max_mom` and `cycle_min_mom`, and the second is 0.99, whatever the optimizer's
-    `betas` are and though Adam's is 0.999 by default.
-
-    Set `cycle_momentum` to false to keep `betas`.
-
-    Source: `OneCycle._initialize_momentum` in `deepspeed/runtime/lr_schedules.py`.
-    """
+    """'OneCycle' that replaces the optimizer's betas"""
     if schedule_name(subject) != "OneCycle" or not _has_betas(subject):
         return
     betas = optimizer_argument(subject, "betas")
@@ -223,28 +140,9 @@ def one_cycle_betas(subject: Subject) -> Iterator[Hit]:
         yield Hit(place, message, 'Set "cycle_momentum" to false to keep the betas')
 
 
-@rule(
-    "one-cycle-momentum",
-    severity="warning",
-    bad={
-        **_one_cycle(cycle_momentum=True),
-        "optimizer": {"type": "SGD", "params": {"lr": 1e-3}},
-        "zero_allow_untested_optimizer": True,
-    },
-    good={
-        **_one_cycle(cycle_momentum=False),
-        "optimizer": {"type": "SGD", "params": {"lr": 1e-3}},
-        "zero_allow_untested_optimizer": True,
-    },
-)
+@rule("one-cycle-momentum")
 def one_cycle_momentum(subject: Subject) -> Iterator[Hit]:
-    """'OneCycle' momentum for an optimizer without betas
-
-    `OneCycle` moves the first of `betas` and knows no other momentum. With an optimizer that has none, such
-    as SGD and Muon, it prints a line and leaves the momentum alone.
-
-    Source: `OneCycle._initialize_momentum` in `deepspeed/runtime/lr_schedules.py`.
-    """
+    """'OneCycle' momentum for an optimizer without betas"""
     if schedule_name(subject) != "OneCycle" or _has_betas(subject) is not False:
         return
     if schedule_argument(subject, "cycle_momentum") is not True:
@@ -258,20 +156,9 @@ def one_cycle_momentum(subject: Subject) -> Iterator[Hit]:
             return
 
 
-@rule(
-    "one-cycle-decay",
-    severity="warning",
-    bad=_one_cycle(cycle_momentum=False, decay_lr_rate=0.1),
-    good=_one_cycle(cycle_momentum=False, decay_lr_rate=0.1, decay_step_size=100),
-)
+@rule("one-cycle-decay")
 def one_cycle_decay(subject: Subject) -> Iterator[Hit]:
-    """A decay after the cycle without effect
-
-    After its cycle `OneCycle` lets the rate fall by `decay_lr_rate` every `decay_step_size` steps. That is 0
-    by default, which means no decay at all: the rate stays at `cycle_min_lr`.
-
-    Source: `OneCycle._initialize_cycle` in `deepspeed/runtime/lr_schedules.py`.
-    """
+    """A decay after the cycle without effect"""
     for path, idle in subject.unused.items():
         if idle.acts.when is DECAY_STEPS:
             message = f"'{path[-1]}' {idle.reason}"

@@ -18,15 +18,9 @@ from zerokit.lint.optimizer_facts import (
     schedule_name,
     schedule_params,
 )
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.resolving.who_fills import FILLED
-
-rule = Rules("trainer")
-_MICRO = {MICRO: AUTO}
-LEFT_TO_TRAINER = {MICRO: AUTO, STEPS: AUTO, "gradient_clipping": AUTO, ZERO: {"stage": 2}}
-_ADAMW = {"type": "AdamW", "params": {"lr": AUTO, "weight_decay": AUTO}}
-_WARMUP = {"warmup_max_lr": AUTO, "warmup_num_steps": AUTO}
 
 
 def for_trainer(subject: Subject) -> bool:
@@ -34,33 +28,9 @@ def for_trainer(subject: Subject) -> bool:
     return subject.run.target == "trainer" or (subject.run.target is None and subject.run.recipe is not None)
 
 
-@rule(
-    "lost-argument",
-    severity="warning",
-    bad={**_MICRO, STEPS: AUTO, ZERO: {"stage": 2}},
-    good=LEFT_TO_TRAINER,
-    given={"target": "trainer"},
-)
+@rule("lost-argument")
 def lost_argument(subject: Subject) -> Iterator[Hit]:
-    """An absent key: DeepSpeed's default overrides the Trainer's argument
-
-    The Trainer fills in keys that are "auto" and compares those that have a value. To a key that is absent it
-    does neither, and reports nothing:
-
-    - without `gradient_clipping` DeepSpeed clips at 1.0 (before 0.19.3: not at all), whatever `max_grad_norm`
-      is;
-    - without `weight_decay` in the `params` of an `optimizer` its class's own holds, mostly 0;
-    - without `warmup_num_steps` a warmup schedule takes 1000 steps;
-    - without `gradient_accumulation_steps` accelerate writes 1. Since June 2025 it tells DeepSpeed where a
-      step ends, so that only DeepSpeed's own counts are wrong; before, each micro-batch was a step. Beside a
-      `train_batch_size`, in which the Trainer's steps are counted, DeepSpeed stops at every run that
-      accumulates: "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size".
-
-    Write "auto". (`zerokit train` adds what is missing at the top of the file by itself.)
-
-    Source: `fill_match` in transformers `integrations/deepspeed.py`; `DeepSpeedPlugin.__post_init__` and
-    `DeepSpeedEngineWrapper.backward` in accelerate, huggingface/accelerate#3630.
-    """
+    """An absent key: DeepSpeed's default overrides the Trainer's argument"""
     if subject.run.target != "trainer" or subject.run.recipe is not None:
         return
     if subject.is_absent("gradient_clipping"):
@@ -92,27 +62,9 @@ def _absent(key: str | tuple[str, ...], message: str, severity: Severity | None 
     return Hit(path[:1] if path[:-1] else (), message, hint, (SetValue(path, AUTO),), severity)
 
 
-@rule(
-    "fixed-value",
-    severity="info",
-    bad={**LEFT_TO_TRAINER, "gradient_clipping": 0.5},
-    good=LEFT_TO_TRAINER,
-    given={"target": "trainer"},
-)
+@rule("fixed-value")
 def fixed_value(subject: Subject) -> Iterator[Hit]:
-    """A value that must equal an argument of the Trainer
-
-    The Trainer compares what it could fill in, and stops where the file says otherwise: "Please correct the
-    following DeepSpeed config values that mismatch TrainingArguments values". It does so in `train()`, after
-    the model is loaded, and compares with the defaults of arguments that were not given: with `"bf16":
-    {"enabled": true}` the script has to say `bf16=True` as well, and `total_num_steps` must be the number of
-    steps to the digit.
-
-    Write "auto" for all of them, and give numbers in one place. Or give `zerokit check` the recipe, and it
-    compares.
-
-    Source: `fill_match` and `trainer_config_finalize` in transformers `integrations/deepspeed.py`.
-    """
+    """A value that must equal an argument of the Trainer"""
     if subject.run.target != "trainer" or subject.run.recipe is not None:
         return
     fixed = [
@@ -140,27 +92,9 @@ _SHAPES: Mapping[str, str] = {
 """DeepSpeed's schedule -> the Trainer's `lr_scheduler_type` of the same shape."""
 
 
-@rule(
-    "replaced-argument",
-    severity="warning",
-    bad={**LEFT_TO_TRAINER, "optimizer": _ADAMW, "scheduler": {"type": "WarmupLR", "params": _WARMUP}},
-    good={**LEFT_TO_TRAINER, "optimizer": _ADAMW},
-    given={"target": "trainer"},
-)
+@rule("replaced-argument")
 def replaced_argument(subject: Subject) -> Iterator[Hit]:
-    """A section that silently replaces an argument of the Trainer
-
-    With a section `scheduler` the Trainer ignores `lr_scheduler_type`, and with `optimizer` it ignores
-    `optim`. `WarmupLR`, which many templates have, is what the Trainer calls `constant_with_warmup`: the
-    learning rate stays at its highest to the end, although the Trainer's own default is `linear` and people
-    ask for `cosine`. `WarmupDecayLR` is `linear` and `WarmupCosineLR` is `cosine`, both with a warmup that is
-    logarithmic unless `warmup_type` says "linear".
-
-    Remove the section, and the argument applies; or remove the argument.
-
-    Source: `deepspeed_optim_sched` in transformers `integrations/deepspeed.py`;
-    `deepspeed/runtime/lr_schedules.py`.
-    """
+    """A section that silently replaces an argument of the Trainer"""
     if not for_trainer(subject) or subject.run.recipe is not None:
         return  # replaced-recipe-argument compares
     name = schedule_name(subject)
@@ -177,23 +111,9 @@ def replaced_argument(subject: Subject) -> Iterator[Hit]:
         yield Hit(("optimizer", "type"), message, "Remove 'optimizer' for the Trainer's own", severity="info")
 
 
-@rule(
-    "zero-as-switch",
-    stops=True,
-    bad={**_MICRO, ZERO: True},
-    good={**_MICRO, ZERO: {"stage": 1}},
-    given={"target": "trainer"},
-)
+@rule("zero-as-switch")
 def zero_as_switch(subject: Subject) -> Iterator[Hit]:
-    """'zero_optimization' as true or false
-
-    DeepSpeed still takes this oldest form: true for stage 1, false for 0. transformers and accelerate look
-    for the stage inside and stop: "'bool' object has no attribute 'get'".
-
-    Write the section.
-
-    Source: `set_stage_and_offload` in accelerate `utils/deepspeed.py`.
-    """
+    """'zero_optimization' as true or false"""
     section = subject.written.get(ZERO)
     if (
         isinstance(section, bool)
@@ -206,24 +126,9 @@ def zero_as_switch(subject: Subject) -> Iterator[Hit]:
         yield Hit((ZERO,), message, f'Write {{"stage": {int(section)}}}', (SetValue((ZERO,), stage),))
 
 
-@rule(
-    "bfloat16-section",
-    bad={**LEFT_TO_TRAINER, "bfloat16": {"enabled": True}},
-    good={**LEFT_TO_TRAINER, "bf16": {"enabled": True}},
-    given={"target": "trainer"},
-)
+@rule("bfloat16-section")
 def bfloat16_section(subject: Subject) -> Iterator[Hit]:
-    """bfloat16 under its old name
-
-    accelerate, and the Trainer with it, knows `bf16` only. Where that is absent it adds it, switched on or
-    off as the script asks, and DeepSpeed does not read `bfloat16` if there is a `bf16`. So a `bfloat16` that
-    is enabled trains in fp32 unless the script asks for bf16.
-
-    Call it `bf16`.
-
-    Source: `set_mixed_precision` in accelerate `utils/dataclasses.py`; `get_bfloat16_config` in
-    `deepspeed/runtime/precision_config.py`.
-    """
+    """bfloat16 under its old name"""
     if subject.run.target not in ("trainer", "accelerate") or subject.run.recipe is not None:
         return
     section = subject.written.get("bfloat16")

@@ -9,9 +9,8 @@ from typing import Any
 from zerokit.config.base import ZERO, is_comment
 from zerokit.config.key_index import canonical
 from zerokit.documents import KeyPath, dotted, from_dotted
-from zerokit.lint.examples import ONE_SAMPLE, zero
 from zerokit.lint.optimizer_facts import optimizer_name, optimizer_type
-from zerokit.lint.rule import Hit, Rules
+from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.releases.versions import (
     NEWEST,
@@ -24,26 +23,10 @@ from zerokit.releases.versions import (
     refused_at,
 )
 
-rule = Rules("versions")
 
-
-@rule(
-    "key-of-later-version",
-    bad=zero(2, compute_grad_norm=True),
-    good=zero(2),
-    given={"deepspeed_version": Version(0, 16, 4)},
-)
+@rule("key-of-later-version")
 def key_of_later_version(subject: Subject) -> Iterator[Hit]:
-    """A key that the given release of DeepSpeed does not know
-
-    Files travel: a config written for today's DeepSpeed is used with last year's on a cluster. Most sections
-    below `zero_optimization` refuse a key that they do not know, when training starts. At the top, and in
-    many other sections, older releases ignore it silently, and the setting does nothing.
-
-    The rule runs with `--deepspeed-version` only.
-
-    Source: the sources of the releases from 0.14.0 on, compared key by key.
-    """
+    """A key that the given release of DeepSpeed does not know"""
     version = subject.run.deepspeed_version
     if version is None:
         return
@@ -82,20 +65,9 @@ def _is_default(path: KeyPath, value: Any) -> bool:
     return bool(default is not NO_DEFAULT and default == value)
 
 
-@rule(
-    "optimizer-of-later-version",
-    bad={**ONE_SAMPLE, "optimizer": {"type": "Muon", "params": {"muon_lr": 0.02, "adam_lr": 3e-4}}},
-    good={**ONE_SAMPLE, "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}},
-    given={"deepspeed_version": Version(0, 16, 4)},
-)
+@rule("optimizer-of-later-version")
 def optimizer_of_later_version(subject: Subject) -> Iterator[Hit]:
-    """An optimizer that the given release of DeepSpeed does not have
-
-    DeepSpeed then looks for a class of that name in `torch.optim` and stops: "not a supported DeepSpeed
-    Optimizer". Muon came with 0.17.6.
-
-    Source: `DEEPSPEED_OPTIMIZERS` in `deepspeed/runtime/config.py` of the releases.
-    """
+    """An optimizer that the given release of DeepSpeed does not have"""
     version, name = subject.run.deepspeed_version, optimizer_name(subject)
     if version is None or name is None or name not in optimizers_at(NEWEST):
         return
@@ -104,24 +76,9 @@ def optimizer_of_later_version(subject: Subject) -> Iterator[Hit]:
         yield Hit(("optimizer", "type"), message, "Use AdamW, or a later release of DeepSpeed")
 
 
-@rule(
-    "default-of-version",
-    severity="info",
-    bad=zero(2),
-    good={**zero(2), "gradient_clipping": 1.0},
-    given={"deepspeed_version": Version(0, 18, 0)},
-)
+@rule("default-of-version")
 def default_of_version(subject: Subject) -> Iterator[Hit]:
-    """An absent key whose default differs between this release and the newest
-
-    DeepSpeed changed defaults without saying so: gradients are clipped at 1.0 since 0.19.3, and were not
-    before; offloaded memory is pinned since 0.19.5. A file that leaves such a key out trains differently
-    after an upgrade.
-
-    Write the value that is meant.
-
-    Source: the sources of the releases from 0.14.0 on, compared key by key.
-    """
+    """An absent key whose default differs between this release and the newest"""
     version = subject.run.deepspeed_version
     if version is None:
         return
@@ -155,24 +112,9 @@ def _shown(value: Any) -> str:
     return json.dumps(value)
 
 
-@rule(
-    "changed-meaning",
-    severity="info",
-    bad={**ONE_SAMPLE, "fp16": {"enabled": True, "fp16_master_weights_and_grads": True}, ZERO: {"stage": 1}},
-    good={**ONE_SAMPLE, "fp16": {"enabled": False}, ZERO: {"stage": 1}},
-    given={"deepspeed_version": Version(0, 18, 0)},
-)
+@rule("changed-meaning")
 def changed_meaning(subject: Subject) -> Iterator[Hit]:
-    """A setting that this release of DeepSpeed reads differently from the newest
-
-    Some settings are as old as DeepSpeed and have come to mean something else: `WarmupLR` once rose to 0.001
-    whatever the optimizer said, Muon once did without stage 3, and buffers such as the frequencies of rotary
-    embeddings were converted to 16 bits. What an older release refuses, or does quite otherwise, is an error.
-
-    The rule runs with `--deepspeed-version` only.
-
-    Source: DeepSpeed's pull requests, and the sources of the releases on both sides.
-    """
+    """A setting that this release of DeepSpeed reads differently from the newest"""
     version = subject.run.deepspeed_version
     if version is None:
         return
@@ -186,26 +128,9 @@ def changed_meaning(subject: Subject) -> Iterator[Hit]:
             yield Hit(from_dotted(change.at), message, hint, severity=change.severity)
 
 
-@rule(
-    "known-defect",
-    bad={**ONE_SAMPLE, "gradient_accumulation_steps": 8, ZERO: {"stage": 2}},
-    good={**ONE_SAMPLE, "gradient_accumulation_steps": 8, ZERO: {"stage": 1}},
-    given={"deepspeed_version": Version(0, 18, 2)},
-)
+@rule("known-defect")
 def known_defect(subject: Subject) -> Iterator[Hit]:
-    """A setting that meets a known defect of this DeepSpeed release
-
-    zerokit knows some fifty defects of DeepSpeed 0.14 to 0.19 that depend on the config: gradients lost in
-    accumulation, races of overlapped communication, weights that are not updated. What always shows and does
-    harm is an error; what may show, or only costs speed or memory, a warning.
-
-    The rule runs with `--deepspeed-version` only, and gives the defect's name: `zerokit explain NAME` says
-    when it shows. Defects that the newest release still has are rules of their own, such as
-    `fp16-without-zero`.
-
-    Source: DeepSpeed's pull requests and the sources of the releases; many were measured by training a small
-    model with the release before and after.
-    """
+    """A setting that meets a known defect of this DeepSpeed release"""
     version = subject.run.deepspeed_version
     if version is None:
         return
