@@ -245,10 +245,3 @@ def test_all_merges_when_all_is_released(
     assert all([block.state for block in segment.blocks] == ["inactive"] for segment in allocator.snapshot())
     assert allocator["reserved_bytes"] == reserved
     assert allocator["allocated_bytes"] == allocator["inactive_split_bytes"] == 0
-
-
-def test_speed(library: ctypes.CDLL) -> None:
-    """Far below what it reaches (millions), far above what a quadratic slip would."""
-    for expandable in (0, 1):
-        allocator = Allocator(library, expandable_segments=expandable)
-        assert library.allocator_pairs_per_second(allocator.handle, 100_000, 5_000) > 100_000
