@@ -450,7 +450,10 @@ def test_checksums_that_were_lost_or_changed_are_noticed(here: OneRank, zerokit:
         (rest, f"/SHA256SUMS: has lines for {num_files - 1} of {num_files} files, and none for 'chat_te"),
         (text.replace("  ", " ", 1), "/SHA256SUMS:1: is malformed: "),
         (text * 2, f"/SHA256SUMS:{num_files + 1}: names 'chat_template.jinja' twice. "),
-        (f"{'0' * 64}  ../../a\n{text}", "/SHA256SUMS:1: names '../../a', which is not in the checkpoint"),
+        (
+            f"{'0' * 64}  ../../a\n{text}",
+            "/SHA256SUMS:1: names '../../a', which is outside the checkpoint's folder",
+        ),
         (None, ": has lost its SHA256SUMS: it cannot be verified. "),
     ]
     for changed, said in cases:
