@@ -41,10 +41,10 @@ style: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.benchmarks.start_time
-	$(BIN)/python -m tests.benchmarks.estimate
-	$(BIN)/python -m tests.benchmarks.rehearsal_speed
-	$(BIN)/python -m tests.benchmarks.generate_speed
+	$(BIN)/python -m tests.validation.benchmarks.start_time
+	$(BIN)/python -m tests.validation.benchmarks.estimate
+	$(BIN)/python -m tests.validation.benchmarks.rehearsal_speed
+	$(BIN)/python -m tests.validation.benchmarks.generate_speed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "zerokit needs Python 3.11, 3.12 or 3.13, and this is %d.%d: run make PYTHON=python3.12" % v)'

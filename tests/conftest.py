@@ -35,6 +35,7 @@ FOLDERS = {
     "packaging": ("slow",),
     "rehearsal": ("torch", "rehearsal"),
     "training": ("torch",),
+    "validation": ("torch",),
 }
 """Markers of all tests in a folder. Elsewhere a file has a ``pytestmark``, or a test its own marker."""
 

@@ -1,10 +1,7 @@
-import subprocess
 import sys
 from collections.abc import Callable
 
 import pytest
-
-from tests import processes
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -23,16 +20,5 @@ def zerokit(
         out, err = capsys.readouterr()
         assert isinstance(caught.value.code, int)
         return caught.value.code, out, err
-
-    return run
-
-
-@pytest.fixture
-def zerokit_process() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run ``zerokit`` as a process of its own."""
-
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from zerokit.cli.main import main; main()", *map(str, arguments)]
-        return processes.run(command)
 
     return run

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests import processes
 from tests.tiny import REPOSITORY
 
 Run = Callable[..., tuple[int, str, str]]
@@ -402,25 +401,6 @@ def test_activations_need_a_length(zerokit: Run) -> None:
     assert code == 2
     assert "Missing option '--seq-len'. Activations depend on it. A bare number of parameters" in err
     assert zerokit("estimate", "7B", "--num-gpus", 4, "--zero-stage", 2)[0] == 0
-
-
-@pytest.mark.parametrize(("model", "exit_code"), [("llama-3.1-70b", 0), ("config.json", 2)])
-def test_an_estimate_imports_no_torch(model: str, exit_code: int, tmp_path: Path) -> None:
-    """Not for a model type that nobody knows, either."""
-    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "model_type": "nonesuch"}))
-    words = [
-        *("zerokit", "estimate", model, "--num-gpus", "64", "--zero-stage", "3"),
-        *("--micro-batch-size", "1", "--seq-len", "4096", "--format", "json"),
-    ]
-    code = (
-        "import sys; from zerokit.cli.main import main\n"
-        f"sys.argv = {words!r}\n"
-        "try: main()\n"
-        f"except SystemExit as stop: assert stop.code == {exit_code}, stop.code\n"
-        "heavy = {'torch', 'transformers', 'deepspeed', 'accelerate', 'matplotlib', 'numpy', 'rich.table'}\n"
-        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
-    )
-    processes.checked([sys.executable, "-c", code], cwd=tmp_path)
 
 
 def test_a_ds_config_with_several_mistakes_says_what_names_them_all(

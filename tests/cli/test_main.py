@@ -2,7 +2,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,26 +107,6 @@ def test_unusable_input_is_one_line_and_exit_code_2(zerokit: Run, arguments: lis
     assert err.startswith("zerokit: error: ")
     assert err.count("\n") == 1
     assert message in err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["check", str(Path(__file__).parents[2] / "ds_configs" / "zero2.json")],
-        ["config", "--zero-stage", "3"],
-        ["schema"],
-        ["--help"],
-    ],
-    ids=lambda arguments: arguments[0],
-)
-def test_commands_do_not_import_the_heavy_libraries(arguments: list[str]) -> None:
-    script = (
-        "import sys\nfrom zerokit.cli.main import main\n"
-        "try: main()\nexcept SystemExit as stop: assert stop.code == 0\n"
-        "heavy = {'torch', 'transformers', 'deepspeed', 'accelerate', 'numpy', 'yaml'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    processes.checked([sys.executable, "-c", script, *arguments])
 
 
 @pytest.mark.parametrize(

@@ -106,51 +106,43 @@ def test_values_are_named_in_plain_words(data: Any, rule: str, message: str, hin
 
 
 @pytest.mark.parametrize(
-    ("type_", "params", "key", "message"),
+    ("section", "type_", "params", "key", "message"),
     [
-        ("AdamW", {"lr": "1e-3"}, "lr", "must be a number"),
-        ("AdamW", {"lr": -1e-3}, "lr", "at least 0"),
-        ("AdamW", {"betas": [0.9]}, "betas", "at least 2 values, not 1"),
-        ("AdamW", {"betas": [0.9, 0.99, 0.999]}, "betas", "at most 2 values, not 3"),
-        ("AdamW", {"betas": [0.9, 1.5]}, "betas", "less than 1, not 1.5"),
-        ("AdamW", {"betas": 0.9}, "betas", "a list [...], not 0.9"),
-        ("AdamW", {"amsgrad": True}, "amsgrad", "must be false, not true"),
-        ("AdamW", {"weigth_decay": 0.1}, "weigth_decay", "AdamW has no parameter 'weigth_decay'"),
-        ("AdamW", {"fused": True}, "fused", "AdamW has no parameter 'fused'"),
-        ("Adam", {"max_grad_norm": 1.0}, "max_grad_norm", "Adam has no parameter"),
-        ("Lion", {"eps": 1e-8}, "eps", "Lion has no parameter 'eps'"),
-        ("SGD", {"betas": [0.9, 0.9]}, "betas", "SGD has no parameter"),
-        ("SGD", {"nesterov": True}, "params", "needs a 'momentum'"),
-        ("Adafactor", {"d": 0.5}, "d", "at least 1"),
-        ("MuAdam", {}, "lr", "is missing"),
+        ("optimizer", "AdamW", {"lr": "1e-3"}, "lr", "must be a number"),
+        ("optimizer", "AdamW", {"lr": -1e-3}, "lr", "at least 0"),
+        ("optimizer", "AdamW", {"betas": [0.9]}, "betas", "at least 2 values, not 1"),
+        ("optimizer", "AdamW", {"betas": [0.9, 0.99, 0.999]}, "betas", "at most 2 values, not 3"),
+        ("optimizer", "AdamW", {"betas": [0.9, 1.5]}, "betas", "less than 1, not 1.5"),
+        ("optimizer", "AdamW", {"betas": 0.9}, "betas", "a list [...], not 0.9"),
+        ("optimizer", "AdamW", {"amsgrad": True}, "amsgrad", "must be false, not true"),
+        ("optimizer", "AdamW", {"weigth_decay": 0.1}, "weigth_decay", "has no parameter 'weigth_decay'"),
+        ("optimizer", "AdamW", {"fused": True}, "fused", "AdamW has no parameter 'fused'"),
+        ("optimizer", "Adam", {"max_grad_norm": 1.0}, "max_grad_norm", "Adam has no parameter"),
+        ("optimizer", "Lion", {"eps": 1e-8}, "eps", "Lion has no parameter 'eps'"),
+        ("optimizer", "SGD", {"betas": [0.9, 0.9]}, "betas", "SGD has no parameter"),
+        ("optimizer", "SGD", {"nesterov": True}, "params", "needs a 'momentum'"),
+        ("optimizer", "Adafactor", {"d": 0.5}, "d", "at least 1"),
+        ("optimizer", "MuAdam", {}, "lr", "is missing"),
+        ("scheduler", "WarmupLR", {"warmup_num_steps": 10.0}, "warmup_num_steps", "whole number, not 10.0"),
+        ("scheduler", "WarmupLR", {"warmup_num_steps": 0}, "warmup_num_steps", "at least 1"),
+        ("scheduler", "WarmupLR", {"warmup_type": "cosine"}, "warmup_type", 'one of "log", "linear"'),
+        (
+            "scheduler",
+            "WarmupCosineLR",
+            {"total_num_steps": 9, "warmup_max_lr": 1},
+            "warmup_max_lr",
+            "no parameter",
+        ),
+        ("scheduler", "WarmupDecayLR", {"total_num_steps": -5}, "total_num_steps", "at least 1"),
+        ("scheduler", "OneCycle", {"cycle_min_lr": 0.0}, "cycle_max_lr", "is missing"),
+        ("scheduler", "StepLR", {"gamma": 0.1}, "step_size", "is missing"),
+        ("scheduler", "OneCycleLR", {"max_lr": 0.1}, "params", "needs 'total_steps'"),
     ],
 )
-def test_parameters_are_checked_by_the_optimizers_type(
-    type_: str, params: dict[str, Any], key: str, message: str
+def test_parameters_are_checked_by_the_type(
+    section: str, type_: str, params: dict[str, Any], key: str, message: str
 ) -> None:
-    finding = only({"optimizer": {"type": type_, "params": params}})
-    assert key in dotted(finding.path)
-    assert message in finding.message
-    assert finding.severity == "error"
-
-
-@pytest.mark.parametrize(
-    ("type_", "params", "key", "message"),
-    [
-        ("WarmupLR", {"warmup_num_steps": 10.0}, "warmup_num_steps", "whole number, not 10.0"),
-        ("WarmupLR", {"warmup_num_steps": 0}, "warmup_num_steps", "at least 1"),
-        ("WarmupLR", {"warmup_type": "cosine"}, "warmup_type", 'one of "log", "linear"'),
-        ("WarmupCosineLR", {"total_num_steps": 9, "warmup_max_lr": 1e-3}, "warmup_max_lr", "no parameter"),
-        ("WarmupDecayLR", {"total_num_steps": -5}, "total_num_steps", "at least 1"),
-        ("OneCycle", {"cycle_min_lr": 0.0}, "cycle_max_lr", "is missing"),
-        ("StepLR", {"gamma": 0.1}, "step_size", "is missing"),
-        ("OneCycleLR", {"max_lr": 0.1}, "params", "needs 'total_steps'"),
-    ],
-)
-def test_parameters_are_checked_by_the_schedulers_type(
-    type_: str, params: dict[str, Any], key: str, message: str
-) -> None:
-    finding = only({"scheduler": {"type": type_, "params": params}})
+    finding = only({section: {"type": type_, "params": params}})
     assert key in dotted(finding.path)
     assert message in finding.message
     assert finding.severity == "error"

@@ -12,7 +12,7 @@ import datasets
 import pytest
 
 from tests.data.formats import OF_TEXTS
-from zerokit.data.content import SAMPLED_BYTES, digest_files, sampled_digest
+from zerokit.data.content import digest_files, sampled_digest
 from zerokit.data.sources import load_examples
 from zerokit.data.streams import ExampleStream
 from zerokit.errors import DataError
@@ -118,8 +118,10 @@ def changes(content: bytearray) -> Iterator[Callable[[], Any]]:
 
 
 def test_the_digest_of_streamed_files_sees_all_of_small_files_and_blocks_of_large_ones(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sampled = 24 << 20
+    monkeypatch.setattr("zerokit.data.content.SAMPLED_BYTES", sampled)
     file, other = tmp_path / "a", tmp_path / "b"
     content = bytearray(3 << 20)
     file.write_bytes(content)
@@ -133,9 +135,9 @@ def test_the_digest_of_streamed_files_sees_all_of_small_files_and_blocks_of_larg
     digests |= {sampled_digest([file, other]), sampled_digest([file, file, file])}
     assert len(digests) == 6
     with other.open("wb") as large:  # holes, which are read and take no room
-        large.truncate(SAMPLED_BYTES * 3)
+        large.truncate(sampled * 3)
     before = sampled_digest([other])
     with other.open("r+b") as large:
-        large.seek(SAMPLED_BYTES - (SAMPLED_BYTES % (3 << 20)))
+        large.seek(sampled)
         large.write(b"x" * (3 << 20))
     assert sampled_digest([other]) != before

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -20,6 +20,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.cli import conftest
+from tests.launched.left_out import broken
 from tests.launched.one_rank import OneRank, make_folder, one_process
 from tests.tiny import REPOSITORY, tiny_llama, tiny_tokenizer
 from zerokit.checkpoint.checksums import (
@@ -288,56 +289,43 @@ def test_what_a_killed_run_left_is_not_rotated_away(here: OneRank) -> None:
     assert [entry["step"] for entry in begins] == [0, 1]
 
 
-@contextmanager
-def poisoned(answer: str) -> Iterator[None]:
-    """The loss of a batch with that answer is no number."""
-    from transformers import AutoTokenizer
-
-    from zerokit.training.trainer import ZeroTrainer
-
-    original, tokenizer = ZeroTrainer.compute_loss, AutoTokenizer.from_pretrained("model")
-
-    def compute_loss(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        loss = original(self, model, inputs, *args, **kwargs)
-        texts = tokenizer.batch_decode(inputs["input_ids"])
-        return loss * float("nan") if any(answer in text for text in texts) else loss
-
-    with patch.object(ZeroTrainer, "compute_loss", compute_loss):
-        yield
-
-
 @pytest.mark.parametrize("number", [11, 30])
 def test_the_batch_that_is_no_number_is_named_by_file_and_line(number: int, here: OneRank) -> None:
     words = ("--training.per_device_train_batch_size", "1", "--training.gradient_accumulation_steps", "3")
     shutil.copy(here.folder / "data.jsonl", here.folder / "held_out.jsonl")  # all of data.jsonl is trained on
     whole = ("--data.eval", "held_out.jsonl", "--training.max_steps", "-1")
-    ended = here.train(*words, *whole, fault=partial(poisoned, f"number {number}."))
+    ended = here.train(*words, *whole, fault=partial(broken, "nan", f"number {number}."))
     assert ended.error is not None
     assert ended.error.startswith("1 out: the run has diverged: the loss is nan at step ")
     assert ended.error.endswith(f" The batch that shows it: rank 0 with data.jsonl:{number + 1}")
 
 
 @contextmanager
-def asked_to_leave() -> Iterator[None]:
-    """By a scheduler, after the first step."""
+def after_the_first_step(act: Callable[[], object]) -> Iterator[None]:
+    """Call `act` at the end of the first step."""
     from zerokit.training.progress import RunProgress
 
     original = RunProgress.on_step_end
 
     def on_step_end(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        original(self, args, state, control, **kwargs)
         if state.global_step == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
+            act()
+        original(self, args, state, control, **kwargs)
 
     with patch.object(RunProgress, "on_step_end", on_step_end):
         yield
+
+
+def ask_to_leave() -> None:
+    """As a scheduler does."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_a_run_that_is_asked_to_leave_saves_and_can_go_on(here: OneRank) -> None:
     words = ("--training.save_strategy", "'no'", "--training.max_steps", "4", "--training.logging_steps", "1")
     assert here.train(*words).error is None
     whole = losses(here.folder / "out")
-    left = here.train(*words, force=True, fault=asked_to_leave)
+    left = here.train(*words, force=True, fault=partial(after_the_first_step, ask_to_leave))
     assert left.error == (
         "75 preempted after step 2 (rank 0: SIGTERM). "
         "Resume with --training.resume_from_checkpoint true, from out/checkpoint-2"
@@ -462,7 +450,10 @@ def test_checksums_that_were_lost_or_changed_are_noticed(here: OneRank, zerokit:
         (rest, f"/SHA256SUMS: has lines for {num_files - 1} of {num_files} files, and none for 'chat_te"),
         (text.replace("  ", " ", 1), "/SHA256SUMS:1: is malformed: "),
         (text * 2, f"/SHA256SUMS:{num_files + 1}: names 'chat_template.jinja' twice. "),
-        (f"{'0' * 64}  ../../a\n{text}", "/SHA256SUMS:1: names '../../a', which is outside the checkpoint"),
+        (
+            f"{'0' * 64}  ../../a\n{text}",
+            "/SHA256SUMS:1: names '../../a', which is outside the checkpoint's folder",
+        ),
         (None, ": has lost its SHA256SUMS: it cannot be verified. "),
     ]
     for changed, said in cases:
@@ -588,35 +579,8 @@ def small_chunks() -> Iterator[None]:
         loss_chunks.CHUNK_LOGITS = usual
 
 
-def test_a_loss_in_chunks_is_the_same_where_zero_divides_an_adapter_on_the_output_matrix(
-    here: OneRank,
-) -> None:
-    recipe = (
-        *("--deepspeed.zero_optimization.stage", "3", "--training.max_steps", "3"),
-        *("--deepspeed.zero_optimization.stage3_param_persistence_threshold", "0"),
-        *("--peft.target_modules", '["lm_head", "q_proj"]', "--training.learning_rate", "0.01"),
-        *("--training.per_device_train_batch_size", "4", "--training.output_dir"),
-    )
-    said = here.train(*recipe, "out", fault=small_chunks).said
-    assert "the loss is computed 8 tokens at a time" in said
-    chunked = here.json("run.json")
-    whole = here.train(*recipe, "out", "--task.chunked_loss", "false", force=True, fault=small_chunks)
-    assert "at a time" not in whole.said
-    expected = here.json("run.json")
-    assert expected["loss_after"] < expected["loss_before"]
-    for name in ("loss_before", "loss_after", "train_loss"):
-        assert chunked[name] == pytest.approx(expected[name], rel=1e-5)
-
-
-@pytest.mark.parametrize("stage", ["0", "2", "3"])
-def test_preferences_are_learned_in_chunks_as_from_all_logits(stage: str, here: OneRank) -> None:
-    rows = [{"prompt": f"{n}: ", "chosen": "yes" * (n % 5), "rejected": "no"} for n in range(40)]
-    (here.folder / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    recipe = (
-        *("--deepspeed.zero_optimization.stage", stage, "--training.max_steps", "3"),
-        *("--task.type", "dpo", "--data.train", "pairs.jsonl", "--training.learning_rate", "0.01"),
-        *("--training.per_device_train_batch_size", "4", "--training.output_dir", "out"),
-    )
+def assert_same_in_chunks(here: OneRank, *recipe: str) -> None:
+    """The run reports the same losses with the loss in chunks and of all logits at once."""
     said = here.train(*recipe, force=True, fault=small_chunks).said
     assert "the loss is computed 8 tokens at a time" in said
     chunked = here.json("run.json")
@@ -626,6 +590,28 @@ def test_preferences_are_learned_in_chunks_as_from_all_logits(stage: str, here: 
     assert expected["loss_after"] < expected["loss_before"]
     for name in ("loss_before", "loss_after", "train_loss"):
         assert chunked[name] == pytest.approx(expected[name], rel=1e-5)
+
+
+IN_CHUNKS = (
+    *("--training.max_steps", "3", "--training.learning_rate", "0.01"),
+    *("--training.per_device_train_batch_size", "4", "--training.output_dir", "out"),
+)
+
+
+def test_a_loss_in_chunks_is_the_same_where_zero_divides_an_adapter_on_the_output_matrix(
+    here: OneRank,
+) -> None:
+    zero = ("--deepspeed.zero_optimization.stage", "3")
+    zero += ("--deepspeed.zero_optimization.stage3_param_persistence_threshold", "0")
+    assert_same_in_chunks(here, *zero, *IN_CHUNKS, "--peft.target_modules", '["lm_head", "q_proj"]')
+
+
+@pytest.mark.parametrize("stage", ["0", "2", "3"])
+def test_preferences_are_learned_in_chunks_as_from_all_logits(stage: str, here: OneRank) -> None:
+    rows = [{"prompt": f"{n}: ", "chosen": "yes" * (n % 5), "rejected": "no"} for n in range(40)]
+    (here.folder / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    task = ("--task.type", "dpo", "--data.train", "pairs.jsonl")
+    assert_same_in_chunks(here, "--deepspeed.zero_optimization.stage", stage, *task, *IN_CHUNKS)
 
 
 def test_a_precision_that_this_machine_lacks_is_said_before_the_model_is_loaded(here: OneRank) -> None:
@@ -645,25 +631,11 @@ def without_fp16() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def folder_removed() -> Iterator[None]:
-    """Somebody removes the output folder after the first step."""
-    from zerokit.training.progress import RunProgress
-
-    original = RunProgress.on_step_end
-
-    def on_step_end(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 1:
-            shutil.rmtree("out")
-        original(self, args, state, control, **kwargs)
-
-    with patch.object(RunProgress, "on_step_end", on_step_end):
-        yield
-
-
 def test_a_run_outlives_its_output_folder(here: OneRank) -> None:
     words = ("--training.max_steps", "3", "--training.logging_steps", "1")
-    assert here.train(*words, fault=folder_removed).error is None
+    assert (
+        here.train(*words, fault=partial(after_the_first_step, partial(shutil.rmtree, "out"))).error is None
+    )
     assert (here.folder / "out" / "model.safetensors").is_file()
     assert here.json("run.json")["steps"] == 3
 

@@ -113,19 +113,6 @@ def test_a_recipe_may_be_json(tmp_path: Path) -> None:
         ),
         (MINIMAL + "yes: 1\n", "", "the key true is not text. Put it in quotes"),
         (MINIMAL + "training: {1: 2}\n", ":4 (training[1])", "expected text, found 1"),
-    ],
-)
-def test_wrong_values_are_named_with_file_line_and_key(
-    text: str, where: str, message: str, tmp_path: Path
-) -> None:
-    found, line = error_of(text, tmp_path)
-    assert found == where
-    assert message in line
-
-
-@pytest.mark.parametrize(
-    ("text", "where", "message"),
-    [
         (MINIMAL + "  train: y\n", ":4", "the key 'train' stands twice (first on line 3)"),
         (MINIMAL + "model: y\n", ":4", "the key 'model' stands twice (first on line 1)"),
         (MINIMAL + "task: [1\n", ":5:1", "is not YAML"),
@@ -136,9 +123,7 @@ def test_wrong_values_are_named_with_file_line_and_key(
         ("- a\n", "", "a recipe is a mapping of sections"),
     ],
 )
-def test_malformed_files_are_named_with_their_line(
-    text: str, where: str, message: str, tmp_path: Path
-) -> None:
+def test_mistakes_are_named_with_their_line(text: str, where: str, message: str, tmp_path: Path) -> None:
     found, line = error_of(text, tmp_path)
     assert found == where
     assert message in line

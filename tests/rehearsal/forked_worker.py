@@ -60,7 +60,7 @@ def ask(*, real: bool = False) -> NoReturn:
     """Have the job of the command line run, and leave as its worker does.
 
     Args:
-        real: whether as by :mod:`tests.rehearsal.real_worker`.
+        real: whether as by :mod:`tests.validation.rehearsal.real_worker`.
     """
     with socket.socket(socket.AF_UNIX) as asked:
         asked.connect(os.environ[SOCKET])
@@ -95,7 +95,7 @@ def _serve(path: str) -> NoReturn:
 def _work(asking: socket.socket) -> NoReturn:
     """Be the worker of the job that is asked for."""
     from tests.processes import exits
-    from tests.rehearsal import real_worker
+    from tests.validation.rehearsal import real_worker
     from zerokit.rehearsal import process_setup
     from zerokit.rehearsal.worker import run as worker
 

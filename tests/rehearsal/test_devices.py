@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rehearsal.commands import SCRIPTS, rehearse
 from tests.rehearsal.feature_runs import job_of
 from zerokit.errors import ZerokitError
 from zerokit.hardware.gpus import Gpu, find_gpu, gpus
@@ -127,3 +128,24 @@ def test_torch_reports_the_card(tmp_path: Path, capfd: pytest.CaptureFixture[str
         "used by torch": 20 * 2**20,
         "processes": "GPU:0\nno processes are running",
     }
+
+
+_OPTIONS = ("--num-gpus", 16, "--no-advise", "--format", "json", "--steps", 1)
+
+
+def test_a_gpu_that_the_node_does_not_have_fails_as_on_the_cluster(tmp_path: Path) -> None:
+    outcome = rehearse(*_OPTIONS, SCRIPTS / "broken_device.py", cwd=tmp_path, forked=True)
+    assert outcome.code == 2
+    assert "CUDA error: invalid device ordinal (cuda:15 of 8 devices" in outcome.err
+    # Rank 0 takes no harm from the mistake.
+    # It holds a tensor, as a script that only generates does.
+    assert rehearse(*_OPTIONS, "--rank", 0, SCRIPTS / "broken_device.py", cwd=tmp_path, forked=True).code == 0
+
+
+def test_a_gpu_that_is_another_ranks_is_named_with_its_line(tmp_path: Path) -> None:
+    (warning,) = rehearse(*_OPTIONS, SCRIPTS / "one_device_for_all.py", cwd=tmp_path, forked=True).report[
+        "warnings"
+    ]
+    assert "one_device_for_all.py:9" in warning
+    assert "rank 15 uses cuda:0, the GPU of another rank, 1 times" in warning
+    assert "its own, cuda:7" in warning

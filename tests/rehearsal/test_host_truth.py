@@ -64,3 +64,9 @@ def test_many_experts_share_a_long_sequence(tmp_path: Path) -> None:
     )
     rehearsed = rehearse("--num-gpus", 1, "--steps", 0, "routes.py", cwd=tmp_path, forked=True)
     assert "rows of an expert 512\n" in rehearsed.out, rehearsed.out + rehearsed.err
+
+
+def test_views_and_host_kernels_use_the_memory_they_should(tmp_path: Path) -> None:
+    script = SCRIPTS / "shared_memory.py"
+    rehearsed = rehearse("--num-gpus", 2, "--rank", 0, "--no-advise", script, cwd=tmp_path, forked=True)
+    assert "all as on the cluster" in rehearsed.out, rehearsed.err[-2000:]

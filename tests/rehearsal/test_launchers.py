@@ -181,8 +181,8 @@ def test_an_accelerate_config_that_is_none_is_one_line(tmp_path: Path) -> None:
 
 
 def test_what_no_rehearsal_can_run_is_named(tmp_path: Path) -> None:
-    script = SCRIPTS / "broken_cpu_only_op.py"
-    rehearsed = rehearse("--num-gpus", 2, "--rank", 0, script, cwd=tmp_path)
+    words = ("--num-gpus", 2, "--rank", 0, SCRIPTS / "broken.py", "cpu_only_op")
+    rehearsed = rehearse(*words, cwd=tmp_path)
     assert rehearsed.code == 2
     line = "NotImplementedError: Could not run 'broken::host_clip' with arguments from the 'CUDA' backend."
     assert line in rehearsed.err

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.stand_ins_page import stand_ins_page
 from zerokit.rehearsal.context import RankContext
 from zerokit.rehearsal.stand_ins.packages import known_packages
 from zerokit.rehearsal.stand_ins.registry import registered
@@ -51,3 +52,8 @@ def test_a_context_has_one_object_of_each_class_and_gathers_their_warnings() -> 
     assert context.state(dict) == {"key": 1}
     with pytest.raises(KeyError):
         RankContext().state(dict)["key"]
+
+
+def test_the_page_of_stand_ins_is_what_the_code_says() -> None:
+    page = REHEARSAL.parents[1] / "docs" / "stand-ins.md"
+    assert page.read_text(encoding="utf-8") == stand_ins_page(), "run python -m tools.site"

@@ -58,6 +58,14 @@ def _role(name: str) -> RoleMemory:
     return RoleMemory(role=name, ranks=[0], rehearsed=0, device=device)
 
 
+def _rank(rank: int, peak: int, reserved: int, phase: str, **figures: int) -> RankMemory:
+    """A rank that fits; figures that are not given are 0."""
+    others = ("device_steady_bytes", "host_peak_bytes", "host_steady_bytes", "pinned_bytes")
+    peaks = {"device_peak_bytes": peak, "reserved_peak_bytes": reserved}
+    held = dict.fromkeys(others, 0) | peaks | figures
+    return RankMemory(rank=rank, peak_phase=phase, verdict="fits", **held)
+
+
 def test_the_figures_are_printed(printed: Any) -> None:
     text = printed(analyse(training(), job()))
     for line in (
@@ -114,18 +122,7 @@ def test_steps_are_shown_where_they_differ(printed: Any) -> None:
 
 def test_a_run_that_does_not_fit_says_so(printed: Any) -> None:
     report = analyse(training(), job(device=device_with(2**30)))
-    rank = dict.fromkeys(("device_steady_bytes", "host_peak_bytes", "host_steady_bytes", "pinned_bytes"), 0)
-    ranks = [
-        RankMemory(
-            rank=one,
-            device_peak_bytes=peak,
-            reserved_peak_bytes=peak,
-            peak_phase=phase,
-            verdict="fits",
-            **rank,
-        )
-        for one, peak, phase in ((0, 2**20, "init"), (15, 2**30, "backward"))
-    ]
+    ranks = [_rank(0, 2**20, 2**20, "init"), _rank(15, 2**30, 2**30, "backward")]
     fit = report.fit.model_copy(update={"batch": "the batch of 4 x 8,192 tokens"})
     first = printed(report.model_copy(update={"ranks": ranks, "fit": fit})).splitlines()[0]
     assert first == (
@@ -135,25 +132,9 @@ def test_a_run_that_does_not_fit_says_so(printed: Any) -> None:
 
 
 def test_advice_and_ranks_are_shown(printed: Any) -> None:
-    advice = Advice(
-        change="ZeRO stage 3",
-        saves_bytes=2**30,
-        peak_bytes=2**31,
-        host_bytes=2**32,
-        verdict="fits",
-        how='"stage": 3',
-    )
-    rank = RankMemory(
-        rank=15,
-        device_peak_bytes=2**30,
-        device_steady_bytes=2**29,
-        reserved_peak_bytes=2**31,
-        peak_phase="init",
-        host_peak_bytes=0,
-        host_steady_bytes=0,
-        pinned_bytes=0,
-        verdict="fits",
-    )
+    figures = {"saves_bytes": 2**30, "peak_bytes": 2**31, "host_bytes": 2**32}
+    advice = Advice(change="ZeRO stage 3", **figures, verdict="fits", how='"stage": 3')
+    rank = _rank(15, 2**30, 2**31, "init", device_steady_bytes=2**29)
     report = analyse(training(), job()).model_copy(update={"advice": [advice], "ranks": [rank]})
     text = printed(report)
     assert 'ZeRO stage 3 1.00 GiB 2.00 GiB 4.00 GiB fits "stage": 3' in text
@@ -173,17 +154,9 @@ def test_how_far_the_data_was_looked_through_is_said(
 ) -> None:
     size = BatchSize(shape=[2, 8], unit="tokens", tokens=16, bytes=128)
     batches = Batches(
-        rehearsed_tokens=16,
-        longest_tokens=16,
-        first=size,
-        largest=size,
-        rehearsed=[],
-        scanned=scanned,
-        of=of,
-        is_whole=False,
-        seconds=5.0,
-        problem=None,
-    )
+        rehearsed_tokens=16, longest_tokens=16, first=size, largest=size, rehearsed=[], scanned=scanned,
+        of=of, is_whole=False, seconds=5.0, problem=None,
+    )  # fmt: skip
     text = printed(analyse(training(), job()).model_copy(update={"batches": batches}))
     assert "Batches: up to 2 x 8 tokens in the first steps" in text
     assert ("looked through" in text) == bool(said)

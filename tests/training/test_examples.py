@@ -369,28 +369,28 @@ def answers_of(file: Path, tokenizer: PreTrainedTokenizerBase, format_: Format) 
     return [tokenizer.decode([label for label in row["labels"] if label != IGNORED]) for row in tokenized]
 
 
-@pytest.mark.parametrize("name", OF_TEXTS)
+@pytest.mark.parametrize(
+    ("name", "format_"),
+    [
+        *((name, "prompt_completion") for name in OF_TEXTS),
+        *((name, "messages") for name in ("a.jsonl", "a.json", "a.parquet")),
+    ],
+)
 @given(answers=st.lists(look_alikes.text, min_size=1, max_size=4))
 @examples(10)
 def test_texts_are_trained_on_as_they_are_written(
-    name: str, tokenizer: PreTrainedTokenizerBase, answers: list[str]
+    name: str, format_: Format, tokenizer: PreTrainedTokenizerBase, answers: list[str]
 ) -> None:
+    rows = [
+        chat(("user", "u"), ("assistant", answer))
+        if format_ == "messages"
+        else {"prompt": "p", "completion": answer}
+        for answer in answers
+    ]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / name
-        file.write_bytes(OF_TEXTS[name]([{"prompt": "p", "completion": answer} for answer in answers]))
-        assert answers_of(file, tokenizer, "prompt_completion") == [f"{answer}<|end|>" for answer in answers]
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
-@given(answers=st.lists(look_alikes.text, min_size=1, max_size=4))
-@examples(10)
-def test_messages_are_trained_on_as_they_are_written(
-    name: str, tokenizer: PreTrainedTokenizerBase, answers: list[str]
-) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / name
-        file.write_bytes(OF_TEXTS[name]([chat(("user", "u"), ("assistant", answer)) for answer in answers]))
-        assert answers_of(file, tokenizer, "messages") == [f"{answer}<|end|>" for answer in answers]
+        file.write_bytes(OF_TEXTS[name](rows))
+        assert answers_of(file, tokenizer, format_) == [f"{answer}<|end|>" for answer in answers]
 
 
 TEXT = {"type": "text", "text": "t"}

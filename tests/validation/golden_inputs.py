@@ -57,15 +57,6 @@ SCRIPT_RUNS: dict[str, list[str]] = {
     "raises": ["--num-gpus", "2", "broken_raises.py"],
 }
 """Arguments of `zerokit rehearse`, with the script's name relative to `SCRIPTS`."""
-
-TINY_LLAMA = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 320,
-}
 _TASKS = ("causal_lm", "sequence_classification", "token_classification", "masked_lm", "seq2seq", "dpo")
 _LORA = {"type": "lora", "r": 4, "lora_alpha": 8}
 

@@ -9,24 +9,23 @@ import torch
 from torch.utils.cpp_extension import load, load_inline
 
 SQUARES = """
-#include <torch/library.h>
-#include <torch/types.h>
+#include <torch/extension.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <ATen/cuda/CUDAContext.h>
 __global__ void square(const float* x, float* out) { out[threadIdx.x] = x[threadIdx.x] * x[threadIdx.x]; }
 __global__ void square_backward(const float* grad, const float* x, float* scratch, float* out) {}
-void square_cuda(torch::Tensor x, torch::Tensor out) {
+void square_cuda(at::Tensor x, at::Tensor out) {
     square<<<dim3(1), dim3(32)>>>(x.data_ptr<float>(), out.data_ptr<float>());
 }
 __global__ void count(const float* x, float* sums, int* counts) { atomicAdd(counts, 1); }
-void count_cuda(const torch::Tensor& x, torch::Tensor sums, torch::Tensor counts) {
+void count_cuda(const at::Tensor& x, at::Tensor sums, at::Tensor counts) {
     const at::cuda::OptionalCUDAGuard guard(device_of(x));
     const auto stream = at::cuda::getCurrentCUDAStream();
     count<<<1, 1, 0, stream>>>(x.data_ptr<float>(), sums.data_ptr<float>(), counts.data_ptr<int>());
     C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
-torch::Tensor square_backward_cuda(torch::Tensor grad, torch::Tensor x) {
-    auto scratch = torch::empty(x.sizes(), x.options());
+at::Tensor square_backward_cuda(at::Tensor grad, at::Tensor x) {
+    auto scratch = at::empty(x.sizes(), x.options());
     auto out = at::empty_like(x);
     square_backward<<<1, 32>>>(
         grad.data_ptr<float>(), x.data_ptr<float>(), scratch.data_ptr<float>(), out.data_ptr<float>());
@@ -40,9 +39,11 @@ TORCH_LIBRARY(squares, m) {
 TORCH_LIBRARY_IMPL(squares, CUDA, m) { m.impl("square", &square_cuda); }
 """
 TIMES = """
+#include <ATen/ATen.h>
+#include <ATen/Dispatch.h>
 template <typename scalar_t> __global__ void times(const scalar_t* x, scalar_t* out, scalar_t rate) {}
-torch::Tensor scaled(torch::Tensor x, double rate) {
-    auto out = torch::empty_like(x);
+at::Tensor scaled(at::Tensor x, double rate) {
+    auto out = at::empty_like(x);
     AT_DISPATCH_FLOATING_TYPES_AND_HALF(x.scalar_type(), "scaled", ([&] {
         times<scalar_t><<<1, 32>>>(
             x.data_ptr<scalar_t>(), out.data_ptr<scalar_t>(), static_cast<scalar_t>(rate));
@@ -63,9 +64,11 @@ with tempfile.TemporaryDirectory() as folder:
     )
 scaling = load_inline(
     name="scaling",
-    cpp_sources="torch::Tensor scaled(torch::Tensor x, double rate);",
+    cpp_sources="#include <torch/csrc/Exceptions.h>\n#include <torch/csrc/utils/pybind.h>\n"
+    "at::Tensor scaled(at::Tensor x, double rate);",
     cuda_sources=TIMES,
     functions=["scaled"],
+    no_implicit_headers=True,  # torch/extension.h takes g++ three times as long
 )
 
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.cost import cost_of, fastest
 from tests.tiny import REPOSITORY
+from tests.validation.benchmarks.cost import cost_of, fastest
 from zerokit.units import format_bytes
 
 WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "show.json"

@@ -25,13 +25,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.rehearsal.commands import SCRIPTS, rehearse
+from tests.rehearsal.commands import rehearse
 from tests.tiny import REPOSITORY, launch
 
 WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "whole_steps.json"
 PAGE = REPOSITORY / "tests" / "validation" / "records" / "whole-steps.md"
 BEGIN, END = "<!-- whole steps -->\n", "<!-- /whole steps -->\n"
-SCRIPT = SCRIPTS / "step_times.py"
+SCRIPT = REPOSITORY / "tests" / "validation" / "rehearsal" / "scripts" / "step_times.py"
 RANKS = 2
 TURNS = 3
 """Times that the machine is calibrated and all plans are run, by default."""

@@ -23,8 +23,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.control_groups import control_groups
 from tests.tiny import REPOSITORY
+from tests.validation.control_groups import control_groups
 from tests.validation.launched.hosts_drill import environment
 from tests.validation.launched.two_hosts import Hosts, two_hosts
 from zerokit.distributed.ranks import free_port

@@ -26,8 +26,8 @@ from typing import Any
 
 import deepspeed
 
-from tests.control_groups import control_groups
 from tests.tiny import ONE_STEP_RECIPE, REPOSITORY, tiny_llama, tiny_tokenizer
+from tests.validation.control_groups import control_groups
 from tests.validation.exits.deaths import DEATHS, Death
 from zerokit.distributed.extensions import own_folder
 from zerokit.distributed.process_table import children_of, stat_of, variables_of

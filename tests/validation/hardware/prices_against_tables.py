@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.percentiles import nearest_rank
 from tests.tiny import REPOSITORY
+from tests.validation.percentiles import nearest_rank
 from tools.kernel_prices.fit import (
     attention_rows,
     fit_attention,

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.rehearsal import commands
-from tests.tiny import REPOSITORY
 from zerokit.config import DeepSpeedConfig
 from zerokit.hardware.cluster import Cluster
 from zerokit.memory import Ia3, Lora, TrainingRun
 from zerokit.models import catalogue, load_model_shape
 
-SCRIPT = REPOSITORY / "tests" / "memory" / "scripts" / "train_one.py"
+SCRIPT = Path(__file__).with_name("train_one.py")
 _TRAINED = {"BartModel": "BartForConditionalGeneration"}
 """Classes without a loss, and what is trained in their place."""
 STEPS = 3

@@ -44,7 +44,7 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
 left out: it is compiled with CUDA's toolkit, and the rehearsal stands in for it."""
 
 _OWN = str(REPOSITORY / "tests" / "rehearsal" / "scripts" / "one_decoder.py")
-_TRAINER = str(REPOSITORY / "tests" / "rehearsal" / "scripts" / "one_trainer.py")
+_TRAINER = str(Path(__file__).with_name("scripts") / "one_trainer.py")
 SCRIPTS: dict[str, tuple[str, ...]] = {
     **{
         way: (_OWN, "--with", way)

@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests import processes
-from tests.rehearsal.commands import SCRIPTS
 from tests.tiny import REPOSITORY
 from tests.validation.rehearsal.public_scripts import MEASURE, REHEARSE, counted
 
+SCRIPT = Path(__file__).with_name("scripts") / "large_roles.py"
 WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "large_roles.json"
 NUM_GPUS = 8
 _SEQUENCE = 2**20
@@ -77,7 +77,7 @@ def rehearse(run: LargeRun) -> dict[str, Any]:
     with TemporaryDirectory() as scratch:
         report_file, measured = Path(scratch, "report.json"), Path(scratch, "measured")
         options = ["--num-gpus", str(NUM_GPUS), "--gpu", "H200", "--no-advise", "-o", str(report_file)]
-        words = [*options, str(SCRIPTS / "large_roles.py"), *run.arguments]
+        words = [*options, str(SCRIPT), *run.arguments]
         command = [sys.executable, "-c", REHEARSE, "rehearse", *words]
         processes.checked([sys.executable, "-c", MEASURE, str(measured), *command], together=True)
         report = json.loads(report_file.read_text(encoding="utf-8"))

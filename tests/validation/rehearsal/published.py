@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 from tests import processes
-from tests.rehearsal.commands import SCRIPTS
 from tests.tiny import REPOSITORY
 
 WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "published.json"
@@ -50,7 +49,7 @@ def command_of(row: Row, run: Row, folder: Path, report: Path) -> list[str]:
         str(folder / run["python"]) if "python" in run else sys.executable,
         *("-c", _COMMAND, "rehearse", "--num-gpus", str(row["gpus"]), "--rank", "0", "--no-advise"),
         *("-o", str(report), "--force", *row.get("options", []), *run.get("options", [])),
-        *([str(SCRIPTS / "without_hub.py")] if run.get("wrapper") else []),
+        *([str(Path(__file__).with_name("scripts") / "without_hub.py")] if run.get("wrapper") else []),
         *words,
         *run.get("arguments", []),
     ]

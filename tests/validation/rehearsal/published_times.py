@@ -25,10 +25,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.percentiles import nearest_rank
-from tests.rehearsal.commands import SCRIPTS, rehearse
+from tests.rehearsal.commands import rehearse
 from tests.tiny import REPOSITORY
 from tests.validation.hardware.published_throughput import Judged, judged
+from tests.validation.percentiles import nearest_rank
 from tests.validation.rehearsal.published_machines import card_of
 from tests.validation.rehearsal.published_runs import Run, run_of
 
@@ -74,7 +74,7 @@ def rehearsed(run: Run, python: str = sys.executable) -> dict[str, Any]:
             *("--time", "--steps", len(plan.accumulated), "--rank", 0, "--no-advise", "--format", "json"),
             *("--gpu-memory", "4TiB", "--host-memory", "16TiB"),
             *("--launcher", "deepspeed" if plan.engine == "deepspeed" else "torchrun"),
-            *(SCRIPTS / "published_model.py", "plan.json"),
+            *(Path(__file__).with_name("scripts") / "published_model.py", "plan.json"),
             cwd=folder,
             python=python,
         )

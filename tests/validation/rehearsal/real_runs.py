@@ -31,7 +31,7 @@ from zerokit.rehearsal.parent.processes import Output, Worker
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.report import RehearsalReport
 
-SCRIPT = REPOSITORY / "tests" / "rehearsal" / "scripts" / "matrix.py"
+SCRIPT = REPOSITORY / "tests" / "validation" / "rehearsal" / "scripts" / "matrix.py"
 WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "real_runs.json"
 NUM_RANKS = 2
 STEPS = 2
@@ -216,7 +216,7 @@ def run(
     ]
     built_library()  # which may take minutes, and is nobody's fault
     with environment(forked=forked), ExitStack() as stack:
-        module = "tests.rehearsal.real_worker" if values == "real" else None
+        module = "tests.validation.rehearsal.real_worker" if values == "real" else None
         workers = [stack.enter_context(Worker(job, Output.SHOWN_IF_IT_FAILS, module=module)) for job in jobs]
         reports = [analyse(worker.result(None), worker.job) for worker in workers]
     return reports, [[float(line) for line in file.read_text().splitlines()] for file in files]

@@ -29,6 +29,7 @@ from zerokit.rehearsal.ranks.roles import Roles
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.report import RehearsalReport
 
+REAL_WORKER = "tests.validation.rehearsal.real_worker"
 SCRIPTS = REPOSITORY / "tests" / "rehearsal" / "scripts"
 WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "role_runs.json"
 STEPS = 2
@@ -96,7 +97,11 @@ def run_really(run: RoleRun, folder: Path, *, forked: bool = False) -> list[Rehe
     with run.environment(forked=forked), ExitStack() as stack:
         workers = [
             stack.enter_context(
-                Worker(run.job(folder, rank), Output.SHOWN_IF_IT_FAILS, module="tests.rehearsal.real_worker")
+                Worker(
+                    run.job(folder, rank),
+                    Output.SHOWN_IF_IT_FAILS,
+                    module=REAL_WORKER,
+                )
             )
             for rank in range(run.num_ranks)
         ]

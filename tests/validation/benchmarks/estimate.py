@@ -1,4 +1,6 @@
-"""The estimate beside DeepSpeed's and accelerate's: ``python -m tests.benchmarks.estimate [--write]``.
+"""Compare the estimate with DeepSpeed's and accelerate's.
+
+``python -m tests.validation.benchmarks.estimate [--write]``
 
 One model, each tool in a process of its own: CPU seconds, memory that the process took, and the answer. With
 ``--write`` the table goes into records/estimate-accuracy.md and tests/validation/results/estimators.json.
@@ -21,8 +23,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.cost import Cost, costs_in_turn, fastest, print_ratios
 from tests.tiny import REPOSITORY
+from tests.validation.benchmarks.cost import Cost, costs_in_turn, fastest, print_ratios
 from zerokit.models import load_model_shape
 
 WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "estimators.json"

@@ -7,6 +7,8 @@ import pytest
 from tests.validation.exits.deaths import DEATHS, Death
 from tests.validation.exits.real_deaths import row
 
+pytestmark = pytest.mark.distributed
+
 SAMPLE = [
     death
     for death in DEATHS

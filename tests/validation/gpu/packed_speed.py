@@ -1,4 +1,6 @@
-"""Packed training in bf16 on one GPU, beside transformers' way: ``python -m tests.gpu.packed_speed``.
+"""Packed training in bf16 on one GPU, compared with transformers.
+
+``python -m tests.validation.gpu.packed_speed``
 
 A model of half a billion parameters, the same texts, micro batch, length and ds_config: ``zerokit train`` by
 its defaults, which packs whole documents and keeps them apart, and transformers' Trainer on joined and cut
@@ -21,9 +23,9 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.gpu.compare_with_gpu import versions
-from tests.gpu.train_once import SHAPES
 from tests.tiny import REPOSITORY, launch, tiny_tokenizer
+from tests.validation.gpu.compare_with_gpu import versions
+from tests.validation.gpu.train_once import SHAPES
 
 WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "gpu_packed.json"
 WAYS = ("zerokit", "joined")

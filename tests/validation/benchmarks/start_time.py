@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.benchmarks.cost import costs_in_turn, print_ratios
 from tests.tiny import REPOSITORY
+from tests.validation.benchmarks.cost import costs_in_turn, print_ratios
 
 ZEROKIT = str(Path(sys.executable).with_name("zerokit"))
 PRESET = str(REPOSITORY / "ds_configs" / "zero2.json")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.combinations import ALL
-from tests.gpu.compare_with_gpu import (
+from tests.validation.gpu.compare_with_gpu import (
     CONFIGURATIONS,
     WRITTEN,
     Configuration,
@@ -31,10 +31,10 @@ SUBSET = (
 """Those that are rehearsed without ZEROKIT_ALL_COMBINATIONS=1."""
 LIMIT_SECONDS = 300
 
-pytestmark = pytest.mark.skipif(
-    not WRITTEN.exists(),
-    reason="no GPU has been measured yet: run `python -m tests.gpu.compare_with_gpu` on a machine with one",
-)
+pytestmark = [
+    pytest.mark.rehearsal,
+    pytest.mark.skipif(not WRITTEN.exists(), reason="run tests.validation.gpu.compare_with_gpu first"),
+]
 
 
 def _chosen(rows: dict[str, dict[str, object]]) -> list[Configuration]:

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.rehearsal.commands import SCRIPTS, rehearse
-from tests.validation.rehearsal.large_roles import ALL, GROWTH, NUM_GPUS, WRITTEN, growth_off
+from tests.rehearsal.commands import rehearse
+from tests.validation.rehearsal.large_roles import ALL, GROWTH, NUM_GPUS, SCRIPT, WRITTEN, growth_off
 from tests.validation.rehearsal.public_scripts import counted
+
+pytestmark = pytest.mark.rehearsal
 
 
 @pytest.mark.parametrize("kind", ["sequence", "tensor", "expert"])
 def test_both_roles_of_eight_ranks_are_told(kind: str, tmp_path: Path) -> None:
-    words = ["--num-gpus", NUM_GPUS, "--no-advise", "--format", "json", SCRIPTS / "large_roles.py", kind]
+    words = ["--num-gpus", NUM_GPUS, "--no-advise", "--format", "json", SCRIPT, kind]
     report = rehearse(*words, "--tokens", 64, "--layers", 1, cwd=tmp_path, forked=True).report
     roles = {role["role"]: (role["ranks"], role["rehearsed"]) for role in report["roles"]}
     assert roles == {

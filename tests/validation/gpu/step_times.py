@@ -1,4 +1,4 @@
-"""Steps of one model on one GPU, predicted and measured: ``python -m tests.gpu.step_times``.
+"""Steps of one model on one GPU, predicted and measured: ``python -m tests.validation.gpu.step_times``.
 
 ``zerokit calibrate`` measures the machine, with none of these steps. Then each configuration is run for real,
 and rehearsed twice: by the catalogue's figures of the card, and by the calibration. Compared is what the
@@ -20,10 +20,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.compare_with_gpu import SCRIPT, Configuration, Figures, gpu_of_this_machine, measure, versions
 from tests.rehearsal.commands import rehearse
 from tests.tiny import REPOSITORY
 from tests.validation.calibration.whole_steps import WARM, printed_seconds
+from tests.validation.gpu.compare_with_gpu import (
+    SCRIPT,
+    Configuration,
+    Figures,
+    gpu_of_this_machine,
+    measure,
+    versions,
+)
 
 WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "gpu_time.json"
 MODEL = "llama-3.2-1b"

@@ -23,7 +23,8 @@ STAND_INS = (
 
 def _install(environment: Mapping[str, str], setup: RankSetup) -> None:
     """In place of `registry.install_all`; imported late, as torch comes after the virtual device."""
-    from tests.rehearsal import gloo_process_group, real_ops
+    from tests.rehearsal import real_ops
+    from tests.validation.rehearsal import gloo_process_group
     from zerokit.rehearsal.stand_ins import deepspeed_bookkeeping, op_builders
     from zerokit.rehearsal.stand_ins.async_io import locked_by
 

@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks.cost import Cost, cost_of, print_ratios
+from tests.validation.benchmarks.cost import Cost, cost_of, print_ratios
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.native.build import built_library
 from zerokit.rehearsal.parent.job import RehearsalJob

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.gpu import compare_with_gpu
-from tests.gpu.compare_with_gpu import CONFIGURATIONS, Configuration, Figures
+from tests.validation.gpu import compare_with_gpu
+from tests.validation.gpu.compare_with_gpu import CONFIGURATIONS, Configuration, Figures
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import virtual_device
 
@@ -164,7 +164,7 @@ def test_the_matrix_covers_what_it_should() -> None:
 def test_the_models_are_of_the_sizes_that_are_asked_for() -> None:
     from transformers import AutoModelForCausalLM
 
-    from tests.gpu import train_once
+    from tests.validation.gpu import train_once
 
     used = {one.options.split()[1] for one in CONFIGURATIONS}
     sizes = {}

@@ -16,7 +16,7 @@ from zerokit.resolving.run import Run
 pytest.importorskip("deepspeed")
 pytest.importorskip("transformers")
 
-from tests.lint.test_wild import FOLDER, needs_folder
+from tests.validation.lint.test_wild import FOLDER, needs_folder
 from tests.validation.lint.wild_fixes import WRITTEN, Tally, read_file, try_text
 
 pytestmark = pytest.mark.torch

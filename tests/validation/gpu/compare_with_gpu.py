@@ -1,6 +1,7 @@
 """Measured on a real GPU against rehearsed: the same script, with the same arguments, both ways.
 
-`python -m tests.gpu.compare_with_gpu` runs every configuration on the machine's GPU, rehearses it, and writes
+`python -m tests.validation.gpu.compare_with_gpu` runs every configuration on the machine's GPU,
+rehearses it, and writes
 tests/validation/results/gpu.json, in at most eight minutes. `--measure-only` and `--rehearse-only` do one
 half and keep the other from the file, so that they may be done on two machines; the second needs no GPU.
 """
@@ -31,7 +32,7 @@ from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import VirtualDevice, virtual_device
 from zerokit.rehearsal.parent.job import RehearsalJob
 
-SCRIPT = REPOSITORY / "tests" / "gpu" / "train_once.py"
+SCRIPT = Path(__file__).with_name("train_once.py")
 WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "gpu.json"
 LIMIT_SECONDS = 480
 LIMITS_PERCENT = {"max_allocated": (1.0, 3.0), "max_reserved": (3.0, 8.0)}

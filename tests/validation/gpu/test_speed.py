@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.gpu import step_times
-from tests.gpu.packed_speed import Size, run
-from tests.gpu.step_times import CONFIGURATIONS, row_of, summary
+from tests.validation.gpu import step_times
+from tests.validation.gpu.packed_speed import Size, run
+from tests.validation.gpu.step_times import CONFIGURATIONS, row_of, summary
 
 pytestmark = pytest.mark.torch
 

@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.benchmarks.cost import cost_of
 from tests.tiny import tiny_llama, tiny_tokenizer
+from tests.validation.benchmarks.cost import cost_of
 
 RUNS = 3
 NUM_PROMPTS = 64
