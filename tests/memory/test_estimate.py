@@ -249,6 +249,7 @@ def test_auto_is_refused_with_its_place() -> None:
         estimate(run(config=config))
 
 
+@pytest.mark.torch  # builds models of families without code, whose number of layers is changed
 def test_every_model_of_the_catalogue_can_be_estimated() -> None:
     for entry in catalogue.entries():
         model = load_model_shape(with_layers(entry.config, 2))
