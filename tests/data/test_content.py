@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -97,6 +98,26 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     assert texts(str(file)) == ["new one", "new two"]
     put(file, OF_TEXTS["a.jsonl"](OLD))
     assert texts(str(file)) == ["old one", "old two"]
+
+
+def test_inodes_may_differ_at_each_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on FUSE file systems that number files as they are opened."""
+    file = tmp_path / "data" / "a.jsonl"
+    put(file, OF_TEXTS["a.jsonl"](OLD))
+    stat, inodes = Path.stat, itertools.count(1)
+
+    def stat_anew(path: Path, **options: Any) -> os.stat_result:
+        found = stat(path, **options)
+        named = {name: getattr(found, name) for name in dir(found) if name.startswith("st_")}
+        return os.stat_result([found.st_mode, next(inodes), *found[2:]], named)
+
+    monkeypatch.setattr(Path, "stat", stat_anew)
+    assert [row["text"] for row in load_examples(str(file), where="w")] == ["old one", "old two"]
+    contents = digest_files([file])
+    put(file, OF_TEXTS["a.jsonl"](NEW))
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(DataError, match="changed while it was read"):
+        load_examples(str(file), where="w", contents=contents)
 
 
 def test_a_damaged_table_in_the_cache_is_made_anew(tmp_path: Path) -> None:

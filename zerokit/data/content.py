@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.data.files import faults_named
+from zerokit.errors import DataError
 
 _BLOCK = 1 << 20
 """Bytes that are read at once."""
@@ -36,9 +37,19 @@ def digest_files(files: Iterable[Path]) -> dict[Path, FileContent]:
 
 
 def file_state(file: Path) -> tuple[int, ...]:
-    """Inode, size and time of a file, which differ if it changes while it is read."""
+    """Inode, size and time of a file, which differ if it changes; some FUSE file systems change the inode."""
     state = file.stat()
     return state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def check_unchanged(file: Path, content: FileContent) -> None:
+    """Check that a file still has the content that was read; reads it again if its state is another.
+
+    Raises:
+        DataError: it has not.
+    """
+    if file_state(file) != content.state and _digest_file(file) != content:
+        raise DataError("the file was changed while it was read", where=str(file), hint="Start again")
 
 
 def _digest_file(file: Path) -> FileContent:

@@ -237,9 +237,10 @@ class OutputFolder:
 
     def _resumed(self) -> Path | None:
         """The checkpoint-N of the folder that the run resumes from, which may be a link."""
-        if self.resume is None or not self.resume.exists():
+        if self.resume is None:
             return None
-        return next((path for path in checkpoints(self.path) if path.samefile(self.resume)), None)
+        real = self.resume.resolve()
+        return next((path for path in checkpoints(self.path) if path.resolve() == real), None)
 
     def _set_aside(self, run_id: str) -> None:
         """Move checkpoints and metrics of an earlier run away; its model stays until it is replaced.
