@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+def cache_folder() -> Path:
+    """The user's folder of files that zerokit can make again; it may be missing."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "zerokit"  # noqa: PTH111
+
+
 @contextmanager
 def refusals_told() -> Iterator[None]:
     """Raise ZerokitError where the system refuses a file, as one whose name is too long.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,23 @@ def test_inodes_may_differ_at_each_look(tmp_path: Path, monkeypatch: pytest.Monk
     shutil.rmtree(tmp_path / "cache")
     with pytest.raises(DataError, match="changed while it was read"):
         load_examples(str(file), where="w", contents=contents)
+
+
+def test_unchanged_files_are_not_digested_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("zerokit.digest_cache.file_system", lambda _: "ext4")
+    file = tmp_path / "data" / "a.jsonl"
+    put(file, OF_TEXTS["a.jsonl"](OLD))
+    in_an_hour = time.time_ns() + 3_600_000_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: in_an_hour)
+    first = digest_files([file]), sampled_digest([file])
+    with monkeypatch.context() as patched:
+        for name in ("_digest_file", "_sample"):
+            patched.setattr(f"zerokit.data.content.{name}", lambda _: pytest.fail("read again"))
+        assert (digest_files([file]), sampled_digest([file])) == first
+    put(file, OF_TEXTS["a.jsonl"](NEW))
+    assert digest_files([file]) != first[0]
+    assert sampled_digest([file]) != first[1]
 
 
 def test_a_damaged_table_in_the_cache_is_made_anew(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def unreadable_reason(path: Path, folder: Path | None = None) -> str | None:
         found = None
     if found is not None and (kind := _KINDS.get(stat.S_IFMT(found.st_mode))) is not None:
         return f"{kind}, not a regular file"
-    if found is not None and stat.S_ISREG(found.st_mode) and _file_system(found.st_dev) in _OF_KERNEL:
+    if found is not None and stat.S_ISREG(found.st_mode) and file_system(found.st_dev) in _OF_KERNEL:
         return "is made up by the kernel, not a regular file"
     if folder is not None and not _lies_in(path, folder):
         return "leads out of its folder"
@@ -110,7 +110,7 @@ def _own_hub_cache() -> Path:
 
 
 @cache
-def _file_system(device: int) -> str:
+def file_system(device: int) -> str:
     """The type of a mounted file system; empty if unknown. Source: proc_pid_mountinfo(5)."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
