@@ -154,9 +154,12 @@ class OutputFolder:
         for folder in (*staged, self.path / UNFINISHED, self.path / DIVIDED):
             with noted(errors):
                 staging.check_staging(folder)
-        for name in (LOCK_FILE, EARLIER, *tracker_files(trackers(loaded))):
+        written = [self.path / name for name in tracker_files(trackers(loaded))]
+        # TensorBoard makes new files only, so its folder may be a link to one that several runs share.
+        written = [path for path in written if not (path.is_symlink() and path.is_dir())]
+        for path in (self.path / LOCK_FILE, self.path / EARLIER, *written):
             with noted(errors):
-                staging.check_own_name(self.path / name)
+                staging.check_own_name(path)
         raise_together(errors)
 
     @contextmanager
