@@ -514,6 +514,46 @@ def test_links_of_the_hub_cache_lead_to_blobs_of_their_own_repository(
         assert (unreadable_reason(link, snapshot) is None) == is_read
 
 
+@pytest.mark.parametrize(
+    ("target", "is_read"),
+    [
+        ("hub/models--a--b/blobs/" + "ab" * 32, True),
+        ("hub/models--a--b/snapshots/cd/model.safetensors", True),
+        ("hub/models--a--b/blobs/notes.txt", False),
+        ("hub/models--a--b/refs/" + "ab" * 20, False),
+        ("hub/datasets--a--b/blobs/" + "ab" * 32, False),
+        ("other/models--a--b/blobs/" + "ab" * 32, False),
+        ("hub/deep/models--a--b/blobs/" + "ab" * 32, False),
+    ],
+)
+@pytest.mark.parametrize("variable", ["HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"])
+def test_links_of_any_folder_lead_to_blobs_of_models_in_the_own_hub_cache(
+    variable: str, target: str, is_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    homes = {"HF_HUB_CACHE": "real/hub", "HF_HOME": "real", "XDG_CACHE_HOME": "cache"}
+    for folder in ("real", "cache", "model"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "cache/huggingface").symlink_to("../real")
+    monkeypatch.setenv("PLACE", str(tmp_path))
+    monkeypatch.setenv(
+        variable, str(tmp_path / homes[variable]) if variable[0] == "X" else f"$PLACE/{homes[variable]}"
+    )
+    file = tmp_path / "real" / target
+    file.parent.mkdir(parents=True)
+    if "snapshots" in target:
+        blob = file.parents[2] / "blobs" / ("cd" * 20)
+        blob.parent.mkdir()
+        blob.touch()
+        file.symlink_to(blob)
+    else:
+        file.touch()
+    link = tmp_path / "model/model.safetensors"
+    link.symlink_to(file)
+    assert (unreadable_reason(link, link.parent) is None) == is_read
+
+
 @pytest.mark.parametrize("stdin", ["< a.json", "< /dev/null", "<<< ''", "< <(cat a.json)"])
 def test_standard_input_by_another_name_is_read(stdin: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}")

@@ -178,6 +178,18 @@ def test_at_a_name_of_its_own_zerokit_writes_a_file_of_its_own(
     assert {path.name for path in tmp_path.iterdir()} <= {"run.json", "theirs"}
 
 
+@pytest.mark.parametrize(("names", "is_own"), [(0, True), (1, True), (2, False)])
+def test_a_file_system_may_count_no_names(
+    names: int, is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    state = list(file.lstat())
+    state[3] = names
+    monkeypatch.setattr(Path, "lstat", lambda _: os.stat_result(state))
+    assert is_own_file(file) == is_own
+
+
 def test_a_pipe_is_written_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

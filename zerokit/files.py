@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+def cache_folder() -> Path:
+    """The user's folder of files that zerokit can make again; it may be missing."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "zerokit"  # noqa: PTH111
+
+
 @contextmanager
 def refusals_told() -> Iterator[None]:
     """Raise ZerokitError where the system refuses a file, as one whose name is too long.
@@ -88,12 +93,15 @@ def new_file(path: str | Path, *, force: bool = True, follow_links: bool = False
 
 
 def is_own_file(path: Path) -> bool:
-    """Whether a path is a regular file, no link, and the only name of that file."""
+    """Whether a path is a regular file, no link, and the only name of that file.
+
+    Some file systems report 0 names for every file.
+    """
     try:
         found = path.lstat()
     except OSError:
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+    return stat.S_ISREG(found.st_mode) and found.st_nlink <= 1
 
 
 def _can_be_replaced(old: Path, new: Path) -> bool:

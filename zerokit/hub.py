@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
@@ -14,6 +16,21 @@ _NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)
 def is_hub_id(name: str) -> bool:
     """Whether `name` can be a Hub id: ``owner/name``, or ``name`` for the oldest models and data sets."""
     return _HUB_ID.fullmatch(name) is not None
+
+
+def hub_cache_folder() -> Path:
+    """The cache of huggingface_hub; without importing it. Source: its `constants.py`."""
+    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if folder := os.environ.get(variable):
+            return _expanded(folder)
+    if home := os.environ.get("HF_HOME"):
+        return _expanded(home) / "hub"
+    return _expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
+
+
+def _expanded(folder: str) -> Path:
+    # Path.expanduser raises an error if there is no home.
+    return Path(os.path.expandvars(os.path.expanduser(folder)))  # noqa: PTH111
 
 
 def reason(error: Exception) -> str:

@@ -62,17 +62,21 @@ def check_staging(folder: Path) -> None:
         ZerokitError: a link, a file, or a folder without the mark is there that is not empty.
     """
     check_own_name(folder)
-    problem = "was not made by zerokit, which needs a folder of this name for itself"
+    problem, hint = (
+        "does not have the mark of this version of zerokit, which needs the name for itself",
+        _LEFT,
+    )
     try:
         # In this order: another rank may be making it, and marks it before anything else is in it.
         is_taken = os.path.lexists(folder) and _has_more_than_mark(folder) and not is_staging(folder)
     except OSError as error:  # a file, or a folder that may not be read
-        is_taken, problem = True, f"cannot be used: {error.strerror}"
+        is_taken, problem, hint = True, f"cannot be used: {error.strerror}", _MOVE
     if is_taken:
-        raise ZerokitError(problem, where=shown(folder), hint=_MOVE)
+        raise ZerokitError(problem, where=shown(folder), hint=hint)
 
 
 _MOVE = "Move it away, or name another output folder"
+_LEFT = "An earlier version may have left it: remove it if you need nothing in it, or move it away"
 
 
 def make_staging(folder: Path) -> Path:

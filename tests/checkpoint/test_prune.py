@@ -68,6 +68,21 @@ def test_a_removal_that_was_interrupted_is_ended(tmp_path: Path) -> None:
     assert sorted(path.name for path in (run / ".unfinished").iterdir()) == [MARK, "notes"]
 
 
+def test_a_folder_of_an_earlier_version_is_in_the_way_only_if_something_is_moved(
+    tmp_path: Path, zerokit: conftest.Run
+) -> None:
+    run = run_of(tmp_path, "checkpoint-100", "checkpoint-200", ".unfinished/checkpoint-50")
+    (run / UNFINISHED / MARK).unlink()
+    assert zerokit("checkpoint", "prune", run, "--keep", "2", "--yes")[0] == 0
+    code, _, err = zerokit("checkpoint", "prune", run, "--keep", "1", "--yes")
+    assert code == 2
+    assert "remove it if you need nothing in it" in err
+    assert sorted(path.name for path in run.iterdir()) == [UNFINISHED, "checkpoint-100", "checkpoint-200"]
+    shutil.rmtree(run / UNFINISHED)
+    assert zerokit("checkpoint", "prune", run, "--keep", "1", "--yes")[0] == 0
+    assert [path.name for path in run.iterdir()] == ["checkpoint-200"]
+
+
 def test_a_checkpoint_that_a_run_is_writing_is_left_alone(tmp_path: Path) -> None:
     run = run_of(tmp_path, "checkpoint-100", "checkpoint-200", ".unfinished/checkpoint-300")
     for folder in plan_pruning(run, 1).removed:

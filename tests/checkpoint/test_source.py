@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from tests.tiny import tiny_llama
-from zerokit.checkpoint.source import check_checkpoint, resolve_checkpoint, weight_files
-from zerokit.documents import MAX_BYTES
+from zerokit.checkpoint.source import _max_bytes, check_checkpoint, resolve_checkpoint, weight_files
+from zerokit.documents import MAX_BYTES, MAX_TABLE_BYTES
 from zerokit.errors import ModelError
 
 
@@ -157,9 +159,32 @@ def test_a_file_without_end_is_not_given_to_transformers(name: str, folder: Path
     assert f"{name} is larger than 4 MiB" in error_of(folder)
 
 
-def test_the_long_state_of_a_trainer_is_no_part_of_a_model(folder: Path) -> None:
-    (folder / "trainer_state.json").write_text(" " * (MAX_BYTES + 1))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("trainer_state.json", "eval_nbest_predictions.json", "corpus.txt", "lm.model", "tokenizer.log"),
+        *("spiece.model", "entity_vocab.json"),
+    ],
+)
+def test_the_size_of_files_that_transformers_does_not_read_whole_has_no_limit(
+    name: str, folder: Path
+) -> None:
+    is_table = name in ("spiece.model", "entity_vocab.json")
+    with (folder / name).open("wb") as file:
+        file.truncate(MAX_TABLE_BYTES + (not is_table))
     check_checkpoint(folder, where="w")
+    if is_table:
+        with (folder / name).open("wb") as file:
+            file.truncate(MAX_TABLE_BYTES + 1)
+        assert f"{name} is larger than 256 MiB" in error_of(folder)
+
+
+def test_the_names_of_all_tokenizer_files_of_transformers_have_a_limit() -> None:
+    sources = Path(transformers.__file__).parent.glob("models/*/tokenization_*.py")
+    tables = [re.search(r"^VOCAB_FILES_NAMES = (\{.*?\})", file.read_text(), re.M | re.S) for file in sources]
+    names = {name for table in tables if table for name in re.findall(r': "([^"]+\.[^"]+)"', table[1])}
+    assert {"vocab.json", "spiece.model"} <= names
+    assert [name for name in sorted(names) if _max_bytes(name) is None] == []
 
 
 def test_a_local_folder_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +40,24 @@ def test_every_byte_of_a_tensor_counts(folder: Path) -> None:
         file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         seen.add(weights_digest(folder, where="w"))
     assert len(seen) == 1 + len(places)
+
+
+def test_unchanged_weights_are_not_read_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("zerokit.digest_cache.file_system", lambda _: "ext4")
+    in_an_hour = time.time_ns() + 3_600_000_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: in_an_hour)
+    first = weights_digest(folder, where="w")
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_chunk_digest", lambda *_: pytest.fail("read again"))
+        assert weights_digest(folder, where="w") == first
+    file = folder / "model.safetensors"
+    before = file.stat()
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert weights_digest(folder, where="w") != first
 
 
 def test_names_types_and_shapes_count(folder: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,43 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     assert texts(str(file)) == ["new one", "new two"]
     put(file, OF_TEXTS["a.jsonl"](OLD))
     assert texts(str(file)) == ["old one", "old two"]
+
+
+def test_inodes_may_differ_at_each_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on FUSE file systems that number files as they are opened."""
+    file = tmp_path / "data" / "a.jsonl"
+    put(file, OF_TEXTS["a.jsonl"](OLD))
+    stat, inodes = Path.stat, itertools.count(1)
+
+    def stat_anew(path: Path, **options: Any) -> os.stat_result:
+        found = stat(path, **options)
+        named = {name: getattr(found, name) for name in dir(found) if name.startswith("st_")}
+        return os.stat_result([found.st_mode, next(inodes), *found[2:]], named)
+
+    monkeypatch.setattr(Path, "stat", stat_anew)
+    assert [row["text"] for row in load_examples(str(file), where="w")] == ["old one", "old two"]
+    contents = digest_files([file])
+    put(file, OF_TEXTS["a.jsonl"](NEW))
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(DataError, match="changed while it was read"):
+        load_examples(str(file), where="w", contents=contents)
+
+
+def test_unchanged_files_are_not_digested_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("zerokit.digest_cache.file_system", lambda _: "ext4")
+    file = tmp_path / "data" / "a.jsonl"
+    put(file, OF_TEXTS["a.jsonl"](OLD))
+    in_an_hour = time.time_ns() + 3_600_000_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: in_an_hour)
+    first = digest_files([file]), sampled_digest([file])
+    with monkeypatch.context() as patched:
+        for name in ("_digest_file", "_sample"):
+            patched.setattr(f"zerokit.data.content.{name}", lambda _: pytest.fail("read again"))
+        assert (digest_files([file]), sampled_digest([file])) == first
+    put(file, OF_TEXTS["a.jsonl"](NEW))
+    assert digest_files([file]) != first[0]
+    assert sampled_digest([file]) != first[1]
 
 
 def test_a_damaged_table_in_the_cache_is_made_anew(tmp_path: Path) -> None:

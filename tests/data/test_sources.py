@@ -200,15 +200,24 @@ def test_folders_that_links_lead_to_are_read_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["b.jsonl", "deep"])
-def test_a_link_out_of_a_folder_of_data_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_link_out_of_a_folder_of_data_is_followed(name: str, tmp_path: Path) -> None:
     for folder in ("data", "elsewhere"):
         (tmp_path / folder).mkdir()
         write(tmp_path / folder, "a.jsonl", JSONL)
     target = tmp_path / "elsewhere"
     (tmp_path / "data" / name).symlink_to(target if name == "deep" else target / "a.jsonl")
-    error = error_of(str(tmp_path / "data"))
-    assert error.message == f"'{tmp_path / 'data' / name}' leads out of its folder"
-    assert len(load_examples([str(tmp_path / "data/a.jsonl"), str(target)], where="w")) == 4
+    (tmp_path / "data/a.jsonl").rename(tmp_path / "data" / ("deep/b.jsonl" if name == "deep" else "c.jsonl"))
+    assert len(load_examples(str(tmp_path / "data"), where="w")) == 4
+
+
+def test_a_link_to_a_missing_file_is_not_left_out(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data", "a.jsonl", JSONL)
+    link = tmp_path / "data/b.jsonl"
+    link.symlink_to(".git/annex/objects/b.jsonl")
+    for source in (str(tmp_path / "data"), f"{tmp_path}/data/*.jsonl"):
+        assert error_of(source).message == f"'{link}' is a link to a missing file"
+    assert error_of(str(link)).message == f"no such file: '{link}'"
 
 
 def test_a_file_that_the_kernel_makes_up_is_no_data(tmp_path: Path) -> None:

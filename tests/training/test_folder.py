@@ -126,6 +126,46 @@ def test_a_damaged_checkpoint_is_passed_over_by_name(
         last_of(tmp_path)
 
 
+def test_a_linked_checkpoint_is_the_last_of_its_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, archive = tmp_path / "run", tmp_path / "archive"
+    of_a_run(run, 25)
+    of_a_run(archive, 30)
+    link = run / "checkpoint-30"
+    link.symlink_to(archive / "checkpoint-30")
+    for resume in (last_of(run), archive / "checkpoint-30"):
+        assert resume is not None
+        assert resume.samefile(link)
+        of_a_run(run, 35)
+        with ExitStack() as held:
+            OutputFolder(run, "there", force=False, resume=resume)._take(held, "0123abcd")
+        assert [path.name for path in checkpoints(run)] == ["checkpoint-25", "checkpoint-30"]
+    assert capsys.readouterr().err.count("1 checkpoint behind checkpoint-30 set aside") == 2
+
+
+@pytest.mark.parametrize("name", ["checkpoint-30", "checkpoint-30/global_step30/extra.pt"])
+def test_no_older_checkpoint_is_used_because_of_a_link(name: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    of_a_run(run, 25)
+    link = run / name
+    if name == "checkpoint-30":
+        link.symlink_to(tmp_path / "lost")
+    else:
+        of_a_run(run, 30)
+        (tmp_path / "extra.pt").touch()
+        link.symlink_to(tmp_path / "extra.pt")
+    with pytest.raises(
+        CheckpointError, match=r"is a link to a missing folder|leads out of its folder"
+    ) as caught:
+        last_of(run)
+    assert caught.value.where == str(link)
+    link.unlink()
+    last = last_of(run)
+    assert last is not None
+    assert last.name == ("checkpoint-25" if name == "checkpoint-30" else "checkpoint-30")
+
+
 def test_a_checkpoint_without_checksums_is_the_last_only_where_none_has_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

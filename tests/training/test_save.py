@@ -342,10 +342,24 @@ def test_all_names_that_lead_elsewhere_are_refused_at_once(tmp_path: Path) -> No
     (tmp_path / "out").mkdir()
     names = (".saving", ".replaced", ".unfinished", ".divided", "run.lock", "earlier", "runs")
     for name in names:
-        (tmp_path / "out" / name).symlink_to(tmp_path)
+        (tmp_path / "out" / name).symlink_to(tmp_path / ("missing" if name == "runs" else "."))
     output = OutputFolder(tmp_path / "out", "w", False, None)
     with pytest.raises(ZerokitError) as caught, patch("zerokit.training.trackers.find_spec"):
         output.check(load_recipe(tmp_path / "recipe.yaml"))
     errors = [caught.value, *caught.value.others]
     assert [Path(str(error.where)).name for error in errors] == list(names)
     assert {error.message for error in errors} == {"is a link, which zerokit does not follow here"}
+
+
+def test_tensorboard_may_write_into_a_linked_folder(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(ONE_STEP_RECIPE + "  report_to: [tensorboard, codecarbon]\n")
+    for folder in ("out", "shared"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "out/runs").symlink_to(tmp_path / "shared")
+    output = OutputFolder(tmp_path / "out", "w", False, None)
+    with patch("zerokit.training.trackers.find_spec"):
+        loaded = load_recipe(tmp_path / "recipe.yaml")
+        output.check(loaded)
+        (tmp_path / "out/emissions.csv").symlink_to(tmp_path / "shared")
+        with pytest.raises(RecipeError, match=r"emissions\.csv' is not a regular file"):
+            output.check(loaded)

@@ -7,10 +7,10 @@ are found here, on the host, from file headers.
 from __future__ import annotations
 
 import os
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, LEARNED_TOKENS, WITH_PEFT
-from zerokit.checkpoint.step_folder import TRAINER_STATE
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import (
     COPY,
@@ -35,7 +35,35 @@ _HUB_COPIES = ["original/*", "*.fp16*.safetensors"]
 """The same weights in other formats."""
 WEIGHTS_INDEX = "model.safetensors.index.json"
 """The file that maps each weight to a file."""
-_TABLES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", WEIGHTS_INDEX)
+_SETTINGS = (
+    *(
+        "config.json",
+        "config.*.json",
+        "generation_config.json",
+        "tokenizer_config.json",
+        "adapter_config.json",
+    ),
+    *("preprocessor_config.json", "*_preprocessor_config.json", "processor_config.json"),
+    *("audio_tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.json"),
+    *("*.jinja", "normalizer.json"),
+)
+_TABLES = (
+    *(WEIGHTS_INDEX, "adapter_model.safetensors.index.json", "tokenizer.json", "tokenizer.*.json"),
+    *(
+        "vocab.json",
+        "vocab.txt",
+        "vocab-src.json",
+        "vocab-tgt.json",
+        "target_vocab.json",
+        "entity_vocab.json",
+    ),
+    *("merges.txt", "bpe.codes", "dict.txt", "*.tiktoken", "tekken.json", "prophetnet.tokenizer"),
+    *("tokenizer.model", "tokenizer.model.*", "tiktoken.model", "spiece.model", "sentencepiece.model"),
+    *("sentencepiece.bpe.model", "spm.model", "spm_char.model", "source.spm", "target.spm"),
+    *("byte_maps.json", "emoji.json", "word_shape.json", "word_pronunciation.json"),
+)
+"""Names of the files that transformers or peft read whole: settings, and files with an entry for each token
+or weight. Source: ``vocab_files_names`` of transformers' tokenizers, and the constants of its `utils`."""
 
 
 def resolve_checkpoint(
@@ -109,14 +137,19 @@ def check_file(file: Path, folder: Path, *, where: str) -> None:
     """Check one file of a folder as :func:`check_files` does."""
     problem = unreadable_reason(file, folder)
     hint = COPY
-    # The Trainer's state is no part of a model, and is long after a long run.
-    if problem is None and file.suffix not in (".safetensors", ".py") and file.name != TRAINER_STATE:
-        is_settings = file.suffix in (".json", ".jinja") and file.name not in _TABLES
-        most = MAX_BYTES if is_settings else MAX_TABLE_BYTES
-        if is_file(file) and file.stat().st_size > most:
-            problem, hint = f"is larger than {most >> 20} MiB", "Copy the model again"
+    limit = _max_bytes(file.name)
+    if problem is None and limit is not None and is_file(file) and file.stat().st_size > limit:
+        problem, hint = f"is larger than {limit >> 20} MiB", "Copy the model again"
     if problem is not None:
         raise ModelError(f"{shown(file)} {problem}", where=where, hint=hint)
+
+
+def _max_bytes(name: str) -> int | None:
+    """The largest size of a file that transformers or peft read by its name; None for other files."""
+    for limit, patterns in ((MAX_BYTES, _SETTINGS), (MAX_TABLE_BYTES, _TABLES)):
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            return limit
+    return None
 
 
 def check_weights(folder: Path, *, where: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from zerokit.checkpoint.safetensors_file import read_header
 from zerokit.checkpoint.source import weight_files
+from zerokit.digest_cache import digest_cache
 from zerokit.errors import ModelError
 
 ALGORITHM = "xxh3_128"
@@ -19,8 +20,8 @@ _MOST_THREADS = 16
 def weights_digest(folder: Path, *, where: str) -> str:
     """A digest of name, type, shape and bytes of each tensor, independent of the division into files.
 
-    Threads read all files once, at the speed of the disk: xxHash takes some GB/s per core. It finds
-    accidental changes and does not protect against forgery.
+    If a file has changed since the digest was computed, threads read all files once, at the speed of the
+    disk: xxHash takes some GB/s per core. It finds accidental changes and does not protect against forgery.
 
     Args:
         folder: the model's.
@@ -32,9 +33,15 @@ def weights_digest(folder: Path, *, where: str) -> str:
     Raises:
         ModelError: see :func:`weight_files`, or a file is damaged.
     """
+    files = weight_files(folder, where=where)
+    with digest_cache() as digests:
+        return digests.get(f"{ALGORITHM} of tensors", files, lambda: _compute(files, where))
+
+
+def _compute(files: Sequence[Path], where: str) -> str:
     import xxhash  # which datasets needs, too
 
-    tensors = sorted(tensor for file in weight_files(folder, where=where) for tensor in _tensors(file, where))
+    tensors = sorted(tensor for file in files for tensor in _tensors(file, where))
     digest = xxhash.xxh3_128()
     pool = ThreadPoolExecutor(min(_MOST_THREADS, len(os.sched_getaffinity(0))))
     try:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from zerokit.data.files import faults_named
+from zerokit.digest_cache import DigestCache, digest_cache
+from zerokit.errors import DataError
 
 _BLOCK = 1 << 20
 """Bytes that are read at once."""
@@ -27,33 +29,48 @@ class FileContent:
 
 
 def digest_files(files: Iterable[Path]) -> dict[Path, FileContent]:
-    """The content of each file; reads all of them once.
+    """The content of each file; reads the files once that have changed since they were last digested.
 
     Raises:
         DataError: a file cannot be read.
     """
-    return {file: _digest_file(file) for file in dict.fromkeys(files)}
+    with digest_cache() as digests:
+        return {file: _content_of(file, digests) for file in dict.fromkeys(files)}
 
 
 def file_state(file: Path) -> tuple[int, ...]:
-    """Inode, size and time of a file, which differ if it changes while it is read."""
+    """Inode, size and time of a file, which differ if it changes; some FUSE file systems change the inode."""
     state = file.stat()
     return state.st_ino, state.st_size, state.st_mtime_ns
 
 
-def _digest_file(file: Path) -> FileContent:
+def check_unchanged(file: Path, content: FileContent) -> None:
+    """Check that a file still has the content that was read; reads it again if its state is another.
+
+    Raises:
+        DataError: it has not.
+    """
+    if file_state(file) != content.state and _digest_file(file) != content.digest:
+        raise DataError("the file was changed while it was read", where=str(file), hint="Start again")
+
+
+def _content_of(file: Path, digests: DigestCache) -> FileContent:
+    with faults_named(file):
+        state = file_state(file)
+    return FileContent(digests.get("xxh3_128 of a file", [file], lambda: _digest_file(file)), state)
+
+
+def _digest_file(file: Path) -> str:
     from xxhash import xxh3_128  # 5 GB/s, three times as fast as SHA-256
 
     digest, buffer = xxh3_128(), memoryview(bytearray(_BLOCK))
-    with faults_named(file):
-        state = file_state(file)
-        with file.open("rb", buffering=0) as content:
-            while size := content.readinto(buffer):
-                digest.update(buffer[:size])
-    return FileContent(digest.hexdigest(), state)
+    with faults_named(file), file.open("rb", buffering=0) as content:
+        while size := content.readinto(buffer):
+            digest.update(buffer[:size])
+    return digest.hexdigest()
 
 
-def sampled_digest(files: Collection[Path]) -> str:
+def sampled_digest(files: Sequence[Path]) -> str:
     """A digest of the sizes of files and of at most 1 GiB of their content, in blocks spread evenly.
 
     Files of less than 1 GiB in total are read completely.
@@ -61,6 +78,11 @@ def sampled_digest(files: Collection[Path]) -> str:
     Raises:
         DataError: a file cannot be read.
     """
+    with digest_cache() as digests:
+        return digests.get(f"xxh3_128 of {SAMPLED_BYTES} bytes", files, lambda: _sample(files))
+
+
+def _sample(files: Sequence[Path]) -> str:
     from xxhash import xxh3_128
 
     digest = xxh3_128()

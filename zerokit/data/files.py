@@ -116,15 +116,16 @@ def local_files(name: str, where: str, split: str | None = "train") -> list[Path
         return _of_split(path, _in_folder(path, where), split, where)[0]
     if path.is_file():
         _refuse_parts(split, where)
-        _check_regular(path, None, where)
+        _check_regular(path, where)
         return [path]
     if any(sign in name for sign in "*?["):
         _refuse_parts(split, where)
         root = Path(path.anchor)
-        if not (files := sorted(one for one in root.glob(str(path.relative_to(root))) if one.is_file())):
+        found = root.glob(str(path.relative_to(root)))
+        if not (files := sorted(file for file in found if file.is_file() or _is_dangling(file))):
             raise DataError(f"no file is called like '{name}'", where=where, hint="Check the pattern")
         for file in files:
-            _check_regular(file, None, where)
+            _check_regular(file, where)
         return files
     if format_of(path) is not None or name.startswith(("/", "./", "../", "~")):
         raise DataError(f"no such file: '{name}'", where=where, hint="Check the path")
@@ -152,10 +153,10 @@ def left_out(sources: Sequence[str], where: str, split: str = "train") -> list[P
 
 def _in_folder(folder: Path, where: str) -> list[Path]:
     """The data files of a folder, or of the folders in it."""
-    files = sorted(file for file in _below(folder, where) if _is_data(file))
+    files = sorted(file for file in _below(folder) if _is_data(file))
     for file in files:
         if file.is_symlink():
-            _check_regular(file, folder, where)
+            _check_regular(file, where)
     if not files:
         raise DataError(
             f"the folder '{folder}' has no data files",
@@ -173,26 +174,25 @@ def _in_folder(folder: Path, where: str) -> list[Path]:
     return files
 
 
-def _check_regular(file: Path, folder: Path | None, where: str) -> None:
-    if (reason := unreadable_reason(file, folder)) is not None:
-        hint = "Name a regular file" if folder is None else "Name what the link leads to, beside the folder"
-        raise DataError(f"'{file}' {reason}", where=where, hint=hint)
+def _check_regular(file: Path, where: str) -> None:
+    """Refuse a file that the kernel makes up, or a link to a missing file. Other links may lead anywhere.
 
-
-def _below(folder: Path, where: str) -> Iterator[Path]:
-    """All files in a folder that are not hidden, also those in folders of it that links lead to.
-
-    Raises:
-        DataError: a link leads to a folder elsewhere.
+    git-annex and DVC keep the content of files in a store elsewhere, and fetch it later.
     """
+    if (reason := unreadable_reason(file)) is not None:
+        raise DataError(f"'{file}' {reason}", where=where, hint="Name a regular file")
+    if _is_dangling(file):
+        hint = "Fetch or restore the file, or remove the link"
+        raise DataError(f"'{file}' is a link to a missing file", where=where, hint=hint)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """All files in a folder that are not hidden, also those in folders that links lead to."""
     seen = set()
     for place, folders, names in os.walk(folder, followlinks=True):
         is_new = (real := os.path.realpath(place)) not in seen  # links may lead in a circle
         seen.add(real)
         folders[:] = [name for name in folders if is_new and not name.startswith(".")]
-        for name in folders:
-            if (path := Path(place, name)).is_symlink():
-                _check_regular(path, folder, where)
         yield from (Path(place, name) for name in names if is_new and not name.startswith("."))
 
 
@@ -201,7 +201,11 @@ def _is_data(file: Path) -> bool:
     is_computed = file.match("cache-*.arrow") and (file.parent / "dataset_info.json").exists()
     is_about_data = found is not None and found.kind == "text" and _ABOUT_DATA.match(file.name.lower())
     is_none = is_computed or is_about_data or file.name in _NO_DATA
-    return found is not None and not is_none and file.is_file()
+    return found is not None and not is_none and (file.is_file() or _is_dangling(file))
+
+
+def _is_dangling(file: Path) -> bool:
+    return file.is_symlink() and not file.exists()
 
 
 def _of_split(

@@ -13,12 +13,11 @@ import pyarrow as pa
 from datasets import Dataset, config
 from datasets.table import MemoryMappedTable
 
-from zerokit.data.content import FileContent, code_digest, digest_of, file_state
+from zerokit.data.content import FileContent, check_unchanged, code_digest, digest_of
 from zerokit.data.files import TABLES, FileFormat
 from zerokit.data.row_dataset import JSON_COLUMN, RowDataset, RowDecoder
 from zerokit.data.text_tables import column_names, json_tables, string_tables
 from zerokit.data.typed_files import common_schema, typed_tables
-from zerokit.errors import DataError
 
 _TABLE, _COLUMNS = "rows.arrow", "columns.json"
 
@@ -57,8 +56,7 @@ def cached_rows(
     try:
         _write(files, format_, text_unit, where, unfinished)
         for file in files:
-            if file_state(file) != contents[file].state:
-                raise DataError("the file was changed while it was read", where=str(file), hint="Start again")
+            check_unchanged(file, contents[file])
         with suppress(OSError):  # another process has made it; what it may have mapped must stay
             unfinished.rename(folder)
         return _mapped(folder, key)

@@ -31,7 +31,13 @@ from zerokit.documents.reading import (
     read_document,
     shown,
 )
-from zerokit.documents.regular_files import COPY, check_regular, first_unreadable, unreadable_reason
+from zerokit.documents.regular_files import (
+    COPY,
+    check_regular,
+    file_system,
+    first_unreadable,
+    unreadable_reason,
+)
 from zerokit.documents.yaml_reader import parse_scalar, parse_yaml
 
 __all__ = [
@@ -46,6 +52,7 @@ __all__ = [
     "Span",
     "check_regular",
     "dotted",
+    "file_system",
     "finite",
     "first_unreadable",
     "from_dotted",

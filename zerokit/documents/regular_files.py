@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from zerokit.errors import DocumentError
+from zerokit.hub import hub_cache_folder
 
 _KINDS = {
     stat.S_IFIFO: "is a pipe",
@@ -38,7 +39,9 @@ def unreadable_reason(path: Path, folder: Path | None = None) -> str | None:
     Args:
         path: of the file.
         folder: in which it must lie once all links are followed; None if the file itself was named. Links of
-            a Hub cache may lead from ``snapshots/REVISION`` to ``blobs/HASH`` of the same repository.
+            a Hub cache may lead from ``snapshots/REVISION`` to ``blobs/HASH`` of the same repository. Links
+            of any folder may lead to ``models--*/blobs/HASH`` of the user's own Hub cache:
+            ``huggingface-cli download --local-dir`` made such links until huggingface_hub 0.23.
     """
     try:
         found = path.stat()
@@ -46,7 +49,7 @@ def unreadable_reason(path: Path, folder: Path | None = None) -> str | None:
         found = None
     if found is not None and (kind := _KINDS.get(stat.S_IFMT(found.st_mode))) is not None:
         return f"{kind}, not a regular file"
-    if found is not None and stat.S_ISREG(found.st_mode) and _file_system(found.st_dev) in _OF_KERNEL:
+    if found is not None and stat.S_ISREG(found.st_mode) and file_system(found.st_dev) in _OF_KERNEL:
         return "is made up by the kernel, not a regular file"
     if folder is not None and not _lies_in(path, folder):
         return "leads out of its folder"
@@ -94,13 +97,20 @@ def _lies_in(path: Path, folder: Path) -> bool:
     real, root = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
     if real.is_relative_to(root):
         return True
-    blobs = real.parent
-    is_blob = blobs.name == "blobs" and _BLOB.fullmatch(real.name) is not None
-    return is_blob and root.is_relative_to(blobs.parent / "snapshots")
+    repository = real.parents[1] if len(real.parents) > 1 else real
+    if real.parent.name != "blobs" or _BLOB.fullmatch(real.name) is None:
+        return False
+    if root.is_relative_to(repository / "snapshots"):
+        return True
+    return repository.name.startswith("models--") and repository.parent == _own_hub_cache()
+
+
+def _own_hub_cache() -> Path:
+    return Path(os.path.realpath(hub_cache_folder()))
 
 
 @cache
-def _file_system(device: int) -> str:
+def file_system(device: int) -> str:
     """The type of a mounted file system; empty if unknown. Source: proc_pid_mountinfo(5)."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from zerokit.documents import MAX_TABLE_BYTES, read_bytes, read_document
 from zerokit.errors import DocumentError, ModelError
-from zerokit.hub import not_given
+from zerokit.hub import hub_cache_folder, not_given
 
 _LOOK_UP = 2.0
 """Timeout in seconds for the Hub's address: without a network, some resolvers never answer."""
@@ -27,7 +27,7 @@ def cached_config(name: str, revision: str | None = None) -> Path | None:
 
     Source: huggingface_hub's cache layout, `models--owner--name/{refs,snapshots}`.
     """
-    folder = _cache_folder() / f"models--{name.replace('/', '--')}"
+    folder = hub_cache_folder() / f"models--{name.replace('/', '--')}"
     wanted = revision or "main"
     reference = folder / "refs" / wanted
     try:
@@ -146,14 +146,3 @@ def _in_time(ask: Callable[[], object], seconds: float) -> None:
         raise TimeoutError(f"no answer in {seconds:g} s, the limit that HF_HUB_ETAG_TIMEOUT sets")
     if failure:
         raise failure[0]
-
-
-def _cache_folder() -> Path:
-    """Source: huggingface_hub `constants.py`."""
-    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if os.environ.get(variable):
-            return Path(os.environ[variable]).expanduser()
-    if os.environ.get("HF_HOME"):
-        return Path(os.environ["HF_HOME"]).expanduser() / "hub"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return cache / "huggingface" / "hub"

@@ -43,9 +43,22 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoint-N folders of a run, in order of N."""
+    return [path for path in _numbered(folder) if path.is_dir()]
+
+
+def dangling_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoint-N that are links to missing folders, in order of N."""
+    return [path for path in _numbered(folder) if path.is_symlink() and not path.exists()]
+
+
+def _numbered(folder: Path) -> list[Path]:
     named = (path for path in folder.glob("checkpoint-*") if _CHECKPOINT.fullmatch(path.name))
-    found = [path for path in named if path.is_dir()]
-    return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
+    return sorted(named, key=checkpoint_number)
+
+
+def checkpoint_number(checkpoint: Path) -> int:
+    """The N of a checkpoint-N."""
+    return int(checkpoint.name.partition("-")[2])
 
 
 def remove_old(folder: Path, limit: int | None, *, last: Path, best: str | None) -> None:
@@ -141,9 +154,12 @@ class OutputFolder:
         for folder in (*staged, self.path / UNFINISHED, self.path / DIVIDED):
             with noted(errors):
                 staging.check_staging(folder)
-        for name in (LOCK_FILE, EARLIER, *tracker_files(trackers(loaded))):
+        written = [self.path / name for name in tracker_files(trackers(loaded))]
+        # TensorBoard makes new files only, so its folder may be a link to one that several runs share.
+        written = [path for path in written if not (path.is_symlink() and path.is_dir())]
+        for path in (self.path / LOCK_FILE, self.path / EARLIER, *written):
             with noted(errors):
-                staging.check_own_name(self.path / name)
+                staging.check_own_name(path)
         raise_together(errors)
 
     @contextmanager
@@ -218,7 +234,16 @@ class OutputFolder:
 
     def _goes_on(self) -> bool:
         """Whether the run that lies there is the one that is resumed."""
-        return self.resume is not None and self.resume.resolve().parent == self.path.resolve()
+        if self.resume is None:
+            return False
+        return self.resume.resolve().parent == self.path.resolve() or self._resumed() is not None
+
+    def _resumed(self) -> Path | None:
+        """The checkpoint-N of the folder that the run resumes from, which may be a link."""
+        if self.resume is None:
+            return None
+        real = self.resume.resolve()
+        return next((path for path in checkpoints(self.path) if path.resolve() == real), None)
 
     def _set_aside(self, run_id: str) -> None:
         """Move checkpoints and metrics of an earlier run away; its model stays until it is replaced.
@@ -227,9 +252,9 @@ class OutputFolder:
         """
         left = checkpoints(self.path)
         if self.resume is not None and self._goes_on():
-            start = self.resume.resolve()
-            later = left[left.index(self.path / start.name) + 1 :] if self.path / start.name in left else []
-            self._move(later, (), run_id, f"behind {start.name}")
+            start = self._resumed()
+            later = left[left.index(start) + 1 :] if start is not None else []
+            self._move(later, (), run_id, f"behind {self.resume.name}")
         elif left or (self.path / REPORT_FILE).exists():
             identity = read_identity(left[-1]) if left else None
             name = identity.run_id if identity is not None else _now().strftime("%Y%m%d-%H%M%S")

@@ -16,10 +16,10 @@ from zerokit.checkpoint.reshard import reshard
 from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
 from zerokit.checkpoint.torch_file import read_archive
 from zerokit.distributed.run_policy import RunPolicy
-from zerokit.documents import first_unreadable, unreadable_reason
+from zerokit.documents import COPY, first_unreadable, shown
 from zerokit.errors import CheckpointError, RecipeError
 from zerokit.staging import make_staging, remove
-from zerokit.training.folder import DIVIDED, checkpoints
+from zerokit.training.folder import DIVIDED, checkpoint_number, checkpoints, dangling_checkpoints
 from zerokit.training.identity import (
     differences,
     has_partial_digest,
@@ -51,6 +51,8 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
     Raises:
         RecipeError: there is none, or it lacks the Trainer's state; in a rehearsal, also if another number of
             ranks saved it.
+        CheckpointError: it is not complete, or has a link or a special file that zerokit does not read. True
+            selects an older checkpoint only if a newer one is damaged, and never because of a link.
     """
     asked = resolved.training.pop("resume_from_checkpoint", None)
     where = loaded.where("training", "resume_from_checkpoint")
@@ -65,15 +67,20 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
                 where=where,
                 hint="Set save_strategy and save_steps in a run that you want to resume",
             )
-        problems = {
-            checkpoint: unreadable_reason(checkpoint, output_dir) or missing_part(checkpoint)
-            for checkpoint in found
-        }
+        problems = {checkpoint: missing_part(checkpoint) for checkpoint in found}
         whole = [checkpoint for checkpoint in found if problems[checkpoint] is None]
         # The checksums are written last.
         sealed = [checkpoint for checkpoint in whole if (checkpoint / SUMS_FILE).is_file()]
         folder = (sealed or whole or found)[-1]
+        for link in dangling_checkpoints(output_dir):
+            if checkpoint_number(link) > checkpoint_number(folder):
+                raise CheckpointError(
+                    "is a link to a missing folder",
+                    where=shown(link),
+                    hint="Restore the folder, or remove the link",
+                )
         for later in found[found.index(folder) + 1 :]:
+            _check_readable(later)
             why = problems[later] or f"lacks {SUMS_FILE}"
             console.note(f"{later} is not whole ({why}): the run continues from {folder}")
     else:
@@ -84,6 +91,7 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
             where=where,
             hint="Name a checkpoint-N folder, or true for the last one",
         )
+    _check_readable(folder)
     problem = missing_part(folder)
     if problem is not None:
         raise CheckpointError(problem, where=str(folder), hint=_ANOTHER)
@@ -96,6 +104,17 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
             hint=f"Rehearse it with {saved}, or rehearse a new run, which needs as much memory",
         )
     return folder
+
+
+def _check_readable(folder: Path) -> None:
+    """Refuse a checkpoint-N with a special file or a link that leads out of it.
+
+    Raises:
+        CheckpointError: it has one.
+    """
+    with suppress(OSError):  # reported by missing_part
+        if (found := first_unreadable(folder)) is not None:
+            raise CheckpointError(found[1], where=shown(found[0]), hint=COPY)
 
 
 def missing_part(folder: Path) -> str | None:

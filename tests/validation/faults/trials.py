@@ -91,7 +91,7 @@ def pipe(file: Path) -> None:
 
 
 def led_out(file: Path) -> None:
-    """A link to the same file in another folder."""
+    """A link to the same file or folder in another folder."""
     other = file.parents[1] / f"elsewhere-{file.name}"
     file.rename(other)
     file.symlink_to(other)
@@ -397,6 +397,8 @@ def _of_files() -> Iterator[Trial]:
         arrange = options(*RESUME, "--no-verify", then=to(f"out/checkpoint-*/{file}", damage))
         yield Trial(f"resume --no-verify, {_name(file)} {_word(damage)}", arrange, "refuse", resumes=True)
     yield Trial("resume, whole", options(*RESUME), "do", resumes=True)
+    linked_checkpoint = options(*RESUME, then=to("out/checkpoint-*", led_out))
+    yield Trial("resume, the checkpoint is a link", linked_checkpoint, "do", resumes=True)
     yield Trial("generate, whole", options(command="generate"), "do")
 
 

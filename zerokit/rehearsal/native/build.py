@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from zerokit import console
+from zerokit import console, files
 from zerokit.errors import LaunchError
 from zerokit.extras import require
 from zerokit.files import write_file
@@ -180,8 +180,7 @@ def _cache_folder(name: str, sources: Path, *more: str) -> Path:
 
 def cache_folder() -> Path:
     """Where what a rehearsal compiles is kept for the next one."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "zerokit" / "rehearsal"
+    return files.cache_folder() / "rehearsal"
 
 
 def _digest(sources: Path) -> hashlib._Hash:

@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import NoReturn
 
 from zerokit.errors import DocumentError, ZerokitError
-from zerokit.files import write_file
-from zerokit.rehearsal.native.build import TESTED, cache_folder
+from zerokit.files import cache_folder, write_file
+from zerokit.rehearsal.native.build import TESTED
 from zerokit.rehearsal.parent.file_overlay import FileOverlay
 from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.recording import Recording
