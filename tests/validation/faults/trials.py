@@ -292,11 +292,11 @@ UNVERIFIED = [
 """Of these, what it must refuse with --no-verify, too."""
 
 LINKS_REFUSED = {
-    **dict.fromkeys((".unfinished", ".saving", ".replaced", ".divided"), "../model"),
+    **dict.fromkeys((".unfinished", ".saving", ".replaced", ".divided", "tokenizer.json"), "../model"),
     "run.lock": "../data.jsonl",
 }
 LINKS_REPLACED = {
-    **dict.fromkeys((".model", ".config.json.link", "tokenizer.json"), "../model"),
+    **dict.fromkeys((".model", ".config.json.link"), "../model"),
     **dict.fromkeys(("metrics.jsonl", "model.safetensors", "config.json"), "../data.jsonl"),
 }
 """Names that a run uses in its output folder, and to which of the user's files a link there leads."""
