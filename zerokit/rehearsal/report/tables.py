@@ -80,8 +80,9 @@ def _time_rows(time: TimeReport | None) -> Iterator[Row]:
     span = f"{milliseconds(time.low_seconds)} to {milliseconds(time.high_seconds)}"
     yield f"Step {time.step}", milliseconds(time.step_seconds), span
     if time.tokens_per_second is not None:
-        mfu = "" if time.mfu is None else f"MFU {time.mfu:.1%}"
-        yield "Tokens per second, all GPUs", f"{time.tokens_per_second:,.0f}", mfu
+        yield "Tokens per second, all GPUs", f"{time.tokens_per_second:,.0f}", ""
+    if time.mfu is not None and time.hfu is not None:
+        yield "MFU", f"{time.mfu:.1%}", f"HFU {time.hfu:.1%}"
     yield from ((f"  {name}", span, share) for name, span, share in breakdown_rows(time))
 
 

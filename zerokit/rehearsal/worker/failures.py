@@ -98,6 +98,13 @@ _LIMITS = (
         "Install it here, too, if the cluster has it; the rehearsal cannot go on without it",
         (OSError, RuntimeError),
     ),
+    _Limit(  # deepspeed/__init__.py, where args.local_rank has its default
+        re.compile(r"Mismatch in local rank setting"),
+        "the rehearsal starts ranks as torchrun does, and the script takes --local_rank from DeepSpeed's "
+        "launcher ({line})",
+        "Add --launcher deepspeed before the script",
+        (AssertionError,),
+    ),
     _Limit(  # commands of NVIDIA's driver and toolkit
         re.compile(r": '(?P<command>(?:[^']*/)?(?:nvidia-smi|nvcc|dcgmi|nsys))'$"),
         "the script runs {command}, which is not on this machine ({line})",
