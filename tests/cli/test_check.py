@@ -281,7 +281,7 @@ def test_a_dry_run_prints_the_change_and_writes_nothing(zerokit: Run, bad: Path,
     code, out, err = zerokit("check", bad, "--fix", option)
     assert code == 1
     assert bad.read_text() == before
-    assert "note: nothing is written" in err
+    assert "note: preview only" in err
     assert out.splitlines()[:2] == [f"--- a/{bad}", f"+++ b/{bad}"]
     assert '+  "gradient_clipping": 1.0,' in out.splitlines()
 

@@ -297,7 +297,7 @@ def test_a_run_says_what_it_keeps(
     assert f"trains {recipe}{since}; saved in out\n" in said
     assert "110 parameters, 110 trained, fp32, ZeRO-1 on 2 ranks; 1 row, 0 held out" in said
     assert "which do not see each other (task.padding_free: false switches it off)" in said
-    padded = "2.0% padding, where a row for each would have 60.0%"
-    assert f"{padded}, so that as many tokens hold 2.4 times the examples; 32 examples a step" in said
+    padded = "2.0% of tokens are padding (60.0% with one example per row)"
+    assert f"{padded}, 2.4 times the examples per token; 32 examples a step" in said
     assert ("optimizer states 660 B on the CPU" in said) is (expected is not None)
     assert ("'rmsprop' is not known" in said) is (expected is None)

@@ -92,5 +92,5 @@ def test_an_identity_without_the_content_of_streamed_files_is_read(tmp_path: Pat
 def test_what_made_other_examples_is_told_but_for_defaults() -> None:
     now = of_run(examples=2, data={"train": "b.jsonl", "format": "auto"}, task={"loss_on": "completion"})
     assert differences(of_run(), now) == [
-        "the training examples are others (as many), data.train is b.jsonl, was a.jsonl"
+        "the training examples differ (as many), data.train is b.jsonl, was a.jsonl"
     ]

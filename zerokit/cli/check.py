@@ -130,7 +130,7 @@ def check(options: CheckOptions) -> None:
     if any(checker.diffs):
         from zerokit.console import note
 
-        note("zerokit: note: nothing is written: without --diff (or --dry-run), --fix makes this change")
+        note("zerokit: note: preview only: --fix without --diff (or --dry-run) writes this change")
     _exit(checked, checker)
 
 

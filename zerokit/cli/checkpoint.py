@@ -114,7 +114,7 @@ def export(
     size = f"{quantity(done.num_tensors, 'tensor')}, {format_bytes(done.nbytes)} in {', '.join(done.dtypes)}"
     print_parts([f"{done.folder}: {size}{kept}"])
     if done.config is not None:
-        print_parts([f"config, and what belongs to it, of {done.config.parent}"])
+        print_parts([f"config and tokenizer copied from {done.config.parent}"])
 
 
 @app.command(cls=Command)
@@ -186,11 +186,11 @@ def verify(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
         )
     else:
         looked_at = f"{quantity(found.num_files, 'file')}, {format_bytes(found.nbytes)}"
-        how = "and their SHA-256 is that of SHA256SUMS" if found.hashes else "by their CRC-32"
-        print_parts([f"{found.facts.folder}: {looked_at}: complete, and as it was saved, {how}"])
+        how = "all SHA-256 as in SHA256SUMS" if found.hashes else "all CRC-32 right"
+        print_parts([f"{found.facts.folder}: {looked_at}: complete, {how}"])
         for what, files in (
-            ("but for these, whose tensors have no checksum", found.without_checksums),
-            ("not looked at", found.not_read),
+            ("not verified, because their tensors have no checksum", found.without_checksums),
+            ("not read", found.not_read),
         ):
             if files:
                 print_parts([f"{what}: {', '.join(file.name for file in files)}"])

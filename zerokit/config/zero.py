@@ -61,7 +61,7 @@ class ZeroOptimization(Section):
     """Keep parameters outside the GPU. Default none."""
 
     overlap_comm: Annotated[bool | None, Acts(1, 2, 3)] = None
-    """Reduce gradients while the backward pass goes on. Default none: true in stage 3 only."""
+    """Reduce gradients while the backward pass goes on. Default: true in stage 3, else false."""
 
     contiguous_gradients: Annotated[bool, Acts(1, 2, 3, when=CONTIGUOUS)] = True
     """Copy gradients into one buffer as they are made, against fragmentation. Offload in stages 1 and 2 does

@@ -140,15 +140,15 @@ def states_line(states: ModelStates, *, cuda: bool) -> str:
 
 
 def padding_line(padding: Padding, task: Task, train: Dataset) -> str:
-    """``padding-free: ...; 3.0% padding, where a row for each would have 61.0%, ...``."""
+    """``padding-free: ...; 3.0% of tokens are padding (61.0% with one example per row), ...``."""
     packed = "position_ids" in train.column_names
     words = task.layout_words(packed=packed)
     of_rows, of_padded = 1 - padding.share, 1 - padding.share_if_padded
     gain = of_rows / of_padded if of_padded > 0 else 1.0
-    told = f", so that as many tokens hold {gain:.1f} times the examples" if gain >= _GAIN else ""
+    more = f", {gain:.1f} times the examples per token" if gain >= _GAIN else ""
     return (
-        f"{words}; {padding.share:.1%} padding, where a row for each would have "
-        f"{padding.share_if_padded:.1%}{told}; "
+        f"{words}; {padding.share:.1%} of tokens are padding "
+        f"({padding.share_if_padded:.1%} with one example per row){more}; "
         f"{padding.examples_per_step:,.4g} {'documents' if packed else 'examples'} a step"
     )
 

@@ -167,6 +167,10 @@ def _from(data: Any) -> Identity:
     return Identity(**{field.name: data[field.name] for field in fields(Identity) if field.name in data})
 
 
+def _named(source: object) -> str:
+    return ", ".join(map(str, source)) if isinstance(source, list) else str(source)
+
+
 def differences(was: Identity, now: Identity) -> list[str]:
     """In words, what would make `now` another run than `was`; empty if it is the same."""
     found = [
@@ -192,7 +196,8 @@ def differences(was: Identity, now: Identity) -> list[str]:
         how = f"{now.num_examples:,}, were {was.num_examples:,}"
         if was.num_examples == now.num_examples:
             how = "as many"
-        found.append(", ".join([f"the training examples are others ({how})", *causes]))
+        causes = causes or [f"the content of {_named(now.recipe['data']['train'])} has changed"]
+        found.append(", ".join([f"the training examples differ ({how})", *causes]))
     elif was.streamed_files is not None and was.streamed_files != now.streamed_files:
         found.append("the content of the streamed files has changed")
     return found
