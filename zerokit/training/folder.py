@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING
 from zerokit import console, staging
 from zerokit.checkpoint.unfinished import UNFINISHED, move_to_unfinished, remove_all_unfinished
 from zerokit.choices import OUTPUT_DIR
+from zerokit.documents import shown
 from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
 from zerokit.training.identity import read_identity
 from zerokit.training.report import CSV_FILE, METRICS_FILE, REPORT_FILE
@@ -37,6 +38,8 @@ DIVIDED = ".divided"
 """Folder in a run for a checkpoint resharded for another number of ranks, until the run has loaded it."""
 SAVING, REPLACED = ".saving", ".replaced"
 """Folders of the whole new model, and of the one that it replaces."""
+CURRENT = ".model"
+"""While one replaces the other, a link to the folder of the model that counts."""
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
@@ -46,6 +49,16 @@ def checkpoints(folder: Path) -> list[Path]:
     named = (path for path in folder.glob("checkpoint-*") if _CHECKPOINT.fullmatch(path.name))
     found = [path for path in named if path.is_dir()]
     return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
+
+
+def is_current_link(link: Path) -> bool:
+    """Whether a path is a link that a save makes. A link to anything else is not zerokit's."""
+    return link.is_symlink() and str(link.readlink()) in (SAVING, REPLACED)
+
+
+def can_link_current(folder: Path) -> bool:
+    """Whether :data:`CURRENT` is free in a folder, or the link of an earlier save."""
+    return not os.path.lexists(folder / CURRENT) or is_current_link(folder / CURRENT)
 
 
 def remove_old(folder: Path, limit: int | None, *, last: Path, best: str | None) -> None:
@@ -144,6 +157,11 @@ class OutputFolder:
         for name in (LOCK_FILE, EARLIER, *tracker_files(trackers(loaded))):
             with noted(errors):
                 staging.check_own_name(self.path / name)
+        for place in places:
+            if not can_link_current(place):
+                problem = "was not made by zerokit, which needs this name for a link"
+                hint = "Move it away, or name another output folder"
+                errors.append(ZerokitError(problem, where=shown(place / CURRENT), hint=hint))
         raise_together(errors)
 
     @contextmanager
