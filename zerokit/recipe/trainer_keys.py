@@ -93,6 +93,8 @@ def is_free(name: str) -> bool:
 
 _CHECKPOINTING = ("gradient_checkpointing", "activation_checkpointing")  # the newer name
 _WORKERS = ("dataloader_num_workers",)
+_OFF = (None, False, 0, "no")
+_ON_BY_DEFAULT = ("save_strategy",)
 NEEDS: Mapping[str, tuple[str, ...]] = {
     "gradient_checkpointing_kwargs": _CHECKPOINTING,
     "activation_checkpointing_kwargs": _CHECKPOINTING,
@@ -100,8 +102,19 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "dataloader_persistent_workers": _WORKERS,
     "dataloader_prefetch_factor": _WORKERS,
     "dataloader_multiprocessing_context": _WORKERS,
+    "eval_delay": ("eval_strategy",),
+    "save_total_limit": ("save_strategy",),
 }
 """Arguments that change nothing without one of others."""
+
+
+def is_on(name: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether an argument is set, or on by default, and not off: ``no``, 0 or false."""
+    value = arguments.get(name)
+    if value is None:
+        return name in _ON_BY_DEFAULT
+    return getattr(value, "value", value) not in _OFF
+
 
 _TYPES = {"bool": bool, "int": int, "float": float, "str": str, "dict": dict, "list": list, "None": None}
 
