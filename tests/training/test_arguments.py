@@ -225,9 +225,12 @@ def test_a_key_without_effect_is_refused_but_for_what_is_done_anyway(name: str, 
         ),
         ("dataloader_persistent_workers: true", "has no effect without dataloader_num_workers"),
         ("eval_delay: 4", "eval_delay has no effect without eval_strategy"),
-        ("eval_delay: 4\n  eval_strategy: no", "eval_delay has no effect without eval_strategy"),
-        ("save_total_limit: 3\n  save_strategy: no", "save_total_limit has no effect without save_strategy"),
-        ("save_total_limit: 3\n  save_strategy: 'no'", "save_total_limit has no effect without save_strat"),
+        ("eval_delay: 4\n  eval_strategy: no", "eval_delay has no effect: eval_strategy is no"),
+        (
+            "save_total_limit: 3\n  save_strategy: no",
+            "save_total_limit has no effect: save_strategy is no. Set save",
+        ),
+        ("save_total_limit: 3\n  save_strategy: 'no'", "save_total_limit has no effect: save_strategy is no"),
     ],
 )
 def test_a_key_that_needs_another_is_refused_without_it(text: str, message: str, recipe_file: Path) -> None:

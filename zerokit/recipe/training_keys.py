@@ -109,8 +109,9 @@ def check_training_keys(
             if is_idle and not any(
                 origins.is_later(("training", other), ("training", name)) for other in others
             ):
-                hint = f"Set {others[0]}, or remove it"
-                raise RecipeError(f"{name} has no effect without {others[0]}", hint=hint)
+                value = checked.get(others[0])
+                why = f" without {others[0]}" if value is None else f": {others[0]} is {_plain(value)}"
+                raise RecipeError(f"{name} has no effect{why}", hint=f"Set {others[0]}, or remove it")
     with noted(errors, where=origins.where(("training", "num_train_epochs"))):
         _check_length(checked, origins)
     raise_together(errors)
@@ -157,17 +158,22 @@ def _honour_steps(steps: str, strategy: str, checked: dict[str, Any], origins: O
     if checked.get(steps) is None:
         return
     chosen = checked.get(strategy, "steps" if strategy != "eval_strategy" else None)
-    if getattr(chosen, "value", chosen) == "steps":
+    if _plain(chosen) == "steps":
         return
     at_steps, at_strategy = ("training", steps), ("training", strategy)
     if chosen is None or origins.is_later(at_steps, at_strategy):
         checked[strategy] = "steps"
     elif not origins.is_later(at_strategy, at_steps):
         raise RecipeError(
-            f"{steps} would have no effect: {strategy} is {getattr(chosen, 'value', chosen)}",
+            f"{steps} would have no effect: {strategy} is {_plain(chosen)}",
             where=origins.where(("training", steps)),
             hint=f"Remove one of the two, or set {strategy} to steps",
         )
+
+
+def _plain(value: Any) -> Any:
+    """The value of a member of an enumeration; any other value as it is."""
+    return getattr(value, "value", value)
 
 
 def _check_length(checked: Mapping[str, Any], origins: Origins) -> None:
