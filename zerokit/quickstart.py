@@ -71,12 +71,12 @@ def commands(folder: Path, num_ranks: int, max_steps: int | None = None) -> Iter
     yield ["config", "--zero-stage", "2", "--model", corpus, *ranks, "-o", ds_config, "--force"]
     yield ["check", ds_config, "--target", "trainer", *ranks]
     yield ["estimate", corpus, *ranks, "--ds-config", ds_config, "--seq-len", "256"]
+    length = steps or ["--training.num_train_epochs", "3"]
     yield [
-        *["train", *ranks, *batch, *steps, "--model", corpus, "--deepspeed", ds_config],
+        *["train", *ranks, *batch, *length, "--model", corpus, "--deepspeed", ds_config],
         *["--data.train", PYTHON_QUESTIONS, "--task.packing", "false", "--task.seq_len", "256"],
-        *["--training.num_train_epochs", "3", "--training.learning_rate", "1e-3"],
-        *["--training.gradient_accumulation_steps", "1", "--training.gradient_checkpointing", "false"],
-        *["--training.output_dir", model, "--force"],
+        *["--training.learning_rate", "1e-3", "--training.gradient_accumulation_steps", "1"],
+        *["--training.gradient_checkpointing", "false", "--training.output_dir", model, "--force"],
     ]
     prompts = [word for question in QUESTIONS for word in ("--prompt", question)]
     yield ["generate", *ranks, "--model", model, *prompts, "--max_new_tokens", "48"]

@@ -404,3 +404,47 @@ def test_a_name_that_the_system_refuses_is_one_line(
     code, _, err = zerokit("train", "--num-gpus", "2", "--data.train", "a" * 300 + ".jsonl")
     assert code == 2
     assert re.fullmatch(r"zerokit: error: '?a{3}.*: File name too long\. Check its name, .*\n", err)
+
+
+def piped(text: str) -> tuple[int, str]:
+    """The descriptor of a pipe with a text, and its name as of a shell's ``<(...)``."""
+    read, write = os.pipe()
+    os.write(write, text.encode())
+    os.close(write)
+    return read, f"/dev/fd/{read}"
+
+
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_ranks_read_files_in_the_place_of_pipes(
+    is_joined: bool, zerokit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = load.embedded_text("default.yaml")
+    ds_config = '{"zero_optimization": {"stage": 1}}'
+    found: list[Path] = []
+
+    def run_launcher(words: list[str], *_: Any, **__: Any) -> int:
+        given = " ".join(words).replace("=", " ").split()
+        for option, suffix, text in (("--recipe", ".yaml", recipe), ("--deepspeed", ".json", ds_config)):
+            file = Path(given[given.index(option) + 1])
+            assert (file.suffix, file.read_text()) == (suffix, text)
+            found.append(file)
+        return 0
+
+    monkeypatch.setattr(launcher, "run_launcher", run_launcher)
+    pipes = {"--recipe": piped(recipe), "--deepspeed": piped(ds_config)}
+    words = [
+        word
+        for option, (_, name) in pipes.items()
+        for word in ([f"{option}={name}"] if is_joined else [option, name])
+    ]
+    assert zerokit("train", *words, "--num-gpus", "2", "--training.output_dir", tmp_path / "out")[0] == 0
+    assert len(found) == 2
+    assert not any(file.exists() for file in found)
+    for descriptor, _ in pipes.values():
+        os.close(descriptor)
+
+
+def test_a_pipe_that_ranks_of_a_launcher_do_not_have_is_named(zerokit: Run) -> None:
+    code, _, err = zerokit("train", "--recipe", "/dev/fd/987")
+    assert code == 2
+    assert "/dev/fd/987: no such file. Write what it has to a file: a pipe of the shell is not open in" in err

@@ -224,11 +224,63 @@ def test_a_key_without_effect_is_refused_but_for_what_is_done_anyway(name: str, 
             "has no effect without use_liger_kernel. Set use_liger_kernel",
         ),
         ("dataloader_persistent_workers: true", "has no effect without dataloader_num_workers"),
+        ("eval_delay: 4", "eval_delay has no effect without eval_strategy"),
+        ("eval_delay: 4\n  eval_strategy: no", "eval_delay has no effect: eval_strategy is no"),
+        (
+            "save_total_limit: 3\n  save_strategy: no",
+            "save_total_limit has no effect: save_strategy is no. Set save",
+        ),
+        ("save_total_limit: 3\n  save_strategy: 'no'", "save_total_limit has no effect: save_strategy is no"),
     ],
 )
 def test_a_key_that_needs_another_is_refused_without_it(text: str, message: str, recipe_file: Path) -> None:
     with pytest.raises(RecipeError, match=re.escape(message)):
         check_training_keys(with_training(recipe_file, text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "eval_delay: 4\n  eval_strategy: epoch",
+        "save_total_limit: 3",
+        "save_total_limit: 3\n  save_strategy: epoch",
+        "num_train_epochs: 2\n  max_steps: -1",
+    ],
+)
+def test_a_key_that_acts_is_accepted(text: str, recipe_file: Path) -> None:
+    assert check_training_keys(with_training(recipe_file, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "option", "refused"),
+    [
+        ("num_train_epochs: 7\n  max_steps: 3", (), True),
+        ("num_train_epochs: 7", ("max_steps", "3"), False),  # the later word counts
+        ("max_steps: 3", ("num_train_epochs", "7"), True),
+        ("save_total_limit: 3", ("save_strategy", "no"), False),
+        ("save_strategy: no", ("save_total_limit", "3"), True),
+    ],
+)
+def test_an_option_may_leave_a_key_of_the_recipe_without_effect(
+    text: str, option: tuple[str, ...], refused: bool, recipe_file: Path
+) -> None:
+    with_training(recipe_file, text)
+    words = [f"--training.{option[0]}", option[1]] if option else []
+    loaded = load_recipe(recipe_file, words)
+    if not refused:
+        check_training_keys(loaded)
+        return
+    with pytest.raises(RecipeError, match="has no effect"):
+        check_training_keys(loaded)
+
+
+def test_the_name_of_a_run_is_refused_without_a_tracker_that_reads_it(recipe_file: Path) -> None:
+    with pytest.raises(RecipeError, match="run_name has no effect without wandb or ") as caught:
+        trackers(with_training(recipe_file, "run_name: foo\n  report_to: [csv]"))
+    assert caught.value.where == f"{recipe_file}:5 (training.run_name)"
+    assert trackers(with_training(recipe_file, "run_name: foo\n  report_to: all")) == ("all",)
+    with_training(recipe_file, "run_name: foo\n  report_to: all")
+    assert trackers(load_recipe(recipe_file, ["--training.report_to", "none"])) == ()
 
 
 def test_checkpointing_has_two_names(recipe_file: Path) -> None:
@@ -475,12 +527,24 @@ def test_held_out_data_is_evaluated_before_training_unless_told_otherwise(recipe
 
 @pytest.mark.usefixtures("_without_deepspeed")
 @pytest.mark.parametrize(
-    "text", ["eval_strategy: steps", "eval_on_start: true", "do_eval: true", "metric_for_best_model: f1"]
+    "text",
+    [
+        *("eval_strategy: steps", "eval_on_start: true", "do_eval: true", "metric_for_best_model: f1"),
+        "per_device_eval_batch_size: 3",
+    ],
 )
 def test_evaluating_without_held_out_data_is_refused(text: str, recipe_file: Path) -> None:
     with pytest.raises(RecipeError, match="there is no held-out data") as caught:
         build(with_training(recipe_file, text), evaluate=False)
     assert caught.value.where == f"{recipe_file}:5 (training.{text.partition(':')[0]})"
+
+
+@pytest.mark.usefixtures("_without_deepspeed")
+def test_a_batch_size_of_evaluation_acts_in_dpo(recipe_file: Path) -> None:
+    """It is that of the passes of the untrained model."""
+    with_training(recipe_file, "per_device_eval_batch_size: 3")
+    recipe_file.write_text(recipe_file.read_text() + "task: {type: dpo}\n")
+    assert build(load_recipe(recipe_file), evaluate=False).per_device_eval_batch_size == 3
 
 
 @pytest.mark.usefixtures("_without_deepspeed")

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from zerokit.checkpoint.unfinished import UNFINISHED
+from zerokit.distributed.group import RankGroup
+from zerokit.distributed.ranks import Ranks
 from zerokit.distributed.run_policy import RunPolicy
-from zerokit.errors import CheckpointError, RecipeError, ZerokitError
+from zerokit.errors import CheckpointError, DataError, RecipeError, ZerokitError
 from zerokit.staging import make_staging
 from zerokit.training.checkpoint_writer import disk_space_problem
 from zerokit.training.checksums import publish, seal
@@ -93,10 +95,10 @@ def of_a_run(folder: Path, number: int, *, sealed: bool = True) -> Path:
     return checkpoint
 
 
-def last_of(folder: Path) -> Path | None:
+def last_of(folder: Path, group: RankGroup | None = None) -> Path | None:
     resolved: Any = SimpleNamespace(training={"resume_from_checkpoint": True, "output_dir": str(folder)})
     loaded: Any = SimpleNamespace(where=lambda *names: ".".join(names))
-    return find_resume(resolved, loaded, world_size=1)
+    return find_resume(group or RankGroup(Ranks()), resolved, loaded)
 
 
 def test_a_run_that_goes_back_has_its_own_last_checkpoint(
@@ -177,6 +179,49 @@ def test_a_checkpoint_without_checksums_is_the_last_only_where_none_has_them(
     assert capsys.readouterr().err == said
     (earlier / "latest").unlink()
     assert last_of(tmp_path) == later
+
+
+class Second(RankGroup):
+    """Rank 1 of a run, on a machine of its own."""
+
+    def __init__(self, of_first: Path) -> None:
+        super().__init__(Ranks(1, 2, 0, 1))
+        self.of_first = of_first
+        """What rank 0 has chosen."""
+
+    def broadcast_object(self, value: Any) -> Any:
+        return self.of_first
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        first = None if value is None or isinstance(value, Exception) else ("first", *value[1:])
+        return [first, value]
+
+
+def test_rank_0_chooses_the_checkpoint_to_resume_from_and_reports_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    earlier, later = of_a_run(tmp_path, 1), of_a_run(tmp_path, 2)
+    assert last_of(tmp_path, Second(earlier)) == earlier  # rank 0 does not see the later one yet
+    (earlier / "latest").rename(tmp_path / "aside")
+    (later / "latest").unlink()
+    with pytest.raises(
+        CheckpointError, match="rank 0 resumes from it, and rank 1 does not see it whole: lac"
+    ):
+        last_of(tmp_path, Second(earlier))
+    unseen = tmp_path / "checkpoint-3"
+    with pytest.raises(CheckpointError, match=f"^{unseen}: rank 0 .* it has no trainer_state.json"):
+        last_of(tmp_path, Second(unseen))
+    assert capsys.readouterr().err == ""
+
+
+def test_machines_with_different_checkpoints_of_one_name_do_not_resume(tmp_path: Path) -> None:
+    class Different(Second):
+        def gather_objects(self, value: Any) -> list[Any]:
+            return [("first", ["another digest"]) if isinstance(value, tuple) else None, value]
+
+    checkpoint = of_a_run(tmp_path, 1)
+    with pytest.raises(DataError, match=f"^{checkpoint}: the files have different content on first and "):
+        last_of(tmp_path, Different(checkpoint))
 
 
 def alone(**ranks: int) -> Any:

@@ -13,12 +13,13 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, TrainingArguments
 
 from tests.training.test_trainer import zero_trainer
+from zerokit.errors import RecipeError
 from zerokit.memory import loss_chunks
 from zerokit.recipe import load_recipe
 from zerokit.recipe.model import TaskSection
 from zerokit.training.chunked_loss import chunk_the_loss
 from zerokit.training.examples import IGNORED
-from zerokit.training.tasks import task_of
+from zerokit.training.tasks import TASKS, task_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -193,6 +194,19 @@ def test_it_counts_once_where_each_rank_has_its_own_mean(
         expected.append(plain_loop(model, own, task)[0])
     found, _ = trained(trainer, batches, ranks=2, across_ranks=False)
     assert found == pytest.approx(sum(expected) / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("type_", TASKS)
+def test_no_task_ignores_it(type_: str) -> None:
+    """A task adds the router loss, as the other tests show, or refuses the model before training."""
+    model = encoder_decoder() if type_ == "seq2seq" else decoder("mixtral")
+    if type_ in ("causal_lm", "seq2seq"):
+        assert task_for(type_, model).has_router_loss
+        return
+    with pytest.raises(RecipeError, match=f"sets output_router_logits, and {type_} adds no router loss"):
+        task_for(type_, model)
+    model.config.output_router_logits = False
+    task_for(type_, model)
 
 
 def auxiliary(output: Any) -> torch.Tensor:

@@ -257,6 +257,9 @@ def test_other_ranks_publish_nothing(model: PreTrainedModel, tmp_path: Path) -> 
         def gather_objects(self, value: Any) -> list[Any]:
             return [None, value]
 
+        def broadcast_object(self, value: Any) -> Any:
+            return []
+
     class Silent(WithWriter):
         def save_model(self, folder: str) -> None:
             assert folder == str(staging)
@@ -286,6 +289,99 @@ def test_a_second_place_is_advised_to_a_run_that_has_none(rescue: str | None, tm
     with pytest.raises(RunError, match="cannot be saved: full") as caught:
         save_model(Full(), output, RankGroup(Ranks()), REPORT)  # type: ignore[arg-type]
     assert ("--training.rescue_dir" in str(caught.value)) is (rescue is None)
+
+
+@pytest.mark.parametrize("rescue", [None, "second"])
+def test_a_folder_that_fails_before_the_save_does_not_lose_the_model(
+    rescue: str | None, model: PreTrainedModel, tmp_path: Path
+) -> None:
+    """As a network disk with I/O errors. The ranks agree where to save before the model's collectives."""
+    output = OutputFolder(tmp_path / "out", "w", False, None, rescue and tmp_path / rescue)
+    for folder in (tmp_path / "out", tmp_path / "second"):
+        folder.mkdir()
+    broken = patch("zerokit.training.save.settle", side_effect=OSError(5, "Input/output error", "out/.model"))
+    with broken, pytest.raises(RunError, match="Input/output error") as caught:
+        save_model(StubTrainer(model), output, RankGroup(Ranks()), REPORT)  # type: ignore[arg-type]
+    assert "Make room" in str(caught.value)
+    assert not list(output.path.iterdir())
+    if rescue is not None:
+        check_checkpoint(tmp_path / rescue, where="w")
+
+
+def test_a_second_rank_saves_where_rank_0_can(tmp_path: Path) -> None:
+    class OtherRank(RankGroup):
+        def gather_objects(self, value: Any) -> list[Any]:
+            return [None, value]
+
+        def broadcast_object(self, value: Any) -> Any:
+            return ["Input/output error"]
+
+    class Saving(WithWriter):
+        def save_model(self, folder: str) -> None:
+            folders.append(folder)
+
+    folders: list[str] = []
+    output = OutputFolder(tmp_path / "out", "w", False, None, tmp_path / "second")
+    trainer: Any = Saving()
+    assert save_model(trainer, output, OtherRank(Ranks(1, 2, 1, 2)), REPORT) == []
+    assert folders == [str(tmp_path / "second/.saving")]
+
+
+@pytest.mark.parametrize("name", ["..model.link", ".model.link", ".link"])
+def test_a_save_needs_no_name_that_is_not_checked_before_training(
+    name: str, model: PreTrainedModel, tmp_path: Path
+) -> None:
+    (tmp_path / name / "mine").mkdir(parents=True)
+    save(StubTrainer(model), tmp_path)
+    save(StubTrainer(model), tmp_path)
+    check_checkpoint(tmp_path, where="w")
+    assert (tmp_path / name / "mine").is_dir()
+
+
+def mine(path: Path, kind: str) -> None:
+    """Make a file, a folder or a link that is not zerokit's."""
+    if kind == "file":
+        path.write_text("mine")
+    elif kind == "folder":
+        path.mkdir()
+        (path / "mine").touch()
+    else:
+        path.symlink_to("elsewhere")
+
+
+def is_mine(path: Path, kind: str) -> bool:
+    if kind == "file":
+        return path.read_text() == "mine"
+    return (path / "mine").is_file() if kind == "folder" else str(path.readlink()) == "elsewhere"
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
+def test_what_has_the_name_of_the_link_to_the_model_is_refused_before_training(
+    kind: str, tmp_path: Path
+) -> None:
+    (tmp_path / "recipe.yaml").write_text(ONE_STEP_RECIPE)
+    for place in (tmp_path / "out", tmp_path / "second"):
+        place.mkdir()
+        mine(place / ".model", kind)
+    output = OutputFolder(tmp_path / "out", "w", False, None, tmp_path / "second")
+    with pytest.raises(ZerokitError, match="needs this name for a link") as caught:
+        output.check(load_recipe(tmp_path / "recipe.yaml"))
+    errors = [caught.value, *caught.value.others]
+    assert [error.where for error in errors] == [
+        str(tmp_path / name / ".model") for name in ("out", "second")
+    ]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
+def test_what_gets_that_name_during_training_stays_and_the_model_is_saved(
+    kind: str, model: PreTrainedModel, tmp_path: Path
+) -> None:
+    mine(tmp_path / ".model", kind)
+    save(StubTrainer(model, max_shard_size="100KB"), tmp_path)
+    files = save(StubTrainer(model), tmp_path)
+    assert {*files, tmp_path / ".model"} == set(tmp_path.iterdir())
+    check_checkpoint(tmp_path, where="w")
+    assert is_mine(tmp_path / ".model", kind)
 
 
 def test_no_write_of_deepspeed_ends_its_save_where_other_ranks_wait(tmp_path: Path) -> None:

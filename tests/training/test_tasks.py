@@ -561,18 +561,17 @@ def test_sources_fill_the_windows_of_a_model(
     ("config", "text"),
     [
         ({"is_encoder_decoder": False}, "'t5' is not an encoder-decoder model"),
-        ({"num_hidden_layers": 2, "num_decoder_layers": 3}, "3 layers in its decoder and 2 in its encoder"),
+        ({"num_layers": 2, "num_decoder_layers": 3}, "3 layers in its decoder and 2 in its encoder"),
     ],
 )
 def test_a_model_that_has_no_answers_is_refused(config: dict[str, Any], text: str) -> None:
+    from transformers import AutoConfig
+
     loaded = load_recipe(None, ["--model", "x", "--data.train", "x", "--task.type", "seq2seq"])
-    given: Any = SimpleNamespace(**{"model_type": "t5", "is_encoder_decoder": True, **config})
     with pytest.raises(ZerokitError, match=text):
-        made("seq2seq", []).for_model(given, loaded)
-    made("seq2seq", [], predict_with_generate=False).for_model(
-        SimpleNamespace(is_encoder_decoder=True, num_hidden_layers=2, num_decoder_layers=3),  # type: ignore[arg-type]
-        loaded,
-    )
+        made("seq2seq", []).for_model(AutoConfig.for_model("t5", **config), loaded)
+    uneven = AutoConfig.for_model("t5", num_layers=2, num_decoder_layers=3)
+    made("seq2seq", [], predict_with_generate=False).for_model(uneven, loaded)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ The ranks of a run end together, and rank 0 speaks for all: see :mod:`zerokit.di
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -56,6 +58,7 @@ class OpenCommand(Command):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep other options from click, which would look for short options in a value like -high."""
+        args = self._copy_pipes(ctx, args)
         options: list[Any] = self.get_params(ctx)
         takes_value = {name: not option.is_flag for option in options for name in option.opts}
         own: list[str] = []
@@ -85,6 +88,29 @@ class OpenCommand(Command):
         ctx.args = others
         return others
 
+    def _copy_pipes(self, ctx: Any, args: list[str]) -> list[str]:
+        """The words with temporary files in the place of pipes, if this process starts ranks.
+
+        Each rank reads the whole command line again, and finds no pipe of this process, such as ``<(...)``.
+
+        Raises:
+            DocumentError: a pipe cannot be read.
+        """
+        names = [self.spelled(ctx, word.partition("=")[0]) for word in args]
+        if "--num-gpus" not in names or "RANK" in os.environ:
+            return args
+        words = list(args)
+        for index, (word, name) in enumerate(zip(args, names, strict=True)):
+            if name not in _DOCUMENTS:
+                continue
+            option, is_joined, value = word.partition("=")
+            if is_joined:
+                words[index] = f"{option}={_copied(ctx, value)}"
+            elif index + 1 < len(words):
+                words[index + 1] = _copied(ctx, args[index + 1])
+        ctx.obj = words
+        return words
+
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Offer the options of ``zerokit train`` beside its own."""
         own = super().shell_complete(ctx, incomplete)
@@ -97,6 +123,24 @@ class OpenCommand(Command):
         if not is_main():
             ctx.exit()
         return super().get_help(ctx)
+
+
+_DOCUMENTS = ("--recipe", "--rehearsed", "--ds-config", "--deepspeed")
+"""Options that name a YAML or JSON file."""
+
+
+def _copied(ctx: Any, name: str) -> str:
+    """The name of a copy of a pipe, until the command ends; of anything else its own name.
+
+    Raises:
+        DocumentError: the pipe cannot be read.
+    """
+    from zerokit.documents import copy_pipe, is_pipe
+
+    if not is_pipe(Path(name)):
+        return name
+    folder = ctx.with_resource(tempfile.TemporaryDirectory(prefix="zerokit-"))
+    return str(copy_pipe(Path(name), Path(folder)))
 
 
 def help_of(command: Callable[..., None]) -> str:

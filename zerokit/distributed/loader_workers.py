@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any, NoReturn
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data import get_worker_info
+from torch.utils.data._utils.worker import _worker_loop
 
 from zerokit.distributed.ranks import read_ranks
 from zerokit.errors import RankError
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import Log
-from zerokit.patches import Patch, wrap
+from zerokit.patches import Patch, put, wrap
 
 _FEED = Patch("multiprocessing.queues:Queue", "_feed", "report a batch that a loader worker cannot pass on")
+_LOOP = Patch(
+    "torch.utils.data._utils.worker", "_worker_loop", "report such a batch from a worker that is not forked"
+)
 _ENDED = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:exited unexpectedly|is killed by signal)[^.]*"
 )
@@ -29,12 +34,20 @@ class LostBatch(ExceptionWrapper):
         raise _error(f"a data loader worker cannot pass on a batch: {reason}", reason)
 
 
+@functools.cache  # a forked worker inherits what this process has replaced
 def report_lost_batches() -> None:
-    """Have loader workers that are forked from now on report each batch that they cannot pass on.
+    """Have loader workers that start from now on report each batch that they cannot pass on.
 
     Python prints the reason in the worker and drops the batch, such as one for which /dev/shm has no room.
     """
     wrap(_FEED, _feed)
+    put(_LOOP, _reporting_loop)
+
+
+def _reporting_loop(*args: Any) -> None:
+    """Run torch's loop of a worker. A spawned worker imports this module, and so replaces the names, too."""
+    report_lost_batches()
+    _worker_loop(*args)
 
 
 def _feed(original: Any, buffer: Any, *args: Any) -> None:

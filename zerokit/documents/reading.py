@@ -77,6 +77,33 @@ def _is_pipe(file: Path) -> bool:
     return file.parts[:2] in (("/", "dev"), ("/", "proc")) or not is_file(file)
 
 
+def is_pipe(path: Path) -> bool:
+    """Whether a name leads to a pipe, or to what this process has open, such as ``/dev/stdin``."""
+    try:
+        return stat.S_ISFIFO(path.stat().st_mode) or _is_descriptor(path)
+    except (OSError, ValueError):
+        return False
+
+
+def copy_pipe(path: Path, folder: Path) -> Path:
+    """Write all that a pipe has into a file in `folder`; the file, whose ending tells JSON from YAML.
+
+    Raises:
+        DocumentError: as of :func:`read_bytes`.
+    """
+    content = read_bytes(path)
+    known = path.suffix.lower() in (*_JSON, *_YAML)
+    ending = "" if known else _JSON[0] if opens_json(content) else _YAML[0]
+    copy = folder / f"{path.name}{ending}"
+    copy.write_bytes(content)
+    return copy
+
+
+def _is_descriptor(path: Path) -> bool:
+    """Whether a name is that of a file descriptor of this process."""
+    return str(path) == "/dev/stdin" or str(path.parent) in ("/dev/fd", "/proc/self/fd")
+
+
 def read_bytes(path: str | Path, *, max_bytes: int = MAX_BYTES, folder: Path | None = None) -> bytes:
     """The content of a file, but no more of it than a byte over `max_bytes`.
 
@@ -98,7 +125,10 @@ def read_bytes(path: str | Path, *, max_bytes: int = MAX_BYTES, folder: Path | N
             first = _first_of_pipe(opened.fileno(), name)
             return first + opened.read(max_bytes + 1 - len(first))
     except FileNotFoundError:
-        raise DocumentError("no such file", where=name, hint="Check the path") from None
+        hint = "Check the path"
+        if _is_descriptor(Path(path)):
+            hint = "Write what it has to a file: a pipe of the shell is not open in ranks of a launcher"
+        raise DocumentError("no such file", where=name, hint=hint) from None
     except IsADirectoryError:
         raise DocumentError("is a folder, not a file", where=name, hint="Name a file in it") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte

@@ -20,3 +20,7 @@ class Origins:
             if path[:end] in self.overrides:
                 return f"--{'.'.join(str(key) for key in path[:end])}"
         return self.document.where(path)
+
+    def is_later(self, path: KeyPath, than: KeyPath) -> bool:
+        """Whether the command line sets a value, and not the other one, which the recipe may set."""
+        return path in self.overrides and than not in self.overrides

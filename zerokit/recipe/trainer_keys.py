@@ -27,7 +27,18 @@ def is_free(name: str) -> bool:
 
 
 NEEDS: Mapping[str, tuple[str, ...]] = {name: tuple(others) for name, others in _TABLES["needs"].items()}
+_OFF = (None, False, 0, "no")
+_ON_BY_DEFAULT = ("save_strategy",)
 """Arguments that change nothing without one of others."""
+
+
+def is_on(name: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether an argument is set, or on by default, and not off: ``no``, 0 or false."""
+    value = arguments.get(name)
+    if value is None:
+        return name in _ON_BY_DEFAULT
+    return getattr(value, "value", value) not in _OFF
+
 
 _TYPES = {"bool": bool, "int": int, "float": float, "str": str, "dict": dict, "list": list, "None": None}
 

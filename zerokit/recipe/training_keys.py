@@ -11,7 +11,14 @@ from pydantic import TypeAdapter, ValidationError
 from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
 from zerokit.recipe.origins import Origins
 from zerokit.recipe.synonyms import meant
-from zerokit.recipe.trainer_keys import NEEDS, OWNED, WITHOUT_EFFECT, installed_types, is_free
+from zerokit.recipe.trainer_keys import (
+    NEEDS,
+    OWNED,
+    WITHOUT_EFFECT,
+    installed_types,
+    is_free,
+    is_on,
+)
 from zerokit.validation import wrong_value
 
 
@@ -97,9 +104,16 @@ def check_training_keys(
             _honour_steps(f"{kind}_steps", f"{kind}_strategy", checked, origins)
     for name, others in NEEDS.items():
         with noted(errors, where=origins.where(("training", name))):
-            if checked.get(name) and not any(map(checked.get, others)):
-                hint = f"Set {others[0]}, or remove it"
-                raise RecipeError(f"{name} has no effect without {others[0]}", hint=hint)
+            is_idle = checked.get(name) and not any(is_on(other, checked) for other in others)
+            # An option may switch off what a key of the recipe belongs to.
+            if is_idle and not any(
+                origins.is_later(("training", other), ("training", name)) for other in others
+            ):
+                value = checked.get(others[0])
+                why = f" without {others[0]}" if value is None else f": {others[0]} is {_plain(value)}"
+                raise RecipeError(f"{name} has no effect{why}", hint=f"Set {others[0]}, or remove it")
+    with noted(errors, where=origins.where(("training", "num_train_epochs"))):
+        _check_length(checked, origins)
     raise_together(errors)
     return checked
 
@@ -144,16 +158,36 @@ def _honour_steps(steps: str, strategy: str, checked: dict[str, Any], origins: O
     if checked.get(steps) is None:
         return
     chosen = checked.get(strategy, "steps" if strategy != "eval_strategy" else None)
-    if getattr(chosen, "value", chosen) == "steps":
+    if _plain(chosen) == "steps":
         return
-    later = {name: ("training", name) in origins.overrides for name in (steps, strategy)}
-    if chosen is None or later[steps] > later[strategy]:
+    at_steps, at_strategy = ("training", steps), ("training", strategy)
+    if chosen is None or origins.is_later(at_steps, at_strategy):
         checked[strategy] = "steps"
-    elif later[steps] == later[strategy]:
+    elif not origins.is_later(at_strategy, at_steps):
         raise RecipeError(
-            f"{steps} would have no effect: {strategy} is {getattr(chosen, 'value', chosen)}",
+            f"{steps} would have no effect: {strategy} is {_plain(chosen)}",
             where=origins.where(("training", steps)),
             hint=f"Remove one of the two, or set {strategy} to steps",
+        )
+
+
+def _plain(value: Any) -> Any:
+    """The value of a member of an enumeration; any other value as it is."""
+    return getattr(value, "value", value)
+
+
+def _check_length(checked: Mapping[str, Any], origins: Origins) -> None:
+    """Check that a run has one length. ``max_steps`` as an option replaces the epochs of the recipe.
+
+    Raises:
+        RecipeError: both keys are set, and the Trainer would ignore the epochs.
+    """
+    if checked.get("num_train_epochs") is None or checked.get("max_steps") in (None, NO_LIMIT):
+        return
+    if not origins.is_later(("training", "max_steps"), ("training", "num_train_epochs")):
+        raise RecipeError(
+            f"num_train_epochs has no effect: the run has {checked['max_steps']} steps by max_steps",
+            hint=f"Remove one of the two, or set max_steps to {NO_LIMIT}",
         )
 
 

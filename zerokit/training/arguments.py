@@ -232,12 +232,18 @@ def build_arguments(
     if evaluate:
         keys.setdefault("eval_on_start", True)
         keys.setdefault("prediction_loss_only", True)
-    for name in () if evaluate else _NEED_HELD_OUT_DATA:
+    # DPO computes the log probabilities of the untrained model in batches of evaluation.
+    batches = ("per_device_eval_batch_size",) if loaded.recipe.task.type != "dpo" else ()
+    for name in () if evaluate else (*_NEED_HELD_OUT_DATA, *batches):
+        if name in batches and any(
+            loaded.origins.is_later(("data", key), ("training", name)) for key in ("eval", "eval_fraction")
+        ):
+            continue  # an option has switched off what a key of the recipe is for
         if keys.get(name) not in (None, False, "no"):
             raise RecipeError(
                 "there is no held-out data to evaluate on",
                 where=loaded.where("training", name),
-                hint="Set data.eval or data.eval_fraction",
+                hint="Set data.eval or data.eval_fraction, or remove it",
             )
     # Evaluation in larger batches than training, such as the Trainer's 8, is what would run out of memory.
     if (batch := keys.get("per_device_train_batch_size")) is not None:

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING
 from zerokit import console, staging
 from zerokit.checkpoint.unfinished import UNFINISHED, move_to_unfinished, remove_all_unfinished
 from zerokit.choices import OUTPUT_DIR
+from zerokit.documents import shown
 from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
 from zerokit.training.identity import read_identity
 from zerokit.training.report import CSV_FILE, METRICS_FILE, REPORT_FILE
@@ -37,6 +38,8 @@ DIVIDED = ".divided"
 """Folder in a run for a checkpoint resharded for another number of ranks, until the run has loaded it."""
 SAVING, REPLACED = ".saving", ".replaced"
 """Folders of the whole new model, and of the one that it replaces."""
+CURRENT = ".model"
+"""While one replaces the other, a link to the folder of the model that counts."""
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
@@ -59,6 +62,16 @@ def _numbered(folder: Path) -> list[Path]:
 def checkpoint_number(checkpoint: Path) -> int:
     """The N of a checkpoint-N."""
     return int(checkpoint.name.partition("-")[2])
+
+
+def is_current_link(link: Path) -> bool:
+    """Whether a path is a link that a save makes. A link to anything else is not zerokit's."""
+    return link.is_symlink() and str(link.readlink()) in (SAVING, REPLACED)
+
+
+def can_link_current(folder: Path) -> bool:
+    """Whether :data:`CURRENT` is free in a folder, or the link of an earlier save."""
+    return not os.path.lexists(folder / CURRENT) or is_current_link(folder / CURRENT)
 
 
 def remove_old(folder: Path, limit: int | None, *, last: Path, best: str | None) -> None:
@@ -160,6 +173,11 @@ class OutputFolder:
         for path in (self.path / LOCK_FILE, self.path / EARLIER, *written):
             with noted(errors):
                 staging.check_own_name(path)
+        for place in places:
+            if not can_link_current(place):
+                problem = "was not made by zerokit, which needs this name for a link"
+                hint = "Move it away, or name another output folder"
+                errors.append(ZerokitError(problem, where=shown(place / CURRENT), hint=hint))
         raise_together(errors)
 
     @contextmanager

@@ -172,12 +172,14 @@ def _check_machine(context: RunContext) -> None:
 
 
 def _find_resume(context: RunContext) -> None:
-    loaded, resolved = context.loaded, context.resolved
-    context.resume = find_resume(resolved, loaded, world_size=context.group.ranks.world_size)
+    context.resume = find_resume(context.group, context.resolved, context.loaded)
+
+
+def _check_zenflow(context: RunContext) -> None:
     check_zenflow(
-        resolved.ds_config[ZERO],
+        context.resolved.ds_config[ZERO],
         resumes=context.resume is not None,
-        where=ds_config_place((ZERO, "zenflow"), loaded),
+        where=ds_config_place((ZERO, "zenflow"), context.loaded),
     )
 
 
@@ -282,7 +284,8 @@ def _measure_padding(context: RunContext) -> None:
 ARGUMENTS = (Step(_resolve),)
 CHECKS = (
     Step(_check_machine),
-    Step(_find_resume),
+    Step(_find_resume, "collective"),
+    Step(_check_zenflow),
     Step(_check_resumed, "collective"),
     Step(_check_output),
     Step(_check_adapter),

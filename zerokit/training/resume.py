@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -43,48 +44,97 @@ _LONGEST_TAG = 256
 _PART = re.compile(r"zero_pp_rank_(\d+)_.*optim_states\.pt$")
 
 
-def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) -> Path | None:
+def find_resume(group: RankGroup, resolved: Resolved, loaded: LoadedRecipe) -> Path | None:
     """The checkpoint-N of ``training.resume_from_checkpoint`` (a path, or true for the last one).
 
+    Rank 0 chooses it for all ranks, because a file server may show new folders to other machines late.
     Removes the key from the resolved arguments.
 
     Raises:
         RecipeError: there is none, or it lacks the Trainer's state; in a rehearsal, also if another number of
             ranks saved it.
-        CheckpointError: it is not complete, or has a link or a special file that zerokit does not read. True
-            selects an older checkpoint only if a newer one is damaged, and never because of a link.
+        CheckpointError: a part of it is missing, also if only one machine does not see it; or it has a link or a
+            special file that zerokit does not read. True selects an older checkpoint only if a newer one is
+            damaged, and never because of a link.
+        DataError: machines see different checkpoints of this name.
     """
     asked = resolved.training.pop("resume_from_checkpoint", None)
     where = loaded.where("training", "resume_from_checkpoint")
     if asked in (None, False):
         return None
-    if asked is True:
-        output_dir = Path(resolved.training["output_dir"])
-        found = [folder for folder in checkpoints(output_dir) if any(folder.glob(TRAINER_STATE))]
-        if not found:
-            raise RecipeError(
-                f"'{output_dir}' has no checkpoint-N to continue from",
-                where=where,
-                hint="Set save_strategy and save_steps in a run that you want to resume",
+
+    def choose() -> Path | None:
+        if not group.ranks.is_main and group.policy.has_all_ranks:
+            return None
+        return _last_whole(Path(resolved.training["output_dir"]), where) if asked is True else Path(asked)
+
+    folder = group.broadcast_object(group.together(choose))
+    assert folder is not None
+
+    def check() -> str:
+        try:
+            _check_whole(folder, where, group.ranks.world_size)
+            return hashlib.sha256((folder / TRAINER_STATE).read_bytes()).hexdigest()
+        except (RecipeError, CheckpointError) as error:
+            if group.ranks.is_main or not group.policy.has_all_ranks:
+                raise
+            raise CheckpointError(
+                f"rank 0 resumes from it, and rank {group.ranks.rank} does not see it whole: {error.message}",
+                where=str(folder),
+                hint="Put it on a disk that all machines share, and wait until all of them see its files",
+            ) from None
+
+    group.from_node_main(check, where=str(folder))
+    return folder
+
+
+def _last_whole(output_dir: Path, where: str) -> Path:
+    """The last checkpoint-N of a run that is whole, or the last one if none is.
+
+    Raises:
+        RecipeError: there is none.
+        CheckpointError: a later one is a link to nothing, or has a link or a special file that is not read.
+    """
+    found = [folder for folder in checkpoints(output_dir) if any(folder.glob(TRAINER_STATE))]
+    if not found:
+        raise RecipeError(
+            f"'{output_dir}' has no checkpoint-N to continue from",
+            where=where,
+            hint="Set save_strategy and save_steps in a run that you want to resume",
+        )
+    problems = {checkpoint: missing_part(checkpoint) for checkpoint in found}
+    whole = [checkpoint for checkpoint in found if problems[checkpoint] is None]
+    # The checksums are written last.
+    sealed = [checkpoint for checkpoint in whole if (checkpoint / SUMS_FILE).is_file()]
+    folder = (sealed or whole or found)[-1]
+    for link in dangling_checkpoints(output_dir):
+        if checkpoint_number(link) > checkpoint_number(folder):
+            raise CheckpointError(
+                "is a link to a missing folder",
+                where=shown(link),
+                hint="Restore the folder, or remove the link",
             )
-        problems = {checkpoint: missing_part(checkpoint) for checkpoint in found}
-        whole = [checkpoint for checkpoint in found if problems[checkpoint] is None]
-        # The checksums are written last.
-        sealed = [checkpoint for checkpoint in whole if (checkpoint / SUMS_FILE).is_file()]
-        folder = (sealed or whole or found)[-1]
-        for link in dangling_checkpoints(output_dir):
-            if checkpoint_number(link) > checkpoint_number(folder):
-                raise CheckpointError(
-                    "is a link to a missing folder",
-                    where=shown(link),
-                    hint="Restore the folder, or remove the link",
-                )
-        for later in found[found.index(folder) + 1 :]:
-            _check_readable(later)
-            why = problems[later] or f"lacks {SUMS_FILE}"
-            console.note(f"{later} is not whole ({why}): the run continues from {folder}")
-    else:
-        folder = Path(asked)
+    for later in found[found.index(folder) + 1 :]:
+        _check_readable(later)
+        why = problems[later] or f"lacks {SUMS_FILE}"
+        console.note(f"{later} is not whole ({why}): the run continues from {folder}")
+    return folder
+
+
+def _check_whole(folder: Path, where: str, world_size: int) -> None:
+    """Check that a run of `world_size` ranks can resume from a checkpoint-N.
+
+    Raises:
+        RecipeError: as :func:`find_resume`.
+        CheckpointError: a part is missing.
+    """
+    if not folder.exists():
+        others = ", ".join(path.name for path in checkpoints(folder.parent)[-4:])
+        raise RecipeError(
+            f"'{folder}' does not exist",
+            where=where,
+            hint=f"There are {others}" if others else "Name a checkpoint-N folder",
+        )
     if not (folder / TRAINER_STATE).is_file():
         raise RecipeError(
             f"'{folder}' is no checkpoint of a run: it has no {TRAINER_STATE}",
@@ -103,7 +153,6 @@ def find_resume(resolved: Resolved, loaded: LoadedRecipe, *, world_size: int) ->
             where=where,
             hint=f"Rehearse it with {saved}, or rehearse a new run, which needs as much memory",
         )
-    return folder
 
 
 def _check_readable(folder: Path) -> None:

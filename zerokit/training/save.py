@@ -14,7 +14,14 @@ from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import read_document
 from zerokit.errors import CheckpointError, DocumentError, ModelError, RunError
 from zerokit.staging import MARK, is_staging, make_staging, remove, remove_empty
-from zerokit.training.folder import REPLACED, SAVING, checkpoints
+from zerokit.training.folder import (
+    CURRENT,
+    REPLACED,
+    SAVING,
+    can_link_current,
+    checkpoints,
+    is_current_link,
+)
 from zerokit.training.report import REPORT_FILE
 
 if TYPE_CHECKING:
@@ -24,8 +31,8 @@ if TYPE_CHECKING:
     from zerokit.training.report import RunReport
     from zerokit.training.trainer import ZeroTrainer
 
-_CURRENT = ".model"
-"""While one replaces the other, a link to the one that counts. Each file's name leads through it."""
+_NEW_LINK = f"{MARK}-link"
+"""Name in ``.replaced`` of a new link, before it gets its own name."""
 
 
 def save_model(trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, report: RunReport) -> list[Path]:
@@ -43,13 +50,18 @@ def save_model(trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, rep
     """
     places = [output.path, *([output.rescue] if output.rescue is not None else [])]
     writer = trainer.checkpoints
-    staging, *writer.other_places = [place / SAVING for place in places]
-    if group.ranks.is_main:
-        settle(output.path)
-        for folder in (staging, *writer.other_places):
-            _remove(folder)
     writer.problems.clear()
-    trainer.save_model(str(staging))
+    if group.ranks.is_main:
+        with writer.problems.noted():
+            settle(output.path)
+        for place in places:
+            _remove(place / SAVING)
+    # The other ranks save with rank 0, so they need the same place.
+    writer.problems[:] = group.broadcast_object(list(writer.problems))
+    staged = [place / SAVING for place in places[len(writer.problems) :]]
+    if staged:
+        staging, *writer.other_places = staged
+        trainer.save_model(str(staging))
     return group.together(
         lambda: _publish_in_first(places, writer.problems, report) if group.ranks.is_main else []
     )
@@ -96,9 +108,10 @@ def _publish(staging: Path, output_dir: Path, report: RunReport) -> list[Path]:
     try:
         _switch(output_dir, old, new)
     except OSError:
-        if (output_dir / _CURRENT).is_symlink():
+        if is_current_link(output_dir / CURRENT):
             raise
-        # A file system without links. A folder without a config is not taken for a model.
+        # A file system without links, or another file has the name of the link. A folder without a config
+        # is not taken for a model.
         (output_dir / "config.json").unlink(missing_ok=True)
         for name in sorted(new, key=lambda name: name == "config.json"):
             _move(staging / name, output_dir / name)
@@ -124,9 +137,11 @@ def _switch(folder: Path, old: set[str], new: set[str]) -> None:
     Each name becomes a link through ``.model``, which leads to the old files until it is replaced.
 
     Raises:
-        OSError: this file system has no links, or is full.
+        OSError: this file system has no links, or is full, or another file has the name ``.model``.
     """
-    current, replaced = folder / _CURRENT, folder / REPLACED
+    current, replaced = folder / CURRENT, folder / REPLACED
+    if not can_link_current(folder):
+        raise FileExistsError(current)
     _remove(replaced)
     make_staging(replaced)
     for name in old:
@@ -135,26 +150,24 @@ def _switch(folder: Path, old: set[str], new: set[str]) -> None:
     for name in old | new:
         if (folder / name).is_dir() and not (folder / name).is_symlink():
             shutil.rmtree(folder / name)  # which no link can replace in one step
-        _point(folder / name, f"{_CURRENT}/{name}")
+        _point(folder / name, f"{CURRENT}/{name}")
     _point(current, SAVING)
 
 
 def settle(folder: Path) -> None:
     """Replace links by the files that they lead to, also those that a killed run left behind."""
-    current = folder / _CURRENT
-    # A link to anything else is not zerokit's.
-    if current.is_symlink() and str(current.readlink()) in (SAVING, REPLACED):
+    current = folder / CURRENT
+    if is_current_link(current):
         held = folder / current.readlink()
         for file in sorted(held.iterdir()) if is_staging(held) else []:
-            if file.name != MARK and (folder / file.name).is_symlink():
+            if file.name not in (MARK, _NEW_LINK) and (folder / file.name).is_symlink():
                 _move(file, folder / file.name)
         for link in folder.iterdir():
-            if link.is_symlink() and link.readlink().parent == Path(_CURRENT):
+            if link.is_symlink() and link.readlink().parent == Path(CURRENT):
                 link.unlink()  # of the model that no longer counts
         current.unlink()
     for name in (SAVING, REPLACED):
         _remove(folder / name)
-    _aside(current).unlink(missing_ok=True)
 
 
 def _remove(folder: Path) -> None:
@@ -164,15 +177,11 @@ def _remove(folder: Path) -> None:
 
 
 def _point(link: Path, target: str) -> None:
-    """Make or change a link in one step."""
-    aside = _aside(link)
-    aside.unlink(missing_ok=True)
-    aside.symlink_to(target)
-    aside.replace(link)
-
-
-def _aside(link: Path) -> Path:
-    return link.with_name(f".{link.name}.link")
+    """Make or change a link in one step. The folder ``.replaced`` next to it exists."""
+    new = link.with_name(REPLACED) / _NEW_LINK
+    new.unlink(missing_ok=True)
+    new.symlink_to(target)
+    new.replace(link)
 
 
 def _duplicate(path: Path, copy: Path) -> None:

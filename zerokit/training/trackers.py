@@ -30,10 +30,17 @@ _ALTERNATIVES = {"tensorboard": "tensorboardX"}
 """Module -> another that transformers takes in its place."""
 _PACKAGES = {"azureml": "azureml-core", "comet_ml": "comet-ml"}
 """Module -> the package that has it, where that is called otherwise."""
-_OF_TRACKIO = (
-    *("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id", "hub_private_repo"),
-)
-"""Keys of `training` that nothing else reads."""
+_READ_BY: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        (
+            *("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+            "hub_private_repo",
+        ),
+        ("trackio",),
+    ),
+    "run_name": ("wandb", "mlflow", "comet_ml", "swanlab", "trackio", "dagshub"),
+}
+"""Key of `training` that only trackers read -> the trackers that read it."""
 _OF_TRANSFORMERS = ("all",)
 """Whatever is installed: transformers looks."""
 _IN_OUTPUT_DIR = {"tensorboard": "runs", "codecarbon": "emissions.csv"}
@@ -69,14 +76,17 @@ def trackers(loaded: LoadedRecipe) -> tuple[str, ...]:
                     where=where,
                     hint=f"Run pip install {package}; csv needs nothing",
                 )
-    if not {"trackio", *_OF_TRANSFORMERS} & {*found}:
-        for name in _OF_TRACKIO:
-            if loaded.recipe.training.get(name) is not None:
-                raise RecipeError(
-                    f"{name} has no effect without trackio",
-                    where=loaded.where("training", name),
-                    hint="Add trackio to training.report_to, or remove it",
-                )
+    for name, readers in _READ_BY.items():
+        if loaded.recipe.training.get(name) is None or {*readers, *_OF_TRANSFORMERS} & {*found}:
+            continue
+        # An option may leave out the tracker that a key of the recipe is for.
+        if loaded.origins.is_later(("training", "report_to"), ("training", name)):
+            continue
+        raise RecipeError(
+            f"{name} has no effect without {' or '.join(readers)}",
+            where=loaded.where("training", name),
+            hint=f"Add {readers[0]} to training.report_to, or remove it",
+        )
     return found
 
 

@@ -15,7 +15,7 @@ from zerokit.training.packing import Layout, document_starts, packing_unsupporte
 from zerokit.training.peft.keys import method_of
 from zerokit.training.preview import marked
 from zerokit.training.tasks.answers import AnswerEncoder
-from zerokit.training.tasks.task import Task, sum_from_mean
+from zerokit.training.tasks.task import Task, sum_from_mean, uses_router_loss
 
 if TYPE_CHECKING:
     import torch
@@ -58,14 +58,8 @@ class CausalLM(Task):
         section = self.section
         if learned is not None and section.packing is None:  # a text each, with the learned tokens before it
             section = section.model_copy(update={"packing": False})
-        text = config.get_text_config(decoder=True)
-        return replace(
-            self,
-            section=section,
-            mixed=mixed,
-            one_row=one_row,
-            has_router_loss=getattr(text, "output_router_logits", False),
-        )
+        has_router_loss = uses_router_loss(config)
+        return replace(self, section=section, mixed=mixed, one_row=one_row, has_router_loss=has_router_loss)
 
     def layout(self, batch_size: int, step_size: int) -> Layout | None:
         if self.section.padding_free is False:

@@ -13,7 +13,7 @@ from zerokit.data.encoding import encode_whole
 from zerokit.errors import ModelError, RecipeError, visible
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of, text_or_none
 from zerokit.training.preview import marked
-from zerokit.training.tasks.task import Task, ratio
+from zerokit.training.tasks.task import Task, ratio, uses_router_loss
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +60,7 @@ class Seq2Seq(Task):
                 where=loaded.where("task", "predict_with_generate"),
                 hint="Set task.predict_with_generate to false",
             )
-        return replace(self, has_router_loss=getattr(config, "output_router_logits", False))
+        return replace(self, has_router_loss=uses_router_loss(config))
 
     def complete(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
         if getattr(config, "decoder_start_token_id", None) is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from zerokit.checkpoint.pretrained import CAUSAL_LM, ModelKind
+from zerokit.errors import RecipeError
 from zerokit.recipe.model import Columns, Format, TaskSection
 from zerokit.training.examples import IGNORED, Encoder
 
@@ -86,8 +87,15 @@ class Task(ABC):
         """This task, adapted to a model.
 
         Raises:
-            RecipeError: the model does not support what the recipe sets.
+            RecipeError: the model does not support what the recipe sets, or its config sets a router loss,
+                which this task would ignore.
         """
+        if uses_router_loss(config):
+            raise RecipeError(
+                f"the model's config sets output_router_logits, and {self.section.type} adds no router loss",
+                where=loaded.where("model", "path" if loaded.recipe.model.path else "from_config"),
+                hint="Set output_router_logits to false in the model's config",
+            )
         return self
 
     def layout(self, batch_size: int, step_size: int) -> Layout | None:
@@ -194,6 +202,11 @@ class Task(ABC):
     def metrics(self, scores: Sequence[float]) -> dict[str, float]:
         """Return the metrics by name, made of the sums of :meth:`scores`; nan where nothing was counted."""
         return {}
+
+
+def uses_router_loss(config: PretrainedConfig) -> bool:
+    """Whether a model of this config adds a router loss to the loss of its labels."""
+    return bool(getattr(config.get_text_config(decoder=True), "output_router_logits", False))
 
 
 def ratio(part: float, whole: float) -> float:
