@@ -96,7 +96,7 @@ class OpenCommand(Command):
         Raises:
             DocumentError: a pipe cannot be read.
         """
-        names = [self.spelled(ctx, word.partition("=")[0]) for word in args]
+        names = [self.declared_name(ctx, word.partition("=")[0]) for word in args]
         if "--num-gpus" not in names or "RANK" in os.environ:
             return args
         words = list(args)
