@@ -53,9 +53,9 @@ def find_resume(group: RankGroup, resolved: Resolved, loaded: LoadedRecipe) -> P
     Raises:
         RecipeError: there is none, or it lacks the Trainer's state; in a rehearsal, also if another number of
             ranks saved it.
-        CheckpointError: a part of it is missing, also if only one machine does not see it; or it has a link or
-            a special file that zerokit does not read. True selects an older checkpoint only if a newer one is
-            incomplete, and never because of a link.
+        CheckpointError: a part of it is missing, also if only one machine does not see it; or it has a link
+            or a special file that zerokit does not read. True selects an older checkpoint only if a newer one
+            is incomplete, and never because of a link.
         DataError: machines see different checkpoints of this name.
     """
     asked = resolved.training.pop("resume_from_checkpoint", None)
