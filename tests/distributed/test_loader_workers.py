@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
+from tests import processes
 from tests.processes import PATIENCE
 from zerokit.distributed.loader_workers import report_lost_batches
 from zerokit.errors import RankError
@@ -44,3 +46,20 @@ def test_a_batch_that_a_worker_cannot_pass_on_is_reported(context: str) -> None:
     assert [next(batches) for _ in range(3)] == [[0], [1], [2]]
     with pytest.raises(RankError, match=r"a data loader worker cannot pass on a batch: .*pickle"):
         next(batches)
+
+
+STOPPED = """
+import multiprocessing, os, signal
+from zerokit.distributed.exit_reports import exit_now
+context = multiprocessing.get_context("fork")
+worker = context.Process(target=lambda: os.kill(os.getpid(), signal.SIGSTOP), daemon=True)
+worker.start()
+os.waitpid(worker.pid, os.WUNTRACED)
+exit_now(3)
+"""
+
+
+def test_a_worker_that_is_stopped_does_not_outlive_its_rank() -> None:
+    """It has the pipe that is read here to its end."""
+    run = processes.run([sys.executable, "-c", STOPPED])
+    assert (run.returncode, run.stderr) == (3, "")

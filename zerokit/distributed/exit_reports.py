@@ -6,6 +6,7 @@ A launcher's own exit code is not enough: DeepSpeed's ends with 0 when its secon
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -39,8 +40,15 @@ def has_lost_receiver() -> bool:
 
 
 def exit_now(code: int) -> NoReturn:
-    """Report the exit code of this rank, and end this process without Python's exit handlers."""
+    """Report the exit code of this rank, and end this process without Python's exit handlers.
+
+    Processes of ``multiprocessing``, such as loader workers, are killed: one that is stopped would stay.
+    """
     if _pipe is not None:
         with suppress(OSError):  # the process that started the launcher has ended
             os.write(os.open(_pipe, os.O_WRONLY | os.O_NONBLOCK), f"{os.environ['RANK']} {code}\n".encode())
+    if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
+        for worker in multiprocessing.active_children():
+            with suppress(OSError, ValueError):  # it has ended
+                worker.kill()
     os._exit(code)
