@@ -47,7 +47,7 @@ def test_unchanged_weights_are_not_read_again(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("zerokit.digest_cache.file_system", lambda _: "ext4")
-    in_an_hour = time.time_ns() + 3_600_000_000_000
+    in_an_hour = (folder / "model.safetensors").stat().st_ctime_ns + 3_600_000_000_000
     monkeypatch.setattr(time, "time_ns", lambda: in_an_hour)
     first = weights_digest(folder, where="w")
     with monkeypatch.context() as patched:

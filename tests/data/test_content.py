@@ -126,7 +126,7 @@ def test_unchanged_files_are_not_digested_again(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("zerokit.digest_cache.file_system", lambda _: "ext4")
     file = tmp_path / "data" / "a.jsonl"
     put(file, OF_TEXTS["a.jsonl"](OLD))
-    in_an_hour = time.time_ns() + 3_600_000_000_000
+    in_an_hour = file.stat().st_ctime_ns + 3_600_000_000_000
     monkeypatch.setattr(time, "time_ns", lambda: in_an_hour)
     first = digest_files([file]), sampled_digest([file])
     with monkeypatch.context() as patched:
