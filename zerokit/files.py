@@ -147,8 +147,16 @@ class _Output(io.FileIO):
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Say of errors of the system that `path` cannot be written, why, and what to do."""
+def explained(path: Path, hint: str | None = None) -> Iterator[None]:
+    """Turn errors of the system into one line: `path` cannot be written, why, and what to do.
+
+    Args:
+        path: the file or folder that is written.
+        hint: what to do; None: by the error, for a file.
+
+    Raises:
+        ZerokitError: in place of an OSError of the block.
+    """
     try:
         yield
     except OSError as error:
@@ -156,7 +164,7 @@ def explained(path: Path) -> Iterator[None]:
         raise ZerokitError(
             f"cannot be written: {error.strerror or error}",
             where=shown(path),
-            hint=hints.get(error.errno or 0, "Name a file in a folder you may write to"),
+            hint=hint or hints.get(error.errno or 0, "Name a file in a folder you may write to"),
         ) from None
 
 

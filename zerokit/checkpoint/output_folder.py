@@ -13,6 +13,7 @@ from typing import IO
 from zerokit.checkpoint.unfinished import UNFINISHED
 from zerokit.documents import is_folder, shown
 from zerokit.errors import CheckpointError, ZerokitError
+from zerokit.files import explained
 from zerokit.staging import MARK, check_staging, make_staging, open_own, remove
 from zerokit.units import format_bytes
 
@@ -33,19 +34,15 @@ def output_folder(output: Path) -> Iterator[Path]:
     """
     target = _target(output)
     staging = _staging(target)
-    with _explained(output), _alone(output, staging):
+    with explained(output, "Name another folder"), _alone(output, staging):
         yield staging
         if staging.parent != target:
             staging.rename(target)
             (target / MARK).unlink()
             return
-        for name in sorted({path.name for path in staging.iterdir()} - {MARK}, key=_is_last):
+        for name in sorted({path.name for path in staging.iterdir()} - {MARK}, key="config.json".__eq__):
             (staging / name).rename(target / name)
         remove(staging)
-
-
-def _is_last(name: str) -> bool:
-    return name == "config.json"
 
 
 def _target(output: Path) -> Path:
@@ -65,8 +62,8 @@ def check_output(output: Path) -> None:
         ZerokitError: the staging folder's name is taken by something that zerokit did not make.
     """
     target = _target(output)
-    is_there = os.path.lexists(output)
-    if is_there and not (is_folder(target) and {path.name for path in target.iterdir()} <= {UNFINISHED}):
+    is_empty = is_folder(target) and {path.name for path in target.iterdir()} <= {UNFINISHED}
+    if os.path.lexists(output) and not is_empty:
         raise CheckpointError("exists", where=shown(output), hint="Name a folder that does not exist yet")
     if not target.parent.is_dir():
         raise CheckpointError(
@@ -90,17 +87,6 @@ def check_space(output: Path, needed: int) -> None:
             where=shown(folder),
             hint="Make room, or name a folder on another disk",
         )
-
-
-@contextmanager
-def _explained(output: Path) -> Iterator[None]:
-    """Explain errors of the system."""
-    try:
-        yield
-    except OSError as error:
-        raise ZerokitError(
-            f"cannot be written: {error.strerror or error}", where=shown(output), hint="Name another folder"
-        ) from None
 
 
 @contextmanager

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from zerokit.generation.model import ModelFiles
     from zerokit.generation.options import Options
 
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _SHARE = 0.5
 """Share of the free memory that weights may take; the rest is for the key-value cache and workspace."""
 
@@ -38,7 +37,9 @@ def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Op
         return engine.replicated()
     if model.num_parameters is None:  # quantized: ZeRO-3 cannot divide such weights
         return engine.replicated()
-    weights = model.num_parameters * _BYTES[engine.dtype]
+    import torch
+
+    weights = model.num_parameters * int(getattr(torch, engine.dtype).itemsize)
     free = min(group.gather_objects(_free_bytes(group.ranks)))
     fits = weights <= _SHARE * free
     if group.ranks.is_main:

@@ -105,7 +105,7 @@ def try_one(trial: Trial, base: Path, parent: Path) -> dict[str, Any]:
         "must": trial.must,
         "exit_code": code,
         "seconds": round(seconds, 1),
-        "line": line.replace(str(parent), "...")[:300],
+        "line": line.replace(str(parent), "...").replace(sys.prefix, "...")[:300],
         "wrong": wrongs,
     }
 
