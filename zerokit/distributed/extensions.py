@@ -29,7 +29,7 @@ from zerokit.distributed.process_table import process_with
 from zerokit.distributed.shared_memory import check_shared_memory
 from zerokit.documents import shown
 from zerokit.errors import LaunchError
-from zerokit.files import write_file
+from zerokit.files import cache_folder, write_file
 from zerokit.staging import open_own
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ def own_folder() -> Path:
     import torch
 
     key = hashlib.sha256(f"{sys.prefix} {torch.__version__}".encode()).hexdigest()[:12]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "zerokit" / "extensions" / key
+    return cache_folder() / "extensions" / key
 
 
 def compile_extensions(group: RankGroup, *, cpu_optimizer: str | None, async_io: bool = False) -> None:

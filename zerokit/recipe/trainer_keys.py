@@ -27,9 +27,9 @@ def is_free(name: str) -> bool:
 
 
 NEEDS: Mapping[str, tuple[str, ...]] = {name: tuple(others) for name, others in _TABLES["needs"].items()}
+"""Arguments that change nothing without one of others."""
 _OFF = (None, False, 0, "no")
 _ON_BY_DEFAULT = ("save_strategy",)
-"""Arguments that change nothing without one of others."""
 
 
 def is_on(name: str, arguments: Mapping[str, Any]) -> bool:

@@ -175,10 +175,10 @@ def _built(library: Path, build: Callable[[Path], None]) -> Path:
 def _cache_folder(name: str, sources: Path, *more: str) -> Path:
     key = _digest(sources)
     key.update(" ".join([_compiler_name(), *more]).encode())
-    return cache_folder() / f"{name}-{key.hexdigest()[:12]}"
+    return rehearsal_cache_folder() / f"{name}-{key.hexdigest()[:12]}"
 
 
-def cache_folder() -> Path:
+def rehearsal_cache_folder() -> Path:
     """Where what a rehearsal compiles is kept for the next one."""
     return files.cache_folder() / "rehearsal"
 

@@ -23,7 +23,7 @@ from zerokit.files import write_file
 from zerokit.patches import Patch, apply, wrap
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.native.backend import SMALL_BYTES, backend
-from zerokit.rehearsal.native.build import cache_folder
+from zerokit.rehearsal.native.build import rehearsal_cache_folder
 from zerokit.rehearsal.stand_ins import custom_operators
 from zerokit.rehearsal.stand_ins.kernel_launches import note_launch
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
@@ -289,7 +289,7 @@ def _folder(options: Mapping[str, Any]) -> Path:
         key.update(source.read_bytes())
     names = ("extra_cflags", "extra_cuda_cflags", "extra_include_paths", "extra_ldflags")
     key.update(repr([torch.__version__, _card(), *(options[name] for name in names)]).encode())
-    return cache_folder() / "extensions" / f"{options['name']}-{key.hexdigest()[:12]}"
+    return rehearsal_cache_folder() / "extensions" / f"{options['name']}-{key.hexdigest()[:12]}"
 
 
 @contextmanager
