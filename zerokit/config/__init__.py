@@ -3,7 +3,6 @@
 Importing this package is light: pydantic, but neither torch nor transformers nor deepspeed.
 """
 
-from zerokit.config.activation_checkpointing import ActivationCheckpointing
 from zerokit.config.aio import Aio
 from zerokit.config.base import Auto, Section
 from zerokit.config.leaf_module import LeafModule
@@ -13,13 +12,11 @@ from zerokit.config.optimizer import Optimizer
 from zerokit.config.precision import BF16, FP16, DataTypes, TorchAutocast
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.scheduler import Scheduler
-from zerokit.config.zenflow import ZenFlow
 from zerokit.config.zero import ZeroOptimization
 
 __all__ = [
     "BF16",
     "FP16",
-    "ActivationCheckpointing",
     "Aio",
     "Auto",
     "DataTypes",
@@ -32,7 +29,6 @@ __all__ = [
     "Section",
     "TorchAutocast",
     "ValidPart",
-    "ZenFlow",
     "ZeroOptimization",
     "check_ds_config",
     "load_ds_config",

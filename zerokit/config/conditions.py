@@ -266,7 +266,7 @@ def _in_own_loop(what: str) -> Condition:
     )
 
 
-NOT_READ = Acts(when=Condition(None, lambda view, path: False, "is not read by DeepSpeed"))
+NOT_READ = Condition(None, lambda view, path: False, "is not read by DeepSpeed")
 NVME = _with_sibling("device", "nvme", "with `nvme`")
 DEVICE = Condition(
     "",

@@ -8,17 +8,16 @@ PyTorch 2.13 check.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Self
 
-from pydantic import BeforeValidator, Field, create_model, model_validator
+from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
-from zerokit.config.base import NOT_NULL, OneOrMore, OrAuto, Reader, Section, whole
-from zerokit.config.conditions import DECAY_STEPS, DECOUPLED_ANYWAY, NOT_OFFLOADED, OFFLOADED, Acts
+from zerokit.config.base import Reader, Section
+from zerokit.config.conditions import NOT_OFFLOADED, OFFLOADED, Acts
+from zerokit.config.model_table import ModelTable
 
 
 class Params(Section):
@@ -94,85 +93,19 @@ class RefusesAll(SchedulerParams):
         )
 
 
-_BASES: Mapping[str, type[Params]] = {
-    base.__name__: base
-    for base in (OptimizerParams, SchedulerParams, LookedUp, ChecksNesterov, ChecksSteps, RefusesAll)
-}
-_TYPES: Mapping[str, Any] = {
-    "number": float,
-    "switch": bool,
-    "whole": int,  # 1e3 is one
-    "integer": int,  # 1e3 is none
-    "null": None,
-}
-_CONDITIONS = {
-    "offloaded": OFFLOADED,
-    "not offloaded": NOT_OFFLOADED,
-    "decoupled anyway": DECOUPLED_ANYWAY,
-    "decay steps": DECAY_STEPS,
-}
-_ANNOTATED: Any = Annotated
-_ONE_OR_MORE: Any = OneOrMore
-_OR_AUTO: Any = OrAuto
-
-
-@cache
-def _rows() -> Mapping[str, Mapping[str, Any]]:
-    return cast(
-        "Mapping[str, Mapping[str, Any]]",
-        json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8")),
-    )
+_TABLE = ModelTable(
+    Path(__file__).with_suffix(".json"),
+    __name__,
+    *(OptimizerParams, SchedulerParams, LookedUp, ChecksNesterov, ChecksSteps, RefusesAll),
+)
+params_class = _TABLE.model
+"""The model of the class of that name in `params.json`."""
 
 
 @cache
 def params_of(type_: str) -> type[Any]:
     """The model of the arguments of the optimizer or schedule that has this exact `type`."""
-    return params_class(next(name for name, row in _rows().items() if type_ in row.get("types", ())))
-
-
-@cache
-def params_class(name: str) -> type[Any]:
-    """The model of the class `name` of `params.json`."""
-    row = _rows()[name]
-    bases = tuple(_BASES.get(base) or params_class(base) for base in row["bases"])
-    fields: dict[str, Any] = {}
-    for key, spec in row.get("keys", {}).items():
-        inherited = (base.model_fields[key].description for base in bases if key in base.model_fields)
-        text = spec.get("text") or next(inherited)
-        fields[key] = (_type(spec), Field(default=spec.get("default", ...), description=text))
-    return create_model(name, __base__=bases, __module__=__name__, __doc__=row["text"], **fields)
-
-
-def _type(spec: Mapping[str, Any]) -> Any:
-    """The annotation of an argument.
-
-    Args:
-        spec: `type` or `choices`; bounds; whether it is a list, or a value for each group of parameters;
-            whether "auto" and null are values; where it acts.
-    """
-    choices = spec.get("choices")
-    kind: Any = Literal[tuple(choices)] if choices is not None else _TYPES[spec["type"]]
-    bounds = {name: spec[name] for name in ("ge", "gt", "le", "lt") if name in spec}
-    if bounds:
-        kind = Annotated[kind, Field(**bounds)]
-    if spec.get("type") == "whole":
-        kind = Annotated[kind, BeforeValidator(whole)]
-    if "items" in spec:
-        item = kind | None if spec.get("null_items") else kind
-        kind = list.__class_getitem__(item)
-        if spec["items"] is not None:
-            kind = Annotated[kind, Field(min_length=spec["items"], max_length=spec["items"])]
-    if spec.get("groups"):
-        kind = _ONE_OR_MORE[kind]
-    if spec.get("auto"):
-        kind = _OR_AUTO[kind]
-    if spec.get("null"):
-        kind = kind | None
-    marks: list[Any] = [NOT_NULL] if spec.get("not_null") else []
-    if "when" in spec or "since" in spec:
-        when = _CONDITIONS[spec["when"]] if "when" in spec else None
-        marks.append(Acts(when=when, since=spec.get("since")))
-    return _ANNOTATED[(kind, *marks)] if marks else kind
+    return params_class(next(name for name, row in _TABLE.rows.items() if type_ in row.get("types", ())))
 
 
 @cache

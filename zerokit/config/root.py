@@ -6,9 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator
 
-from zerokit.config.activation_checkpointing import ActivationCheckpointing
 from zerokit.config.aio import Aio
-from zerokit.config.autotuning import Autotuning
 from zerokit.config.base import (
     LOWER,
     NOT_NULL,
@@ -22,8 +20,6 @@ from zerokit.config.base import (
     Sub,
     two_names,
 )
-from zerokit.config.checkpoint import Checkpoint, DataStates
-from zerokit.config.compile import Compile
 from zerokit.config.conditions import (
     AIO,
     BEFORE_THE_SUM,
@@ -36,24 +32,29 @@ from zerokit.config.conditions import (
     SEQUENCE_PARALLEL,
     Acts,
 )
-from zerokit.config.data_efficiency import DataEfficiency
-from zerokit.config.expert_parallel import ExpertParallel
-from zerokit.config.hybrid_engine import HybridEngine
-from zerokit.config.monitoring import (
-    Comet,
-    CommsLogger,
-    CsvMonitor,
-    FlopsProfiler,
-    TensorBoard,
-    Timers,
-    Wandb,
-)
 from zerokit.config.optimizer import Optimizer
-from zerokit.config.pipeline import Pipeline
 from zerokit.config.precision import BF16, FP16, DataTypes, TorchAutocast
 from zerokit.config.scheduler import Scheduler
-from zerokit.config.tensor_parallel import TensorParallel
-from zerokit.config.weight_quantization import WeightQuantization
+from zerokit.config.sections import (
+    ActivationCheckpointing,
+    Autotuning,
+    Checkpoint,
+    Comet,
+    CommsLogger,
+    Compile,
+    CsvMonitor,
+    DataEfficiency,
+    DataStates,
+    ExpertParallel,
+    FlopsProfiler,
+    HybridEngine,
+    Pipeline,
+    TensorBoard,
+    TensorParallel,
+    Timers,
+    Wandb,
+    WeightQuantization,
+)
 from zerokit.config.zero import ZeroOptimization
 
 CommunicationDtype = Annotated[Literal["fp16", "bf16", "fp32"], LOWER]
@@ -179,7 +180,7 @@ class DeepSpeedConfig(Section):
     disable_python_gc: Annotated[bool, Acts(since="0.19.8")] = False
     """Switch Python's cyclic garbage collector off while training. Default false."""
 
-    disable_allgather: Annotated[bool, NOT_READ] = False
+    disable_allgather: Annotated[bool, Acts(when=NOT_READ)] = False
     """Gather updated parameters by broadcasts. Default false."""
 
     vocabulary_size: Int | None = None

@@ -7,13 +7,13 @@ from typing import Any
 
 from zerokit.config.base import SECTION_NAME, Section, any_case, second_names
 from zerokit.config.conditions import Acts
-from zerokit.config.data_efficiency import Switched
 from zerokit.config.descriptions import description, section_description
 from zerokit.config.key_index import all_sections
 from zerokit.config.optimizer import params_of_optimizer
 from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS, TORCH_OPTIMIZERS
 from zerokit.config.params import params_class
 from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, TORCH_SCHEDULERS, params_of_scheduler
+from zerokit.config.sections import Switched
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _COMMENTS = {r"^(_|//|\$schema$)": {"description": "A comment."}}

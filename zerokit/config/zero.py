@@ -30,7 +30,7 @@ from zerokit.config.conditions import (
 )
 from zerokit.config.leaf_module import LeafModule
 from zerokit.config.offload import OffloadOptimizer, OffloadParam
-from zerokit.config.zenflow import ZenFlow
+from zerokit.config.sections import ZenFlow
 
 
 def _stage(value: object) -> object:
@@ -76,7 +76,7 @@ class ZeroOptimization(Section):
     allgather_bucket_size: Annotated[NonNegative, Acts(1, 2, when=ZENFLOW)] = 500_000_000
     """Elements gathered at once after the step. Default 5e8."""
 
-    allgather_partitions: Annotated[bool, NOT_READ] = True
+    allgather_partitions: Annotated[bool, Acts(when=NOT_READ)] = True
     """Gather updated parameters by all-gather, as is done in any case. Default true."""
 
     use_multi_rank_bucket_allreduce: Annotated[bool, Acts(1, 2)] = True
@@ -211,7 +211,7 @@ class ZeroOptimization(Section):
 
     cpu_offload_use_pin_memory: Annotated[
         bool | None,
-        NOT_READ,
+        Acts(when=NOT_READ),
     ] = Field(default=None, json_schema_extra=DEPRECATED)
     """Deprecated: write `pin_memory` in the offload sections. Default none."""
 

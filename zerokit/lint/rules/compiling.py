@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from zerokit.config.compile import Compile
+from zerokit.config.sections import Compile
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject, autotp_size
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.config.base import ZERO
-from zerokit.config.expert_parallel import ExpertParallel
+from zerokit.config.sections import ExpertParallel
 from zerokit.findings import Remove
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject

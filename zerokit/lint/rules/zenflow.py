@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.config.base import AUTO, ZERO
-from zerokit.config.zenflow import ZenFlow
+from zerokit.config.sections import ZenFlow
 from zerokit.findings import Severity
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject

@@ -85,7 +85,7 @@ def stage_0_keys(subject: Subject) -> Iterator[Hit]:
 def dead_key(subject: Subject) -> Iterator[Hit]:
     """A key that DeepSpeed accepts and no longer reads"""
     for path, idle in subject.unused.items():
-        if idle.acts.when in (NOT_READ.when, OLD_SWITCH) and path[-1] != "cpu_offload_use_pin_memory":
+        if idle.acts.when in (NOT_READ, OLD_SWITCH) and path[-1] != "cpu_offload_use_pin_memory":
             # What the dead key says is nonetheless what happens.
             agrees = path[-1] == "allgather_partitions" and subject.zero.allgather_partitions
             message = f"'{path[-1]}' {idle.reason}"

@@ -1,0 +1,148 @@
+"""Models of sections made from rows of JSON: a row for each section, with its keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, create_model
+
+from zerokit.config import conditions
+from zerokit.config.base import (
+    BYTES,
+    LOWER,
+    NOT_NULL,
+    OneOrMore,
+    OrAuto,
+    Positive,
+    Section,
+    Sub,
+    Tested,
+    two_names,
+    whole,
+)
+from zerokit.config.conditions import Acts
+
+_TYPES: Mapping[str, Any] = {
+    "text": str,
+    "number": float,
+    "switch": bool,
+    "whole": int,  # 1e3 is one
+    "integer": int,  # 1e3 is none
+    "dimensions": Annotated[int, Field(ge=-1)] | list[Positive],
+    "any": Any,
+    "null": None,
+}
+_BOUNDS = ("ge", "gt", "le", "lt", "pattern", "min_length")
+_ANNOTATED: Any = Annotated
+_ONE_OR_MORE: Any = OneOrMore
+_OR_AUTO: Any = OrAuto
+_SUB: Any = Sub
+
+
+class ModelTable:
+    """The models of a JSON file.
+
+    A row has the section's `text`, its `keys`, class variables of `Section`, and `bases`: other rows, or
+    classes with checks that rows cannot express.
+
+    Args:
+        file: the JSON.
+        module: of the models.
+        bases: classes that rows name as their bases; the first is that of rows that name none.
+    """
+
+    def __init__(self, file: Path, module: str, *bases: type[Section]) -> None:
+        self._file = file
+        self._base = bases[0].__name__
+        self._module = module
+        self._models: dict[str, type[Any]] = {base.__name__: base for base in bases}
+
+    @cached_property
+    def rows(self) -> Mapping[str, Mapping[str, Any]]:
+        """Class name -> row."""
+        rows: Mapping[str, Mapping[str, Any]] = json.loads(self._file.read_text(encoding="utf-8"))
+        return rows
+
+    def model(self, name: str) -> type[Any]:
+        """The model of that name, made when it is first needed.
+
+        Raises:
+            KeyError: there is no such row.
+        """
+        if name not in self._models:
+            self._models[name] = self._made(name, self.rows[name])
+        return self._models[name]
+
+    def _made(self, name: str, row: Mapping[str, Any]) -> type[Any]:
+        bases: tuple[type[Section], ...] = tuple(map(self.model, row.get("bases", [self._base])))
+        fields: dict[str, Any] = {
+            key: (self._type(spec), self._field(key, spec, bases))
+            for key, spec in row.get("keys", {}).items()
+        }
+        made = create_model(name, __base__=bases, __module__=self._module, __doc__=row["text"], **fields)
+        for variable in row.keys() - {"bases", "keys", "text", "types"}:
+            setattr(made, variable, row[variable])
+        return made
+
+    def _field(self, key: str, spec: Mapping[str, Any], bases: tuple[type[Section], ...]) -> Any:
+        """Default (an absent section has its own), second name, and the text, which may be inherited."""
+        inherited = (base.model_fields[key].description for base in bases if key in base.model_fields)
+        details: dict[str, Any] = {"description": spec.get("text") or next(inherited)}
+        if "second_name" in spec:
+            details["validation_alias"] = two_names(key, spec["second_name"])
+        if "section" in spec and "default" not in spec and not spec.get("needed"):
+            return Field(default_factory=self.model(spec["section"]).defaults, **details)
+        return Field(default=spec.get("default", ...), **details)
+
+    def _type(self, spec: Mapping[str, Any]) -> Any:
+        """The annotation of a key.
+
+        Args:
+            spec: `type`, `choices` or `section`; bounds; whether it is a list (`items`), a mapping, or
+                a value for each group of parameters; whether "auto" and null are values; what DeepSpeed tests
+                (:class:`Tested`); in which `stages`, under which condition (`when`, a constant of
+                `conditions.py`), and `since` which release it acts.
+        """
+        kind = self._value(spec)
+        if "items" in spec:
+            kind = list.__class_getitem__(kind | None if spec.get("null_items") else kind)
+            if spec["items"] is not None:
+                kind = Annotated[kind, Field(min_length=spec["items"], max_length=spec["items"])]
+        if spec.get("mapping"):
+            kind = dict.__class_getitem__((str, kind))
+        if spec.get("groups"):
+            kind = _ONE_OR_MORE[kind]
+        if spec.get("auto"):
+            kind = _OR_AUTO[kind]
+        if spec.get("null") or spec.get("not_null"):
+            kind = kind | None
+        marks = list(_marks(spec))
+        return _ANNOTATED[(kind, *marks)] if marks else kind
+
+    def _value(self, spec: Mapping[str, Any]) -> Any:
+        if "section" in spec:
+            return _SUB[self.model(spec["section"])]
+        if "choices" in spec:
+            kind: Any = Literal[tuple(spec["choices"])]
+            return Annotated[kind, LOWER] if spec.get("any_case") else kind
+        kind = _TYPES[spec["type"]]
+        bounds = {name: spec[name] for name in _BOUNDS if name in spec}
+        if bounds:
+            kind = Annotated[kind, Field(**bounds)]
+        return Annotated[kind, BeforeValidator(whole)] if spec["type"] == "whole" else kind
+
+
+def _marks(spec: Mapping[str, Any]) -> list[Any]:
+    marks: list[Any] = [NOT_NULL] if spec.get("not_null") else []
+    if "unit" in spec:
+        marks.append(BYTES)
+    if "tested" in spec:
+        marks.append(Tested(numbers=spec["tested"] == "no text"))
+    if spec.keys() & {"stages", "when", "since"}:
+        when = getattr(conditions, spec["when"]) if "when" in spec else None
+        marks.append(Acts(*spec.get("stages", ()), when=when, since=spec.get("since")))
+    return marks
