@@ -8,9 +8,10 @@ import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
 from zerokit.config import DeepSpeedConfig, load_ds_config
+from zerokit.config.dtypes import DTYPES
 from zerokit.findings import SetValue
 from zerokit.lint.examples import recipe
-from zerokit.lint.number_formats import FORMATS, precision, switch
+from zerokit.lint.number_formats import precision, switch
 from zerokit.lint.subject import Subject
 from zerokit.resolving.run import Run
 
@@ -62,8 +63,8 @@ def test_the_names_of_formats_are_deepspeeds() -> None:
     torch = pytest.importorskip("torch")
     formats = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
     theirs = {name for name in ds_config.DtypeEnum._value2member_map_ if isinstance(name, str)}
-    assert set(FORMATS) == theirs
-    for name, meant in FORMATS.items():
+    assert set(DTYPES) == theirs
+    for name, meant in DTYPES.items():
         assert ds_config.DtypeEnum(name).value == formats[meant]
 
 

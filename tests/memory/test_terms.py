@@ -12,7 +12,8 @@ import pytest
 from tests.each import each
 from tests.memory.runs import ds_config, run, shape
 from zerokit.choices import Attention
-from zerokit.config.conditions import TORCH_FP32, ConfigView, bf16_optimizer
+from zerokit.config.conditions import ConfigView, bf16_optimizer
+from zerokit.config.dtypes import FP32_NAMES
 from zerokit.estimation.explain import letters_of
 from zerokit.memory import Certainty, Estimate, Generation, Ia3, Lora, Term, TermKind, estimate
 from zerokit.memory.gpu import replay_fullest
@@ -161,7 +162,7 @@ def test_what_a_kind_must_say_has_no_default() -> None:
 
 
 @pytest.mark.parametrize("offload", [{}, {"cpu_offload": True}, {"offload_optimizer": CPU}])
-@pytest.mark.parametrize("gradients", ["bf16", *TORCH_FP32])
+@pytest.mark.parametrize("gradients", ["bf16", *FP32_NAMES])
 @pytest.mark.parametrize("stage", [1, 2])
 def test_the_bf16_optimizer_is_counted_where_deepspeed_takes_it(
     stage: int, gradients: str, offload: dict[str, Any]

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerokit.config.base import ALL_STAGES, AUTO, ZERO, Section
+from zerokit.config.dtypes import FP32_NAMES
 from zerokit.documents import KeyPath
-
-TORCH_FP32 = ("fp32", "float32", "float", "torch.float32")
-"""Names that `DtypeEnum` in `deepspeed/runtime/config.py` has for it."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ def bf16_optimizer(view: ConfigView) -> bool | None:
     bf16, device = view.value("bf16", "enabled"), view.device("offload_optimizer")
     if view.stage is None or (view.stage == 1 and (bf16 is None or device is None)):
         return None
-    sums_in_fp32 = view.value("data_types", "grad_accum_dtype") in TORCH_FP32
+    sums_in_fp32 = view.value("data_types", "grad_accum_dtype") in FP32_NAMES
     return view.stage == 1 and bf16 is True and sums_in_fp32 and device == "none"
 
 

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, create_model
 
 from zerokit.config import conditions
 from zerokit.config.base import (
+    AUTO,
     BYTES,
     LOWER,
     NOT_NULL,
@@ -25,6 +26,12 @@ from zerokit.config.base import (
     whole,
 )
 from zerokit.config.conditions import Acts
+from zerokit.config.dtypes import DTYPES
+
+
+def _names_as_list(value: object) -> object:
+    return [value] if isinstance(value, str) and value != AUTO else value
+
 
 _TYPES: Mapping[str, Any] = {
     "text": str,
@@ -32,6 +39,8 @@ _TYPES: Mapping[str, Any] = {
     "switch": bool,
     "whole": int,  # 1e3 is one
     "integer": int,  # 1e3 is none
+    "dtype": Literal[tuple(DTYPES)],
+    "names": Annotated[list[str], BeforeValidator(_names_as_list)],
     "dimensions": Annotated[int, Field(ge=-1)] | list[Positive],
     "any": Any,
     "null": None,

@@ -9,6 +9,7 @@ from typing import Any, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from zerokit.config.base import AUTO, Unit, whole
+from zerokit.config.dtypes import DTYPES
 from zerokit.config.key_index import canonical, section_at
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import KeyPath, has_value, value_at, with_value, without
@@ -22,8 +23,8 @@ Errors = frozenset[tuple[KeyPath, str]]
 TRUE_WORDS = ("true", "yes", "on", "1")
 FALSE_WORDS = ("false", "no", "off", "0")
 
-_FORMATS = {"bfp16": "bf16", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
-"""Other names of number formats, for keys that know the short ones only."""
+_FORMATS = {**DTYPES, "bfp16": "bf16"}
+"""Names of number formats, for keys that know the short ones only."""
 
 
 def errors_of(data: Any) -> Errors:

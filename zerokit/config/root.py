@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator
 
-from zerokit.config.aio import Aio
 from zerokit.config.base import (
     LOWER,
     NOT_NULL,
@@ -33,10 +32,12 @@ from zerokit.config.conditions import (
     Acts,
 )
 from zerokit.config.optimizer import Optimizer
-from zerokit.config.precision import BF16, FP16, DataTypes, TorchAutocast
 from zerokit.config.scheduler import Scheduler
 from zerokit.config.sections import (
+    BF16,
+    FP16,
     ActivationCheckpointing,
+    Aio,
     Autotuning,
     Checkpoint,
     Comet,
@@ -45,6 +46,7 @@ from zerokit.config.sections import (
     CsvMonitor,
     DataEfficiency,
     DataStates,
+    DataTypes,
     ExpertParallel,
     FlopsProfiler,
     HybridEngine,
@@ -52,6 +54,7 @@ from zerokit.config.sections import (
     TensorBoard,
     TensorParallel,
     Timers,
+    TorchAutocast,
     Wandb,
     WeightQuantization,
 )

@@ -1,4 +1,4 @@
-"""Sections of a ds_config that no code reads key by key: classes made of the rows of `sections.json`.
+"""Sections of a ds_config without code of their own: classes made of the rows of `sections.json`.
 
 Import them by their names, such as `ExpertParallel` or `Compile`.
 """
@@ -74,7 +74,9 @@ if TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any: ...
 
     ActivationCheckpointing = _Row
+    Aio = _Row
     Autotuning = _Row
+    BF16 = _Row
     Checkpoint = _Row
     Comet = _Row
     CommsLogger = _Row
@@ -82,13 +84,19 @@ if TYPE_CHECKING:
     CsvMonitor = _Row
     DataEfficiency = _Row
     DataStates = _Row
+    DataTypes = _Row
     ExpertParallel = _Row
+    FP16 = _Row
     FlopsProfiler = _Row
     HybridEngine = _Row
+    LeafModule = _Row
+    OffloadOptimizer = _Row
+    OffloadParam = _Row
     Pipeline = _Row
     TensorBoard = _Row
     TensorParallel = _Row
     Timers = _Row
+    TorchAutocast = _Row
     Wandb = _Row
     WeightQuantization = _Row
     ZenFlow = _Row

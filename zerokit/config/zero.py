@@ -28,9 +28,7 @@ from zerokit.config.conditions import (
     ZENFLOW,
     Acts,
 )
-from zerokit.config.leaf_module import LeafModule
-from zerokit.config.offload import OffloadOptimizer, OffloadParam
-from zerokit.config.sections import ZenFlow
+from zerokit.config.sections import LeafModule, OffloadOptimizer, OffloadParam, ZenFlow
 
 
 def _stage(value: object) -> object:
@@ -40,6 +38,8 @@ def _stage(value: object) -> object:
 
 
 Stage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(_stage)]
+
+_ON_CPU = {"device": "cpu"}
 
 
 class ZeroOptimization(Section):
@@ -223,12 +223,12 @@ class ZeroOptimization(Section):
     @property
     def optimizer_offload(self) -> OffloadOptimizer | None:
         """`offload_optimizer` as DeepSpeed reads it: the deprecated `cpu_offload` is its device `cpu`."""
-        return OffloadOptimizer(device="cpu") if self.cpu_offload else self.offload_optimizer
+        return OffloadOptimizer.model_validate(_ON_CPU) if self.cpu_offload else self.offload_optimizer
 
     @property
     def param_offload(self) -> OffloadParam | None:
         """`offload_param`, in the same way."""
-        return OffloadParam(device="cpu") if self.cpu_offload_param else self.offload_param
+        return OffloadParam.model_validate(_ON_CPU) if self.cpu_offload_param else self.offload_param
 
     def dump(self, *, all: bool = False) -> dict[str, Any]:
         """As for every section. DeepSpeed refuses a deprecated key beside the one that replaced it."""

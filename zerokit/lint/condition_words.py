@@ -10,7 +10,8 @@ from operator import ge, gt, lt, ne, or_
 from typing import Any
 
 from zerokit.config.base import AUTO, ZERO, Section
-from zerokit.config.conditions import TORCH_FP32, Condition, bf16_optimizer
+from zerokit.config.conditions import Condition, bf16_optimizer
+from zerokit.config.dtypes import FP32_NAMES
 from zerokit.config.scheduler import TORCH_SCHEDULERS
 from zerokit.documents import from_dotted
 from zerokit.lint.number_formats import format_at, switch
@@ -191,7 +192,7 @@ _NAMED: Mapping[str, Test] = {
     "no `offload_optimizer`": lambda subject: subject.offloads_optimizer is False,
     "offload to NVMe": lambda subject: "nvme" in map(subject.device, ("offload_optimizer", "offload_param")),
     "`data_types.grad_accum_dtype` fp32": lambda subject: (
-        subject.value("data_types", "grad_accum_dtype") in TORCH_FP32
+        subject.value("data_types", "grad_accum_dtype") in FP32_NAMES
     ),
     "bf16, ZeRO stage 1, `data_types.grad_accum_dtype` fp32, no `offload_optimizer`": bf16_optimizer,
     "`gradient_clipping` above 0 in the file": lambda subject: (

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 from zerokit.choices import Precision
 from zerokit.config.base import AUTO
+from zerokit.config.dtypes import DTYPES
 from zerokit.lint.subject import Subject
-
-FORMATS: Mapping[str, str] = {
-    "fp32": "fp32",
-    "float32": "fp32",
-    "float": "fp32",
-    "torch.float32": "fp32",
-    "fp16": "fp16",
-    "float16": "fp16",
-    "half": "fp16",
-    "torch.float16": "fp16",
-    "bf16": "bf16",
-    "bfloat16": "bf16",
-    "torch.bfloat16": "bf16",
-    "int8": "int8",
-    "torch.int8": "int8",
-}
-"""The spellings that `DtypeEnum` in `deepspeed/runtime/config.py` knows, with the format that each means."""
 
 
 def switch(subject: Subject, section: Literal["bf16", "fp16"]) -> bool | None:
@@ -62,4 +45,4 @@ def precision(subject: Subject) -> Precision | None:
 def format_at(subject: Subject, *path: str) -> str | None:
     """The number format named at `path`, such as ``bf16`` for "torch.bfloat16"; None if none is named."""
     name = subject.value(*path)
-    return FORMATS.get(name) if isinstance(name, str) else None
+    return DTYPES.get(name) if isinstance(name, str) else None

@@ -12,8 +12,8 @@ from zerokit.config.base import AUTO
 from zerokit.config.conditions import ConfigView
 from zerokit.config.key_index import as_written
 from zerokit.config.load import ValidPart
-from zerokit.config.offload import OffloadOptimizer, OffloadParam
 from zerokit.config.root import DeepSpeedConfig
+from zerokit.config.sections import OffloadOptimizer, OffloadParam
 from zerokit.config.unused_keys import UnusedKey, unused_keys
 from zerokit.config.zero import ZeroOptimization
 from zerokit.documents import KeyPath, has_value, value_at

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from zerokit.config.aio import SMALLEST_FILE_BYTES
 from zerokit.memory import stage, stage_3
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
@@ -17,6 +16,7 @@ from zerokit.memory.stage_3 import STAGE_3, shard, sub_groups
 from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Held, Timeline
 from zerokit.reporting.phases import Phase
+from zerokit.resolving.nvme_buffers import SMALLEST_FILE_BYTES
 
 _SWAPPER = "deepspeed/runtime/swap_tensor/partitioned_param_swapper.py"
 _FILES = "deepspeed/runtime/swap_tensor/optimizer_utils.py"

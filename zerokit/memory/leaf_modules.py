@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from zerokit.config.leaf_module import LEAF_MODULE_CLASSES, LeafModule
+from zerokit.config.sections import LeafModule
 from zerokit.memory.layout import Layout
 from zerokit.memory.model_blocks import ModelCalls
 from zerokit.memory.module_calls import Block, ModuleCall
@@ -51,7 +51,7 @@ def not_counted(calls: ModelCalls | None, model_type: str, section: LeafModule |
     """
     if section is None:
         return ()
-    counted = set(LEAF_MODULE_CLASSES)
+    counted = set(LeafModule.defaults().classes)
     for block in calls.blocks if calls is not None else ():
         path = _expert_block(block)
         if path is not None:

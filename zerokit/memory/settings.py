@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from zerokit.choices import Precision
 from zerokit.config import DeepSpeedConfig
-from zerokit.config.conditions import TORCH_FP32, ConfigView, bf16_optimizer
+from zerokit.config.conditions import ConfigView, bf16_optimizer
+from zerokit.config.dtypes import FP32_NAMES
 from zerokit.errors import ConfigError
 from zerokit.memory.model_states import ModelStates, Place, model_states
 from zerokit.memory.optimizers import OptimizerFacts, optimizer_facts, optimizer_kind
@@ -116,7 +117,7 @@ def settings_of(run: TrainingRun) -> Settings:
     precision = _precision(config)
     e = 4 if precision == "fp32" else 2
     accumulation = config.data_types.grad_accum_dtype
-    accumulation_bytes = e if accumulation is None else 4 if accumulation in TORCH_FP32 else 2
+    accumulation_bytes = e if accumulation is None else 4 if accumulation in FP32_NAMES else 2
     optimizer = optimizer_facts(run.optimizer or optimizer_kind(config))
     optimizer_section, param_section = zero.optimizer_offload, zero.param_offload
     low_precision = (config.bf16 is not None and config.bf16.bf16_master_weights_and_grads is True) or (

@@ -6,54 +6,34 @@ Who fills it elsewhere is in `who_fills.py`. DeepSpeed alone drops or misreads i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args
 
+from pydantic.fields import FieldInfo
+
 from zerokit.choices import Target
-from zerokit.config.base import AUTO, is_comment
-from zerokit.documents import KeyPath
+from zerokit.config.base import AUTO, Section, is_comment
+from zerokit.config.key_index import sections
+from zerokit.documents import KeyPath, dotted
 
 TARGETS: tuple[Target, ...] = get_args(Target)
 
-DEEPSPEEDS_OWN_WORD: frozenset[str] = frozenset(
-    {
-        "data_types.keep_in_fp32_modules",
-        "pipeline.stages",
-        "zero_optimization.zenflow.select_interval",
-        "zero_optimization.zenflow.select_strategy",
-        "zero_optimization.zenflow.update_interval",
-        "expert_parallel.combine_impl",
-        "expert_parallel.routed_scaling_factor",
-        "expert_parallel.row_weighting_impl",
-        "expert_parallel.score_apply",
-        "expert_parallel.score_func",
-        "expert_parallel.top_k",
-    }
-)
+
+def _keys(test: Callable[[type[Section], FieldInfo], object]) -> frozenset[str]:
+    return frozenset(
+        dotted((*path, name))
+        for path, model in sections().items()
+        for name, field in model.model_fields.items()
+        if test(model, field)
+    )
+
+
+DEEPSPEEDS_OWN_WORD = _keys(lambda model, field: field.default == AUTO)
 """Dotted paths at which DeepSpeed itself knows the word: no gap to be filled."""
 
-FREE_TEXT: frozenset[str] = frozenset(
-    {
-        "autotuning.exps_dir",
-        "autotuning.metric_path",
-        "autotuning.model_info_path",
-        "autotuning.results_dir",
-        "data_efficiency.data_routing.random_ltd.model_mask_name",
-        "data_efficiency.data_sampling.curriculum_learning.data_cluster_path",
-        "data_efficiency.data_sampling.dynamic_batching.metrics_path",
-        "expert_parallel.expert_pattern",
-        "expert_parallel.expert_w1",
-        "expert_parallel.expert_w2",
-        "expert_parallel.expert_w3",
-        "expert_parallel.moe_layer_pattern",
-        "expert_parallel.num_experts_attr",
-        "expert_parallel.router_pattern",
-        "expert_parallel.shared_experts_gate_pattern",
-        "expert_parallel.shared_experts_pattern",
-        "expert_parallel.top_k_attr",
-        "flops_profiler.output_file",
-        "pipeline.partition",
-    }
+FREE_TEXT = _keys(
+    lambda model, field: model.read_by == "lookup" and re.search(r"\bstr\b", str(field.annotation))
 )
 """Dotted paths of names, files and patterns, where "auto" is a text like any other as long as neither the
 Trainer nor accelerate reads the config. (In sections that DeepSpeed parses with pydantic it is dropped.)"""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from zerokit.config.base import ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN, computed_batch_sizes
 from zerokit.config.conditions import ConfigView
+from zerokit.config.dtypes import DTYPES
 from zerokit.config.normal_form import RENAMED, normal_form, without_comments
 from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS
 from zerokit.config.root import DeepSpeedConfig
@@ -17,19 +18,6 @@ from zerokit.documents import KeyPath, leaves
 
 Facts = Literal["set", "default", "absent"]
 """Where a value comes from: the config sets it, DeepSpeed's default applies, or there is none."""
-
-_DTYPES = {
-    "float32": "fp32",
-    "float": "fp32",
-    "torch.float32": "fp32",
-    "float16": "fp16",
-    "half": "fp16",
-    "torch.float16": "fp16",
-    "bfloat16": "bf16",
-    "torch.bfloat16": "bf16",
-    "torch.int8": "int8",
-}
-"""Spellings that DeepSpeed's `DtypeEnum` takes for the same (`deepspeed/runtime/config.py`)."""
 
 _DTYPE_PATHS = (
     ("torch_autocast", "dtype"),
@@ -132,8 +120,8 @@ def _comparable(data: dict[str, Any], num_gpus: int | None) -> dict[str, Any]:
             del zero[key]
     for section, key in _DTYPE_PATHS:
         spelled = data.get(section, {}).get(key)
-        if spelled in _DTYPES:
-            data[section][key] = _DTYPES[spelled]
+        if spelled in DTYPES:
+            data[section][key] = DTYPES[spelled]
     if "optimizer" in data:
         data["optimizer"] = _optimizer(data["optimizer"])
     given = {key: data[key] for key in (TRAIN, MICRO, STEPS) if isinstance(data.get(key), int)}

@@ -12,12 +12,13 @@ from functools import cached_property
 from math import ceil
 from typing import Any
 
-from zerokit.config.aio import SMALLEST_FILE_BYTES, Aio
 from zerokit.config.base import ZERO
-from zerokit.config.offload import OffloadParam
+from zerokit.config.sections import Aio, OffloadParam
 from zerokit.documents import value_at
 from zerokit.models import ModelShape, Tensor
 
+SMALLEST_FILE_BYTES = 2**20
+"""Tensors below it never go to NVMe: `MIN_AIO_BYTES` in `deepspeed/runtime/swap_tensor/utils.py`."""
 PLACE = (ZERO, "offload_param")
 """Of the keys `buffer_count` and `buffer_size`."""
 FEWEST = 12

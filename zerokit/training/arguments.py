@@ -19,7 +19,7 @@ from zerokit.choices import OUTPUT_DIR
 from zerokit.config import load_ds_config, read_ds_config
 from zerokit.config.base import ZERO
 from zerokit.config.load import as_error
-from zerokit.config.offload import OffloadParam
+from zerokit.config.sections import OffloadParam
 from zerokit.distributed.group import count_gpus
 from zerokit.distributed.ranks import read_ranks
 from zerokit.documents import Document, KeyPath, value_at

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.config.base import ZERO
-from zerokit.config.offload import OffloadOptimizer, OffloadParam
+from zerokit.config.sections import OffloadOptimizer, OffloadParam
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import ZERO, is_comment
-from zerokit.config.conditions import DEVICE, NO_WRITER, NOT_READ, OLD_SWITCH, TORCH_FP32
+from zerokit.config.conditions import DEVICE, NO_WRITER, NOT_READ, OLD_SWITCH
+from zerokit.config.dtypes import FP32_NAMES
 from zerokit.config.unused_keys import UnusedKey
 from zerokit.findings import Remove, Severity
 from zerokit.lint.rule import Hit, rule
@@ -159,7 +160,7 @@ def grad_norm_off(subject: Subject) -> Iterator[Hit]:
     if zero.compute_grad_norm or stage not in (1, 2):
         return
     clipping = subject.value("gradient_clipping")
-    sums_in_fp32 = subject.value("data_types", "grad_accum_dtype") in TORCH_FP32
+    sums_in_fp32 = subject.value("data_types", "grad_accum_dtype") in FP32_NAMES
     in_bf16 = subject.value("bf16", "enabled") is True
     if isinstance(clipping, (int, float)) and clipping > 0:
         by_default = "" if subject.is_set("gradient_clipping") else ", its default,"
