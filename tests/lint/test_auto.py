@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
+from tests.rows import rows
 from zerokit.choices import Target
 from zerokit.config.key_index import sections
 from zerokit.documents import KeyPath, dotted
@@ -15,6 +16,8 @@ from zerokit.lint import check_config
 from zerokit.resolving.auto_word import autos
 from zerokit.resolving.run import Run
 from zerokit.resolving.who_fills import FILLED_BY
+
+ROWS = rows(__file__)
 
 
 def optimizer(kind: str = "AdamW", **params: Any) -> dict[str, Any]:
@@ -69,19 +72,7 @@ def test_deepspeed_starts_with_its_default_where_the_word_is_no_error(path: KeyP
 
 @pytest.mark.parametrize(
     ("config", "words"),
-    [
-        (zero("auto"), "drops: the stage is 0, and nothing is divided"),
-        (
-            zero(2, offload_optimizer={"device": "auto"}),
-            "drops: the device is none, and nothing is offloaded",
-        ),
-        ({**MICRO, "bf16": {"enabled": "auto"}}, "drops: bf16 is off, and training runs in fp32"),
-        ({**MICRO, "bf16": {"enabled": "auto"}, "fp16": {"enabled": True}}, "drops: bf16 is off"),
-        (zero(2, reduce_bucket_size="auto"), "drops: its default applies, 500,000,000"),
-        ({**zero(2), "train_batch_size": "auto"}, "compares with a number and fails when it starts"),
-        ({**zero(2), "gradient_clipping": "auto"}, "takes for a value and fails at the first step"),
-        ({**zero(2), **optimizer(lr="auto")}, "takes for a value"),
-    ],
+    ROWS["what_deepspeed_makes_of_the_word"],
 )
 def test_what_deepspeed_makes_of_the_word(config: dict[str, Any], words: str) -> None:
     (finding,) = found("unfilled-auto", config, target="deepspeed")

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.rows import rows
 from zerokit.documents import MAX_BYTES, parse_yaml, read_document
 from zerokit.errors import DocumentError
 from zerokit.lint.files import check_file, files_in, read_file
+
+ROWS = rows(__file__)
 
 DS: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}
 ACCELERATE = """compute_environment: LOCAL_MACHINE
@@ -38,36 +41,7 @@ def refusal(file: Path) -> str:
 
 @pytest.mark.parametrize(
     ("content", "what"),
-    [
-        ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, "the config.json of a model"),
-        ({"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>"}, "the config of a tokenizer"),
-        ({"version": "1.0", "added_tokens": [], "pre_tokenizer": None}, "a tokenizer"),
-        ({"metadata": {}, "weight_map": {"a": "b"}}, "the index of a checkpoint's weights"),
-        ({"peft_type": "LORA", "r": 8}, "a peft adapter"),
-        ({"per_device_train_batch_size": 1, "output_dir": "x"}, "TrainingArguments"),
-        ({"model": "gpt2", "data": {"train": "x"}, "training": {}}, "a recipe"),
-        ({"model": "gpt2", "data": {"train": "x"}, "deepspeed": DS}, "a recipe"),
-        ({"model": "gpt2", "data": {"train": "x"}, "trainig": {}}, "a recipe"),
-        ({"model": "gpt2", "data": {"train": "x"}, "trainng": {}, "deepspeeed": {}, "seed": 1}, "a recipe"),
-        (
-            {"model": {}, "data": {}, "training": {}, "optimizer": {"type": "AdamW"}, "logging": {}},
-            "a config of another program",
-        ),
-        ({"output_dir": "x", "per_device_train_batch_size": 1, "deepspeed": DS}, "under the key 'deepspeed'"),
-        ({"env": {}, "all": {"model": {"deepspeed": DS}}}, "under the key 'all.model.deepspeed'"),
-        ({"tensor_parallel": {"tp_size": 2}, "replace_with_kernel_inject": True}, "a config for inference"),
-        ({"mp_size": 2, "zero": {}, "checkpoint": "x", "kernel_inject": True}, "a config for inference"),
-        ({"pipelineInfo": {}, "root": {}, "schemaVersion": "2.1.0"}, "without any key of DeepSpeed"),
-        ({"batch_size": 8, "lr": 1e-4, "epochs": 3, "seed": 1, "layers": 2}, "without any key of DeepSpeed"),
-        ({"$schema": "x", "properties": {}}, "a JSON Schema"),
-        ({"deepspeed": DS}, "holds a ds_config under the key 'deepspeed'"),
-        ([DS], "is a list"),
-        ('"zero"', "is a text"),
-        ("3", "is a single value"),
-        ("null", "is empty"),
-        ("", "is empty"),
-        (" \n", "is empty"),
-    ],
+    ROWS["files_of_another_kind_are_recognised"],
 )
 def test_files_of_another_kind_are_recognised(tmp_path: Path, content: Any, what: str) -> None:
     message = refusal(write(tmp_path, "a.json", content))
@@ -77,21 +51,7 @@ def test_files_of_another_kind_are_recognised(tmp_path: Path, content: Any, what
 
 @pytest.mark.parametrize(
     "content",
-    [
-        {**DS, "model_type": "llama"},
-        {"zero_optimisation": {"stage": 3}},
-        {"optimizer": {"type": "AdamW"}},
-        {},
-        {"anything": 1},
-        {"_a": 1, "_b": 2, "_c": 3},
-        {"one": 1, "two": 2, "elasticity": {"enabled": True}},
-        {"one": 1, "two": 2, "zero_optimisation": {"stage": 3}},
-        {"one": 1, "two": 2, "max_grad_norm": 1.0},
-        {"batch_size": 8, "mixed_precision": "bf16", "lr": 1e-4, "epochs": 3},
-        {"hybrid_engine": {"enabled": True}, "steps_per_print": 10, "max_out_tokens": 512},
-        {"optimizer": {"type": "AdamW"}, "replace_method": "auto"},
-        {"output_dir": "x"},
-    ],
+    ROWS["what_may_be_a_ds_config_is_taken_for_one"],
 )
 def test_what_may_be_a_ds_config_is_taken_for_one(tmp_path: Path, content: Any) -> None:
     assert read_file(write(tmp_path, "a.json", content)).data == content

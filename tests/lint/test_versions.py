@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
+from tests.rows import rows
 from zerokit.lint import check_config
 from zerokit.lint.defects import CHANGES
 from zerokit.releases.versions import NEWEST, SUPPORTED, Version, parse_version
 from zerokit.resolving.run import Run
+
+ROWS = rows(__file__)
 
 CPU = {"offload_optimizer": {"device": "cpu"}}
 BF16 = {"bf16": {"enabled": True}}
@@ -26,28 +29,7 @@ def schedule(kind: str, **params: Any) -> dict[str, Any]:
 
 MASTERS = {"fp16": {"enabled": True, "fp16_master_weights_and_grads": True}}
 
-CHANGED: dict[str, tuple[Mapping[str, Any], str, str]] = {
-    "communication-bf16": (
-        {**MICRO, "communication_data_type": "bf16"},
-        "communication_data_type",
-        "error",
-    ),
-    "script-scheduler-first": (
-        schedule("OneCycle", cycle_min_lr=0.1, cycle_max_lr=0.2),
-        "scheduler",
-        "info",
-    ),
-    "universal-zero3": (
-        {**zero(3), "checkpoint": {"load_universal": True}},
-        "checkpoint.load_universal",
-        "error",
-    ),
-    "warmup-maximum": ({**schedule("WarmupLR"), **ADAMW}, "scheduler.params", "error"),
-    "bf16-without-zero": ({**zero(0), **BF16}, "bf16.enabled", "info"),
-    "master-weights-stages": ({**zero(3), **MASTERS}, "fp16.fp16_master_weights_and_grads", "error"),
-    "muon-zero3": ({**zero(3), **MUON}, "optimizer.type", "error"),
-    "buffers-keep-format": ({**zero(1), **FP16}, "", "info"),
-}
+CHANGED: dict[str, tuple[Mapping[str, Any], str, str]] = ROWS["changed"]
 """Change of meaning -> a config that meets it, and what is said of it."""
 
 

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import rows
 from zerokit.errors import DocumentError, RecipeError, ZerokitError
 from zerokit.recipe import PYTHON_REFERENCE, load_recipe, trainer_keys
 from zerokit.recipe.load import embedded_text
 from zerokit.recipe.model import DataSection, ModelSection, Recipe, TaskSection
 from zerokit.recipe.synonyms import _SYNONYMS, _WITHIN, full_name, meant
 from zerokit.recipe.trainer_keys import installed_types
+
+ROWS = rows(__file__)
 
 MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
 
@@ -70,58 +73,7 @@ def test_a_recipe_may_be_json(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "where", "message"),
-    [
-        (MINIMAL + "task:\n  seqlen: 5\n", ":5 (task.seqlen)", "Did you mean 'seq_len'?"),
-        (MINIMAL + "taks: {}\n", ":4 (taks)", "Did you mean 'task'?"),
-        (
-            MINIMAL + "task:\n  seq_len: a\n",
-            ":5 (task.seq_len)",
-            'expected a whole number, found the string "a"',
-        ),
-        (MINIMAL + "task:\n  seq_len: 4\n", ":5 (task.seq_len)", "seq_len is 4. Make it at least 8"),
-        (MINIMAL + "task:\n  seq_len: true\n", ":5 (task.seq_len)", "expected a whole number, found true"),
-        (MINIMAL + "task:\n  packing: 1\n", ":5 (task.packing)", "expected true or false, found 1"),
-        (MINIMAL + "task:\n  type: clm\n", ":5 (task.type)", "Write causal_lm"),
-        (MINIMAL + "task:\n", ":4 (task)", "expected a mapping, found null"),
-        (MINIMAL + "task: [1, 2]\n", ":4 (task)", "expected a mapping, found [1, 2]"),
-        (MINIMAL + "  columns: {txt: a}\n", ":4 (data.columns.txt)", "Did you mean 'text'?"),
-        (
-            MINIMAL + "  eval_fraction: 1\n",
-            ":4 (data.eval_fraction)",
-            "eval_fraction is 1. Make it less than 1",
-        ),
-        ("model: a\ndata: {train: 5}\n", ":2 (data.train)", "expected text or a list, found 5"),
-        ("model: a\ndata: {train: [5]}\n", ":2 (data.train[0])", "expected text, found 5"),
-        (MINIMAL + "  format: csv\n", ":4 (data.format)", "Write 'auto', 'text', "),
-        (MINIMAL + "  eval: []\n", ":4 (data.eval)", "eval has 0 items. Give it at least 1 item"),
-        ("data: {train: x}\n", " (model)", "the key 'model' is missing"),
-        ("model: {}\ndata: {train: x}\n", ":1 (model)", "needs either 'path'"),
-        (
-            "model: {from_config: {model_type: llama}}\ndata: {train: x}\n",
-            ":1 (model)",
-            "needs 'tokenizer' with 'from_config'",
-        ),
-        (
-            "model:\n  from_config: {}\n  tokenizer:\n    train_bpe:\n      vocabsize: 9\ndata: {train: x}\n",
-            ":5 (model.tokenizer.train_bpe.vocabsize)",
-            "Did you mean 'vocab_size'?",
-        ),
-        (
-            "model:\n  from_config: {}\n  tokenizer:\n    train_bpe: {vocab_size: x}\ndata: {train: x}\n",
-            ":4 (model.tokenizer.train_bpe.vocab_size)",
-            'expected a whole number, found the string "x"',
-        ),
-        (MINIMAL + "yes: 1\n", "", "the key true is not text. Put it in quotes"),
-        (MINIMAL + "training: {1: 2}\n", ":4 (training[1])", "expected text, found 1"),
-        (MINIMAL + "  train: y\n", ":4", "the key 'train' stands twice (first on line 3)"),
-        (MINIMAL + "model: y\n", ":4", "the key 'model' stands twice (first on line 1)"),
-        (MINIMAL + "task: [1\n", ":5:1", "is not YAML"),
-        (MINIMAL + "task: '\x1f'\n", "", "is not YAML: unacceptable character"),
-        (MINIMAL + "\ttask: 1\n", ":4:1", "is not YAML"),
-        ("model: !!python/object:os.system a\n", ":1:8", "is not YAML"),
-        ("", "", "a recipe is a mapping of sections"),
-        ("- a\n", "", "a recipe is a mapping of sections"),
-    ],
+    ROWS["mistakes_are_named_with_their_line"],
 )
 def test_mistakes_are_named_with_their_line(text: str, where: str, message: str, tmp_path: Path) -> None:
     found, line = error_of(text, tmp_path)

@@ -9,9 +9,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rows import rows
 from zerokit.errors import ZerokitError
 from zerokit.recipe import load_recipe
 from zerokit.recipe.load import parse_overrides
+
+ROWS = rows(__file__)
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
 
@@ -83,18 +86,7 @@ def test_whatever_the_value_an_error_is_one_line_that_names_the_option(option: s
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [
-        ("1e-5", 1e-5),
-        ("1.5E3", 1500.0),
-        ("5", 5),
-        ("true", True),
-        ("null", None),
-        ("a=b", "a=b"),
-        ("[1, 2]", [1, 2]),
-        ("{a: 1}", {"a": 1}),
-        ("'1e-5'", "1e-5"),
-        ("", None),
-    ],
+    ROWS["values_are_yaml"],
 )
 def test_values_are_yaml(text: str, value: Any) -> None:
     assert parse_overrides(["--training.x", text]) == [(("training", "x"), value)]
@@ -138,40 +130,7 @@ def test_keys_may_be_added_to_a_model_given_by_name() -> None:
 
 @pytest.mark.parametrize(
     ("words", "where", "message"),
-    [
-        (["--tasks.seq_len", "1"], "--tasks.seq_len", "Did you mean 'task'?"),
-        (
-            ["--learning_rate", "1"],
-            "--learning_rate",
-            "Give the section too, as in --training.learning_rate",
-        ),
-        (["--lr", "1"], "--lr", "Give the section too, as in --training.learning_rate"),
-        (["--seq-len", "8"], "--seq-len", "Give the section too, as in --task.seq_len"),
-        (["--forc"], "--forc", "Give the section too, such as --training.forc"),
-        (["--modl"], "--modl", "Did you mean '--model'? If not, give the section too"),
-        (["--task.seqlen", "64"], "--task.seqlen", "Did you mean 'seq_len'?"),
-        (["--task.seq_len"], "--task.seq_len", "has no value. Write --task.seq_len=VALUE"),
-        (["--task.seq_len", "1.5"], "--task.seq_len", "expected a whole number, found 1.5"),
-        (["--task.seq_len", "x\ny"], "--task.seq_len", 'found the string "x y"'),
-        (["--task.seq_len", "[1"], "--task.seq_len", "the value '[1' is not YAML"),
-        (["--training.run_name", "a: b: c"], "--training.run_name", "the value 'a: b: c' is not YAML"),
-        (["--training.run_name", "a\nb: c: d"], "--training.run_name", "is not YAML"),
-        (["--task", "x"], "--task", "names a whole section. Name one key of it: --task.KEY value"),
-        (["--data.train", "[]"], "--data.train", "at least 1 item"),
-        (
-            ["--data.train.x", "1"],
-            "--data.train.x",
-            "'data.train' is 'builtin:python-reference' in the recipe",
-        ),
-        (
-            ["--deepspeed", "ds.json", "--deepspeed.zero_optimization.stage", "3"],
-            "--deepspeed.zero_optimization.stage",
-            "'deepspeed' is 'ds.json' in the recipe, which has no keys to override",
-        ),
-        (["task.seq_len", "1"], "command line", "'task.seq_len' belongs to no option"),
-        (["--task..seq_len", "1"], "--task..seq_len", "names no key. Write overrides as"),
-        (["--model.dtype", "fp16"], "--model.dtype", "Write 'float32', 'bfloat16' or 'float16'"),
-    ],
+    ROWS["mistakes_name_the_option_and_how_to_fix_them"],
 )
 def test_mistakes_name_the_option_and_how_to_fix_them(words: list[str], where: str, message: str) -> None:
     with pytest.raises(ZerokitError) as caught:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests import processes
 from tests.each import each
+from tests.rows import rows
 from tools.deepspeed_surface.evidence import EVIDENCE
 from tools.deepspeed_surface.extract import read_names, read_release
 from zerokit.documents import KeyPath
@@ -38,17 +37,10 @@ from zerokit.releases.versions import (
 
 deepspeed = pytest.importorskip("deepspeed")
 
-from deepspeed.comm.config import CommsLoggerConfig  # noqa: E402
-from deepspeed.compile.config import CompileConfig  # noqa: E402
-from deepspeed.inference.config import WeightQuantConfig  # noqa: E402
-from deepspeed.monitor import config as monitor_config  # noqa: E402
 from deepspeed.runtime import config as ds_config  # noqa: E402
-from deepspeed.runtime import constants, lr_schedules, precision_config  # noqa: E402
+from deepspeed.runtime import constants, lr_schedules  # noqa: E402
 from deepspeed.runtime.activation_checkpointing.config import ACT_CHKPT_DEFAULT  # noqa: E402
 from deepspeed.runtime.swap_tensor.aio_config import AIO_DEFAULT_DICT  # noqa: E402
-from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig  # noqa: E402
-from deepspeed.runtime.zero.config import DeepSpeedZeroConfig  # noqa: E402
-from deepspeed.utils.config import DeepSpeedThroughputTimerConfig  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -138,50 +130,6 @@ def test_the_column_of_the_installed_version_is_its_source() -> None:
     assert schedulers_at(version) == set(names["schedulers"])
 
 
-MODELS: list[tuple[str, Any]] = [
-    ("zero_optimization", DeepSpeedZeroConfig),
-    ("fp16", precision_config.DeepSpeedFP16Config),
-    ("bf16", precision_config.DeepSpeedBF16Config),
-    ("hybrid_engine", ds_config.HybridEngineConfig),
-    ("compile", CompileConfig),
-    ("tensor_parallel", TPTrainingConfig),
-    ("comms_logger", CommsLoggerConfig),
-    ("weight_quantization", WeightQuantConfig),
-    ("timers.throughput", DeepSpeedThroughputTimerConfig),
-    ("tensorboard", monitor_config.TensorBoardConfig),
-    ("wandb", monitor_config.WandbConfig),
-    ("csv_monitor", monitor_config.CSVConfig),
-    ("comet", monitor_config.CometConfig),
-]
-
-
-def fields(section: KeyPath, model: Any) -> Iterator[tuple[KeyPath, KeyPath, Any]]:
-    """Path under the first and under the second name, and default, of a pydantic model's fields."""
-    for name, field in model.model_fields.items():
-        path = (*section, field.alias or name)
-        default = field.get_default(call_default_factory=True)
-        yield path, (*section, name), default.value if isinstance(default, Enum) else default
-        for inner in (field.annotation, *getattr(field.annotation, "__args__", ())):
-            if hasattr(inner, "model_fields"):
-                yield from fields(path, inner)
-
-
-@pytest.mark.parametrize(("section", "model"), MODELS, ids=[name for name, _ in MODELS])
-def test_the_installed_models_have_the_keys_names_and_defaults_of_the_table(section: str, model: Any) -> None:
-    version, expected = installed(), set()
-    for path, second, default in fields(path_of(section), model):
-        expected.add(".".join(map(str, path)))
-        assert known_at(path, version), path
-        assert known_at(second, version), second
-        facts, stated = key_facts(second), default_at(path, version)
-        assert facts is not None
-        assert facts.path == path
-        if isinstance(default, bool | int | float | str | list | type(None)):
-            assert stated == default or (default is None and stated is NO_DEFAULT), path
-    inside = [name for name in TABLE["keys"] if name.startswith(f"{section}.")]
-    assert {name for name in inside if known_at(path_of(name), version)} == expected
-
-
 def test_constants_of_the_installed_version_are_the_defaults_of_the_table() -> None:
     version = installed()
     for section, values in (("aio", AIO_DEFAULT_DICT), ("activation_checkpointing", ACT_CHKPT_DEFAULT)):
@@ -265,78 +213,21 @@ def test_evidence_holds_in_the_installed_version(id: str) -> None:
             assert evidence.stands_in(ROOT) == (installed() in evidence.span), evidence
 
 
-# Facts one by one, each with the place that says so
+# Facts one by one
 
-FACTS = [
-    # path, version, known, refused, default
-    ("zero_optimization.stage", "0.14.0", True, False, 0),
-    # zenflow/zenflow_config.py came with 0.17.5 (#7391); the section above refuses what it does not know
-    ("zero_optimization.zenflow.topk_ratio", "0.17.4", False, True, NO_DEFAULT),
-    ("zero_optimization.zenflow.topk_ratio", "0.17.5", True, False, 0.1),
-    # runtime/swap_tensor/constants.py: AIO_THREAD_COUNT became AIO_INTRA_OP_PARALLELISM (#7056)
-    ("aio.thread_count", "0.16.3", True, False, 1),
-    ("aio.thread_count", "0.16.4", False, False, NO_DEFAULT),
-    ("aio.intra_op_parallelism", "0.16.4", True, False, 1),
-    # runtime/constants.py: GRADIENT_CLIPPING_DEFAULT (#8068)
-    ("gradient_clipping", "0.19.2", True, False, 0.0),
-    ("gradient_clipping", "0.19.3", True, False, 1.0),
-    # runtime/zero/offload_config.py: pin_memory (#8207)
-    ("zero_optimization.offload_optimizer.pin_memory", "0.19.4", True, False, False),
-    ("zero_optimization.offload_param.pin_memory", "0.19.5", True, False, True),
-    # runtime/constants.py: STEPS_PER_PRINT_DEFAULT (#6602)
-    ("steps_per_print", "0.15.1", True, False, 10),
-    ("steps_per_print", "0.15.2", True, False, None),
-    # runtime/constants.py: BFLOAT16_IMMEDIATE_GRAD_UPDATE_DEFAULT, then runtime/precision_config.py
-    ("bf16.immediate_grad_update", "0.16.4", True, False, False),
-    ("bfloat16.immediate_grad_update", "0.16.5", True, False, True),
-    ("bf16.immediate_grad_update", "0.17.1", True, False, False),
-    # runtime/precision_config.py: check_grad_overflow (#6976, #8035); fp16 and bf16 became pydantic models
-    ("bf16.check_grad_overflow", "0.17.0", False, False, NO_DEFAULT),
-    ("bf16.check_grad_overflow", "0.19.2", True, False, False),
-    ("bf16.check_grad_overflow", "0.19.3", True, False, True),
-    ("fp16.opt_level", "0.17.0", False, False, NO_DEFAULT),
-    ("fp16.opt_level", "0.17.1", False, True, NO_DEFAULT),
-    # runtime/compiler.py lost its CompileConfig (#5581); compile/config.py brought another (#7154)
-    ("compile.backend", "0.14.3", True, False, "inductor"),
-    ("compile.backend", "0.14.4", False, False, NO_DEFAULT),
-    ("compile.deepcompile", "0.16.5", False, False, NO_DEFAULT),
-    ("compile.deepcompile", "0.16.6", True, False, False),
-    ("compile.backend", "0.16.6", False, True, NO_DEFAULT),
-    # runtime/config.py: _REMOVED_TOP_LEVEL_CONFIG_KEYS
-    ("nebula", "0.19.6", True, False, NO_DEFAULT),
-    ("nebula.enabled", "0.19.7", False, True, NO_DEFAULT),
-    ("amp.enabled", "0.19.7", True, False, NO_DEFAULT),
-    ("amp", "0.19.8", False, True, NO_DEFAULT),
-    ("eigenvalue", "0.19.7", False, False, NO_DEFAULT),
-    ("eigenvalue", "0.19.8", False, True, NO_DEFAULT),
-    ("zero_optimization.mics_shard_size", "0.19.6", True, False, -1),
-    ("zero_optimization.mics_shard_size", "0.19.7", False, True, NO_DEFAULT),
-    ("zero_optimization.zeropp_loco_param", "0.16.1", False, True, NO_DEFAULT),
-    ("zero_optimization.zeropp_loco_param", "0.16.2", True, False, None),
-    # runtime/constants.py: the name was mended (#7175)
-    ("seq_parallel_communication_data_type", "0.16.4", False, False, NO_DEFAULT),
-    ("seq_parallel_communication_data_type", "0.16.5", True, False, "fp32"),
-    # runtime/zero/config.py: the name without the prefix is the field's own
-    ("zero_optimization.prefetch_bucket_size", "0.14.0", True, False, 50_000_000),
-    ("zero_optimization.stage3_module_granularity_threshold", "0.15.4", False, True, NO_DEFAULT),
-    ("zero_optimization.stage3_module_granularity_threshold", "0.16.0", True, False, 0),
-    # runtime/engine.py: the keys of Muon's halves
-    ("optimizer.params.muon_lr", "0.18.2", False, False, NO_DEFAULT),
-    ("optimizer.params.muon_lr", "0.18.3", True, False, NO_DEFAULT),
-    ("optimizer.params.lr", "0.14.0", True, False, NO_DEFAULT),
-    # never a key of DeepSpeed's
-    ("zero_optimisation.stage", "0.19.8", False, False, NO_DEFAULT),
-    ("zero_optimization.stagee", "0.14.0", False, True, NO_DEFAULT),
-]
+FACTS = [fact for facts in rows(__file__).values() for fact in facts]
+"""By the place that says so: path, version, known, refused, and the default if there is one."""
 
 
-@pytest.mark.parametrize(("name", "version", "known", "refused", "default"), FACTS)
-def test_fact(name: str, version: str, known: bool, refused: bool, default: Any) -> None:
-    release = parse_version(version)
-    assert known_at(path_of(name), release) is known
-    assert refused_at(path_of(name), release) is refused
-    found = default_at(path_of(name), release)
-    assert found is default if default is NO_DEFAULT else (found == default and type(found) is type(default))
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: f"{fact[0]} {fact[1]}")
+def test_fact(fact: list[Any]) -> None:
+    name, version, known, refused, *default = fact
+    path, release = path_of(name), parse_version(version)
+    assert known_at(path, release) is known
+    assert refused_at(path, release) is refused
+    found = default_at(path, release)
+    assert ([] if found is NO_DEFAULT else [found]) == default
+    assert type(found) is type((default or [NO_DEFAULT])[0])
 
 
 def test_facts_beyond_keys_and_defaults() -> None:

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.rows import rows
 from zerokit.errors import ConfigError
 from zerokit.resolving.settle import Resolved, resolve_for_trainer
+
+ROWS = rows(__file__)
 
 
 def resolve(
@@ -48,32 +51,7 @@ def test_the_arguments_given_are_left_as_they_were() -> None:
 
 @pytest.mark.parametrize(
     ("ds_config", "adopted"),
-    [
-        ({"train_micro_batch_size_per_gpu": 3}, {"per_device_train_batch_size": 3}),
-        ({"gradient_accumulation_steps": 5}, {"gradient_accumulation_steps": 5}),
-        ({"gradient_clipping": 0.25}, {"max_grad_norm": 0.25}),
-        ({"bf16": {"enabled": True}}, {"bf16": True, "fp16": False}),
-        ({"fp16": {"enabled": True}}, {"fp16": True, "bf16": False}),
-        (
-            {
-                "optimizer": {
-                    "type": "AdamW",
-                    "params": {"lr": 3e-4, "betas": [0.8, 0.9], "eps": 1e-6, "weight_decay": 0.3},
-                }
-            },
-            {
-                "learning_rate": 3e-4,
-                "adam_beta1": 0.8,
-                "adam_beta2": 0.9,
-                "adam_epsilon": 1e-6,
-                "weight_decay": 0.3,
-            },
-        ),
-        (
-            {"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 2e-4, "warmup_num_steps": 7}}},
-            {"learning_rate": 2e-4, "warmup_steps": 7},
-        ),
-    ],
+    ROWS["a_ds_config_speaks_for_the_arguments"],
 )
 def test_a_ds_config_speaks_for_the_arguments(ds_config: dict[str, Any], adopted: dict[str, Any]) -> None:
     assert adopted.items() <= resolve(ds_config, {}).training.items()
@@ -81,62 +59,7 @@ def test_a_ds_config_speaks_for_the_arguments(ds_config: dict[str, Any], adopted
 
 @pytest.mark.parametrize(
     ("ds_config", "training", "argument", "key"),
-    [
-        ({"gradient_clipping": 0.5}, {"max_grad_norm": 1.0}, "max_grad_norm", "gradient_clipping"),
-        (
-            {"train_micro_batch_size_per_gpu": 2},
-            {"per_device_train_batch_size": 4},
-            "per_device_train_batch_size",
-            "train_micro_batch_size_per_gpu",
-        ),
-        (
-            {"gradient_accumulation_steps": 2},
-            {"gradient_accumulation_steps": 4},
-            "gradient_accumulation_steps",
-            "gradient_accumulation_steps",
-        ),
-        (
-            {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}},
-            {"learning_rate": 2e-4},
-            "learning_rate",
-            "optimizer.params.lr",
-        ),
-        (
-            {"optimizer": {"type": "AdamW", "params": {"betas": [0.9, 0.99]}}},
-            {"adam_beta2": 0.95},
-            "adam_beta2",
-            "optimizer.params.betas",
-        ),
-        (
-            {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 7}}},
-            {"warmup_steps": 0.1},
-            "warmup_steps",
-            "scheduler.params.warmup_num_steps",
-        ),
-        (
-            {"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 9}}},
-            {"max_steps": 8},
-            "max_steps",
-            "scheduler.params.total_num_steps",
-        ),
-        (
-            {"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 9}}},
-            {"num_train_epochs": 1},
-            "max_steps",
-            "scheduler.params.total_num_steps",
-        ),
-        ({"bf16": {"enabled": False}}, {"bf16": True}, "bf16", "bf16.enabled"),
-        ({"fp16": {"enabled": True}}, {"fp16": False}, "fp16", "fp16.enabled"),
-        ({"fp16": {"enabled": True}}, {"bf16": True}, "bf16", "fp16"),
-        ({"bf16": {"enabled": True}}, {"fp16": True}, "fp16", "bf16"),
-        ({"optimizer": {"type": "AdamW"}}, {"optim": "adafactor"}, "optim", "'optimizer'"),
-        (
-            {"scheduler": {"type": "WarmupLR"}},
-            {"lr_scheduler_type": "cosine"},
-            "lr_scheduler_type",
-            "'scheduler'",
-        ),
-    ],
+    ROWS["a_contradiction_names_both_places"],
 )
 def test_a_contradiction_names_both_places(
     ds_config: dict[str, Any], training: dict[str, Any], argument: str, key: str

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.rows import rows
 from tests.writing.deciding import decide, written
 from zerokit.choices import Target
 from zerokit.config import load_ds_config
@@ -27,6 +28,8 @@ from zerokit.writing.build import build
 from zerokit.writing.hyperparameters import LEFT_OUT
 from zerokit.writing.request import OPTIMIZERS, SCHEDULERS, Decisions
 from zerokit.writing.sizing import BANDWIDTH_FLOOR, LARGEST_BUCKET
+
+ROWS = rows(__file__)
 
 DEVICES = (None, "cpu", "nvme")
 PRECISIONS = (None, "bf16", "fp16", "fp32")
@@ -302,39 +305,7 @@ def test_zero_plus_plus_groups_the_gpus_of_a_node() -> None:
 
 @pytest.mark.parametrize(
     ("decisions", "message"),
-    [
-        ({"zero_stage": 4}, "no ZeRO stage 4"),
-        ({"zero_stage": 2, "offload_param": "cpu"}, "needs ZeRO stage 3"),
-        ({"zero_stage": 0, "offload_optimizer": "cpu"}, "the stage is 0"),
-        ({"zero_stage": 3, "offload_param": "nvme"}, "needs a folder"),
-        ({"zero_stage": 2, "offload_optimizer": "nvme", "nvme_path": "/x"}, "needs ZeRO stage 3"),
-        ({"zero_stage": 3, "nvme_path": "/x"}, "nothing is offloaded"),
-        ({"zero_stage": 3, "offload_param": "disk"}, "no offload device 'disk'"),
-        ({"zero_stage": 3, "micro_batch_size": 0}, "at least 1"),
-        ({"zero_stage": 3, "gradient_clipping": -1}, "at least 0"),
-        ({"zero_stage": 3, "optimizer": "AdamW", "learning_rate": float("nan")}, "finite"),
-        ({"zero_stage": 3, "optimizer": "AdamW", "learning_rate": 0}, "more than 0"),
-        ({"zero_stage": 3, "precision": "int8"}, "no precision"),
-        ({"zero_stage": 0, "precision": "fp16"}, "loss scale"),
-        ({"zero_stage": 3, "target": "lightning"}, "no target"),
-        ({"zero_stage": 3, "precision": None, "target": "deepspeed"}, "cannot choose"),
-        ({"zero_stage": 2, "optimizer": "adamw2"}, "no optimizer 'adamw2'"),
-        ({"zero_stage": 2, "optimizer": "Lamb"}, "flat partitions"),
-        ({"zero_stage": 2, "learning_rate": 1e-4}, "no place in a config without an optimizer"),
-        ({"zero_stage": 2, "warmup_steps": 10}, "no place in a config without a scheduler"),
-        ({"zero_stage": 2, "scheduler": "WarmupDecayLR", "target": "deepspeed"}, "does not know how long"),
-        (
-            {"zero_stage": 2, "scheduler": "WarmupLR", "warmup_steps": 10, "total_steps": 10},
-            "leave nothing",
-        ),
-        ({"zero_stage": 2, "zero_plus_plus": True}, "needs ZeRO stage 3"),
-        ({"zero_stage": 3, "zero_plus_plus": True, "optimizer": "Muon"}, "Muon"),
-        ({"zero_stage": 3, "hpz_size": 8, "num_gpus": 20}, "do not divide"),
-        ({"zero_stage": 3, "zero_plus_plus": True, "num_gpus": 8}, "one group of 8"),
-        ({"zero_stage": 2, "inference": True}, "what only training has"),
-        ({"zero_stage": 3, "inference": True, "optimizer": "AdamW"}, "optimizer is for training only"),
-        ({"zero_stage": 3, "activation_checkpointing": "cpu"}, "do not call deepspeed.checkpointing"),
-    ],
+    ROWS["decisions_that_do_not_go_together_are_refused"],
 )
 def test_decisions_that_do_not_go_together_are_refused(decisions: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
