@@ -20,8 +20,8 @@ from typing import Any
 from tools import reference
 from tools.stand_ins_page import stand_ins_page
 from zerokit.lint.defects import KNOWN_DEFECTS
-from zerokit.lint.rule import Rule
-from zerokit.lint.rule_pages import TOPICS, in_code, page
+from zerokit.lint.rule import TOPICS, Rule
+from zerokit.lint.rule_pages import in_code, page
 from zerokit.lint.run import all_rules
 from zerokit.units import quantity
 

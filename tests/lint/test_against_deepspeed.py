@@ -78,7 +78,7 @@ def _on_a_cpu(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run_of(rule: str) -> dict[str, Any]:
-    return {**RULES[rule].given, "num_gpus": 1}
+    return {**RULES[rule].facts, "num_gpus": 1}
 
 
 @pytest.fixture(scope="module")

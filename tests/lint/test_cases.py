@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import said
-from zerokit.lint.examples import Facts
+from zerokit.lint.examples import run_facts
 
 CASES: dict[str, list[list[Any]]] = json.loads(Path(__file__).with_name("cases.json").read_text())
 """What is tried -> rows: rule, config, severity by path (or pairs of the two), facts of the run."""
@@ -17,5 +17,5 @@ CASES: dict[str, list[list[Any]]] = json.loads(Path(__file__).with_name("cases.j
 def test_a_rule_finds_what_the_rows_say(about: str) -> None:
     for rule, config, expected, *run in CASES[about]:
         pairs = expected.items() if isinstance(expected, dict) else map(tuple, expected)
-        found = said(rule, config, **Facts.of(run[0] if run else {}))
+        found = said(rule, config, **run_facts(run[0] if run else {}))
         assert sorted(found) == sorted(pairs), (rule, config, run)

@@ -65,28 +65,11 @@ def test_auto_is_good_where_the_target_fills_it(data: dict[str, Any], good_for: 
     assert {target for target in targets if "unfilled-auto" not in findings(data, target)} == good_for
 
 
-def test_a_trainer_argument_that_would_be_lost_is_named() -> None:
-    assert findings(zero(2), "trainer")["lost-argument"] == "warning"
-    filled = {"gradient_accumulation_steps": "auto", "gradient_clipping": "auto", **zero(2)}
-    assert "lost-argument" not in findings(filled, "trainer")
-    assert "lost-argument" not in findings(zero(2), "accelerate")
-
-
 def test_sequence_parallel_ranks_share_a_sample() -> None:
     data = {"train_batch_size": 8, "gradient_accumulation_steps": 1, "train_micro_batch_size_per_gpu": 2}
     assert "error" not in findings({**data, "sequence_parallel_size": 2}, num_gpus=8).values()
     assert "error" in findings({**data, "sequence_parallel_size": 3}, num_gpus=8).values()
     assert "batch-size" not in findings({**data, "tensor_parallel": {"autotp_size": 2}}, num_gpus=16)
-
-
-@pytest.mark.parametrize(
-    ("target", "severity"),
-    [(None, "warning"), ("trainer", "error"), ("accelerate", "error"), ("deepspeed", "error")],
-)
-def test_some_batch_size_is_needed(target: Target | None, severity: str) -> None:
-    data = {"gradient_accumulation_steps": 1, "gradient_clipping": 1.0}
-    found = {problem.rule: problem.severity for problem in check_config(data, Run.of(target=target)).findings}
-    assert found["no-batch-size"] == severity
 
 
 def test_a_second_name_is_found_as_it_is_written() -> None:

@@ -191,7 +191,7 @@ def test_only_what_the_check_reports_is_fixed() -> None:
 def test_no_value_of_a_person_gives_way_to_another(rule: str) -> None:
     example = all_rules()[rule]
     assert isinstance(example.bad, dict)
-    found = [one for one in check_config(example.bad, Run.of(**example.given)).findings if one.rule == rule]
+    found = [one for one in check_config(example.bad, Run.of(**example.facts)).findings if one.rule == rule]
     assert found
     assert all(finding.fix == () for finding in found)
 

@@ -19,7 +19,6 @@ from zerokit.documents import Document, dotted
 from zerokit.errors import ConfigError
 from zerokit.lint import check_document
 from zerokit.lint.refusals import _OF_THE_FILE, with_refusals
-from zerokit.lint.rule import Topic
 from zerokit.lint.subject import Subject
 from zerokit.resolving.run import Run
 from zerokit.resolving.trace import Lost, Refused, Resolution, resolve
@@ -130,7 +129,7 @@ def test_different_refusals_of_one_key_are_all_told() -> None:
     assert not resolution.refused
     said = [Refused("a", "one"), Refused("a", "two"), Refused("b", "three"), Refused("a", "one")]
 
-    def found(subject: Subject) -> Iterator[tuple[Topic, Refused]]:
+    def found(subject: Subject) -> Iterator[tuple[str, Refused]]:
         yield from (("zero", one) for one in said)
 
     with pytest.MonkeyPatch.context() as patched:

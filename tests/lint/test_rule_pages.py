@@ -1,12 +1,15 @@
 import re
 from pathlib import Path
+from typing import Any
 
 from tests.each import each
+from tests.lint.asking import found
 from tools.site import index
 from zerokit.lint.outputs import CheckedFile, text_lines
+from zerokit.lint.rewrite import edit_data
 from zerokit.lint.rule import NEEDS, Rule
 from zerokit.lint.rule_pages import check_example, page
-from zerokit.lint.run import FACTS, all_rules
+from zerokit.lint.run import FACTS, all_rules, check_config
 from zerokit.resolving.run import Run
 
 INDEX = Path(__file__).parents[2] / "docs" / "rules.md"
@@ -54,13 +57,14 @@ def test_a_rule_says_what_happens_why_and_where_that_is_from(rule: Rule) -> None
     assert not rule.title.endswith(".")
     assert len(rule.text) > 80
     assert "\n" in rule.text
+    assert rule.check is None or "Source:" in rule.text
 
 
 @each_rule
 def test_the_examples_give_what_the_rule_needs(rule: Rule) -> None:
     assert set(rule.needs) <= set(NEEDS)
     if rule.needs:
-        assert all(FACTS[need](Run.of(**rule.given)) is not None for need in rule.needs)
+        assert all(FACTS[need](Run.of(**rule.facts)) is not None for need in rule.needs)
 
 
 @each_rule
@@ -85,3 +89,14 @@ def test_the_index_has_every_rule_once() -> None:
     linked = re.findall(rf"{row}\[\1\]\(rules/\1\.md\)", index(with_pages=True), re.MULTILINE)
     named = re.findall(rf"{row}\1 ", index(with_pages=False), re.MULTILINE)
     assert sorted(linked) == sorted(named) == sorted(all_rules())
+
+
+@each([rule for rule in RULES if rule.check], by=lambda rule: rule.topic, named=lambda rule: rule.id)
+def test_fixes_fix_what_they_are_for(rule: Rule) -> None:
+    config: Any = rule.bad
+    for finding in found(rule.id, config, **rule.facts):
+        for edit in finding.fix:
+            config = edit_data(config, edit)
+    if config is not rule.bad:
+        assert found(rule.id, config, **rule.facts) == []
+        assert check_config(config, Run.of(**rule.facts)).ok

@@ -1,7 +1,7 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -11,7 +11,7 @@ from zerokit.documents import Document, parse_json
 from zerokit.findings import Move, Remove, SetValue, Severity
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint import RULES, Report, Subject, check_config, check_document
-from zerokit.lint.rule import Check, Hit, Need, Rule, Topic, add, rule
+from zerokit.lint.rule import TOPICS, Check, Hit, Need, Rule, add, rule
 from zerokit.lint.run import all_rules, check_launch_document
 from zerokit.lint.table import register_table
 from zerokit.resolving.run import Run
@@ -64,7 +64,7 @@ def test_a_rule_is_a_row_and_a_function(
         "given": {"num_gpus": 2},
         "needs": ["num_gpus"],
     }
-    for topic in get_args(Topic):
+    for topic in TOPICS:
         (tmp_path / f"{topic}.json").write_text(json.dumps([row] if topic == "zero" else []))
     register_table(tmp_path)
     text = "What that does.\n\nAnd why."

@@ -2,60 +2,12 @@ from typing import Any
 
 import pytest
 
-from tests.each import each
-from tests.lint.asking import MICRO, RULES, found, said, zero
+from tests.lint.asking import MICRO, found, said, zero
 from zerokit.config import ZeroOptimization
 from zerokit.config.conditions import Acts
 from zerokit.findings import Remove
 from zerokit.lint import check_config
 from zerokit.lint.examples import llama_8b, mixture_of_experts
-from zerokit.lint.rewrite import edit_data
-from zerokit.resolving.run import Run
-
-MODULES = (
-    "zero",
-    "refusals",
-    "zero_models",
-    "offload",
-    "nvme",
-    "host_memory",
-    "zenflow",
-    "buckets",
-    "saving",
-    "parallelism",
-    "zeropp",
-    "expert_parallel",
-    "compiling",
-    "activations_and_data",
-)
-"""The files of the topics zero, offload, buckets, saving and parallelism."""
-
-OURS = [
-    id for id, rule in RULES.items() if rule.check and rule.check.__module__.rsplit(".", 1)[-1] in MODULES
-]
-
-
-@each(OURS, by=lambda id: RULES[id].topic)
-def test_fixes_fix_what_they_are_for(id: str) -> None:
-    rule = RULES[id]
-    config: Any = rule.bad
-    for finding in found(id, config, **rule.given):
-        for edit in finding.fix:
-            config = edit_data(config, edit)
-    if config is not rule.bad:
-        assert found(id, config, **rule.given) == []
-        assert check_config(config, Run.of(**rule.given)).ok
-
-
-@each(OURS, by=lambda id: RULES[id].topic)
-def test_pages_say_what_happens_and_where_it_was_read(id: str) -> None:
-    rule = RULES[id]
-    assert rule.title
-    assert "Source:" in rule.text
-    for finding in found(id, rule.bad, **rule.given):
-        assert finding.hint is not None
-        assert not finding.message.endswith(".")
-        assert not finding.hint.endswith(".")
 
 
 def test_every_key_of_stage_3_is_known_below_it() -> None:

@@ -65,16 +65,8 @@ def in_stages(stages: Sequence[int]) -> str:
     return f"stages {', '.join(some)} and {last}" if some else f"stage {last}"
 
 
-class Unit:
-    """What a number counts, where "1M" could mean two things."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: Literal["bytes"]) -> None:
-        self.name = name
-
-
-BYTES = Unit("bytes")
+BYTES = "bytes"
+"""Mark of a number that counts bytes, so that "1M" could mean two things."""
 
 
 class Tested:
@@ -129,15 +121,8 @@ Int = Annotated[int, BeforeValidator(whole)]
 """A whole number; ``5e8`` is one, ``"5"`` and ``true`` are not."""
 NonNegative = Annotated[int, Field(ge=0), BeforeValidator(whole)]
 Positive = Annotated[int, Field(ge=1), BeforeValidator(whole)]
-Bytes = Annotated[int, Field(ge=1), BeforeValidator(whole), BYTES]
-ExactPositive = Annotated[int, Field(ge=1)]
-"""A whole number that Python code tests with ``isinstance(value, int)``: ``10.0`` and ``1e3`` are refused."""
-ExactInt = Annotated[int, Field()]
-ExactBool = Annotated[bool, Tested(numbers=False)]
-"""A switch that Python code tests with ``isinstance(value, bool)``."""
 NoText = Annotated[bool, Tested(numbers=True)]
 """A switch that Python code computes with, so that a text is refused."""
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0)]
 

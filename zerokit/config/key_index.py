@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_origin
 
+from pydantic.fields import FieldInfo
+
 from zerokit.config.base import Section, second_names
 from zerokit.config.conditions import Acts
 from zerokit.config.optimizer import Optimizer, params_of_optimizer
@@ -84,6 +86,13 @@ def section_at(path: KeyPath, data: Any = None) -> type[Section] | None:
             rest.pop(0)
         model = inner.model
     return model
+
+
+def field_at(path: KeyPath, data: Any = None) -> FieldInfo | None:
+    """The field of the key at `path`, or None if there is no such key; arguments as for `section_at`."""
+    *above, key = canonical(path)
+    model = section_at(tuple(above), data)
+    return model.model_fields.get(str(key)) if model is not None else None
 
 
 def _params_model(model: type[Section], data: Any) -> type[Section] | None:

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from zerokit.config.base import AUTO, Reader, Tested
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
-from zerokit.config.key_index import as_written, canonical, section_at
+from zerokit.config.key_index import as_written, canonical, field_at, section_at
 from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.repairs import FALSE_WORDS, TRUE_WORDS, Fixer, choices_at, deepspeed_reads_as, key_path
 from zerokit.config.unknown_keys import Meaning, meaning_of
@@ -236,9 +236,7 @@ class WrongValue(Explainer):
 
     def _tested(self) -> list[Tested]:
         """The mark of a value at which DeepSpeed looks more closely than at others of its section."""
-        first = canonical(self.path)
-        model = section_at(first[:-1], self.data)
-        field = model.model_fields.get(str(first[-1])) if model else None
+        field = field_at(self.path, self.data)
         return [item for item in field.metadata if isinstance(item, Tested)] if field else []
 
     def _not_a_choice(self) -> _Words:
@@ -274,9 +272,7 @@ class WrongValue(Explainer):
         return f"Write {_EXPECTED[kind]}"
 
     def _default_in_words(self) -> str:
-        model = section_at(self.path[:-1], self.data) if self.path else None
-        first = canonical(self.path)
-        field = model.model_fields.get(str(first[-1])) if model else None
+        field = field_at(self.path, self.data) if self.path else None
         if field is None or field.is_required() or field.default_factory is not None or field.default is None:
             return ""
         return f" for DeepSpeed's default, {json.dumps(field.default)}"
@@ -356,15 +352,10 @@ class UnknownKey(Explainer):
         """Whether DeepSpeed, which ignores the key here, does what the key requests anyway."""
         if to is None or to[-1] != self.path[-1]:
             return False
-        model = section_at(to[:-1], self.data)
-        field = model.model_fields.get(str(to[-1])) if model is not None else None
+        field = field_at(to, self.data)
         if field is None or field.is_required() or type(field.default) is not type(self.value):
             return False
-        section: Any = self.data
-        for key in as_written(to[:-1], self.data):
-            section = section.get(key) if isinstance(section, dict) else None
-        given = isinstance(section, dict) and to[-1] in section
-        return bool(field.default == self.value) and not given
+        return bool(field.default == self.value) and not has_value(self.data, as_written(to, self.data))
 
 
 def _is_off(value: Any) -> bool:

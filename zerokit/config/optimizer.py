@@ -15,7 +15,7 @@ from zerokit.config.optimizers import (
     TORCH_OPTIMIZERS,
     optimizer_spec,
 )
-from zerokit.config.params import OptimizerParams, params_class
+from zerokit.config.params import OptimizerParams, params_class, params_of
 from zerokit.errors import did_you_mean, nearest
 
 
@@ -48,7 +48,7 @@ def params_of_optimizer(name: object, params: object) -> type[OptimizerParams] |
         as_adamw = name.lower() == "adamw" or params.get("adam_w_mode", True)
         return params_class("TorchAdamWParams" if as_adamw else "TorchAdamParams")
     spec = optimizer_spec(name)
-    return spec.params_model() if spec is not None else None
+    return params_of(spec.name) if spec is not None else None
 
 
 class Optimizer(Section):

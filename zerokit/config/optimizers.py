@@ -10,12 +10,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from zerokit.choices import OptimizerKind
-
-if TYPE_CHECKING:
-    from zerokit.config.params import OptimizerParams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +43,6 @@ class OptimizerSpec:
     """Arguments to fine-tune a language model with; None: `zerokit config` does not write it."""
     starting_point_reason: str = ""
     """Why these arguments, where they are unlike Adam's."""
-
-    def params_model(self) -> type[OptimizerParams]:
-        """The model of its constructor's arguments."""
-        from zerokit.config.params import params_of
-
-        return params_of(self.name)
 
 
 OPTIMIZERS = tuple(

@@ -8,9 +8,9 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from zerokit.config.base import AUTO, Unit, whole
+from zerokit.config.base import AUTO, BYTES, whole
 from zerokit.config.dtypes import DTYPES
-from zerokit.config.key_index import canonical, section_at
+from zerokit.config.key_index import field_at, section_at
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import KeyPath, has_value, value_at, with_value, without
 from zerokit.errors import ZerokitError
@@ -129,11 +129,7 @@ def _moved(data: Any, path: KeyPath, to: KeyPath) -> Any:
 
 def choices_at(path: KeyPath, data: Any = None) -> list[Any]:
     """The fixed values that the key at `path` may have, or that the items of its list may have."""
-    *above, last = canonical(path)
-    if isinstance(last, int):
-        *above, last = above
-    model = section_at(tuple(above), data)
-    field = model.model_fields.get(str(last)) if model else None
+    field = field_at(path[:-1] if isinstance(path[-1], int) else path, data)
     found: list[Any] = []
 
     def walk(annotation: Any) -> None:
@@ -150,12 +146,8 @@ def choices_at(path: KeyPath, data: Any = None) -> list[Any]:
 
 def counts_bytes(path: KeyPath, data: Any = None) -> bool:
     """Whether the number at `path` counts bytes, so that "1M" may mean one thing or another."""
-    *above, last = canonical(path)
-    model = section_at(tuple(above), data)
-    field = model.model_fields.get(str(last)) if model else None
-    return field is not None and any(
-        isinstance(item, Unit) and item.name == "bytes" for item in field.metadata
-    )
+    field = field_at(path, data)
+    return field is not None and BYTES in field.metadata
 
 
 def _candidates(path: KeyPath, value: Any, data: Any) -> Iterator[SetValue | Remove]:

@@ -14,7 +14,7 @@ from zerokit.config.conditions import Condition, bf16_optimizer
 from zerokit.config.dtypes import FP32_NAMES
 from zerokit.config.scheduler import TORCH_SCHEDULERS
 from zerokit.documents import from_dotted
-from zerokit.lint.number_formats import format_at, switch
+from zerokit.lint.number_formats import format_at, fp16_may_be_on, switch
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     SCHEDULER,
@@ -144,12 +144,6 @@ def _is_wrapped(subject: Subject) -> bool:
     return subject.stage in (1, 2, 3) or in_16_bits
 
 
-def _fp16_may_be_on(subject: Subject) -> bool:
-    """Whether fp16 is on, or "auto" in a config that is made for it."""
-    is_on = switch(subject, "fp16")
-    return subject.is_set("fp16", "enabled") if is_on is None else is_on
-
-
 def _has_no_bf16(subject: Subject) -> bool:
     gpu = subject.cluster.gpu
     return gpu is not None and gpu.capability is not None and gpu.capability < (8, 0)
@@ -217,7 +211,7 @@ _NAMED: Mapping[str, Test] = {
     "trains in fp16": lambda subject: switch(subject, "fp16"),
     "fp16 is off": lambda subject: switch(subject, "fp16") is False,
     "a card without bf16": _has_no_bf16,
-    "fp16 may be on": _fp16_may_be_on,
+    "fp16 may be on": fp16_may_be_on,
     "one GPU": lambda subject: subject.cluster.num_gpus == 1,
     "one node": _on_one_node,
     "parameters on the GPU": lambda subject: (

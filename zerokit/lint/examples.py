@@ -1,11 +1,10 @@
-"""The runs of the rules' examples. A run is built only when a test or a page needs it."""
+"""The runs of the rules' examples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from zerokit.releases.versions import parse_version
 
@@ -14,37 +13,21 @@ if TYPE_CHECKING:
     from zerokit.recipe import Recipe
 
 
-class Facts(Mapping[str, Any]):
-    """Facts of a run, by their names in `Run.of`; a function among the values is called for its result.
-
-    ``Facts(model=llama_8b, num_gpus=8)`` costs nothing until a rule's examples are run.
-    """
-
-    def __init__(self, **fields: Any) -> None:
-        self._fields = fields
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Self:
-        """The facts that a row of JSON names: a model by its function here, a recipe by its sections."""
-        return cls(**{name: _fact(name, value) for name, value in row.items()})
-
-    def __getitem__(self, name: str) -> Any:
-        value = self._fields[name]
-        return value() if callable(value) else value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._fields)
-
-    def __len__(self) -> int:
-        return len(self._fields)
+def run_facts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts that a row of JSON names, for `Run.of`: a model by its function here, a recipe by its
+    sections."""
+    return {name: _fact(name, value) for name, value in row.items()}
 
 
 def _fact(name: str, value: Any) -> Any:
-    if name == "deepspeed_version":
-        return parse_version(value)
-    if name == "model":
-        return globals()[value]
-    return partial(recipe, **value) if name == "recipe" else value
+    match name:
+        case "deepspeed_version":
+            return parse_version(value)
+        case "model":
+            return globals()[value]()
+        case "recipe":
+            return recipe(**value)
+    return value
 
 
 def llama_8b(**keys: Any) -> ModelShape:

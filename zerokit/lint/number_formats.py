@@ -29,6 +29,12 @@ def switch(subject: Subject, section: Literal["bf16", "fp16"]) -> bool | None:
     return filled if isinstance(filled, bool) else None
 
 
+def fp16_may_be_on(subject: Subject) -> bool:
+    """Whether fp16 is on, or "auto" in a config that is made for it."""
+    is_on = switch(subject, "fp16")
+    return subject.is_set("fp16", "enabled") if is_on is None else is_on
+
+
 def precision(subject: Subject) -> Precision | None:
     """What the model trains in, or None where that is open or contradictory.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from zerokit.config.base import AUTO, Section
-from zerokit.config.conditions import bf16_optimizer
 from zerokit.config.optimizer import params_of_optimizer
 from zerokit.config.optimizers import OptimizerSpec, optimizer_spec
 from zerokit.config.params import OptimizerParams, SchedulerParams
@@ -106,14 +105,6 @@ def rate_of_schedule(subject: Subject) -> str | None:
     if argument is None or params is None or getattr(params, argument, None) is None:
         return None
     return argument
-
-
-def wraps_in_bf16_optimizer(subject: Subject) -> bool:
-    """Whether DeepSpeed takes its BF16_Optimizer in place of ZeRO stage 1's.
-
-    Source: `_do_optimizer_sanity_check` in `deepspeed/runtime/engine.py`.
-    """
-    return bf16_optimizer(subject) is True
 
 
 def default_clipping(subject: Subject) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from zerokit.config.base import is_comment
@@ -15,66 +17,25 @@ from zerokit.documents import Document, KeyPath, dotted
 from zerokit.errors import DocumentError
 from zerokit.spelling import distance
 
-_TELLING = frozenset(
-    {
-        "bf16",
-        "bfloat16",
-        "fp16",
-        "gradient_accumulation_steps",
-        "gradient_clipping",
-        "train_batch_size",
-        "train_micro_batch_size_per_gpu",
-        "zero_allow_untested_optimizer",
-        "zero_force_ds_cpu_optimizer",
-        "zero_optimization",
-    }
-)
+_TABLES: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+_TELLING = frozenset[str](_TABLES["ds_config"])
 """Keys that only a ds_config has at its top."""
 _TELLING_BYTES = tuple(f'"{key}"'.encode() for key in sorted(_TELLING))
 
 _SLIPS = 2
 """Letters by which a misspelled name may differ."""
-_OF_RECIPES, _RECIPE_LEAST = frozenset({"model", "data", "task", "training", "generation"}), 2
+_OF_RECIPES, _RECIPE_LEAST = frozenset[str](_TABLES["recipe"]), 2
 
-_OTHERS: tuple[tuple[frozenset[str], int, str], ...] = (
-    (_OF_RECIPES, _RECIPE_LEAST, "a config of another program"),
-    (
-        frozenset({"model_type", "architectures", "hidden_size", "transformers_version"}),
-        1,
-        "the config.json of a model",
-    ),
-    (frozenset({"tokenizer_class", "added_tokens_decoder", "chat_template"}), 1, "the config of a tokenizer"),
-    (frozenset({"added_tokens", "pre_tokenizer", "post_processor"}), 1, "a tokenizer"),
-    (frozenset({"weight_map"}), 1, "the index of a checkpoint's weights"),
-    (frozenset({"peft_type", "lora_alpha"}), 1, "the config of a peft adapter"),
-    (frozenset({"log_history", "best_model_checkpoint"}), 1, "the state of a Trainer"),
-    (frozenset({"per_device_train_batch_size", "output_dir", "num_train_epochs"}), 2, "TrainingArguments"),
-    (frozenset({"dependencies", "devDependencies"}), 1, "a package of JavaScript"),
-    (frozenset({"$schema", "$defs", "properties"}), 2, "a JSON Schema"),
-    (frozenset({"cells", "nbformat"}), 2, "a notebook"),
-)
+_OTHERS: list[tuple[list[str], int, str]] = _TABLES["others"]
 """Keys, how many of them a file must have, and what it is then if it has no telling key of a ds_config."""
 
 _OF_INFERENCE_TOO = frozenset({"checkpoint", "tensor_parallel"})
 """Keys at the top of a ds_config that `DeepSpeedInferenceConfig` has as well."""
 
-_OF_ACCELERATE = frozenset({"distributed_type", "deepspeed_config", "compute_environment"})
+_OF_ACCELERATE = frozenset[str](_TABLES["accelerate"])
 """Keys that only accelerate's file has; `ClusterConfig` in `accelerate/commands/config/config_args.py`."""
 
-_NEOX = frozenset(
-    {
-        *(
-            "pipe_parallel_size",
-            "model_parallel_size",
-            "num_layers",
-            "num_attention_heads",
-            "pos_emb",
-            "norm",
-        ),
-        *("max_position_embeddings", "train_iters", "lr_decay_style", "lr_decay_iters", "vocab_file"),
-        *("tokenizer_type", "data_path", "eval_interval", "log_interval", "seq_length", "init_method"),
-    }
-)
+_NEOX = frozenset[str](_TABLES["neox"])
 """Keys of GPT-NeoX and Megatron, where files may write `_` as `-`, and have DeepSpeed's keys among them."""
 _NEOX_LEAST = 4
 
@@ -168,7 +129,7 @@ def _is_slip(name: str, known: Iterable[str]) -> bool:
 def _other(data: Mapping[Any, Any]) -> str | None:
     """What a file without a telling key is, if it is no ds_config."""
     for telling, least, what in _OTHERS:
-        if len(telling & data.keys()) >= least:
+        if len(data.keys() & telling) >= least:
             return what
     of_training = {*keys_of(DeepSpeedConfig)} - _OF_INFERENCE_TOO
     if not INFERENCE_KEYS.isdisjoint(data) and of_training.isdisjoint(data):

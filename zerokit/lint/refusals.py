@@ -10,18 +10,17 @@ from zerokit.documents import Document, dotted
 from zerokit.findings import Finding
 from zerokit.lint.adjust import for_this_run
 from zerokit.lint.plain_json import check_text
-from zerokit.lint.rule import Topic
 from zerokit.lint.run import all_rules, missing_needs
 from zerokit.lint.subject import Subject
 from zerokit.resolving.run import Run
 from zerokit.resolving.trace import Refused, Resolution
 
-_OF_THE_FILE: tuple[Topic, ...] = ("structure", "auto", "trainer", "accelerate")
+_OF_THE_FILE = ("structure", "auto", "trainer", "accelerate")
 """Topics of rules about what is written, and what the target does with it. The others are about what
 DeepSpeed gets, which the file does not show before it is resolved."""
 
 
-def refusals(subject: Subject) -> Iterator[tuple[Topic, Refused]]:
+def refusals(subject: Subject) -> Iterator[tuple[str, Refused]]:
     """What stops the run when it starts or at its first step, with the topic of the rule that finds it."""
     for rule in all_rules().values():
         if rule.check is None or not rule.stops or missing_needs(rule, subject):

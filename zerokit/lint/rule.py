@@ -4,33 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from zerokit.documents import KeyPath
 from zerokit.findings import Edit, Severity
+from zerokit.lint.examples import run_facts
 from zerokit.lint.subject import Subject
 
 Need = Literal["num_gpus", "model", "recipe", "gpu", "gpu_memory", "host_memory"]
 """What a rule needs to know besides the config: the names of options of ``zerokit check``."""
 NEEDS: tuple[Need, ...] = get_args(Need)
 
-Topic = Literal[
-    "structure",
-    "auto",
-    "batch",
-    "precision",
-    "optimizer",
-    "scheduler",
-    "zero",
-    "offload",
-    "buckets",
-    "saving",
-    "parallelism",
-    "versions",
-    "performance",
-    "trainer",
-    "accelerate",
-]
+TOPICS: Mapping[str, str] = {
+    "structure": "The file and its keys",
+    "auto": 'The word "auto"',
+    "batch": "Batch sizes",
+    "precision": "Precision",
+    "optimizer": "Optimizer",
+    "scheduler": "Learning-rate schedule",
+    "zero": "ZeRO stages",
+    "offload": "Offload",
+    "buckets": "Buckets and memory",
+    "saving": "Saving",
+    "parallelism": "Parallelism",
+    "versions": "Versions of DeepSpeed",
+    "performance": "Speed",
+    "trainer": "Under the Trainer",
+    "accelerate": "Under accelerate",
+}
+"""Topic of rules -> its heading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,8 @@ class Rule:
 
     id: str
     """Stable: people write it in files to switch the rule off."""
-    topic: Topic
+    topic: str
+    """One of `TOPICS`."""
     severity: Severity
     title: str
     """One line, without a full stop."""
@@ -70,7 +74,7 @@ class Rule:
     good: Mapping[str, Any]
     """The same config, fixed: no finding of any rule that is an error, and none of this rule."""
     given: Mapping[str, Any] = field(default_factory=dict)
-    """Facts of the run (:meth:`Run.of`) for which both examples are run, such as ``num_gpus``."""
+    """Facts of the run for which both examples are run, such as ``num_gpus``, as `TOPIC.json` names them."""
     needs: tuple[Need, ...] = ()
     """What must be given for the rule to run. Without it the rule is listed as not run."""
     check: Check | None = None
@@ -81,6 +85,11 @@ class Rule:
     check_launch: LaunchCheck | None = None
     """For the YAML of ``accelerate launch`` (``default_config.yaml``): then `bad` and `good` are such files,
     and paths are those of the file."""
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """The facts of the run for which both examples are run, for :meth:`Run.of`."""
+        return run_facts(self.given)
 
 
 RULES: dict[str, Rule] = {}

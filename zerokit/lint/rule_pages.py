@@ -10,28 +10,10 @@ from zerokit.documents import Document, parse_json
 from zerokit.errors import DocumentError
 from zerokit.findings import Finding
 from zerokit.lint.outputs import line_of
-from zerokit.lint.rule import Rule
+from zerokit.lint.rule import TOPICS, Rule
 from zerokit.lint.run import Report, check_document, check_launch_document
 from zerokit.resolving.run import Run
 from zerokit.units import format_bytes
-
-TOPICS = {
-    "structure": "The file and its keys",
-    "auto": 'The word "auto"',
-    "batch": "Batch sizes",
-    "precision": "Precision",
-    "optimizer": "Optimizer",
-    "scheduler": "Learning-rate schedule",
-    "zero": "ZeRO stages",
-    "offload": "Offload",
-    "buckets": "Buckets and memory",
-    "saving": "Saving",
-    "parallelism": "Parallelism",
-    "versions": "Versions of DeepSpeed",
-    "performance": "Speed",
-    "trainer": "Under the Trainer",
-    "accelerate": "Under accelerate",
-}
 
 
 def page(rule: Rule) -> str:
@@ -56,7 +38,7 @@ def check_example(rule: Rule, example: Mapping[str, Any] | str) -> Report:
     document = example_document(rule, example)
     if rule.check_launch is not None:
         return check_launch_document(document)
-    return check_document(document, Run.of(**rule.given))
+    return check_document(document, Run.of(**rule.facts))
 
 
 def _parts(rule: Rule) -> Iterator[str]:

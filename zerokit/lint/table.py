@@ -11,12 +11,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from zerokit.findings import Edit, Remove, SetValue, Severity
 from zerokit.lint.condition_words import condition, keys_of
-from zerokit.lint.examples import Facts
-from zerokit.lint.rule import CHECKS, LAUNCH_CHECKS, RULES, Check, Hit, Need, Rule, Topic, add
+from zerokit.lint.rule import CHECKS, LAUNCH_CHECKS, RULES, TOPICS, Check, Hit, Need, Rule, add
 from zerokit.lint.subject import Subject
 from zerokit.units import format_count, quantity
 
@@ -109,7 +108,7 @@ def register_table(folder: Path) -> None:
     Raises:
         ValueError: a function checks a rule that no row describes.
     """
-    for topic in get_args(Topic):
+    for topic in TOPICS:
         for row in json.loads((folder / f"{topic}.json").read_text(encoding="utf-8")):
             add(_rule(topic, **row))
     lost = {*CHECKS, *LAUNCH_CHECKS} - {*RULES}
@@ -118,7 +117,7 @@ def register_table(folder: Path) -> None:
 
 
 def _rule(
-    topic: Topic,
+    topic: str,
     *,
     id: str,
     text: list[str],
@@ -136,7 +135,7 @@ def _rule(
         id=id,
         topic=topic,
         text="\n\n".join(text),
-        given=Facts.of(given or {}),
+        given=given or {},
         needs=tuple(needs),
         check=check,
         check_launch=check_launch,

@@ -40,7 +40,7 @@ def test_no_fix_and_no_hint_of_an_example_stops_what_started(target: Target) -> 
     tally = Tally()
     for rule in EXAMPLES:
         text = rule.bad if isinstance(rule.bad, str) else json.dumps(rule.bad, indent=2)
-        try_text(text, rule.id, Run.of(**{**rule.given, "target": target}), tally)
+        try_text(text, rule.id, Run.of(**{**rule.facts, "target": target}), tally)
     assert tally.failures == []
     assert tally.hints > 300
     assert tally.fixed > 30

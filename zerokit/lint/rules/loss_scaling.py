@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from zerokit.config.conditions import LOSS_SCALING
 from zerokit.findings import Remove, Severity
-from zerokit.lint.number_formats import switch
+from zerokit.lint.number_formats import fp16_may_be_on, switch
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.releases.versions import NEWEST
@@ -19,13 +19,6 @@ _FITS = 16
 """2 to this power is where fp16 ends: a scale of that size leaves gradients up to 1."""
 
 
-def _may_be_on(subject: Subject) -> bool:
-    """Whether fp16 is on, or "auto" in a config that is made for it."""
-    if switch(subject, "fp16") is None:
-        return subject.is_set("fp16", "enabled")
-    return switch(subject, "fp16") is True
-
-
 def _adapts(subject: Subject) -> bool:
     return bool(subject.value("fp16", "loss_scale") == 0)
 
@@ -33,7 +26,7 @@ def _adapts(subject: Subject) -> bool:
 @rule("loss-scale-range")
 def loss_scale_range(subject: Subject) -> Iterator[Hit]:
     """A loss scale that cannot adapt"""
-    if not _may_be_on(subject) or not _adapts(subject):
+    if not fp16_may_be_on(subject) or not _adapts(subject):
         return
     fp16 = subject.config.fp16
     # Older releases take them, and adapt as they can.
@@ -57,7 +50,7 @@ def loss_scale_start(subject: Subject) -> Iterator[Hit]:
     power = subject.value("fp16", "initial_scale_power")
     if not isinstance(power, int) or not _SKIPPED_FROM < power <= _LARGEST_INT:
         return
-    if _may_be_on(subject) and _adapts(subject):
+    if fp16_may_be_on(subject) and _adapts(subject):
         skipped = power - _FITS + max(0, subject.config.fp16.hysteresis - 1)
         message = f"the loss scale starts at 2^{power}, so that about {skipped} steps are skipped at first"
         yield Hit(("fp16", "initial_scale_power"), message, "Remove the key: it then starts at 2^16")
@@ -68,7 +61,7 @@ def loss_scale_floor(subject: Subject) -> Iterator[Hit]:
     """A minimum loss scale above the initial one"""
     fp16 = subject.config.fp16
     start, path = 2**fp16.initial_scale_power, ("fp16", "min_loss_scale")
-    if _may_be_on(subject) and _adapts(subject) and fp16.min_loss_scale > start:
+    if fp16_may_be_on(subject) and _adapts(subject) and fp16.min_loss_scale > start:
         message = f"'min_loss_scale' {fp16.min_loss_scale} is above the start, 2^{fp16.initial_scale_power}"
         yield Hit(path, message, "Remove the key", (Remove(path),))
 
@@ -77,7 +70,7 @@ def loss_scale_floor(subject: Subject) -> Iterator[Hit]:
 def loss_scale_key(subject: Subject) -> Iterator[Hit]:
     """A loss-scaling option without effect"""
     for path, idle in subject.unused.items():
-        if idle.acts.when is LOSS_SCALING and _may_be_on(subject):
+        if idle.acts.when is LOSS_SCALING and fp16_may_be_on(subject):
             yield Hit(path, f"'{path[-1]}' {idle.reason}", "Remove the key", (Remove(path),))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.config.base import AUTO
+from zerokit.config.conditions import bf16_optimizer
 from zerokit.findings import Edit, SetValue
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
@@ -15,7 +16,6 @@ from zerokit.lint.optimizer_facts import (
     optimizer_type,
     rate_of_schedule,
     spec,
-    wraps_in_bf16_optimizer,
 )
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
@@ -130,7 +130,7 @@ def muon_clipping(subject: Subject) -> Iterator[Hit]:
     if optimizer_name(subject) != "muon" or subject.stage not in (1, 2, 3) or not clipping:
         return
     set_ = subject.is_set("gradient_clipping")
-    if wraps_in_bf16_optimizer(subject) or not (set_ or default_clipping(subject)):
+    if bf16_optimizer(subject) or not (set_ or default_clipping(subject)):
         return
     by_default = "" if set_ else ", its default,"
     message = (
