@@ -87,6 +87,11 @@ def _is_written(name: str, word: str | None) -> Test:
     return lambda subject: subject.is_set(*path) and subject.is_set(*path, to=wanted)
 
 
+def _lists(name: str, relation: str, item: str) -> Test:
+    """Whether the key's list has the item, or is without it."""
+    return lambda subject: (item in (subject.value(*keys_of(name)) or ())) is (relation == "with")
+
+
 def _compares(name: str, relation: str, bound: str, in_file: str | None) -> Test:
     """Whether the key's number has the relation to a bound; the recipe's number where the file has "auto"."""
     path, compare = keys_of(name), {"above": gt, "below": lt, "at least": ge}[relation]
@@ -214,6 +219,9 @@ _NAMED: Mapping[str, Test] = {
     "fp16 may be on": fp16_may_be_on,
     "one GPU": lambda subject: subject.cluster.num_gpus == 1,
     "one node": _on_one_node,
+    "GPUs that do not fill nodes": lambda subject: (
+        (subject.cluster.num_gpus or 0) % subject.cluster.gpus_per_node
+    ),
     "parameters on the GPU": lambda subject: (
         subject.offload_param is None and not subject.is_uncertain(ZERO, "offload_param")
     ),
@@ -241,6 +249,7 @@ _PATTERNS: Mapping[str, Callable[..., Test]] = {
     r"no `([\w.]+)`": lambda name: lambda subject: subject.is_absent(*keys_of(name)),
     r"`([\w.]+)` (above|below|at least) ([\d.]+)( in the file)?": _compares,
     r"`([\w.]+)` (above|unlike) `([\w.]+)`": _compares_keys,
+    r"`([\w.]+)` (with|without) (\w+)": _lists,
     r"an odd `([\w.]+)`": lambda name: lambda subject: (subject.value(*keys_of(name)) or 0) % 2,
     r"`([\w.]+)` that does not divide the GPUs": _does_not_divide_the_gpus,
     r"`([\w.]+)` has no effect(?: in (this|any) stage)?": _has_no_effect,

@@ -75,6 +75,8 @@ class TableFinding:
                 return str(subject.stage)
             case "num_gpus":
                 return str(run.cluster.num_gpus)
+            case "gpus_per_node":
+                return str(run.cluster.gpus_per_node)
             case "gpus":
                 return quantity(run.cluster.num_gpus or 0, "GPU")
             case "gpu":

@@ -97,22 +97,6 @@ def small_auto_bucket(subject: Subject) -> Iterator[Hit]:
         yield Hit(_REDUCE, message, "Write a number, such as 5e7")
 
 
-@rule("prefetch-exceeds-live")
-def prefetch_exceeds_live(subject: Subject) -> Iterator[Hit]:
-    """A prefetch bucket above 'stage3_max_live_parameters'"""
-    prefetch, live = subject.zero.stage3_prefetch_bucket_size, subject.zero.stage3_max_live_parameters
-    path = (ZERO, "stage3_prefetch_bucket_size")
-    if subject.stage != 3 or not isinstance(prefetch, int) or not 0 < live < prefetch:
-        return
-    if not subject.is_uncertain(*path) and not subject.is_uncertain(*_LIVE):
-        message = (
-            f"'stage3_prefetch_bucket_size' {format_count(prefetch)} is more than "
-            f"'stage3_max_live_parameters' {format_count(live)} allows"
-        )
-        place = path if subject.is_set(*path) else _LIVE
-        yield Hit(place, message, "Lower the first or raise the second")
-
-
 @rule("live-parameters-memory")
 def live_parameters_memory(subject: Subject) -> Iterator[Hit]:
     """Gathered parameters that take much GPU memory"""

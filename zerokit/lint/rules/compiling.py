@@ -28,29 +28,6 @@ def compile_off(subject: Subject) -> Iterator[Hit]:
         yield Hit(first, message, 'Add "deepcompile": true, or remove what does nothing')
 
 
-@rule("compile-stage")
-def compile_stage(subject: Subject) -> Iterator[Hit]:
-    """DeepCompile in a stage that it does not support"""
-    section, stage = _section(subject), subject.stage
-    if section is None or not section.deepcompile or stage is None:
-        return
-    passes = section.passes or []
-    path = (*_SECTION, "passes")
-    if "autosp" in passes:
-        if stage in (2, 3):
-            message = (
-                f'the pass "autosp" works in stages 0 and 1; in stage {stage} PyTorch\'s compiler is used'
-            )
-            yield Hit(path, message, "Use stage 1, or remove the pass")
-    elif "autotp" in passes:
-        if autotp_size(subject) == 1 and not subject.is_uncertain("tensor_parallel", "autotp_size"):
-            message = "the pass \"autotp\" needs 'tensor_parallel.autotp_size' above 1"
-            yield Hit(path, message, "Set it, or remove the pass")
-    elif stage == 0:
-        message = "DeepCompile works in stages 1, 2 and 3; in stage 0 PyTorch's compiler is used"
-        yield Hit((*_SECTION, "deepcompile"), message, "Raise the stage, or remove the key")
-
-
 @rule("compile-stage3-key")
 def compile_stage_3_key(subject: Subject) -> Iterator[Hit]:
     """A DeepCompile option that acts in stage 3 only"""

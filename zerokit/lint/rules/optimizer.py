@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.config.base import AUTO
-from zerokit.config.conditions import bf16_optimizer
 from zerokit.findings import Edit, SetValue
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
-    default_clipping,
     optimizer_argument,
     optimizer_name,
     optimizer_params,
@@ -121,20 +119,3 @@ def betas_order(subject: Subject) -> Iterator[Hit]:
     if optimizer_name(subject) is not None and isinstance(betas, list) and betas[0] > betas[1]:
         message = f"'betas' are {betas}: the first, for the gradient, is larger than the second"
         yield Hit((*OPTIMIZER, "betas"), message, "Swap them")
-
-
-@rule("muon-clipping")
-def muon_clipping(subject: Subject) -> Iterator[Hit]:
-    """Gradient clipping that cuts Muon's updates"""
-    clipping = subject.value("gradient_clipping")
-    if optimizer_name(subject) != "muon" or subject.stage not in (1, 2, 3) or not clipping:
-        return
-    set_ = subject.is_set("gradient_clipping")
-    if bf16_optimizer(subject) or not (set_ or default_clipping(subject)):
-        return
-    by_default = "" if set_ else ", its default,"
-    message = (
-        f"'gradient_clipping' {clipping:g}{by_default} cuts Muon's updates under ZeRO, not the gradients"
-    )
-    place: tuple[str, ...] = ("gradient_clipping",) if set_ else ("optimizer",)
-    yield Hit(place, message, 'Set "gradient_clipping" to 0')

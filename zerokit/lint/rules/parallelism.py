@@ -96,20 +96,6 @@ def hpz_node(subject: Subject) -> Iterator[Hit]:
         yield Hit(_HPZ, message, f'Set "zero_hpz_partition_size" to {node}')
 
 
-@rule("quantized-gradients-node")
-def quantized_gradients_node(subject: Subject) -> Iterator[Hit]:
-    """Quantized gradients on a single node"""
-    gpus, node = subject.cluster.num_gpus, subject.cluster.gpus_per_node
-    if subject.stage != 3 or not subject.zero.zero_quantized_gradients or gpus is None:
-        return
-    if gpus <= node:
-        message = f"on one node of {quantity(gpus, 'GPU')} gradients are not quantised"
-        yield Hit(_QGZ, message, "Remove the key; if nodes have fewer GPUs, say --gpus-per-node")
-    elif gpus % node:
-        message = f"quantised gradients need full nodes: {gpus} GPUs are no multiple of {node} per node"
-        yield Hit(_QGZ, message, f"Use a multiple of {node} GPUs, or remove the key")
-
-
 _SECTION = ("expert_parallel",)
 
 

@@ -7,10 +7,8 @@ from typing import Literal
 
 from zerokit.config.base import AUTO, ZERO, is_comment
 from zerokit.config.normal_form import refused_together
-from zerokit.config.scheduler import TORCH_SCHEDULERS
 from zerokit.findings import SetValue
-from zerokit.lint.number_formats import format_at, switch
-from zerokit.lint.optimizer_facts import default_clipping
+from zerokit.lint.number_formats import format_at
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 
@@ -44,19 +42,6 @@ def precision_off(subject: Subject) -> Iterator[Hit]:
             yield Hit((name,), f"'{name}' lacks 'enabled', so it is off{outcome}", hint, fix)
 
 
-@rule("fp32-training")
-def fp32_training(subject: Subject) -> Iterator[Hit]:
-    """A config without a precision"""
-    if subject.run.target == "deepspeed" and all(
-        subject.is_absent(name) for name in ("bf16", "bfloat16", "fp16", "torch_autocast")
-    ):
-        message = "neither 'bf16' nor 'fp16' is given, so DeepSpeed trains in fp32"
-        hint = 'Add "bf16": {"enabled": true}, or false if fp32 is meant'
-        if subject.written_value("scheduler", "type") in TORCH_SCHEDULERS:  # torch-scheduler says why
-            hint = 'Add "bf16": {"enabled": false}, or use bf16 and a schedule of DeepSpeed\'s'
-        yield Hit((), message, hint)
-
-
 _AUTOCAST = "torch_autocast"
 
 
@@ -84,19 +69,3 @@ def autocast_and_precision(subject: Subject) -> Iterator[Hit]:
     else:
         message = f"'{section}' makes the weights 16-bit ones, which leaves nothing for autocast to do"
         yield Hit(path, message, hint)
-
-
-@rule("autocast-clipping")
-def autocast_clipping(subject: Subject) -> Iterator[Hit]:
-    """Gradients clipped while they are still scaled"""
-    if not _is_on(subject) or format_at(subject, _AUTOCAST, "dtype") != "fp16":
-        return
-    if subject.stage not in (1, 2, 3) or switch(subject, "fp16"):
-        return
-    given = subject.is_set("gradient_clipping")
-    norm = subject.value("gradient_clipping") if given else default_clipping(subject)
-    if isinstance(norm, int | float) and norm > 0 and not subject.is_uncertain("gradient_clipping"):
-        place = ("gradient_clipping",) if subject.is_set("gradient_clipping") else (_AUTOCAST, "dtype")
-        absent = "" if subject.is_set("gradient_clipping") else ", its default,"
-        message = f"with autocast in float16 'gradient_clipping' {norm:g}{absent} cuts gradients still scaled"
-        yield Hit(place, message, 'Use the dtype "bfloat16", or set "gradient_clipping" to 0')

@@ -56,39 +56,6 @@ def zenflow_auto_update(subject: Subject) -> Iterator[Hit]:
         )
 
 
-@rule("zenflow-accumulation")
-def zenflow_accumulation(subject: Subject) -> Iterator[Hit]:
-    """Accumulation steps that ZenFlow overrides"""
-    section, steps = _section(subject), subject.config.gradient_accumulation_steps
-    if section is None or subject.stage == 0 or not isinstance(steps, int):
-        return
-    if isinstance(section.update_interval, int) and steps != section.update_interval and steps > 1:
-        message = (
-            f"ZenFlow's 'update_interval' {section.update_interval} takes the place of these {steps} steps"
-        )
-        hint = "Make the two equal, or remove 'gradient_accumulation_steps'"
-        yield Hit(("gradient_accumulation_steps",), message, hint)
-
-
-@rule("zenflow-overlap")
-def zenflow_overlap(subject: Subject) -> Iterator[Hit]:
-    """ZenFlow's own offload without overlapped communication"""
-    section, stage = _section(subject), subject.stage
-    if (
-        section is None
-        or not section.offload
-        or stage not in (1, 2, 3)
-        or subject.is_uncertain(ZERO, "overlap_comm")
-    ):
-        return
-    overlap = subject.zero.overlap_comm
-    if overlap is False or (overlap is None and stage != 3):
-        message = f"'zenflow.offload' in stage {stage} needs 'overlap_comm', which is off"
-        yield Hit(
-            (*_ZENFLOW, "offload"), message, f"Set \"overlap_comm\" to true in '{ZERO}', or remove the key"
-        )
-
-
 @rule("zenflow-optimizer")
 def zenflow_optimizer(subject: Subject) -> Iterator[Hit]:
     """ZenFlow without Adam in the section 'optimizer'"""
