@@ -114,16 +114,7 @@ def test_it_takes_what_the_models_take(data: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [
-        {"_comment": "fine", "zero_optimization": {"//": 1, "stage": "auto"}},
-        {"optimizer": {"type": "ADAMW", "params": {"lr": "auto", "betas": [0.9, 0.95]}}},
-        {"optimizer": {"type": "Adam", "params": {"torch_adam": True, "fused": True}}},
-        {"optimizer": {"type": "SGD", "params": None}},
-        {"scheduler": {"type": "StepLR", "params": {"step_size": 5}}},
-        {"checkpoint": {"tag_validation": "Warn"}},
-        {"bf16": None, "datastates_ckpt": False},
-        {"zero_optimization": {"reduce_bucket_size": 5e8, "prefetch_bucket_size": 1}},
-    ],
+    ROWS["good_configs_pass"],
 )
 def test_good_configs_pass(data: dict[str, Any]) -> None:
     assert places(data) == set()

@@ -45,15 +45,7 @@ def test_parameters_are_checked_by_the_type(
 
 @pytest.mark.parametrize(
     ("data", "severity"),
-    [
-        ({"prescale_gradients": "false"}, "error"),
-        ({"prescale_gradients": "No"}, "error"),
-        ({"prescale_gradients": "maybe"}, "error"),
-        ({"prescale_gradients": "true"}, "warning"),
-        ({"checkpoint": {"load_universal": "false"}}, "error"),
-        ({"activation_checkpointing": {"cpu_checkpointing": "0"}}, "error"),
-        ({"optimizer": {"type": "Adam", "params": {"bias_correction": "false"}}}, "error"),
-    ],
+    ROWS["strings_that_deepspeed_takes_for_true_are_named"],
 )
 def test_strings_that_deepspeed_takes_for_true_are_named(data: dict[str, Any], severity: str) -> None:
     finding = only(data)

@@ -402,15 +402,7 @@ def test_a_key_of_a_ds_config_is_sent_into_one(accelerate: Any, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("key", "hint"),
-    [
-        ("stage", "Did you mean 'zero_stage'?"),
-        ("offload_optimizer", "Did you mean 'offload_optimizer_device'?"),
-        ("offload_param", "Did you mean 'offload_param_device'?"),
-        ("overlap_comm", "Put it into a ds_config, and name that as 'deepspeed_config_file'"),
-        ("bf16", "Put it into a ds_config, and name that as 'deepspeed_config_file'"),
-        ("device", "Remove it"),
-        ("enabled", "Remove it"),
-    ],
+    ROWS["a_key_near_one_of_accelerate_is_that"],
 )
 def test_a_key_near_one_of_accelerate_is_that(key: str, hint: str) -> None:
     (finding,) = findings(launch(section={key: "cpu"}))
@@ -429,16 +421,7 @@ def test_no_hint_names_a_key_that_is_there() -> None:
 
 @pytest.mark.parametrize(
     ("keys", "arguments", "stops"),
-    [
-        ({"section": {"gradient_accumulation_steps": 4}}, {"gradient_accumulation_steps": 2}, True),
-        ({"section": {"gradient_accumulation_steps": 4}}, {"gradient_accumulation_steps": 4}, False),
-        ({"section": {"gradient_accumulation_steps": "auto"}}, {"gradient_accumulation_steps": 2}, False),
-        ({"section": {"gradient_clipping": 0.5}}, {}, True),
-        ({"section": {"gradient_clipping": "auto"}}, {"max_grad_norm": 0.3}, False),
-        ({"mixed_precision": "bf16"}, {}, True),
-        ({"mixed_precision": "fp16"}, {"bf16": True}, False),
-        ({"mixed_precision": "no"}, {"bf16": True}, False),
-    ],
+    ROWS["the_trainer_compares_what_the_file_fixes"],
 )
 def test_the_trainer_compares_what_the_file_fixes(
     keys: dict[str, Any],

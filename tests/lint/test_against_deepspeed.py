@@ -8,57 +8,24 @@ from typing import Any
 
 import pytest
 
-from tests.lint.asking import MICRO, RULES, deepspeed_cases, found, zero
+from tests.lint.asking import MICRO, RULES, deepspeed_cases, found
+from tests.rows import rows
 from tests.tiny import launch
 from zerokit.lint import check_config
 from zerokit.resolving.run import Run
 
+ROWS = rows(__file__)
+
 pytestmark = pytest.mark.torch
 
 
-REFUSED_EXAMPLES = {
-    "zero-option": "'sum' is not supported with ZeRO stage 3",
-    "grad-norm-off": "compute_grad_norm=false requires gradient_clipping=0",
-    "prescaled-gradients": "pre-scale gradients is not yet supported with ZeRO-2",
-    "legacy-stage1": "The deprecated version of ZeRO Stage 1",
-    "accumulation-overlap": "managed_gradient_accumulation=False supports ZeRO overlap_comm only",
-    "pipeline-loading-stage": "Only stage3 support for pipeline checkpoint loading",
-    "odd-allgather-bucket": "allgather_bucket_size must be a multiple",
-    "nvme-path": "expected str, bytes or os.PathLike",
-    "zenflow-offload": "Zenflow must be used with cpu offload",
-    "zenflow-interval": "Select interval must be greater or equal to update interval",
-    "zenflow-auto-update": "nan",
-    "zenflow-overlap": "should be used with overlap_comm",
-    "quantized-gradients-scatter": "reduce_scatter should also be enabled",
-    "expert-parallel-size": "must divide the stage size",
-    "expert-parallel-backend": "comm_max_tokens_per_rank must be a positive integer",
-}
+REFUSED_EXAMPLES = ROWS["refused_examples"]
 """Rule -> what DeepSpeed says to the rule's bad example; it trains with the good one."""
 
 OTHERS: dict[str, tuple[str, dict[str, Any], str]] = deepspeed_cases("others")
 """What is tried -> the rule, a config, and what DeepSpeed says to it on one rank."""
 
-HARMLESS: dict[str, tuple[str, dict[str, Any]]] = {
-    "stage 3 keys in stage 2": ("stage3-key", zero(2, stage3_max_live_parameters=1)),
-    "stage 1 and 2 keys in stage 3": ("stage12-key", zero(3, allgather_bucket_size=500_000_001)),
-    "keys of ZeRO in stage 0": ("stage0-keys", zero(0, reduce_bucket_size=1)),
-    "dead key": ("dead-key", zero(2, allgather_partitions=False)),
-    "prescaled in stage 1": ("prescaled-gradients", {**zero(1), "prescale_gradients": True}),
-    "empty offload": ("offload-empty", zero(2, offload_optimizer={})),
-    "NVMe in stage 2": ("nvme-stage", zero(2, offload_optimizer={"device": "nvme"})),
-    "parameters offloaded in stage 2": ("offload-param-stage", zero(2, offload_param={"device": "nvme"})),
-    "bucket of size 0": ("allgather-bucket", zero(2, allgather_bucket_size=0)),
-    "bucket of one element": ("tiny-bucket", zero(2, reduce_bucket_size=1)),
-    "tp_size without autotp_size": (
-        "tensor-parallel-sizes",
-        {**zero(1), "tensor_parallel": {"tp": {"tp_size": 2}}},
-    ),
-    "data-parallel ranks alone": ("data-parallel-size", {**zero(1), "data_parallel_size": 3}),
-    "hybrid engine without its switch": (
-        "hybrid-engine-off",
-        {**zero(1), "hybrid_engine": {"max_out_tokens": 9}},
-    ),
-}
+HARMLESS: dict[str, tuple[str, dict[str, Any]]] = ROWS["harmless"]
 """Configs that DeepSpeed trains with although a rule finds something."""
 
 

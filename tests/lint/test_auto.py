@@ -26,16 +26,7 @@ def optimizer(kind: str = "AdamW", **params: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("config", "severities"),
-    [
-        (zero(3, stage3_max_live_parameters="auto"), ["warning", "error", "error", "warning"]),
-        (
-            zero(3, offload_param={"device": "cpu", "buffer_size": "auto"}),
-            ["warning", "error", "error", "warning"],
-        ),
-        ({**zero(3, sub_group_size="auto"), "train_micro_batch_size_per_gpu": "auto"}, ["error"] * 4),
-        ({"zero_optimization": {"stage": 3, "sub_group_size": "auto"}}, ["error"] * 4),
-        ({**MICRO, "wall_clock_breakdown": "auto"}, ["error"] * 4),
-    ],
+    ROWS["the_word_is_no_error_where_deepspeed_starts_with_its_default"],
 )
 def test_the_word_is_no_error_where_deepspeed_starts_with_its_default(
     config: dict[str, Any], severities: list[str]

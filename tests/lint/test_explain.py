@@ -49,16 +49,7 @@ def test_every_key_of_every_section_can_be_explained() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [
-        ("overlap_com", "zero_optimization.overlap_comm"),
-        ("zero_optimization.stag", "stage"),
-        ("deprecated-kee", "deprecated-key"),
-        ("zero", "'zero_optimization', "),
-        ("zero", " or 'zero_"),
-        ("bucket", "'reduce_bucket_size'"),
-        ("qqqqqqqqqq", "lists all rules"),
-        ("", "lists all rules"),
-    ],
+    ROWS["what_there_is_not_is_refused_with_the_nearest"],
 )
 def test_what_there_is_not_is_refused_with_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.each import each
+from tests.rows import rows
 from zerokit.documents import Document, KeyPath, dotted, parse_json
 from zerokit.errors import DocumentError
 from zerokit.findings import Finding
@@ -17,6 +18,8 @@ from zerokit.lint import Report, check_document
 from zerokit.lint.fix import fix_document
 from zerokit.lint.recognition import refuse_other_files
 from zerokit.resolving.run import Run
+
+ROWS = rows(__file__)
 
 Case = dict[str, Any]
 
@@ -43,53 +46,7 @@ NOT_IN_THE_FILE = {
 }
 """Cases whose fault the file does not show, or that need no rule."""
 
-PLACES: Mapping[str, str] = {
-    "T15": "flops_profiler.profile_steps",
-    "T21": "scheduler.type",
-    "T24": "timers.throughput.enable",
-    "T29": "expert_parallel.auto_ep_size",
-    "R47": "fp16.initial_scale_power",
-    "R48": "fp16.hysteresis",
-    "R49": "fp16.loss_scale_window",
-    "R65": "torch_autocast.dtype",
-    "R72": "scheduler.type",
-    "R78": "compile.passes[0]",
-    "R83": "zero_optimization.overlap_comm",
-    "R84": "hybrid_engine.max_out_tokens",
-    "B02": "",
-    "B03": "",
-    "B05": "train_batch_size",
-    "B16": "train_batch_size",
-    "A12": "scheduler.params.warmup_max_lr",
-    "C10": "zero_optimization.offload_param.max_in_cpu",
-    "C11": "zero_optimization.stage3_max_live_parameters",
-    "C17": "zero_optimization.offload_optimizer.super_offload",
-    "C19": "zero_optimization.zenflow",
-    "C40": "data_efficiency.data_sampling.curriculum_learning.curriculum_metrics",
-    "C47": "pipeline.stages",
-    "D02": "zero_optimization.cpu_offload",
-    "D07": "bfloat16",
-    "O23": "optimizer.type",
-    "O24": "",
-    "O25": "",
-    "O26": "",
-    "O28": "optimizer.params.nesterov",
-    "O29": "optimizer.params.eps",
-    "O31": "fp16.loss_scale",
-    "S03": "scheduler.params",
-    "S07": "scheduler.params.warmup_num_steps",
-    "S08": "scheduler.params.warmup_num_steps",
-    "S11": "scheduler.params.warmup_max_lr",
-    "S12": "scheduler.params.warmup_min_lr",
-    "S13": "scheduler.params.cycle_min_lr",
-    "S14": "scheduler.type",
-    "S15": "scheduler.type",
-    "S16": "scheduler.params.warmup_max_lr",
-    "S18": "lr_scheduler",
-    "S19": "scheduler.params.total_num_steps",
-    "S20": "scheduler.type",
-    "S21": "scheduler.params.total_num_steps",
-}
+PLACES: Mapping[str, str] = ROWS["places"]
 """Where the fault is, if the difference from the baseline does not tell; "" is the whole of the file."""
 
 INFO = {

@@ -92,16 +92,7 @@ def test_bf16_and_fp16_together_are_refused(training: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("ds_config", "training", "default", "expected"),
-    [
-        ({}, {}, "bf16", "bf16"),
-        ({}, {}, "fp16", "fp16"),
-        ({}, {}, "fp32", "fp32"),
-        ({"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}, {}, "fp16", "fp16"),
-        ({"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}, {"bf16": True}, "fp16", "bf16"),
-        ({"bf16": {"enabled": False}}, {}, "bf16", "fp32"),
-        ({}, {"bf16": False}, "bf16", "fp32"),
-        ({"fp16": {"enabled": "auto", "loss_scale": 0}}, {"fp16": True}, "bf16", "fp16"),
-    ],
+    ROWS["exactly_one_precision_is_explicit_on_both_sides"],
 )
 def test_exactly_one_precision_is_explicit_on_both_sides(
     ds_config: dict[str, Any], training: dict[str, Any], default: str, expected: str

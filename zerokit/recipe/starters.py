@@ -2,57 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass
-from typing import get_args
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
 
 from zerokit.errors import RecipeError, did_you_mean
 from zerokit.recipe.load import embedded_text
 from zerokit.recipe.model import PeftType, task_hint
 
-
-@dataclass(frozen=True)
-class _Start:
-    model: str
-    example: str
-    """A line of the data."""
-    keys: tuple[str, ...]
-    """Of the section `task`, without its type."""
-    learning_rate: str
-    is_small: bool = True
-    """Whether a GPU has room for many examples of the model at once."""
-
-
-_STARTS = {
-    "sequence_classification": _Start(
-        "google-bert/bert-base-uncased", '{"text": ..., "label": ...}', ("seq_len: 256",), "2.0e-5"
-    ),
-    "token_classification": _Start(
-        "google-bert/bert-base-cased",
-        '{"tokens": ["Ada", "wrote"], "tags": ["B-PER", "O"]}',
-        ("seq_len: 256",),
-        "2.0e-5",
-    ),
-    "masked_lm": _Start(
-        "google-bert/bert-base-uncased",
-        '{"text": ...}',
-        ("seq_len: 512", "mask_probability: 0.15", "whole_words: false"),
-        "5.0e-5",
-    ),
-    "seq2seq": _Start(
-        "google-t5/t5-small",
-        '{"prompt": ..., "completion": ...}',
-        ("seq_len: 512", "target_len: 128 # the longest answer, also of generated ones"),
-        "1.0e-4",
-    ),
-    "dpo": _Start(
-        "Qwen/Qwen2.5-0.5B-Instruct",
-        '{"prompt": ..., "chosen": ..., "rejected": ...}',
-        ("seq_len: 1024", "beta: 0.1 # how much a step away from the model costs"),
-        "5.0e-7",
-        is_small=False,
-    ),
-}
+_TABLES: Mapping[str, Mapping[str, Any]] = json.loads(
+    Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
+)
+_TASKS = _TABLES["tasks"]
+"""Task -> its model, a line of its data, the keys of the section `task` without its type, the learning rate,
+and whether a GPU has room for many examples of the model at once."""
+_ADAPTERS = _TABLES["adapters"]
+"""Type of adapter -> the other keys of the section `peft`, and a learning rate, as in peft's examples."""
 
 _OF_SMALL = (
     (r"^  per_device_train_batch_size: 1\n  grad.*_steps: 8\n", "  per_device_train_batch_size: 16\n"),
@@ -61,18 +28,6 @@ _OF_SMALL = (
 )
 """What such a model changes in the recipe for language models: a pattern, and what takes its place."""
 
-
-_LOW_RANK = ("r: 16", "lora_alpha: 32", "target_modules: all-linear")
-_TOKENS = ("num_virtual_tokens: 20 # learned, and put before each sequence",)
-_ADAPTERS: dict[PeftType, tuple[tuple[str, ...], float]] = {
-    "lora": (_LOW_RANK, 2e-4),
-    "qlora": (_LOW_RANK, 2e-4),
-    "ia3": ((), 3e-3),
-    "p_tuning": (_TOKENS, 1e-3),
-    "prefix_tuning": (_TOKENS, 1e-2),
-    "prompt_tuning": (_TOKENS, 3e-2),
-}
-"""Keys of the section `peft` without its type, and a learning rate, as in peft's examples."""
 _SLOWER_FOR_DPO = 40
 
 
@@ -88,11 +43,11 @@ def starter(task: str, peft: str | None = None) -> str:
     if peft not in get_args(PeftType):
         hint = did_you_mean(peft, get_args(PeftType))
         raise RecipeError(f"{peft!r} is not a choice here", where="--peft.type", hint=hint)
-    keys, rate = _ADAPTERS[peft]  # type: ignore[index]
-    lines = (f"type: {peft} # all that is trained; more keys are those of peft's config", *keys)
+    adapter = _ADAPTERS[peft]
+    lines = (f"type: {peft} # all that is trained; more keys are those of peft's config", *adapter["keys"])
     section = "peft:\n" + "".join(f"  {line}\n" for line in lines)
     text = text.replace("\ntraining:", f"\n{section}\ntraining:", 1)
-    rate = rate / _SLOWER_FOR_DPO if task == "dpo" else rate
+    rate = adapter["learning_rate"] / (_SLOWER_FOR_DPO if task == "dpo" else 1)
     text = re.sub(r"learning_rate: \S+", f"learning_rate: {rate:.1e}", text, count=1)
     text = re.sub(r"save_total_limit: 1 #.*", "save_total_limit: 1", text, count=1)
     if peft == "prefix_tuning":  # which lies in the cache that checkpointing drops
@@ -104,16 +59,16 @@ def _of_task(task: str) -> str:
     text = embedded_text("finetune.yaml")
     if task == "causal_lm":
         return text
-    if task not in _STARTS:
+    if task not in _TASKS:
         raise RecipeError(f"{task!r} is not a choice here", where="--task.type", hint=task_hint(task))
-    start = _STARTS[task]
-    section = "".join(f"  {line}\n" for line in (f"type: {task}", *start.keys))
+    start = _TASKS[task]
+    section = "".join(f"  {line}\n" for line in (f"type: {task}", *start["keys"]))
     for pattern, line in (
-        (r"^model: \S+", f"model: {start.model}"),
-        (r"^  train: .*", f"  train: my.jsonl # {start.example}"),
+        (r"^model: \S+", f"model: {start['model']}"),
+        (r"^  train: .*", f"  train: my.jsonl # {start['example']}"),
         (r"^task:\n(  .*\n)+", f"task:\n{section}"),
-        (r"^  learning_rate: \S+", f"  learning_rate: {start.learning_rate}"),
-        *(_OF_SMALL if start.is_small else ()),
+        (r"^  learning_rate: \S+", f"  learning_rate: {start['learning_rate']}"),
+        *(_OF_SMALL if start["is_small"] else ()),
     ):
         text = re.sub(pattern, line, text, count=1, flags=re.MULTILINE)
     return text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.findings import Finding
@@ -17,27 +19,9 @@ STREAMED: tuple[TaskType, ...] = ("causal_lm", "masked_lm", "seq2seq")
 
 _OFF = "or remove data.streaming"
 
-_NO_EPOCHS = "the end of an epoch of streamed data is not known in advance"
-
-_WITHOUT: dict[str, tuple[tuple[Any, ...], str, str]] = {
-    "num_train_epochs": ((), _NO_EPOCHS, "Set max_steps instead"),
-    "save_strategy": (("no", "steps", "best", False), _NO_EPOCHS, "Set it to steps"),
-    "eval_strategy": (("no", "steps", False), _NO_EPOCHS, "Set it to steps"),
-    "logging_strategy": (("no", "steps", False), _NO_EPOCHS, "Set it to steps"),
-    "train_sampling_strategy": (
-        ("random", "sequential"),
-        "streamed data are shuffled within data.buffer_size examples, or come as they are",
-        "Set it to random or sequential",
-    ),
-    "average_tokens_across_devices": (
-        (True,),
-        "the last step of streamed data is filled up with blanks, which a mean by rank would count",
-        "Remove it",
-    ),
-    "dataloader_drop_last": ((False,), "no example of streamed data is dropped", "Remove it"),
-    "dataloader_num_workers": ((0, 1), "streamed data are read in one process a rank", "Set it to 0 or 1"),
-    "ignore_data_skip": ((False,), "streamed data always go on where the checkpoint was", "Remove it"),
-}
+_LIMITED: Mapping[str, tuple[list[Any], str, str]] = json.loads(
+    Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
+)
 """Keys of `training`: the values that work with streaming, why no other does, and what to do."""
 
 
@@ -68,7 +52,7 @@ def _problems(recipe: Recipe) -> Iterator[Finding]:
             "no share of streamed data can be held out, because the number of examples is not known",
             "Name held-out data in data.eval, or set it to 0",
         )
-    for name, (fitting, why, fix) in _WITHOUT.items():
+    for name, (fitting, why, fix) in _LIMITED.items():
         value = training.get(name)
         if value is not None and value not in fitting:
             yield Finding(("training", name), f"{name} is {value!r}, but {why}", f"{fix}, {_OFF}")

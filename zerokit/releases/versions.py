@@ -15,10 +15,9 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from zerokit.documents import KeyPath, dotted, from_dotted
 from zerokit.errors import ConfigError
@@ -105,13 +104,7 @@ def parse_span(text: str) -> Span:
     return Span(parse_version(since) if since else None, parse_version(until) if until else None)
 
 
-class NoDefault(Enum):
-    """The type of :data:`NO_DEFAULT`."""
-
-    NO_DEFAULT = "no default"
-
-
-NO_DEFAULT: Final = NoDefault.NO_DEFAULT
+NO_DEFAULT: Final = object()
 """There is no default: the key is absent unless written, or what is taken depends on other things."""
 
 
@@ -151,7 +144,7 @@ def known_at(path: KeyPath, version: Version) -> bool:
 
     True for every key in a section that DeepSpeed passes on, such as ``optimizer.params``.
     """
-    return _standing(path, version) is _Standing.KNOWN
+    return _treatment(path, version) == "known"
 
 
 def refused_at(path: KeyPath, version: Version) -> bool:
@@ -160,7 +153,7 @@ def refused_at(path: KeyPath, version: Version) -> bool:
     It ignores other keys that it does not know, and in a section that refuses such keys, those
     whose value is "auto".
     """
-    return _standing(path, version) is _Standing.REFUSED
+    return _treatment(path, version) == "refused"
 
 
 def default_at(path: KeyPath, version: Version) -> Any:
@@ -173,36 +166,30 @@ def default_at(path: KeyPath, version: Version) -> Any:
 
 def optimizers_at(version: Version) -> frozenset[str]:
     """DeepSpeed's own optimizers, in lower case; it compares their names without regard to case."""
-    return _names_at("optimizers", version)
+    return frozenset(name for name, rows in _table()["optimizers"].items() if _within(version, rows))
 
 
 def schedulers_at(version: Version) -> frozenset[str]:
     """DeepSpeed's own learning-rate schedulers, by their exact names."""
-    return _names_at("schedulers", version)
-
-
-class _Standing(Enum):
-    KNOWN = "known"
-    IGNORED = "ignored"
-    REFUSED = "refused"
+    return frozenset(name for name, rows in _table()["schedulers"].items() if _within(version, rows))
 
 
 @lru_cache(4096)
-def _standing(path: KeyPath, version: Version) -> _Standing:
+def _treatment(path: KeyPath, version: Version) -> Literal["known", "ignored", "refused"]:
     path = _canonical(path)
     is_open = is_strict = False
     for end in range(1, len(path) + 1):
         name = dotted(path[:end])
         facts = _keys().get(name)
         if _within(version, _table()["refused"].get(name, [])):
-            return _Standing.REFUSED
+            return "refused"
         if facts is None and is_open:
-            return _Standing.KNOWN
+            return "known"
         if facts is None or not _within(version, _known(facts)):
-            return _Standing.REFUSED if is_strict else _Standing.IGNORED
+            return "refused" if is_strict else "ignored"
         is_open = facts.get("open", False)
         is_strict = _within(version, _table()["strict"].get(name, []))
-    return _Standing.KNOWN
+    return "known"
 
 
 def _spans(rows: list[list[str | None]]) -> tuple[Span, ...]:
@@ -219,10 +206,6 @@ def _within(version: Version, rows: list[list[str | None]]) -> bool:
 def _known(facts: dict[str, Any]) -> list[list[str | None]]:
     rows: list[list[str | None]] = facts.get("spans", [[None, None]])
     return rows
-
-
-def _names_at(kind: str, version: Version) -> frozenset[str]:
-    return frozenset(name for name, rows in _table()[kind].items() if _within(version, rows))
 
 
 def _canonical(path: KeyPath) -> KeyPath:
