@@ -21,7 +21,7 @@ from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.documents import leaves, value_at
 from zerokit.resolving.arguments import TRAINER_DEFAULTS, Arguments
 from zerokit.resolving.auto_word import Target
-from zerokit.resolving.who_fills import FILLED
+from zerokit.resolving.filled_keys import FILLED
 
 WORLDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _ALIASES = {"zero_config": "zero_optimization", "bfloat16_config": "bf16", "float16_config": "fp16"}

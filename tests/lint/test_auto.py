@@ -14,8 +14,8 @@ from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Move, Remove
 from zerokit.lint import check_config
 from zerokit.resolving.auto_word import autos
+from zerokit.resolving.filled_keys import FILLED_BY
 from zerokit.resolving.run import Run
-from zerokit.resolving.who_fills import FILLED_BY
 
 ROWS = rows(__file__)
 

@@ -19,9 +19,6 @@ pytestmark = pytest.mark.torch
 FP16: dict[str, Any] = {"fp16": {"enabled": True}}
 BF16: dict[str, Any] = {"bf16": {"enabled": True}}
 IN_FP16: dict[str, Any] = {"torch_autocast": {"enabled": True, "dtype": "fp16"}}
-IN_BF16: dict[str, Any] = {"torch_autocast": {"enabled": True, "dtype": "bf16"}}
-UNCLIPPED = {"gradient_clipping": 0.0}
-CLIPPED = {"gradient_clipping": 0.001}
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = deepspeed_cases("refused_precisions")
 """What is tried -> the rule, a config, and what DeepSpeed says."""

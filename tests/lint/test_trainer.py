@@ -12,7 +12,7 @@ from tests.lint.asking import MICRO, found, said, zero
 from zerokit.findings import Move, SetValue
 from zerokit.lint.examples import recipe
 from zerokit.releases.versions import parse_version
-from zerokit.resolving.who_fills import FILLED, FILLED_BY
+from zerokit.resolving.filled_keys import FILLED, FILLED_BY
 
 COMPARED = [filled.path for filled in FILLED.values() if filled.other == "refused"]
 TRAINER = {"target": "trainer"}

@@ -20,14 +20,11 @@ CPU = {"offload_optimizer": {"device": "cpu"}}
 BF16 = {"bf16": {"enabled": True}}
 FP16 = {"fp16": {"enabled": True}}
 ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
-MUON = {"optimizer": {"type": "Muon", "params": {"muon_lr": 0.02}}}
 
 
 def schedule(kind: str, **params: Any) -> dict[str, Any]:
     return {**MICRO, "scheduler": {"type": kind, "params": params}}
 
-
-MASTERS = {"fp16": {"enabled": True, "fp16_master_weights_and_grads": True}}
 
 CHANGED: dict[str, tuple[Mapping[str, Any], str, str]] = ROWS["changed"]
 """Change of meaning -> a config that meets it, and what is said of it."""

@@ -13,7 +13,7 @@ from zerokit.distributed.nvme import check_nvme
 from zerokit.documents import Document
 from zerokit.errors import ConfigError
 from zerokit.resolving.auto_word import autos
-from zerokit.resolving.who_fills import SIZE_RULES
+from zerokit.resolving.filled_keys import SIZE_RULES
 
 if TYPE_CHECKING:
     from zerokit.generation.model import ModelFiles

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zerokit.documents import Document, dotted, value_at
 from zerokit.findings import Edit, Finding, Move
-from zerokit.resolving.who_fills import FILLED
+from zerokit.resolving.filled_keys import FILLED
 
 if TYPE_CHECKING:
     from zerokit.choices import Target

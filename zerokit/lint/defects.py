@@ -1,12 +1,9 @@
 """Known defects of DeepSpeed that a ds_config brings about, and changes of meaning between its releases.
 
-The table is `defects.json`. It has only what DeepSpeed itself does wrong and what the sources of the releases
-show: ``tools/deepspeed_surface/evidence.py`` says, under the same ids, where the faulty and the fixed lines
-first appear. Rows whose source ends with "measured" were also reproduced by training a small model with the
-releases on both sides.
-
-`changes` are settings that a release reads otherwise than the newest, where no key, default or bound shows
-it. Defaults that changed are with their keys, see :func:`zerokit.releases.versions.default_at`.
+The table is `defects.json`; ``tools/deepspeed_surface/evidence.py`` has, under the same ids, the first
+releases with the faulty and with the fixed lines. Rows whose source ends with "measured" were also
+reproduced by training a small model. `changes` are settings that a release reads otherwise than the newest,
+where no key, default or bound shows it.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from zerokit.lint.defects import KNOWN_DEFECTS
 from zerokit.lint.rule import Rule
 from zerokit.lint.rule_pages import page
 from zerokit.lint.run import all_rules, check_config
-from zerokit.resolving.who_fills import filled_in_words
+from zerokit.resolving.filled_keys import filled_in_words
 
 _MOST_NAMES = 4
 """Most names in the hint for an unknown one."""

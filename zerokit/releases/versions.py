@@ -1,13 +1,8 @@
 """What each supported release of DeepSpeed makes of a ds_config.
 
-So that a config can be checked for the DeepSpeed of a cluster from a machine that has another one, or none.
-The facts about keys are in ``keys.json``; they are read from the sources of the releases by
-``tools/deepspeed_surface/extract.py``, which says how to add a release. The file is opened when a fact is
-first asked for and read in a few milliseconds. Changes of meaning and defects, which no key shows, are in
-``zerokit/lint/defects.json``.
-
-Keys are named by their path, such as ``("zero_optimization", "stage")``, under either name where DeepSpeed
-knows two.
+``tools/deepspeed_surface/extract.py`` writes the facts about keys into ``keys.json`` from the sources of
+the releases. Changes of meaning and defects, which no key shows, are in ``zerokit/lint/defects.json``. Keys
+are named by their path, under either name where DeepSpeed knows two.
 """
 
 from __future__ import annotations

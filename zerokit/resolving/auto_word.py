@@ -1,6 +1,6 @@
 """The word "auto": where a config has it, and where it need not be filled in.
 
-Who fills it elsewhere is in `who_fills.py`. DeepSpeed alone drops or misreads it:
+Who fills it elsewhere is in `filled_keys.py`. DeepSpeed alone drops or misreads it:
 `bf16.enabled: "auto"` trains in fp32.
 """
 

@@ -1,6 +1,8 @@
 """What the Trainer, accelerate and a plain script do to a ds_config before DeepSpeed gets it.
 
-One function for each of theirs, in their order; `trace.py` names the files.
+One function for each of theirs, in their order: `trainer_config_process`, `trainer_config_finalize` and
+`deepspeed_optim_sched` of transformers `integrations/deepspeed.py`, `DeepSpeedPlugin.__post_init__` and
+`set_mixed_precision` of accelerate `utils/dataclasses.py`, `_prepare_deepspeed` of `accelerator.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +14,7 @@ from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.key_index import canonical, sections
 from zerokit.documents import dotted
 from zerokit.resolving.auto_word import DEEPSPEEDS_OWN_WORD, FREE_TEXT, autos
-from zerokit.resolving.filling import Filling
-from zerokit.resolving.who_fills import (
+from zerokit.resolving.filled_keys import (
     FILLED,
     FINALIZE,
     PLUGIN,
@@ -24,6 +25,7 @@ from zerokit.resolving.who_fills import (
     SIZE_RULES,
     Source,
 )
+from zerokit.resolving.filling import Filling
 
 _STAGE = f"{ZERO}.stage"
 
@@ -124,10 +126,10 @@ def as_accelerate(filling: Filling) -> None:
     if "optimizer" not in filling.config:
         _allow_untested(filling, "the script builds the optimizer")
     _prepare(filling)
-    told = filling.arguments.given.get(STEPS)
-    if told is not None and filling.get(STEPS) != told:
-        used = f"Accelerator was given {told}, but the config's {filling.get(STEPS)} is used"
-        filling.lose(STEPS, used)
+    steps = filling.arguments.given.get(STEPS)
+    if steps is not None and filling.get(STEPS) != steps:
+        message = f"Accelerator was given {steps}, but the config's {filling.get(STEPS)} is used"
+        filling.lose(STEPS, message)
 
 
 def _allow_untested(filling: Filling, why: str) -> None:

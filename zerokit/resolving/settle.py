@@ -1,10 +1,8 @@
-"""Settle a ds_config with transformers' TrainingArguments, before anything is loaded.
+"""Make a ds_config and transformers' TrainingArguments agree before anything is loaded.
 
-Both files can set the same thing, and nothing in the field keeps them together: a key that is absent
-from the ds_config loses the Trainer's argument silently (DeepSpeed then clips at 1.0 and accumulates
-over 1 step), and one that is present and different stops the run only after the model is loaded.
-zerokit lets either of them set both, and refuses two different values. What every "auto" then
-becomes is in `trace.py`; which keys and arguments mean the same, in `who_fills.py`.
+Both can set the same thing. A key that is absent from the ds_config silently loses the Trainer's argument,
+and a key with another value stops the run only after the model is loaded. zerokit lets either of them set
+both, and refuses two different values. `filled_keys.py` has the keys and arguments that mean the same.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ from zerokit.documents import ABSENT, value_at
 from zerokit.errors import ConfigError
 from zerokit.models import ModelShape
 from zerokit.resolving.arguments import TRAINER_DEFAULTS
+from zerokit.resolving.filled_keys import FILLED, REPLACED_ARGUMENTS, FilledKey
 from zerokit.resolving.nvme_buffers import NvmeBuffers
-from zerokit.resolving.who_fills import FILLED, REPLACED_ARGUMENTS, FilledKey
 
 _MICRO = "per_device_train_batch_size"
 _GATHER = "stage3_gather_16bit_weights_on_model_save"
@@ -69,118 +67,113 @@ def resolve_for_trainer(
     Raises:
         ConfigError: both sides set something, differently.
     """
-    config = copy.deepcopy(dict(ds_config))
-    arguments = dict(training)
+    settling = _Settling(copy.deepcopy(dict(ds_config)), dict(training), ds_where, where)
     for filled in FILLED.values():
         if filled.adopted:
-            _settle(filled, config, arguments, ds_where, where)
-    _check_overrides(config, arguments, ds_where, where)
-    _check_total_steps(config, arguments, ds_where, where)
-    _settle_precision(config, arguments, default_precision, ds_where, where)
-    _settle_train_batch_size(config, arguments, world_size, ds_where)
-    zero = config.setdefault("zero_optimization", {})
-    if zero.get("stage") == 3 and zero.setdefault(_GATHER, True) is not True:
-        raise ConfigError(
-            "the trained model would not be saved, only DeepSpeed's own checkpoint of it",
-            where=f"{ds_where} (zero_optimization.{_GATHER})",
-            hint="Set it to true, or remove it",
-        )
-    return Resolved(config, arguments)
+            settling.settle_key(filled)
+    settling.check_replaced_arguments()
+    settling.check_total_steps()
+    settling.settle_precision(default_precision)
+    settling.settle_train_batch_size(world_size)
+    settling.gather_on_save()
+    return Resolved(settling.config, settling.arguments)
 
 
-def _settle(
-    filled: FilledKey,
-    config: dict[str, Any],
-    arguments: dict[str, Any],
-    ds_where: str,
-    where: Callable[[str], str],
-) -> None:
-    ds_value = value_at(config, filled.path, ABSENT)
-    if ds_value == "auto":
-        return
-    if ds_value is ABSENT:
-        if filled.added:
-            config[filled.name] = "auto"
-        return
-    for name, value in filled.conflicts(ds_value, arguments):
-        raise ConfigError(
-            f"{name} is {arguments[name]}, but {filled.name} in {ds_where} is {value}",
-            where=where(name),
-            hint=f'Make them equal, or write "auto" for {filled.name}',
-        )
-    for name, value in filled.as_arguments(ds_value).items():
-        arguments.setdefault(name, value)
+@dataclass(frozen=True)
+class _Settling:
+    """A ds_config and arguments on their way to agreement; each method raises where they differ."""
 
+    config: dict[str, Any]
+    arguments: dict[str, Any]
+    ds_where: str
+    where: Callable[[str], str]
 
-def _check_overrides(
-    config: dict[str, Any], arguments: dict[str, Any], ds_where: str, where: Callable[[str], str]
-) -> None:
-    for section, argument in REPLACED_ARGUMENTS.items():
-        if section in config and argument in arguments:
+    def settle_key(self, filled: FilledKey) -> None:
+        """Take a value of the ds_config over into the arguments."""
+        ds_value = value_at(self.config, filled.path, ABSENT)
+        if ds_value == "auto":
+            return
+        if ds_value is ABSENT:
+            if filled.added:
+                self.config[filled.name] = "auto"
+            return
+        for name, value in filled.conflicts(ds_value, self.arguments):
             raise ConfigError(
-                f"{argument} would have no effect: {ds_where} has a section '{section}', which replaces it",
-                where=where(argument),
-                hint=f"Remove one of the two; without '{section}' in the ds_config the argument applies",
+                f"{name} is {self.arguments[name]}, but {filled.name} in {self.ds_where} is {value}",
+                where=self.where(name),
+                hint=f'Make them equal, or write "auto" for {filled.name}',
+            )
+        for name, value in filled.as_arguments(ds_value).items():
+            self.arguments.setdefault(name, value)
+
+    def check_replaced_arguments(self) -> None:
+        """Refuse an argument that a section replaces."""
+        for section, argument in REPLACED_ARGUMENTS.items():
+            if section in self.config and argument in self.arguments:
+                raise ConfigError(
+                    f"{argument} would have no effect: {self.ds_where} has a section '{section}', which "
+                    "replaces it",
+                    where=self.where(argument),
+                    hint=f"Remove one of the two; without '{section}' in the ds_config the argument applies",
+                )
+
+    def check_total_steps(self) -> None:
+        """Compare the schedule's steps with the Trainer's, which the data decide unless max_steps does."""
+        total = value_at(self.config, ("scheduler", "params", "total_num_steps"), ABSENT)
+        steps = self.arguments.get("max_steps", -1)
+        if total in (ABSENT, "auto", steps):
+            return
+        reason = f"max_steps is {steps}"
+        if steps <= 0:
+            reason = "the number of examples and epochs decides the steps"
+        raise ConfigError(
+            f"scheduler.params.total_num_steps in {self.ds_where} is {total}, but {reason}",
+            where=self.where("max_steps"),
+            hint='Write "auto" for scheduler.params.total_num_steps',
+        )
+
+    def settle_precision(self, default: str) -> None:
+        """Make exactly one of bf16, fp16 and fp32 explicit on both sides."""
+        config, arguments = self.config, self.arguments
+        chosen = [name for name in ("bf16", "fp16") if arguments.get(name)]
+        if len(chosen) == 2:
+            from_config = [name for name in chosen if value_at(config, (name, "enabled")) is True]
+            raise ConfigError(
+                "both bf16 and fp16 are on"
+                + (f" ({' and '.join(from_config)} in {self.ds_where})" * bool(from_config)),
+                where=self.where(next((name for name in chosen if name not in from_config), chosen[0])),
+                hint="Choose one: bf16 where the GPUs have it",
+            )
+        if not chosen and not {"bf16", "fp16"} & arguments.keys():
+            chosen = [name for name in ("bf16", "fp16") if name == default]
+        for name in ("bf16", "fp16"):
+            arguments[name] = name in chosen
+            if name in chosen or name in config:
+                config[name] = {**config.get(name, {}), "enabled": name in chosen}
+
+    def settle_train_batch_size(self, world_size: int) -> None:
+        """Make the accumulation steps follow from the batch sizes, where they are absent."""
+        total, arguments = self.config.get("train_batch_size", "auto"), self.arguments
+        if total == "auto":
+            return
+        micro = arguments.get(_MICRO, TRAINER_DEFAULTS[_MICRO])
+        if "gradient_accumulation_steps" not in arguments and total % (micro * world_size) == 0:
+            arguments["gradient_accumulation_steps"] = total // (micro * world_size)
+        steps = arguments.get("gradient_accumulation_steps", 1)
+        if total != micro * steps * world_size:
+            raise ConfigError(
+                f"train_batch_size is {total}, but {micro} per GPU x {steps} accumulation steps x "
+                f"{world_size} ranks is {micro * steps * world_size}",
+                where=self.ds_where,
+                hint="Remove train_batch_size: the other three decide it",
             )
 
-
-def _check_total_steps(
-    config: dict[str, Any], arguments: dict[str, Any], ds_where: str, where: Callable[[str], str]
-) -> None:
-    """The Trainer compares it with its own number of steps, which the data decide unless max_steps does."""
-    total = value_at(config, ("scheduler", "params", "total_num_steps"), ABSENT)
-    steps = arguments.get("max_steps", -1)
-    if total in (ABSENT, "auto", steps):
-        return
-    raise ConfigError(
-        f"scheduler.params.total_num_steps in {ds_where} is {total}, but "
-        + (f"max_steps is {steps}" if steps > 0 else "the number of examples and epochs decides the steps"),
-        where=where("max_steps"),
-        hint='Write "auto" for scheduler.params.total_num_steps',
-    )
-
-
-def _settle_precision(
-    config: dict[str, Any],
-    arguments: dict[str, Any],
-    default: str,
-    ds_where: str,
-    where: Callable[[str], str],
-) -> None:
-    """Make exactly one of bf16, fp16 and fp32 explicit on both sides."""
-    chosen = [name for name in ("bf16", "fp16") if arguments.get(name)]
-    if len(chosen) == 2:
-        from_config = [name for name in chosen if value_at(config, (name, "enabled")) is True]
-        raise ConfigError(
-            "both bf16 and fp16 are on"
-            + (f" ({' and '.join(from_config)} in {ds_where})" * bool(from_config)),
-            where=where(next((name for name in chosen if name not in from_config), chosen[0])),
-            hint="Choose one: bf16 where the GPUs have it",
-        )
-    if not chosen and not {"bf16", "fp16"} & arguments.keys():
-        chosen = [name for name in ("bf16", "fp16") if name == default]
-    for name in ("bf16", "fp16"):
-        arguments[name] = name in chosen
-        if name in chosen:
-            config[name] = {**config.get(name, {}), "enabled": True}
-        elif name in config:
-            config[name] = {**config[name], "enabled": False}
-
-
-def _settle_train_batch_size(
-    config: dict[str, Any], arguments: dict[str, Any], world_size: int, ds_where: str
-) -> None:
-    total = config.get("train_batch_size", "auto")
-    if total == "auto":
-        return
-    micro = arguments.get(_MICRO, TRAINER_DEFAULTS[_MICRO])
-    if "gradient_accumulation_steps" not in arguments and total % (micro * world_size) == 0:
-        arguments["gradient_accumulation_steps"] = total // (micro * world_size)
-    steps = arguments.get("gradient_accumulation_steps", 1)
-    if total != micro * steps * world_size:
-        raise ConfigError(
-            f"train_batch_size is {total}, but {micro} per GPU x {steps} accumulation steps x "
-            f"{world_size} ranks is {micro * steps * world_size}",
-            where=ds_where,
-            hint="Remove train_batch_size: the other three decide it",
-        )
+    def gather_on_save(self) -> None:
+        """Have stage 3 save whole weights."""
+        zero = self.config.setdefault("zero_optimization", {})
+        if zero.get("stage") == 3 and zero.setdefault(_GATHER, True) is not True:
+            raise ConfigError(
+                "the trained model would not be saved, only DeepSpeed's own checkpoint of it",
+                where=f"{self.ds_where} (zero_optimization.{_GATHER})",
+                hint="Set it to true, or remove it",
+            )

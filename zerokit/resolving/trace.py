@@ -1,15 +1,7 @@
 """Every final value of a ds_config, and where it comes from.
 
-The steps are those that a run takes before `DeepSpeedConfig` is made, one function each:
-
-- Trainer: `trainer_config_process`, `DeepSpeedPlugin.__post_init__`, `set_mixed_precision`,
-  `trainer_config_finalize`, `deepspeed_optim_sched`, `_prepare_deepspeed`
-  (transformers `integrations/deepspeed.py`, accelerate `utils/dataclasses.py` and `accelerator.py`)
-- accelerate: `__post_init__`, `set_mixed_precision`, `_prepare_deepspeed`
-- DeepSpeed alone: none; an "auto" is dropped, or used as a value
-
-and then DeepSpeed's defaults and the batch sizes that it computes. A test runs the real functions beside
-these.
+`frontends.py` does what the target does before `DeepSpeedConfig` is made. Then DeepSpeed's defaults apply,
+and the batch sizes that it computes. A test compares both with the real functions.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from zerokit.checkpoint.pretrained import CAUSAL_LM, ModelKind, check_shapes, lo
 from zerokit.checkpoint.source import check_checkpoint, read_model_config, resolve_checkpoint
 from zerokit.config.base import AUTO, ZERO
 from zerokit.errors import ConfigError, ModelError, RecipeError, did_you_mean, raise_together
-from zerokit.resolving.who_fills import SIZE_RULES
+from zerokit.resolving.filled_keys import SIZE_RULES
 from zerokit.training.arguments import ds_config_place
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.load import load_ds_config
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import with_value
-from zerokit.resolving.who_fills import FILLED, FINALIZE, PRECISION, PREPARE, PROCESS, SIZE_RULES
+from zerokit.resolving.filled_keys import FILLED, FINALIZE, PRECISION, PREPARE, PROCESS, SIZE_RULES
 from zerokit.writing.hyperparameters import (
     ASKED,
     LEFT_OUT,

@@ -15,7 +15,7 @@ from zerokit.choices import OptimizerName
 from zerokit.config.base import AUTO
 from zerokit.config.optimizers import optimizer_spec
 from zerokit.documents import KeyPath
-from zerokit.resolving.who_fills import FILLED
+from zerokit.resolving.filled_keys import FILLED
 from zerokit.writing.request import NEEDS_TOTAL_STEPS, Decisions
 
 

@@ -1,7 +1,7 @@
 """Sizes of buckets and buffers for a given model, and why each.
 
 The Trainer and accelerate fill "auto" by the hidden size alone
-(:data:`~zerokit.resolving.who_fills.SIZE_RULES`). The rules here start from the same numbers and keep
+(:data:`~zerokit.resolving.filled_keys.SIZE_RULES`). The rules here start from the same numbers and keep
 them within bounds: a collective of less than :data:`BANDWIDTH_FLOOR` elements is ruled by its latency, and a
 bucket larger than the model is memory for nothing.
 """
@@ -14,8 +14,8 @@ from typing import Any
 
 from zerokit.config.base import ZERO
 from zerokit.models import ModelShape
+from zerokit.resolving.filled_keys import FINALIZE, SIZE_RULES
 from zerokit.resolving.nvme_buffers import FEWEST, WHY_MORE, NvmeBuffers
-from zerokit.resolving.who_fills import FINALIZE, SIZE_RULES
 from zerokit.units import format_bytes, format_count
 from zerokit.writing.hyperparameters import LEFT_OUT, Choice
 from zerokit.writing.request import Decisions

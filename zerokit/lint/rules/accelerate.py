@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from zerokit.config.base import AUTO, ZERO
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
-from zerokit.resolving.who_fills import SIZE_RULES
+from zerokit.resolving.filled_keys import SIZE_RULES
 
 SWAP = (
     "with offload accelerate replaces the script's optimizer by Adam, and stops at Adagrad and at Lion of "

@@ -13,7 +13,7 @@ from zerokit.findings import Edit, Move, Remove
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.resolving.auto_word import FREE_TEXT, TARGETS, autos
-from zerokit.resolving.who_fills import FILLED, FILLED_BY, SIZE_RULES
+from zerokit.resolving.filled_keys import FILLED, FILLED_BY, SIZE_RULES
 
 
 @rule("unfilled-auto")

@@ -8,7 +8,7 @@ from zerokit.config.base import ZERO
 from zerokit.findings import Severity
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject, model_dtype_bytes
-from zerokit.resolving.who_fills import SIZE_RULES
+from zerokit.resolving.filled_keys import SIZE_RULES
 from zerokit.units import GIB, format_bytes, format_count
 
 _REDUCE = (ZERO, "reduce_bucket_size")

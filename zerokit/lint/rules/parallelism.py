@@ -56,7 +56,6 @@ def tensor_parallel_heads(subject: Subject) -> Iterator[Hit]:
 
 
 _HPZ = (ZERO, "zero_hpz_partition_size")
-_QGZ = (ZERO, "zero_quantized_gradients")
 
 
 @rule("hpz-divides")

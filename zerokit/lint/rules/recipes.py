@@ -13,7 +13,7 @@ from zerokit.lint.rule import Hit, rule
 from zerokit.lint.rules.batch import data_parallel_ranks
 from zerokit.lint.rules.trainer import for_trainer
 from zerokit.lint.subject import Subject
-from zerokit.resolving.who_fills import FILLED, REPLACED_ARGUMENTS
+from zerokit.resolving.filled_keys import FILLED, REPLACED_ARGUMENTS
 
 
 def _training(subject: Subject) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ from zerokit.lint.optimizer_facts import (
 )
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
-from zerokit.resolving.who_fills import FILLED
+from zerokit.resolving.filled_keys import FILLED
 
 
 def for_trainer(subject: Subject) -> bool:

@@ -11,7 +11,7 @@ from zerokit.config.unused_keys import UnusedKey
 from zerokit.findings import Remove, Severity
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
-from zerokit.resolving.who_fills import SIZE_RULES
+from zerokit.resolving.filled_keys import SIZE_RULES
 
 _HAVE_RULES_OF_THEIR_OWN = frozenset(
     {

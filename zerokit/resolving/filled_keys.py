@@ -1,10 +1,9 @@
 """The table of which argument or rule fills which key of a ds_config.
 
-Read from `HfTrainerDeepSpeedConfig` (transformers 5.23) and from `DeepSpeedPlugin` and
-`Accelerator._prepare_deepspeed` (accelerate 1.15); tests compare it with the real functions. The Trainer goes
-through accelerate, so whatever accelerate fills, it fills too; accelerate raises ValueError for every "auto"
-that is left. `frontends.py`, `settle.py`, the lint rules, `zerokit config` and `zerokit explain` use this
-table.
+Source: `HfTrainerDeepSpeedConfig` (transformers 5.23), `DeepSpeedPlugin` and
+`Accelerator._prepare_deepspeed` (accelerate 1.15); tests compare the table with the real functions. The
+Trainer goes through accelerate, and so fills whatever accelerate fills. accelerate raises ValueError for
+every "auto" that is left.
 """
 
 from __future__ import annotations
