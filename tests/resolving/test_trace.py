@@ -18,7 +18,7 @@ from zerokit.errors import ConfigError
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint.examples import small_decoder
 from zerokit.models import ModelShape
-from zerokit.resolving.arguments import ACCELERATE_DEFAULTS, TRAINER_DEFAULTS, Arguments
+from zerokit.resolving.arguments import DEFAULTS, TRAINER_DEFAULTS, Arguments
 from zerokit.resolving.run import Run
 from zerokit.resolving.trace import Resolution, resolve, resolve_settled
 
@@ -231,7 +231,7 @@ def test_the_defaults_of_arguments_are_transformers_and_accelerates() -> None:
         (Accelerator, ("gradient_accumulation_steps",)),
     ):
         parameters: Mapping[str, inspect.Parameter] = inspect.signature(maker).parameters
-        assert {name: ACCELERATE_DEFAULTS[name] for name in names} == {
+        assert {name: DEFAULTS["accelerate"][name] for name in names} == {
             name: parameters[name].default for name in names
         }
 

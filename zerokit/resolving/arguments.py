@@ -6,50 +6,22 @@ Defaults are those of transformers 5.23 (`TrainingArguments`) and accelerate 1.1
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from zerokit.choices import Target
 from zerokit.errors import ConfigError, did_you_mean
 
-TRAINER_DEFAULTS: Mapping[str, Any] = {
-    "per_device_train_batch_size": 8,
-    "gradient_accumulation_steps": 1,
-    "max_grad_norm": 1.0,
-    "learning_rate": 5e-5,
-    "adam_beta1": 0.9,
-    "adam_beta2": 0.999,
-    "adam_epsilon": 1e-8,
-    "weight_decay": 0.0,
-    "warmup_steps": 0,
-    "max_steps": -1,
-    "bf16": False,
-    "fp16": False,
-    "bf16_full_eval": False,
-    "fp16_full_eval": False,
-    "optim": "adamw_torch_fused",
-    "lr_scheduler_type": "linear",
-}
-
-ACCELERATE_DEFAULTS: Mapping[str, Any] = {
-    "batch_size": None,
-    "gradient_accumulation_steps": 1,
-    "mixed_precision": "no",
-    "lr": 1e-3,
-    "weight_decay": 0,
-    "warmup_num_steps": 0,
-    "total_num_steps": None,
-}
-"""Of the data loader, `Accelerator`, `DummyOptim` and `DummyScheduler`, in this order."""
-
-DEFAULTS: Mapping[Target, Mapping[str, Any]] = {
-    "trainer": TRAINER_DEFAULTS,
-    "accelerate": ACCELERATE_DEFAULTS,
-    "deepspeed": {},
-}
-"""Arguments of each target that a ds_config has a key for, with their defaults."""
+DEFAULTS: Mapping[Target, Mapping[str, Any]] = json.loads(
+    Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
+)
+"""Arguments of each target that a ds_config has a key for, with their defaults. accelerate's are those of the
+data loader, `Accelerator`, `DummyOptim` and `DummyScheduler`, in this order."""
+TRAINER_DEFAULTS = DEFAULTS["trainer"]
 
 
 def check_arguments(target: Target, given: Mapping[str, Any], where: Callable[[str], str]) -> None:
