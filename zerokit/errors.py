@@ -85,7 +85,7 @@ class RankError(RunError):
     """What ends one rank, which must not wait for the others: they may be in a collective with it."""
 
 
-def told_at_once(errors: Iterable[ZerokitError]) -> ZerokitError | None:
+def combine_errors(errors: Iterable[ZerokitError]) -> ZerokitError | None:
     """The first of `errors`, which has the others with it; None where there are none."""
     each = [one for error in errors for one in (error, *error.others)]
     for one in each:
@@ -101,7 +101,7 @@ def told_at_once(errors: Iterable[ZerokitError]) -> ZerokitError | None:
 
 def raise_together(errors: Iterable[ZerokitError]) -> None:
     """Raise the first of `errors`, with the others, if there are any."""
-    if (first := told_at_once(errors)) is not None:
+    if (first := combine_errors(errors)) is not None:
         raise first
 
 
@@ -110,7 +110,7 @@ def _one_place(where: str) -> str:
 
 
 @contextmanager
-def noted(errors: list[ZerokitError], *, where: str | None = None) -> Iterator[None]:
+def collect_errors(errors: list[ZerokitError], *, where: str | None = None) -> Iterator[None]:
     """Add the error of one look to `errors`, for :func:`raise_together` when all have been taken.
 
     Args:
@@ -146,7 +146,7 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name))
 
 
-def in_turn(first: str | None, then: str) -> str:
+def join_hints(first: str | None, then: str) -> str:
     """Two hints as sentences, one after the other."""
     if not first:
         return then

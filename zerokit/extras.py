@@ -48,15 +48,15 @@ def require(extra: str, *, where: str) -> None:
     Raises:
         ZerokitError: one is not.
     """
-    if absent := missing(extra):
+    if absent := missing_packages(extra):
         raise ZerokitError(
             f"needs the {_WORDS[extra]} packages ({', '.join(absent)} not installed)",
             where=where,
-            hint=f"Run {install(extra)}",
+            hint=f"Run {install_command(extra)}",
         )
 
 
-def install(extra: str) -> str:
+def install_command(extra: str) -> str:
     """The command that installs an extra: from the folder from which zerokit was installed, if from one."""
     try:
         told = json.loads(metadata.distribution("zerokit").read_text("direct_url.json") or "{}")
@@ -69,7 +69,7 @@ def install(extra: str) -> str:
     return f"pip install {'--editable ' * editable}{shlex.quote(f'{folder}[{extra}]')}"
 
 
-def missing(extra: str) -> list[str]:
+def missing_packages(extra: str) -> list[str]:
     """The packages of an extra that are not installed."""
     return [name for name in MODULES[extra] if not _is_there(name)]
 
@@ -80,7 +80,7 @@ def _is_there(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Of those of :data:`PACKAGES` that are installed, without importing them."""
     found = {}
     for name in PACKAGES:
@@ -89,7 +89,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def differing(theirs: Mapping[str, str], own: Mapping[str, str], here: str) -> str:
+def version_differences(theirs: Mapping[str, str], own: Mapping[str, str], here: str) -> str:
     """Which versions of another machine are others, in words; empty if none is.
 
     Args:

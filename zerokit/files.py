@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from zerokit.documents import shown
+from zerokit.documents import printable
 from zerokit.errors import ZerokitError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def refusals_told() -> Iterator[None]:
+def explain_file_errors() -> Iterator[None]:
     """Raise ZerokitError where the system refuses a file, as one whose name is too long.
 
     Raises:
@@ -38,7 +38,7 @@ def refusals_told() -> Iterator[None]:
         if error.filename is None:
             raise
         hint = "Check its name, and what you may do there"
-        raise ZerokitError(str(error.strerror), where=shown(error.filename), hint=hint) from None
+        raise ZerokitError(str(error.strerror), where=printable(error.filename), hint=hint) from None
 
 
 def write_file(
@@ -81,9 +81,9 @@ def new_file(path: str | Path, *, force: bool = True, follow_links: bool = False
         with io.BufferedWriter(_Output(path, temporary, old)) as file:
             yield file
             file.flush()
-            with explained(path):
+            with explain_write_errors(path):
                 os.fsync(file.fileno())
-        with explained(path):
+        with explain_write_errors(path):
             if old is None or _can_be_replaced(old, temporary):
                 temporary.replace(target)
             else:
@@ -133,7 +133,7 @@ class _Output(io.FileIO):
 
     def __init__(self, named: Path, path: Path, like: Path | None = None) -> None:
         self._named = named
-        with explained(named):
+        with explain_write_errors(named):
             # As private as the old file before it has any content.
             mode = stat.S_IMODE(like.stat().st_mode) if like is not None and like.exists() else None
             opener = partial(os.open, mode=0o666 if mode is None else mode)
@@ -142,12 +142,12 @@ class _Output(io.FileIO):
                 path.chmod(mode)  # what the umask took from it
 
     def write(self, content: Buffer, /) -> int:
-        with explained(self._named):
+        with explain_write_errors(self._named):
             return super().write(content)
 
 
 @contextmanager
-def explained(path: Path, hint: str | None = None) -> Iterator[None]:
+def explain_write_errors(path: Path, hint: str | None = None) -> Iterator[None]:
     """Turn errors of the system into one line: `path` cannot be written, why, and what to do.
 
     Args:
@@ -163,7 +163,7 @@ def explained(path: Path, hint: str | None = None) -> Iterator[None]:
         hints = {errno.ENOSPC: "Make room on that disk", errno.ENAMETOOLONG: "Choose a shorter name"}
         raise ZerokitError(
             f"cannot be written: {error.strerror or error}",
-            where=shown(path),
+            where=printable(path),
             hint=hint or hints.get(error.errno or 0, "Name a file in a folder you may write to"),
         ) from None
 
@@ -177,7 +177,7 @@ def check_writable(path: str | Path, *, force: bool = True, follow_links: bool =
     """
     path = Path(path)
     problem = None
-    with explained(path):
+    with explain_write_errors(path):
         with suppress(FileNotFoundError, NotADirectoryError):
             # Of a name that is too long, and a link to itself, not every Python says so below.
             path.stat(follow_symlinks=follow_links)
@@ -189,7 +189,7 @@ def check_writable(path: str | Path, *, force: bool = True, follow_links: bool =
             folder = (path.resolve() if follow_links else path.absolute()).parent
             there = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
             if not there.is_dir():
-                problem = f"cannot be written: {shown(there)} is not a folder", "Name a file in a folder"
+                problem = f"cannot be written: {printable(there)} is not a folder", "Name a file in a folder"
             elif there != folder:
                 problem = "cannot be written: its folder does not exist", f"Make {folder} first"
             elif is_there and not force:
@@ -204,4 +204,4 @@ def check_writable(path: str | Path, *, force: bool = True, follow_links: bool =
             elif not os.access(folder, os.W_OK):
                 problem = "cannot be written: its folder is read-only", "Name a file in another folder"
     if problem is not None:
-        raise ZerokitError(problem[0], where=shown(path), hint=problem[1])
+        raise ZerokitError(problem[0], where=printable(path), hint=problem[1])

@@ -33,14 +33,14 @@ def _expanded(folder: str) -> Path:
     return Path(os.path.expandvars(os.path.expanduser(folder)))  # noqa: PTH111
 
 
-def reason(error: Exception) -> str:
+def failure_reason(error: Exception) -> str:
     """Why the Hub did not give something: no network, no such repository, gated. The library's own words."""
     return _no_way(error) or next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def not_given(error: Exception, what: str = "it") -> str:
+def describe_failure(error: Exception, what: str = "it") -> str:
     """That the Hub cannot be reached, or did not give `what`, and why."""
-    return _no_way(error) or f"the Hub did not give {what}: {reason(error)}"
+    return _no_way(error) or f"the Hub did not give {what}: {failure_reason(error)}"
 
 
 def _no_way(error: Exception) -> str | None:

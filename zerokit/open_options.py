@@ -9,7 +9,7 @@ from zerokit.documents import parse_scalar
 from zerokit.errors import DocumentError, ZerokitError, raise_together
 
 
-class OpenOption(NamedTuple):
+class PassthroughOption(NamedTuple):
     """One option, as it was written."""
 
     option: str
@@ -35,7 +35,9 @@ class OpenOption(NamedTuple):
             ) from None
 
 
-def open_options(words: Sequence[str], *, hint: Callable[[str], str]) -> Iterator[OpenOption]:
+def parse_passthrough_options(
+    words: Sequence[str], *, hint: Callable[[str], str]
+) -> Iterator[PassthroughOption]:
     """Read ``--name value``, ``--name=value`` and ``--name``.
 
     Args:
@@ -58,5 +60,5 @@ def open_options(words: Sequence[str], *, hint: Callable[[str], str]) -> Iterato
             continue
         if not equals and rest and not rest[0].startswith("--"):
             equals, text = "=", rest.pop(0)
-        yield OpenOption(option, text if equals else None)
+        yield PassthroughOption(option, text if equals else None)
     raise_together(strays)

@@ -23,7 +23,7 @@ def end_with_parent(parent: int) -> None:
 
 
 @contextmanager
-def unwound_by_signals() -> Iterator[None]:
+def exit_on_signals() -> Iterator[None]:
     """Let SIGTERM, as `timeout` and schedulers send it, and SIGHUP unwind the stack: nothing stays behind."""
 
     def leave(number: int, _frame: object) -> NoReturn:

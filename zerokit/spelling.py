@@ -13,7 +13,7 @@ VERY_NEAR = 0.8
 """From here on it very probably is: the likeness of `thruput` and `throughput`."""
 
 
-def near(name: str, choices: Iterable[str], least: float = NEAR) -> list[str]:
+def similar_names(name: str, choices: Iterable[str], least: float = NEAR) -> list[str]:
     """The choices that the name may be, misspelled, the most similar first; with at least that likeness."""
     words = _folded(name)
     matcher = SequenceMatcher(b=words, autojunk=False)
@@ -35,7 +35,7 @@ def mistyped(name: str, choices: Iterable[str]) -> str | None:
     return close if SequenceMatcher(None, name.lower(), close.lower()).ratio() >= VERY_NEAR else None
 
 
-def is_slip(name: str, choice: str, choices: Iterable[str]) -> bool:
+def is_typo(name: str, choice: str, choices: Iterable[str]) -> bool:
     """Whether the name can only be that choice with one or two slips of the pen."""
     slips = distance(_folded(name), _folded(choice))
     if slips > (2 if len(name) >= 8 else 1) or len(name) < 5:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from zerokit.documents import shown
+from zerokit.documents import printable
 from zerokit.errors import ZerokitError
 from zerokit.files import is_own_file, write_file
 
@@ -35,7 +35,7 @@ def make_folder(folder: Path) -> None:
     check_own_name(folder)
     if not folder.is_dir():
         problem = "is a file, and zerokit needs a folder of this name"
-        raise ZerokitError(problem, where=shown(folder), hint=_MOVE)
+        raise ZerokitError(problem, where=printable(folder), hint=_MOVE)
 
 
 def check_own_name(path: Path) -> None:
@@ -52,7 +52,7 @@ def check_own_name(path: Path) -> None:
         problem = "is one of several names of a file (hard links), which would change with it"
     else:
         problem = "is no regular file"
-    raise ZerokitError(problem, where=shown(path), hint="Remove it")
+    raise ZerokitError(problem, where=printable(path), hint="Remove it")
 
 
 def check_staging(folder: Path) -> None:
@@ -72,7 +72,7 @@ def check_staging(folder: Path) -> None:
     except OSError as error:  # a file, or a folder that may not be read
         is_taken, problem, hint = True, f"cannot be used: {error.strerror}", _MOVE
     if is_taken:
-        raise ZerokitError(problem, where=shown(folder), hint=hint)
+        raise ZerokitError(problem, where=printable(folder), hint=hint)
 
 
 _MOVE = "Move it away, or name another output folder"
@@ -133,7 +133,7 @@ def remove_empty(folder: Path) -> None:
         _mark(folder)
 
 
-def open_own(file: Path, mode: str = "a+", **options: Any) -> IO[Any]:
+def open_private_file(file: Path, mode: str = "a+", **options: Any) -> IO[Any]:
     """Open a file to lock it, to read it and to add to it; an empty one is made if there is none.
 
     Args:
@@ -161,7 +161,7 @@ def open_new(file: Path) -> IO[str]:
     return file.open("x", encoding="utf-8")
 
 
-def make_own(file: Path) -> None:
+def make_private_file(file: Path) -> None:
     """Have a name lead to a file of its own, which can be added to, or to nothing: a link is removed.
 
     A file that has other names is copied, so that these stay as they are.

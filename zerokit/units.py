@@ -69,7 +69,7 @@ def parse_count(text: str) -> int:
     return _parse(text, _COUNT_UNITS, kind="count", example="7.5B")
 
 
-def in_digits(text: str, *, of_tokens: bool = False) -> int | None:
+def interpret_number(text: str, *, of_tokens: bool = False) -> int | None:
     """The whole number that a person means by ``"4k"`` or ``"4,096"``; None for what is none.
 
     Of tokens, k is 1024: a context of 4k has 4,096 of them.
@@ -123,7 +123,7 @@ def parse_seconds(text: str) -> float:
     return sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts)
 
 
-def is_unit_of_time(word: str) -> bool:
+def is_time_unit(word: str) -> bool:
     """Whether a word stands for a unit that :func:`parse_seconds` reads."""
     return word.lower() in _SECONDS
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zerokit.units import in_digits, quantity
+from zerokit.units import interpret_number, quantity
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -37,7 +37,7 @@ _TOKEN_COUNTS = ("seq_len", "target_len")
 _LONGEST = 40
 
 
-def bound(kind: str, context: Mapping[str, Any]) -> str | None:
+def bound_words(kind: str, context: Mapping[str, Any]) -> str | None:
     """The bound that a number misses, such as "at least 1"; None for an error of another type."""
     if kind not in _BOUNDS:
         return None
@@ -46,7 +46,7 @@ def bound(kind: str, context: Mapping[str, Any]) -> str | None:
     return f"{words} {limit:g}" if isinstance(limit, float) else f"{words} {limit}"
 
 
-def shown(value: Any, *, name_strings: bool = True) -> str:
+def format_value(value: Any, *, name_strings: bool = True) -> str:
     """A value as JSON has it, cut where it is long; strings are called so, to tell "8" from 8."""
     if isinstance(value, float) and value - value != 0:
         return str(value)
@@ -69,7 +69,7 @@ def wrong_value(error: ValidationError | Sequence[ErrorDetails], name: str) -> t
         branches = error.errors(include_url=False)
         # An error inside a list or a mapping says more than that it is no text.
         depth = max(len(branch["loc"]) for branch in branches)
-        branches = sorted((branch for branch in branches if len(branch["loc"]) == depth), key=by_weight)
+        branches = sorted((branch for branch in branches if len(branch["loc"]) == depth), key=error_sort_key)
     kind, value, context = branches[0]["type"], branches[0]["input"], branches[0].get("ctx", {})
     expected = dict.fromkeys(EXPECTED[one["type"]] for one in branches if one["type"] in EXPECTED)
     if "a number" in expected:
@@ -79,16 +79,16 @@ def wrong_value(error: ValidationError | Sequence[ErrorDetails], name: str) -> t
         choices = ", ".join(one["ctx"]["expected"] for one in branches if one["type"] in _CHOICES)
         return f"{value!r} is not a choice here", f"Write {words + ', or ' if words else ''}{choices}"
     if kind in EXPECTED:
-        return f"expected {words}, found {shown(value)}", _hint(EXPECTED[kind], value, name)
-    if (limit := bound(kind, context)) is not None:
-        return f"{name} is {shown(value)}", f"Make it {limit}"
+        return f"expected {words}, found {format_value(value)}", _hint(EXPECTED[kind], value, name)
+    if (limit := bound_words(kind, context)) is not None:
+        return f"{name} is {format_value(value)}", f"Make it {limit}"
     if kind == "too_short":
         least = quantity(context["min_length"], "item")
         return f"{name} has {quantity(context['actual_length'], 'item')}", f"Give it at least {least}"
-    return f"{shown(value)} {branches[0]['msg'].removeprefix('Input ')}", "Change the value"
+    return f"{format_value(value)} {branches[0]['msg'].removeprefix('Input ')}", "Change the value"
 
 
-def by_weight(details: ErrorDetails) -> tuple[bool, bool]:
+def error_sort_key(details: ErrorDetails) -> tuple[bool, bool]:
     """Sort key: unknown keys explain missing ones, and the branch of the right type explains the others."""
     return details["type"] in EXPECTED, details["type"] == "missing"
 
@@ -96,5 +96,5 @@ def by_weight(details: ErrorDetails) -> tuple[bool, bool]:
 def _hint(expected: str, value: Any, name: str) -> str:
     # The comma of a number that need not be whole may be a decimal one.
     is_clear = expected == "a whole number" or (expected == "a number" and "," not in str(value))
-    number = in_digits(str(value), of_tokens=name in _TOKEN_COUNTS) if is_clear else None
+    number = interpret_number(str(value), of_tokens=name in _TOKEN_COUNTS) if is_clear else None
     return "Change the value" if number is None else f"Write {number}"

@@ -28,7 +28,7 @@ def is_no_file(path: str) -> bool:
 
 
 @functools.cache
-def is_pythons(path: str) -> bool:
+def is_stdlib(path: str) -> bool:
     """Whether a file is of Python itself, or was until it was frozen."""
     is_own = path.startswith(_PYTHON_HERE) or _PYTHONS.search(path) is not None
     return path.startswith("<frozen ") or (is_own and not is_installed(path))
@@ -37,4 +37,4 @@ def is_pythons(path: str) -> bool:
 @functools.cache
 def is_in_library(path: str) -> bool:
     """Whether a file is of an installed package or of Python, and not the user's."""
-    return is_installed(path) or is_pythons(path)
+    return is_installed(path) or is_stdlib(path)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from zerokit.errors import ZerokitError
-from zerokit.extras import install
+from zerokit.extras import install_command
 from zerokit.reporting.categories import CATEGORIES
 from zerokit.reporting.plots import Page, category_legend, check_plot, look, mark_capacity, write_plot
 from zerokit.units import GIB
@@ -42,7 +42,7 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ZerokitError, match="needs the plotting packages") as raised:
         check_plot(Path("a.png"))
-    assert raised.value.hint == f"Run {install('plot')}"
+    assert raised.value.hint == f"Run {install_command('plot')}"
 
 
 @pytest.mark.usefixtures("_matplotlib")

@@ -185,7 +185,7 @@ class _Checker:
     bugs: int = 0
 
     def check(self, file: Path | DocumentError) -> CheckedFile:
-        from zerokit.documents import shown
+        from zerokit.documents import printable
         from zerokit.lint import Report
         from zerokit.lint.files import read_file
         from zerokit.lint.outputs import CheckedFile
@@ -195,7 +195,7 @@ class _Checker:
         try:
             document = read_file(file)
         except DocumentError as error:
-            return CheckedFile(shown(file), Report((), {}), error=error)
+            return CheckedFile(printable(file), Report((), {}), error=error)
         if not self.fix:
             return CheckedFile(document.name, self._report(document))
         return self._fixed(file, document)

@@ -135,7 +135,7 @@ def _number_error(error: Any) -> ZerokitError | None:
     """What is wrong with a number, which newer releases of typer leave to pydantic."""
     from pydantic import ValidationError
 
-    from zerokit.validation import EXPECTED, bound
+    from zerokit.validation import EXPECTED, bound_words
 
     param: Any = getattr(error, "param", None)
     if not isinstance(error.__cause__, ValidationError) or not hasattr(param, "min"):
@@ -143,7 +143,7 @@ def _number_error(error: Any) -> ZerokitError | None:
     what = error.__cause__.errors()[0]
     if what["type"] in EXPECTED:
         message = f"'{what['input']}' is not {EXPECTED[what['type']]}"
-    elif bound(what["type"], what.get("ctx", {})) is not None:
+    elif bound_words(what["type"], what.get("ctx", {})) is not None:
         message = f"is {what['input']}"
     else:
         return None

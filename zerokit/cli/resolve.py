@@ -181,7 +181,7 @@ def _shape(model: str | None, loaded: LoadedRecipe | None) -> ModelShape | None:
 
 
 def _as_data(name: str, target: str, num_gpus: int, resolution: Resolution, show_all: bool) -> dict[str, Any]:
-    from zerokit.documents import dotted, finite
+    from zerokit.documents import dotted, replace_nonfinite
 
     return {
         "file": name,
@@ -190,7 +190,7 @@ def _as_data(name: str, target: str, num_gpus: int, resolution: Resolution, show
         "values": [
             {
                 "path": dotted(value.path),
-                "value": finite(value.value),
+                "value": replace_nonfinite(value.value),
                 "origin": value.origin,
                 "detail": value.detail,
                 "line": value.line,

@@ -9,7 +9,7 @@ from pathlib import Path
 from zerokit.choices import DEFAULT_PORT, OUTPUT_DIR
 from zerokit.doctor import host, hosts, software, speed
 from zerokit.doctor.result import CheckResult, ok
-from zerokit.documents import is_there
+from zerokit.documents import path_exists
 from zerokit.errors import ModelError
 from zerokit.models.hub_config import ask_hub, has_cached_weights
 
@@ -67,7 +67,7 @@ def run_checks(
 
 def _paths(needs: Needs) -> Iterator[CheckResult]:
     for path in needs.paths:
-        if not is_there(path):
+        if not path_exists(path):
             yield CheckResult(
                 "paths", "error", f"{path} does not exist", "Fix its name in the recipe, or copy it here"
             )

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from zerokit.doctor import interfaces
 from zerokit.doctor.host import FINDS_ITSELF, NAME_ITS_ADDRESS
 from zerokit.doctor.result import CheckResult, ok
-from zerokit.extras import PACKAGES, differing, versions
+from zerokit.extras import PACKAGES, package_versions, version_differences
 
 _PATIENCE = 30
 """Timeout in seconds for one machine."""
@@ -121,9 +121,9 @@ def _host(name: str, answer: _Answer, away: float) -> Iterator[CheckResult]:
         fix = "Set it: timedatectl set-ntp true, or chronyc makestep"
         yield CheckResult(what, "error" if away > _ERROR_SECONDS else "warning", message, fix)
         fine = False
-    own = {"python": sys.version.split()[0], **versions()}
+    own = {"python": sys.version.split()[0], **package_versions()}
     theirs = {"python": answer.python, **answer.versions}
-    if others := differing(theirs, own, "here"):
+    if others := version_differences(theirs, own, "here"):
         fix = "Install the same on all: pip freeze here, pip install -r there"
         yield CheckResult(what, "error", f"has other versions: {others}", fix)
         fine = False
@@ -161,7 +161,7 @@ def _read(text: str) -> _Answer | None:
     return None
 
 
-def on_host(name: str, line: str) -> list[str]:
+def ssh_command(name: str, line: str) -> list[str]:
     """The ssh command that runs a line on a machine without asking for a password."""
     return ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", name, line]
 
@@ -172,7 +172,7 @@ def _ask(name: str, paths: Sequence[str]) -> _Answer | CheckResult:
     line = shlex.join([sys.executable, "-P", "-c", _ASK, ",".join(PACKAGES), json.dumps(list(paths))])
     try:
         done = subprocess.run(
-            on_host(name, line),
+            ssh_command(name, line),
             capture_output=True,
             timeout=_PATIENCE,
             check=False,

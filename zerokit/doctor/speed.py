@@ -13,7 +13,7 @@ from statistics import median
 from typing import NamedTuple
 
 from zerokit.distributed.ranks import free_port
-from zerokit.doctor.hosts import on_host
+from zerokit.doctor.hosts import ssh_command
 from zerokit.doctor.result import CheckResult, not_checked, ok
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
@@ -195,7 +195,7 @@ def _ask(host: str, words: list[object]) -> Measured | str:
     command = [sys.executable, "-P", "-c", _MEASURE, json.dumps(words)]
     try:
         done = subprocess.run(
-            on_host(host, shlex.join(command)) if host else command,
+            ssh_command(host, shlex.join(command)) if host else command,
             capture_output=True,
             timeout=_PATIENCE + 10,
             check=False,

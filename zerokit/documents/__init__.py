@@ -5,16 +5,16 @@ duplicate keys: DeepSpeed rejects them too, while transformers and accelerate ke
 silence, so that one file would mean two things.
 """
 
-from zerokit.documents.document import Departure, Document, Span, finite
+from zerokit.documents.document import Departure, Document, Span, replace_nonfinite
 from zerokit.documents.json_reader import parse_json
 from zerokit.documents.paths import (
     ABSENT,
     Key,
     KeyPath,
     dotted,
-    from_dotted,
     has_value,
     leaves,
+    split_dotted,
     value_at,
     with_value,
     without,
@@ -26,15 +26,15 @@ from zerokit.documents.reading import (
     is_file,
     is_folder,
     is_pipe,
-    is_there,
-    opens_json,
     parse_document,
+    path_exists,
+    printable,
     read_bytes,
     read_document,
-    shown,
+    starts_as_json,
 )
 from zerokit.documents.regular_files import (
-    COPY,
+    COPY_HINT,
     check_regular,
     file_system,
     first_unreadable,
@@ -44,7 +44,7 @@ from zerokit.documents.yaml_reader import parse_scalar, parse_yaml
 
 __all__ = [
     "ABSENT",
-    "COPY",
+    "COPY_HINT",
     "MAX_BYTES",
     "MAX_TABLE_BYTES",
     "Departure",
@@ -56,23 +56,23 @@ __all__ = [
     "copy_pipe",
     "dotted",
     "file_system",
-    "finite",
     "first_unreadable",
-    "from_dotted",
     "has_value",
     "is_file",
     "is_folder",
     "is_pipe",
-    "is_there",
     "leaves",
-    "opens_json",
     "parse_document",
     "parse_json",
     "parse_scalar",
     "parse_yaml",
+    "path_exists",
+    "printable",
     "read_bytes",
     "read_document",
-    "shown",
+    "replace_nonfinite",
+    "split_dotted",
+    "starts_as_json",
     "unreadable_reason",
     "value_at",
     "with_value",

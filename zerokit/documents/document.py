@@ -86,12 +86,12 @@ class Document:
         return None
 
 
-def finite(data: Any) -> Any:
+def replace_nonfinite(data: Any) -> Any:
     """`data` with None in place of NaN and infinities, which JSON does not have."""
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, dict):
-        return {key: finite(value) for key, value in data.items()}
+        return {key: replace_nonfinite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [finite(item) for item in data]
+        return [replace_nonfinite(item) for item in data]
     return data

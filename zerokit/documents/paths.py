@@ -22,7 +22,7 @@ def dotted(path: KeyPath) -> str:
     return text
 
 
-def from_dotted(name: str) -> tuple[str, ...]:
+def split_dotted(name: str) -> tuple[str, ...]:
     """``"a.b"`` as ``("a", "b")``; a path into a list has no such name."""
     return tuple(name.split("."))
 

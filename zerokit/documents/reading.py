@@ -12,7 +12,7 @@ from pathlib import Path
 
 from zerokit.documents.document import Document
 from zerokit.documents.json_reader import parse_json
-from zerokit.documents.regular_files import COPY, NAME, unreadable_reason
+from zerokit.documents.regular_files import COPY_HINT, NAME_HINT, unreadable_reason
 from zerokit.documents.yaml_reader import parse_yaml
 from zerokit.errors import DocumentError
 
@@ -52,7 +52,7 @@ def read_document(
         DocumentError: as of :func:`read_bytes`, not UTF-8, too large, not JSON or YAML, or a duplicate key.
     """
     file = Path(path)
-    name = shown(path)
+    name = printable(path)
     ending = file.suffix.lower()
     known = ending in (*_JSON, *_YAML)
     if not known and lexists(file) and not is_folder(file) and not _is_pipe(file):
@@ -63,11 +63,11 @@ def read_document(
         )
     content = read_bytes(file, max_bytes=max_bytes, folder=folder)
     lenient = lenient or ending == ".jsonc"
-    yaml = ending in _YAML or (not known and not opens_json(content))
+    yaml = ending in _YAML or (not known and not starts_as_json(content))
     return parse_document(content, name, yaml=yaml, lenient=lenient, max_bytes=max_bytes)
 
 
-def opens_json(content: bytes) -> bool:
+def starts_as_json(content: bytes) -> bool:
     """Whether a text begins as JSON does; YAML may too, but seldom does. An empty text counts as JSON."""
     return content.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"[", b"")
 
@@ -93,7 +93,7 @@ def copy_pipe(path: Path, folder: Path) -> Path:
     """
     content = read_bytes(path)
     known = path.suffix.lower() in (*_JSON, *_YAML)
-    ending = "" if known else _JSON[0] if opens_json(content) else _YAML[0]
+    ending = "" if known else _JSON[0] if starts_as_json(content) else _YAML[0]
     copy = folder / f"{path.name}{ending}"
     copy.write_bytes(content)
     return copy
@@ -116,10 +116,10 @@ def read_bytes(path: str | Path, *, max_bytes: int = MAX_BYTES, folder: Path | N
         DocumentError: no such file, a folder, one that may not be read, a special file, one that is not in
             `folder`, or a pipe that nobody writes to.
     """
-    name = shown(path)
+    name = printable(path)
     refused = unreadable_reason(Path(path), folder)
     if refused is not None and not (folder is None and _is_stream(path)):
-        raise DocumentError(refused, where=name, hint=NAME if folder is None else COPY)
+        raise DocumentError(refused, where=name, hint=NAME_HINT if folder is None else COPY_HINT)
     try:
         with open(path, "rb", opener=_without_waiting) as opened:
             first = _first_of_pipe(opened.fileno(), name)
@@ -175,7 +175,7 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-def is_there(path: Path) -> bool:
+def path_exists(path: Path) -> bool:
     """Whether there is anything of that name, as :func:`is_folder` says it of a folder."""
     try:
         return path.exists()
@@ -191,7 +191,7 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def shown(path: str | Path) -> str:
+def printable(path: str | Path) -> str:
     """A path as it can be printed: bytes of it that are no text are replaced."""
     return str(path).encode(errors="surrogateescape").decode(errors="replace")
 

@@ -63,12 +63,12 @@ def check_regular(path: Path, folder: Path | None = None) -> None:
         DocumentError: it is not regular, or not in the folder.
     """
     if (reason := unreadable_reason(path, folder)) is not None:
-        raise DocumentError(reason, where=str(path), hint=COPY if folder is not None else NAME)
+        raise DocumentError(reason, where=str(path), hint=COPY_HINT if folder is not None else NAME_HINT)
 
 
-COPY = "Replace it with a copy of the file"
+COPY_HINT = "Replace it with a copy of the file"
 """What to do about a file of a folder."""
-NAME = "Name a regular file"
+NAME_HINT = "Name a regular file"
 """What to do about a file that was named itself."""
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from zerokit.errors import visible
 from zerokit.exits.causes.entry import RUNS_ALONE, STILL_RAN
 from zerokit.exits.log import Log
-from zerokit.exits.nccl import MOST_RANKS, listed
+from zerokit.exits.nccl import MOST_RANKS, format_ranks
 from zerokit.units import format_seconds
 from zerokit.whose_code import is_in_library, is_no_file
 
@@ -90,7 +90,7 @@ def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str]
     told = []
     for (place, call), those in list(places.items())[:MOST_RANKS]:
         at = (f" at {place}" if place else "") + (f" ({call})" if call else "")
-        told.append(f"{listed(those)}{at}")
+        told.append(f"{format_ranks(those)}{at}")
     if len(places) > MOST_RANKS:
         told.append(f"others at {len(places) - MOST_RANKS:,} more lines")
     message = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {', '.join(told)}"
@@ -102,7 +102,7 @@ def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str]
         missing = "; no rank is missing" if world_size is not None and not absent else ""
         return f"{message}: they called different collectives{missing}", RUNS_ALONE
     if absent:
-        who = listed(absent)
+        who = format_ranks(absent)
         return f"{message}; {who} did not reach it", (
             f"See what {who} printed first. If {'it' if len(absent) == 1 else 'they'} still ran: {STILL_RAN}"
         )

@@ -91,7 +91,7 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
     told = []
     for (number, call, elements), those in sorted(calls.items(), key=lambda item: item[0][0])[:MOST_RANKS]:
         size = f" of {int(elements):,} elements" if elements else ""
-        told.append(f"{listed(those)} in collective {number}" + (f" ({call}{size})" if call else ""))
+        told.append(f"{format_ranks(those)} in collective {number}" + (f" ({call}{size})" if call else ""))
     message = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {'; '.join(told)}"
     if len({one.group for one in ranks if one.group is not None}) > 1:
         return (
@@ -106,14 +106,14 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
             "that call; 'zerokit rehearse' names both lines"
         )
     if len(numbers) > 1:
-        behind = listed([one.rank for one in ranks if one.number == min(numbers)])
+        behind = format_ranks([one.rank for one in ranks if one.number == min(numbers)])
         return f"{message}; {behind} fell behind", (
             f"Check what {behind} did then: one batch less, a longer one, a save, a slow disk; 'py-spy dump' "
             "of a hanging run shows the line"
         )
     if absent:
-        return f"{message}; {listed(sorted(absent))} did not reach it", (
-            f"See what {listed(sorted(absent))} printed first; if nothing, 'dmesg -T' of its machine"
+        return f"{message}; {format_ranks(sorted(absent))} did not reach it", (
+            f"See what {format_ranks(sorted(absent))} printed first; if nothing, 'dmesg -T' of its machine"
         )
     link = "NCCL_DEBUG=WARN names it, NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose it"
     if ranks[0].number == 1:
@@ -127,7 +127,7 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
     return message, f"All reached the same call, so the link is broken or slow: {link}. {slow}"
 
 
-def listed(ranks: list[int]) -> str:
+def format_ranks(ranks: list[int]) -> str:
     """Text for ranks: ``rank 3``, ``ranks 0-2, 5``."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):

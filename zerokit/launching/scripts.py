@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from zerokit.choices import DEFAULT_PORT, SAFE_PATH, LaunchTarget
-from zerokit.documents import shown
+from zerokit.documents import printable
 from zerokit.errors import LaunchError, visible
 from zerokit.units import quantity
 
@@ -77,8 +77,8 @@ def launch_script(job: Job, target: LaunchTarget) -> str:
     if job.hosts is not None:
         _check_hosts(job, job.hosts)
     for path in (job.recipe, job.folder):
-        if shown(path) != str(path):
-            raise LaunchError("has a name that is not valid text", where=shown(path), hint="Rename it")
+        if printable(path) != str(path):
+            raise LaunchError("has a name that is not valid text", where=printable(path), hint="Rename it")
     return _TARGETS[target](job)
 
 
