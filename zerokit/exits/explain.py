@@ -10,8 +10,8 @@ from itertools import chain
 
 from zerokit.errors import visible
 from zerokit.exits import flight_recorder, gloo, gpu_memory, nccl, tracebacks
-from zerokit.exits.causes import CAUSES
-from zerokit.exits.causes.entry import (
+from zerokit.exits.causes import (
+    CAUSES,
     EXIT_CODE,
     GLOO_TIMEOUT,
     GPU_TAKEN,

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from zerokit.errors import visible
-from zerokit.exits.causes.entry import RUNS_ALONE, STILL_RAN
+from zerokit.exits.causes import ADVICE
 from zerokit.exits.log import Log
 from zerokit.exits.nccl import MOST_RANKS, format_ranks
 from zerokit.units import format_seconds
@@ -84,6 +84,7 @@ def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str]
     """
     if not ranks:
         return None
+    still_ran = ADVICE["STILL_RAN"]
     places: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
     for one in ranks:
         places[one.place, one.call].append(one.rank)
@@ -100,11 +101,11 @@ def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str]
     # One call may be several collectives, and ranks stop at different ones when a rank is gone.
     if len(lines) > 1 or (len(calls) > 1 and not (lines and absent)):
         missing = "; no rank is missing" if world_size is not None and not absent else ""
-        return f"{message}: they called different collectives{missing}", RUNS_ALONE
+        return f"{message}: they called different collectives{missing}", ADVICE["RUNS_ALONE"]
     if absent:
         who = format_ranks(absent)
         return f"{message}; {who} did not reach it", (
-            f"See what {who} printed first. If {'it' if len(absent) == 1 else 'they'} still ran: {STILL_RAN}"
+            f"See what {who} printed first. If {'it' if len(absent) == 1 else 'they'} still ran: {still_ran}"
         )
     if world_size is not None:
         return f"{message}; none is missing", (
@@ -112,5 +113,5 @@ def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str]
             "names), or messages are lost: 'zerokit doctor --hostfile FILE' checks the network"
         )
     return f"{message}; the log does not say whether other ranks are missing", (
-        f"See what other ranks printed first. If they still ran: {STILL_RAN}"
+        f"See what other ranks printed first. If they still ran: {still_ran}"
     )

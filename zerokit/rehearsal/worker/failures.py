@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from zerokit import patches
 from zerokit.errors import LaunchError, ZerokitError
-from zerokit.exits.causes.entry import EXIT_CODE
+from zerokit.exits.causes import EXIT_CODE
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import Log
 from zerokit.rehearsal.call_sites import OWN, folder_of, in_words, is_of_script, short_path, tree_of
