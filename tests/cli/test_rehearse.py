@@ -179,7 +179,7 @@ def test_a_plot_without_matplotlib_ends_before_the_run(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "matplotlib" else find(name))
     code, _, err = zerokit("rehearse", "--num-gpus", 4, "--plot", tmp_path / "a.png", script)
     assert code == 2
-    assert "--plot: needs the plotting packages (matplotlib not installed). Run pip" in err
+    assert "--plot: needs the packages of zerokit[plot] (matplotlib not installed). Run pip" in err
     assert not ran.exists()
 
 

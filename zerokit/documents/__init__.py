@@ -5,6 +5,11 @@ duplicate keys: DeepSpeed rejects them too, while transformers and accelerate ke
 silence, so that one file would mean two things.
 """
 
+# Unlike the methods of Path these return False for a name that no file system accepts.
+from os.path import exists as path_exists
+from os.path import isdir as is_folder
+from os.path import isfile as is_file
+
 from zerokit.documents.document import Departure, Document, Span, replace_nonfinite
 from zerokit.documents.json_reader import parse_json
 from zerokit.documents.paths import (
@@ -23,11 +28,8 @@ from zerokit.documents.reading import (
     MAX_BYTES,
     MAX_TABLE_BYTES,
     copy_pipe,
-    is_file,
-    is_folder,
     is_pipe,
     parse_document,
-    path_exists,
     printable,
     read_bytes,
     read_document,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -95,3 +96,13 @@ def replace_nonfinite(data: Any) -> Any:
     if isinstance(data, list | tuple):
         return [replace_nonfinite(item) for item in data]
     return data
+
+
+def fits_float(number: int | float) -> bool:
+    """Whether a float can hold a number of this size."""
+    return -sys.float_info.max <= number <= sys.float_info.max
+
+
+def shortened(text: str) -> str:
+    """The text of a number as an error shows it."""
+    return text if len(text) <= 40 else f"{text[:40]}..."

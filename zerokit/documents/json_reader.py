@@ -8,8 +8,7 @@ from bisect import bisect_right
 from typing import Any, NoReturn
 
 from zerokit.documents import causes
-from zerokit.documents.document import Departure, Document, Span
-from zerokit.documents.numbers import fits_float, shortened
+from zerokit.documents.document import Departure, Document, Span, fits_float, shortened
 from zerokit.documents.paths import KeyPath
 from zerokit.errors import DocumentError
 

@@ -7,7 +7,7 @@ import os
 import select
 import stat
 from contextlib import suppress
-from os.path import lexists
+from os.path import isdir, isfile, lexists
 from pathlib import Path
 
 from zerokit.documents.document import Document
@@ -55,7 +55,7 @@ def read_document(
     name = printable(path)
     ending = file.suffix.lower()
     known = ending in (*_JSON, *_YAML)
-    if not known and lexists(file) and not is_folder(file) and not _is_pipe(file):
+    if not known and lexists(file) and not isdir(file) and not _is_pipe(file):  # noqa: PTH112
         raise DocumentError(
             f"cannot tell the format from the ending '{file.suffix}'",
             where=name,
@@ -74,7 +74,7 @@ def starts_as_json(content: bytes) -> bool:
 
 def _is_pipe(file: Path) -> bool:
     """Whether the name of a file says nothing about its content."""
-    return file.parts[:2] in (("/", "dev"), ("/", "proc")) or not is_file(file)
+    return file.parts[:2] in (("/", "dev"), ("/", "proc")) or not isfile(file)  # noqa: PTH113
 
 
 def is_pipe(path: Path) -> bool:
@@ -165,30 +165,6 @@ def _first_of_pipe(descriptor: int, name: str) -> bytes:
                 raise DocumentError("is a pipe that nobody writes to", where=name, hint="Name a file")
     os.set_blocking(descriptor, True)
     return first
-
-
-def is_folder(path: Path) -> bool:
-    """Whether there is such a folder: a name that no file system takes is none."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
-
-
-def path_exists(path: Path) -> bool:
-    """Whether there is anything of that name, as :func:`is_folder` says it of a folder."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
-
-
-def is_file(path: Path) -> bool:
-    """Whether there is such an ordinary file, as :func:`is_folder` says it of a folder."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
 
 
 def printable(path: str | Path) -> str:

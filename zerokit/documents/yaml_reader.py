@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from zerokit.documents.document import Document
-from zerokit.documents.numbers import fits_float, shortened
+from zerokit.documents.document import Document, fits_float, shortened
 from zerokit.documents.paths import KeyPath
 from zerokit.errors import DocumentError
 

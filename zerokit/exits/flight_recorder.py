@@ -25,54 +25,19 @@ from zerokit.whose_code import is_in_library, is_no_file
 _DUMP = re.compile(r"(?:[Ff]light [Rr]ecorder|debug info|NCCL trace)[^\n]{0,60}? to (?P<path>/[^\s:]{1,300})")
 _MOST_BYTES = 4 << 20
 """Maximum size of a dump; a log with several must be explained within seconds."""
-_OF_PLAIN_DATA = frozenset(
+_PLAIN_OPERATIONS = frozenset(
     [
-        "PROTO",
-        "FRAME",
-        "STOP",
-        "MARK",
-        "MEMOIZE",
-        "PUT",
-        "BINPUT",
-        "LONG_BINPUT",
-        "GET",
-        "BINGET",
-        "LONG_BINGET",
-        "NONE",
-        "NEWTRUE",
-        "NEWFALSE",
-        "INT",
-        "BININT",
-        "BININT1",
-        "BININT2",
-        "LONG",
-        "LONG1",
-        "FLOAT",
-        "BINFLOAT",
-        "STRING",
-        "BINSTRING",
-        "SHORT_BINSTRING",
-        "UNICODE",
-        "BINUNICODE",
-        "SHORT_BINUNICODE",
-        "BINUNICODE8",
-        "EMPTY_LIST",
-        "LIST",
-        "APPEND",
-        "APPENDS",
-        "EMPTY_TUPLE",
-        "TUPLE",
-        "TUPLE1",
-        "TUPLE2",
-        "TUPLE3",
-        "EMPTY_DICT",
-        "DICT",
-        "SETITEM",
-        "SETITEMS",
+        *("PROTO", "FRAME", "STOP", "MARK", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT"),
+        *("GET", "BINGET", "LONG_BINGET", "NONE", "NEWTRUE", "NEWFALSE"),
+        *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "FLOAT", "BINFLOAT"),
+        *("STRING", "BINSTRING", "SHORT_BINSTRING"),
+        *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
+        *("EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
+        *("EMPTY_DICT", "DICT", "SETITEM", "SETITEMS"),
     ]
 )
 """Pickle operations that load and call nothing."""
-_OF_TORCH = "/torch/distributed/"
+_TORCH_FOLDER = "/torch/distributed/"
 
 
 def dumps(text: str) -> list[str]:
@@ -119,7 +84,7 @@ def _plain_data(content: bytes) -> Any:
         memo: dict[int, str] = {}
         made = last = ""
         for operation, argument, _ in pickletools.genops(content):
-            if operation.name not in _OF_PLAIN_DATA:
+            if operation.name not in _PLAIN_OPERATIONS:
                 raise ValueError
             if operation.name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
                 memo[len(memo) if argument is None else int(argument)] = made
@@ -174,7 +139,7 @@ def _where(entry: Mapping[str, Any]) -> str:
     files = [_text(one.get("filename")) for one in found]
     named = list(zip(found, files, strict=True))
     scripts = [one for one, file in named if not (is_no_file(file) or is_in_library(file))]
-    others = [one for one, file in named if _OF_TORCH not in file]
+    others = [one for one, file in named if _TORCH_FOLDER not in file]
     own = scripts or others or found
     if not own or "filename" not in own[0]:
         return ""
