@@ -111,7 +111,7 @@ def check(options: CheckOptions) -> None:
         raise ZerokitError("there is nothing to try", where="--dry-run", hint="Add --fix")
     card = chosen_gpu(options.gpu, options.gpu_memory)
     note_caveat(card)
-    host_bytes = None if options.host_memory is None else memory_size(options.host_memory, "--host-memory")
+    host_bytes = memory_size(options.host_memory, "--host-memory")
     loaded = None if options.recipe is None else _load(options.recipe)
     run = Run(
         target=options.target,

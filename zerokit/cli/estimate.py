@@ -38,7 +38,7 @@ def estimate(options: EstimateOptions) -> None:
     _check_files(options)
     axes = _axes(options)
     card = _card(options)
-    host_bytes = None if options.host_memory is None else memory_size(options.host_memory, "--host-memory")
+    host_bytes = memory_size(options.host_memory, "--host-memory")
     shape = as_model(options.model)
     chunked_loss = "liger" if options.liger else "zerokit" if options.chunked_loss else None
     question = Question(

@@ -59,7 +59,7 @@ def chosen_gpu(gpu: str | None, gpu_memory: str | None) -> Gpu | None:
     """
     from zerokit.hardware.gpus import some_gpu
 
-    return some_gpu(gpu, None if gpu_memory is None else memory_size(gpu_memory, "--gpu-memory"))
+    return some_gpu(gpu, memory_size(gpu_memory, "--gpu-memory"))
 
 
 def note_caveat(gpu: Gpu | None) -> None:
@@ -70,14 +70,16 @@ def note_caveat(gpu: Gpu | None) -> None:
         note(f"zerokit: note: {gpu.memory_caveat}")
 
 
-def memory_size(text: str, option: str) -> int:
-    """Read a size in bytes, such as 80GiB.
+def memory_size(text: str | None, option: str) -> int | None:
+    """Read a size in bytes, such as 80GiB; None without a text.
 
     Raises:
         ZerokitError: not a size, or less than any memory.
     """
     from zerokit.units import MIB, parse_bytes
 
+    if text is None:
+        return None
     try:
         size = parse_bytes(text)
     except ZerokitError as error:
