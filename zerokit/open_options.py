@@ -10,7 +10,7 @@ from zerokit.errors import DocumentError, ZerokitError, raise_together
 
 
 class PassthroughOption(NamedTuple):
-    """One option, as it was written."""
+    """One option of the command line."""
 
     option: str
     """With its dashes."""
@@ -41,12 +41,12 @@ def parse_passthrough_options(
     """Read ``--name value``, ``--name=value`` and ``--name``.
 
     Args:
-        words: what the command's own options leave of the command line. A value that begins with ``--`` is
-            written with ``=``.
-        hint: takes a word that belongs to no option, and says what to do about it.
+        words: the command line without the command's own options. A value that begins with ``--`` needs
+            ``=``.
+        hint: returns the hint for a word that belongs to no option.
 
     Raises:
-        ZerokitError: there is such a word; after all options, it has all others with it.
+        ZerokitError: there are such words; raised after all options.
     """
     rest = list(words)
     strays: list[ZerokitError] = []

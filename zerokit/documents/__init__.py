@@ -1,8 +1,7 @@
-"""The one reader of JSON and YAML.
+"""Reads JSON and YAML with the line and column of every key and value.
 
-Both formats give plain Python data plus the line and column of every key and value, and both reject
-duplicate keys: DeepSpeed rejects them too, while transformers and accelerate keep the last one in
-silence, so that one file would mean two things.
+Duplicate keys are errors: DeepSpeed rejects them too, but transformers and accelerate silently keep the last
+one.
 """
 
 # Unlike the methods of Path these return False for a name that no file system accepts.
