@@ -43,11 +43,11 @@ _TORCH_FOLDER = "/torch/distributed/"
 def dumps(text: str) -> list[str]:
     """A line for each readable dump that a log names, or one line about unreadable ones."""
     paths = list(dict.fromkeys(match["path"].rstrip(".,") for match in _DUMP.finditer(text)))
-    told = {path: _read(path) for path in paths[:MOST_RANKS]}
-    read = [f"{path}: {_first_open(entries)}" for path, entries in told.items() if isinstance(entries, list)]
+    found = {path: _read(path) for path in paths[:MOST_RANKS]}
+    read = [f"{path}: {_first_open(entries)}" for path, entries in found.items() if isinstance(entries, list)]
     others = [
         f"the flight recorder's dumps, such as {path}, {why}: torchfrtrace reads them"
-        for path, why in told.items()
+        for path, why in found.items()
         if isinstance(why, str)
     ]
     return read or others[:1]
@@ -114,12 +114,12 @@ def _first_open(entries: list[Any]) -> str:
     # Entries of gloo have no state "completed".
     open_ = [entry for entry in calls if entry.get("state") != "completed" and not entry.get("retired")]
     if open_:
-        return f"{_called(open_[0])} was {_text(open_[0].get('state'))}{_where(open_[0])}"
-    last = f", the last of them {_called(calls[-1])}{_where(calls[-1])}" if calls else ""
+        return f"{_collective(open_[0])} was {_text(open_[0].get('state'))}{_where(open_[0])}"
+    last = f", the last of them {_collective(calls[-1])}{_where(calls[-1])}" if calls else ""
     return f"all {len(entries)} collectives were done{last}"
 
 
-def _called(entry: Mapping[str, Any]) -> str:
+def _collective(entry: Mapping[str, Any]) -> str:
     sizes = entry.get("input_sizes")
     rows = sizes if isinstance(sizes, list) and len(sizes) < 30 else []
     are_sizes = all(isinstance(row, list) and all(isinstance(one, int) for one in row) for row in rows)
@@ -135,12 +135,11 @@ def _text(value: Any) -> str:
 def _where(entry: Mapping[str, Any]) -> str:
     """The line of the script, not of torch's wrappers."""
     frames = entry.get("frames")
-    found = [one for one in frames if isinstance(one, Mapping)] if isinstance(frames, list) else []
-    files = [_text(one.get("filename")) for one in found]
-    named = list(zip(found, files, strict=True))
-    scripts = [one for one, file in named if not (is_no_file(file) or is_in_library(file))]
-    others = [one for one, file in named if _TORCH_FOLDER not in file]
-    own = scripts or others or found
-    if not own or "filename" not in own[0]:
-        return ""
-    return f" at {_text(own[0]['filename'])}:{_text(own[0].get('line'))}"
+    lines = [
+        (_text(frame["filename"]), _text(frame.get("line")))
+        for frame in (frames if isinstance(frames, list) else [])
+        if isinstance(frame, Mapping) and "filename" in frame
+    ]
+    scripts = [line for line in lines if not (is_no_file(line[0]) or is_in_library(line[0]))]
+    others = [line for line in lines if _TORCH_FOLDER not in line[0]]
+    return "".join(f" at {file}:{number}" for file, number in (scripts or others or lines)[:1])
