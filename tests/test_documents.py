@@ -179,7 +179,12 @@ MISTAKES = [
     ("  \n", "2:1", "is empty", "{ ... }"),
     ("<!DOCTYPE html>\n<html>", "1:1", "a web page", "raw file"),
     ("version https://git-lfs.github.com/spec/v1\noid sha256:0", "1:1", "Git LFS", "git lfs pull"),
-    ('{\n<<<<<<< HEAD\n"a": 1\n=======\n"a": 2\n>>>>>>> x\n}', "2:1", "an unresolved merge conflict", "two sides"),
+    (
+        '{\n<<<<<<< HEAD\n"a": 1\n=======\n"a": 2\n>>>>>>> x\n}',
+        "2:1",
+        "an unresolved merge conflict",
+        "two sides",
+    ),
 ]
 
 

@@ -142,7 +142,7 @@ def test_the_number_of_gpus_decides_whether_batch_sizes_fit(zerokit: Run, doubtf
 
 def test_it_says_that_it_does_not_look_whether_the_run_fits(zerokit: Run) -> None:
     _, _, err = zerokit("check", ZERO2, "--model", "llama-3.1-8b", "--gpu", "4090")
-    assert "check does not look whether the run fits; 'zerokit estimate' does" in err
+    assert "check does not judge whether the run fits; 'zerokit estimate' does" in err
 
 
 @pytest.fixture

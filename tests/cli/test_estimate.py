@@ -237,7 +237,11 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (MODEL, ["--zero-stage", 1, "--offload-param", "cpu"], "offload of parameters needs ZeRO stage 3"),
         (MODEL, ["--zero-stage", 2, "--fit", "80"], "--fit: '80' is less than a MiB"),
         (MODEL, ["--zero-stage", 2, "--fit", "much"], "--fit: 'much' is not a size in bytes"),
-        (MODEL, ["--zero-stage", 2, "--gpu", "H100", "--fit", "80GiB"], "--gpu and --fit: more than one"),
+        (
+            MODEL,
+            ["--zero-stage", 2, "--gpu", "H100", "--fit", "80GiB"],
+            "--gpu and --fit: more than one option",
+        ),
         (MODEL, ["--zero-stage", "1,2", "--fit", "80GiB"], "--fit: is for one run"),
         (MODEL, ["--zero-stage", "1,2", "--explain"], "--explain: is for one run"),
         (MODEL, ["--zero-stage", 2, "--load-in-4bit"], "weights in 4 bits cannot be trained"),
@@ -245,13 +249,13 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (
             MODEL,
             ["--zero-stage", 2, "--peft", "prompt_tuning", "--lora-targets", "q_proj"],
-            "--lora-targets: no adapter with targets is asked for. Give --lora-rank, or --peft ia3",
+            "--lora-targets: no adapter with targets is requested. Give --lora-rank, or --peft ia3",
         ),
-        (MODEL, ["--zero-stage", 2, "--lora-dropout"], "--lora-dropout: LoRA is not asked for"),
+        (MODEL, ["--zero-stage", 2, "--lora-dropout"], "--lora-dropout: LoRA is not requested"),
         (
             MODEL,
             ["--zero-stage", 2, "--peft", "ia3", "--dora"],
-            "--dora: LoRA is not asked for. Give --lora-rank, and no --peft",
+            "--dora: LoRA is not requested. Give --lora-rank, and no --peft",
         ),
         (
             MODEL,

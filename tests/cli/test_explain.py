@@ -22,7 +22,11 @@ def test_what_a_misspelt_key_leaves_is_told_of_old_and_new_releases(zerokit: Run
 
 def test_without_a_name_all_rules_are_listed(zerokit: Run) -> None:
     listed = "\n".join(aligned(overview()))
-    assert zerokit("explain") == (0, f"{listed}\n\nzerokit explain RULE or KEY says more of one\n", "")
+    assert zerokit("explain") == (
+        0,
+        f"{listed}\n\nFor details: zerokit explain RULE, or zerokit explain KEY\n",
+        "",
+    )
 
 
 def test_what_there_is_not_gives_2(zerokit: Run) -> None:

@@ -17,13 +17,13 @@ from zerokit.files import write_file
 from zerokit.hardware import GPUS_PER_NODE
 
 _SIZES = (*range(1, 9), 16)
-"""GPUs of the machines that there are."""
+"""Numbers of GPUs that machines have."""
 
 
 def launch_script(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The run.", show_default=False)],
     target: Annotated[
-        choices.LaunchTarget, typer.Option("--for", help="Who starts the ranks.", show_default=False)
+        choices.LaunchTarget, typer.Option("--for", help="The launcher or scheduler.", show_default=False)
     ],
     num_nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Machines.")] = 1,
     gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of one machine.")] = GPUS_PER_NODE,
@@ -55,10 +55,10 @@ def launch_script(
     output: Output = None,
     force: Force = False,
 ) -> None:
-    """Write the file that starts a recipe on several machines, to be run in this folder on all of them.
+    """Write a file that starts a recipe on several machines, in this folder on each of them.
 
-    A bash script for deepspeed and torchrun, a config file for accelerate, an sbatch script for slurm, a
-    PyTorchJob for kubernetes, a task for skypilot.
+    It is a bash script for deepspeed and torchrun, a config file for accelerate, an sbatch script for slurm,
+    a PyTorchJob for kubernetes, and a task for skypilot.
     """
     from zerokit.documents import path_exists, printable
     from zerokit.launching.hostfile import read_hostfile

@@ -1,4 +1,4 @@
-"""``zerokit rehearse``: run a training script on GPUs that are not there."""
+"""``zerokit rehearse``: run a training script on virtual GPUs."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _print(report: RehearsalReport, *, as_json: bool, output: Path | None, detai
 
 
 def _check_words(script: str) -> None:
-    """Refuse the second word of ``--scan 5 minutes``, which was read as the script."""
+    """Refuse the second word of ``--scan 5 minutes``, which is read as the script."""
     from zerokit.documents import path_exists
     from zerokit.units import is_time_unit
 
