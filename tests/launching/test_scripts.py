@@ -374,7 +374,7 @@ def test_one_machine_needs_no_names(target: str, folder: Path, zerokit: Run, tmp
         (["--for", "slurm", "--gpus-per-node", "9"], "no machine has 9 GPUs"),
         (["--for", "deepspeed"], "needs the names of the machines"),
         (["--for", "kubernetes"], "needs a container image"),
-        (["--for", "deepspeed", "--hostfile", "twice"], "twice:2: host 'a' comes twice"),
+        (["--for", "deepspeed", "--hostfile", "twice"], "twice:2: host 'a' is repeated"),
         (["--for", "deepspeed", "--hostfile", "none"], "none:1: host 'a' has no slots"),
         (
             ["--for", "deepspeed", "--hostfile", "odd"],

@@ -74,10 +74,10 @@ def _paths(needs: Needs) -> Iterator[CheckResult]:
 
 
 def _on_hub(model: str, revision: str | None) -> CheckResult:
-    """Whether this machine can load a model's weights: from the cache, or from the Hub.
+    """Check that this machine can load a model's weights, from the cache or from the Hub.
 
-    It requests the model's config.json from the Hub, which tests network, name, token and licence. The cache
-    may have that file without weights, because zerokit's estimates download it.
+    A request for config.json tests network, name, token and licence. The cache may have only that file,
+    because estimates download it.
     """
     if has_cached_weights(model, revision):
         return ok("model", f"the weights of {model} are in the Hub's cache")

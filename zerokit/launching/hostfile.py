@@ -31,7 +31,7 @@ def read_hostfile(path: str | Path) -> dict[str, int]:
             raise LaunchError(f"'{text[:80]}' is not HOST slots=N", where=where, hint=hint)
         if match["host"] in hosts:
             hint = "Give each host one line, with all its GPUs"
-            raise LaunchError(f"host '{match['host']}' comes twice", where=where, hint=hint)
+            raise LaunchError(f"host '{match['host']}' is repeated", where=where, hint=hint)
         if int(match["slots"]) == 0:
             raise LaunchError(f"host '{match['host']}' has no slots", where=where, hint="Leave its line out")
         hosts[match["host"]] = int(match["slots"])

@@ -24,7 +24,7 @@ SUFFIXES = (".png", ".svg", ".html")
 SMALL = 8
 """Font size of small text."""
 _CAPACITY_SHOWN = 2.5
-"""A GPU's capacity is drawn up to this multiple of the highest point; beyond, it would flatten the plot."""
+"""A GPU's capacity is drawn up to this multiple of the highest point, to keep the plot readable."""
 
 
 class Page(NamedTuple):
