@@ -77,9 +77,9 @@ def test_of_choices_with_the_same_words_the_one_that_looks_more_alike_is_named()
 
 
 def test_errors_that_are_told_at_once_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    pair = errors.told_at_once([ZerokitError("first"), ZerokitError("second")])
+    pair = errors.combine_errors([ZerokitError("first"), ZerokitError("second")])
     assert pair is not None
-    told = errors.told_at_once([pair, ConfigError("third", where="a.json")])
+    told = errors.combine_errors([pair, ConfigError("third", where="a.json")])
     assert told is pair
     assert [str(other) for other in told.others] == ["second", "a.json: third"]
     assert [str(error) for error in pickle.loads(pickle.dumps(told)).others] == ["second", "a.json: third"]
@@ -88,4 +88,4 @@ def test_errors_that_are_told_at_once_are_a_line_each(capsys: pytest.CaptureFixt
     print_error(told)
     said = capsys.readouterr().err
     assert said == "".join(f"zerokit: error: {what}\n" for what in ("first", "second", "a.json: third"))
-    assert errors.told_at_once([]) is None
+    assert errors.combine_errors([]) is None

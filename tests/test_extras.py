@@ -15,7 +15,7 @@ import pytest
 from tests import processes
 from tests.tiny import REPOSITORY
 from zerokit.errors import ZerokitError
-from zerokit.extras import MODULES, install, require
+from zerokit.extras import MODULES, install_command, require
 
 
 def test_they_are_the_extras_of_the_package() -> None:
@@ -41,8 +41,8 @@ def test_what_is_missing_is_one_line(extra: str, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ZerokitError) as caught:
         require(extra, where="zerokit command")
     line = str(caught.value)
-    assert line.startswith(f"zerokit command: needs the {extra[:4]}")
-    assert line.endswith(f"packages ({missing} not installed). Run {install(extra)}")
+    assert line.startswith(f"zerokit command: needs the packages of zerokit[{extra}] (")
+    assert line.endswith(f"({missing} not installed). Run {install_command(extra)}")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_an_extra_is_installed_from_where_zerokit_came(
         told = json.dumps(installed_from).replace("CLONE", clone.as_uri())
         (info / "direct_url.json").write_text(told)
     monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(info))
-    assert install("train") == f"pip install {words}".replace("CLONE", str(clone))
+    assert install_command("train") == f"pip install {words}".replace("CLONE", str(clone))
 
 
 def test_ninja_may_be_a_program_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_commands_that_train_say_it_before_anything_else(
     ):  # transformers sets them in a process
         monkeypatch.delenv(name, raising=False)
     run = processes.run([sys.executable, "-c", WITHOUT_TORCH, *command], cwd=tmp_path)
-    message = f"needs the training packages (torch not installed). Run {install('train')}"
+    message = f"needs the packages of zerokit[train] (torch not installed). Run {install_command('train')}"
     assert run.stderr == f"zerokit: error: zerokit {command[0]}: {message}\n"
     assert run.returncode == 2
     assert list(tmp_path.iterdir()) == []

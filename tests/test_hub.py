@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import zerokit
-from zerokit.hub import is_hub_id, not_given, reason
+from zerokit.hub import describe_failure, failure_reason, is_hub_id
 
 PACKAGE = Path(zerokit.__file__).parent
 
@@ -35,7 +35,7 @@ def test_the_pattern_stands_once() -> None:
     [(OSError("no network\nmore"), "no network"), (OSError("\n 404 \n"), "404"), (OSError(), "OSError")],
 )
 def test_a_reason_is_one_line(error: Exception, words: str) -> None:
-    assert reason(error).strip() == words
+    assert failure_reason(error).strip() == words
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,6 @@ def test_a_hub_out_of_reach_is_said_in_the_words_of_the_system(cause: Exception,
     wrapped = FileNotFoundError("Got: ConnectError: [Errno -2] ...")
     wrapped.__cause__ = RuntimeError()
     wrapped.__cause__.__context__ = cause
-    assert reason(wrapped) == not_given(wrapped) == f"the Hub cannot be reached ({words})"
+    assert failure_reason(wrapped) == describe_failure(wrapped) == f"the Hub cannot be reached ({words})"
     on_disk = PermissionError(13, "Permission denied", "cache")
-    assert not_given(on_disk, "them").startswith("the Hub did not give them: [Errno 13]")
+    assert describe_failure(on_disk, "them").startswith("the Hub did not give them: [Errno 13]")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerokit.errors import ZerokitError
-from zerokit.open_options import OpenOption, open_options
+from zerokit.open_options import PassthroughOption, parse_passthrough_options
 
 NAMES = st.from_regex(r"[a-z][a-z_.-]{0,8}", fullmatch=True).map(lambda name: f"--{name}")
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -25,8 +25,8 @@ def test_what_is_written_is_read(options: list[tuple[str, str | None, bool]]) ->
             words.append(f"{option}={text}")
         else:
             words += [option, text]
-    assert list(open_options(words, hint=lambda _: "")) == [
-        OpenOption(option, text) for option, text, _ in options
+    assert list(parse_passthrough_options(words, hint=lambda _: "")) == [
+        PassthroughOption(option, text) for option, text, _ in options
     ]
 
 
@@ -43,7 +43,7 @@ def test_what_is_written_is_read(options: list[tuple[str, str | None, bool]]) ->
     ],
 )
 def test_values_are_yaml(text: str, value: Any) -> None:
-    assert OpenOption("--x", text).value() == value
+    assert PassthroughOption("--x", text).value() == value
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,6 @@ def test_values_are_yaml(text: str, value: Any) -> None:
 )
 def test_mistakes_are_one_line(words: list[str], message: str) -> None:
     with pytest.raises(ZerokitError) as caught:
-        [given.value() for given in open_options(words, hint=lambda _: "Write it")]
+        [given.value() for given in parse_passthrough_options(words, hint=lambda _: "Write it")]
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)

@@ -13,9 +13,9 @@ from zerokit.documents import (
     ABSENT,
     KeyPath,
     dotted,
-    from_dotted,
     has_value,
     leaves,
+    split_dotted,
     value_at,
     with_value,
     without,
@@ -94,7 +94,7 @@ def test_leaves_build_the_data_again(data: dict[str, Any]) -> None:
 
 @given(st.lists(NAMES, min_size=1).map(tuple))
 def test_names_of_paths_are_read_back(path: KeyPath) -> None:
-    assert from_dotted(dotted(path)) == path
+    assert split_dotted(dotted(path)) == path
 
 
 def test_null_on_the_way_is_no_section_unless_it_may_be_replaced() -> None:

@@ -16,10 +16,10 @@ from zerokit.staging import (
     clear,
     is_staging,
     make_folder,
-    make_own,
+    make_private_file,
     make_staging,
     open_new,
-    open_own,
+    open_private_file,
     remove,
     remove_empty,
 )
@@ -106,7 +106,9 @@ def planted(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "own/name"
 
 
-@pytest.mark.parametrize("refuse", [check_own_name, check_staging, make_staging, make_folder, open_own])
+@pytest.mark.parametrize(
+    "refuse", [check_own_name, check_staging, make_staging, make_folder, open_private_file]
+)
 def test_what_is_not_zerokits_is_refused_with_a_line(refuse: Callable[[Path], object], planted: Path) -> None:
     with pytest.raises(ZerokitError) as caught:
         refuse(planted)
@@ -125,8 +127,8 @@ def test_a_new_file_takes_the_place_of_what_has_its_name(planted: Path) -> None:
 
 def test_a_file_to_add_to_is_ones_own(planted: Path) -> None:
     had = planted.read_text() if planted.is_file() and not planted.is_symlink() else ""
-    make_own(planted)
-    with open_own(planted) as file:
+    make_private_file(planted)
+    with open_private_file(planted) as file:
         file.write("more")
     assert planted.read_text() == f"{had}more"
     assert_untouched(planted)

@@ -11,7 +11,7 @@ from zerokit.units import (
     format_bytes,
     format_count,
     format_seconds,
-    in_digits,
+    interpret_number,
     parse_bytes,
     parse_count,
     parse_seconds,
@@ -63,8 +63,8 @@ def test_commas_stand_between_thousands_alone(text: str) -> None:
     for parse in (parse_count, parse_bytes):
         with pytest.raises(ZerokitError):
             parse(text)
-    assert in_digits(text) is None
-    assert in_digits(text, of_tokens=True) is None
+    assert interpret_number(text) is None
+    assert interpret_number(text, of_tokens=True) is None
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_commas_stand_between_thousands_alone(text: str) -> None:
      ("1M", 10**6, 10**6), ("1.3k", 1300, None), ("a", None, None), ("k", None, None)],
 )  # fmt: skip
 def test_what_a_person_means_by_a_number(text: str, number: int | None, tokens: int | None) -> None:
-    assert in_digits(text) == number
-    assert in_digits(text, of_tokens=True) == tokens
+    assert interpret_number(text) == number
+    assert interpret_number(text, of_tokens=True) == tokens
 
 
 @pytest.mark.parametrize(

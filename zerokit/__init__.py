@@ -1,8 +1,7 @@
 """zerokit: plan, check and run DeepSpeed ZeRO training.
 
-Importing this package is cheap: torch, transformers and deepspeed are imported only by the subpackages that
-need them (``training``, ``generation``, ``checkpoint``, ``distributed``, ``rehearsal``), and what stands
-below only when it is asked for.
+Importing this package is cheap: its names are imported at their first use, and torch, transformers and
+deepspeed only by the subpackages that need them.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for one of these
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
-        # pydantic and the models take a tenth of a second, which no other use of the package should pay.
         if name in _HOMES:
             return getattr(importlib.import_module(_HOMES[name]), name)
         raise AttributeError(f"module 'zerokit' has no attribute '{name}'")

@@ -1,28 +1,28 @@
-"""The words that options take, each list once; importing it costs nothing, for the command line."""
+"""The values of options that are closed lists. Importing this module costs nothing."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 Target = Literal["trainer", "accelerate", "deepspeed"]
-"""Who hands the config to DeepSpeed: transformers' Trainer, accelerate, or the script itself."""
+"""The program that passes the config to DeepSpeed: the Trainer, accelerate, or the script itself."""
 
 OffloadDevice = Literal["cpu", "nvme"]
 Precision = Literal["bf16", "fp16", "fp32"]
 OptimizerName = Literal["Adam", "AdamW", "Lion", "Lamb", "Adagrad", "SGD", "Muon"]
-"""What DeepSpeed builds from a ds_config that `zerokit config` writes."""
+"""Optimizers that DeepSpeed builds from a ds_config of `zerokit config`."""
 SchedulerName = Literal["WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle"]
 ActivationCheckpointing = Literal["partition", "cpu"]
 
 Attention = Literal["sdpa", "flash_attention_2", "eager"]
 ChunkedLoss = Literal["zerokit", "liger"]
-"""Whose loss makes logits in chunks, never all at once: that of `zerokit train`, or Liger's fused one."""
+"""Losses that never hold all logits at once: that of `zerokit train`, or Liger's fused loss."""
 OptimizerKind = Literal[
     "adamw",  # torch's, foreach
     "adamw_fused",  # torch's, fused=True
     "fused_adam",  # DeepSpeed's FusedAdam, what "AdamW" in a ds_config is without offload
     "cpu_adam",  # DeepSpeed's DeepSpeedCPUAdam, what "AdamW" in a ds_config is with offload
-    "adamw_8bit",  # bitsandbytes', as the four below
+    "adamw_8bit",  # bitsandbytes', like the next four
     "paged_adamw_8bit",
     "paged_adamw_32bit",
     "lion_8bit",
@@ -35,10 +35,10 @@ OptimizerKind = Literal[
     "lamb",
     "muon",
 ]
-"""What a script makes, as far as its memory depends on it."""
+"""Optimizers of scripts, as far as their memory differs."""
 
 Launcher = Literal["torchrun", "deepspeed", "accelerate"]
-"""Who starts the ranks; the name of its program, too."""
+"""Programs that start ranks, by the name of their command."""
 
 LAUNCHER_MODULES: dict[str, Launcher] = {
     "torch.distributed.run": "torchrun",
@@ -48,23 +48,23 @@ LAUNCHER_MODULES: dict[str, Launcher] = {
     "accelerate.commands.accelerate_cli": "accelerate",
     "accelerate.commands.launch": "accelerate",
 }
-"""The launcher that ``python -m`` starts by each."""
+"""Modules that start a launcher with ``python -m``."""
 
 LaunchTarget = Literal["deepspeed", "torchrun", "accelerate", "slurm", "kubernetes", "skypilot"]
-"""Who starts a run on several machines."""
+"""Launchers and schedulers that start a run on several machines."""
 
 DEFAULT_PORT = 29500
-"""At which ranks meet: torch's and DeepSpeed's own."""
+"""Default port of the rendezvous in torch and DeepSpeed."""
 
 SAFE_PATH = "PYTHONSAFEPATH"
-"""The variable by which Python imports no module of the current folder, which may be anybody's: with 1 it is
-set for all that zerokit starts."""
+"""Keeps Python from importing modules of the current folder, which may be untrusted. zerokit sets it for all
+processes that it starts."""
 
 OUTPUT_DIR = "runs/train"
-"""Of a recipe that names none."""
+"""Default output folder of a recipe."""
 
 OutputFormat = Literal["text", "json"]
-"""Of what a command prints."""
+"""Format of a command's output."""
 
 LearnedTokensMethod = Literal["p_tuning", "prefix_tuning", "prompt_tuning"]
 """Methods of peft that learn tokens before each sequence."""

@@ -1,7 +1,7 @@
-"""Where zerokit writes for people: the consoles and the progress bar.
+"""The consoles and the progress bar.
 
-Results go to stdout; progress, notes and errors to stderr, so that stdout can be piped. Colours and
-live bars switch themselves off when the stream is not a terminal, or when ``NO_COLOR`` is set.
+Results go to stdout; progress, notes and errors to stderr. Colours and bars are off if the stream is not a
+terminal, or if ``NO_COLOR`` is set.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def stderr() -> Console:
 
 
 def note(message: str) -> None:
-    """Print one plain line for the person, on stderr."""
+    """Print one plain line on stderr."""
     stderr().print(visible(message), markup=False, highlight=False, soft_wrap=True)
 
 
 def print_error(error: ZerokitError) -> None:
-    """Print an error and the others it has on stderr: a line each, never wrapped, for it may be searched."""
+    """Print an error and its attached errors on stderr, one line each, without wrapping."""
     console = stderr()
     for each in (error, *error.others):
         console.print("zerokit: error:", style="bold red", end=" ", highlight=False)
@@ -44,11 +44,11 @@ def print_error(error: ZerokitError) -> None:
 
 
 _WIDE = 100
-"""Columns of a terminal that has room for all that a bar can say."""
+"""Columns of a terminal that has room for the whole bar."""
 
 
 def progress(*, transient: bool = False, is_shown: bool = True) -> Progress:
-    """The progress bar, on stderr. It draws nothing when stderr is not a terminal, or others show theirs.
+    """The progress bar on stderr; nothing if stderr is not a terminal or `is_shown` is false.
 
     A task may set the field ``note``, printed behind the bar.
     """
@@ -63,7 +63,7 @@ def progress(*, transient: bool = False, is_shown: bool = True) -> Progress:
     )
     from rich.table import Column
 
-    # In a narrow terminal the bar gives way to numbers, of which none is cut.
+    # In a narrow terminal, numbers are kept whole and the bar is shorter.
     elapsed = [TimeElapsedColumn(table_column=Column(no_wrap=True))] if stderr().width >= _WIDE else []
     columns: list[ProgressColumn] = [
         TextColumn("{task.description}"),

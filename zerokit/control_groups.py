@@ -1,4 +1,4 @@
-"""What the control groups of this process say: those of a container, a service, or a job on a cluster."""
+"""Reads the control groups of this process: of a container, a service, or a cluster job."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path, PurePosixPath
 
 
 def group_files(controller: str, name: str, names_of_1: tuple[str, ...], root: Path) -> Iterator[list[str]]:
-    """What files of a controller say, for the groups of this process and for all above them.
+    """Read files of a controller for the control groups of this process and all their parents.
 
     Source: Linux, cgroups(7), "/proc/[pid]/cgroup": lines of ``number:controllers:path``.
 
     Args:
         controller: its name, such as ``memory``.
-        name: of the file in version 2.
-        names_of_1: of the files in version 1.
-        root: where the system's files are.
+        name: the file in version 2.
+        names_of_1: the files in version 1.
+        root: root folder of the system.
 
     Yields:
-        the texts of the files of one group. Groups that lack one, or are out of sight, are left out.
+        the texts of one group's files. Groups without these files are skipped.
     """
     mounted = root / "sys/fs/cgroup"
-    # The groups at the top are those of a container that hides where it stands.
+    # A container may see its own group as the top one.
     lines = ["0::/", f"1:{controller}:/"]
     with suppress(OSError):
         lines += (root / "proc/self/cgroup").read_text().splitlines()

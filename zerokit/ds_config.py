@@ -41,14 +41,14 @@ def check(
     deepspeed_version: str | Version | None = None,
     severity: Severity = DEFAULT_SEVERITY,
 ) -> Report:
-    """Everything that is wrong with a ds_config, as ``zerokit check`` reports it.
+    """Report every mistake in a ds_config, like ``zerokit check``.
 
     Args:
         config: a file, or the config itself.
-        target: who hands the config to DeepSpeed; None: not known, or the Trainer if there is a recipe.
+        target: the program that passes the config to DeepSpeed; None: unknown, or the Trainer with a recipe.
         num_gpus: GPUs of the run.
         gpus_per_node: GPUs of one node; a run of fewer is on one.
-        model: a shape, or what :func:`zerokit.models.load_model_shape` takes.
+        model: a shape, or an argument of :func:`zerokit.models.load_model_shape`.
         recipe: the recipe that uses the config, or its file.
         gpu: the card, by its name (:func:`zerokit.hardware.gpus.find_gpu`).
         gpu_memory_bytes: of one GPU, in place of the card's.
@@ -122,10 +122,10 @@ class DSConfig(DeepSpeedConfig):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file; what is found in it later bears its lines.
+        """Read a file; findings later have its line numbers.
 
-        Unlike in keywords, what is only worth a warning is let through: a value that DeepSpeed reads for
-        what it plainly means is put right, a key that means nothing is left out.
+        Unlike keywords, a file may have mistakes that are only warnings: misspelled values that DeepSpeed
+        accepts are corrected, and keys without meaning are dropped.
 
         Raises:
             DocumentError: the file cannot be read.
@@ -137,7 +137,7 @@ class DSConfig(DeepSpeedConfig):
         return config
 
     check = _check
-    """What ``zerokit check`` says: :func:`check` of this config."""
+    """:func:`check` of this config."""
 
     def resolve(
         self,
@@ -147,17 +147,17 @@ class DSConfig(DeepSpeedConfig):
         model: str | Path | Mapping[str, Any] | ModelShape | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> Resolution:
-        """Every value that DeepSpeed will use, with where it comes from, as ``zerokit resolve`` prints it.
+        """Every value that DeepSpeed will use, with its origin, as ``zerokit resolve`` prints it.
 
         Args:
             num_gpus: GPUs of the run.
-            target: who hands the config to DeepSpeed, and so fills "auto".
-            model: a shape, or what :func:`zerokit.models.load_model_shape` takes; sizes follow from it.
+            target: the program that passes the config to DeepSpeed and fills "auto".
+            model: a shape, or an argument of :func:`zerokit.models.load_model_shape`; sizes follow from it.
             arguments: of the Trainer, or of the script under accelerate (see
                 :mod:`zerokit.resolving.arguments`); the others have their defaults.
 
         Raises:
-            ConfigError: no such target, or none of its arguments is called so.
+            ConfigError: no such target or argument.
             ModelError: there is no such model.
         """
         from zerokit.lint.refusals import with_refusals
@@ -171,7 +171,7 @@ class DSConfig(DeepSpeedConfig):
         return with_refusals(resolve(document, run), document, run)
 
     def to_dict(self) -> dict[str, Any]:
-        """What was set, as plain data that DeepSpeed, transformers and accelerate take. A copy each time."""
+        """A copy of the keys that are set, as plain data for DeepSpeed, transformers and accelerate."""
         return self.dump()
 
     def to_json(self) -> str:

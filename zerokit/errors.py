@@ -1,8 +1,7 @@
-"""The one exception tree of zerokit.
+"""zerokit's exceptions, and text that is safe to print.
 
-Every error that a person can cause says three things in one line: what is wrong, where, and how to
-mend it. Entry points print that line and exit with :attr:`ZerokitError.exit_code`; a traceback is
-shown only for zerokit's own bugs.
+An error of a user is one line: what is wrong, where, and how to fix it. Commands print it and exit with
+:attr:`ZerokitError.exit_code`. Only bugs of zerokit show a traceback.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ class ZerokitError(Exception):
 
     Args:
         message: what is wrong, without a full stop.
-        where: the file, line, key or command-line option it was found in.
-        hint: how to mend it, as an instruction.
+        where: the file, line, key or command-line option.
+        hint: how to fix it, as an instruction.
     """
 
     exit_code = 2
@@ -32,8 +31,7 @@ class ZerokitError(Exception):
         self.where = _one_place(where) if where else None
         self.hint = _one_line(hint) if hint else None
         self.others: Sequence[ZerokitError] = ()
-        """What the same look has found besides: a line each where errors are printed, a note each in a
-        traceback."""
+        """Errors that were found together with this one: printed as a line each, in a traceback as notes."""
 
     def __str__(self) -> str:
         line = f"{self.where}: {self.message}" if self.where else self.message
@@ -49,7 +47,7 @@ class ConfigError(ZerokitError):
 
 
 class RecipeError(ZerokitError):
-    """A recipe, or an override of one, that is not valid."""
+    """A recipe or an override that is not valid."""
 
 
 class DataError(ZerokitError):
@@ -69,24 +67,24 @@ class CheckpointError(ZerokitError):
 
 
 class RunError(ZerokitError):
-    """A run that began well and could not go on: it diverged, or lost what it needs of its machine."""
+    """A run that failed after it had started: it diverged, or its machine lost a resource."""
 
     exit_code = 1
 
 
 class PreemptedError(ZerokitError):
-    """A run that was asked to leave and did so, to go on from its last checkpoint, if there is one."""
+    """A run that ended because it was asked to stop. It can resume from its last checkpoint, if any."""
 
     exit_code = 75
     """EX_TEMPFAIL of sysexits(3): try again later."""
 
 
 class RankError(RunError):
-    """What ends one rank, which must not wait for the others: they may be in a collective with it."""
+    """An error that ends one rank at once: the others may be waiting for it in a collective."""
 
 
-def told_at_once(errors: Iterable[ZerokitError]) -> ZerokitError | None:
-    """The first of `errors`, which has the others with it; None where there are none."""
+def combine_errors(errors: Iterable[ZerokitError]) -> ZerokitError | None:
+    """Return the first error with the others attached; None if there are none."""
     each = [one for error in errors for one in (error, *error.others)]
     for one in each:
         if one.others:
@@ -100,8 +98,8 @@ def told_at_once(errors: Iterable[ZerokitError]) -> ZerokitError | None:
 
 
 def raise_together(errors: Iterable[ZerokitError]) -> None:
-    """Raise the first of `errors`, with the others, if there are any."""
-    if (first := told_at_once(errors)) is not None:
+    """Raise the first error with the others attached, if there are any."""
+    if (first := combine_errors(errors)) is not None:
         raise first
 
 
@@ -110,12 +108,12 @@ def _one_place(where: str) -> str:
 
 
 @contextmanager
-def noted(errors: list[ZerokitError], *, where: str | None = None) -> Iterator[None]:
-    """Add the error of one look to `errors`, for :func:`raise_together` when all have been taken.
+def collect_errors(errors: list[ZerokitError], *, where: str | None = None) -> Iterator[None]:
+    """Append an error of the block to `errors`, for :func:`raise_together` after all checks.
 
     Args:
-        errors: of all looks so far.
-        where: the place of an error that has none of its own.
+        errors: the errors so far.
+        where: the place of an error without one.
     """
     try:
         yield
@@ -126,9 +124,9 @@ def noted(errors: list[ZerokitError], *, where: str | None = None) -> Iterator[N
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that `name` was most likely meant to be, or None if nothing is close.
+    """The choice that is most similar to `name`; None if none is similar.
 
-    One that has all words of `name`, in whatever order, goes before those that only look alike.
+    A choice with all words of `name`, in any order, is preferred.
     """
     choices = list(choices)
     words = _words(name)
@@ -146,15 +144,15 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name))
 
 
-def in_turn(first: str | None, then: str) -> str:
-    """Two hints as sentences, one after the other."""
+def join_hints(first: str | None, then: str) -> str:
+    """Join two hints as sentences."""
     if not first:
         return then
     return f"{first} {then}" if first.endswith("?") else f"{first}. {then}"
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """A hint that names the nearest of `choices`, or lists them all if none is near."""
+    """A hint that names the most similar choice, or lists a few choices if none is similar."""
     choices = list(choices)
     close = nearest(name, choices)
     if close is not None:
@@ -165,16 +163,15 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 
 
 def check_choice(kind: str, name: str, choices: Iterable[str]) -> None:
-    """Raises ZerokitError if `name` is none of `choices`, which are of a `kind`."""
+    """Raise ZerokitError if `name` is not one of `choices`, which are of a `kind`."""
     if name not in choices:
         raise ZerokitError(f"there is no {kind} '{name}'", hint=did_you_mean(name, choices))
 
 
 def visible(text: str) -> str:
-    """Return `text` with characters that control a terminal, or are invisible, as escapes such as ``\\x1b``.
+    """Return `text` with control characters and invisible characters as escapes such as ``\\x1b``.
 
-    Spaces of other widths and joiners, which Persian and emoji need, stay. All text for people passes through
-    here: in errors, notes and :mod:`zerokit.reporting.terminal`.
+    Spaces of other widths and joiners stay: Persian and emoji need them. All printed text passes here.
     """
     if text.isprintable():
         return text
@@ -182,13 +179,13 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """Return `text` as :func:`visible` shows it, but for its line breaks and the colours of a terminal."""
+    """As :func:`visible`, but keep line breaks and terminal colours."""
     parts = re.split("(\n|\x1b\\[[0-9;]*m)", text)
     return "".join(part if number % 2 else visible(part) for number, part in enumerate(parts))
 
 
 def visible_json(text: str) -> str:
-    """JSON with the escapes of JSON for what :func:`visible` escapes, but for line breaks: the same data."""
+    """The same JSON, with JSON escapes for what :func:`visible` escapes, except line breaks."""
     if text.replace("\n", "").isprintable():
         return text
     return "".join(char if _is_shown(char) or char == "\n" else json.dumps(char)[1:-1] for char in text)
@@ -199,5 +196,5 @@ def _is_shown(char: str) -> bool:
 
 
 def _one_line(text: str) -> str:
-    # Not by str.split: spaces of other widths are parts of names.
+    # Not str.split: spaces of other widths may be part of a name.
     return visible(re.sub("[ \t-\r\x1c-\x1f\x85\u2028\u2029]+", " ", text).strip(" ").rstrip("."))

@@ -1,4 +1,4 @@
-"""What is installed: the packages on which a run depends, and those of ``pip install 'zerokit[EXTRA]'``."""
+"""Installed packages: those that a run depends on, and those of ``pip install 'zerokit[EXTRA]'``."""
 
 from __future__ import annotations
 
@@ -24,22 +24,14 @@ MODULES = {
     "peft": ("peft",),
     "checkpoint": ("numpy",),
 }
-"""Extra -> what it is there to import."""
+"""The modules that each extra provides."""
 
 PACKAGES = ("zerokit", "torch", "deepspeed", "transformers", "accelerate", "peft", "datasets", "safetensors")
-"""On which a run depends, and which all of its machines must have alike."""
-
-_WORDS = {
-    "train": "training",
-    "rehearse": "rehearsal",
-    "plot": "plotting",
-    "peft": "peft",
-    "checkpoint": "checkpoint",
-}
+"""Packages of which all machines of a run need the same version."""
 
 
 def require(extra: str, *, where: str) -> None:
-    """See that the packages of an extra are installed, without importing them.
+    """Check that the packages of an extra are installed, without importing them.
 
     Args:
         extra: one of :data:`MODULES`.
@@ -48,28 +40,28 @@ def require(extra: str, *, where: str) -> None:
     Raises:
         ZerokitError: one is not.
     """
-    if absent := missing(extra):
+    if absent := missing_packages(extra):
         raise ZerokitError(
-            f"needs the {_WORDS[extra]} packages ({', '.join(absent)} not installed)",
+            f"needs the packages of zerokit[{extra}] ({', '.join(absent)} not installed)",
             where=where,
-            hint=f"Run {install(extra)}",
+            hint=f"Run {install_command(extra)}",
         )
 
 
-def install(extra: str) -> str:
-    """The command that installs an extra: from the folder from which zerokit was installed, if from one."""
+def install_command(extra: str) -> str:
+    """The command that installs an extra, from the folder that zerokit was installed from, if any."""
     try:
-        told = json.loads(metadata.distribution("zerokit").read_text("direct_url.json") or "{}")
+        origin = json.loads(metadata.distribution("zerokit").read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):
-        told = {}
-    editable = told.get("dir_info", {}).get("editable", False)
-    folder = Path(unquote(urlsplit(told["url"]).path)) if "dir_info" in told else None
+        origin = {}
+    editable = origin.get("dir_info", {}).get("editable", False)
+    folder = Path(unquote(urlsplit(origin["url"]).path)) if "dir_info" in origin else None
     if folder is None or not (folder / "pyproject.toml").is_file():
         return f"pip install 'zerokit[{extra}]'"
     return f"pip install {'--editable ' * editable}{shlex.quote(f'{folder}[{extra}]')}"
 
 
-def missing(extra: str) -> list[str]:
+def missing_packages(extra: str) -> list[str]:
     """The packages of an extra that are not installed."""
     return [name for name in MODULES[extra] if not _is_there(name)]
 
@@ -80,8 +72,8 @@ def _is_there(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def versions() -> dict[str, str]:
-    """Of those of :data:`PACKAGES` that are installed, without importing them."""
+def package_versions() -> dict[str, str]:
+    """The versions of the installed :data:`PACKAGES`, without importing them."""
     found = {}
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
@@ -89,13 +81,13 @@ def versions() -> dict[str, str]:
     return found
 
 
-def differing(theirs: Mapping[str, str], own: Mapping[str, str], here: str) -> str:
-    """Which versions of another machine are others, in words; empty if none is.
+def version_differences(theirs: Mapping[str, str], own: Mapping[str, str], here: str) -> str:
+    """The versions in which another machine differs; empty if there are none.
 
     Args:
-        theirs: by name.
-        own: those of the machine that is called `here`.
-        here: as in ``(here 2.8.0)``.
+        theirs: versions by name.
+        own: versions of the machine that is called `here`.
+        here: name of a machine, as in ``(here 2.8.0)``.
     """
     return ", ".join(
         f"{name} {theirs.get(name, 'missing')} ({here} {own.get(name, 'missing')})"

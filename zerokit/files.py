@@ -1,4 +1,4 @@
-"""The one writer of files: each is written whole or not at all, and says in one line when it cannot be."""
+"""Writes files atomically. An error of the file system becomes one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from zerokit.documents import shown
+from zerokit.documents import printable
 from zerokit.errors import ZerokitError
 
 if TYPE_CHECKING:
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 def cache_folder() -> Path:
-    """The user's folder of files that zerokit can make again; it may be missing."""
+    """The user's cache folder of zerokit; it may be missing."""
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "zerokit"  # noqa: PTH111
 
 
 @contextmanager
-def refusals_told() -> Iterator[None]:
-    """Raise ZerokitError where the system refuses a file, as one whose name is too long.
+def explain_file_errors() -> Iterator[None]:
+    """Turn an OSError about a file into a ZerokitError, such as for a name that is too long.
 
     Raises:
-        ZerokitError: it does. An OSError of no file is raised as it is.
+        ZerokitError: in its place. An OSError without a file name is not changed.
     """
     try:
         yield
@@ -38,35 +38,33 @@ def refusals_told() -> Iterator[None]:
         if error.filename is None:
             raise
         hint = "Check its name, and what you may do there"
-        raise ZerokitError(str(error.strerror), where=shown(error.filename), hint=hint) from None
+        raise ZerokitError(str(error.strerror), where=printable(error.filename), hint=hint) from None
 
 
 def write_file(
     path: str | Path, content: str | bytes, *, force: bool = True, follow_links: bool = False
 ) -> None:
-    """Write a file in one go; text as UTF-8. See :func:`new_file`."""
+    """Write a file; text as UTF-8. See :func:`new_file`."""
     with new_file(path, force=force, follow_links=follow_links) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
 def new_file(path: str | Path, *, force: bool = True, follow_links: bool = False) -> Iterator[IO[bytes]]:
-    """Write a file beside `path` and, when the block ends well, put it in its place.
+    """Write a temporary file in the same folder, and rename it to `path` when the block ends without error.
 
-    So nobody ever sees half a file, whatever ends this process. An existing file keeps its permissions and
-    its owner. Only a file with an owner that this process cannot give to another file is written over where
-    it lies, once its new content is safe beside it.
+    A reader never sees half a file. An existing file keeps its permissions and its owner: if this process
+    cannot give the new file that owner, it overwrites the content of the existing file.
 
     Args:
         path: the file.
         force: whether an existing file may be replaced.
-        follow_links: for a path that a person has named. A link then stays a link, a file that has other
-            names is written over where it lies, and a device or a pipe is written as it is. Where zerokit
-            chooses the name, the new file takes the place of all of these, and what they lead to stays as
-            it is.
+        follow_links: for a path that the user named: a link stays a link, a file with several hard links
+            keeps them, and a device or pipe is written to. Otherwise the new file replaces any of these, and
+            their targets do not change.
 
     Raises:
-        ZerokitError: as :func:`check_writable`, or the disk is full. Other errors of the block are its own.
+        ZerokitError: as :func:`check_writable`, or the disk is full. Other errors are not changed.
     """
     path = Path(path)
     check_writable(path, force=force, follow_links=follow_links)
@@ -81,9 +79,9 @@ def new_file(path: str | Path, *, force: bool = True, follow_links: bool = False
         with io.BufferedWriter(_Output(path, temporary, old)) as file:
             yield file
             file.flush()
-            with explained(path):
+            with explain_write_errors(path):
                 os.fsync(file.fileno())
-        with explained(path):
+        with explain_write_errors(path):
             if old is None or _can_be_replaced(old, temporary):
                 temporary.replace(target)
             else:
@@ -93,9 +91,9 @@ def new_file(path: str | Path, *, force: bool = True, follow_links: bool = False
 
 
 def is_own_file(path: Path) -> bool:
-    """Whether a path is a regular file, no link, and the only name of that file.
+    """Whether a path is a regular file with a single hard link, and not a link itself.
 
-    Some file systems report 0 names for every file.
+    Some file systems report 0 hard links for every file.
     """
     try:
         found = path.lstat()
@@ -105,7 +103,7 @@ def is_own_file(path: Path) -> bool:
 
 
 def _can_be_replaced(old: Path, new: Path) -> bool:
-    """Whether `new`, which takes on the owner of `old`, may stand in its place: `old` has no other name."""
+    """Whether `new` may replace `old`: it gets its owner, and `old` has no other hard link."""
     if not old.exists():
         return True
     before, after = old.stat(), new.stat()
@@ -114,7 +112,7 @@ def _can_be_replaced(old: Path, new: Path) -> bool:
     if (before.st_uid, before.st_gid) != (after.st_uid, after.st_gid):
         try:
             os.chown(new, before.st_uid, before.st_gid)
-            new.chmod(stat.S_IMODE(before.st_mode))  # of which chown takes some
+            new.chmod(stat.S_IMODE(before.st_mode))  # chown clears some bits
         except OSError:
             return False
     return True
@@ -129,30 +127,30 @@ def _write_over(old: Path, new: Path) -> None:
 
 
 class _Output(io.FileIO):
-    """A file that explains its own errors, and no others of the block; `like` the one it is to replace."""
+    """A file that explains its own errors; it gets the permissions of the file `like`."""
 
     def __init__(self, named: Path, path: Path, like: Path | None = None) -> None:
         self._named = named
-        with explained(named):
+        with explain_write_errors(named):
             # As private as the old file before it has any content.
             mode = stat.S_IMODE(like.stat().st_mode) if like is not None and like.exists() else None
             opener = partial(os.open, mode=0o666 if mode is None else mode)
             super().__init__(path, "w" if like is None else "x", opener=opener)
             if mode is not None:
-                path.chmod(mode)  # what the umask took from it
+                path.chmod(mode)  # the umask may have removed bits
 
     def write(self, content: Buffer, /) -> int:
-        with explained(self._named):
+        with explain_write_errors(self._named):
             return super().write(content)
 
 
 @contextmanager
-def explained(path: Path, hint: str | None = None) -> Iterator[None]:
-    """Turn errors of the system into one line: `path` cannot be written, why, and what to do.
+def explain_write_errors(path: Path, hint: str | None = None) -> Iterator[None]:
+    """Turn an OSError into one line that says why `path` cannot be written.
 
     Args:
-        path: the file or folder that is written.
-        hint: what to do; None: by the error, for a file.
+        path: the file or folder.
+        hint: what to do; None: chosen by the error.
 
     Raises:
         ZerokitError: in place of an OSError of the block.
@@ -163,13 +161,13 @@ def explained(path: Path, hint: str | None = None) -> Iterator[None]:
         hints = {errno.ENOSPC: "Make room on that disk", errno.ENAMETOOLONG: "Choose a shorter name"}
         raise ZerokitError(
             f"cannot be written: {error.strerror or error}",
-            where=shown(path),
+            where=printable(path),
             hint=hint or hints.get(error.errno or 0, "Name a file in a folder you may write to"),
         ) from None
 
 
 def check_writable(path: str | Path, *, force: bool = True, follow_links: bool = False) -> None:
-    """See that a file can be written, before anything long begins; arguments as of :func:`new_file`.
+    """Check that a file can be written, before long work begins. For the arguments see :func:`new_file`.
 
     Raises:
         ZerokitError: it is a folder, there is no folder for it, it or its folder is read-only, or it exists
@@ -177,9 +175,9 @@ def check_writable(path: str | Path, *, force: bool = True, follow_links: bool =
     """
     path = Path(path)
     problem = None
-    with explained(path):
+    with explain_write_errors(path):
         with suppress(FileNotFoundError, NotADirectoryError):
-            # Of a name that is too long, and a link to itself, not every Python says so below.
+            # Not every Python reports a name that is too long, or a link to itself, below.
             path.stat(follow_symlinks=follow_links)
         is_replaced = not follow_links and path.is_symlink()
         is_there = is_replaced or path.exists()
@@ -189,12 +187,12 @@ def check_writable(path: str | Path, *, force: bool = True, follow_links: bool =
             folder = (path.resolve() if follow_links else path.absolute()).parent
             there = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
             if not there.is_dir():
-                problem = f"cannot be written: {shown(there)} is not a folder", "Name a file in a folder"
+                problem = f"cannot be written: {printable(there)} is not a folder", "Name a file in a folder"
             elif there != folder:
                 problem = "cannot be written: its folder does not exist", f"Make {folder} first"
             elif is_there and not force:
                 problem = "the file exists", "Add --force to overwrite it"
-            # Whoever may write to a folder may replace what is read-only in it; and root may do anything.
+            # A read-only file could be replaced if the folder is writable, and root may write any file.
             elif (
                 is_there
                 and not is_replaced
@@ -204,4 +202,4 @@ def check_writable(path: str | Path, *, force: bool = True, follow_links: bool =
             elif not os.access(folder, os.W_OK):
                 problem = "cannot be written: its folder is read-only", "Name a file in another folder"
     if problem is not None:
-        raise ZerokitError(problem[0], where=shown(path), hint=problem[1])
+        raise ZerokitError(problem[0], where=printable(path), hint=problem[1])

@@ -1,4 +1,4 @@
-"""What is wrong with a file, where, and how to fix it: one form for config, recipe and lint."""
+"""A mistake in a file, its place and its fix: for config, recipe and lint."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ DEFAULT_SEVERITY: Severity = "warning"
 
 @dataclass(frozen=True, slots=True)
 class SetValue:
-    """Write `value` at `path`: over the value there, or as a new last key of its section.
-
-    A section that is absent is made.
-    """
+    """Set the value at `path`. A new key goes to the end of its section, which is made if it is absent."""
 
     path: KeyPath
     value: Any
@@ -29,14 +26,14 @@ class SetValue:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Take the key at `path` away, with its value."""
+    """Remove the key at `path` with its value."""
 
     path: KeyPath
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Give the value at `path` another place or name: in the same section it keeps its position."""
+    """Move or rename a key; within the same section it keeps its position."""
 
     path: KeyPath
     to: KeyPath
@@ -52,15 +49,15 @@ class ReplaceText:
 
 
 Edit = SetValue | Remove | Move | ReplaceText
-"""One step of a fix. A later step of the same fix sees the file as the earlier ones left it."""
+"""One step of a fix. Later steps apply to the result of earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong."""
+    """One mistake."""
 
     path: KeyPath
-    """Where, from the top of the file, as the file spells it; ``()`` is the whole of it."""
+    """Its path as the file spells it; ``()`` is the whole file."""
     message: str
     """What is wrong, without a full stop."""
     hint: str | None = None
@@ -73,8 +70,8 @@ class Finding:
     rule: str = "bad-value"
     """The stable id of the rule that found it."""
     fix: tuple[Edit, ...] = ()
-    """The edits that fix it, if there is one right answer; otherwise empty."""
+    """The edits that fix it; empty if there is more than one way."""
     unfixed: str | None = None
-    """Why ``--fix`` does not fix it, where that is not obvious."""
+    """Why ``--fix`` does not fix it, if that is not obvious."""
     also: tuple[KeyPath, ...] = ()
     """More places that it covers."""

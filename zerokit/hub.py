@@ -1,4 +1,4 @@
-"""The Hugging Face Hub: what can be a name there, and what it says when it does not give something."""
+"""The Hugging Face Hub: valid names, the cache folder, and reasons of failed requests."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def _expanded(folder: str) -> Path:
     return Path(os.path.expandvars(os.path.expanduser(folder)))  # noqa: PTH111
 
 
-def reason(error: Exception) -> str:
-    """Why the Hub did not give something: no network, no such repository, gated. The library's own words."""
+def failure_reason(error: Exception) -> str:
+    """Why a request failed: no network, no such repository, no access. In the library's own words."""
     return _no_way(error) or next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def not_given(error: Exception, what: str = "it") -> str:
-    """That the Hub cannot be reached, or did not give `what`, and why."""
-    return _no_way(error) or f"the Hub did not give {what}: {reason(error)}"
+def describe_failure(error: Exception, what: str = "it") -> str:
+    """Text that says that the Hub cannot be reached, or did not give `what`, with the reason."""
+    return _no_way(error) or f"the Hub did not give {what}: {failure_reason(error)}"
 
 
 def _no_way(error: Exception) -> str | None:
-    """That the Hub cannot be reached, in the system's words, which libraries wrap in several of their own."""
+    """Text that says that the Hub cannot be reached, from the OSError that libraries have wrapped."""
     import socket
     import ssl  # only here: they cost every light command 10 ms
 

@@ -9,8 +9,8 @@ from zerokit.documents import parse_scalar
 from zerokit.errors import DocumentError, ZerokitError, raise_together
 
 
-class OpenOption(NamedTuple):
-    """One option, as it was written."""
+class PassthroughOption(NamedTuple):
+    """One option of the command line."""
 
     option: str
     """With its dashes."""
@@ -35,16 +35,18 @@ class OpenOption(NamedTuple):
             ) from None
 
 
-def open_options(words: Sequence[str], *, hint: Callable[[str], str]) -> Iterator[OpenOption]:
+def parse_passthrough_options(
+    words: Sequence[str], *, hint: Callable[[str], str]
+) -> Iterator[PassthroughOption]:
     """Read ``--name value``, ``--name=value`` and ``--name``.
 
     Args:
-        words: what the command's own options leave of the command line. A value that begins with ``--`` is
-            written with ``=``.
-        hint: takes a word that belongs to no option, and says what to do about it.
+        words: the command line without the command's own options. A value that begins with ``--`` needs
+            ``=``.
+        hint: returns the hint for a word that belongs to no option.
 
     Raises:
-        ZerokitError: there is such a word; after all options, it has all others with it.
+        ZerokitError: there are such words; raised after all options.
     """
     rest = list(words)
     strays: list[ZerokitError] = []
@@ -58,5 +60,5 @@ def open_options(words: Sequence[str], *, hint: Callable[[str], str]) -> Iterato
             continue
         if not equals and rest and not rest[0].startswith("--"):
             equals, text = "=", rest.pop(0)
-        yield OpenOption(option, text if equals else None)
+        yield PassthroughOption(option, text if equals else None)
     raise_together(strays)

@@ -1,9 +1,8 @@
 """The registry of patches: every name of another package that zerokit replaces, overrides or reads privately.
 
-torch, DeepSpeed, transformers and the others promise to keep few of these names. Each is declared here as a
-:class:`Patch`, with what it is for and the versions that have it. A name that an installed version lacks is
-kept in :func:`missing`, which the rehearsal reports. Nothing here imports a package that is patched: changes
-are made at the moment a script imports it.
+These names are mostly not part of a public API. Each is a :class:`Patch` with a purpose and the versions that
+have it. The rehearsal reports names that an installed version lacks (:func:`missing`). This module imports no
+patched package: a change is made when a script imports the package.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from zerokit.errors import LaunchError
 C = TypeVar("C", bound=type)
 
 REGISTERED: list[Patch] = []
-"""Every patch of the modules imported so far, in the order they were declared."""
+"""All patches of the modules imported so far."""
 _applied: list[Patch] = []
 _missing: dict[Patch, None] = {}
 _originals: list[Any] = []
@@ -36,24 +35,24 @@ _originals: list[Any] = []
 
 @dataclass(frozen=True)
 class Patch:
-    """A name that zerokit replaces or overrides; registered by being made.
+    """A name that zerokit replaces or overrides. Making a patch registers it.
 
-    Where a name differs between versions, each of its forms is a patch of its own, with bounds. All are made
-    as modules are imported, so that a test sees them.
+    A name that differs between versions has one patch per form, with bounds. Patches are made at import, so
+    that a test sees all of them.
     """
 
     owner: str
     """``package.module`` or ``package.module:Class``."""
     name: str
     purpose: str
-    """What it is replaced for, as an infinitive: "leave checkpoints unwritten"."""
+    """Why, as an infinitive: "leave checkpoints unwritten"."""
     since: str | None = None
-    """First version of the package that has the name; None: all before `until`."""
+    """First version with the name; None: all before `until`."""
     until: str | None = None
-    """First version that has it no longer."""
+    """First version without it."""
     read_by: str | None = None
-    """The module that looks the name up, where `owner` may lack it, as a CPU build of torch lacks what a CUDA
-    build has: the name is then added."""
+    """The module that reads the name. If `owner` lacks it, as a CPU build of torch lacks CUDA names, it is
+    added."""
 
     use: ClassVar[str] = "replaces"
 
@@ -69,33 +68,33 @@ class Patch:
         return self.module.partition(".")[0]
 
     def is_for(self, installed: str) -> bool:
-        """Whether that version of the package is to have the name."""
+        """Whether that version of the package should have the name."""
         number = _numbers(installed)
         return (self.since is None or number >= _numbers(self.since)) and (
             self.until is None or number < _numbers(self.until)
         )
 
     def holder(self) -> Any:
-        """The owner itself, None if it is not there; its module must be imported."""
+        """The owner, None if it is missing; its module must be imported."""
         found: Any = sys.modules[self.module]
         for part in filter(None, self.owner.partition(":")[2].split(".")):
             found = getattr(found, part, None)
         return found
 
     def is_found(self) -> bool:
-        """Whether the owner is there and has the name."""
+        """Whether the owner exists and has the name."""
         holder = self.holder()
         return holder is not None and hasattr(holder, self.name)
 
     def __str__(self) -> str:
-        """What its absence means, in one line."""
+        """One line for a missing name."""
         name = f"{self.owner.replace(':', '.')}.{self.name}"
         package = f"{self.package} {version(self.package)}"
         return f"{package} has no {name}, which zerokit {self.use} to {self.purpose}"
 
 
 class PrivateAttribute(Patch):
-    """An attribute that instances of the owner are given, as its methods show, and that zerokit reads."""
+    """An attribute that methods of the owner assign, and that zerokit reads."""
 
     use: ClassVar[str] = "reads"
 
@@ -111,13 +110,13 @@ class PrivateAttribute(Patch):
 
 
 class Override(Patch):
-    """A method of the owner that a subclass of zerokit's overrides: see :func:`overriding`."""
+    """A method that a subclass in zerokit overrides: see :func:`overriding`."""
 
     use: ClassVar[str] = "overrides"
 
 
 def _assigns(code: CodeType | None, name: str) -> bool:
-    """Whether a function gives something an attribute of that name; its source would take long to parse."""
+    """Whether a function assigns an attribute of that name. Bytecode is faster to search than source."""
     if code is None:
         return False
     if name in code.co_names and any(
@@ -128,16 +127,16 @@ def _assigns(code: CodeType | None, name: str) -> bool:
 
 
 def declare(owner: str, *names: str, purpose: str, **bounds: str | None) -> tuple[Patch, ...]:
-    """A patch for each of `names`, which share all else."""
+    """A patch for each of `names`."""
     return tuple(Patch(owner, name, purpose, **bounds) for name in names)
 
 
 def apply(patch: Patch, make: Callable[[Any], Any]) -> None:
-    """Replace a name by what `make` returns for the original, now or as soon as its module is imported.
+    """Replace a name by the result of `make`, now or when its module is imported.
 
     Args:
-        patch: what to replace; left alone in versions that it is not for.
-        make: takes the original; None if there is none, which only a patch with `read_by` allows.
+        patch: nothing happens in versions that it is not for.
+        make: is called with the original; with None if there is none (only for patches with `read_by`).
     """
     _applied.append(patch)
 
@@ -149,12 +148,12 @@ def apply(patch: Patch, make: Callable[[Any], Any]) -> None:
 
 
 def put(patch: Patch, replacement: Any) -> None:
-    """As :func:`apply`, where the original is not needed."""
+    """Replace a name by a value: :func:`apply` without the original."""
     apply(patch, lambda _original: replacement)
 
 
 def wrap(patch: Patch, around: Callable[..., Any]) -> None:
-    """Have calls of a function or method go to `around`, with the original before their arguments."""
+    """Replace a function or method by `around`, which gets the original before the arguments."""
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
@@ -167,7 +166,7 @@ def wrap(patch: Patch, around: Callable[..., Any]) -> None:
 
 
 def refuses(frame: FrameType) -> bool:
-    """Whether a call that failed in `frame` is one that a replacement refuses, and the original takes."""
+    """Whether a replacement in `frame` rejected arguments that the original accepts."""
     called = frame.f_locals
     if frame.f_code.co_filename != __file__ or frame.f_code.co_name != "wrapped":
         return False
@@ -179,13 +178,13 @@ def refuses(frame: FrameType) -> bool:
 
 
 def watch(attribute: PrivateAttribute) -> None:
-    """See that an attribute is there, now or as soon as its module is imported."""
+    """Check that an attribute exists, now or when its module is imported."""
     _applied.append(attribute)
     when_imported(attribute.module, lambda _module: _is_there(attribute))
 
 
 def replace(holder: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """As :func:`apply`, in an owner that is at hand: such as a subclass of the one that is declared."""
+    """As :func:`apply`, for an owner that is already imported, such as a subclass of the declared owner."""
     kept = inspect.getattr_static(holder, name, None)
     is_of_class = isinstance(kept, classmethod)
     original = kept.__func__ if is_of_class else getattr(holder, name, None)
@@ -197,25 +196,23 @@ def replace(holder: Any, name: str, make: Callable[[Any], Any]) -> None:
         replacement = staticmethod(replacement)
     try:
         setattr(holder, name, replacement)
-    except TypeError:  # a class that C made lets nobody set its attributes
+    except TypeError:  # a class from C is read-only
         _set_of_c_class(holder, name, replacement)
 
 
 def _set_of_c_class(holder: type, name: str, replacement: Any) -> None:
-    (attributes,) = gc.get_referents(holder.__dict__)  # behind the proxy that can be read alone
+    (attributes,) = gc.get_referents(holder.__dict__)  # the dict behind the read-only proxy
     attributes[name] = replacement
-    ctypes.pythonapi.PyType_Modified(
-        ctypes.py_object(holder)
-    )  # else it is looked up where it was found before
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(holder))  # clears the lookup cache
 
 
 def is_original(value: Any) -> bool:
-    """Whether a replacement stands where `value` stood."""
+    """Whether a replacement has taken the place of `value`."""
     return value is not None and any(value is original for original in _originals)
 
 
 def _is_there(patch: Patch) -> bool:
-    """Whether there is something to replace; noted for :func:`missing` if there should be and is not."""
+    """Whether the name to replace exists. A missing name is recorded for :func:`missing`."""
     if not patch.is_for(version(patch.package)):
         return False
     found = patch.is_found() or (patch.read_by is not None and patch.holder() is not None)
@@ -225,10 +222,10 @@ def _is_there(patch: Patch) -> bool:
 
 
 def overriding(owner: str, **purposes: str) -> Callable[[C], C]:
-    """A class decorator: by which methods a class overrides another package's, and what for.
+    """A class decorator that declares which methods a class overrides, and why.
 
     Raises:
-        LaunchError: the installed version has one of them no longer.
+        LaunchError: the installed version lacks one of them.
     """
     overrides = [Override(owner, name, purpose) for name, purpose in purposes.items()]
 
@@ -246,13 +243,13 @@ def overriding(owner: str, **purposes: str) -> Callable[[C], C]:
 
 
 def missing() -> list[str]:
-    """One line for each name that was to be replaced or read and that an imported package lacks."""
+    """One line for each patched name that an imported package lacks."""
     gone = [patch for patch in _applied if _is_gone(patch.module) and patch.is_for(version(patch.package))]
     return [str(patch) for patch in dict.fromkeys([*_missing, *gone])]
 
 
 def _is_gone(module: str) -> bool:
-    """Whether the package of `module` is imported and has it no longer; imports nothing."""
+    """Whether the package of `module` is imported and does not have the module; imports nothing."""
     parent = module.rpartition(".")[0]
     if module in sys.modules or not parent:
         return False
@@ -272,7 +269,7 @@ def version(package: str) -> str:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Without zeros at its end, so that 2.9 and 2.9.0 are the same."""
+    """Parse a version, without trailing zeros: 2.9 and 2.9.0 are equal."""
     found = re.match(r"\d+(\.\d+)*", text)
     return tuple(map(int, re.sub(r"(\.0+)+$", "", found[0]).split("."))) if found else ()
 
@@ -281,7 +278,7 @@ Change = Callable[[ModuleType], object]
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules that are to be changed; leaves all others to the finders after it."""
+    """Finds the modules to change; leaves all others to the next finders."""
 
     def __init__(self) -> None:
         self.changes: dict[str, list[Change]] = {}
@@ -309,7 +306,7 @@ _finder = _Finder()
 
 
 def when_imported(name: str, change: Change) -> None:
-    """Call `change` with module `name`: now if it is imported already, else right after it is."""
+    """Call `change` with a module: now if it is imported, else after its import."""
     if name in sys.modules:
         change(sys.modules[name])
         return

@@ -14,9 +14,9 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 def physical_cores(cpus: Iterable[int], topology: Path = _TOPOLOGY) -> list[list[int]]:
-    """Numbers of CPUs by the core that they are threads of; cores of a socket beside each other.
+    """CPU numbers grouped by physical core, ordered by socket.
 
-    Source: ``topology/`` of each CPU in sysfs; a CPU that it does not tell of is a core of its own.
+    Source: ``topology/`` of each CPU in sysfs. A CPU without that folder counts as a core.
     """
     found: dict[tuple[int, int], list[int]] = {}
     for cpu in cpus:
@@ -30,13 +30,13 @@ def physical_cores(cpus: Iterable[int], topology: Path = _TOPOLOGY) -> list[list
 
 
 def cpu_limit(root: Path = Path("/")) -> float | None:
-    """CPUs' worth of time that the control groups of this process allow; None without a limit.
+    """The CPU limit of this process's control groups, in CPUs; None without a limit.
 
     Source: Linux, Documentation/admin-guide/cgroup-v2.rst ``cpu.max`` ("quota period", in µs), and
     Documentation/scheduler/sched-bwc.rst for version 1.
 
     Args:
-        root: where the system's files are.
+        root: root folder of the system.
     """
     limits = []
     for texts in group_files("cpu", "cpu.max", ("cpu.cfs_quota_us", "cpu.cfs_period_us"), root):
@@ -48,9 +48,9 @@ def cpu_limit(root: Path = Path("/")) -> float | None:
 
 
 def num_threads(num_processes: int) -> int:
-    """Threads for each of `num_processes` that share the cores which this one may use; at least 1.
+    """Threads for each of `num_processes` that share this process's cores; at least 1.
 
-    By the process's affinity and the limits of its control groups. Second threads of a core do not count.
+    Limited by the affinity and the control groups of this process. Hyperthreads do not count.
     """
     if sys.platform != "linux":
         return max(1, (os.cpu_count() or 1) // num_processes)
@@ -58,6 +58,6 @@ def num_threads(num_processes: int) -> int:
 
 
 def within_limit(threads: int, num_processes: int) -> int:
-    """As many of `threads` as each of `num_processes` can keep busy under :func:`cpu_limit`; at least 1."""
+    """Limit `threads` of each of `num_processes` by :func:`cpu_limit`; at least 1."""
     limit = cpu_limit()
     return max(1, threads if limit is None else min(threads, int(limit / num_processes)))

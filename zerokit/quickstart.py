@@ -1,4 +1,4 @@
-"""Train a small model, fine-tune it and generate from it, with the commands that a person would type."""
+"""Train a small model, fine-tune it and generate from it, with zerokit's own commands."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def quickstart(folder: Path, *, max_steps: int | None = None) -> None:
             raise StepFailedError(
                 f"'zerokit {command[0]}' ended with exit code {code}",
                 where="zerokit quickstart",
-                hint="Its last line says why. Run the quickstart again after fixing that",
+                hint="See its last line. Run the quickstart again after fixing that",
             )
     recipe = "mine.yaml"
     console.note("")

@@ -1,4 +1,4 @@
-"""Leaving when asked to, with all that a command has started and made."""
+"""Ending a process together with its parent, or cleanly on a signal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process as soon as its `parent`, a process id, has ended. Only on Linux."""
+    """Have the kernel kill this process when its parent, a process id, ends. Only on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it ended before
@@ -23,18 +23,18 @@ def end_with_parent(parent: int) -> None:
 
 
 @contextmanager
-def unwound_by_signals() -> Iterator[None]:
-    """Let SIGTERM, as `timeout` and schedulers send it, and SIGHUP unwind the stack: nothing stays behind."""
+def exit_on_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into SystemExit, so that cleanup code runs."""
 
     def leave(number: int, _frame: object) -> NoReturn:
         raise SystemExit(128 + number)
 
-    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
-    # What is ignored stays so: nohup has SIGHUP ignored.
-    wanted = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN]
-    before = {number: signal.signal(number, leave) for number in wanted}
+    # nohup ignores SIGHUP, and that stays.
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, leave) for number in numbers}
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Names that are other names with a typing error."""
+"""Finds the name that a misspelled name stands for."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from difflib import SequenceMatcher
 from zerokit.errors import nearest
 
 NEAR = 0.7
-"""Likeness of two names, by `difflib`, from which on one may be the other misspelled."""
+"""Minimum similarity of two names (`difflib`) at which one may be the other misspelled."""
 VERY_NEAR = 0.8
-"""From here on it very probably is: the likeness of `thruput` and `throughput`."""
+"""From here on it very probably is: the similarity of `thruput` and `throughput`."""
 
 
-def near(name: str, choices: Iterable[str], least: float = NEAR) -> list[str]:
-    """The choices that the name may be, misspelled, the most similar first; with at least that likeness."""
+def similar_names(name: str, choices: Iterable[str], least: float = NEAR) -> list[str]:
+    """The choices with at least that similarity to a name, the most similar first."""
     words = _folded(name)
     matcher = SequenceMatcher(b=words, autojunk=False)
     found: dict[str, float] = {}
@@ -28,23 +28,23 @@ def near(name: str, choices: Iterable[str], least: float = NEAR) -> list[str]:
 
 
 def mistyped(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that a name plainly is, with a typing error; None also for a name in another case."""
+    """The choice of which a name is a clear misspelling; None also if only upper and lower case differ."""
     close = nearest(name, choices)
     if close is None or close.lower() == name.lower():
         return None
     return close if SequenceMatcher(None, name.lower(), close.lower()).ratio() >= VERY_NEAR else None
 
 
-def is_slip(name: str, choice: str, choices: Iterable[str]) -> bool:
-    """Whether the name can only be that choice with one or two slips of the pen."""
-    slips = distance(_folded(name), _folded(choice))
-    if slips > (2 if len(name) >= 8 else 1) or len(name) < 5:
-        return slips == 0
-    return all(distance(_folded(name), other) > slips for other in choices if other != choice)
+def is_typo(name: str, choice: str, choices: Iterable[str]) -> bool:
+    """Whether a name differs from a choice by one or two typos, and more from all other choices."""
+    typos = distance(_folded(name), _folded(choice))
+    if typos > (2 if len(name) >= 8 else 1) or len(name) < 5:
+        return typos == 0
+    return all(distance(_folded(name), other) > typos for other in choices if other != choice)
 
 
 def distance(left: str, right: str) -> int:
-    """Letters to insert, delete, change, or swap with their neighbour to make one of the other."""
+    """Number of letters to insert, delete, change, or swap with a neighbour (Damerau-Levenshtein)."""
     before: list[int] = []
     last = list(range(len(right) + 1))
     for row, letter in enumerate(left, 1):
@@ -62,7 +62,7 @@ def _folded(name: str) -> str:
 
 
 def _same_words(words: list[str], others: list[str]) -> bool:
-    """Whether no word of one name is in the place of a quite different one: `model` for `data`."""
+    """Whether no word is replaced by a very different one, such as `model` by `data`."""
     changes = SequenceMatcher(a=words, b=others, autojunk=False).get_opcodes()
     return all(
         SequenceMatcher(a="".join(words[start:end]), b="".join(others[from_:to]), autojunk=False).ratio()

@@ -1,8 +1,8 @@
-"""Folders, locks and logs at names that zerokit chooses: whatever lies there, nothing else changes.
+"""Folders, locks and logs at names that zerokit chooses, made without following links.
 
-Such a name, as ``.unfinished`` in the folder of a run, is known beforehand. An archive, a clone or another
-person may have put a link or a second name of a file there. So zerokit follows no link, writes into no file
-that has other names, and clears or removes only folders that carry its mark.
+A name such as ``.unfinished`` in the folder of a run is known beforehand: an archive or another person may
+have put a symbolic or hard link there. So zerokit follows no link, writes into no file with several hard
+links, and clears or removes only folders that have its mark.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from zerokit.documents import shown
+from zerokit.documents import printable
 from zerokit.errors import ZerokitError
 from zerokit.files import is_own_file, write_file
 
 MARK = ".zerokit-staging"
-"""The file that marks a folder as one that zerokit made, to fill it and to clear it. It may be locked."""
+"""The file that marks a folder as zerokit's own, which it may clear. It may be locked."""
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, or accept one that is there.
+    """Make a folder, or accept an existing one.
 
     Raises:
-        ZerokitError: a link or a file is there.
+        ZerokitError: a link or a file has this name.
         OSError: it cannot be made.
     """
     with suppress(FileExistsError):
@@ -35,11 +35,11 @@ def make_folder(folder: Path) -> None:
     check_own_name(folder)
     if not folder.is_dir():
         problem = "is a file, and zerokit needs a folder of this name"
-        raise ZerokitError(problem, where=shown(folder), hint=_MOVE)
+        raise ZerokitError(problem, where=printable(folder), hint=_MOVE)
 
 
 def check_own_name(path: Path) -> None:
-    """See that a name is free, or that of a folder, or the only name of a regular file.
+    """Check that a name is free, or that of a folder, or of a regular file without other hard links.
 
     Raises:
         ZerokitError: it is not.
@@ -52,14 +52,14 @@ def check_own_name(path: Path) -> None:
         problem = "is one of several names of a file (hard links), which would change with it"
     else:
         problem = "is no regular file"
-    raise ZerokitError(problem, where=shown(path), hint="Remove it")
+    raise ZerokitError(problem, where=printable(path), hint="Remove it")
 
 
 def check_staging(folder: Path) -> None:
-    """See that :func:`make_staging` may make a folder.
+    """Check that :func:`make_staging` may make a folder.
 
     Raises:
-        ZerokitError: a link, a file, or a folder without the mark is there that is not empty.
+        ZerokitError: a link, a file, or a folder with content but without the mark has this name.
     """
     check_own_name(folder)
     problem, hint = (
@@ -67,12 +67,12 @@ def check_staging(folder: Path) -> None:
         _LEFT,
     )
     try:
-        # In this order: another rank may be making it, and marks it before anything else is in it.
+        # In this order: another rank may make it now, and marks it before it fills it.
         is_taken = os.path.lexists(folder) and _has_more_than_mark(folder) and not is_staging(folder)
     except OSError as error:  # a file, or a folder that may not be read
         is_taken, problem, hint = True, f"cannot be used: {error.strerror}", _MOVE
     if is_taken:
-        raise ZerokitError(problem, where=shown(folder), hint=hint)
+        raise ZerokitError(problem, where=printable(folder), hint=hint)
 
 
 _MOVE = "Move it away, or name another output folder"
@@ -80,7 +80,7 @@ _LEFT = "An earlier version may have left it: remove it if you need nothing in i
 
 
 def make_staging(folder: Path) -> Path:
-    """Make a folder that carries the mark, or accept one that does; the folder.
+    """Make a folder with the mark, or accept one that has it. Returns the folder.
 
     Raises:
         ZerokitError: as :func:`check_staging`.
@@ -93,12 +93,12 @@ def make_staging(folder: Path) -> Path:
 
 
 def is_staging(folder: Path) -> bool:
-    """Whether a path is a folder, no link, that carries the mark."""
+    """Whether a path is a folder with the mark, and not a link."""
     return stat.S_ISDIR(_mode(folder)) and stat.S_ISREG(_mode(folder / MARK))
 
 
 def clear(folder: Path, *, kept: Collection[str] = ()) -> None:
-    """Remove what a staging folder has in it, but for its mark and some files.
+    """Remove the content of a staging folder, except its mark and the files `kept`.
 
     Raises:
         OSError: something cannot be removed.
@@ -110,7 +110,7 @@ def clear(folder: Path, *, kept: Collection[str] = ()) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a staging folder, or what lies in one; leave anything else as it is.
+    """Remove a staging folder or something in one; anything else stays.
 
     Raises:
         OSError: it cannot be removed.
@@ -123,26 +123,26 @@ def remove(path: Path) -> None:
 
 
 def remove_empty(folder: Path) -> None:
-    """Remove a folder that has nothing in it, or nothing but the mark."""
+    """Remove a folder that is empty except for the mark."""
     if not stat.S_ISDIR(_mode(folder)) or _has_more_than_mark(folder):
         return
     (folder / MARK).unlink(missing_ok=True)
     try:
         folder.rmdir()
-    except OSError:  # another process has put something there meanwhile
+    except OSError:  # another process has written into it meanwhile
         _mark(folder)
 
 
-def open_own(file: Path, mode: str = "a+", **options: Any) -> IO[Any]:
-    """Open a file to lock it, to read it and to add to it; an empty one is made if there is none.
+def open_private_file(file: Path, mode: str = "a+", **options: Any) -> IO[Any]:
+    """Open a file to lock it, read it or append to it. A missing file is made.
 
     Args:
         file: the file.
         mode: ``a+`` or ``ab+``.
-        options: as of `open`.
+        options: of `open`.
 
     Raises:
-        ZerokitError: a link is there, a file that has other names, or a special file.
+        ZerokitError: it is a link, a file with other hard links, or a special file.
         OSError: it cannot be opened.
     """
     check_own_name(file)
@@ -152,7 +152,7 @@ def open_own(file: Path, mode: str = "a+", **options: Any) -> IO[Any]:
 
 
 def open_new(file: Path) -> IO[str]:
-    """Open an empty file to write to, in the place of what has its name.
+    """Open a new file for writing; an existing file of this name is removed first.
 
     Raises:
         OSError: a folder has its name, or the file cannot be made.
@@ -161,10 +161,8 @@ def open_new(file: Path) -> IO[str]:
     return file.open("x", encoding="utf-8")
 
 
-def make_own(file: Path) -> None:
-    """Have a name lead to a file of its own, which can be added to, or to nothing: a link is removed.
-
-    A file that has other names is copied, so that these stay as they are.
+def make_private_file(file: Path) -> None:
+    """Make a name safe to append to: a link is removed, and a file with other hard links becomes a copy.
 
     Raises:
         ZerokitError: the copy cannot be written.
@@ -188,7 +186,7 @@ def _has_more_than_mark(folder: Path) -> bool:
 
 
 def _mode(path: Path) -> int:
-    """Type and permissions of what is there, a link included; 0 if there is nothing."""
+    """Type and permissions of a path, of a link itself; 0 if there is nothing."""
     try:
         return path.lstat().st_mode
     except OSError:

@@ -1,6 +1,6 @@
-"""Bytes and counts as people write and read them.
+"""Reads and prints bytes, counts and durations.
 
-1 GiB is 2**30 bytes and is printed as GiB; 1 GB is 10**9 bytes and is understood but never printed.
+1 GiB is 2**30 bytes. 1 GB is 10**9 bytes, which is read but never printed.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _SECONDS = {
 _SECONDS_ALONE = r"\s*(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})\s*"
 _PART_OF_DURATION = rf"{_SECONDS_ALONE}({'|'.join(sorted(_SECONDS, key=len, reverse=True))})(?![a-z])\s*"
 _MOST_DIGITS = 30
-"""Beyond any size there is; keeps "1e999999999" from becoming an integer of as many digits."""
+"""Keeps "1e999999999" from becoming an integer of as many digits."""
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _QUANTITY = re.compile(
     r"\s*(?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+)"
     r"\s*(?P<unit>[A-Za-z]*)\s*"
 )
-"""A comma is one of thousands: by one of decimals, "2,5" would be 25."""
+"""A comma separates thousands, so "2,5" is no number."""
 
 
 def parse_bytes(text: str) -> int:
@@ -69,10 +69,10 @@ def parse_count(text: str) -> int:
     return _parse(text, _COUNT_UNITS, kind="count", example="7.5B")
 
 
-def in_digits(text: str, *, of_tokens: bool = False) -> int | None:
-    """The whole number that a person means by ``"4k"`` or ``"4,096"``; None for what is none.
+def interpret_number(text: str, *, of_tokens: bool = False) -> int | None:
+    """The whole number that ``"4k"`` or ``"4,096"`` means; None for other text.
 
-    Of tokens, k is 1024: a context of 4k has 4,096 of them.
+    For tokens, k is 1024.
     """
     text = text.strip()
     try:
@@ -123,8 +123,8 @@ def parse_seconds(text: str) -> float:
     return sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts)
 
 
-def is_unit_of_time(word: str) -> bool:
-    """Whether a word stands for a unit that :func:`parse_seconds` reads."""
+def is_time_unit(word: str) -> bool:
+    """Whether a word is a unit of :func:`parse_seconds`."""
     return word.lower() in _SECONDS
 
 

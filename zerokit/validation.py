@@ -1,4 +1,4 @@
-"""pydantic's errors in words: the one table of what was expected, for ds_configs, recipes and options."""
+"""Messages and hints for pydantic's errors, for ds_configs, recipes and options."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zerokit.units import in_digits, quantity
+from zerokit.units import interpret_number, quantity
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -23,7 +23,7 @@ EXPECTED: Mapping[str, str] = {
     "null": "a mapping",
     "none_required": "null",
 }
-"""Type of an error -> what the value should have been."""
+"""Expected value by type of error."""
 
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
@@ -31,14 +31,14 @@ _BOUNDS = {
     "less_than_equal": ("at most", "le"),
     "less_than": ("less than", "lt"),
 }
-"""Type of an error -> its words, and the name of the bound in its context."""
+"""Words by type of error, and the name of the bound in the error's context."""
 _CHOICES = ("literal_error", "enum")
 _TOKEN_COUNTS = ("seq_len", "target_len")
 _LONGEST = 40
 
 
-def bound(kind: str, context: Mapping[str, Any]) -> str | None:
-    """The bound that a number misses, such as "at least 1"; None for an error of another type."""
+def bound_words(kind: str, context: Mapping[str, Any]) -> str | None:
+    """The bound that a number violates, such as "at least 1"; None for other errors."""
     if kind not in _BOUNDS:
         return None
     words, key = _BOUNDS[kind]
@@ -46,8 +46,8 @@ def bound(kind: str, context: Mapping[str, Any]) -> str | None:
     return f"{words} {limit:g}" if isinstance(limit, float) else f"{words} {limit}"
 
 
-def shown(value: Any, *, name_strings: bool = True) -> str:
-    """A value as JSON has it, cut where it is long; strings are called so, to tell "8" from 8."""
+def format_value(value: Any, *, name_strings: bool = True) -> str:
+    """A value as JSON, cut if it is long. "the string" distinguishes "8" from 8."""
     if isinstance(value, float) and value - value != 0:
         return str(value)
     text = json.dumps(value, default=str, ensure_ascii=False)
@@ -56,20 +56,20 @@ def shown(value: Any, *, name_strings: bool = True) -> str:
 
 
 def wrong_value(error: ValidationError | Sequence[ErrorDetails], name: str) -> tuple[str, str]:
-    """What is wrong with a value, and a hint.
+    """Message and hint for a wrong value.
 
     Args:
-        error: what a model or a TypeAdapter raised, or the part of it about this value. A union has an error
-            for each of its types.
-        name: the key's.
+        error: of a model or a TypeAdapter, or the part of it about this value. A union has an error for each
+            of its types.
+        name: of the key.
     """
     if isinstance(error, Sequence):
         branches = list(error)
     else:
         branches = error.errors(include_url=False)
-        # An error inside a list or a mapping says more than that it is no text.
+        # An error inside a list or mapping is more precise than 'expected text'.
         depth = max(len(branch["loc"]) for branch in branches)
-        branches = sorted((branch for branch in branches if len(branch["loc"]) == depth), key=by_weight)
+        branches = sorted((branch for branch in branches if len(branch["loc"]) == depth), key=error_sort_key)
     kind, value, context = branches[0]["type"], branches[0]["input"], branches[0].get("ctx", {})
     expected = dict.fromkeys(EXPECTED[one["type"]] for one in branches if one["type"] in EXPECTED)
     if "a number" in expected:
@@ -79,22 +79,22 @@ def wrong_value(error: ValidationError | Sequence[ErrorDetails], name: str) -> t
         choices = ", ".join(one["ctx"]["expected"] for one in branches if one["type"] in _CHOICES)
         return f"{value!r} is not a choice here", f"Write {words + ', or ' if words else ''}{choices}"
     if kind in EXPECTED:
-        return f"expected {words}, found {shown(value)}", _hint(EXPECTED[kind], value, name)
-    if (limit := bound(kind, context)) is not None:
-        return f"{name} is {shown(value)}", f"Make it {limit}"
+        return f"expected {words}, found {format_value(value)}", _hint(EXPECTED[kind], value, name)
+    if (limit := bound_words(kind, context)) is not None:
+        return f"{name} is {format_value(value)}", f"Make it {limit}"
     if kind == "too_short":
         least = quantity(context["min_length"], "item")
         return f"{name} has {quantity(context['actual_length'], 'item')}", f"Give it at least {least}"
-    return f"{shown(value)} {branches[0]['msg'].removeprefix('Input ')}", "Change the value"
+    return f"{format_value(value)} {branches[0]['msg'].removeprefix('Input ')}", "Change the value"
 
 
-def by_weight(details: ErrorDetails) -> tuple[bool, bool]:
-    """Sort key: unknown keys explain missing ones, and the branch of the right type explains the others."""
+def error_sort_key(details: ErrorDetails) -> tuple[bool, bool]:
+    """Sort key: unknown keys before missing ones, and the branch of the right type first."""
     return details["type"] in EXPECTED, details["type"] == "missing"
 
 
 def _hint(expected: str, value: Any, name: str) -> str:
-    # The comma of a number that need not be whole may be a decimal one.
+    # In a number that need not be whole, a comma may be a decimal comma.
     is_clear = expected == "a whole number" or (expected == "a number" and "," not in str(value))
-    number = in_digits(str(value), of_tokens=name in _TOKEN_COUNTS) if is_clear else None
+    number = interpret_number(str(value), of_tokens=name in _TOKEN_COUNTS) if is_clear else None
     return "Change the value" if number is None else f"Write {number}"

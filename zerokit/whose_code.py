@@ -1,6 +1,6 @@
-"""Whose code a line is, by the path of its file: Python's own, an installed library's, or the user's.
+"""Whether a source file belongs to Python, to an installed library, or to the user, by its path.
 
-A path may be of another machine, as those in logs are.
+A path may come from another machine, as in logs.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ import re
 from pathlib import Path
 
 INSTALLED = ("/site-packages/", "/dist-packages/")
-"""In whose folders packages lie: pip's, and those of Debian and of images that build on it."""
+"""Folders of installed packages: of pip, and of Debian."""
 _PYTHONS = re.compile(r"/lib(?:32|64)?/python3\.\d{1,3}t?/|/contextlib\.py$")
-"""A context manager of the user's enters those of libraries by contextlib, wherever Python lies."""
+"""contextlib appears between the user's and a library's context managers, wherever Python is installed."""
 _PYTHON_HERE = f"{Path(os.__file__).parent}/"
 
 
 def is_installed(path: str) -> bool:
-    """Whether a file is of an installed package."""
+    """Whether a file belongs to an installed package."""
     return any(folder in path for folder in INSTALLED)
 
 
 def is_no_file(path: str) -> bool:
-    """Whether code was compiled from no file: ``<frozen runpy>``, or ``<string>``, which may be anybody's."""
+    """Whether code has no file: ``<frozen runpy>``, or ``<string>``, whose owner is unknown."""
     return path.startswith("<")
 
 
 @functools.cache
-def is_pythons(path: str) -> bool:
-    """Whether a file is of Python itself, or was until it was frozen."""
+def is_stdlib(path: str) -> bool:
+    """Whether a file belongs to Python itself; frozen modules included."""
     is_own = path.startswith(_PYTHON_HERE) or _PYTHONS.search(path) is not None
     return path.startswith("<frozen ") or (is_own and not is_installed(path))
 
 
 @functools.cache
 def is_in_library(path: str) -> bool:
-    """Whether a file is of an installed package or of Python, and not the user's."""
-    return is_installed(path) or is_pythons(path)
+    """Whether a file belongs to an installed package or to Python, not to the user."""
+    return is_installed(path) or is_stdlib(path)

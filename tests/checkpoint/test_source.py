@@ -138,7 +138,7 @@ def test_an_adapter_is_a_set_of_weights(tmp_path: Path) -> None:
         ("{", "config.json:1:2"),
         ("[]", "has no 'model_type'"),
         ('{"hidden_size": 1}', "has no 'model_type'"),
-        ('{"model_type": "a", "model_type": "b"}', "stands twice"),
+        ('{"model_type": "a", "model_type": "b"}', "appears twice"),
     ],
 )
 def test_a_config_that_cannot_be_used_is_named(config: str | None, message: str, folder: Path) -> None:

@@ -22,3 +22,11 @@ def zerokit(
         return caught.value.code, out, err
 
     return run
+
+
+def refused(zerokit: Run, *arguments: object) -> str:
+    """Return the one line on stderr with which a command refuses unusable input."""
+    code, out, err = zerokit(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert err.startswith("zerokit: error: ")
+    return err

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import work
+from tests.cli.conftest import refused
 from zerokit import console
 from zerokit.lint import Subject
 from zerokit.lint.rule import RULES, Hit, Rule
@@ -77,10 +78,9 @@ def test_a_file_that_cannot_be_read_gives_2_and_the_others_are_still_checked(zer
 
 def test_a_syntax_error_gives_2_with_its_line(zerokit: Run, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{\n"stage": 1\n')
-    code, out, err = zerokit("check", tmp_path / "a.json")
-    assert (code, out) == (2, "")
-    assert "a.json:3:1: the file ends, but the '{' of line 1, column 1 is not closed" in err
-    assert err.count("\n") == 1
+    assert "a.json:3:1: the file ends, but the '{' of line 1, column 1 is not closed" in refused(
+        zerokit, "check", tmp_path / "a.json"
+    )
 
 
 def test_what_deepspeed_alone_reads_is_checked_nevertheless(zerokit: Run, tmp_path: Path) -> None:
@@ -121,8 +121,7 @@ def test_json_is_one_object_of_the_agreed_form(zerokit: Run, bad: Path) -> None:
 @pytest.mark.parametrize("form", ["json", "github", "sarif"])
 def test_other_forms_are_alone_on_stdout(zerokit: Run, bad: Path, form: str) -> None:
     code, out, err = zerokit("check", bad, "absent.json", "--format", form)
-    assert code == 2
-    assert "absent.json" in err
+    assert (code, "absent.json" in err) == (2, True)
     if form == "github":
         assert all(line.startswith(("::error ", "::warning ", "::notice ")) for line in out.splitlines())
     else:
@@ -143,7 +142,7 @@ def test_the_number_of_gpus_decides_whether_batch_sizes_fit(zerokit: Run, doubtf
 
 def test_it_says_that_it_does_not_look_whether_the_run_fits(zerokit: Run) -> None:
     _, _, err = zerokit("check", ZERO2, "--model", "llama-3.1-8b", "--gpu", "4090")
-    assert "check does not look whether the run fits; 'zerokit estimate' does" in err
+    assert "check does not judge whether the run fits; 'zerokit estimate' does" in err
 
 
 @pytest.fixture
@@ -234,10 +233,7 @@ def test_nodes_have_8_gpus_unless_there_are_fewer(
 def test_options_that_cannot_be_used_give_2_and_one_line(
     zerokit: Run, options: list[str], message: str
 ) -> None:
-    code, out, err = zerokit("check", ZERO2, *options)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert err.count("\n") == 1
+    assert message in refused(zerokit, "check", ZERO2, *options)
 
 
 def test_fix_fixes_the_file_and_says_what_it_did(zerokit: Run, bad: Path) -> None:
@@ -293,9 +289,7 @@ def test_a_file_that_cannot_be_written_is_said(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "replace", refuse)
-    code, _, err = zerokit("check", bad, "--fix")
-    assert code == 2
-    assert f"{bad}: cannot be written: Permission denied" in err
+    assert f"{bad}: cannot be written: Permission denied" in refused(zerokit, "check", bad, "--fix")
     assert list(bad.parent.iterdir()) == [bad]
 
 
@@ -335,9 +329,7 @@ def test_folders(zerokit: Run, bad: Path, doubtful: Path) -> None:
     assert "doubtful.json: nothing found" in out
     assert "other.json" not in out
     (bad.parent / "empty").mkdir()
-    code, _, err = zerokit("check", bad.parent / "empty")
-    assert code == 2
-    assert "there is no ds_config in this folder" in err
+    assert "there is no ds_config in this folder" in refused(zerokit, "check", bad.parent / "empty")
 
 
 def test_presets_have_no_problem_worth_a_warning(zerokit: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from tests.cli.conftest import refused
 from zerokit.models import load_model_shape
 from zerokit.models.catalogue import entries
 
@@ -29,9 +30,5 @@ def test_a_part_of_a_name_filters_and_the_names_can_be_asked_for(zerokit: Run) -
 
 
 def test_a_part_of_no_name_gives_2(zerokit: Run) -> None:
-    code, out, err = zerokit("models", "no-such-model")
-    assert (code, out) == (2, "")
-    assert (
-        err
-        == "zerokit: error: NAME: no model has 'no-such-model' in its name. Leave it out for all of them\n"
-    )
+    message = "NAME: no model has 'no-such-model' in its name. Leave it out for all of them"
+    assert refused(zerokit, "models", "no-such-model") == f"zerokit: error: {message}\n"

@@ -114,7 +114,7 @@ def test_torch_that_sees_no_gpu(programs: Path) -> None:
 
 
 def test_torch_that_is_not_installed_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(software, "versions", lambda: {"zerokit": "1"})
+    monkeypatch.setattr(software, "package_versions", lambda: {"zerokit": "1"})
     is_found(only(software.packages(), "packages"), "error", "torch, deepspeed")
     assert list(software.gpus("asking torch failed: No module named 'torch'")) == []
 

@@ -106,7 +106,7 @@ def test_all_ranks_raise_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch)
             "--recipe",
             "typo.yaml",
         ],
-        "twice.yaml:9: the key 'model' stands twice (first on line 1)": ["--recipe", "twice.yaml"],
+        "twice.yaml:9: the key 'model' appears twice (first on line 1)": ["--recipe", "twice.yaml"],
         "--training.learning_rat: 'learning_rat' is not a TrainingArguments key. Did you mean": [
             *good,
             "--training.learning_rat",

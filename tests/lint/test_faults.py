@@ -168,7 +168,7 @@ def test_findings_stand_on_the_lines_of_their_keys(case: Case) -> None:
 def test_texts_that_deepspeed_refuses_are_refused_with_the_place() -> None:
     assert set(OF_TEXTS) == {"F01", "F06", "F07"}
     with pytest.raises(
-        DocumentError, match=r"x\.json:1:107: the key 'stage' stands twice \(first on line 1, c"
+        DocumentError, match=r"x\.json:1:107: the key 'stage' appears twice \(first on line 1, c"
     ):
         parse_json(OF_TEXTS["F01"], "x.json", lenient=True)
     with pytest.raises(DocumentError, match=r"x\.json:1:1: is empty"):

@@ -259,7 +259,7 @@ def test_another_kind_of_file(config: dict[str, Any], words: str, tmp_path: Path
 
 
 def test_what_transformers_reads_is_read(tmp_path: Path) -> None:
-    """NaN, Infinity and a key that stands twice: not JSON, but in configs of the Hub."""
+    """NaN, Infinity and a key that appears twice: not JSON, but in configs of the Hub."""
     text = json.dumps(LLAMA)[:-1]
     (tmp_path / "config.json").write_text(text + ', "time_step_limit": [0.0, Infinity], "vocab_size": 300}')
     assert load_model_shape(tmp_path).num_parameters == PARAMETERS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from zerokit.errors import ZerokitError
-from zerokit.extras import install
+from zerokit.extras import install_command
 from zerokit.reporting.categories import CATEGORIES
 from zerokit.reporting.plots import Page, category_legend, check_plot, look, mark_capacity, write_plot
 from zerokit.units import GIB
@@ -40,9 +40,9 @@ def test_other_formats_are_refused_before_anything_is_drawn(tmp_path: Path) -> N
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ZerokitError, match="needs the plotting packages") as raised:
+    with pytest.raises(ZerokitError, match=r"needs the packages of zerokit\[plot\]") as raised:
         check_plot(Path("a.png"))
-    assert raised.value.hint == f"Run {install('plot')}"
+    assert raised.value.hint == f"Run {install_command('plot')}"
 
 
 @pytest.mark.usefixtures("_matplotlib")

@@ -13,7 +13,7 @@ import pytest
 from tests.memory.runs import run
 from zerokit.checkpoint.pretrained import load_weights, read_config
 from zerokit.errors import ConfigError, RecipeError, ZerokitError
-from zerokit.extras import install
+from zerokit.extras import install_command
 from zerokit.memory import Ia3, Lora
 from zerokit.memory.layout import layout_of
 from zerokit.models import load_model_shape
@@ -74,7 +74,7 @@ def test_without_peft_installed_it_says_how_to_install_it(monkeypatch: pytest.Mo
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ZerokitError, match=r"\(peft\): needs the peft packages ") as raised:
         check_peft_keys(load_recipe(None, words(r="4")))
-    assert raised.value.hint == f"Run {install('peft')}"
+    assert raised.value.hint == f"Run {install_command('peft')}"
 
 
 def test_a_new_head_of_several_layers_is_saved_so_that_peft_loads_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests import processes
-from zerokit.documents import finite, parse_json
+from zerokit.documents import parse_json, replace_nonfinite
 from zerokit.reporting.curves import draw_losses
 from zerokit.training.progress import RunProgress
 from zerokit.training.report import METRICS_FILE, REPORT_FILE, RunReport, git_commit
@@ -333,7 +333,7 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(
 
 def test_finite_keeps_what_json_has() -> None:
     data = {"a": [1, 1.5, True, None, "NaN"], "b": {"c": (NAN, -INFINITE)}}
-    assert finite(data) == {"a": [1, 1.5, True, None, "NaN"], "b": {"c": [None, None]}}
+    assert replace_nonfinite(data) == {"a": [1, 1.5, True, None, "NaN"], "b": {"c": [None, None]}}
 
 
 @pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to])

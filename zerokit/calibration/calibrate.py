@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zerokit.calibration.measure import DTYPES, Machine, half_of, measured
-from zerokit.documents import parse_json, shown
+from zerokit.documents import parse_json, printable
 from zerokit.errors import ZerokitError
 from zerokit.files import write_file
 from zerokit.hardware.cluster import Cluster
@@ -72,7 +72,7 @@ def calibrate_into(path: Path, device: str | None, ranks: int | None, threads: i
     import torch
 
     if path.suffix.lower() != ".json":
-        raise ZerokitError("is written as JSON", where=shown(path), hint="Name the file .json")
+        raise ZerokitError("is written as JSON", where=printable(path), hint="Name the file .json")
     cards = torch.cuda.device_count()
     device = device or ("cuda" if cards else "cpu")
     if device == "cuda" and (ranks or 1) > cards:
@@ -85,7 +85,7 @@ def calibrate_into(path: Path, device: str | None, ranks: int | None, threads: i
     machine = Machine(device, ranks, threads or num_threads(ranks))
     text = json.dumps(measured(machine), indent=1) + "\n"
     # Nobody finds a file that its reader refuses.
-    hardware = hardware_of(parse_json(text, shown(path)))
+    hardware = hardware_of(parse_json(text, printable(path)))
     write_file(path, text, follow_links=True)
     prices = Prices(Cluster(ranks, gpu=hardware.gpu), hardware.figures)
     return list(compared(prices, machine.card))

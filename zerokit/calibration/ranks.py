@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from zerokit.choices import SAFE_PATH
 from zerokit.errors import LaunchError
-from zerokit.signals import unwound_by_signals
+from zerokit.signals import exit_on_signals
 from zerokit.units import quantity
 
 
@@ -24,7 +24,7 @@ def run_ranks(commands: Sequence[Sequence[str]], limit_seconds: float) -> None:
     Raises:
         LaunchError: a rank failed, and the others were ended; or the time is up.
     """
-    with unwound_by_signals(), ThreadPoolExecutor(len(commands)) as pool, ExitStack() as started:
+    with exit_on_signals(), ThreadPoolExecutor(len(commands)) as pool, ExitStack() as started:
         ends = {}
         for rank, words in enumerate(commands):
             process = subprocess.Popen(words, env=os.environ | {SAFE_PATH: "1", "LOCAL_RANK": str(rank)})

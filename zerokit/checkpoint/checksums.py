@@ -19,9 +19,9 @@ from zerokit.checkpoint.step_folder import IDENTITY_FILE
 from zerokit.documents import (
     MAX_TABLE_BYTES,
     check_regular,
+    printable,
     read_bytes,
     read_document,
-    shown,
     unreadable_reason,
 )
 from zerokit.errors import CheckpointError, DocumentError
@@ -90,10 +90,10 @@ def read_checksums(folder: Path) -> dict[str, str] | None:
     except DocumentError as error:
         raise CheckpointError(error.message, where=error.where, hint=_HINT) from None
     except UnicodeDecodeError:
-        raise CheckpointError("is not UTF-8", where=shown(file), hint=_HINT) from None
+        raise CheckpointError("is not UTF-8", where=printable(file), hint=_HINT) from None
     sums: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
-        where = f"{shown(file)}:{number}"
+        where = f"{printable(file)}:{number}"
         match = _LINE.fullmatch(line.rstrip("\r"))
         if match is None:
             if line.strip():
@@ -121,7 +121,7 @@ def complete_checksums(folder: Path) -> dict[str, str] | None:
     if sums is None:
         if not has_checksums(folder):
             return None
-        _refuse(f"has lost its {SUMS_FILE}: it cannot be verified", shown(folder))
+        _refuse(f"has lost its {SUMS_FILE}: it cannot be verified", printable(folder))
     saved = _num_saved(folder)
     if saved is not None and len(sums) >= saved:
         return sums
@@ -130,7 +130,7 @@ def complete_checksums(folder: Path) -> dict[str, str] | None:
     if without is not None or saved is not None:
         example = "" if without is None else f", and none for '{without}'"
         problem = f"has lines for {len(sums)} of {saved or len(files)} files{example}"
-        _refuse(problem, shown(folder / SUMS_FILE))
+        _refuse(problem, printable(folder / SUMS_FILE))
     return sums
 
 
@@ -149,11 +149,11 @@ def check_checksums(folder: Path, sums: Mapping[str, str]) -> None:
     """
     for name, digest in sums.items():
         if (reason := unreadable_reason(folder / name, folder)) is not None:
-            raise CheckpointError(reason, where=shown(folder / name), hint=_HINT)
+            raise CheckpointError(reason, where=printable(folder / name), hint=_HINT)
         if _sha256(folder / name) != digest:
             raise CheckpointError(
                 f"has changed since it was saved: its SHA-256 differs from {SUMS_FILE}",
-                where=shown(folder / name),
+                where=printable(folder / name),
                 hint=_HINT,
             )
 
@@ -168,9 +168,11 @@ _HINT = "Use another checkpoint; 'zerokit train' resumes from this one unverifie
 def _sha256(file: Path) -> str:
     if not file.is_file():  # a pipe would be waited for
         problem = "is not a regular file" if file.exists() else "is missing"
-        raise CheckpointError(problem, where=shown(file), hint=_HINT)
+        raise CheckpointError(problem, where=printable(file), hint=_HINT)
     try:
         with file.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
-        raise CheckpointError(f"cannot be read: {error.strerror}", where=shown(file), hint=_HINT) from None
+        raise CheckpointError(
+            f"cannot be read: {error.strerror}", where=printable(file), hint=_HINT
+        ) from None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from zerokit.checkpoint.torch_file import ITEMSIZES, Storage
-from zerokit.documents import shown
+from zerokit.documents import printable
 from zerokit.errors import CheckpointError
 from zerokit.extras import require
 
@@ -82,7 +82,7 @@ class ElementReader:
             if self._read[storage][1] != storage.crc:
                 raise CheckpointError(
                     f"has changed since it was saved (tensor storage {storage.key})",
-                    where=shown(storage.file),
+                    where=printable(storage.file),
                     hint="Copy it again, or use another checkpoint",
                 )
 
@@ -98,12 +98,12 @@ class ElementReader:
                 read = os.preadv(file, [view], storage.offset + offset + into.size - len(view))
                 if not read:
                     raise CheckpointError(
-                        "has become shorter", where=shown(storage.file), hint="Copy it again"
+                        "has become shorter", where=printable(storage.file), hint="Copy it again"
                     )
                 view = view[read:]
         except OSError as error:
             problem = f"cannot be read: {error.strerror}"
-            raise CheckpointError(problem, where=shown(storage.file), hint="Check the disk") from None
+            raise CheckpointError(problem, where=printable(storage.file), hint="Check the disk") from None
         done, crc = self._read.get(storage, (0, 0))
         # finish() checks what is read out of order.
         self._read[storage] = (

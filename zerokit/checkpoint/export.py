@@ -17,7 +17,7 @@ from zerokit.checkpoint.model_files import CONFIG, copy_files, find_file, model_
 from zerokit.checkpoint.output_folder import check_output, check_space, output_folder
 from zerokit.checkpoint.safetensors_file import write_safetensors
 from zerokit.checkpoint.tensor_checks import TensorIssues, checked_blocks
-from zerokit.documents import is_folder, shown
+from zerokit.documents import is_folder, printable
 from zerokit.errors import CheckpointError, ZerokitError
 from zerokit.files import is_own_file, write_file
 from zerokit.staging import clear
@@ -94,7 +94,7 @@ def export(
     checkpoint = read_checkpoint(path)
     check_output(output)
     if base is not None and not is_folder(base):
-        raise CheckpointError("no such folder", where=shown(base), hint="Name the model that was trained")
+        raise CheckpointError("no such folder", where=printable(base), hint="Name the model that was trained")
     plan = _plan(checkpoint, dtype, base, needs_config=needs_config)
     with output_folder(output) as staging:
         sums = _begun(staging, plan)
@@ -132,25 +132,27 @@ def _plan(
         without = "" if adapted else ", or write the weights alone with --no-config"
         raise CheckpointError(
             f"there is no {config_name} in {'it' if base is not None else 'the folder of the run'}",
-            where=shown(base or step),
+            where=printable(base or step),
             hint=f"Name {what} with --base{without}",
         )
     if not adapted and config is not None and "model_type" not in read_config(config):
         if needs_config:
             raise CheckpointError(
                 "has no 'model_type', which a model's config needs",
-                where=shown(config),
+                where=printable(config),
                 hint=f"Name {what} with --base, or write the weights alone with --no-config",
             )
         config = None
     if adapted and config is not None:
-        names = adapter_names(found, read_config(config), where=shown(step))
+        names = adapter_names(found, read_config(config), where=printable(step))
         sources = {new: found[name] for name, new in names.items()}
     else:
         tied = _tied_by_content(found, config)
         sources = {name: tensor for name, tensor in found.items() if name not in tied}
     if not sources:
-        raise CheckpointError("has no weights of a model", where=shown(step), hint="Use another checkpoint")
+        raise CheckpointError(
+            "has no weights of a model", where=printable(step), hint="Use another checkpoint"
+        )
     targets = {}
     for name, tensor in sources.items():
         wanted = _DTYPES[dtype] if dtype else checkpoint.dtype_of(tensor.name) or tensor.dtype
@@ -283,5 +285,5 @@ def _check_whole(output: Path, staging: Path, sums: Mapping[str, str]) -> None:
     lost = next((name for name in sums if not (staging / name).is_file()), None)
     if lost is not None:
         raise ZerokitError(
-            f"has lost '{lost}' during the export", where=shown(output), hint="Export it again"
+            f"has lost '{lost}' during the export", where=printable(output), hint="Export it again"
         )

@@ -25,7 +25,7 @@ from zerokit.checkpoint.source import (
     resolve_checkpoint,
     weight_files,
 )
-from zerokit.documents import is_folder, shown
+from zerokit.documents import is_folder, printable
 from zerokit.errors import CheckpointError
 from zerokit.files import write_file
 from zerokit.staging import clear
@@ -95,9 +95,9 @@ def merge(adapter: Path, output: Path, *, base: Path | None = None) -> Merged:
         ZerokitError: the adapter is unsupported or does not fit the model, or the folder cannot be written.
     """
     settings = _read_settings(adapter)
-    check_files(adapter, where=shown(adapter))
+    check_files(adapter, where=printable(adapter))
     check_output(output)
-    where = shown(adapter / ADAPTER_CONFIG)
+    where = printable(adapter / ADAPTER_CONFIG)
     own = _text(adapter, settings, "base_model_name_or_path")
     name = str(base or own)
     if not name:
@@ -139,7 +139,7 @@ def _read_settings(adapter: Path) -> dict[str, Any]:
     if not is_folder(adapter) or not (adapter / ADAPTER_CONFIG).is_file():
         raise CheckpointError(
             f"has no {ADAPTER_CONFIG}" if is_folder(adapter) else "no such folder",
-            where=shown(adapter),
+            where=printable(adapter),
             hint="Name the folder of an adapter; 'zerokit checkpoint export' makes one from a checkpoint",
         )
     settings = read_config(adapter / ADAPTER_CONFIG)
@@ -172,7 +172,7 @@ def _text(adapter: Path, settings: Mapping[str, Any], key: str) -> str:
 
 
 def _plan(adapter: Path, settings: Mapping[str, Any], model: Path, config: Mapping[str, Any]) -> _Plan:
-    files = {file: read_safetensors(file) for file in weight_files(model, where=shown(model))}
+    files = {file: read_safetensors(file) for file in weight_files(model, where=printable(model))}
     weights = {name: tensor for found in files.values() for name, tensor in found.items()}
     parts: dict[str, dict[str, NamedTensor]] = {}
     replaced = {}
@@ -248,7 +248,9 @@ def _check_shapes(
         if shape != weights[name].shape or weights[name].dtype not in CONVERTIBLE:
             has = f"{list(weights[name].shape)} of {weights[name].dtype}"
             _refuse(
-                adapter, f"has {list(shape)} for '{name}', which is {has} in {shown(model)}", _ANOTHER_MODEL
+                adapter,
+                f"has {list(shape)} for '{name}', which is {has} in {printable(model)}",
+                _ANOTHER_MODEL,
             )
     if not shapes:
         _refuse(adapter, "has no weights", "Save it again")
@@ -305,4 +307,4 @@ def _blocks(reader: ElementReader, plan: _Plan, target: NamedTensor) -> Iterator
 
 
 def _refuse(adapter: Path, problem: str, hint: str) -> NoReturn:
-    raise CheckpointError(problem, where=shown(adapter), hint=hint)
+    raise CheckpointError(problem, where=printable(adapter), hint=hint)

@@ -9,7 +9,7 @@ from typing import Any
 
 from zerokit.checkpoint.source import check_file
 from zerokit.checkpoint.step_folder import is_numbered, is_of_run
-from zerokit.documents import read_document, shown
+from zerokit.documents import printable, read_document
 from zerokit.errors import CheckpointError
 
 CONFIG = "config.json"
@@ -39,7 +39,7 @@ def read_config(file: Path) -> dict[str, Any]:
     """
     data = read_document(file, folder=file.parent).data
     if not isinstance(data, dict):
-        raise CheckpointError("is not a JSON object", where=shown(file), hint="Copy it again")
+        raise CheckpointError("is not a JSON object", where=printable(file), hint="Copy it again")
     return dict(data)
 
 
@@ -56,7 +56,7 @@ def model_files(folder: Path, *, code: bool) -> list[Path]:
     patterns = [*_COPIED, f"{_TEMPLATES}/*", *(["*.py"] if code else [])]
     files = sorted({file for pattern in patterns for file in folder.glob(pattern)})
     for file in files:
-        check_file(file, folder, where=shown(folder))
+        check_file(file, folder, where=printable(folder))
     return [file for file in files if file.is_file()]
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import IO
 
 from zerokit.checkpoint.unfinished import UNFINISHED
-from zerokit.documents import is_folder, shown
+from zerokit.documents import is_folder, printable
 from zerokit.errors import CheckpointError, ZerokitError
-from zerokit.files import explained
-from zerokit.staging import MARK, check_staging, make_staging, open_own, remove
+from zerokit.files import explain_write_errors
+from zerokit.staging import MARK, check_staging, make_staging, open_private_file, remove
 from zerokit.units import format_bytes
 
 
@@ -34,7 +34,7 @@ def output_folder(output: Path) -> Iterator[Path]:
     """
     target = _target(output)
     staging = _staging(target)
-    with explained(output, "Name another folder"), _alone(output, staging):
+    with explain_write_errors(output, "Name another folder"), _alone(output, staging):
         yield staging
         if staging.parent != target:
             staging.rename(target)
@@ -64,10 +64,12 @@ def check_output(output: Path) -> None:
     target = _target(output)
     is_empty = is_folder(target) and {path.name for path in target.iterdir()} <= {UNFINISHED}
     if os.path.lexists(output) and not is_empty:
-        raise CheckpointError("exists", where=shown(output), hint="Name a folder that does not exist yet")
+        raise CheckpointError("exists", where=printable(output), hint="Name a folder that does not exist yet")
     if not target.parent.is_dir():
         raise CheckpointError(
-            "its folder does not exist", where=shown(output), hint=f"Make {shown(output.parent)} first"
+            "its folder does not exist",
+            where=printable(output),
+            hint=f"Make {printable(output.parent)} first",
         )
     check_staging(_staging(target))
 
@@ -84,7 +86,7 @@ def check_space(output: Path, needed: int) -> None:
     if needed > free:
         raise ZerokitError(
             f"needs {format_bytes(needed)}, and the disk has {format_bytes(free)} left",
-            where=shown(folder),
+            where=printable(folder),
             hint="Make room, or name a folder on another disk",
         )
 
@@ -93,11 +95,11 @@ def check_space(output: Path, needed: int) -> None:
 def _alone(output: Path, staging: Path) -> Iterator[None]:
     """Lock the staging folder; remove it if the checkpoint is damaged."""
     lock = make_staging(staging) / MARK
-    with open_own(lock) as opened:
+    with open_private_file(lock) as opened:
         if not _locked(opened, lock):
             raise ZerokitError(
                 "is being written by another process",
-                where=shown(output),
+                where=printable(output),
                 hint="Wait until it ends, or name another folder",
             )
         try:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zerokit.checkpoint.torch_file import check_pickles_of
-from zerokit.documents import shown
+from zerokit.documents import printable
 from zerokit.documents.pickle_limits import PickleLimitError
 from zerokit.errors import CheckpointError
 
@@ -63,7 +63,7 @@ def check_pickles(folder: Path, names: list[str]) -> None:
                 torch.load(file, map_location="cpu", weights_only=True, mmap=_is_zip(file))
         except PickleLimitError as error:
             raise CheckpointError(
-                str(error), where=shown(file), hint="Resume from another checkpoint"
+                str(error), where=printable(file), hint="Resume from another checkpoint"
             ) from None
         except Exception as error:
             # Errors of pickle, of torch's reader, and any other error of a damaged pickle.
@@ -71,13 +71,13 @@ def check_pickles(folder: Path, names: list[str]) -> None:
             if unknown is None:
                 raise CheckpointError(
                     f"is damaged or cut short ({next(iter(str(error).splitlines()), type(error).__name__)})",
-                    where=shown(file),
+                    where=printable(file),
                     hint="Resume from another checkpoint",
                 ) from None
             raise CheckpointError(
                 f"its pickle would load '{unknown[1]}', which may run code and is not "
                 "in DeepSpeed's checkpoints",
-                where=shown(file),
+                where=printable(file),
                 hint="Add --trust-checkpoint if you made it yourself",
             ) from None
 

@@ -18,7 +18,7 @@ from zerokit.checkpoint.step_folder import (
     numbered_folders,
 )
 from zerokit.checkpoint.unfinished import UNFINISHED, move_to_unfinished, remove_unfinished
-from zerokit.documents import is_folder, read_bytes, shown
+from zerokit.documents import is_folder, printable, read_bytes
 from zerokit.errors import CheckpointError
 from zerokit.staging import is_staging
 
@@ -52,13 +52,13 @@ def plan_pruning(run: Path, keep: int) -> Pruning:
             unknown.
     """
     if not is_folder(run):
-        raise CheckpointError("no such folder", where=shown(run), hint="Name the folder of a run")
+        raise CheckpointError("no such folder", where=printable(run), hint="Name the folder of a run")
     folders = [folder for folder in numbered_folders(run) if not folder.is_symlink()]
     complete = [folder for folder in folders if _is_complete(folder)]
     if not complete:
         raise CheckpointError(
             "has no complete checkpoint, so none is removed",
-            where=shown(run),
+            where=printable(run),
             hint="Name the folder that contains checkpoint-1200 or global_step1200",
         )
     oldest = folders.index(complete[-keep:][0])
@@ -91,7 +91,7 @@ def _state(file: Path) -> dict[str, Any]:
             return state
     raise CheckpointError(
         "is damaged or far too large: the best checkpoint is unknown",
-        where=shown(file),
+        where=printable(file),
         hint="Remove it; then no checkpoint counts as the best",
     )
 
@@ -114,7 +114,9 @@ def remove(folder: Path) -> None:
         remove_unfinished(folder if folder.parent.name == UNFINISHED else move_to_unfinished(folder))
     except OSError as error:
         raise CheckpointError(
-            f"cannot be removed: {error.strerror or error}", where=shown(folder), hint="Check its permissions"
+            f"cannot be removed: {error.strerror or error}",
+            where=printable(folder),
+            hint="Check its permissions",
         ) from None
 
 

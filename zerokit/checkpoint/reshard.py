@@ -36,7 +36,7 @@ from zerokit.checkpoint.tensors import NamedTensor, joined_tensor, whole_tensor
 from zerokit.checkpoint.torch_file import Size, StoredTensor, record
 from zerokit.checkpoint.torch_file_writer import NewTensor, make_pickle, write_archive
 from zerokit.checkpoint.verify import verify as verify_all
-from zerokit.documents import shown
+from zerokit.documents import printable
 from zerokit.errors import CheckpointError
 from zerokit.files import write_file
 from zerokit.staging import clear
@@ -159,7 +159,7 @@ def reshard(
     others |= {f"{step.name}/{file.name}": file for part in parts for file in part.files.layers.values()}
     needed += sum(file.stat().st_size for file in others.values())
     check_space(output, needed)
-    console.note(f"{shown(output)} takes {format_bytes(needed)}")
+    console.note(f"{printable(output)} takes {format_bytes(needed)}")
     with output_folder(output) as staging, explain_format_errors(step):
         clear(staging)
         _write(staging, plans, others, sums=sums)
@@ -213,7 +213,7 @@ def _check_kind(saved: SavedStates, stage: int | None) -> None:
 
 
 def _refuse(saved: SavedStates, problem: str, hint: str) -> NoReturn:
-    raise CheckpointError(problem, where=shown(saved.facts.folder), hint=hint)
+    raise CheckpointError(problem, where=printable(saved.facts.folder), hint=hint)
 
 
 def _plan(saved: SavedStates, num_ranks: int, stage: int) -> _Plan:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from zerokit.checkpoint.tensors import NamedTensor, Piece
 from zerokit.checkpoint.torch_file import Storage
-from zerokit.documents import shown, unreadable_reason
+from zerokit.documents import printable, unreadable_reason
 from zerokit.errors import CheckpointError
 from zerokit.files import new_file
 
@@ -87,7 +87,7 @@ def read_safetensors(file: Path) -> dict[str, NamedTensor]:
         CheckpointError: it is not a regular file, or is damaged or cut short.
     """
     if (reason := unreadable_reason(file)) is not None:
-        raise CheckpointError(reason, where=shown(file), hint="Copy or save it again")
+        raise CheckpointError(reason, where=printable(file), hint="Copy or save it again")
     try:
         with file.open("rb") as opened:
             begin, header = read_header(opened)
@@ -103,7 +103,7 @@ def read_safetensors(file: Path) -> dict[str, NamedTensor]:
         AttributeError,
     ) as error:
         raise CheckpointError(
-            f"is damaged or cut short ({error})", where=shown(file), hint="Copy or save it again"
+            f"is damaged or cut short ({error})", where=printable(file), hint="Copy or save it again"
         ) from None
 
 

@@ -13,17 +13,17 @@ from pathlib import Path, PurePosixPath
 from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, LEARNED_TOKENS, WITH_PEFT
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import (
-    COPY,
+    COPY_HINT,
     MAX_BYTES,
     MAX_TABLE_BYTES,
     Document,
     is_file,
+    printable,
     read_document,
-    shown,
     unreadable_reason,
 )
 from zerokit.errors import DocumentError, ModelError
-from zerokit.hub import is_hub_id, not_given
+from zerokit.hub import describe_failure, is_hub_id
 
 _HUB_FILES = ["*.json", "model*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 _OPENED = (
@@ -136,12 +136,12 @@ def check_files(folder: Path, *, where: str) -> None:
 def check_file(file: Path, folder: Path, *, where: str) -> None:
     """Check one file of a folder as :func:`check_files` does."""
     problem = unreadable_reason(file, folder)
-    hint = COPY
+    hint = COPY_HINT
     limit = _max_bytes(file.name)
     if problem is None and limit is not None and is_file(file) and file.stat().st_size > limit:
         problem, hint = f"is larger than {limit >> 20} MiB", "Copy the model again"
     if problem is not None:
-        raise ModelError(f"{shown(file)} {problem}", where=where, hint=hint)
+        raise ModelError(f"{printable(file)} {problem}", where=where, hint=hint)
 
 
 def _max_bytes(name: str) -> int | None:
@@ -285,7 +285,7 @@ def _download(name: str, *, where: str, revision: str | None, files: list[str]) 
         first = f"Did you mean '{meant}'? If so, name it; check" if meant else "Check the name,"
         what = "it" if revision is None else f"its revision '{revision}'"
         raise ModelError(
-            f"'{name}' is no local folder, and {not_given(error, what)}",
+            f"'{name}' is no local folder, and {describe_failure(error, what)}",
             where=where,
             hint=f"{first} the network, and `hf auth login` for a gated model",
         ) from error

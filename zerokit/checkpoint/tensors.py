@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from zerokit.checkpoint.step_folder import AGAIN
 from zerokit.checkpoint.torch_file import ITEMSIZES, Storage, StoredTensor, TensorSize
-from zerokit.documents import shown
+from zerokit.documents import printable
 from zerokit.errors import CheckpointError
 
 _OTHERS = "the files belong to different models or world sizes"
@@ -71,7 +71,7 @@ def whole_tensor(name: str, tensor: StoredTensor) -> NamedTensor:
         CheckpointError: it is not contiguous.
     """
     if not tensor.is_contiguous:
-        raise CheckpointError(f"'{name}' is not contiguous", where=shown(tensor.file), hint=AGAIN)
+        raise CheckpointError(f"'{name}' is not contiguous", where=printable(tensor.file), hint=AGAIN)
     return NamedTensor(
         name, tensor.dtype, tensor.shape, (Piece(tensor.storage, tensor.offset, tensor.numel),)
     )
@@ -109,7 +109,7 @@ class FlatTensors:
         if offset + numel > self.numel:
             raise CheckpointError(
                 f"'{name}' exceeds the {self.numel:,} saved elements: {_OTHERS}",
-                where=shown(self.parts[-1].file),
+                where=printable(self.parts[-1].file),
                 hint=AGAIN,
             )
         return self._row.cut(offset, offset + numel)
@@ -125,6 +125,6 @@ class FlatTensors:
         if math.ceil(offset / alignment) != math.ceil(self.numel / alignment):
             raise CheckpointError(
                 f"has {self.numel - offset:,} elements that belong to no parameter: {_OTHERS}",
-                where=shown(self.parts[-1].file),
+                where=printable(self.parts[-1].file),
                 hint=AGAIN,
             )

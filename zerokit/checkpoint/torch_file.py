@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from zerokit.documents import shown, unreadable_reason
+from zerokit.documents import printable, unreadable_reason
 from zerokit.documents.pickle_limits import (
     CHECKED_DICT,
     CHECKED_SET,
@@ -252,7 +252,7 @@ def read_archive(file: Path) -> Archive:
             checkpoint needs.
     """
     if (reason := unreadable_reason(file)) is not None:
-        raise CheckpointError(reason, where=shown(file), hint=_HINT)
+        raise CheckpointError(reason, where=printable(file), hint=_HINT)
     try:
         with file.open("rb") as opened:
             if opened.read(1) == b"\x80":
@@ -262,12 +262,16 @@ def read_archive(file: Path) -> Archive:
     except CheckpointError:
         raise
     except OSError as error:
-        raise CheckpointError(f"cannot be read: {error.strerror}", where=shown(file), hint=_HINT) from None
+        raise CheckpointError(
+            f"cannot be read: {error.strerror}", where=printable(file), hint=_HINT
+        ) from None
     except Exception as error:
         # Errors of zipfile and pickle, and any other error of a damaged pickle.
         problem = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise CheckpointError(
-            f"is damaged, cut short, or not written by torch.save ({problem})", where=shown(file), hint=_HINT
+            f"is damaged, cut short, or not written by torch.save ({problem})",
+            where=printable(file),
+            hint=_HINT,
         ) from None
 
 
@@ -339,7 +343,9 @@ class _Reader:
     def read(self) -> Archive:
         order = f"{self._folder}byteorder"
         if order in self._names and self._read(order, _MOST_OF_BYTEORDER) != b"little":
-            raise CheckpointError("was written on a big-endian machine", where=shown(self._file), hint=_HINT)
+            raise CheckpointError(
+                "was written on a big-endian machine", where=printable(self._file), hint=_HINT
+            )
         pickled = io.BytesIO(self._read(f"{self._folder}data.pkl", _MOST_OF_PICKLE))
         unpickler = _Unpickler(guarded(pickled))
         unpickler.file = self._file
@@ -399,7 +405,7 @@ class _Unpickler(pickle.Unpickler):
             return record_class(full)
         raise CheckpointError(
             f"its pickle would load '{full}', which may run code and is not in DeepSpeed's checkpoints",
-            where=shown(self.file),
+            where=printable(self.file),
             hint="Do not use checkpoints from untrusted sources",
         )
 

@@ -1,4 +1,4 @@
-"""``zerokit calibrate``: what this machine takes for the work of a training step."""
+"""``zerokit calibrate``: measure the speed of this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def calibrate(
     device: Annotated[
         Literal["cuda", "cpu"] | None,
         typer.Option(
-            help="What is the card; cpu: each rank's threads are.", show_default="cuda if there is one"
+            help="Device to measure; cpu: the threads of each rank.", show_default="cuda if there is one"
         ),
     ] = None,
     ranks: Annotated[
@@ -40,10 +40,10 @@ def calibrate(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Measure what this machine takes for the work of a training step, in a minute or two.
+    """Measure how long this machine takes for the work of a training step, in a minute or two.
 
-    Matrix products, attention, memory, copies, collectives, launches, Python, autograd and Adam, with torch.
-    Nothing else should run meanwhile. It prints how far the catalogue of zerokit is off.
+    It measures matmuls, attention, memory, copies, collectives, launches, Python, autograd and Adam.
+    Nothing else should run meanwhile. It also prints the ratio to zerokit's catalogue.
     """
     from zerokit.extras import require
     from zerokit.files import check_writable
@@ -54,19 +54,12 @@ def calibrate(
     from zerokit.reporting.terminal import show, show_rows
 
     rows = calibrate_into(output, device, ranks, threads)
-    show_rows(
-        [
-            (
-                row.what,
-                _microseconds(row.measured),
-                _microseconds(row.catalogue),
-                f"{row.measured / row.catalogue:.2f}",
-            )
-            for row in rows
-        ],
-        ("", "measured", "catalogue", "ratio"),
-    )
-    show([f"Wrote {output}. Take it: zerokit rehearse --time --hardware {output} ..."])
+    table = []
+    for row in rows:
+        times = map(_microseconds, (row.measured, row.catalogue))
+        table.append((row.what, *times, f"{row.measured / row.catalogue:.2f}"))
+    show_rows(table, ("", "measured", "catalogue", "ratio"))
+    show([f"Wrote {output}. Use it: zerokit rehearse --time --hardware {output} ..."])
 
 
 def _microseconds(seconds: float) -> str:

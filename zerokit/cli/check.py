@@ -1,4 +1,4 @@
-"""``zerokit check``: name every mistake in ds_config files, and fix them."""
+"""``zerokit check``: report every mistake in ds_config files, and fix them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class CheckOptions:
     target: Annotated[
         choices.Target | None,
         typer.Option(
-            help='Who hands the config to DeepSpeed, and so fills "auto".', show_default="any of them"
+            help='The program that passes the config to DeepSpeed and fills "auto".',
+            show_default="any of them",
         ),
     ] = None
     num_gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of the run: its world size.")] = None
@@ -91,9 +92,11 @@ class CheckOptions:
         ),
     ] = None
     output_format: Annotated[
-        Literal["text", "json", "github", "sarif"], typer.Option("--format", help="Form of the result.")
+        Literal["text", "json", "github", "sarif"], typer.Option("--format", help="Output format.")
     ] = "text"
-    fix: Annotated[bool, typer.Option("--fix", help="Fix what has one right answer, in the files.")] = False
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Fix mistakes that have one right answer, in the files.")
+    ] = False
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "--diff", help="With --fix: print the change and write nothing.")
     ] = False
@@ -101,7 +104,7 @@ class CheckOptions:
 
 @with_options(CheckOptions)
 def check(options: CheckOptions) -> None:
-    """Name every mistake in ds_config files. Exits with 1 if there are errors."""
+    """Report every mistake in ds_config files. Exits with 1 if there are errors."""
     from zerokit.hardware.cluster import Cluster
     from zerokit.lint.files import files_in
     from zerokit.lint.selection import Selection
@@ -111,7 +114,7 @@ def check(options: CheckOptions) -> None:
         raise ZerokitError("there is nothing to try", where="--dry-run", hint="Add --fix")
     card = chosen_gpu(options.gpu, options.gpu_memory)
     note_caveat(card)
-    host_bytes = None if options.host_memory is None else memory_size(options.host_memory, "--host-memory")
+    host_bytes = memory_size(options.host_memory, "--host-memory")
     loaded = None if options.recipe is None else _load(options.recipe)
     run = Run(
         target=options.target,
@@ -126,7 +129,7 @@ def check(options: CheckOptions) -> None:
     if options.model is not None and card is not None:
         from zerokit.console import note
 
-        note("zerokit: note: check does not look whether the run fits; 'zerokit estimate' does")
+        note("zerokit: note: check does not judge whether the run fits; 'zerokit estimate' does")
     if any(checker.diffs):
         from zerokit.console import note
 
@@ -174,7 +177,7 @@ def _model_of(recipe: Recipe) -> ModelShape | None:
 
 @dataclass
 class _Checker:
-    """Reads, fixes and checks one file after the other."""
+    """Reads, fixes and checks files."""
 
     run: Run
     loaded: LoadedRecipe | None
@@ -185,7 +188,7 @@ class _Checker:
     bugs: int = 0
 
     def check(self, file: Path | DocumentError) -> CheckedFile:
-        from zerokit.documents import shown
+        from zerokit.documents import printable
         from zerokit.lint import Report
         from zerokit.lint.files import read_file
         from zerokit.lint.outputs import CheckedFile
@@ -195,7 +198,7 @@ class _Checker:
         try:
             document = read_file(file)
         except DocumentError as error:
-            return CheckedFile(shown(file), Report((), {}), error=error)
+            return CheckedFile(printable(file), Report((), {}), error=error)
         if not self.fix:
             return CheckedFile(document.name, self._report(document))
         return self._fixed(file, document)
@@ -252,7 +255,7 @@ def _print(checked: Sequence[CheckedFile], output_format: str, diffs: Sequence[s
     elif output_format == "github":
         typer.echo(outputs.to_github(checked), nl=False)
     elif any(diffs):
-        # Line ends stay as they are, so that the lines fit the file.
+        # Line ends stay, so that the diff applies to the file.
         for line in "".join(diffs).removesuffix("\n").split("\n"):
             text = line.removesuffix("\r")
             typer.echo("\t".join(map(visible, text.split("\t"))) + line[len(text) :])

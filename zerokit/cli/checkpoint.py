@@ -1,7 +1,9 @@
-"""``zerokit checkpoint``: what a checkpoint of DeepSpeed's is, and a model of it."""
+"""``zerokit checkpoint``: look at checkpoints of DeepSpeed, export, compare and reshard them."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +13,16 @@ from zerokit import choices
 from zerokit.cli.checkpoint_summary import as_data, print_text
 from zerokit.cli.command import Command, Group
 from zerokit.cli.output import OutputFormat, print_json
+from zerokit.console import note
 from zerokit.errors import ZerokitError, visible
+from zerokit.reporting.terminal import show as print_parts
+from zerokit.reporting.terminal import show_rows
+from zerokit.units import format_bytes, quantity
 
 app = typer.Typer(
     name="checkpoint",
     cls=Group,
-    help="Look at checkpoints of DeepSpeed's, get the model out of them, and go on with more or fewer GPUs.",
+    help="Look at DeepSpeed checkpoints, export models, and reshard for more or fewer GPUs.",
     rich_markup_mode=None,
 )
 
@@ -31,7 +37,7 @@ _Checkpoint = Annotated[
     Path,
     typer.Argument(
         metavar="PATH",
-        help="A folder like global_step1200 or checkpoint-1200, or of a run, whose newest one is taken.",
+        help="A folder like global_step1200 or checkpoint-1200, or that of a run (its newest checkpoint).",
         show_default=False,
     ),
 ]
@@ -39,11 +45,14 @@ _Checkpoint = Annotated[
 _NewFolder = Annotated[
     Path, typer.Option("-o", "--output", metavar="DIR", help="The new folder.", show_default=False)
 ]
+_NoVerify = Annotated[
+    bool, typer.Option("--no-verify", help="Accept files of several steps, or changed since they were saved.")
+]
 
 
 @app.command(cls=Command)
 def show(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
-    """Say what a checkpoint is, and whether anything of it is missing.
+    """Print what a checkpoint contains, and whether anything is missing.
 
     Reads only the headers of its files. Exits with 1 if something is missing.
     """
@@ -77,21 +86,15 @@ def export(
     no_config: Annotated[
         bool, typer.Option("--no-config", help="Write weights alone where there is no config.")
     ] = False,
-    no_verify: Annotated[
-        bool,
-        typer.Option("--no-verify", help="Take files as they are: of several steps, or changed since."),
-    ] = False,
+    no_verify: _NoVerify = False,
     output_format: OutputFormat = "text",
 ) -> None:
     """Write the model of a checkpoint as a folder that from_pretrained loads; an adapter as an adapter.
 
-    Weights are safetensors, read and written a block at a time. The folder appears when it is whole; an
-    export that was interrupted goes on where it was.
+    Weights are safetensors, read and written a block at a time. The folder appears when it is complete. An
+    interrupted export continues where it stopped.
     """
     from zerokit.checkpoint.export import export as export_model
-    from zerokit.console import note
-    from zerokit.reporting.terminal import show as print_parts
-    from zerokit.units import format_bytes, quantity
 
     done = export_model(
         path, output, dtype=dtype, base=base, needs_config=not no_config, verify=not no_verify
@@ -121,7 +124,7 @@ def export(
 def reshard(
     path: _Checkpoint,
     num_gpus: Annotated[
-        int, typer.Option(min=1, max=1 << 20, help="Of the run that is to go on.", show_default=False)
+        int, typer.Option(min=1, max=1 << 20, help="Of the run that resumes.", show_default=False)
     ],
     output: Annotated[
         Path,
@@ -135,20 +138,16 @@ def reshard(
     ],
     zero_stage: Annotated[
         int | None,
-        typer.Option(min=1, max=3, help="Of the run that is to go on.", show_default="the checkpoint's"),
+        typer.Option(min=1, max=3, help="Of the run that resumes.", show_default="the checkpoint's"),
     ] = None,
-    no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Take files as they are: of several steps, or changed since.")
-    ] = False,
+    no_verify: _NoVerify = False,
     output_format: OutputFormat = "text",
 ) -> None:
-    """Write the checkpoint of another number of GPUs, or of another ZeRO stage, to go on from.
+    """Write a checkpoint for another number of GPUs or another ZeRO stage, to resume from.
 
-    Its files are those that DeepSpeed would have saved there: load_checkpoint takes them as any others.
+    It has the files that DeepSpeed would have saved there, for load_checkpoint.
     """
     from zerokit.checkpoint.reshard import reshard as reshard_all
-    from zerokit.reporting.terminal import show as print_parts
-    from zerokit.units import format_bytes, quantity
 
     done = reshard_all(path, output, num_ranks=num_gpus, stage=zero_stage, verify=not no_verify)
     if output_format == "json":
@@ -160,14 +159,12 @@ def reshard(
 
 @app.command(cls=Command)
 def verify(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
-    """Read all weights of a checkpoint, and say whether it is complete, as it was saved, and of one step.
+    """Read all weights of a checkpoint, and check that it is complete, unchanged, and of one step.
 
-    Files that it does not look at are named. Exits with 2 if it is not, and with 1 if it is but has weights
-    that are infinite or NaN, or a SHA256SUMS that is missing, incomplete or malformed.
+    Prints files that it does not read. Exits with 2 if the check fails, and with 1 if weights are infinite or
+    NaN, or if SHA256SUMS is missing, incomplete or malformed.
     """
     from zerokit.checkpoint.verify import verify as verify_all
-    from zerokit.reporting.terminal import show as print_parts
-    from zerokit.units import format_bytes, quantity
 
     found = verify_all(path)
     if output_format == "json":
@@ -226,13 +223,11 @@ def merge(
     ] = None,
     output_format: OutputFormat = "text",
 ) -> None:
-    """Write the model with an adapter in it, and the adapter's tokenizer: a folder that generates.
+    """Merge an adapter into its model, and write both with the adapter's tokenizer as one folder.
 
-    Weights are read and written a block at a time; the folder appears when it is whole.
+    Weights are read and written a block at a time; the folder appears when it is complete.
     """
     from zerokit.checkpoint.merge import merge as merge_adapter
-    from zerokit.reporting.terminal import show as print_parts
-    from zerokit.units import format_bytes, quantity
 
     done = merge_adapter(adapter, output, base=base)
     if output_format == "json":
@@ -249,13 +244,11 @@ def diff(
     right: Annotated[Path, typer.Argument(metavar="B", help="Another one.", show_default=False)],
     output_format: OutputFormat = "text",
 ) -> None:
-    """Name the tensors in which two checkpoints differ, and by how much. Exits with 1 if there is any.
+    """Print the tensors in which two checkpoints differ, and by how much. Exits with 1 if any differs.
 
     Floating-point types are compared in the one with fewer bits.
     """
     from zerokit.checkpoint.compare import compare
-    from zerokit.reporting.terminal import show as print_parts
-    from zerokit.reporting.terminal import show_rows
 
     found = list(compare(left, right))
     if output_format == "json":
@@ -264,27 +257,14 @@ def diff(
                 "a": str(left),
                 "b": str(right),
                 "equal": not found,
-                "differences": [
-                    {
-                        "name": one.name,
-                        "what": one.what,
-                        "num_elements": one.num_elements,
-                        "largest": one.largest,
-                    }
-                    for one in found
-                ],
+                "differences": list(map(asdict, found)),
             }
         )
     elif found:
-        rows = [
-            (
-                one.name,
-                one.what,
-                f"{one.num_elements:,}" if one.num_elements else "-",
-                f"{one.largest:.3g}" if one.largest is not None else "-",
-            )
-            for one in found
-        ]
+        rows = []
+        for one in found:
+            largest = f"{one.largest:.3g}" if one.largest is not None else "-"
+            rows.append((one.name, one.what, f"{one.num_elements:,}" if one.num_elements else "-", largest))
         show_rows(rows, ("tensor", "differs in", "elements", "at most by"))
     else:
         print_parts([f"{left} and {right} have the same tensors"])
@@ -307,15 +287,12 @@ def prune(
     ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
     ] = False,
     output_format: OutputFormat = "text",
 ) -> None:
     """Remove the checkpoints of a run that are older than the newest complete ones."""
-    import sys
-
     from zerokit.checkpoint.prune import plan_pruning, remove
-    from zerokit.reporting.terminal import show as print_parts
 
     plan = plan_pruning(run, keep)
     if plan.removed and not yes and not dry_run:
@@ -327,9 +304,9 @@ def prune(
     for folder in () if dry_run else plan.removed:
         remove(folder)
     if output_format == "json":
-        told_folders = {what: [str(folder) for folder in folders] for what, folders in vars(plan).items()}
-        print_json({"dry_run": dry_run, **told_folders})
+        paths = {action: [str(folder) for folder in folders] for action, folders in vars(plan).items()}
+        print_json({"dry_run": dry_run, **paths})
         return
-    for what, folders in vars(plan).items():
-        told = f"would be {what}" if dry_run else what
-        print_parts(f"{told}: {folder}" for folder in folders)
+    for action, folders in vars(plan).items():
+        label = f"would be {action}" if dry_run else action
+        print_parts(f"{label}: {folder}" for folder in folders)

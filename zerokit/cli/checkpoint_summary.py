@@ -1,8 +1,12 @@
-"""What ``zerokit checkpoint show`` prints of a checkpoint."""
+"""The output of ``zerokit checkpoint show``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from zerokit.reporting.terminal import show as print_parts
+from zerokit.reporting.terminal import show_rows
+from zerokit.units import format_bytes, quantity
 
 if TYPE_CHECKING:
     from zerokit.checkpoint.saved_states import CheckpointInfo
@@ -10,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def as_data(summary: Summary) -> dict[str, Any]:
-    """For ``--format json``."""
+    """The JSON of ``--format json``."""
     facts, checkpoint = summary.facts, summary.checkpoint
     tensors = checkpoint.tensors() if checkpoint is not None else {}
     return {
@@ -38,11 +42,7 @@ def as_data(summary: Summary) -> dict[str, Any]:
 
 
 def print_text(summary: Summary) -> None:
-    """For a terminal."""
-    from zerokit.reporting.terminal import show as print_parts
-    from zerokit.reporting.terminal import show_rows
-    from zerokit.units import format_bytes
-
+    """Print the text."""
     facts, data = summary.facts, as_data(summary)
     kind = "universal" if facts.universal else f"ZeRO stage {facts.stage}" if facts.stage else "no ZeRO"
     rows = [
@@ -71,8 +71,6 @@ def print_text(summary: Summary) -> None:
 
 
 def _ranks(facts: CheckpointInfo) -> str:
-    from zerokit.units import quantity
-
     tensors = f" x {facts.tensor_parallel} of tensor parallelism" if facts.tensor_parallel > 1 else ""
     stages = f" x {facts.pipeline_stages} of a pipeline" if facts.pipeline_stages is not None else ""
     return f"{quantity(facts.num_ranks, 'rank')}{tensors}{stages}"

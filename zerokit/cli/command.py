@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 _DEFAULT_IN_WORDS = re.compile(r"\[default: \((.*)\)(?=(;[^;]*)?\]$)")
-"""A default in the command's own words, which typer puts in parentheses, with a range after it."""
+"""A default in words, which typer puts in parentheses, perhaps with a range after it."""
 
 
 class _Missing(typer.BadParameter):
@@ -152,7 +152,7 @@ class Command(TyperCommand):
                 )
 
     def _refuse_late_option(self, ctx: Any, words: list[str], missing: list[Any]) -> None:
-        """Refuse an option that is after an argument, and so would be passed on."""
+        """Refuse an option after an argument, where it would be passed on to the script."""
         names = {name for param in missing for name in param.opts}
         late = [word for word in words if self.declared_name(ctx, word.partition("=")[0]) in names]
         first = next(
@@ -162,7 +162,7 @@ class Command(TyperCommand):
             ctx.fail(f"{late[0]} stands after {first} and goes to it: put it before {first}")
 
     def completed(self, ctx: Any, words: list[str]) -> list[str] | None:
-        """Return the words with the missing ones added; None if the command cannot know them."""
+        """Return the words with the missing ones added; None if that is not possible."""
         return None
 
     def missing(self, ctx: Any, words: list[str]) -> list[tuple[Any, str]]:
@@ -193,7 +193,7 @@ def _write_list(formatter: Any, heading: str, records: list[tuple[str, str]]) ->
     """Write a list as click does, but without breaking names of options at their hyphens."""
     if not records:
         return
-    # A name that is longer has a line to itself.
+    # A longer name has its own line.
     widest = min(30, formatter.width * 2 // 5, max(len(name) for name, _ in records))
     place = widest + 4
     with formatter.section(heading):

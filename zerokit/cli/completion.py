@@ -1,4 +1,4 @@
-"""The values that a shell completes, beside options and the words of closed lists, which typer knows."""
+"""Values that shells complete. Typer itself completes options and closed lists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 def _beginning(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
     def complete(begun: str) -> list[str]:
-        # Names are read in any case, and shells complete what is typed.
+        # Names are accepted in any case, but a shell completes the typed text.
         typed = (name.lower() if begun.islower() else name for name in names())
         return [name for name in typed if name.startswith(begun)]
 
@@ -18,7 +18,7 @@ def _gpus() -> Iterator[str]:
     from zerokit.hardware.gpus import gpus
 
     for gpu in gpus():
-        name = gpu.name.replace(" ", "-")  # a shell would take it for two words
+        name = gpu.name.replace(" ", "-")  # a space would make two words
         yield from dict.fromkeys((name, name.removeprefix("RTX-")))
 
 
@@ -56,7 +56,7 @@ def _dotted_keys() -> Iterator[str]:
 
 
 def explained(begun: str) -> list[str]:
-    """Rules, defects and names of keys; keys with the sections that they stand in once a dot is typed."""
+    """Rules, defects and keys; with a dot in the text, keys with their sections."""
     return _beginning(_dotted_keys if "." in begun else _explained)(begun)
 
 

@@ -1,4 +1,4 @@
-"""The options of ``zerokit config``, by the heading under which its help lists them."""
+"""The options of ``zerokit config``, by the heading of the help that lists them."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class ConfigOptions:
     gpus_per_node: Annotated[int, _run(min=1, help="GPUs of a node.")] = GPUS_PER_NODE
     gpu: Annotated[str | None, gpu_option(_RUN)] = None
     gpu_memory: Annotated[str | None, gpu_memory_option(_RUN)] = None
-    explain: Annotated[bool, _output("--explain", help="Say why for each key.")] = False
+    explain: Annotated[bool, _output("--explain", help="Print the reason for each key.")] = False
     output: Annotated[
         Path | None,
         _output("--output", "-o", metavar="FILE", help="Write there, not to stdout.", callback=not_stdout),

@@ -1,4 +1,4 @@
-"""``zerokit diff``: what two ds_configs do differently."""
+"""``zerokit diff``: compare the effect of two ds_configs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def diff(
     ] = None,
     output_format: OutputFormat = "text",
 ) -> None:
-    """Name what two ds_configs do differently. Exits with 1 if there is anything.
+    """Print the settings in which two ds_configs differ. Exits with 1 if there are any.
 
-    DeepSpeed's defaults are filled in, old names and forms count as the new ones, and comments, order and
+    DeepSpeed's defaults are filled in, and old names and forms become the new ones. Comments, order and
     spelling (5e8, 500000000) do not count.
     """
     from zerokit.resolving.diff import differences
@@ -40,7 +40,7 @@ def diff(
 
 
 def _load(file: Path) -> DeepSpeedConfig:
-    """The config, with a line about each key that DeepSpeed ignores."""
+    """Load a config, and print a line about each key that DeepSpeed ignores."""
     from zerokit.config.load import check_ds_config, is_passed_over, load_ds_config, read_ds_config
     from zerokit.console import note
 

@@ -1,4 +1,4 @@
-"""``zerokit doctor``: what is wrong with the machines of a run; ``zerokit env``: what a bug report needs."""
+"""``zerokit doctor``: check the machines of a run; ``zerokit env``: facts for a bug report."""
 
 from __future__ import annotations
 
@@ -19,27 +19,25 @@ _STYLES = {"ok": "green", "warning": "yellow", "error": "bold red", "not checked
 def doctor(
     hostfile: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Look at these machines, too, over ssh; a line each: HOST slots=N."
-        ),
+        typer.Option(metavar="FILE", help="Check these machines too, over ssh; a line each: HOST slots=N."),
     ] = None,
     recipe: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The run: its data, its output folder, what it offloads."),
+        typer.Option(metavar="FILE", help="The run: its data, output folder and offload."),
     ] = None,
     master_port: Annotated[
         int,
-        typer.Option(min=1, max=65535, help="Where the ranks are going to meet."),
+        typer.Option(min=1, max=65535, help="Port of the rendezvous."),
     ] = DEFAULT_PORT,
     measure: Annotated[
         bool,
-        typer.Option("--speed", help="Start a rank on each GPU, and measure them and what joins them."),
+        typer.Option("--speed", help="Start a rank on each GPU, and measure the GPUs and their links."),
     ] = False,
     output_format: OutputFormat = "text",
 ) -> None:
-    """Say what is wrong with this machine for DeepSpeed, and with all machines of a hostfile.
+    """Check this machine, and all machines of a hostfile, for DeepSpeed.
 
-    A line for each thing that was looked at, with its fix. Exit code 1 where there is an error.
+    Prints a line for each check, with its fix. Exits with 1 if there is an error.
     """
     from dataclasses import asdict, replace
 
@@ -63,7 +61,7 @@ def doctor(
 
 
 def _needs(recipe: Path) -> Needs:
-    """What a recipe asks of its machines."""
+    """Return the needs of a recipe's run."""
     from zerokit.distributed.nvme import uses_nvme
     from zerokit.doctor.checks import Needs
     from zerokit.recipe.load import load_recipe
@@ -94,7 +92,7 @@ def _is_local(word: str) -> bool:
 
 
 def env(output_format: OutputFormat = "text") -> None:
-    """Print what a bug report needs of this machine: versions, GPUs, limits, variables; no secrets."""
+    """Print facts about this machine for a bug report: versions, GPUs, limits, variables; no secrets."""
     from zerokit.doctor.environment import environment_report
 
     found = environment_report()

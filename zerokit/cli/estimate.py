@@ -1,4 +1,4 @@
-"""``zerokit estimate``: where the bytes of a training run go, without running it."""
+"""``zerokit estimate``: the memory of a training run, without running it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def estimate(options: EstimateOptions) -> None:
     _check_files(options)
     axes = _axes(options)
     card = _card(options)
-    host_bytes = None if options.host_memory is None else memory_size(options.host_memory, "--host-memory")
+    host_bytes = memory_size(options.host_memory, "--host-memory")
     shape = as_model(options.model)
     chunked_loss = "liger" if options.liger else "zerokit" if options.chunked_loss else None
     question = Question(
@@ -138,10 +138,10 @@ def _adapter(options: EstimateOptions, model: ModelShape | int) -> dict[str, Any
         raise ConfigError("two adapters are given", where="--peft and --lora-rank", hint="Give one of them")
     for option, given in (("--dora", options.dora), ("--lora-dropout", options.lora_dropout)):
         if given and rank is None:
-            raise ConfigError("LoRA is not asked for", where=option, hint="Give --lora-rank, and no --peft")
+            raise ConfigError("LoRA is not requested", where=option, hint="Give --lora-rank, and no --peft")
     if targets is not None and rank is None and method != "ia3":
         hint = "Give --lora-rank, or --peft ia3"
-        raise ConfigError("no adapter with targets is asked for", where="--lora-targets", hint=hint)
+        raise ConfigError("no adapter with targets is requested", where="--lora-targets", hint=hint)
     names = tuple(name.strip() for name in (targets or "").split(",") if name.strip())
     chosen = {} if targets is None else {"target_modules": names}
     if rank is not None:
@@ -160,7 +160,7 @@ def _card(options: EstimateOptions) -> Gpu | None:
         return card
     if card is not None:
         both = ("--gpu" if options.gpu is not None else "--gpu-memory") + " and --fit"
-        raise ConfigError("more than one says how much memory there is", where=both, hint="Give one of them")
+        raise ConfigError("more than one option sets the memory", where=both, hint="Give one of them")
     return some_gpu(None, memory_size(options.fit, "--fit"))
 
 

@@ -16,7 +16,7 @@ from zerokit.cli.command import required_unless
 from zerokit.cli.gpu_options import AS_RENTED, gpu_memory_option, gpu_option, host_memory_option
 from zerokit.errors import ConfigError
 from zerokit.hardware import GPUS_PER_NODE
-from zerokit.units import in_digits
+from zerokit.units import interpret_number
 
 _ANSWER = "The answer"
 _run = partial(typer.Option, rich_help_panel="The run")
@@ -202,7 +202,7 @@ def sizes(text: str | None, option: str, least: int = 1, most: int | None = None
         try:
             size = int(word)
         except ValueError:
-            meant = in_digits(word, of_tokens=option == SIZES["seq_len"][0])
+            meant = interpret_number(word, of_tokens=option == SIZES["seq_len"][0])
             hint = "Write it like 4, or 1,2,4" if meant is None else f"Write {meant}"
             raise ConfigError(f"'{word}' is not a whole number", where=option, hint=hint) from None
         if size < least:

@@ -20,19 +20,18 @@ _QUESTIONS = {
     "seq_len": "How many tokens in a sequence?",
     "zero_stage": "Which ZeRO stages, 0 to 3?",
 }
-"""By the parameters of the command; it needs no others."""
+"""By required parameter."""
 _SEQ_LEN = 2048
 
 
 class AskingCommand(Command):
-    """Asks for what is missing, with defaults that Enter takes; never a script."""
+    """Asks for missing options at a terminal; Enter accepts the default."""
 
     def completed(self, ctx: Any, words: list[str]) -> list[str] | None:
-        """The words with the answers; None where nobody is there to give them.
+        """Return the words with the answers; None without a terminal.
 
         Raises:
-            ZerokitError: what is given names no model or no card, or is no size, which is found before the
-                first question.
+            ZerokitError: a given model, card or size is not valid; raised before the first question.
         """
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             return None
@@ -54,7 +53,7 @@ class AskingCommand(Command):
 
 
 def _answer(name: str, default: str | None) -> str | None:
-    """What a person answers, asked again until it can be used; None where the input ends."""
+    """Ask until the answer is valid; None if the input ends."""
 
     def usable(text: str) -> str:
         try:
@@ -71,7 +70,7 @@ def _answer(name: str, default: str | None) -> str | None:
     except typer.Abort as abort:
         if not isinstance(abort.__context__, EOFError):
             raise
-        typer.echo(err=True)  # what follows has a line of its own
+        typer.echo(err=True)  # the next output starts on its own line
         return None
 
 
@@ -82,7 +81,7 @@ def _default(name: str, given: Mapping[str, Any], positions: int | None) -> str 
 
 
 def _stages(given: Mapping[str, Any]) -> str:
-    """All that go together with the options; one where the answer is for one run."""
+    """All stages that the options allow; one stage if the answer is about one run."""
     one_run = given.get("explain") or given.get("fit")
     if one_run or given.get("offload_param") or given.get("offload_optimizer") == "nvme":
         return "3"
@@ -90,7 +89,7 @@ def _stages(given: Mapping[str, Any]) -> str:
 
 
 def _positions(model: str) -> int | None:
-    """The longest sequence of a model, where it says one."""
+    """The maximum sequence length of a model, if known."""
     from zerokit.estimation.api import as_model
 
     return getattr(as_model(model), "max_position_embeddings", None)

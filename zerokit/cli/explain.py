@@ -1,4 +1,4 @@
-"""``zerokit explain``: what a rule finds, or what a key of a ds_config does."""
+"""``zerokit explain``: the meaning of a rule, or of a ds_config key."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def explain(
         ),
     ] = None,
 ) -> None:
-    """Say what a key of a ds_config does, or what a rule of zerokit check finds and why."""
+    """Explain a ds_config key, or a rule of zerokit check."""
     from zerokit.lint import explain as explaining
     from zerokit.reporting.terminal import show_markdown, show_rows
 
     if name is None:
         show_rows(explaining.overview())
-        typer.echo("\nzerokit explain RULE or KEY says more of one")
+        typer.echo("\nFor details: zerokit explain RULE, or zerokit explain KEY")
         return
     show_markdown(explaining.explain(name))

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class CodeCommand(Command):
-    """A command whose argument may be a negative number, which is no option."""
+    """A command whose argument may be a negative number."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Set exit codes behind ``--``."""
+        """Move exit codes behind ``--``."""
         codes = [word for word in args if re.fullmatch(r"-\d+", word)]
         others = [word for word in args if word not in codes]
         return super().parse_args(ctx, [*others, "--", *codes] if codes and "--" not in args else args)
@@ -40,7 +40,7 @@ def explain_exit(
     ] = None,
     output_format: OutputFormat = "text",
 ) -> None:
-    """Say why a run died: the cause first, with its line in the log, then what to do."""
+    """Explain why a run died: the cause first, with its line in the log, then the fix."""
     from dataclasses import asdict
 
     from zerokit.documents import is_file
@@ -60,15 +60,15 @@ def explain_exit(
         where = "" if log is None or found.line is None else f"{log.name}:{found.line}: "
         show([f"{where}{found.message}"])
         show([f"  what to do: {found.fix}"] if found.fix else [])
-        is_told = found.text is not None and found.message in found.text  # as of zerokit's own errors
-        show([f"  the line: {found.text}"] if found.text and not is_told else [])
+        is_shown = found.text is not None and found.message in found.text  # for zerokit's own errors
+        show([f"  the line: {found.text}"] if found.text and not is_shown else [])
         show(f"  also: {one}" for one in found.also)
     if found.cause == "unknown":
         raise typer.Exit(1)
 
 
 def _settings(recipe: Path) -> Settings:
-    """The sizes of a recipe's run, as far as the recipe itself says them."""
+    """The sizes of a run that its recipe sets."""
     from zerokit.exits.gpu_memory import Settings
     from zerokit.recipe.load import load_recipe
     from zerokit.recipe.zero import offload_device, zero_section

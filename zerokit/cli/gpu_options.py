@@ -1,4 +1,4 @@
-"""The options that name a GPU, or its memory alone, as every command has them."""
+"""The options for a GPU, or for its memory alone, that several commands share."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def host_memory_option(panel: str | None = None, default: str | None = None) -> 
 
 
 AS_RENTED = "that of nodes rented with such cards"
-"""What `--host-memory` is where a command judges whether a run fits: Cluster.known_host_bytes."""
+"""Default of `--host-memory` in commands that judge whether a run fits: Cluster.known_host_bytes."""
 
 
 def chosen_gpu(gpu: str | None, gpu_memory: str | None) -> Gpu | None:
-    """The card that the two options name: one of the catalogue, with another memory if both are given.
+    """The card that the options name, with another memory size if both are given.
 
     Raises:
-        ZerokitError: there is no such card, or the size is that of none.
+        ZerokitError: there is no such card, or the size is not valid.
     """
     from zerokit.hardware.gpus import some_gpu
 
-    return some_gpu(gpu, None if gpu_memory is None else memory_size(gpu_memory, "--gpu-memory"))
+    return some_gpu(gpu, memory_size(gpu_memory, "--gpu-memory"))
 
 
 def note_caveat(gpu: Gpu | None) -> None:
@@ -70,14 +70,16 @@ def note_caveat(gpu: Gpu | None) -> None:
         note(f"zerokit: note: {gpu.memory_caveat}")
 
 
-def memory_size(text: str, option: str) -> int:
-    """Read a size in bytes, such as 80GiB.
+def memory_size(text: str | None, option: str) -> int | None:
+    """Read a size in bytes, such as 80GiB; None without a text.
 
     Raises:
         ZerokitError: not a size, or less than any memory.
     """
     from zerokit.units import MIB, parse_bytes
 
+    if text is None:
+        return None
     try:
         size = parse_bytes(text)
     except ZerokitError as error:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 def gpus(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Only those whose name has this in it.")
+        str | None, typer.Argument(metavar="[NAME]", help="Only cards whose name contains this.")
     ] = None,
     output_format: Annotated[
         choices.OutputFormat, typer.Option("--format", help="Form of the list; json has every source.")
     ] = "text",
 ) -> None:
-    """List the GPUs that --gpu takes: memory, speed, links, machines, prices, what of them was measured."""
+    """List the GPUs for --gpu: memory, speed, links, machines, prices, and which figures are measured."""
     from dataclasses import asdict
 
     from zerokit.hardware.gpus import matching_gpus, sources

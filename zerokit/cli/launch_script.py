@@ -12,18 +12,18 @@ from zerokit import choices
 from zerokit.cli.output import Force, Output
 from zerokit.console import note
 from zerokit.errors import LaunchError
-from zerokit.extras import install, missing
+from zerokit.extras import install_command, missing_packages
 from zerokit.files import write_file
 from zerokit.hardware import GPUS_PER_NODE
 
 _SIZES = (*range(1, 9), 16)
-"""GPUs of the machines that there are."""
+"""Numbers of GPUs that machines have."""
 
 
 def launch_script(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The run.", show_default=False)],
     target: Annotated[
-        choices.LaunchTarget, typer.Option("--for", help="Who starts the ranks.", show_default=False)
+        choices.LaunchTarget, typer.Option("--for", help="The launcher or scheduler.", show_default=False)
     ],
     num_nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Machines.")] = 1,
     gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of one machine.")] = GPUS_PER_NODE,
@@ -55,12 +55,12 @@ def launch_script(
     output: Output = None,
     force: Force = False,
 ) -> None:
-    """Write the file that starts a recipe on several machines, to be run in this folder on all of them.
+    """Write a file that starts a recipe on several machines, in this folder on each of them.
 
-    A bash script for deepspeed and torchrun, a config file for accelerate, an sbatch script for slurm, a
-    PyTorchJob for kubernetes, a task for skypilot.
+    It is a bash script for deepspeed and torchrun, a config file for accelerate, an sbatch script for slurm,
+    a PyTorchJob for kubernetes, and a task for skypilot.
     """
-    from zerokit.documents import is_there, shown
+    from zerokit.documents import path_exists, printable
     from zerokit.launching.hostfile import read_hostfile
     from zerokit.launching.network_variables import read_network_variables
     from zerokit.launching.scripts import Job, launch_script
@@ -88,17 +88,18 @@ def launch_script(
     )
     text = launch_script(job, target)
     if doctor is not None and not variables:
-        note(f"zerokit: note: {shown(doctor)} has a reason for no variable: the script sets none")
-    if str(Path(sys.executable).parent) in text and (absent := missing("train")):
+        note(f"zerokit: note: {printable(doctor)} has a reason for no variable: the script sets none")
+    if str(Path(sys.executable).parent) in text and (absent := missing_packages("train")):
         listed = ", ".join(absent)
         note(
             f"zerokit: note: the script starts {sys.executable}, which lacks {listed}: write it with the "
-            f"Python that trains, or run {install('train')}"
+            f"Python that trains, or run {install_command('train')}"
         )
     if output is None:
         typer.echo(text, nl=False)
     elif any(
-        file is not None and is_there(output) and output.samefile(file) for file in (recipe, hostfile, doctor)
+        file is not None and path_exists(output) and output.samefile(file)
+        for file in (recipe, hostfile, doctor)
     ):
         raise LaunchError("is what this run reads", where=f"-o {output}", hint="Name another file")
     else:

@@ -27,20 +27,9 @@ from zerokit.errors import DocumentError, ZerokitError
 COMMANDS = {
     name: {"env": "doctor"}.get(name, name.replace("-", "_"))
     for name in (
-        *(
-            "config",
-            "check",
-            "explain",
-            "resolve",
-            "diff",
-            "schema",
-            "estimate",
-            "gpus",
-            "calibrate",
-            "models",
-        ),
-        *("launch-script", "doctor", "env", "quickstart", "explain-exit", "train", "generate", "checkpoint"),
-        "rehearse",
+        *("config", "check", "explain", "resolve", "diff", "schema", "estimate", "gpus", "calibrate"),
+        *("models", "launch-script", "doctor", "env", "quickstart", "explain-exit", "train", "generate"),
+        *("checkpoint", "rehearse"),
     )
 }
 """Each command with its module in `zerokit.cli`, in the order of the help."""
@@ -48,9 +37,9 @@ COMMANDS = {
 _ELSEWHERE = {
     ("zerokit estimate", "--recipe"): "A recipe is rehearsed: zerokit rehearse -m zerokit.train --recipe FILE"
 }
-"""What to do instead of a command with an option that only others have."""
+"""Hints for options that only other commands have."""
 _QUICK = ("check", "config", "diff", "estimate", "explain", "resolve", "schema")
-"""Commands that mostly import modules, for which Python would look for garbage dozens of times."""
+"""Short commands. Imports would trigger the garbage collector dozens of times."""
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 
@@ -59,7 +48,7 @@ def main(*command: str) -> None:
     """Run the command line and exit: 0 good, 1 the answer is "no", 2 unusable input.
 
     Args:
-        command: what stands before the words of this process, for a script that is one command.
+        command: words before those of this process, for a script that is one command.
     """
     # A stream that the shell has closed is None.
     with redirect_stdout(sys.stdout or io.StringIO()), redirect_stderr(sys.stderr or io.StringIO()):
@@ -70,7 +59,7 @@ def _main(command: tuple[str, ...]) -> NoReturn:
     words = [*command, *sys.argv[1:]]
     launched = words[:1] in ([name] for name in on_ranks.COMMANDS) and "RANK" in os.environ
     fail = on_ranks.fail if launched else _fail
-    _take_every_character()
+    _accept_all_characters()
     if words[:1] and words[0] in _QUICK:
         gc.set_threshold(20_000)
     try:
@@ -99,21 +88,21 @@ def _main(command: tuple[str, ...]) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _take_every_character() -> None:
-    """Whatever encoding the shell has set."""
+def _accept_all_characters() -> None:
+    """Avoid errors for characters that the shell's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _end_of_pipe() -> None:
-    """The reader, such as `head`, has seen enough."""
+    """Exit after the reader, such as `head`, has closed the pipe."""
     _discard_output()
     sys.exit(_BROKEN_PIPE)
 
 
 def _discard_output() -> None:
-    """Python would complain once more while it exits, of what it has not written yet."""
+    """Keep Python from a second error when it flushes stdout at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -132,10 +121,10 @@ def _usage_error(error: Any) -> ZerokitError:
 
 
 def _number_error(error: Any) -> ZerokitError | None:
-    """What is wrong with a number, which newer releases of typer leave to pydantic."""
+    """The error of a number; new releases of typer leave it to pydantic."""
     from pydantic import ValidationError
 
-    from zerokit.validation import EXPECTED, bound
+    from zerokit.validation import EXPECTED, bound_words
 
     param: Any = getattr(error, "param", None)
     if not isinstance(error.__cause__, ValidationError) or not hasattr(param, "min"):
@@ -143,7 +132,7 @@ def _number_error(error: Any) -> ZerokitError | None:
     what = error.__cause__.errors()[0]
     if what["type"] in EXPECTED:
         message = f"'{what['input']}' is not {EXPECTED[what['type']]}"
-    elif bound(what["type"], what.get("ctx", {})) is not None:
+    elif bound_words(what["type"], what.get("ctx", {})) is not None:
         message = f"is {what['input']}"
     else:
         return None

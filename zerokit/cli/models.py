@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 def models(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Only those whose name has this in it.")
+        str | None, typer.Argument(metavar="[NAME]", help="Only models whose name contains this.")
     ] = None,
     output_format: OutputFormat = "text",
 ) -> None:
-    """List the models that MODEL takes by name, offline, with their exact numbers of parameters."""
+    """List the models that zerokit knows by name, offline, with their exact numbers of parameters."""
     from zerokit.models import load_model_shape
     from zerokit.models.catalogue import entries
 

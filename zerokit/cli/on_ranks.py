@@ -1,6 +1,6 @@
-"""What ``zerokit train`` and ``zerokit generate`` share: a launcher may run them on many ranks.
+"""Shared parts of ``zerokit train`` and ``zerokit generate``, which run on many ranks.
 
-The ranks of a run end together, and rank 0 speaks for all: see :mod:`zerokit.distributed.group`.
+Only rank 0 prints, and all ranks end together: see :mod:`zerokit.distributed.group`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MasterPort = Annotated[
     typer.Option(
         min=1,
         max=65535,
-        help="With --num-gpus: the TCP port at which the ranks meet.",
+        help="With --num-gpus: the TCP port of the rendezvous.",
         show_default="a free one",
     ),
 ]
@@ -54,10 +54,10 @@ LocalRank = Annotated[int | None, typer.Option(hidden=True)]
 
 
 class OpenCommand(Command):
-    """A command that leaves all options but its own, with their values, to :mod:`zerokit.open_options`."""
+    """A command that leaves all other options and their values to :mod:`zerokit.open_options`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep other options from click, which would look for short options in a value like -high."""
+        """Hide other options from click, which would find short options in a value like -high."""
         args = self._copy_pipes(ctx, args)
         options: list[Any] = self.get_params(ctx)
         takes_value = {name: not option.is_flag for option in options for name in option.opts}
@@ -79,7 +79,7 @@ class OpenCommand(Command):
         try:
             super().parse_args(ctx, own)
         except UsageError:
-            # What is missing may be there, misspelt.
+            # A missing option may be misspelled.
             missing = [name.partition("'")[2].rstrip("'") for _, name in self.missing(ctx, own)]
             for option in (word.partition("=")[0] for word in others if word.startswith("--")):
                 if meant := nearest(option, missing):
@@ -89,9 +89,9 @@ class OpenCommand(Command):
         return others
 
     def _copy_pipes(self, ctx: Any, args: list[str]) -> list[str]:
-        """The words with temporary files in the place of pipes, if this process starts ranks.
+        """Replace pipes such as ``<(...)`` by temporary files, if this process starts ranks.
 
-        Each rank reads the whole command line again, and finds no pipe of this process, such as ``<(...)``.
+        Each rank reads the command line again, and cannot open a pipe of this process.
 
         Raises:
             DocumentError: a pipe cannot be read.
@@ -112,14 +112,16 @@ class OpenCommand(Command):
         return words
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Offer the options of ``zerokit train`` beside its own."""
+        """Complete own options, and overrides of ``zerokit train``."""
         own = super().shell_complete(ctx, incomplete)
         names = completion.overrides(incomplete) if ctx.info_name == "train" else []
-        made_by = [type(item) for item in super().shell_complete(ctx, "--")[:1]]  # click's, which typer hides
+        made_by = [
+            type(item) for item in super().shell_complete(ctx, "--")[:1]
+        ]  # a class of click that typer hides
         return [*own, *(make(name) for make in made_by for name in names)]
 
     def get_help(self, ctx: Any) -> str:
-        """The help; under a launcher, rank 0's alone."""
+        """The help; under a launcher only on rank 0."""
         if not is_main():
             ctx.exit()
         return super().get_help(ctx)
@@ -130,7 +132,7 @@ _DOCUMENTS = ("--recipe", "--rehearsed", "--ds-config", "--deepspeed")
 
 
 def _copied(ctx: Any, name: str) -> str:
-    """The name of a copy of a pipe, until the command ends; of anything else its own name.
+    """The name of a copy of a pipe, which exists until the command ends; for other files the same name.
 
     Raises:
         DocumentError: the pipe cannot be read.
@@ -162,15 +164,15 @@ def start_ranks(
     again: str,
     save_within: float = 0.0,
 ) -> None:
-    """Run DeepSpeed's launcher of `num_gpus` ranks, and exit; nothing if none are asked for, or it has.
+    """Run DeepSpeed's launcher and exit; nothing without `num_gpus`, or under a launcher.
 
     Args:
         num_gpus: the option.
         master_port: the option.
         command: one of :data:`COMMANDS`.
-        words: the whole command line behind it, which every rank reads again.
+        words: the rest of the command line, which every rank reads again.
         again: how to continue a run that was killed, as an instruction.
-        save_within: seconds in which ranks may save when they are asked to stop.
+        save_within: seconds for saving when the ranks are asked to stop.
 
     Raises:
         LaunchError: a launcher has started another number of ranks, or the port is taken.
@@ -196,7 +198,7 @@ def start_ranks(
     from zerokit.extras import require
 
     require("train", where=f"zerokit {command}")
-    # What generates may write to stdout, where the launcher's own lines would stand among the results.
+    # Results may go to stdout, where the launcher would add its own lines.
     quiet = ["--quiet"] if command == "generate" else []
     module = [*quiet, "--module", f"zerokit.{command}"]
     launcher = deepspeed_words(num_gpus, *module, *words, port=master_port or 0)

@@ -1,4 +1,4 @@
-"""Command-line options of a dataclass that describes each of its options without Typer."""
+"""Typer options for a dataclass that describes its options without Typer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def words(text: str, option: str) -> list[str]:
 
 
 def assignments(texts: list[str], option: str) -> dict[str, Any]:
-    """Read dotted keys with their values, which are read as JSON if they are JSON."""
+    """Read dotted keys with their values, which may be JSON."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -61,7 +61,7 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "WORDS": words,
     "KEY=VALUE": assignments,
 }
-"""How the text of an option is read, by its metavar."""
+"""Parsers of options, by metavar."""
 
 
 def parameters_of(

@@ -1,4 +1,4 @@
-"""What a command prints: its form, and JSON."""
+"""Options and functions for the output of commands."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import typer
 from zerokit import choices
 from zerokit.errors import visible_json
 
-OutputFormat = Annotated[choices.OutputFormat, typer.Option("--format", help="Form of what is printed.")]
+OutputFormat = Annotated[choices.OutputFormat, typer.Option("--format", help="Output format.")]
 
 
 Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
 
 STDOUT = Path("-")
-"""What people name to have a file on standard output."""
+"""Name of standard output in -o."""
 
 
 def not_stdout(output: Path | None) -> Path | None:
-    """The callback of an ``-o`` without which a command writes to standard output: ``-o -`` is the same."""
+    """Callback for ``-o``: ``-o -`` is the same as no ``-o``."""
     return None if output == STDOUT else output
 
 
@@ -32,7 +32,7 @@ Output = Annotated[
 
 
 def json_on_stdout(output: Path | None, output_format: choices.OutputFormat) -> bool:
-    """Whether the JSON of a command that can write it beside its text goes to standard output, alone."""
+    """Whether JSON is the only output on stdout."""
     return output == STDOUT or output_format == "json"
 
 

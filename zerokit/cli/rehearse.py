@@ -1,4 +1,4 @@
-"""``zerokit rehearse``: run a training script on GPUs that are not there."""
+"""``zerokit rehearse``: run a training script on virtual GPUs."""
 
 from __future__ import annotations
 
@@ -101,11 +101,11 @@ def _print(report: RehearsalReport, *, as_json: bool, output: Path | None, detai
 
 
 def _check_words(script: str) -> None:
-    """Refuse the second word of ``--scan 5 minutes``, which was read as the script."""
-    from zerokit.documents import is_there
-    from zerokit.units import is_unit_of_time
+    """Refuse the second word of ``--scan 5 minutes``, which is read as the script."""
+    from zerokit.documents import path_exists
+    from zerokit.units import is_time_unit
 
-    if is_unit_of_time(script) and not is_there(Path(script)):
+    if is_time_unit(script) and not path_exists(Path(script)):
         raise ZerokitError(
             "no such script", where=script, hint="Write a time as one word, such as --scan 5min"
         )

@@ -1,4 +1,4 @@
-"""``zerokit resolve``: every final value of a ds_config, with where it comes from."""
+"""``zerokit resolve``: every final value of a ds_config, with its origin."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ResolveOptions:
     ] = None
     target: Annotated[
         choices.Target,
-        typer.Option(help='Who hands the config to DeepSpeed, and so fills "auto".'),
+        typer.Option(help='The program that passes the config to DeepSpeed and fills "auto".'),
     ] = "trainer"
     argument: Annotated[
         list[str] | None,
@@ -70,7 +70,7 @@ class ResolveOptions:
 
 @with_options(ResolveOptions)
 def resolve(options: ResolveOptions) -> None:
-    """Print every value that DeepSpeed will use, and where it comes from.
+    """Print every value that DeepSpeed will use, with its origin.
 
     Below the table: what is silently lost, and what the run will refuse; then it exits with 1.
     """
@@ -181,7 +181,7 @@ def _shape(model: str | None, loaded: LoadedRecipe | None) -> ModelShape | None:
 
 
 def _as_data(name: str, target: str, num_gpus: int, resolution: Resolution, show_all: bool) -> dict[str, Any]:
-    from zerokit.documents import dotted, finite
+    from zerokit.documents import dotted, replace_nonfinite
 
     return {
         "file": name,
@@ -190,7 +190,7 @@ def _as_data(name: str, target: str, num_gpus: int, resolution: Resolution, show
         "values": [
             {
                 "path": dotted(value.path),
-                "value": finite(value.value),
+                "value": replace_nonfinite(value.value),
                 "origin": value.origin,
                 "detail": value.detail,
                 "line": value.line,

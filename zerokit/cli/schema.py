@@ -11,9 +11,7 @@ from zerokit.files import write_file
 
 
 def schema(
-    recipe: Annotated[
-        bool, typer.Option("--recipe", help="The schema of a recipe, instead of a ds_config's.")
-    ] = False,
+    recipe: Annotated[bool, typer.Option("--recipe", help="Print the schema of a recipe instead.")] = False,
     output: Output = None,
     force: Force = False,
 ) -> None:

@@ -102,7 +102,7 @@ def train(
     if preview is not None:
         _pass_over_none(context, "--preview", "trains nothing", _OF_TRAINING)
     if num_gpus is not None:
-        from zerokit.files import refusals_told
+        from zerokit.files import explain_file_errors
         from zerokit.recipe.load import load_recipe
         from zerokit.training.folder import check_earlier
         from zerokit.training.main import check_recipe_quickly
@@ -111,7 +111,7 @@ def train(
 
         # Before the launcher, which says much of its own.
         loaded = load_recipe(recipe, context.args)
-        with refusals_told():
+        with explain_file_errors():
             check_recipe_quickly(loaded)
         if push_to_hub is not None:
             check_upload(push_to_hub)

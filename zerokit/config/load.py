@@ -16,7 +16,7 @@ from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.repairs import edited
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import Document, KeyPath, read_document
-from zerokit.errors import ConfigError, in_turn
+from zerokit.errors import ConfigError, join_hints
 from zerokit.findings import Finding, Move, SetValue
 
 
@@ -247,7 +247,7 @@ def as_error(
     found = [one for one in problems if known is None or (one.path, one.message) in known]
     if found and Path(document.name).is_file():
         command = shlex.join(["zerokit", "check", document.name, *options])
-        hint = in_turn(hint, f"{command} names {'all' if found == problems else 'those of the file'}")
+        hint = join_hints(hint, f"{command} names {'all' if found == problems else 'those of the file'}")
     return ConfigError(f"{first.message} (and {len(others)} more)", where=where, hint=hint)
 
 

@@ -23,7 +23,7 @@ from zerokit.config.unknown_keys import Meaning, meaning_of
 from zerokit.documents import Document, KeyPath, dotted, has_value, value_at
 from zerokit.errors import nearest
 from zerokit.findings import Edit, Finding, Move, Remove, SetValue, Severity
-from zerokit.validation import EXPECTED, bound, shown
+from zerokit.validation import EXPECTED, bound_words, format_value
 
 MOST_LISTED = 100
 """Mistakes of one kind in one section that are reported one by one; the others share a finding."""
@@ -168,7 +168,9 @@ class WrongValue(Explainer):
         if edit is None:  # What cannot be put right, DeepSpeed cannot read well.
             return self.found(rule, message, hint)
         hint = (
-            "Remove the key" if isinstance(edit, Remove) else f"Write {shown(edit.value, name_strings=False)}"
+            "Remove the key"
+            if isinstance(edit, Remove)
+            else f"Write {format_value(edit.value, name_strings=False)}"
         )
         return self.found(rule, message, hint, severity, (edit,), edit)
 
@@ -182,10 +184,10 @@ class WrongValue(Explainer):
             return self._string_switch()
         if kind in _EXPECTED:
             severity: Severity = "warning" if self._is_read_well() else "error"
-            message = f"{name} must be {_EXPECTED[kind]}, not {shown(value)}"
+            message = f"{name} must be {_EXPECTED[kind]}, not {format_value(value)}"
             return _Words("wrong-type", message, self._hint_for_type(), severity)
-        if (limit := bound(kind, self.context)) is not None:
-            message = f"{name} must be {limit}, not {shown(value)}"
+        if (limit := bound_words(kind, self.context)) is not None:
+            message = f"{name} must be {limit}, not {format_value(value)}"
             return _Words("out-of-range", message, f"Write a number of {limit}")
         if kind in _LENGTHS:
             words, key = _LENGTHS[kind]
@@ -211,14 +213,12 @@ class WrongValue(Explainer):
     def _string_switch(self) -> _Words:
         text = self.value.strip().lower()
         if text in TRUE_WORDS:
-            message = (
-                f"{self.name} is {shown(self.value)}, which DeepSpeed takes for true as it does any text"
-            )
+            message = f"{self.name} is {format_value(self.value)}, which DeepSpeed reads as true: any text is"
             return _Words("string-switch", message, "Write true", "warning")
         if text in FALSE_WORDS:
-            message = f"{self.name} is {shown(self.value)}, which DeepSpeed takes for true: any text is"
+            message = f"{self.name} is {format_value(self.value)}, which DeepSpeed reads as true: any text is"
             return _Words("string-switch", message, "Write false")
-        message = f"{self.name} must be true or false, not {shown(self.value)}"
+        message = f"{self.name} must be true or false, not {format_value(self.value)}"
         return _Words("string-switch", message, "Write true or false")
 
     def _is_read_well(self) -> bool:
@@ -244,10 +244,10 @@ class WrongValue(Explainer):
         choices = choices_at(path, self.data)
         if not choices:
             hint = "Write a name without dots" if self.kind == "string_pattern_mismatch" else "Write a name"
-            return _Words("bad-value", f"{self.name} cannot be {shown(value)}", hint)
+            return _Words("bad-value", f"{self.name} cannot be {format_value(value)}", hint)
         listed = ", ".join(json.dumps(choice) for choice in choices)
         one_of = f"one of {listed}" if len(choices) > 1 else listed
-        message = f"{self.name} must be {one_of}, not {shown(value)}"
+        message = f"{self.name} must be {one_of}, not {format_value(value)}"
         if isinstance(value, str):
             if any(value == str(choice) for choice in choices):
                 severity: Severity = "warning" if self.reader == "model" else "error"

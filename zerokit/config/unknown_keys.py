@@ -15,8 +15,8 @@ from zerokit.config.key_index import all_keys, as_written, canonical, keys_of, p
 from zerokit.config.optimizer import params_of_optimizer
 from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS
 from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, params_of_scheduler
-from zerokit.documents import ABSENT, KeyPath, dotted, from_dotted, has_value, value_at
-from zerokit.spelling import NEAR, VERY_NEAR, is_slip, near
+from zerokit.documents import ABSENT, KeyPath, dotted, has_value, split_dotted, value_at
+from zerokit.spelling import NEAR, VERY_NEAR, is_typo, similar_names
 
 _TABLES: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 _MEANT: Mapping[str, str] = _TABLES["meant"]
@@ -134,7 +134,7 @@ def _other_word(section: KeyPath, name: str) -> Meaning | None:
     meant = _MEANT.get(name) or _LIKE.get(name)
     if meant is None:
         return None
-    to: KeyPath = from_dotted(meant)
+    to: KeyPath = split_dotted(meant)
     shown = to[-1] if to[:-1] == section else dotted(to)
     where = " at the top of the file" if section and len(to) == 1 else ""
     return Meaning("other-word", f"Did you mean '{shown}'{where}?", to, sure=name in _MEANT)
@@ -155,12 +155,12 @@ def _misspelled(section: KeyPath, name: str, path: KeyPath, data: Any) -> Meanin
     if model is None:
         return None
     keys = keys_of(model)
-    found = near(name, keys, VERY_NEAR if model.read_by == "lookup" else NEAR)
+    found = similar_names(name, keys, VERY_NEAR if model.read_by == "lookup" else NEAR)
     close = next((key for key in found if _may_be(path, (*section, key), data)), None)
     if close is None:
         return None
     to = canonical((*section, close))
-    slip = is_slip(name, close, keys)
+    slip = is_typo(name, close, keys)
     if has_value(data, as_written(to, data)):  # What the file says well it need not mean a second time.
         return Meaning("misspelled", there_as_well(close), to) if slip else None
     return Meaning("misspelled", f"Did you mean '{close}'?", to, sure=slip)
@@ -173,7 +173,7 @@ def there_as_well(key: int | str) -> str:
 
 def _misspelled_and_misplaced(section: KeyPath, name: str, path: KeyPath, data: Any) -> Meaning | None:
     places = _well_known_places()
-    found = near(name, places, VERY_NEAR) if len(name) >= 5 else []
+    found = similar_names(name, places, VERY_NEAR) if len(name) >= 5 else []
     to = next((places[key] for key in found if places[key][:-1] != section), None)
     if to is None or not _may_be(path, to, data):
         return None
@@ -206,7 +206,7 @@ def _may_be(path: KeyPath, other: KeyPath, data: Any) -> bool:
     keys = keys_of(inside) if inside else ()
     if not value or not keys:
         return True
-    return any(key in keys or near(str(key), keys, NEAR) for key in islice(value, _TRIED))
+    return any(key in keys or similar_names(str(key), keys, NEAR) for key in islice(value, _TRIED))
 
 
 def _is_read(place: KeyPath, name: str, data: Any) -> bool:

@@ -16,7 +16,7 @@ _TOO_LITTLE = "Not enough disk space"
 
 
 @contextmanager
-def full_disk_told() -> Iterator[None]:
+def explain_full_disk() -> Iterator[None]:
     """Raise DataError where there is no room to download, load or tokenize data; also as a decorator.
 
     What was begun is its library's to remove, and is made anew the next time.

@@ -17,17 +17,17 @@ from zerokit.data.files import (
     format_of,
     given_files,
 )
-from zerokit.data.full_disk import full_disk_told
+from zerokit.data.full_disk import explain_full_disk
 from zerokit.data.rows import read_rows
 from zerokit.errors import DataError
-from zerokit.hub import not_given
+from zerokit.hub import describe_failure
 
 if TYPE_CHECKING:
     from zerokit.data.json_rows import Rows
     from zerokit.data.row_dataset import RowDataset
 
 
-@full_disk_told()
+@explain_full_disk()
 def load_examples(
     source: str | Sequence[str],
     *,
@@ -138,7 +138,7 @@ def load_hub(name: str, subset: str | None, split: str, where: str, **options: A
         return datasets.load_dataset(name, subset, split=split, **options)
     except Exception as error:
         raise DataError(
-            f"'{name}' is no file here, and {not_given(error)}",
+            f"'{name}' is no file here, and {describe_failure(error)}",
             where=where,
             hint="Check the name, the split and the network",
         ) from error

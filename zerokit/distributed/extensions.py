@@ -27,10 +27,10 @@ from zerokit.distributed.group import count_gpus
 from zerokit.distributed.ninja import find_own_ninja
 from zerokit.distributed.process_table import process_with
 from zerokit.distributed.shared_memory import check_shared_memory
-from zerokit.documents import shown
+from zerokit.documents import printable
 from zerokit.errors import LaunchError
 from zerokit.files import cache_folder, write_file
-from zerokit.staging import open_own
+from zerokit.staging import open_private_file
 
 if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
@@ -136,10 +136,10 @@ def _alone_in(folder: Path, *, speaks: bool) -> Iterator[None]:
     """Hold the lock of `folder`, which the kernel releases when this process ends, however it ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        guard = open_own(folder / "compiling")
+        guard = open_private_file(folder / "compiling")
     except OSError as error:
         raise LaunchError(
-            f"DeepSpeed's extensions cannot be compiled in {shown(folder)}: {error.strerror}",
+            f"DeepSpeed's extensions cannot be compiled in {printable(folder)}: {error.strerror}",
             where="TORCH_EXTENSIONS_DIR",
             hint="Name a folder there that you may write to",
         ) from None

@@ -32,8 +32,8 @@ from zerokit.distributed.stuck import StuckWatch, Work
 from zerokit.errors import DataError, LaunchError, PreemptedError, RankError, ZerokitError, visible_lines
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import Log
-from zerokit.extras import differing, versions
-from zerokit.files import refusals_told
+from zerokit.extras import package_versions, version_differences
+from zerokit.files import explain_file_errors
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class RankGroup:
         result: T | None = None
         error: ZerokitError | None = None
         try:
-            with refusals_told():
+            with explain_file_errors():
                 result = action()
         except ZerokitError as raised:
             error = raised
@@ -161,9 +161,9 @@ class RankGroup:
 
     def _refuse_other_versions(self, hosts: list[str]) -> None:
         """Have all ranks raise where a host has other packages than rank 0's: they would part ways later."""
-        first, *others = self.gather_objects({**versions(), "zerokit": __version__})
+        first, *others = self.gather_objects({**package_versions(), "zerokit": __version__})
         for rank, theirs in enumerate(others, 1):
-            if what := differing(theirs, first, f"on {hosts[0]}"):
+            if what := version_differences(theirs, first, f"on {hosts[0]}"):
                 hint = "Install the same on all: pip freeze on one, pip install -r on the others"
                 raise LaunchError(
                     f"has other versions: {what}", where=f"rank {rank} on {hosts[rank]}", hint=hint

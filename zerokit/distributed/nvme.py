@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zerokit.distributed.extensions import check_compiler, is_loaded
 from zerokit.documents import KeyPath
 from zerokit.errors import ConfigError
-from zerokit.staging import open_own
+from zerokit.staging import open_private_file
 
 if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
@@ -95,7 +95,7 @@ def holding_swap_folders(zero: Mapping[str, Any], where: Callable[[KeyPath], str
             lock = folder / f".zerokit-{os.uname().nodename}-{os.getuid()}"
             _check_swap_folder(folder, where(("zero_optimization", section, "nvme_path")))
             try:
-                opened = held.enter_context(open_own(lock))
+                opened = held.enter_context(open_private_file(lock))
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigError(

@@ -43,7 +43,7 @@ from zerokit.distributed.process_table import (
     variables_of,
 )
 from zerokit.errors import RankError
-from zerokit.whose_code import is_installed, is_no_file, is_pythons
+from zerokit.whose_code import is_installed, is_no_file, is_stdlib
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -242,7 +242,7 @@ def _caller(innermost: FrameType) -> FrameType:
     frame: FrameType | None = innermost
     while frame is not None:
         path = frame.f_code.co_filename
-        if not (is_no_file(path) or is_pythons(path)):
+        if not (is_no_file(path) or is_stdlib(path)):
             return frame
         frame = frame.f_back
     return innermost

@@ -9,7 +9,7 @@ from pathlib import Path
 from zerokit.choices import DEFAULT_PORT, OUTPUT_DIR
 from zerokit.doctor import host, hosts, software, speed
 from zerokit.doctor.result import CheckResult, ok
-from zerokit.documents import is_there
+from zerokit.documents import path_exists
 from zerokit.errors import ModelError
 from zerokit.models.hub_config import ask_hub, has_cached_weights
 
@@ -67,17 +67,17 @@ def run_checks(
 
 def _paths(needs: Needs) -> Iterator[CheckResult]:
     for path in needs.paths:
-        if not is_there(path):
+        if not path_exists(path):
             yield CheckResult(
                 "paths", "error", f"{path} does not exist", "Fix its name in the recipe, or copy it here"
             )
 
 
 def _on_hub(model: str, revision: str | None) -> CheckResult:
-    """Whether this machine can load a model's weights: from the cache, or from the Hub.
+    """Check that this machine can load a model's weights, from the cache or from the Hub.
 
-    It requests the model's config.json from the Hub, which tests network, name, token and licence. The cache
-    may have that file without weights, because zerokit's estimates download it.
+    A request for config.json tests network, name, token and licence. The cache may have only that file,
+    because estimates download it.
     """
     if has_cached_weights(model, revision):
         return ok("model", f"the weights of {model} are in the Hub's cache")

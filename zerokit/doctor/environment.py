@@ -11,7 +11,7 @@ from typing import Any
 
 from zerokit.doctor.software import ask_torch
 from zerokit.errors import visible
-from zerokit.extras import versions
+from zerokit.extras import package_versions
 from zerokit.hardware.host_memory import host_memory_bytes
 from zerokit.units import format_bytes
 
@@ -28,7 +28,7 @@ def environment_report() -> dict[str, Any]:
     """Versions, the system, GPUs and variables."""
     answer = ask_torch()
     return {
-        "packages": {"python": platform.python_version(), **versions()},
+        "packages": {"python": platform.python_version(), **package_versions()},
         "system": platform.platform(),
         "cores": os.cpu_count(),
         "host memory": format_bytes(host_memory_bytes()),

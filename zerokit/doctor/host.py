@@ -19,7 +19,7 @@ from zerokit.errors import LaunchError
 from zerokit.hardware.host_memory import host_memory_bytes
 from zerokit.units import GIB, MIB, format_bytes
 
-FINDS_ITSELF = "which points every other machine to itself"
+FINDS_ITSELF = "so other machines would connect to themselves"
 NAME_ITS_ADDRESS = (
     "Set its network address in /etc/hosts, or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to "
     "the interface that 'ip route get OTHER_HOST' names"
@@ -99,8 +99,8 @@ def disk(output: Path) -> Iterator[CheckResult]:
         yield ok("output", message)
     speed = _PROBE_BYTES / max(seconds, 1e-9)
     if speed < _SLOW_BYTES_PER_SECOND:
-        message = f"{folder} takes {format_bytes(speed)} a second"
-        yield CheckResult("output", "warning", message, "Write to a local disk, and copy what is to stay")
+        message = f"{folder} writes {format_bytes(speed)} per second"
+        yield CheckResult("output", "warning", message, "Write to a local disk, and copy the results")
 
 
 def _seconds_to_write(folder: Path) -> float:
@@ -135,6 +135,6 @@ def port(number: int) -> CheckResult:
         free_port(number)
     except LaunchError as error:
         another = number + 11 if number + 11 <= _LAST_PORT else DEFAULT_PORT + 11
-        fix = f"Give the launcher another: --master_port {another}; 'ss -ltnp' says who has it"
+        fix = f"Give the launcher another: --master_port {another}; 'ss -ltnp' shows the process"
         return CheckResult("port", "warning", error.message, fix)
     return ok("port", f"{number} is free")

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from zerokit.doctor import interfaces
 from zerokit.doctor.host import FINDS_ITSELF, NAME_ITS_ADDRESS
 from zerokit.doctor.result import CheckResult, ok
-from zerokit.extras import PACKAGES, differing, versions
+from zerokit.extras import PACKAGES, package_versions, version_differences
 
 _PATIENCE = 30
 """Timeout in seconds for one machine."""
@@ -57,7 +57,7 @@ class _Answer(NamedTuple):
     name: str
     """Its host name."""
     leads: list[str]
-    """Addresses of its own name there."""
+    """Addresses that its own name resolves to."""
     interface: str | None
     """Interface of the ssh connection."""
 
@@ -87,23 +87,26 @@ def hosts(names: Sequence[str], paths: Sequence[str]) -> Iterator[CheckResult]:
         yield from _interface(names, answers)
 
 
-def _finds_itself(answer: _Answer) -> bool:
+def _resolves_to_itself(answer: _Answer) -> bool:
     return any(map(interfaces.is_itself, answer.leads))
 
 
-def _is_this(answer: _Answer) -> bool:
+def _is_this_machine(answer: _Answer) -> bool:
     return answer.name == socket.gethostname()
 
 
 def _interface(names: Sequence[str], answers: Sequence[_Answer]) -> Iterator[CheckResult]:
     """The interface that all machines should use, if a name resolves to the machine itself."""
-    if not any(map(_finds_itself, answers)):
+    if not any(map(_resolves_to_itself, answers)):
         return
-    others = [name for name, answer in zip(names, answers, strict=True) if not _is_this(answer)]
+    others = [name for name, answer in zip(names, answers, strict=True) if not _is_this_machine(answer)]
     # This machine's own name may resolve to itself for ssh too.
-    taken = {interfaces.reaching(others[0]) if _is_this(one) and others else one.interface for one in answers}
-    first = next(iter(taken))
-    if len(taken) == 1 and first is not None and first != "lo":
+    used = {
+        interfaces.reaching(others[0]) if _is_this_machine(one) and others else one.interface
+        for one in answers
+    }
+    first = next(iter(used))
+    if len(used) == 1 and first is not None and first != "lo":
         # NCCL treats a name without "=" as a prefix; gloo's is exact.
         variables = {"GLOO_SOCKET_IFNAME": first, "NCCL_SOCKET_IFNAME": f"={first}"}
         message = (
@@ -121,9 +124,9 @@ def _host(name: str, answer: _Answer, away: float) -> Iterator[CheckResult]:
         fix = "Set it: timedatectl set-ntp true, or chronyc makestep"
         yield CheckResult(what, "error" if away > _ERROR_SECONDS else "warning", message, fix)
         fine = False
-    own = {"python": sys.version.split()[0], **versions()}
+    own = {"python": sys.version.split()[0], **package_versions()}
     theirs = {"python": answer.python, **answer.versions}
-    if others := differing(theirs, own, "here"):
+    if others := version_differences(theirs, own, "here"):
         fix = "Install the same on all: pip freeze here, pip install -r there"
         yield CheckResult(what, "error", f"has other versions: {others}", fix)
         fine = False
@@ -131,7 +134,9 @@ def _host(name: str, answer: _Answer, away: float) -> Iterator[CheckResult]:
         message = f"lacks {', '.join(answer.missing)}"
         yield CheckResult(what, "error", message, "Copy it there, or mount the same folder on all machines")
         fine = False
-    if _finds_itself(answer) and not _is_this(answer):  # of which the doctor's own look tells
+    if _resolves_to_itself(answer) and not _is_this_machine(
+        answer
+    ):  # host.network reports it for this machine
         message = f"its name '{answer.name}' leads to {', '.join(answer.leads)} there, {FINDS_ITSELF}"
         yield CheckResult(what, "error", message, NAME_ITS_ADDRESS)
         fine = False
@@ -161,7 +166,7 @@ def _read(text: str) -> _Answer | None:
     return None
 
 
-def on_host(name: str, line: str) -> list[str]:
+def ssh_command(name: str, line: str) -> list[str]:
     """The ssh command that runs a line on a machine without asking for a password."""
     return ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", name, line]
 
@@ -172,7 +177,7 @@ def _ask(name: str, paths: Sequence[str]) -> _Answer | CheckResult:
     line = shlex.join([sys.executable, "-P", "-c", _ASK, ",".join(PACKAGES), json.dumps(list(paths))])
     try:
         done = subprocess.run(
-            on_host(name, line),
+            ssh_command(name, line),
             capture_output=True,
             timeout=_PATIENCE,
             check=False,
@@ -185,13 +190,11 @@ def _ask(name: str, paths: Sequence[str]) -> _Answer | CheckResult:
     except subprocess.TimeoutExpired:
         fix = f"Try: ssh -o BatchMode=yes {name} true"
         return CheckResult(what, "error", f"ssh did not answer in {_PATIENCE} s", fix)
-    said = done.stdout.decode(errors="replace")
-    for text in said.splitlines():
+    for text in done.stdout.decode(errors="replace").splitlines():
         if text.startswith("zerokit:"):
-            answer = _read(text.removeprefix("zerokit:"))
-            if answer is None:
-                break
-            return answer
+            if (answer := _read(text.removeprefix("zerokit:"))) is not None:
+                return answer
+            break
     last = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     if done.returncode == 255:
         fix = f"Set up a key without a password, then try: ssh -o BatchMode=yes {name} true"

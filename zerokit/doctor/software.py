@@ -18,7 +18,7 @@ from zerokit.distributed.ninja import NINJA, own_ninja
 from zerokit.distributed.nvme import INSTALL_LIBAIO
 from zerokit.distributed.process_table import process_with
 from zerokit.doctor.result import CheckResult, Status, not_checked, ok
-from zerokit.extras import install, versions
+from zerokit.extras import install_command, package_versions
 
 _OLDEST_PYTHON = (3, 11)
 _OLDEST_COMPILER = 9
@@ -60,11 +60,11 @@ def packages() -> Iterator[CheckResult]:
         yield CheckResult("Python", "error", python, "Use Python 3.11 to 3.13")
     else:
         yield ok("Python", f"{python}, {sys.executable}")
-    found = versions()
+    found = package_versions()
     missing = [name for name in ("torch", "deepspeed", "transformers", "accelerate") if name not in found]
     if missing:
         message = f"{', '.join(missing)} not installed"
-        yield CheckResult("packages", "error", message, f"Run {install('train')}")
+        yield CheckResult("packages", "error", message, f"Run {install_command('train')}")
     else:
         yield ok("packages", ", ".join(f"{name} {version}" for name, version in found.items()))
 
@@ -99,7 +99,7 @@ def _ask(script: str, package: str) -> dict[str, Any] | str:
 def gpus(answer: dict[str, Any] | str) -> Iterator[CheckResult]:
     """Check that torch can use the GPUs; `answer` is from :func:`ask_torch`."""
     if isinstance(answer, str):
-        if "torch" not in versions():
+        if "torch" not in package_versions():
             return  # packages() says so
         yield CheckResult("torch", "error", answer, "Install it anew: pip install --force-reinstall torch")
         return

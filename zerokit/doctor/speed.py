@@ -13,7 +13,7 @@ from statistics import median
 from typing import NamedTuple
 
 from zerokit.distributed.ranks import free_port
-from zerokit.doctor.hosts import on_host
+from zerokit.doctor.hosts import ssh_command
 from zerokit.doctor.result import CheckResult, not_checked, ok
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
@@ -75,8 +75,8 @@ dist.init_process_group("nccl" if gpu else "gloo", init_method=address, rank=ran
 dist.all_reduce(buffer)
 together = seconds(lambda: dist.all_reduce(buffer), 5)
 name = torch.cuda.get_device_name(device) if gpu else ""
-said = {"alone": alone, "together": together, "num_bytes": 2 * numel, "gpu": name}
-print("zerokit:" + json.dumps(said), flush=True)
+result = {"alone": alone, "together": together, "num_bytes": 2 * numel, "gpu": name}
+print("zerokit:" + json.dumps(result), flush=True)
 dist.barrier()
 """
 
@@ -118,19 +118,19 @@ def speed(machines: Mapping[str, int] | None, num_gpus: int, port: int) -> Itera
             for rank, (host, local) in enumerate(ranks)
         ]
         answers = [one.result() for one in asked]
-    failed = [(rank, said) for rank, said in enumerate(answers) if isinstance(said, str)]
+    failed = [(rank, error) for rank, error in enumerate(answers) if isinstance(error, str)]
     if failed:
         # Other ranks wait in vain for a missing rank.
-        rank, said = next((one for one in failed if not _WAITED.search(one[1])), failed[0])
+        rank, error = next((one for one in failed if not _WAITED.search(one[1])), failed[0])
         fix = "Fix this rank: the others waited for it"
-        if _WAITED.search(said):
+        if _WAITED.search(error):
             fix = (
-                f"See that {first} is what all machines call the first, and that no firewall closes its port"
+                f"Check that all machines know the first one as {first}, and that no firewall closes its port"
             )
             fix += f" {port}" if machines else ""
-        yield CheckResult("all-reduce", "error", f"{_called(rank, ranks)}: {said}", fix)
+        yield CheckResult("all-reduce", "error", f"{_rank_name(rank, ranks)}: {error}", fix)
         return
-    yield from judge([said for said in answers if isinstance(said, Measured)], ranks)
+    yield from judge([answer for answer in answers if isinstance(answer, Measured)], ranks)
 
 
 def judge(measured: Sequence[Measured], ranks: Sequence[tuple[str, int]]) -> Iterator[CheckResult]:
@@ -149,22 +149,22 @@ def judge(measured: Sequence[Measured], ranks: Sequence[tuple[str, int]]) -> Ite
         if own > slow * others
     ]
     for rank, times in late:
-        message = f"{_called(rank, ranks)} takes {times:.1f} times as long as the others for a matrix product"
+        message = f"{_rank_name(rank, ranks)} takes {times:.1f} times as long as the others for a matmul"
         fix = "See its clocks, heat and power cap: nvidia-smi -q -d PERFORMANCE; and what else runs there"
         yield CheckResult("ranks", "warning", message, fix)
     if not late:
-        yield ok("ranks", f"{quantity(len(ranks), 'rank')} multiply matrices alike")
+        yield ok("ranks", f"{quantity(len(ranks), 'rank')} multiply matrices equally fast")
     # The slowest rank determines the time.
     seconds, num_bytes = max(one.together for one in measured), measured[0].num_bytes
     bus = 2 * (len(ranks) - 1) / len(ranks) * num_bytes / seconds
     message = f"{bus / 1e9:.3g} GB/s on the bus of {quantity(len(ranks), 'rank')}"
     expected = _expected_seconds(measured, ranks)
     if expected is None:
-        yield ok("all-reduce", f"{message}; what the hardware should give is not known")
+        yield ok("all-reduce", f"{message}; the expected speed is not known")
         return
-    message += f", and {bus * seconds / expected / 1e9:.3g} are to be expected"
+    message += f", and {bus * seconds / expected / 1e9:.3g} are expected"
     if seconds > _SLOW_ALL_REDUCE * expected:
-        fix = "NCCL_DEBUG=INFO says which links it takes, nvidia-smi topo -m which there are; see NCCL_IB_HCA"
+        fix = "NCCL_DEBUG=INFO prints the links in use, nvidia-smi topo -m all links; see NCCL_IB_HCA"
         yield CheckResult("all-reduce", "warning", message, fix)
     else:
         yield ok("all-reduce", message)
@@ -185,7 +185,7 @@ def _expected_seconds(measured: Sequence[Measured], ranks: Sequence[tuple[str, i
     return prices.collective("all_reduce", measured[0].num_bytes, each, len(set(hosts)))
 
 
-def _called(rank: int, ranks: Sequence[tuple[str, int]]) -> str:
+def _rank_name(rank: int, ranks: Sequence[tuple[str, int]]) -> str:
     host, local = ranks[rank]
     return f"rank {rank} ({local} on {host})" if host else f"rank {rank}"
 
@@ -195,7 +195,7 @@ def _ask(host: str, words: list[object]) -> Measured | str:
     command = [sys.executable, "-P", "-c", _MEASURE, json.dumps(words)]
     try:
         done = subprocess.run(
-            on_host(host, shlex.join(command)) if host else command,
+            ssh_command(host, shlex.join(command)) if host else command,
             capture_output=True,
             timeout=_PATIENCE + 10,
             check=False,

@@ -1,20 +1,24 @@
-"""The one reader of JSON and YAML.
+"""Reads JSON and YAML with the line and column of every key and value.
 
-Both formats give plain Python data plus the line and column of every key and value, and both reject
-duplicate keys: DeepSpeed rejects them too, while transformers and accelerate keep the last one in
-silence, so that one file would mean two things.
+Duplicate keys are errors: DeepSpeed rejects them too, but transformers and accelerate silently keep the last
+one.
 """
 
-from zerokit.documents.document import Departure, Document, Span, finite
+# Unlike the methods of Path these return False for a name that no file system accepts.
+from os.path import exists as path_exists
+from os.path import isdir as is_folder
+from os.path import isfile as is_file
+
+from zerokit.documents.document import Departure, Document, Span, replace_nonfinite
 from zerokit.documents.json_reader import parse_json
 from zerokit.documents.paths import (
     ABSENT,
     Key,
     KeyPath,
     dotted,
-    from_dotted,
     has_value,
     leaves,
+    split_dotted,
     value_at,
     with_value,
     without,
@@ -23,18 +27,15 @@ from zerokit.documents.reading import (
     MAX_BYTES,
     MAX_TABLE_BYTES,
     copy_pipe,
-    is_file,
-    is_folder,
     is_pipe,
-    is_there,
-    opens_json,
     parse_document,
+    printable,
     read_bytes,
     read_document,
-    shown,
+    starts_as_json,
 )
 from zerokit.documents.regular_files import (
-    COPY,
+    COPY_HINT,
     check_regular,
     file_system,
     first_unreadable,
@@ -44,7 +45,7 @@ from zerokit.documents.yaml_reader import parse_scalar, parse_yaml
 
 __all__ = [
     "ABSENT",
-    "COPY",
+    "COPY_HINT",
     "MAX_BYTES",
     "MAX_TABLE_BYTES",
     "Departure",
@@ -56,23 +57,23 @@ __all__ = [
     "copy_pipe",
     "dotted",
     "file_system",
-    "finite",
     "first_unreadable",
-    "from_dotted",
     "has_value",
     "is_file",
     "is_folder",
     "is_pipe",
-    "is_there",
     "leaves",
-    "opens_json",
     "parse_document",
     "parse_json",
     "parse_scalar",
     "parse_yaml",
+    "path_exists",
+    "printable",
     "read_bytes",
     "read_document",
-    "shown",
+    "replace_nonfinite",
+    "split_dotted",
+    "starts_as_json",
     "unreadable_reason",
     "value_at",
     "with_value",

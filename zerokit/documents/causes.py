@@ -1,4 +1,4 @@
-"""What usually makes a text no JSON, in words."""
+"""Messages and hints for usual mistakes in JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 
 CLOSER = {"{": "}", "[": "]"}
-DOUBLE_QUOTES = 'JSON takes double quotes (")'
+DOUBLE_QUOTES = 'JSON needs double quotes (")'
 
 _MERGE_CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?: |\r?$)", re.MULTILINE)
 _MARKUP = re.compile(r"\s*<(?:!doctype|!--|\?xml|html|head|body|[a-z]+[ >])", re.IGNORECASE)
@@ -17,8 +17,9 @@ _TAGS = r"\{\{-?\s*[A-Za-z_].*?\}\}|\{%.*?%\}"
 _TAG = re.compile(_TAGS, re.DOTALL)
 _MARKED = re.compile(rf"\$\{{[^}}]*\}}|{_TAGS}", re.DOTALL)
 _NAMED = re.compile(r"\$\w+|[A-Z]+(?:_(?:[A-Z0-9]+|[0-9]+(?:st|nd|rd|th)))+")
-_QUOTES = "“”„‟«»‘’‚‛`"  # noqa: RUF001 - these are what is looked for
+_QUOTES = "“”„‟«»‘’‚‛`"  # noqa: RUF001 - quotation marks to find
 
+FIX_SYNTAX = "Fix the syntax there"
 NOT_JSON_WORDS = {
     "True": "true",
     "False": "false",
@@ -30,15 +31,15 @@ NOT_JSON_WORDS = {
     "no": "false",
     "undefined": "null",
 }
-"""Words of other languages, and how JSON spells them."""
+"""JSON's spelling of words of other languages."""
 
 
 def departure(kind: str, word: str) -> tuple[str, str]:
-    """Message and hint for a place that is not JSON, though DeepSpeed's reader takes it.
+    """Message and hint for text that is not JSON, but that DeepSpeed reads.
 
     Args:
-        kind: one of those of :attr:`zerokit.documents.Departure.kind`.
-        word: what stands there.
+        kind: see :attr:`zerokit.documents.Departure.kind`.
+        word: the text.
     """
     if kind == "bare value":
         return _bare_value(word)
@@ -80,69 +81,56 @@ def _bare_value(word: str) -> tuple[str, str]:
 
 
 def is_bare_placeholder(text: str) -> bool:
-    """Whether a value without quotes, with which `text` begins, is to be filled in."""
+    """Whether a text begins with a placeholder without quotes."""
     word = word_at(text, 0)
     return word not in NOT_JSON_WORDS and _PLACEHOLDER.match(word) is not None
 
 
 def is_placeholder(text: str, *, named: bool = False) -> bool:
-    """Whether a text has a part to be filled in, such as ``${SCRATCH}`` or ``{{ scratch }}``.
+    """Whether a text has a placeholder, such as ``${SCRATCH}`` or ``{{ scratch }}``.
 
     Args:
-        named: whether a name in capitals, such as ``ZERO_STAGE`` or ``$STAGE``, is one too: where no name
-            can stand.
+        text: a value.
+        named: whether a name in capitals, such as ``ZERO_STAGE`` or ``$STAGE``, is a placeholder too.
     """
     return _MARKED.search(text) is not None or (named and _NAMED.fullmatch(text) is not None)
 
 
 def has_tags(text: str) -> bool:
-    """Whether there are tags of a template engine in it, such as ``{{ stage }}`` or ``{% if fp16 %}``."""
+    """Whether a text has tags of a template engine, such as ``{{ stage }}`` or ``{% if fp16 %}``."""
     return _TAG.search(text) is not None
 
 
 def is_scalar(word: str) -> bool:
-    """Whether `word` is one of JSON's numbers, or true, false or null."""
+    """Whether a word is a JSON number, true, false or null."""
     return _SCALAR.fullmatch(word) is not None
 
 
 def word_at(text: str, start: int) -> str:
-    """The word that begins at `start`, or the one character."""
+    """The word that begins at `start`, or one character."""
     match = _WORD.match(text, start)
     word = match[0] if match is not None else text[start : start + 1]
     return word if len(word) <= 40 else f"{word[:36]}..."
 
 
-def hint_for_missing_value(found: str) -> str:
-    """What to do where a value should be and a bracket, comma or colon is."""
-    return "Remove the comma" if found == "," else "Write the value" if found != ":" else "Remove one colon"
-
-
-def hint_for_missing_colon(found: str) -> str:
-    """What to do where a colon should follow a key."""
-    return "Write ':' for '='" if found == "=" else "Add it"
-
-
 def hint_for_missing_key(found: str) -> str:
-    """What to do where a key should be."""
+    """Hint for a character in the place of a key."""
     if found == ",":
         return "Remove one of them"
     if found in _QUOTES:
         return DOUBLE_QUOTES
-    if found in "{[":
-        return "Write a key in front of it, or remove the bracket"
-    return "Mend the syntax there"
+    return "Write a key in front of it, or remove the bracket" if found in "{[" else FIX_SYNTAX
 
 
 def text_after_the_end(text: str, at: int) -> tuple[str, str]:
-    """Message and hint for what follows the JSON value."""
+    """Message and hint for text after the JSON value."""
     char = text[at]
     if char in "}]":
         return f"one '{char}' too many", "Remove it"
     if char in "{[":
         return "a second JSON value after the first", "Put each into a file of its own"
-    if text.startswith("```", at):
-        return "text after the end of the JSON value", "Remove it: ``` is Markdown, not JSON"
-    return "text after the end of the JSON value", "Remove it"
+    markdown = ": ``` is Markdown, not JSON" if text.startswith("```", at) else ""
+    return "text after the end of the JSON value", f"Remove it{markdown}"
 
 
 def malformed_string(error: json.JSONDecodeError, text: str, start: int) -> tuple[str, str, int]:
@@ -156,10 +144,10 @@ def malformed_string(error: json.JSONDecodeError, text: str, start: int) -> tupl
 
 
 def not_json_at_all(text: str) -> tuple[str, str, int] | None:
-    """Message, hint and offset if the text is something else altogether, or was left unfinished by git."""
+    """Message, hint and offset for a web page, a Git LFS pointer, or a merge conflict."""
     conflict = _MERGE_CONFLICT.search(text)
     if conflict is not None:
-        return "a merge conflict that nobody settled", "Keep one of the two sides", conflict.start()
+        return "an unresolved merge conflict", "Keep one of the two sides", conflict.start()
     if _MARKUP.match(text):
         return "is a web page, not JSON", "Download the raw file, not the page that shows it", 0
     if text.startswith("version https://git-lfs.github.com/"):

@@ -1,8 +1,9 @@
-"""Data that remembers where each part of it was written."""
+"""Parsed data with the position of each part in its file."""
 
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -10,88 +11,94 @@ from zerokit.documents.paths import KeyPath, dotted
 
 
 class Span(NamedTuple):
-    """Where an entry stands in the text, as offsets from 0."""
+    """The place of an entry in the text, as offsets from 0."""
 
     start: int
-    """Of the key, with its quotes; in a list, of the item."""
+    """Start of the key, with its quotes; in a list, of the item."""
     value: int
-    """Of the value."""
+    """Start of the value."""
     end: int
-    """After the value."""
+    """End of the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A place at which a text is not JSON, though DeepSpeed reads it."""
+    """A place where a text is not JSON, but DeepSpeed reads it."""
 
     kind: str
-    """What it is: `comment`, `trailing comma`, `missing comma`, `bare key`, `bare value`, `single quotes`,
+    """One of `comment`, `trailing comma`, `missing comma`, `bare key`, `bare value`, `single quotes`,
     `byte-order mark` or `no braces`."""
     message: str
-    """What is wrong, without a full stop."""
+    """Without a full stop."""
     hint: str
     line: int
     column: int
     start: int
     """Offset in the text, from 0."""
     end: int
-    """Offset after it."""
+    """Offset of its end."""
     meant: str | None = None
-    """Of a value without quotes such as `True`: how JSON spells it."""
+    """JSON's spelling of a value without quotes such as `True`."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """Parsed data that remembers where each part of it was written."""
+    """Parsed data with the position of each part."""
 
     data: Any
     name: str
-    """The file's path as the user gave it, or what the text came from."""
+    """The file's path as the user gave it, or the source of the text."""
     positions: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
-    """Line and column (both from 1) of each key path: of the key in a mapping, of the item in a list, of
-    the whole for ``()``."""
+    """Line and column (both from 1) of each path: of the key in a mapping, of the item in a list."""
     text: str | None = None
-    """What was parsed, if it was JSON."""
+    """The text, if it was JSON."""
     spans: dict[KeyPath, Span] = field(default_factory=dict)
-    """Where each entry stands in `text`; ``()`` is the whole value."""
+    """Place of each entry in `text`; ``()`` is the whole value."""
     departures: tuple[Departure, ...] = ()
-    """Where `text` is not JSON, in its order; only a lenient reader lets any through."""
+    """Places where `text` is not JSON, in order; only a lenient reader accepts any."""
 
     @property
     def is_yaml(self) -> bool:
-        """Whether the data was read from YAML, rather than from JSON or from nowhere."""
+        """Whether the data was read from YAML."""
         return self.text is None and bool(self.positions)
 
     def where(self, path: KeyPath = ()) -> str:
-        """``"file.json:12 (zero_optimization.stage)"``, as exact as is known."""
+        """``"file.json:12 (zero_optimization.stage)"``, as exact as known."""
         line = self.line(path)
         place = f"{self.name}:{line}" if line is not None else self.name
         return f"{place} ({dotted(path)})" if path else place
 
     def position(self, path: KeyPath) -> tuple[int, int] | None:
-        """The line and column of `path`, or of the nearest parent that has them; of the whole at last.
-
-        None if the data did not come from a text.
-        """
+        """The line and column of `path` or of its nearest parent; None if there was no text."""
         for end in range(len(path), -1, -1):
             if path[:end] in self.positions:
                 return self.positions[path[:end]]
         return None
 
     def line(self, path: KeyPath) -> int | None:
-        """The line of `path`, or of the nearest parent that has one; None for the whole."""
+        """The line of `path` or of its nearest parent; None for the whole."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.positions:
                 return self.positions[path[:end]][0]
         return None
 
 
-def finite(data: Any) -> Any:
-    """`data` with None in place of NaN and infinities, which JSON does not have."""
+def replace_nonfinite(data: Any) -> Any:
+    """Replace NaN and infinities, which JSON does not have, by None."""
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, dict):
-        return {key: finite(value) for key, value in data.items()}
+        return {key: replace_nonfinite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [finite(item) for item in data]
+        return [replace_nonfinite(item) for item in data]
     return data
+
+
+def fits_float(number: int | float) -> bool:
+    """Whether a float can hold a number of this size."""
+    return -sys.float_info.max <= number <= sys.float_info.max
+
+
+def shortened(text: str) -> str:
+    """The text of a number as an error shows it."""
+    return text if len(text) <= 40 else f"{text[:40]}..."

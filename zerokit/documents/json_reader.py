@@ -8,13 +8,12 @@ from bisect import bisect_right
 from typing import Any, NoReturn
 
 from zerokit.documents import causes
-from zerokit.documents.document import Departure, Document, Span
-from zerokit.documents.numbers import fits_float, shortened
+from zerokit.documents.document import Departure, Document, Span, fits_float, shortened
 from zerokit.documents.paths import KeyPath
 from zerokit.errors import DocumentError
 
 MAX_DEPTH = 200
-"""Levels of brackets; below what would exhaust Python's stack, far above what anybody writes."""
+"""Maximum levels of brackets; deeper nesting would exhaust Python's stack."""
 
 _END_OF_VALUE = r"(?=[\t ]*(?:[,\]}\r\n#]|/[/*]|\Z))"
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -25,6 +24,7 @@ _BARE_KEY = re.compile(r"([^\s:{}\[\],]+)(?=[ \t\n\r]*:)")
 _KEY_WITHOUT_BRACES = re.compile(r"""(?:"[^"\r\n]*"|'[^'\r\n]*'|[^\s:{}\[\],"']+)[ \t\n\r]*:""")
 _END_OF_BARE = re.compile(r"[\r\n,}\]#]|/[/*]|\Z")
 _SINGLE_QUOTED = re.compile(r"'((?:[^'\\\x00-\x1f]|\\[^\x00-\x1f])*)'")
+_VALUE_HINTS = {",": "Remove the comma", ":": "Remove one colon"}
 _WORDS = {"true": True, "false": False, "null": None}
 _DECODER = json.JSONDecoder()
 
@@ -40,16 +40,15 @@ def parse_json(
     """Parse JSON.
 
     Args:
-        text: what to parse.
-        name: what it came from, for errors.
-        lenient: read what DeepSpeed reads too, as it does: comments, commas that are missing at the end of
-            a line or follow the last entry, keys and texts without quotes or in single ones, a byte-order
-            mark, and no braces around the whole (it uses hjson; `DeepSpeedConfig.__init__` in
-            `deepspeed/runtime/config.py`). They are then listed in :attr:`Document.departures`. Otherwise
-            the text must be strict JSON (RFC 8259), which every loader in the field reads alike; only a
-            byte-order mark is passed over.
-        most_entries: refuse a text with more keys and items.
-        is_line: whether it is a line of a file that may go on below, as those of JSON Lines do.
+        text: the JSON.
+        name: of its source, for errors.
+        lenient: accept what DeepSpeed accepts with hjson (`DeepSpeedConfig.__init__` in
+            `deepspeed/runtime/config.py`), and list it in :attr:`Document.departures`: comments, commas that
+            are missing at the end of a line or follow the last entry, keys and strings without quotes or in
+            single quotes, a byte-order mark, and no braces around the whole. Otherwise the text must be
+            strict JSON (RFC 8259); a byte-order mark is skipped.
+        most_entries: maximum number of keys and items.
+        is_line: whether the text is one line of a file, as in JSON Lines.
 
     Raises:
         DocumentError: a syntax error, a duplicate key or too many entries, with line, column and usual cause.
@@ -58,20 +57,20 @@ def parse_json(
 
 
 class _JsonParser:
-    """A recursive-descent parser that records positions, which the standard library's does not."""
+    """A recursive-descent parser that records positions."""
 
     def __init__(self, text: str, name: str, lenient: bool, most_entries: int | None, whole: str) -> None:
         self.text = text
         self.name = name
         self.lenient = lenient
         self.whole = whole
-        """What ends with the text."""
+        """Word for the text in errors."""
         self.most_entries = len(text) if most_entries is None else most_entries
         self.at = 0
         self.spans: dict[KeyPath, Span] = {}
         self.departures: list[Departure] = []
         self.open: list[int] = []
-        """Where the brackets stand that are not closed yet."""
+        """Offsets of the brackets that are not closed yet."""
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
 
     def parse(self) -> Document:
@@ -81,7 +80,7 @@ class _JsonParser:
         start = self.at
         char = self._next()
         if not char:
-            self._fail("is empty" if not self.text.strip() else "holds nothing but comments", "Write { ... }")
+            self._fail("is empty" if not self.text.strip() else "has only comments", "Write { ... }")
         braces = not self.lenient or _KEY_WITHOUT_BRACES.match(self.text, self.at) is None
         if not braces:
             self._depart("no braces", self.at, self.at)
@@ -120,7 +119,7 @@ class _JsonParser:
         if not char:
             self._fail_at_end()
         if char in "}],:":
-            self._fail(f"expected a value, found '{char}'", causes.hint_for_missing_value(char))
+            self._fail(f"expected a value, found '{char}'", _VALUE_HINTS.get(char, "Write the value"))
         return self._bare_value()
 
     def _number(self, match: re.Match[str]) -> int | float:
@@ -145,13 +144,14 @@ class _JsonParser:
             if key in result:
                 line, column = self._position(self.spans[here].start)
                 self._fail(
-                    f"the key '{key}' stands twice (first on line {line}, column {column})",
+                    f"the key '{key}' appears twice (first on line {line}, column {column})",
                     "Remove one of them",
                     start,
                 )
             self._skip()
             if not self._take(":"):
-                self._fail(f"expected ':' after the key '{key}'", causes.hint_for_missing_colon(self._next()))
+                hint = "Write ':' for '='" if self._next() == "=" else "Add it"
+                self._fail(f"expected ':' after the key '{key}'", hint)
             self._skip()
             value = self.at
             self.spans[here] = Span(start, value, value)
@@ -173,7 +173,7 @@ class _JsonParser:
         return result
 
     def _separator(self, closer: str) -> None:
-        """What stands between two entries, or between the last one and the `closer`."""
+        """Read the text between two entries, or between the last one and the `closer`."""
         if len(self.spans) > self.most_entries:
             self._fail(f"has more than {self.most_entries:,} entries", "Name a file of settings, not of data")
         after = self.at
@@ -181,16 +181,16 @@ class _JsonParser:
         comma = self.at
         if self._take(","):
             self._skip()
-            if self._is_at(closer):
+            if self._next() == closer:
                 self._depart("trailing comma", comma, comma + 1)
-        elif not self._is_at(closer):
+        elif self._next() != closer:
             if self.at == len(self.text):
                 self._fail_at_end()
             char = self._next()
             if char in "}]":
                 self._fail_at_wrong_bracket(char)
             if char in ":=":
-                self._fail(f"expected ',' or '{closer}', found '{char}'", "Mend the syntax there")
+                self._fail(f"expected ',' or '{closer}', found '{char}'", causes.FIX_SYNTAX)
             if not self._took_the_comma(after):
                 self._depart("missing comma", after, after)
 
@@ -247,9 +247,9 @@ class _JsonParser:
         return value
 
     def _bare_value(self) -> Any:
-        """A text without quotes: hjson takes all up to the end of the line, unless a number or word ends it.
+        """A string without quotes: it ends at the end of the line, unless it is a number or word.
 
-        `scantfnns` in `hjson/decoder.py`.
+        Source: `scantfnns` in `hjson/decoder.py`.
         """
         start = self.at
         word = causes.word_at(self.text, start)
@@ -267,12 +267,9 @@ class _JsonParser:
         return value
 
     def _took_the_comma(self, end: int) -> bool:
-        """Whether a text without quotes ends at `end`: a comma at its end is then part of it."""
+        """Whether a string without quotes ends at `end`: a comma at its end is then part of it."""
         last = self.departures[-1] if self.departures else None
         return last is not None and last.kind == "bare value" and last.end >= end
-
-    def _is_at(self, closer: str) -> bool:
-        return self._next() == closer
 
     def _take(self, char: str) -> bool:
         if self._next() != char:
@@ -284,7 +281,7 @@ class _JsonParser:
         return self.text[self.at : self.at + 1]
 
     def _skip(self) -> None:
-        """Go to the next character that is neither space nor in a comment."""
+        """Skip spaces and comments."""
         while True:
             match = _SPACE.match(self.text, self.at)
             assert match is not None  # the pattern matches the empty string
@@ -304,7 +301,7 @@ class _JsonParser:
         return line, offset - self._line_starts[line - 1] + 1
 
     def _depart(self, kind: str, start: int, end: int, word: str = "") -> None:
-        """Note that the text is not JSON here; unless the reader is lenient, that is an error."""
+        """Record that the text is not JSON here; for a strict reader this is an error."""
         message, hint = causes.departure(kind, word)
         if not self.lenient:
             self._fail(message, hint, start)
@@ -316,7 +313,7 @@ class _JsonParser:
 
     def _fail_at_end(self) -> NoReturn:
         bare = next((departure for departure in self.departures if departure.kind == "bare value"), None)
-        if bare is not None:  # hjson took the rest of that line for its text
+        if bare is not None:  # hjson reads the rest of the line as the string
             self._fail(bare.message, bare.hint, bare.start)
         if not self.open:
             self._fail(f"the {self.whole} ends where a value should be", "Complete it")

@@ -1,4 +1,4 @@
-"""Paths into nested data, and what is done along them: read, set, remove, walk."""
+"""Paths into nested data: read, set, remove, and walk along them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 Key = str | int
-"""One step into a document: a mapping's key or a sequence's index."""
+"""A mapping's key or a list's index."""
 
 KeyPath = tuple[Key, ...]
 
 ABSENT: Final[Any] = object()
-"""What :func:`value_at` can be told to return where there is nothing, for null is a value."""
+"""A default for :func:`value_at` that differs from null, which is a value."""
 
 
 def dotted(path: KeyPath) -> str:
@@ -22,13 +22,13 @@ def dotted(path: KeyPath) -> str:
     return text
 
 
-def from_dotted(name: str) -> tuple[str, ...]:
-    """``"a.b"`` as ``("a", "b")``; a path into a list has no such name."""
+def split_dotted(name: str) -> tuple[str, ...]:
+    """``"a.b"`` as ``("a", "b")``; not for paths into lists."""
     return tuple(name.split("."))
 
 
 def value_at(data: Any, path: KeyPath, default: Any = None) -> Any:
-    """The value at `path`, or `default` where the way ends before."""
+    """The value at `path`, or `default` if there is none."""
     for key in path:
         if isinstance(data, Mapping):
             is_there = key in data
@@ -41,21 +41,21 @@ def value_at(data: Any, path: KeyPath, default: Any = None) -> Any:
 
 
 def has_value(data: Any, path: KeyPath) -> bool:
-    """Whether there is a value at `path`, be it null."""
+    """Whether there is a value at `path`, null included."""
     return value_at(data, path, ABSENT) is not ABSENT
 
 
 def with_value(data: Any, path: KeyPath, value: Any, *, replace: bool = False) -> Any:
-    """A copy of `data` with `value` at `path`; sections that are absent on the way are made.
+    """A copy of `data` with `value` at `path`; missing sections are made.
 
     Args:
-        data: nested dicts and lists; what is not on the way is shared with the copy.
-        path: where; an index must be of an item that is there.
-        value: what to put there.
-        replace: let a section take the place of what is none, such as null, on the way.
+        data: nested dicts and lists; the copy shares all other parts.
+        path: an index must be of an existing item.
+        value: the new value.
+        replace: replace a value on the path that is no section, such as null.
 
     Raises:
-        KeyError: what is there on the way is no section, and `replace` is false.
+        KeyError: a value on the path is no section, and `replace` is false.
     """
     if not path:
         return value
@@ -70,7 +70,7 @@ def with_value(data: Any, path: KeyPath, value: Any, *, replace: bool = False) -
 
 
 def without(data: Any, path: KeyPath) -> Any:
-    """A copy of `data` without the entry at `path`; what is not on the way is shared with it.
+    """A copy of `data` without the entry at `path`; it shares all other parts.
 
     Raises:
         KeyError: there is none.
@@ -87,7 +87,7 @@ def without(data: Any, path: KeyPath) -> Any:
 
 
 def leaves(data: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Every value that is no section, with its path; an empty section is a value, and so is a list."""
+    """Every value that is no section, with its path; an empty section and a list are values."""
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, (*path, key))

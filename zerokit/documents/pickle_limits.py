@@ -1,7 +1,6 @@
-"""Limits for pickles of others: a small one could have an unpickler take all memory, or hours.
+"""Limits for untrusted pickles, where a few bytes could take all memory, or hours.
 
-Two things cost far more than the bytes that ask for them: the table of numbered objects, and keys of one
-hash.
+Two operations cost far more than their bytes: the table of numbered objects, and keys with equal hashes.
 """
 
 from __future__ import annotations
@@ -16,32 +15,32 @@ _RUN = re.compile(
     rb"|G.{8}|r..[\x00-\x0f]\x00)*+",
     re.DOTALL,
 )
-"""Operations of a fixed length (pickletools.opcodes) that give no object a number above `_ALWAYS`."""
+"""Operations of a fixed length (pickletools.opcodes) that number no object above `_ALWAYS`."""
 _ALWAYS = (1 << 20) - 1
-"""A number that any pickle may have: its table is of 16 MiB."""
+"""A number that any pickle may use: its table has 16 MiB."""
 _LENGTHS = {
     **dict.fromkeys(b"UC\x8c\x8a", 1),
     **dict.fromkeys(b"XTB\x8b", 4),
     **dict.fromkeys(b"\x8d\x8e\x96", 8),
 }
-"""Operations with as many bytes of length before what they hold."""
+"""Operations with a length of so many bytes before their content."""
 _LINES = {**dict.fromkeys(b"FILSVgpP", 1), **dict.fromkeys(b"ci", 2)}
-"""Operations with as many lines."""
+"""Operations with so many lines."""
 _PUT, _LONG_BINPUT, _STOP, _LONG4, _MARK, _FRAME = b"pr.\x8b(\x95"
 _REPLACED_BYTES = {_MARK: 2, _FRAME: 9}
-"""Of what is replaced, or left out, as are lengths of parts that have become longer."""
+"""Lengths of replaced operations. Frames are left out, because their lengths change."""
 _MOST_OF_INTEGER = 1024
-"""Bytes. Python refuses to write those of more than 1,786 as text."""
+"""Bytes. Python refuses to print integers of more than 1,786."""
 
 CHECKED_DICT, CHECKED_SET = "zerokit.dict", "zerokit.set"
-"""What a pickle names after :func:`guarded`, for an unpickler to find."""
+"""Names in a pickle after :func:`guarded`, for the unpickler to find."""
 _REPLACED = {
     b"}": b"czerokit\ndict\n)\x81",
-    b"(d": b"czerokit\ndict\n)\x81",  # all that protocol 0 writes of a dict before its items
+    b"(d": b"czerokit\ndict\n)\x81",  # how protocol 0 writes a dict
     b"\x8f": b"czerokit\nset\n)\x81",
-    b"\x91": b"t",  # a tuple in the place of a frozenset
+    b"\x91": b"t",  # a tuple instead of a frozenset
 }
-"""Operations that make a dict or a set within the unpickler, and what has it make a checked one."""
+"""Replacements of operations that make a dict or a set: they make a checked one."""
 _MOST_OF_ONE_HASH = 100
 _PLAIN = (str, bytes, int, float, bool, type(None))
 
@@ -51,14 +50,13 @@ class PickleLimitError(ValueError):
 
 
 def guarded(pickled: io.BytesIO) -> io.BytesIO:
-    """The same pickle with dicts and sets that look at their keys; `pickled` is then at its end.
+    """The same pickle with dicts and sets that check their keys; `pickled` is then at its end.
 
     Args:
         pickled: at the pickle's first operation.
 
     Raises:
-        PickleLimitError: it numbers its objects far beyond its bytes, for which unpicklers make a table, or
-            it has a longer integer than anything needs.
+        PickleLimitError: it numbers objects far beyond its size, or has a very long integer.
         ValueError: it is cut short or damaged.
     """
     content, at = pickled.getvalue(), pickled.tell()
@@ -84,7 +82,7 @@ def guarded(pickled: io.BytesIO) -> io.BytesIO:
 
 
 def _end_of(operation: int, content: bytes, at: int) -> int:
-    """Where the argument ends that begins at `at`."""
+    """The end of the argument that begins at `at`."""
     if operation == _LONG_BINPUT:
         _check_number(int.from_bytes(content[at : at + 4], "little"), len(content))
         return at + 4
@@ -112,7 +110,7 @@ def _check_number(number: int, most: int) -> None:
 
 
 class _Checked:
-    """Counts keys by their hash. Texts are left out: nobody can foresee their hashes."""
+    """Counts keys by their hash. Strings are not counted: their hashes are random."""
 
     __slots__ = ()
 
@@ -127,17 +125,17 @@ class _Checked:
         super().__setitem__(key, value)  # type: ignore[misc]  # of the dict
 
     def _count(self, key: Any) -> None:
-        """Count a key before it is hashed as one of the dict's.
+        """Count a key before the dict hashes it.
 
         Raises:
-            PickleLimitError: too many have its hash, or it has parts that may hold each other many times.
+            PickleLimitError: too many keys have its hash, or it is a tuple of tuples.
         """
         parts = key if isinstance(key, tuple) else (key,)
         if any(isinstance(one, tuple) for one in parts):
             raise PickleLimitError("its pickle has a tuple of tuples as a key")
         numbers: dict[int, int] = getattr(self, "_numbers", {})
-        self._numbers = numbers  # type: ignore[misc]  # a slot of each dict's own
-        # The hash of what a record stands for is not known here: they all count as if it were one.
+        self._numbers = numbers  # type: ignore[misc]  # a slot of each subclass
+        # Keys of other types count as if they had one hash.
         hashed = hash(key) if all(type(one) in _PLAIN for one in parts) else 0
         numbers[hashed] = numbers.get(hashed, 0) + 1
         if numbers[hashed] > _MOST_OF_ONE_HASH:

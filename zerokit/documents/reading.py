@@ -1,4 +1,4 @@
-"""Files to text."""
+"""Reads files and pipes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 import select
 import stat
 from contextlib import suppress
-from os.path import lexists
+from os.path import isdir, isfile, lexists
 from pathlib import Path
 
 from zerokit.documents.document import Document
 from zerokit.documents.json_reader import parse_json
-from zerokit.documents.regular_files import COPY, NAME, unreadable_reason
+from zerokit.documents.regular_files import COPY_HINT, NAME_HINT, unreadable_reason
 from zerokit.documents.yaml_reader import parse_yaml
 from zerokit.errors import DocumentError
 
@@ -20,18 +20,17 @@ _JSON = (".json", ".jsonc")
 _YAML = (".yaml", ".yml")
 
 MAX_BYTES = 4 << 20
-"""The largest file of settings that is read: a hundred times the largest ds_config seen, four times
-the largest config.json (its labels are the 22,000 of ImageNet)."""
+"""Maximum size of a settings file: 100 times the largest known ds_config, 4 times the largest config.json."""
 MAX_TABLE_BYTES = 256 << 20
-"""Of a file that has an entry for each token or weight of a model; the largest seen have 40 MiB."""
+"""Maximum size of a file with an entry per token or weight; the largest known have 40 MiB."""
 _PIPE_PATIENCE = 5.0
-"""Seconds in which somebody must write to a pipe, or have it open for that."""
+"""Seconds until a pipe must have a writer."""
 _BYTES_PER_ENTRY = 80
-"""So that a file of `MAX_BYTES` has no more than 52,428 keys and items, which are read within a second."""
+"""A file of `MAX_BYTES` may have 52,428 keys and items, which are read within a second."""
 _BYTES_PER_YAML_ENTRY = 400
-"""PyYAML takes eight times as long."""
+"""PyYAML is eight times slower."""
 _MOST_YAML_BYTES = 1 << 20
-"""PyYAML takes a second for so much text without any entries."""
+"""PyYAML needs a second for this much text without entries."""
 
 
 def read_document(
@@ -43,19 +42,19 @@ def read_document(
 
     Args:
         path: the file.
-        lenient: of JSON, read what DeepSpeed reads; see :func:`zerokit.documents.parse_json`. So is
-            ``.jsonc`` in any case.
+        lenient: accept the JSON that DeepSpeed accepts (:func:`zerokit.documents.parse_json`), as always for
+            ``.jsonc``.
         max_bytes: refuse larger files unread.
-        folder: as of :func:`read_bytes`.
+        folder: see :func:`read_bytes`.
 
     Raises:
-        DocumentError: as of :func:`read_bytes`, not UTF-8, too large, not JSON or YAML, or a duplicate key.
+        DocumentError: as :func:`read_bytes`, or not UTF-8, too large, not JSON or YAML, or a duplicate key.
     """
     file = Path(path)
-    name = shown(path)
+    name = printable(path)
     ending = file.suffix.lower()
     known = ending in (*_JSON, *_YAML)
-    if not known and lexists(file) and not is_folder(file) and not _is_pipe(file):
+    if not known and lexists(file) and not isdir(file) and not _is_pipe(file):  # noqa: PTH112
         raise DocumentError(
             f"cannot tell the format from the ending '{file.suffix}'",
             where=name,
@@ -63,22 +62,22 @@ def read_document(
         )
     content = read_bytes(file, max_bytes=max_bytes, folder=folder)
     lenient = lenient or ending == ".jsonc"
-    yaml = ending in _YAML or (not known and not opens_json(content))
+    yaml = ending in _YAML or (not known and not starts_as_json(content))
     return parse_document(content, name, yaml=yaml, lenient=lenient, max_bytes=max_bytes)
 
 
-def opens_json(content: bytes) -> bool:
-    """Whether a text begins as JSON does; YAML may too, but seldom does. An empty text counts as JSON."""
+def starts_as_json(content: bytes) -> bool:
+    """Whether a text begins like JSON, which YAML rarely does. Empty text counts as JSON."""
     return content.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"[", b"")
 
 
 def _is_pipe(file: Path) -> bool:
-    """Whether the name of a file says nothing about its content."""
-    return file.parts[:2] in (("/", "dev"), ("/", "proc")) or not is_file(file)
+    """Whether the name of a file does not show its format."""
+    return file.parts[:2] in (("/", "dev"), ("/", "proc")) or not isfile(file)  # noqa: PTH113
 
 
 def is_pipe(path: Path) -> bool:
-    """Whether a name leads to a pipe, or to what this process has open, such as ``/dev/stdin``."""
+    """Whether a path is a pipe, or an open file of this process such as ``/dev/stdin``."""
     try:
         return stat.S_ISFIFO(path.stat().st_mode) or _is_descriptor(path)
     except (OSError, ValueError):
@@ -86,40 +85,41 @@ def is_pipe(path: Path) -> bool:
 
 
 def copy_pipe(path: Path, folder: Path) -> Path:
-    """Write all that a pipe has into a file in `folder`; the file, whose ending tells JSON from YAML.
+    """Copy a pipe into a file in `folder`, with the ending of its format. Returns the file.
 
     Raises:
-        DocumentError: as of :func:`read_bytes`.
+        DocumentError: as :func:`read_bytes`.
     """
     content = read_bytes(path)
     known = path.suffix.lower() in (*_JSON, *_YAML)
-    ending = "" if known else _JSON[0] if opens_json(content) else _YAML[0]
+    ending = "" if known else _JSON[0] if starts_as_json(content) else _YAML[0]
     copy = folder / f"{path.name}{ending}"
     copy.write_bytes(content)
     return copy
 
 
 def _is_descriptor(path: Path) -> bool:
-    """Whether a name is that of a file descriptor of this process."""
+    """Whether a path names a file descriptor of this process."""
     return str(path) == "/dev/stdin" or str(path.parent) in ("/dev/fd", "/proc/self/fd")
 
 
 def read_bytes(path: str | Path, *, max_bytes: int = MAX_BYTES, folder: Path | None = None) -> bytes:
-    """The content of a file, but no more of it than a byte over `max_bytes`.
+    """The content of a file, at most `max_bytes` + 1 bytes.
 
     Args:
-        path: a file; without `folder` also a pipe, as of a shell's ``<(...)``, or standard input.
+        path: a file; without `folder` also a pipe such as ``<(...)``, or standard input.
         max_bytes: the limit.
-        folder: in which the file must lie, as of :func:`unreadable_reason`; None if it was named itself.
+        folder: the folder that must contain the file, see :func:`unreadable_reason`; None if the user named
+            the file.
 
     Raises:
-        DocumentError: no such file, a folder, one that may not be read, a special file, one that is not in
-            `folder`, or a pipe that nobody writes to.
+        DocumentError: no such file, a folder, an unreadable or special file, a file outside `folder`, or a
+            pipe without a writer.
     """
-    name = shown(path)
+    name = printable(path)
     refused = unreadable_reason(Path(path), folder)
     if refused is not None and not (folder is None and _is_stream(path)):
-        raise DocumentError(refused, where=name, hint=NAME if folder is None else COPY)
+        raise DocumentError(refused, where=name, hint=NAME_HINT if folder is None else COPY_HINT)
     try:
         with open(path, "rb", opener=_without_waiting) as opened:
             first = _first_of_pipe(opened.fileno(), name)
@@ -137,13 +137,13 @@ def read_bytes(path: str | Path, *, max_bytes: int = MAX_BYTES, folder: Path | N
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a file, for `open`; a named pipe at once, also if nobody writes to it."""
+    """Opener for `open` that does not wait for the writer of a named pipe."""
     is_pipe = stat.S_ISFIFO(Path(path).stat().st_mode)
     return os.open(path, flags | os.O_NONBLOCK if is_pipe else flags)
 
 
 def _is_stream(path: str | Path) -> bool:
-    """Whether a file is a pipe, or standard input by another name such as ``/dev/stdin``."""
+    """Whether a file is a pipe or standard input."""
     found = Path(path).stat()
     with suppress(OSError):  # standard input may be closed
         if os.path.samestat(found, os.fstat(0)):
@@ -152,14 +152,14 @@ def _is_stream(path: str | Path) -> bool:
 
 
 def _first_of_pipe(descriptor: int, name: str) -> bytes:
-    """Wait for who writes to a pipe, but not forever; a byte of it if that was read, nothing of a file."""
+    """Wait for the writer of a pipe, with a limit. Returns the byte that was read, if any."""
     first = b""
     if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         return first
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)
     if not waiting.poll(_PIPE_PATIENCE * 1000):
-        with suppress(BlockingIOError):  # somebody has it open, and is slow
+        with suppress(BlockingIOError):  # the writer is slow
             first = os.read(descriptor, 1)
             if not first:
                 raise DocumentError("is a pipe that nobody writes to", where=name, hint="Name a file")
@@ -167,32 +167,8 @@ def _first_of_pipe(descriptor: int, name: str) -> bytes:
     return first
 
 
-def is_folder(path: Path) -> bool:
-    """Whether there is such a folder: a name that no file system takes is none."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
-
-
-def is_there(path: Path) -> bool:
-    """Whether there is anything of that name, as :func:`is_folder` says it of a folder."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
-
-
-def is_file(path: Path) -> bool:
-    """Whether there is such an ordinary file, as :func:`is_folder` says it of a folder."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
-def shown(path: str | Path) -> str:
-    """A path as it can be printed: bytes of it that are no text are replaced."""
+def printable(path: str | Path) -> str:
+    """A path as text; bytes that are not UTF-8 are replaced."""
     return str(path).encode(errors="surrogateescape").decode(errors="replace")
 
 
@@ -202,11 +178,11 @@ def parse_document(
     """Parse the bytes of a file.
 
     Args:
-        content: what the file holds; a byte-order mark is passed over.
-        name: the file, for errors.
-        yaml: read YAML rather than JSON.
-        lenient: of JSON, read what DeepSpeed reads.
-        max_bytes: refuse what is larger, and YAML of more than 1 MiB.
+        content: of the file; a byte-order mark is skipped.
+        name: of the file, for errors.
+        yaml: parse YAML instead of JSON.
+        lenient: accept the JSON that DeepSpeed accepts.
+        max_bytes: the limit; for YAML at most 1 MiB.
 
     Raises:
         DocumentError: not UTF-8, too large, not JSON or YAML, or a duplicate key.

@@ -1,7 +1,7 @@
-"""Which files of somebody else may be read: regular ones that lie in the folder that was named.
+"""Checks that untrusted folders contain only regular files, and no links that lead out of the folder.
 
-A model, an adapter or a checkpoint may come from an archive or a clone. A link in it may lead to any file of
-the person who reads it, and a named pipe, a device or a file such as ``/proc/kmsg`` may block or never end.
+A model or a checkpoint may come from an archive or a clone. A link in it may lead to a private file of the
+user, and a named pipe, a device or a file such as ``/proc/kmsg`` may block forever.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _OF_KERNEL = frozenset(
         *("pstore", "efivarfs", "mqueue", "selinuxfs", "binfmt_misc", "fusectl", "devpts", "rpc_pipefs"),
     ]
 )
-"""Types of file systems whose files the kernel makes up when they are read."""
+"""File systems whose files the kernel generates when they are read."""
 _BLOB = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-"""Names of files in a Hub cache: the SHA-1 or SHA-256 of their content."""
+"""File names in a Hub cache: the SHA-1 or SHA-256 of the content."""
 
 
 def unreadable_reason(path: Path, folder: Path | None = None) -> str | None:
-    """Why a file is not read, as the end of a sentence; None of a regular file, a folder, or no file at all.
+    """Why a file must not be read, as the end of a sentence; None for a regular file, a folder, or no file.
 
     Args:
         path: of the file.
-        folder: in which it must lie once all links are followed; None if the file itself was named. Links of
+        folder: must contain the file after all links are followed; None if the user named the file. Links of
             a Hub cache may lead from ``snapshots/REVISION`` to ``blobs/HASH`` of the same repository. Links
             of any folder may lead to ``models--*/blobs/HASH`` of the user's own Hub cache:
             ``huggingface-cli download --local-dir`` made such links until huggingface_hub 0.23.
     """
     try:
         found = path.stat()
-    except (OSError, ValueError):  # nothing is there, a link to itself, or no possible name
+    except (OSError, ValueError):  # no file, a link to itself, or an impossible name
         found = None
     if found is not None and (kind := _KINDS.get(stat.S_IFMT(found.st_mode))) is not None:
         return f"{kind}, not a regular file"
@@ -57,23 +57,23 @@ def unreadable_reason(path: Path, folder: Path | None = None) -> str | None:
 
 
 def check_regular(path: Path, folder: Path | None = None) -> None:
-    """Refuse a file that is not read; arguments as of :func:`unreadable_reason`.
+    """Refuse a file that must not be read; for the arguments see :func:`unreadable_reason`.
 
     Raises:
-        DocumentError: it is not regular, or not in the folder.
+        DocumentError: it is not a regular file, or not in the folder.
     """
     if (reason := unreadable_reason(path, folder)) is not None:
-        raise DocumentError(reason, where=str(path), hint=COPY if folder is not None else NAME)
+        raise DocumentError(reason, where=str(path), hint=COPY_HINT if folder is not None else NAME_HINT)
 
 
-COPY = "Replace it with a copy of the file"
-"""What to do about a file of a folder."""
-NAME = "Name a regular file"
-"""What to do about a file that was named itself."""
+COPY_HINT = "Replace it with a copy of the file"
+"""Hint for a file in a folder."""
+NAME_HINT = "Name a regular file"
+"""Hint for a file that the user named."""
 
 
 def first_unreadable(folder: Path) -> tuple[Path, str] | None:
-    """The first file or folder below a folder that is not read, and why; None if there is none.
+    """The first path below a folder that must not be read, and why; None if there is none.
 
     Raises:
         OSError: a folder cannot be listed.

@@ -1,4 +1,4 @@
-"""YAML with positions."""
+"""Reads YAML with positions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from zerokit.documents.document import Document
-from zerokit.documents.numbers import fits_float, shortened
+from zerokit.documents.causes import FIX_SYNTAX
+from zerokit.documents.document import Document, fits_float, shortened
 from zerokit.documents.paths import KeyPath
 from zerokit.errors import DocumentError
 
@@ -17,9 +17,9 @@ def parse_yaml(text: str, name: str = "<yaml>", *, most_entries: int | None = No
     """Parse YAML with the safe schema, plus ``1e-5`` as a number (YAML 1.1 reads it as a string).
 
     Args:
-        text: what to parse.
-        name: what it came from, for errors.
-        most_entries: refuse a text with more keys and items.
+        text: the YAML.
+        name: of its source, for errors.
+        most_entries: maximum number of keys and items.
 
     Raises:
         DocumentError: too many entries, a syntax error or a duplicate key, with its line.
@@ -42,8 +42,8 @@ def parse_yaml(text: str, name: str = "<yaml>", *, most_entries: int | None = No
             f"is not YAML: {error.problem or error.context}", where=where, hint=_hint(text, mark)
         ) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        raise DocumentError(f"is not YAML: {error}", where=name, hint="Mend the syntax") from None
-    except (AttributeError, LookupError):  # PyYAML's own, of a tag as in `!!bool maybe`
+        raise DocumentError(f"is not YAML: {error}", where=name, hint="Fix the syntax") from None
+    except (AttributeError, LookupError):  # from PyYAML, for a tag as in `!!bool maybe`
         raise DocumentError(
             "is not YAML: a value is not of the type that its tag names", where=name, hint="Leave out the tag"
         ) from None
@@ -66,8 +66,8 @@ def parse_scalar(text: str) -> Any:
 def _hint(text: str, mark: Any) -> str:
     line = text.split("\n")[mark.line] if mark is not None and mark.line <= text.count("\n") else ""
     if "\t" in line[: len(line) - len(line.lstrip())]:
-        return "Indent with spaces: YAML takes no tabs there"
-    return "Mend the syntax there"
+        return "Indent with spaces: YAML allows no tabs there"
+    return FIX_SYNTAX
 
 
 def _yaml_loader_class(name: str, most_entries: int | None) -> type[Any]:
@@ -77,7 +77,7 @@ def _yaml_loader_class(name: str, most_entries: int | None) -> type[Any]:
         num_nodes = 0
 
         def compose_node(self, parent: Any, index: Any) -> Any:
-            self.num_nodes += 1  # the whole, and of each entry of a mapping two
+            self.num_nodes += 1  # one for the whole, and two per entry of a mapping
             if most_entries is not None and self.num_nodes > 2 * most_entries + 1:
                 raise DocumentError(
                     f"has more than {most_entries:,} entries",
@@ -87,7 +87,7 @@ def _yaml_loader_class(name: str, most_entries: int | None) -> type[Any]:
             return super().compose_node(parent, index)
 
         def construct_yaml_int(self, node: Any) -> Any:
-            """Refuse what no float holds: integers of base 60, as 1:30, take the square of their length."""
+            """Refuse numbers beyond a float: parsing base 60, such as 1:30, takes quadratic time."""
             text = self.construct_scalar(node)
             number = super().construct_yaml_int(node) if len(text) <= _MOST_DIGITS else math.inf
             if not fits_float(number):
@@ -100,7 +100,7 @@ def _yaml_loader_class(name: str, most_entries: int | None) -> type[Any]:
             return number
 
     Loader.add_constructor(_INTEGER, Loader.construct_yaml_int)
-    # YAML 1.2's float, under which 1e-5 is a number; people write learning rates this way.
+    # YAML 1.2's float: 1e-5 is a number, as in learning rates.
     Loader.add_implicit_resolver(
         "tag:yaml.org,2002:float",
         re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$"),
@@ -112,13 +112,13 @@ def _yaml_loader_class(name: str, most_entries: int | None) -> type[Any]:
 _INTEGER = "tag:yaml.org,2002:int"
 _MOST_DIGITS_OF_KEY = 18
 _MOST_DIGITS = 2000
-"""Of an integer: in base 2 the largest float has 1,024."""
+"""Maximum length of an integer: in base 2 the largest float has 1,024 digits."""
 _MOST_NODES = 1_000_000
-"""Of a document with its aliases written out; more than any config has."""
+"""Maximum nodes of a document with its aliases expanded."""
 
 
 def _check_size(root: Any, name: str) -> None:
-    """Refuse aliases that refer to themselves, or that make a small file a huge document.
+    """Refuse aliases that refer to themselves, or that expand a small file into a huge document.
 
     Raises:
         DocumentError: there are such aliases.
@@ -149,10 +149,9 @@ def _check_size(root: Any, name: str) -> None:
 
 
 def _yaml_positions(root: Any, name: str) -> Iterator[tuple[KeyPath, tuple[int, int]]]:
-    """Positions of every key path below `root`; raises on duplicate keys.
+    """Positions of every key path below `root`. Duplicate keys are errors.
 
-    A node reached through an alias is walked only where it is first met, so that nested aliases
-    cannot make the walk exponential.
+    A node with aliases is walked once, so that nested aliases do not make the walk exponential.
     """
     import yaml
 
@@ -174,13 +173,13 @@ def _yaml_positions(root: Any, name: str) -> Iterator[tuple[KeyPath, tuple[int, 
                     )
                 key = key_node.value
                 if key_node.tag == _INTEGER and len(key) > _MOST_DIGITS_OF_KEY:
-                    # Python's dicts take the square of the time for integers that differ by 2**61 - 1.
+                    # Integers that differ by 2**61 - 1 have one hash: a dict of them takes quadratic time.
                     raise DocumentError(
                         f"the number {shortened(key)} as a key", where=f"{name}:{line}", hint="Use a word"
                     )
                 if key in seen and key_node.tag != "tag:yaml.org,2002:merge":
                     raise DocumentError(
-                        f"the key '{key}' stands twice (first on line {seen[key]})",
+                        f"the key '{key}' appears twice (first on line {seen[key]})",
                         where=f"{name}:{line}",
                         hint="Remove one of them",
                     )

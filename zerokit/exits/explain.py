@@ -10,8 +10,8 @@ from itertools import chain
 
 from zerokit.errors import visible
 from zerokit.exits import flight_recorder, gloo, gpu_memory, nccl, tracebacks
-from zerokit.exits.causes import CAUSES
-from zerokit.exits.causes.entry import (
+from zerokit.exits.causes import (
+    CAUSES,
     EXIT_CODE,
     GLOO_TIMEOUT,
     GPU_TAKEN,
@@ -30,26 +30,26 @@ from zerokit.exits.progress import PROGRESS, attempt, lines_of_progress, most_la
 from zerokit.units import quantity
 from zerokit.whose_code import is_installed
 
-_WIDEST = 300
+_MAX_WIDTH = 300
 """Maximum characters of a line in the output."""
-_MOST_EVENTS = 2000
+_MAX_EVENTS = 2000
 """Maximum events per kind: a thousand ranks may print the same line."""
-_MOST_OTHERS = 3
+_MAX_OTHERS = 3
 """Maximum number of other kinds of lines to report."""
-_MOST_MISTAKES = 50
+_MAX_ZEROKIT_ERRORS = 50
 """Maximum number of zerokit's own errors: a thousand ranks may have one each."""
 
 _RANK = re.compile(r"\[?\b(?:[Rr]ank|default) ?(\d{1,7})\b")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
-_NO_ERROR = re.compile(
+_LEVEL_BELOW_ERROR = re.compile(
     r"(?<!NCCL )\bWARN\b|(?<!=)\b(?:WARNING|INFO|DEBUG|NOTICE)\b|[Ww]arning: "
     r"|^(?:\[\w+\]: ?)?[IW]\d{4} "
 )
 """A log level before the words of a cause: the line is no error."""
-_GOES_ON = re.compile(r"\b(?:try|trying|tries|retry|retries|retrying|falling back|skipping|ignoring)\b")
-"""Words after the cause: the program goes on, unless an exception says it."""
-_OF_EXCEPTION = re.compile(r"(?:Error|Exception)\b: ")
-_OF_VERSIONS = re.compile(
+_CONTINUES = re.compile(r"\b(?:try|trying|tries|retry|retries|retrying|falling back|skipping|ignoring)\b")
+"""Words after the cause: the program continues, unless an exception says them."""
+_EXCEPTION = re.compile(r"(?:Error|Exception)\b: ")
+_VERSION_ERROR = re.compile(
     r"(?:.{1,200}got an unexpected keyword argument|module '.{1,100}' has no attribute|cannot import name)"
 )
 """Errors that are typical of incompatible versions of libraries."""
@@ -60,18 +60,19 @@ _FEW_LINES = 20
 """Lines that a rank prints while importing and initializing."""
 _STEP = re.compile(r"(?:step|iter(?:ation)?|epoch|batch|loss)s?['\"]?\W{0,3}\d", re.IGNORECASE)
 """Lines about steps, of any script or of DeepSpeed."""
-_WAITED = re.compile(
+_WAIT_ABORT = re.compile(
     r"Watchdog caught collective operation timeout|[Ww]atchdog thread terminated with exception"
     r"|what\(\): {1,2}[^\n]{0,300}(?:Connection (?:closed|reset) by peer|Timed out waiting)"
 )
 """Messages of C++ code that aborts a rank because it waited for another one, or lost it."""
 _HOST_MEMORY = "host-memory"
-_FROM_OUTSIDE = ("SIGTERM", "SIGINT", "SIGHUP")
-_STANDS = (
+_STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
+"""Signals of launchers, schedulers and users, which end a run that another rank has failed."""
+_HANG_HINT = (
     ". The log shows no step: if the run hung from its start, 'zerokit doctor' finds the lock of "
     "a killed compiler, for which torch waits without a message"
 )
-_WAITS = re.compile(r"\bwaiting for (?P<lock>/[^\n]{1,400}/lock) to go: remove it")
+_LOCK_WAIT = re.compile(r"\bwaiting for (?P<lock>/[^\n]{1,400}/lock) to go: remove it")
 """Message of `distributed/extensions` while it waits for a lock of zerokit's extensions."""
 _TRAINED = re.compile(r"['\"]train_runtime['\"]: ")
 """The Trainer prints it after training, before the model is saved."""
@@ -81,11 +82,11 @@ _FIRST_FAILED = re.compile(
     r"Root Cause \(first observed failure\):(?:[^\n]{0,200}\n){1,5}?[^\n]{0,60}rank {1,8}: (\d{1,7})"
 )
 """torchrun's report of the rank that failed first."""
-_NOT_HERE = (
+_LAUNCHER_LOG = (
     "The log has only the launcher's output. To get that of the ranks: deepspeed "
     "--enable_each_rank_log DIR, torchrun --log-dir DIR --redirects 3"
 )
-_WHO_ASKED = (
+_FIND_SENDER = (
     "If no rank failed before, find what ended it: sacct -j JOB -o State,End, kubectl describe "
     "pod POD, or the platform's own log"
 )
@@ -134,26 +135,26 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     """Explain why the run of a log died; the cause is ``unknown`` if the log does not show it.
 
     Args:
-        log: the log.
+        log: of the run.
         settings: of the run, if known.
     """
     text = log.text
-    events = [*_known(log)]
+    events = [*_known_causes(log)]
     events += _exceptions(log, events)
-    left = _not_survived(events, log)
-    left = [event for event in left if not _waited_until(event, left)]
+    left = _final_events(events, log)
+    left = [event for event in left if not _is_late_time_limit(event, left)]
     if all(event.weight in (Weight.GENERAL, Weight.MENTIONED) for event in left) and _has_ended_well(log):
         return _ENDED_WELL
     if not left:
-        return _silent(log, tuple(_also(events, None, log, settings)))
+        return _unexplained(log, tuple(_other_findings(events, None, log, settings)))
     root = _FIRST_FAILED.search(text)
 
     def nearness(event: _Event) -> tuple[Weight, bool, int]:
-        """Of equal events, those of the rank that failed first according to its launcher come first."""
-        spoke = _RANK.search(text, *log.bounds(event.offset)) if root is not None else None
-        return event.weight, root is not None and (spoke is None or spoke[1] != root[1]), event.offset
+        """Among equal events, those of the rank that failed first according to its launcher come first."""
+        rank = _RANK.search(text, *log.bounds(event.offset)) if root is not None else None
+        return event.weight, root is not None and (rank is None or rank[1] != root[1]), event.offset
 
-    first = _in_full(min(left, key=nearness), log, settings)
+    first = _with_details(min(left, key=nearness), log, settings)
     line = log.line_at(first.offset)
     begin, end = log.bounds(first.offset)
     rank = _RANK.search(text, begin, end)
@@ -165,30 +166,30 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
         message = f"{first.message}: it was {who}"
     fix = first.fix
     if first.is_in_log and "(SIGTERM)" in first.message:
-        fix = _WHO_ASKED
+        fix = _FIND_SENDER
     elif first.is_in_log and all(event.cause == EXIT_CODE for event in events):
-        fix = _NOT_HERE
-    stands = _stands(log) if any(f"({name})" in first.message for name in _FROM_OUTSIDE) else ""
+        fix = _LAUNCHER_LOG
+    hang = _hang_hint(log) if any(f"({name})" in first.message for name in _STOP_SIGNALS) else ""
     also = (
-        *(_told_beside(first, left, log) if first.cause == ZEROKIT else ()),
-        *_also(events, first.cause, log, settings),
+        *(_other_zerokit_errors(first, left, log) if first.cause == ZEROKIT else ()),
+        *_other_findings(events, first.cause, log, settings),
         *(flight_recorder.dumps(text) if first.cause == NCCL_TIMEOUT else ()),
     )
     return Explanation(
         first.cause,
         _short(message),
-        fix + stands or None,
+        fix + hang or None,
         line,
-        _short(text[begin : min(end, begin + 4 * _WIDEST)].strip()),
-        tuple(_short(one) for one in also),
+        _short(text[begin : min(end, begin + 4 * _MAX_WIDTH)].strip()),
+        tuple(map(_short, also)),
     )
 
 
-def _not_survived(events: list[_Event], log: Log) -> list[_Event]:
-    """The events after which the run has not continued.
+def _final_events(events: list[_Event], log: Log) -> list[_Event]:
+    """The events after which the run did not continue, except for a few lines of other ranks.
 
-    Other ranks go on for a moment. If Python itself ended with an exit code, the last exceptions before it
-    are the cause, however much was printed later.
+    If Python itself ended with an exit code, the last exceptions before it are the cause, however much was
+    printed later.
     """
     progress, limit = lines_of_progress(log), most_late(log)
 
@@ -203,7 +204,7 @@ def _not_survived(events: list[_Event], log: Log) -> list[_Event]:
     return [event for event in events if event.weight in always or lines_after(event) <= limit]
 
 
-def _waited_until(event: _Event, others: list[_Event]) -> bool:
+def _is_late_time_limit(event: _Event, others: list[_Event]) -> bool:
     """Whether a time limit ended only ranks that were waiting for a rank that had failed before."""
     return event.cause == TIME_LIMIT and any(
         one.offset < event.offset and one.weight in (Weight.CAUSE, Weight.EXCEPTION) for one in others
@@ -213,34 +214,34 @@ def _waited_until(event: _Event, others: list[_Event]) -> bool:
 def _weight_of(event: Weight, log: Log, match: re.Match[str]) -> Weight:
     """The weight of a cause, unless its line is no error or another line has more information."""
     begin, end = log.bounds(match.start())
-    before = log.text[max(begin, match.start() - _WIDEST) : match.start()]
+    before = log.text[max(begin, match.start() - _MAX_WIDTH) : match.start()]
     if event > Weight.EXCEPTION:
-        is_told = event is Weight.CONSEQUENCE and tracebacks.is_chained(log, begin, "")
-        return Weight.GENERAL if is_told else event
-    after = log.text[match.start() : min(end, match.end() + _WIDEST)]
-    raised, level = _OF_EXCEPTION.search(before), _NO_ERROR.search(before)
+        has_cause = event is Weight.CONSEQUENCE and tracebacks.is_chained(log, begin, "")
+        return Weight.GENERAL if has_cause else event
+    after = log.text[match.start() : min(end, match.end() + _MAX_WIDTH)]
+    raised, level = _EXCEPTION.search(before), _LEVEL_BELOW_ERROR.search(before)
     # Another program may log all output of a run at the same level.
     if raised and level and is_below_frame(log, begin, before[: level.end()]):
         return event
-    tried_again = _GOES_ON.search(after) is not None and raised is None
+    tried_again = _CONTINUES.search(after) is not None and raised is None
     return Weight.MENTIONED if tried_again or level else event
 
 
-def _known(log: Log) -> Iterator[_Event]:
-    taken: set[int] = set()
-    waited = gloo.explain(gloo.waiting(log), world_size(log))
+def _known_causes(log: Log) -> Iterator[_Event]:
+    seen: set[int] = set()
+    gloo_timeout = gloo.explain(gloo.waiting_ranks(log), world_size(log))
     for cause in CAUSES:
         found = chain.from_iterable(pattern.finditer(log.text) for pattern in cause.patterns)
         for number, match in enumerate(found):
             begin, end = log.bounds(match.start())
-            if number >= _MOST_EVENTS:
+            if number >= _MAX_EVENTS:
                 break
-            if begin in taken:
+            if begin in seen:
                 continue
-            taken.add(begin)
+            seen.add(begin)
             # A match that covers a program's line and the exception below it is no quotation.
             last, last_end = (begin, end) if match.end() <= end else log.bounds(match.end() - 1)
-            if is_quoted(log, last, log.text[last : min(last_end, last + _WIDEST)]):
+            if is_quoted(log, last, log.text[last : min(last_end, last + _MAX_WIDTH)]):
                 continue
             groups = {"what": match[0], **match.groupdict(default="")}
             weight, fix = _weight_of(cause.weight, log, match), cause.fix
@@ -251,26 +252,26 @@ def _known(log: Log) -> Iterator[_Event]:
                 if not code:  # it ended well
                     continue
                 message, fix, is_in_log = meaning(code)
-                weight = Weight.KILLED if _kills(code, log) else Weight.LEFT if _is_chosen(code) else weight
+                weight = Weight.KILLED if _kills(code, log) else Weight.LEFT if _is_own_code(code) else weight
             elif cause.name == NCCL_TIMEOUT:
-                message, fix = nccl.explain(nccl.waiting(log.text), world_size(log))
+                message, fix = nccl.explain(nccl.waiting_ranks(log.text), world_size(log))
             elif cause.name == GLOO_TIMEOUT and "who" not in groups:
-                message, fix = waited or (message, fix)
+                message, fix = gloo_timeout or (message, fix)
             yield _Event(weight, match.start(), cause.name, message, fix, is_in_log)
-            if cause.name == NCCL_TIMEOUT:  # the first tells of all
+            if cause.name == NCCL_TIMEOUT:  # the first line explains all
                 break
 
 
-def _in_full(event: _Event, log: Log, settings: Settings | None) -> _Event:
-    """Add details from the lines around an event; few of many equal events get them."""
+def _with_details(event: _Event, log: Log, settings: Settings | None) -> _Event:
+    """Add details from the lines around an event. They are slow, so only reported events get them."""
     if event.cause not in (OUT_OF_MEMORY, GPU_TAKEN):
         return event
     begin, end = log.bounds(event.offset)
-    above = tracebacks.frames_above(log, begin, log.text[begin : min(end, begin + 4 * _WIDEST)])
+    above = tracebacks.frames_above(log, begin, log.text[begin : min(end, begin + 4 * _MAX_WIDTH)])
     if event.cause == GPU_TAKEN:
         pinned = gpu_memory.explain_pinning(above)
         return replace(event, cause="pinned-memory", message=pinned[0], fix=pinned[1]) if pinned else event
-    line = log.text[event.offset : min(end, event.offset + 4 * _WIDEST)]
+    line = log.text[event.offset : min(end, event.offset + 4 * _MAX_WIDTH)]
     message, fix = gpu_memory.explain(line, above, settings)
     return replace(event, message=message, fix=fix)
 
@@ -279,11 +280,11 @@ def _kills(code: int, log: Log) -> bool:
     """Whether a signal came from outside: launchers send SIGTERM, and waiting ranks end with SIGABRT."""
     name = signal_of(code)
     if name == "SIGABRT":
-        return _WAITED.search(log.text) is None
-    return name is not None and name not in ("SIGTERM", "SIGINT", "SIGHUP")
+        return _WAIT_ABORT.search(log.text) is None
+    return name is not None and name not in _STOP_SIGNALS
 
 
-def _is_chosen(code: int) -> bool:
+def _is_own_code(code: int) -> bool:
     """Whether a program chose the code: 1 is that of an exception, 255 that of any ssh failure."""
     return signal_of(code) is None and code not in (1, 255)
 
@@ -301,28 +302,30 @@ def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
         message = f"{raised.kind}: {raised.text}" if raised.text else raised.kind
         fix = f"Look at {visible(raised.frame)}" if raised.frame else "Read the traceback"
         fix += f"; it was raised in {visible(raised.library)}" if raised.library else ""
-        if _OF_VERSIONS.match(raised.text) and (raised.library or is_installed(raised.text)):
+        if _VERSION_ERROR.match(raised.text) and (raised.library or is_installed(raised.text)):
             fix += ", which may not suit the version of what it calls: see 'pip check'"
         yield _Event(weight, raised.offset, "exception", message, fix)
 
 
-def _told_beside(first: _Event, events: list[_Event], log: Log) -> Iterator[str]:
+def _other_zerokit_errors(first: _Event, events: list[_Event], log: Log) -> Iterator[str]:
     """zerokit's other errors; it reports all mistakes at once, one per line."""
     own = {event.message: event.offset for event in reversed(events) if event.cause == ZEROKIT}
     others = sorted((offset, message) for message, offset in own.items() if message != first.message)
-    yield from (f"line {log.line_at(offset)}: {message}" for offset, message in others[:_MOST_MISTAKES])
-    if len(others) > _MOST_MISTAKES:
-        yield f"{len(others) - _MOST_MISTAKES:,} more errors of zerokit"
+    yield from (f"line {log.line_at(offset)}: {message}" for offset, message in others[:_MAX_ZEROKIT_ERRORS])
+    if len(others) > _MAX_ZEROKIT_ERRORS:
+        yield f"{len(others) - _MAX_ZEROKIT_ERRORS:,} more errors of zerokit"
 
 
-def _also(events: list[_Event], told: str | None, log: Log, settings: Settings | None) -> Iterator[str]:
+def _other_findings(
+    events: list[_Event], cause: str | None, log: Log, settings: Settings | None
+) -> Iterator[str]:
     """The other kinds of lines, each at its first occurrence."""
-    seen = {told, "lost-rank"}
+    seen = {cause, "lost-rank"}
     for event in sorted(events, key=lambda event: event.offset):
         if event.cause not in seen and event.weight not in (Weight.EXIT, Weight.LEFT):
             seen.add(event.cause)
-            if len(seen) <= 2 + _MOST_OTHERS:
-                yield f"line {log.line_at(event.offset)}: {_in_full(event, log, settings).message}"
+            if len(seen) <= 2 + _MAX_OTHERS:
+                yield f"line {log.line_at(event.offset)}: {_with_details(event, log, settings).message}"
 
 
 def _end(log: Log) -> int:
@@ -336,7 +339,7 @@ def _has_ended_well(log: Log) -> bool:
     return _EXITED.search(log.text, _end(log)) is not None and len(_STARTED.findall(log.text)) <= exited
 
 
-def _silent(log: Log, also: tuple[str, ...]) -> Explanation:
+def _unexplained(log: Log, also: tuple[str, ...]) -> Explanation:
     lines = log.text.rstrip().split("\n")
     last = lines[-1].rpartition("\r")[2].strip()
     if not last:
@@ -355,20 +358,20 @@ def _silent(log: Log, also: tuple[str, ...]) -> Explanation:
         "unknown",
         message,
         "If it stops without a message before its end, it was ended from outside: give the exit "
-        "code, and check 'dmesg -T', 'sacct -j JOB' or 'kubectl describe pod POD'" + _stands(log),
+        "code, and check 'dmesg -T', 'sacct -j JOB' or 'kubectl describe pod POD'" + _hang_hint(log),
         log.line_at(len(log.text.rstrip()) - 1),
         _short(last),
         tuple(map(_short, also)),
     )
 
 
-def _stands(log: Log) -> str:
-    """Where the run may have hung from its start; empty if it did not."""
+def _hang_hint(log: Log) -> str:
+    """Hint for a run that may have hung since its start; empty for others."""
     if not _has_no_step(log):
         return ""
-    waits = _WAITS.search(log.text)
+    waits = _LOCK_WAIT.search(log.text)
     if waits is None:
-        return _STANDS
+        return _HANG_HINT
     return f". It waited for {visible(waits['lock'])}: remove it if no program compiles there"
 
 
@@ -385,5 +388,5 @@ def _has_no_step(log: Log) -> bool:
 
 def _short(text: str) -> str:
     text = visible(" ".join(text.split()))
-    limit = 4 * _WIDEST
+    limit = 4 * _MAX_WIDTH
     return text if len(text) <= limit else text[: limit - 1] + "…"

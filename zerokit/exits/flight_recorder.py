@@ -25,64 +25,29 @@ from zerokit.whose_code import is_in_library, is_no_file
 _DUMP = re.compile(r"(?:[Ff]light [Rr]ecorder|debug info|NCCL trace)[^\n]{0,60}? to (?P<path>/[^\s:]{1,300})")
 _MOST_BYTES = 4 << 20
 """Maximum size of a dump; a log with several must be explained within seconds."""
-_OF_PLAIN_DATA = frozenset(
+_PLAIN_OPERATIONS = frozenset(
     [
-        "PROTO",
-        "FRAME",
-        "STOP",
-        "MARK",
-        "MEMOIZE",
-        "PUT",
-        "BINPUT",
-        "LONG_BINPUT",
-        "GET",
-        "BINGET",
-        "LONG_BINGET",
-        "NONE",
-        "NEWTRUE",
-        "NEWFALSE",
-        "INT",
-        "BININT",
-        "BININT1",
-        "BININT2",
-        "LONG",
-        "LONG1",
-        "FLOAT",
-        "BINFLOAT",
-        "STRING",
-        "BINSTRING",
-        "SHORT_BINSTRING",
-        "UNICODE",
-        "BINUNICODE",
-        "SHORT_BINUNICODE",
-        "BINUNICODE8",
-        "EMPTY_LIST",
-        "LIST",
-        "APPEND",
-        "APPENDS",
-        "EMPTY_TUPLE",
-        "TUPLE",
-        "TUPLE1",
-        "TUPLE2",
-        "TUPLE3",
-        "EMPTY_DICT",
-        "DICT",
-        "SETITEM",
-        "SETITEMS",
+        *("PROTO", "FRAME", "STOP", "MARK", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT"),
+        *("GET", "BINGET", "LONG_BINGET", "NONE", "NEWTRUE", "NEWFALSE"),
+        *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "FLOAT", "BINFLOAT"),
+        *("STRING", "BINSTRING", "SHORT_BINSTRING"),
+        *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
+        *("EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
+        *("EMPTY_DICT", "DICT", "SETITEM", "SETITEMS"),
     ]
 )
 """Pickle operations that load and call nothing."""
-_OF_TORCH = "/torch/distributed/"
+_TORCH_FOLDER = "/torch/distributed/"
 
 
 def dumps(text: str) -> list[str]:
     """A line for each readable dump that a log names, or one line about unreadable ones."""
     paths = list(dict.fromkeys(match["path"].rstrip(".,") for match in _DUMP.finditer(text)))
-    told = {path: _read(path) for path in paths[:MOST_RANKS]}
-    read = [f"{path}: {_first_open(entries)}" for path, entries in told.items() if isinstance(entries, list)]
+    found = {path: _read(path) for path in paths[:MOST_RANKS]}
+    read = [f"{path}: {_first_open(entries)}" for path, entries in found.items() if isinstance(entries, list)]
     others = [
         f"the flight recorder's dumps, such as {path}, {why}: torchfrtrace reads them"
-        for path, why in told.items()
+        for path, why in found.items()
         if isinstance(why, str)
     ]
     return read or others[:1]
@@ -119,7 +84,7 @@ def _plain_data(content: bytes) -> Any:
         memo: dict[int, str] = {}
         made = last = ""
         for operation, argument, _ in pickletools.genops(content):
-            if operation.name not in _OF_PLAIN_DATA:
+            if operation.name not in _PLAIN_OPERATIONS:
                 raise ValueError
             if operation.name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
                 memo[len(memo) if argument is None else int(argument)] = made
@@ -149,12 +114,12 @@ def _first_open(entries: list[Any]) -> str:
     # Entries of gloo have no state "completed".
     open_ = [entry for entry in calls if entry.get("state") != "completed" and not entry.get("retired")]
     if open_:
-        return f"{_called(open_[0])} was {_text(open_[0].get('state'))}{_where(open_[0])}"
-    last = f", the last of them {_called(calls[-1])}{_where(calls[-1])}" if calls else ""
+        return f"{_collective(open_[0])} was {_text(open_[0].get('state'))}{_where(open_[0])}"
+    last = f", the last of them {_collective(calls[-1])}{_where(calls[-1])}" if calls else ""
     return f"all {len(entries)} collectives were done{last}"
 
 
-def _called(entry: Mapping[str, Any]) -> str:
+def _collective(entry: Mapping[str, Any]) -> str:
     sizes = entry.get("input_sizes")
     rows = sizes if isinstance(sizes, list) and len(sizes) < 30 else []
     are_sizes = all(isinstance(row, list) and all(isinstance(one, int) for one in row) for row in rows)
@@ -170,12 +135,11 @@ def _text(value: Any) -> str:
 def _where(entry: Mapping[str, Any]) -> str:
     """The line of the script, not of torch's wrappers."""
     frames = entry.get("frames")
-    found = [one for one in frames if isinstance(one, Mapping)] if isinstance(frames, list) else []
-    files = [_text(one.get("filename")) for one in found]
-    named = list(zip(found, files, strict=True))
-    scripts = [one for one, file in named if not (is_no_file(file) or is_in_library(file))]
-    others = [one for one, file in named if _OF_TORCH not in file]
-    own = scripts or others or found
-    if not own or "filename" not in own[0]:
-        return ""
-    return f" at {_text(own[0]['filename'])}:{_text(own[0].get('line'))}"
+    lines = [
+        (_text(frame["filename"]), _text(frame.get("line")))
+        for frame in (frames if isinstance(frames, list) else [])
+        if isinstance(frame, Mapping) and "filename" in frame
+    ]
+    scripts = [line for line in lines if not (is_no_file(line[0]) or is_in_library(line[0]))]
+    others = [line for line in lines if _TORCH_FOLDER not in line[0]]
+    return "".join(f" at {file}:{number}" for file, number in (scripts or others or lines)[:1])

@@ -9,15 +9,15 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from zerokit.errors import visible
-from zerokit.exits.causes.entry import RUNS_ALONE, STILL_RAN
+from zerokit.exits.causes import ADVICE
 from zerokit.exits.log import Log
-from zerokit.exits.nccl import MOST_RANKS, listed
+from zerokit.exits.nccl import MOST_RANKS, format_ranks
 from zerokit.units import format_seconds
 from zerokit.whose_code import is_in_library, is_no_file
 
 _TIMEOUT = re.compile(r"Timed out waiting (?P<limit>\d{1,12})ms for (?:recv|send) operation")
-_SPEAKER = re.compile(r"\[rank(?P<rank>\d{1,7})\]:")
-"""torch's rank prefix; launchers and schedulers may write something before it."""
+_RANK_PREFIX = re.compile(r"\[rank(?P<rank>\d{1,7})\]:")
+"""torch's rank prefix, perhaps after a prefix of a launcher."""
 _WIDEST_PREFIX = 100
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8}), in (?P<function>\S{1,200})')
 _COLLECTIVES = "distributed_c10d.py"
@@ -37,31 +37,31 @@ class Waiting(NamedTuple):
     limit_seconds: float
 
 
-def waiting(log: Log) -> list[Waiting]:
+def waiting_ranks(log: Log) -> list[Waiting]:
     """Where each rank first waited in vain, ordered by rank."""
     found: dict[int, Waiting] = {}
     for number, match in enumerate(_TIMEOUT.finditer(log.text)):
         if number >= _MOST_MATCHES:
             break
         begin, _ = log.bounds(match.start())
-        rank = _speaker(log.text[begin : min(begin + _WIDEST_PREFIX, match.start())])
+        rank = _rank(log.text[begin : min(begin + _WIDEST_PREFIX, match.start())])
         if rank is not None and rank not in found:
-            place, call = _traced(log, begin, rank)
+            place, call = _script_line(log, begin, rank)
             found[rank] = Waiting(rank, place, call, int(match["limit"]) / 1000)
     return [found[rank] for rank in sorted(found)]
 
 
-def _speaker(line: str) -> int | None:
+def _rank(line: str) -> int | None:
     """The rank that printed a line."""
-    found = _SPEAKER.search(line[:_WIDEST_PREFIX])
+    found = _RANK_PREFIX.search(line[:_WIDEST_PREFIX])
     return int(found["rank"]) if found is not None else None
 
 
-def _traced(log: Log, begin: int, rank: int) -> tuple[str | None, str | None]:
+def _script_line(log: Log, begin: int, rank: int) -> tuple[str | None, str | None]:
     """The script's line and the collective in a rank's traceback that ends at `begin`."""
     call = None
     for _, line in log.lines_above(begin, _MOST_LINES):
-        if _speaker(line) != rank:
+        if _rank(line) != rank:
             continue
         if "Traceback (most recent call last)" in line:
             break
@@ -79,32 +79,33 @@ def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str]
     """What happened and what to do; None if no rank is named.
 
     Args:
-        ranks: from :func:`waiting`.
+        ranks: from :func:`waiting_ranks`.
         world_size: if the log has it.
     """
     if not ranks:
         return None
+    still_ran = ADVICE["STILL_RAN"]
     places: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
     for one in ranks:
         places[one.place, one.call].append(one.rank)
-    told = []
+    parts = []
     for (place, call), those in list(places.items())[:MOST_RANKS]:
         at = (f" at {place}" if place else "") + (f" ({call})" if call else "")
-        told.append(f"{listed(those)}{at}")
+        parts.append(f"{format_ranks(those)}{at}")
     if len(places) > MOST_RANKS:
-        told.append(f"others at {len(places) - MOST_RANKS:,} more lines")
-    message = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {', '.join(told)}"
+        parts.append(f"others at {len(places) - MOST_RANKS:,} more lines")
+    message = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {', '.join(parts)}"
     absent = sorted(set(range(world_size or 0)) - {one.rank for one in ranks})
     # The traceback of this rank is cut off.
     lines, calls = ({one for one in those if one is not None} for those in zip(*places, strict=True))
     # One call may be several collectives, and ranks stop at different ones when a rank is gone.
     if len(lines) > 1 or (len(calls) > 1 and not (lines and absent)):
         missing = "; no rank is missing" if world_size is not None and not absent else ""
-        return f"{message}: they called different collectives{missing}", RUNS_ALONE
+        return f"{message}: they called different collectives{missing}", ADVICE["RUNS_ALONE"]
     if absent:
-        who = listed(absent)
+        who = format_ranks(absent)
         return f"{message}; {who} did not reach it", (
-            f"See what {who} printed first. If {'it' if len(absent) == 1 else 'they'} still ran: {STILL_RAN}"
+            f"See what {who} printed first. If {'it' if len(absent) == 1 else 'they'} still ran: {still_ran}"
         )
     if world_size is not None:
         return f"{message}; none is missing", (
@@ -112,5 +113,5 @@ def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str]
             "names), or messages are lost: 'zerokit doctor --hostfile FILE' checks the network"
         )
     return f"{message}; the log does not say whether other ranks are missing", (
-        f"See what other ranks printed first. If they still ran: {STILL_RAN}"
+        f"See what other ranks printed first. If they still ran: {still_ran}"
     )

@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
 
-from zerokit.documents import shown, unreadable_reason
+from zerokit.documents import printable, unreadable_reason
 from zerokit.errors import DocumentError
 
 HEAD_BYTES = 1 << 20
@@ -86,7 +86,7 @@ def read_log(path: str) -> Log:
     """
     if path == "-":
         return _read(sys.stdin.buffer, "stdin")
-    name = shown(path)
+    name = printable(path)
     if (refused := unreadable_reason(Path(path))) is not None:
         raise DocumentError(refused, where=name, hint="Name a log file; for a pipe: explain-exit - < PIPE")
     try:

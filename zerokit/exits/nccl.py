@@ -24,7 +24,7 @@ _DETECTED = re.compile(
 
 A group's GUID, or its number without one, is equal on all its ranks; its ID is local to a process.
 """
-_SPEAKER = re.compile(r"\[rank(\d{1,7})\]:[^\n]*$")
+_RANK_PREFIX = re.compile(r"\[rank(\d{1,7})\]:[^\n]*$")
 """The rank prefix; a rank number within the line counts within its group."""
 MOST_RANKS = 8
 """Maximum number of ranks to list."""
@@ -44,41 +44,40 @@ class Waiting(NamedTuple):
     """Its process group, if the log names it; each group counts its own collectives."""
 
 
-def waiting(text: str) -> list[Waiting]:
+def waiting_ranks(text: str) -> list[Waiting]:
     """The first collective in which each rank waited in vain, ordered by rank."""
     found: dict[int, Waiting] = {}
     for match in _TIMEOUT.finditer(text):
         rank = _rank(match)
         seconds = int(match["limit"]) / 1000
-        one = Waiting(rank, int(match["number"]), match["call"], match["elements"], seconds)
-        found.setdefault(rank, one)
+        found.setdefault(rank, Waiting(rank, int(match["number"]), match["call"], match["elements"], seconds))
     if not found:
         return []
     seconds = next(iter(found.values())).limit_seconds
     for match in _DETECTED.finditer(text):
         rank, number, group = _rank(match), int(match["number"]), match["guid"] or match["group"]
-        one = found.setdefault(rank, Waiting(rank, number, None, None, seconds, group))
-        if one.number == number and one.group is None:
-            found[rank] = one._replace(group=group)
-    known = {(one.group, one.number): one for one in found.values() if one.call}
-    for rank, one in found.items():
-        if one.call is None and one.group is not None:
-            found[rank] = known.get((one.group, one.number), one)._replace(rank=rank)
+        waiting = found.setdefault(rank, Waiting(rank, number, None, None, seconds, group))
+        if waiting.number == number and waiting.group is None:
+            found[rank] = waiting._replace(group=group)
+    known = {(waiting.group, waiting.number): waiting for waiting in found.values() if waiting.call}
+    for rank, waiting in found.items():
+        if waiting.call is None and waiting.group is not None:
+            found[rank] = known.get((waiting.group, waiting.number), waiting)._replace(rank=rank)
     return [found[rank] for rank in sorted(found)]
 
 
 def _rank(match: re.Match[str]) -> int:
     """The rank that printed a line."""
     begin = max(match.string.rfind("\n", 0, match.start()) + 1, match.start() - 300)
-    speaker = _SPEAKER.search(match.string, begin, match.start())
-    return int(speaker[1] if speaker else match["rank"])
+    prefix = _RANK_PREFIX.search(match.string, begin, match.start())
+    return int(prefix[1] if prefix else match["rank"])
 
 
 def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
     """What happened and what to do.
 
     Args:
-        ranks: from :func:`waiting`.
+        ranks: from :func:`waiting_ranks`.
         world_size: if the log has it.
     """
     if not ranks:
@@ -88,11 +87,11 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
     calls: dict[tuple[int, str | None, str | None], list[int]] = defaultdict(list)
     for one in ranks:
         calls[one.number, one.call, one.elements].append(one.rank)
-    told = []
+    parts = []
     for (number, call, elements), those in sorted(calls.items(), key=lambda item: item[0][0])[:MOST_RANKS]:
         size = f" of {int(elements):,} elements" if elements else ""
-        told.append(f"{listed(those)} in collective {number}" + (f" ({call}{size})" if call else ""))
-    message = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {'; '.join(told)}"
+        parts.append(f"{format_ranks(those)} in collective {number}" + (f" ({call}{size})" if call else ""))
+    message = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {'; '.join(parts)}"
     if len({one.group for one in ranks if one.group is not None}) > 1:
         return (
             f"{message}; they belong to different process groups, and each group counts its own collectives",
@@ -106,14 +105,14 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
             "that call; 'zerokit rehearse' names both lines"
         )
     if len(numbers) > 1:
-        behind = listed([one.rank for one in ranks if one.number == min(numbers)])
+        behind = format_ranks([one.rank for one in ranks if one.number == min(numbers)])
         return f"{message}; {behind} fell behind", (
             f"Check what {behind} did then: one batch less, a longer one, a save, a slow disk; 'py-spy dump' "
             "of a hanging run shows the line"
         )
     if absent:
-        return f"{message}; {listed(sorted(absent))} did not reach it", (
-            f"See what {listed(sorted(absent))} printed first; if nothing, 'dmesg -T' of its machine"
+        return f"{message}; {format_ranks(sorted(absent))} did not reach it", (
+            f"See what {format_ranks(sorted(absent))} printed first; if nothing, 'dmesg -T' of its machine"
         )
     link = "NCCL_DEBUG=WARN names it, NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose it"
     if ranks[0].number == 1:
@@ -127,7 +126,7 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
     return message, f"All reached the same call, so the link is broken or slow: {link}. {slow}"
 
 
-def listed(ranks: list[int]) -> str:
+def format_ranks(ranks: list[int]) -> str:
     """Text for ranks: ``rank 3``, ``ranks 0-2, 5``."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):

@@ -16,7 +16,7 @@ from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.documents import dotted
-from zerokit.errors import ZerokitError, noted, raise_together
+from zerokit.errors import ZerokitError, collect_errors, raise_together
 from zerokit.extras import require
 from zerokit.generation.options import Options
 from zerokit.generation.output import CompletionCutter, Results, check_output, claim_stdout, record
@@ -197,7 +197,7 @@ def check_options(options: Options, ranks: Ranks) -> Sampling:
     """
     errors: list[ZerokitError] = []
     given = None
-    with noted(errors):
+    with collect_errors(errors):
         given = parse_sampling(options.sampling_words, options.own_names)
     _look_at_files(options, errors, output=ranks.is_main, inputs=ranks.is_node_main)
     raise_together(errors)
@@ -217,7 +217,7 @@ def check_before_start(options: Options) -> None:
     _look_at_files(options, errors, output=True, inputs=True)
     if errors:
         of_sampling: list[ZerokitError] = []
-        with noted(of_sampling):
+        with collect_errors(of_sampling):
             parse_sampling(options.sampling_words, options.own_names)
         raise_together(of_sampling + errors)
 
@@ -225,13 +225,13 @@ def check_before_start(options: Options) -> None:
 def _look_at_files(options: Options, errors: list[ZerokitError], *, output: bool, inputs: bool) -> None:
     """Add errors of the output file and of the files to read."""
     if output:
-        with noted(errors):
+        with collect_errors(errors):
             check_output(options.output, force=options.force)
     if inputs:
-        with noted(errors):
+        with collect_errors(errors):
             check_before_launch(options.model, where="--model", revision=options.revision)
-        with noted(errors):
+        with collect_errors(errors):
             given_files(options.prompts or (), "--prompts", options.split)
         if options.ds_config is not None:
-            with noted(errors):
+            with collect_errors(errors):
                 load_ds_config(options.ds_config)

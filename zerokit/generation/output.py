@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from zerokit.errors import visible_json
-from zerokit.files import check_writable, explained, new_file
+from zerokit.files import check_writable, explain_write_errors, new_file
 from zerokit.generation.prompts import Prompt
 from zerokit.staging import open_new
 
@@ -94,7 +94,7 @@ class Results:
         partial = None if self.path is None else partial_path(self.path)
         if partial is None:
             return
-        with explained(partial):
+        with explain_write_errors(partial):
             if self._partial is None:
                 self._partial = open_new(partial)
             self._partial.writelines(map(_line, records))

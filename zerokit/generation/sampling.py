@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zerokit.errors import ConfigError, ZerokitError, did_you_mean, noted, raise_together
-from zerokit.open_options import OpenOption, open_options
+from zerokit.errors import ConfigError, ZerokitError, collect_errors, did_you_mean, raise_together
+from zerokit.open_options import PassthroughOption, parse_passthrough_options
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -113,9 +113,9 @@ def parse_sampling(words: Sequence[str], own_names: Sequence[str] = ()) -> Sampl
     values: dict[str, Any] = {}
     written: dict[str, str] = {}
     errors: list[ZerokitError] = []
-    with noted(errors):
-        for given in open_options(words, hint=lambda _: _HOW):
-            with noted(errors):
+    with collect_errors(errors):
+        for given in parse_passthrough_options(words, hint=lambda _: _HOW):
+            with collect_errors(errors):
                 name = given.option.removeprefix("--").replace("-", "_")
                 _check_name(given.option, name, names, own_names)
                 if name in written:
@@ -136,7 +136,7 @@ def _check_name(option: str, name: str, names: list[str], own_names: Sequence[st
         raise ConfigError("unknown option", where=option, hint=did_you_mean(option, choices))
 
 
-def _value(name: str, given: OpenOption) -> Any:
+def _value(name: str, given: PassthroughOption) -> Any:
     if name == "stop_strings" and given.text and not given.text.startswith(("[", '"', "'")):
         return given.text  # "###" would be a comment in YAML
     value = True if given.text is None and name in _SWITCHES else given.value()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from zerokit.documents import read_bytes, shown
+from zerokit.documents import printable, read_bytes
 from zerokit.errors import LaunchError
 
 _LINE = re.compile(r"(?P<host>[A-Za-z0-9_][\w.:%-]*)\s+slots\s*=\s*(?P<slots>\d{1,4})\s*(?:#.*)?")
@@ -19,7 +19,7 @@ def read_hostfile(path: str | Path) -> dict[str, int]:
         DocumentError: the file cannot be read.
         LaunchError: a line is not ``HOST slots=N``, a host is repeated or has no slots, or there is none.
     """
-    name = shown(path)
+    name = printable(path)
     hosts: dict[str, int] = {}
     for number, line in enumerate(read_bytes(path).decode(errors="replace").splitlines(), start=1):
         text = line.strip()
@@ -31,7 +31,7 @@ def read_hostfile(path: str | Path) -> dict[str, int]:
             raise LaunchError(f"'{text[:80]}' is not HOST slots=N", where=where, hint=hint)
         if match["host"] in hosts:
             hint = "Give each host one line, with all its GPUs"
-            raise LaunchError(f"host '{match['host']}' comes twice", where=where, hint=hint)
+            raise LaunchError(f"host '{match['host']}' is repeated", where=where, hint=hint)
         if int(match["slots"]) == 0:
             raise LaunchError(f"host '{match['host']}' has no slots", where=where, hint="Leave its line out")
         hosts[match["host"]] = int(match["slots"])

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import yaml
 
 from zerokit.choices import DEFAULT_PORT, SAFE_PATH, LaunchTarget
-from zerokit.documents import shown
+from zerokit.documents import printable
 from zerokit.errors import LaunchError, visible
 from zerokit.units import quantity
 
-_ASK_HOSTS = "-o ServerAliveInterval=10 -o ServerAliveCountMax=3"
+_SSH_OPTIONS = "-o ServerAliveInterval=10 -o ServerAliveCountMax=3"
 """ssh options; without them ssh waits for hours for a machine that is gone."""
 
 
@@ -77,8 +77,8 @@ def launch_script(job: Job, target: LaunchTarget) -> str:
     if job.hosts is not None:
         _check_hosts(job, job.hosts)
     for path in (job.recipe, job.folder):
-        if shown(path) != str(path):
-            raise LaunchError("has a name that is not valid text", where=shown(path), hint="Rename it")
+        if printable(path) != str(path):
+            raise LaunchError("has a name that is not valid text", where=printable(path), hint="Rename it")
     return _TARGETS[target](job)
 
 
@@ -171,14 +171,14 @@ def _deepspeed(job: Job) -> str:
         "cat > \"$made/hosts\" <<'HOSTS'",
         *lines,
         "HOSTS",
-        *_handed_on(job),
+        *_exported(job),
         "# ssh waits for hours for a machine that is gone, and DeepSpeed for ssh.",
-        f'export PDSH_SSH_ARGS_APPEND="{_ASK_HOSTS} ${{PDSH_SSH_ARGS_APPEND:-}}"',
+        f'export PDSH_SSH_ARGS_APPEND="{_SSH_OPTIONS} ${{PDSH_SSH_ARGS_APPEND:-}}"',
         f'{launcher} --hostfile "$made/hosts" --master_port {DEFAULT_PORT} {shlex.join(words)}',
     )
 
 
-def _handed_on(job: Job) -> list[str]:
+def _exported(job: Job) -> list[str]:
     """Lines that make DeepSpeed's launcher set variables on all machines, through a file.
 
     DeepSpeed does not quote them for remote shells, and zsh expands =eth0 to a path. The user's own variable
@@ -243,7 +243,7 @@ def _accelerate(job: Job) -> str:
         f"# Start it{on}: {visible(start)}",
         "# accelerate only starts the ranks (MULTI_GPU, mixed_precision no): DeepSpeed and the precision are",
         "# the recipe's, and a second ds_config here would contradict it.",
-        *["# 10.0.0.1 stands for the address of the first machine."] * bool(address),
+        *["# Replace 10.0.0.1 by the address of the first machine."] * bool(address),
     ]
     return "\n".join([*lines, yaml.safe_dump(config, sort_keys=False)])
 

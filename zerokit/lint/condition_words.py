@@ -13,7 +13,7 @@ from zerokit.config.base import AUTO, ZERO, Section
 from zerokit.config.conditions import Condition, bf16_optimizer
 from zerokit.config.dtypes import FP32_NAMES
 from zerokit.config.scheduler import TORCH_SCHEDULERS
-from zerokit.documents import from_dotted
+from zerokit.documents import split_dotted
 from zerokit.lint.number_formats import format_at, fp16_may_be_on, switch
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
@@ -57,7 +57,7 @@ Test = Callable[[Subject], Any]
 
 def keys_of(name: str) -> tuple[str, ...]:
     """The path of a dotted key."""
-    return from_dotted(name) if name else ()
+    return split_dotted(name) if name else ()
 
 
 def _parsed(word: str) -> Any:

@@ -11,7 +11,7 @@ from zerokit.config.key_index import all_keys, canonical, model_of, places_of, s
 from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.repairs import choices_at
 from zerokit.config.unknown_keys import meaning_of
-from zerokit.documents import ABSENT, KeyPath, dotted, from_dotted, value_at, with_value
+from zerokit.documents import ABSENT, KeyPath, dotted, split_dotted, value_at, with_value
 from zerokit.errors import ConfigError, nearest
 from zerokit.lint.defects import KNOWN_DEFECTS
 from zerokit.lint.rule import Rule
@@ -56,7 +56,7 @@ def _needs(rule: Rule) -> str:
 
 
 def _paths(name: str) -> Iterator[KeyPath]:
-    path: KeyPath = from_dotted(name)
+    path: KeyPath = split_dotted(name)
     if len(path) == 1:
         # The section of that name first, then keys inside others.
         for place in sorted(places_of(name), key=len):
@@ -69,7 +69,7 @@ def _paths(name: str) -> Iterator[KeyPath]:
 
 
 def _unknown(name: str) -> ConfigError:
-    path: KeyPath = from_dotted(name)
+    path: KeyPath = split_dotted(name)
     close = nearest(name, [*all_rules(), *KNOWN_DEFECTS])
     if len(path) > 1 or close is None or "_" in name:
         meaning = meaning_of(path)

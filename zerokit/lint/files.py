@@ -12,10 +12,10 @@ from zerokit.documents import (
     MAX_BYTES,
     Document,
     is_folder,
-    opens_json,
     parse_document,
+    printable,
     read_bytes,
-    shown,
+    starts_as_json,
     unreadable_reason,
 )
 from zerokit.documents.causes import has_tags
@@ -46,7 +46,7 @@ def files_in(paths: Sequence[Path]) -> Iterator[Path | DocumentError]:
         found = [file for file in _json_files(path) if _is_meant(file)]
         if not found:
             yield DocumentError(
-                "there is no ds_config in this folder", where=shown(path), hint="Name the file itself"
+                "there is no ds_config in this folder", where=printable(path), hint="Name the file itself"
             )
         yield from found
 
@@ -60,8 +60,8 @@ def read_file(path: Path) -> Document:
     if path == STDIN:
         content, name = sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>"
     else:
-        content, name = read_bytes(path), shown(path)
-    ending, json_opened = path.suffix.lower(), opens_json(content)
+        content, name = read_bytes(path), printable(path)
+    ending, json_opened = path.suffix.lower(), starts_as_json(content)
     yaml = ending not in _JSON and not (json_opened and (ending not in _YAML or _is_json(content)))
     try:
         document = parse_document(content, name, yaml=yaml, lenient=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from zerokit.documents import Document, dotted
 from zerokit.documents.paths import has_value, value_at
-from zerokit.errors import in_turn, visible
+from zerokit.errors import join_hints, visible
 from zerokit.findings import Finding, Move, Remove, SetValue
 from zerokit.lint.rewrite import EditError, apply_edits
 from zerokit.lint.run import Report
@@ -120,7 +120,7 @@ def _with_the_reason(finding: Finding) -> Finding:
     """What is left, with why."""
     if finding.unfixed is None:
         return finding
-    return replace(finding, hint=in_turn(finding.hint, f"--fix leaves this to you: {finding.unfixed}"))
+    return replace(finding, hint=join_hints(finding.hint, f"--fix leaves this to you: {finding.unfixed}"))
 
 
 def _short(value: Any) -> str:

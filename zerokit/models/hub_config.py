@@ -12,7 +12,7 @@ from pathlib import Path
 
 from zerokit.documents import MAX_TABLE_BYTES, read_bytes, read_document
 from zerokit.errors import DocumentError, ModelError
-from zerokit.hub import hub_cache_folder, not_given
+from zerokit.hub import describe_failure, hub_cache_folder
 
 _LOOK_UP = 2.0
 """Timeout in seconds for the Hub's address: without a network, some resolvers never answer."""
@@ -91,7 +91,7 @@ def _failure_told(name: str) -> Iterator[None]:
         ) from None
     except Exception as error:
         raise ModelError(
-            f"'{name}' is not on this machine, and {not_given(error, 'its config.json')}",
+            f"'{name}' is not on this machine, and {describe_failure(error, 'its config.json')}",
             where="model",
             hint="Check the name (zerokit models lists those that need no network), the network, and "
             "`hf auth login` for a gated model",

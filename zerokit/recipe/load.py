@@ -20,8 +20,8 @@ from zerokit.documents import (
     value_at,
     with_value,
 )
-from zerokit.errors import RecipeError, ZerokitError, did_you_mean, nearest, noted, raise_together
-from zerokit.open_options import open_options
+from zerokit.errors import RecipeError, ZerokitError, collect_errors, did_you_mean, nearest, raise_together
+from zerokit.open_options import parse_passthrough_options
 from zerokit.recipe.mistakes import problems
 from zerokit.recipe.model import Recipe
 from zerokit.recipe.origins import Origins
@@ -97,7 +97,7 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
     ]
     if recipe is None or errors:
         # A caller with a valid recipe checks this section too; without one it is checked here.
-        with noted(errors):
+        with collect_errors(errors):
             check_without_imports(_of_text(data.get("training")), origins)
         raise_together(errors)
     assert recipe is not None
@@ -148,9 +148,9 @@ def _read_overrides(words: Sequence[str]) -> tuple[list[tuple[KeyPath, Any]], li
     """Those of :func:`parse_overrides` that can be read, and what is wrong with the others."""
     result: list[tuple[KeyPath, Any]] = []
     errors: list[ZerokitError] = []
-    with noted(errors):
-        for given in open_options(words, hint=_instead_of):
-            with noted(errors):
+    with collect_errors(errors):
+        for given in parse_passthrough_options(words, hint=_instead_of):
+            with collect_errors(errors):
                 result.append((_key_of(given.option), given.value()))
     return result, errors
 

@@ -9,7 +9,7 @@ from zerokit.documents import dotted, has_value
 from zerokit.findings import Finding
 from zerokit.recipe.model import task_hint
 from zerokit.recipe.synonyms import key_meant, meant
-from zerokit.validation import by_weight, shown, wrong_value
+from zerokit.validation import error_sort_key, format_value, wrong_value
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -30,7 +30,7 @@ def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[
     """
     found: dict[KeyPath, list[ErrorDetails]] = {}  # a union reports each branch
     renamed: set[str] = set()
-    for details in sorted(error.errors(include_url=False), key=by_weight):
+    for details in sorted(error.errors(include_url=False), key=error_sort_key):
         path = _real_path(details, data)
         if details["type"] == "extra_forbidden":
             renamed.add(f"{key_meant(dotted(path[:-1]), str(path[-1]), _keys_at(model, path[:-1]))}.")
@@ -54,7 +54,7 @@ def _problem(branches: list[ErrorDetails], path: KeyPath, model: type[BaseModel]
         hint = meant(dotted(path[:-1]), str(path[-1]), siblings)
         return Finding(path, f"unknown key '{path[-1]}'", hint)
     if kind == "invalid_key":
-        return Finding(path, f"the key {shown(value)} is not text", "Put it in quotes")
+        return Finding(path, f"the key {format_value(value)} is not text", "Put it in quotes")
     if kind == "missing":
         return Finding(path, f"the key '{path[-1]}' is missing", "Add it")
     if path == ("task", "type") and kind == "literal_error":

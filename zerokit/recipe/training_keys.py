@@ -8,7 +8,7 @@ from typing import Any, Literal, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
+from zerokit.errors import RecipeError, ZerokitError, collect_errors, raise_together
 from zerokit.recipe.origins import Origins
 from zerokit.recipe.synonyms import meant
 from zerokit.recipe.trainer_keys import (
@@ -97,13 +97,13 @@ def check_training_keys(
     checked: dict[str, Any] = {}
     errors: list[ZerokitError] = []
     for name, value in training.items():
-        with noted(errors, where=origins.where(("training", name))):
+        with collect_errors(errors, where=origins.where(("training", name))):
             checked[name] = _checked(name, value, types)
     for kind in _PERIODIC:
-        with noted(errors):
+        with collect_errors(errors):
             _honour_steps(f"{kind}_steps", f"{kind}_strategy", checked, origins)
     for name, others in NEEDS.items():
-        with noted(errors, where=origins.where(("training", name))):
+        with collect_errors(errors, where=origins.where(("training", name))):
             is_idle = checked.get(name) and not any(is_on(other, checked) for other in others)
             # An option may switch off what a key of the recipe belongs to.
             if is_idle and not any(
@@ -112,7 +112,7 @@ def check_training_keys(
                 value = checked.get(others[0])
                 why = f" without {others[0]}" if value is None else f": {others[0]} is {_plain(value)}"
                 raise RecipeError(f"{name} has no effect{why}", hint=f"Set {others[0]}, or remove it")
-    with noted(errors, where=origins.where(("training", "num_train_epochs"))):
+    with collect_errors(errors, where=origins.where(("training", "num_train_epochs"))):
         _check_length(checked, origins)
     raise_together(errors)
     return checked

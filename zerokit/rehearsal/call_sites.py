@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType
 
 from zerokit import patches
-from zerokit.whose_code import INSTALLED, is_in_library, is_no_file, is_pythons
+from zerokit.whose_code import INSTALLED, is_in_library, is_no_file, is_stdlib
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 """The folder of zerokit's code."""
@@ -58,7 +58,7 @@ class CallSites:
         known = self._passed_over.get(path)
         if known is None:
             known = path.startswith(self._between) or path.endswith(_PASSED_OVER)
-            known = known or is_no_file(path) or is_pythons(path)
+            known = known or is_no_file(path) or is_stdlib(path)
             self._passed_over[path] = known
         return known
 

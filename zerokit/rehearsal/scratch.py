@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zerokit.errors import ZerokitError
-from zerokit.staging import MARK, is_staging, open_own
+from zerokit.staging import MARK, is_staging, open_private_file
 
 _PREFIX = "zerokit-rehearsal-"
 
@@ -26,13 +26,13 @@ def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
         with suppress(OSError, ZerokitError):  # another user's, or in use
             if not is_staging(left):
                 continue
-            with open_own(left / MARK) as lock:
+            with open_private_file(left / MARK) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _remove(left)
     home = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
     folder = home / "files"
     folder.mkdir()
-    with open_own(home / "new") as lock:
+    with open_private_file(home / "new") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (home / "new").rename(home / MARK)
         try:

@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from zerokit.documents import KeyPath, dotted, from_dotted
+from zerokit.documents import KeyPath, dotted, split_dotted
 from zerokit.errors import ConfigError
 
 SUPPORTED: Final = (
@@ -128,7 +128,7 @@ def key_facts(path: KeyPath) -> KeyFacts | None:
         return None
     facts = _keys().get(name, {"spans": []})
     return KeyFacts(
-        path=from_dotted(name),
+        path=split_dotted(name),
         spans=_spans(_known(facts)),
         defaults=tuple((_version(since), value) for since, value in facts.get("defaults", ())),
     )
@@ -217,7 +217,7 @@ def _canonical(path: KeyPath) -> KeyPath:
 def _second_names() -> dict[KeyPath, KeyPath]:
     names: dict[KeyPath, KeyPath] = {}
     for name, facts in _keys().items():
-        path = from_dotted(name)
+        path = split_dotted(name)
         names.update({(*path[:-1], other): path for other in facts.get("other_names", ())})
     return names
 

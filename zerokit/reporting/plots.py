@@ -24,7 +24,7 @@ SUFFIXES = (".png", ".svg", ".html")
 SMALL = 8
 """Font size of small text."""
 _CAPACITY_SHOWN = 2.5
-"""A GPU's capacity is drawn up to this multiple of the highest point; beyond, it would flatten the plot."""
+"""A GPU's capacity is drawn up to this multiple of the highest point, to keep the plot readable."""
 
 
 class Page(NamedTuple):
@@ -178,38 +178,16 @@ def _html(page: Page, picture: str) -> str:
     body = "\n".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in page.rows
     )
-    return _HTML.format(
-        heading=html.escape(page.heading),
-        about=html.escape(page.about),
-        picture=picture[picture.index("<svg") :],
-        note=f"<p>{html.escape(page.note)}</p>" if page.note else "",
-        head=head,
-        body=body,
+    return (
+        Path(__file__)
+        .with_name("page.html")
+        .read_text(encoding="utf-8")
+        .format(
+            heading=html.escape(page.heading),
+            about=html.escape(page.about),
+            picture=picture[picture.index("<svg") :],
+            note=f"<p>{html.escape(page.note)}</p>" if page.note else "",
+            head=head,
+            body=body,
+        )
     )
-
-
-_HTML = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>zerokit: {about}</title>
-<style>
-body {{ font-family: sans-serif; margin: 2em; }}
-svg {{ max-width: 100%; height: auto; }}
-table {{ border-collapse: collapse; font-size: 0.9em; }}
-th, td {{ border-bottom: 1px solid #ccc; padding: 0.3em 0.8em; text-align: right; }}
-th:first-child, td:first-child {{ text-align: left; }}
-</style>
-</head>
-<body>
-<h1>{heading}</h1>
-<p>{about}</p>
-{picture}
-{note}
-<table>
-<tr>{head}</tr>
-{body}
-</table>
-</body>
-</html>
-"""

@@ -47,12 +47,12 @@ def thread_name(thread: int, name: str) -> Entry:
     return _entry("M", "thread_name", thread, args={"name": name})
 
 
-def stretch(thread: int, name: str, begin: float, end: float) -> Entry:
+def duration_event(thread: int, name: str, begin: float, end: float) -> Entry:
     """A bar in a row."""
     return _entry("X", name, thread, ts=round(float(begin), 3), dur=round(float(end - begin), 3))
 
 
-def instant(thread: int, name: str, at: float, facts: Entry) -> Entry:
+def instant_event(thread: int, name: str, at: float, facts: Entry) -> Entry:
     """A mark in a row, with facts that a click shows."""
     return _entry("i", name, thread, s="t", ts=round(float(at), 3), args=facts)
 

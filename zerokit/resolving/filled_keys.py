@@ -16,7 +16,7 @@ from typing import Any, Literal
 from zerokit.choices import Target
 from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
-from zerokit.documents import KeyPath, from_dotted
+from zerokit.documents import KeyPath, split_dotted
 from zerokit.hardware.cluster import Cluster
 from zerokit.resolving.auto_word import DEEPSPEEDS_OWN_WORD
 from zerokit.resolving.run import Run
@@ -115,7 +115,7 @@ class FilledKey:
 
     @property
     def path(self) -> tuple[str, ...]:
-        return from_dotted(self.name)
+        return split_dotted(self.name)
 
     def source(self, target: Target) -> Source | None:
         """Who fills it in the end under a target."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from zerokit.config.base import AUTO
 from zerokit.config.load import load_valid_part
 from zerokit.config.normal_form import without_comments
-from zerokit.documents import Document, KeyPath, dotted, from_dotted, leaves, value_at
+from zerokit.documents import Document, KeyPath, dotted, leaves, split_dotted, value_at
 from zerokit.resolving.arguments import Arguments
 from zerokit.resolving.auto_word import autos
 from zerokit.resolving.run import Run
@@ -60,7 +60,7 @@ class Filling:
 
     def node(self, name: str) -> tuple[dict[str, Any] | None, str]:
         """The section that a dotted path is in, None if there is none, and the key."""
-        section = value_at(self.config, from_dotted(name)[:-1])
+        section = value_at(self.config, split_dotted(name)[:-1])
         return (section if isinstance(section, dict) else None), name.rpartition(".")[2]
 
     def get(self, name: str) -> Any:
@@ -99,7 +99,7 @@ class Filling:
         self.refused.append(Refused(name, message))
 
     def lose(self, name: str, message: str) -> None:
-        path = from_dotted(name)
+        path = split_dotted(name)
         self.lost.append(Lost(name, message, self.document.line(path) if path in self._paths else None))
 
     @cached_property

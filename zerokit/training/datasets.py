@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.data.content import FileContent, digest_files
 from zerokit.data.files import given_files, is_builtin, left_out
-from zerokit.data.full_disk import full_disk_told
+from zerokit.data.full_disk import explain_full_disk
 from zerokit.data.sources import load_examples, place_of
 from zerokit.data.streams import ExampleStream
 from zerokit.errors import DataError
@@ -110,7 +110,7 @@ def digest_sources(loaded: LoadedRecipe) -> dict[Path, FileContent]:
     return digest_files(file for source in named for file in given_files(*source))
 
 
-@full_disk_told()
+@explain_full_disk()
 def load_datasets(
     loaded: LoadedRecipe, seed: int, contents: Mapping[Path, FileContent] | None = None
 ) -> tuple[Examples, Examples | None]:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.data.content import code_digest, digest_of
 from zerokit.data.encoding import described_value
-from zerokit.data.full_disk import full_disk_told
+from zerokit.data.full_disk import explain_full_disk
 from zerokit.errors import DataError
-from zerokit.extras import versions
+from zerokit.extras import package_versions
 from zerokit.training.packing import best_fit, lengths_of
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class _BatchEncoder:
 _IS_CUT, _HAS_TARGETS, _TEACHES_NOTHING = "is_cut", "has_targets", "teaches_nothing"
 
 
-@full_disk_told()
+@explain_full_disk()
 def tokenize(
     examples: RowDataset,
     encoder: Encoder,
@@ -133,7 +133,9 @@ def tokenize(
     def at(index: int) -> str:
         return place(index) if place is not None else f"{where}, example {index + 1}"
 
-    code = digest_of([code_digest("data"), code_digest("training"), versions(), version("tokenizers")])
+    code = digest_of(
+        [code_digest("data"), code_digest("training"), package_versions(), version("tokenizers")]
+    )
     try:
         tokenized = examples.table.map(
             _BatchEncoder(encoder, examples.decode, code),

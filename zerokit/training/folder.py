@@ -19,8 +19,8 @@ from typing import IO, TYPE_CHECKING
 from zerokit import console, staging
 from zerokit.checkpoint.unfinished import UNFINISHED, move_to_unfinished, remove_all_unfinished
 from zerokit.choices import OUTPUT_DIR
-from zerokit.documents import shown
-from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
+from zerokit.documents import printable
+from zerokit.errors import RecipeError, ZerokitError, collect_errors, raise_together
 from zerokit.training.identity import read_identity
 from zerokit.training.report import CSV_FILE, METRICS_FILE, REPORT_FILE
 from zerokit.training.trackers import tracker_files, trackers
@@ -165,19 +165,19 @@ class OutputFolder:
         places = [path for path in (self.path, self.rescue) if path is not None]
         staged = [place / name for place in places for name in (SAVING, REPLACED)]
         for folder in (*staged, self.path / UNFINISHED, self.path / DIVIDED):
-            with noted(errors):
+            with collect_errors(errors):
                 staging.check_staging(folder)
         written = [self.path / name for name in tracker_files(trackers(loaded))]
         # TensorBoard makes new files only, so its folder may be a link to one that several runs share.
         written = [path for path in written if not (path.is_symlink() and path.is_dir())]
         for path in (self.path / LOCK_FILE, self.path / EARLIER, *written):
-            with noted(errors):
+            with collect_errors(errors):
                 staging.check_own_name(path)
         for place in places:
             if not can_link_current(place):
                 problem = "was not made by zerokit, which needs this name for a link"
                 hint = "Move it away, or name another output folder"
-                errors.append(ZerokitError(problem, where=shown(place / CURRENT), hint=hint))
+                errors.append(ZerokitError(problem, where=printable(place / CURRENT), hint=hint))
         raise_together(errors)
 
     @contextmanager
@@ -338,7 +338,7 @@ def _held(file: Path, folder: Path, where: str) -> IO[str]:
         OSError: it cannot be opened.
     """
     while True:
-        opened = staging.open_own(file)
+        opened = staging.open_private_file(file)
         owner = _read(opened)
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

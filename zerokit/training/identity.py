@@ -17,7 +17,7 @@ from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.key_index import canonical, section_at
 from zerokit.distributed.run_policy import RunPolicy
-from zerokit.documents import KeyPath, dotted, finite, leaves, read_document, value_at
+from zerokit.documents import KeyPath, dotted, leaves, read_document, replace_nonfinite, value_at
 from zerokit.errors import CheckpointError, DocumentError
 from zerokit.files import write_file
 from zerokit.recipe.model import DataSection, TaskSection
@@ -90,7 +90,7 @@ class Identity:
 
     def write(self, folder: Path) -> None:
         """Write ``zerokit_run.json`` into a checkpoint."""
-        text = json.dumps(finite(asdict(self)), indent=2, default=str, allow_nan=False)
+        text = json.dumps(replace_nonfinite(asdict(self)), indent=2, default=str, allow_nan=False)
         write_file(folder / IDENTITY_FILE, text + "\n")
 
 
@@ -137,7 +137,7 @@ def identify(
         streamed_files=None if stream is None else stream.source.content(),
     )
     # As it will be read: tuples as lists, keys as text.
-    return _from(json.loads(json.dumps(finite(asdict(identity)), default=str)))
+    return _from(json.loads(json.dumps(replace_nonfinite(asdict(identity)), default=str)))
 
 
 _ADDED = ("transformers_version", "_name_or_path", "dtype", "architectures", "use_cache")

@@ -12,7 +12,7 @@ from zerokit.checkpoint.source import check_before_launch, read_model_config
 from zerokit.data.files import common_format, given_files
 from zerokit.distributed.cores import share_threads
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
-from zerokit.errors import ZerokitError, noted, raise_together
+from zerokit.errors import ZerokitError, collect_errors, raise_together
 from zerokit.extras import require
 from zerokit.recipe.load import LoadedRecipe, load_recipe
 from zerokit.recipe.training_keys import check_without_imports
@@ -126,7 +126,7 @@ def check_recipe_quickly(loaded: LoadedRecipe) -> None:
     ]
     errors: list[ZerokitError] = []
     for look in looks:
-        with noted(errors):
+        with collect_errors(errors):
             look()
     raise_together(errors)
 

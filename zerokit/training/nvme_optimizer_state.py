@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.step_folder import find_step_folder
-from zerokit.documents import shown
+from zerokit.documents import printable
 from zerokit.errors import CheckpointError
 from zerokit.patches import PrivateAttribute
 
@@ -103,7 +103,7 @@ def _own_part(engine: Any, step: Path) -> Mapping[str, Any]:
             f"has no file '{lost}' in {there.name}"
             if lost
             else "has other groups of parameters than this run",
-            where=shown(step),
+            where=printable(step),
             hint="Go on with the ds_config and the versions that it was saved with",
         )
     folder = Path(optimizer.optimizer_swapper.swap_folder)

@@ -18,7 +18,7 @@ from zerokit.distributed.group import count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.nvme import check_nvme, uses_nvme
 from zerokit.errors import ModelError
-from zerokit.extras import versions
+from zerokit.extras import package_versions
 from zerokit.training.arguments import (
     build_arguments,
     check_fp16,
@@ -150,7 +150,7 @@ def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
 
 
 def _resolve(context: RunContext) -> None:
-    context.versions = versions()
+    context.versions = package_versions()
     context.git_commit = git_commit() if context.group.ranks.is_main else None
     context.resolved = resolve_arguments(
         context.loaded,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from zerokit import console
-from zerokit.documents import finite
+from zerokit.documents import replace_nonfinite
 from zerokit.errors import ZerokitError
-from zerokit.staging import make_own, open_own
+from zerokit.staging import make_private_file, open_private_file
 from zerokit.training.report import CSV_FILE, METRICS_FILE
 from zerokit.training.throughput import Throughput
 from zerokit.units import format_bytes, format_seconds
@@ -66,7 +66,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         for file in (self._file, self._csv):
             with suppress(OSError, ZerokitError):  # the first line says so
                 if file is not None and resumed:
-                    make_own(file)
+                    make_private_file(file)
                 elif file is not None:
                     file.unlink(missing_ok=True)
         self._write({"max_steps": state.max_steps, "step": state.global_step})
@@ -135,8 +135,8 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)  # it may have been removed
             _end_line(self._file)
-            with open_own(self._file) as file:
-                file.write(json.dumps(finite(entry), allow_nan=False) + "\n")
+            with open_private_file(self._file) as file:
+                file.write(json.dumps(replace_nonfinite(entry), allow_nan=False) + "\n")
             if self._csv is not None:
                 self._write_csv(self._csv, entry)
         except (OSError, ZerokitError) as error:
@@ -151,7 +151,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         place = {name: entry[name] for name in ("step", "elapsed_seconds")}
         _end_line(path)
         is_new = not path.exists()
-        with open_own(path, newline="") as file:
+        with open_private_file(path, newline="") as file:
             lines = csv.writer(file)
             if is_new:
                 lines.writerow([*place, "name", "value"])
@@ -176,7 +176,7 @@ def _end_line(path: Path) -> None:
     """End the last line of a file if a killed run or a full disk left it incomplete."""
     if not path.exists():
         return
-    with open_own(path, "ab+") as file:
+    with open_private_file(path, "ab+") as file:
         if file.tell() > 0:
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from zerokit.documents import finite, read_bytes
+from zerokit.documents import read_bytes, replace_nonfinite
 from zerokit.errors import DocumentError, LaunchError, ZerokitError
 from zerokit.files import write_file
 
@@ -170,7 +170,7 @@ class RunReport:
     def write(self, output_dir: Path) -> Path:
         """Write ``run.json`` into `output_dir`, whole or not at all."""
         file = output_dir / REPORT_FILE
-        text = json.dumps(finite(asdict(self)), indent=2, default=str, allow_nan=False)
+        text = json.dumps(replace_nonfinite(asdict(self)), indent=2, default=str, allow_nan=False)
         write_file(file, text + "\n")
         return file
 

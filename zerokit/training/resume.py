@@ -17,7 +17,7 @@ from zerokit.checkpoint.reshard import reshard
 from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
 from zerokit.checkpoint.torch_file import read_archive
 from zerokit.distributed.run_policy import RunPolicy
-from zerokit.documents import COPY, first_unreadable, shown
+from zerokit.documents import COPY_HINT, first_unreadable, printable
 from zerokit.errors import CheckpointError, RecipeError
 from zerokit.staging import make_staging, remove
 from zerokit.training.folder import DIVIDED, checkpoint_number, checkpoints, dangling_checkpoints
@@ -111,7 +111,7 @@ def _last_whole(output_dir: Path, where: str) -> Path:
         if checkpoint_number(link) > checkpoint_number(folder):
             raise CheckpointError(
                 "is a link to a missing folder",
-                where=shown(link),
+                where=printable(link),
                 hint="Restore the folder, or remove the link",
             )
     for later in found[found.index(folder) + 1 :]:
@@ -163,7 +163,7 @@ def _check_readable(folder: Path) -> None:
     """
     with suppress(OSError):  # reported by missing_part
         if (found := first_unreadable(folder)) is not None:
-            raise CheckpointError(found[1], where=shown(found[0]), hint=COPY)
+            raise CheckpointError(found[1], where=printable(found[0]), hint=COPY_HINT)
 
 
 def missing_part(folder: Path) -> str | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from zerokit.documents import read_document
 from zerokit.errors import LaunchError, RunError, ZerokitError
-from zerokit.hub import is_hub_id, not_given
+from zerokit.hub import describe_failure, is_hub_id
 from zerokit.training.report import REPORT_FILE
 
 OPTION = "--push-to-hub"
@@ -38,7 +38,7 @@ def check_upload(repo: str) -> None:
         who = HfApi().whoami()
     except Exception as error:  # its own, httpx's and the system's
         raise LaunchError(
-            not_given(error, "the name that the token is of"),
+            describe_failure(error, "the name that the token is of"),
             where=OPTION,
             hint="Fix that, or upload the saved model later, with 'hf upload'",
         ) from None
@@ -80,7 +80,7 @@ def upload(folder: Path, repo: str) -> str:
             commit_message="Model trained by zerokit",
         )
     except Exception as error:
-        why = error.message if isinstance(error, ZerokitError) else not_given(error, "room for it")
+        why = error.message if isinstance(error, ZerokitError) else describe_failure(error, "room for it")
         raise RunError(
             f"the model is saved, and not uploaded: {why}",
             where=str(folder),

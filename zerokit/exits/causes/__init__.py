@@ -1,27 +1,85 @@
-"""The meaning of log lines: a file per topic, and the ordered table of all."""
+"""The meaning of log lines: the rows of `TOPIC.json`, as an ordered table.
+
+A row matches words of a library, so it applies to any script. `{name}` in its message is a group of its
+pattern, and `{what}` the whole match. `<NAME>` in its fix is one of :data:`ADVICE`.
+"""
 
 from __future__ import annotations
 
-from zerokit.exits.causes.checkpoints import CHECKPOINTS
-from zerokit.exits.causes.communication import COMMUNICATION
-from zerokit.exits.causes.ended import ENDED
-from zerokit.exits.causes.entry import Cause
-from zerokit.exits.causes.gpus import GPUS
-from zerokit.exits.causes.hosts import HOSTS
-from zerokit.exits.causes.launch import LAUNCH
-from zerokit.exits.causes.schedulers import SCHEDULERS
-from zerokit.exits.causes.software import SOFTWARE
-from zerokit.exits.causes.training import TRAINING
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
 
-CAUSES: tuple[Cause, ...] = (
-    *SCHEDULERS,
-    *GPUS,
-    *HOSTS,
-    *LAUNCH,
-    *CHECKPOINTS,
-    *SOFTWARE,
-    *TRAINING,
-    *ENDED,
-    *COMMUNICATION,
+OUT_OF_MEMORY = "cuda-out-of-memory"
+GPU_TAKEN = "gpu-taken"
+NCCL_TIMEOUT = "nccl-timeout"
+TIME_LIMIT = "time-limit"
+GLOO_TIMEOUT = "collective-timeout"
+ZEROKIT = "zerokit"
+EXIT_CODE = "exit-code"
+
+
+def _load(name: str) -> Any:
+    return json.loads(Path(__file__).with_name(f"{name}.json").read_text(encoding="utf-8"))
+
+
+ADVICE: dict[str, str] = _load("advice")
+"""Text that several fixes share."""
+
+
+class Weight(IntEnum):
+    """How close a line is to the cause: the smallest weight is reported, and of equal ones the first line."""
+
+    ENDED = 0
+    """The system or the scheduler ended the run."""
+    CAUSE = 1
+    EXCEPTION = 2
+    """A traceback without a known meaning."""
+    KILLED = 3
+    """A launcher saw a signal; the process itself could print nothing."""
+    LEFT = 4
+    """A launcher saw an exit code that a rank chose, such as by sys.exit(3)."""
+    CONSEQUENCE = 5
+    """Seen when another rank has failed, or while waiting for it."""
+    GENERAL = 6
+    """Printed for every such failure; another line may have the reason."""
+    MENTIONED = 7
+    """Words of a cause in a line that is no error: a warning, or a retry."""
+    EXIT = 8
+    """A launcher saw that something failed."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One row of the table."""
+
+    name: str
+    message: str
+    fix: str
+    patterns: tuple[re.Pattern[str], ...]
+    """Each starts with plain text, which re finds quickly."""
+    weight: Weight
+
+
+_TOPICS = (
+    *("schedulers", "gpus", "hosts", "launch", "checkpoints", "software", "training", "ended"),
+    "communication",
 )
-"""The table; the first entry that matches a line applies."""
+
+
+def _rows() -> Iterator[Cause]:
+    for topic in _TOPICS:
+        for row in json.loads(Path(__file__).with_name(f"{topic}.json").read_text(encoding="utf-8"))[
+            "causes"
+        ]:
+            fix = re.sub(r"<([A-Z_]+)>", lambda name: ADVICE[name[1]], row["fix"])
+            weight = Weight[row.get("weight", "cause").upper()]
+            yield Cause(row["name"], row["message"], fix, tuple(map(re.compile, row["patterns"])), weight)
+
+
+CAUSES: tuple[Cause, ...] = tuple(_rows())
+"""The first row that matches a line applies."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from zerokit.config.base import ZERO, is_comment
 from zerokit.config.key_index import canonical
-from zerokit.documents import KeyPath, dotted, from_dotted
+from zerokit.documents import KeyPath, dotted, split_dotted
 from zerokit.lint.optimizer_facts import optimizer_name, optimizer_type
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
@@ -125,7 +125,7 @@ def changed_meaning(subject: Subject) -> Iterator[Hit]:
             before = change.before[0].lower() + change.before[1:]
             message = f"in DeepSpeed {version}, {before} (otherwise since {change.since})"
             hint = f"Use DeepSpeed {change.since} or later, or mind it"
-            yield Hit(from_dotted(change.at), message, hint, severity=change.severity)
+            yield Hit(split_dotted(change.at), message, hint, severity=change.severity)
 
 
 @rule("known-defect")

@@ -28,7 +28,7 @@ from zerokit.errors import LaunchError
 from zerokit.extras import require
 from zerokit.files import write_file
 from zerokit.rehearsal.native.compilers import Compilers, as_they_end
-from zerokit.staging import make_folder, open_own
+from zerokit.staging import make_folder, open_private_file
 
 SOURCES = Path(__file__).parent
 LIBRARY = "libzerokit_rehearsal.so"
@@ -159,7 +159,7 @@ def _built(library: Path, build: Callable[[Path], None]) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Ranks and runs may come here at the same time; the lock dies with its holder.
-        with open_own(folder / "lock") as lock:
+        with open_private_file(folder / "lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not library.is_file():
                 build(library)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, get_args
 
 from zerokit.choices import Launcher
-from zerokit.documents import is_file, is_folder, is_there
+from zerokit.documents import is_file, is_folder, path_exists
 from zerokit.errors import ZerokitError, check_choice
 from zerokit.files import check_writable
 from zerokit.hardware.cluster import Cluster
@@ -31,7 +31,7 @@ from zerokit.rehearsal.stand_ins.packages import packages_named
 from zerokit.rehearsal.watching.overrides import check_overrides
 from zerokit.rehearsal.worker.launchers import no_such_module
 from zerokit.reporting.plots import check_plot
-from zerokit.signals import unwound_by_signals
+from zerokit.signals import exit_on_signals
 
 _P = ParamSpec("_P")
 
@@ -75,7 +75,7 @@ def rehearse(options: RehearsalOptions) -> RehearsalReport:
     cluster = replace(cluster, gpu=card)
     if options.rank is not None:
         cluster.check_rank(options.rank)
-    with unwound_by_signals(), scratch_folder() as folder:
+    with exit_on_signals(), scratch_folder() as folder:
         job = _job(options, card, figures, folder)
         _ = job.prices  # or one line says that the card's speed is not known
         report = rehearse_job(
@@ -177,7 +177,7 @@ def _check_script(script: str | Path, module: bool) -> None:
         _check_module(str(script))
     elif is_folder(path):
         raise ZerokitError("is a folder", where=str(script), hint="Name the Python file in it that trains")
-    elif not is_there(path):
+    elif not path_exists(path):
         hint = "Name a Python file, after all options of zerokit rehearse"
         raise ZerokitError("no such script", where=str(script), hint=hint)
     elif path.suffix not in ("", ".py", ".pyw", ".pyc"):

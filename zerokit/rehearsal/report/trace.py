@@ -66,7 +66,7 @@ def _microseconds(recording: Recording) -> Array:
 
 def _phase_bars(recording: Recording, times: Array) -> Iterator[Entry]:
     for begin, end, name in phase_runs(recording):
-        yield traces.stretch(_PHASES, name, times[begin], times[min(end, len(times) - 1)])
+        yield traces.duration_event(_PHASES, name, times[begin], times[min(end, len(times) - 1)])
 
 
 def _step_bars(recording: Recording, times: Array) -> Iterator[Entry]:
@@ -74,7 +74,7 @@ def _step_bars(recording: Recording, times: Array) -> Iterator[Entry]:
     for mark in recording.step_marks:
         end = min(mark.event, len(times) - 1)
         name = f"step {mark.step}" if mark.step > 1 else "start and step 1"
-        yield traces.stretch(_STEPS, name, times[begin], times[end])
+        yield traces.duration_event(_STEPS, name, times[begin], times[end])
         begin = end
 
 
@@ -83,7 +83,7 @@ def _collectives(recording: Recording, times: Array) -> Iterator[Entry]:
     starts = _starts_of_phases(recording)
     for call in calls:
         place = call.event if call.event >= 0 else starts.get((call.step, call.phase), 0)
-        yield traces.instant(_COLLECTIVES, call.name, times[min(place, len(times) - 1)], _facts(call))
+        yield traces.instant_event(_COLLECTIVES, call.name, times[min(place, len(times) - 1)], _facts(call))
     if len(calls) < len(recording.collectives):
         left_out = len(recording.collectives) - len(calls)
         yield traces.thread_name(_COLLECTIVES, f"collectives (the last {left_out:,} are left out)")
@@ -99,7 +99,7 @@ def _work(recording: Recording) -> Iterator[Entry]:
             begin, end, name, _, _, kind, _ = span
             operator = recording.ops[name] if name >= 0 else ""
             words = _WAITS.get(kind, "{}").format(operator)
-            yield traces.stretch(
+            yield traces.duration_event(
                 thread, words.removeprefix("aten::"), (begin - start) / 1000, (end - start) / 1000
             )
 

@@ -27,7 +27,7 @@ from zerokit.rehearsal.native.build import rehearsal_cache_folder
 from zerokit.rehearsal.stand_ins import custom_operators
 from zerokit.rehearsal.stand_ins.kernel_launches import note_launch
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
-from zerokit.staging import open_own
+from zerokit.staging import open_private_file
 
 _OPAQUE = re.compile(
     r'R"(?P<end>[^(\s]*)\(.*?\)(?P=end)"|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])*\'',
@@ -296,7 +296,7 @@ def _folder(options: Mapping[str, Any]) -> Path:
 def _locked(folder: Path) -> Iterator[Path]:
     """Keep other ranks out of `folder`; the lock ends with its holder."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open_own(folder / "rank.lock") as lock:
+    with open_private_file(folder / "rank.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (folder / "lock").unlink(missing_ok=True)  # torch's own, which a killed process leaves
         yield folder

@@ -32,7 +32,7 @@ from zerokit.rehearsal.stand_ins.packages import (
     package_of,
 )
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
-from zerokit.whose_code import INSTALLED, is_pythons
+from zerokit.whose_code import INSTALLED, is_stdlib
 
 _REHEARSAL = "zerokit.rehearsal"
 _CATCHING = re.compile(r"\b(ImportError|ModuleNotFoundError|Exception|BaseException)\b")
@@ -280,7 +280,7 @@ def _goes_on(handler: ast.ExceptHandler) -> bool:
 def _looking_library() -> str | None:
     """The installed package that looks for a module; None if it is the user's code."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (is_own_code(path := frame.f_code.co_filename) or is_pythons(path)):
+    while frame is not None and (is_own_code(path := frame.f_code.co_filename) or is_stdlib(path)):
         frame = frame.f_back
     path = "" if frame is None else frame.f_code.co_filename
     inside = (path.rpartition(folder)[2] for folder in INSTALLED if folder in path)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.config.load import check_ds_config, plain
-from zerokit.documents import Document, dotted, from_dotted, has_value, with_value, without
+from zerokit.documents import Document, dotted, has_value, split_dotted, with_value, without
 from zerokit.errors import ConfigError
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.parent.job import Overrides
@@ -113,7 +113,7 @@ def check_overrides(changes: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: there is one; it names the nearest key.
     """
-    paths = [from_dotted(name) for name, value in changes.items() if value is not None]
+    paths = [split_dotted(name) for name, value in changes.items() if value is not None]
     document = Document(merged({}, {name: value for name, value in changes.items() if value is not None}), "")
     for finding in check_ds_config(document):
         of_key = [path for path in paths if path[: len(finding.path)] == finding.path]
@@ -129,7 +129,7 @@ def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     """`config` with the dotted keys of `changes` set; a value of None removes the key."""
     result: dict[str, Any] = plain(config)
     for name, value in changes.items():
-        path = from_dotted(name)
+        path = split_dotted(name)
         if value is not None:
             result = with_value(result, path, value, replace=True)
         elif has_value(result, path):

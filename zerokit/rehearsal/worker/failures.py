@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from zerokit import patches
 from zerokit.errors import LaunchError, ZerokitError
-from zerokit.exits.causes.entry import EXIT_CODE
+from zerokit.exits.causes import EXIT_CODE
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import Log
 from zerokit.rehearsal.call_sites import OWN, folder_of, in_words, is_of_script, short_path, tree_of
@@ -34,7 +34,7 @@ from zerokit.rehearsal.stand_ins.nvml import NVMLNotSupportedError
 from zerokit.rehearsal.stand_ins.package_imports import stands_in_for
 from zerokit.rehearsal.stand_ins.packages import REFUSED
 from zerokit.rehearsal.watching.suppressed_writes import not_written
-from zerokit.whose_code import is_installed, is_no_file, is_pythons
+from zerokit.whose_code import is_installed, is_no_file, is_stdlib
 
 _GAP = "zerokit cannot stand in for"
 """What native/dispatch.cpp reports of an operator."""
@@ -291,7 +291,7 @@ def _imported_module(error: BaseException) -> str | None:
         installed = is_installed(path) or (is_of_script(path) and is_in_a_target(path))
         if installed and module.partition(".")[0] not in ("", "__main__", own):
             found = module if frame.f_code.co_name == "<module>" else found
-        elif not is_pythons(path):
+        elif not is_stdlib(path):
             found = None
     return found
 
@@ -453,7 +453,7 @@ def _line_of(error: BaseException) -> str:
 def _passes_on(path: str) -> bool:
     """Whether a file is torch's, zerokit's or Python's own, or none."""
     own = (folder_of("torch"), folder_of("zerokit"))
-    return is_no_file(path) or is_pythons(path) or path.startswith(own)
+    return is_no_file(path) or is_stdlib(path) or path.startswith(own)
 
 
 # ---- the line that failed: whose objects take part in what was raised

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import ConfigDict, FiniteFloat, PydanticUserError, TypeAdapter, ValidationError
 
-from zerokit.errors import RecipeError, ZerokitError, did_you_mean, noted, raise_together
+from zerokit.errors import RecipeError, ZerokitError, collect_errors, did_you_mean, raise_together
 from zerokit.extras import require
 from zerokit.recipe.model import PeftType
 from zerokit.recipe.synonyms import meant
@@ -133,7 +133,7 @@ def _checked(loaded: LoadedRecipe, type_: PeftType, keys: Mapping[str, Any]) -> 
     checked: dict[str, Any] = {}
     errors: list[ZerokitError] = []
     for name, value in keys.items():
-        with noted(errors, where=loaded.where("peft", name)):
+        with collect_errors(errors, where=loaded.where("peft", name)):
             checked[name] = _checked_value(name, value, types.get(name, Any))
     raise_together(errors)
     return checked
