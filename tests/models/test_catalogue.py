@@ -148,7 +148,7 @@ def test_every_entry_against_transformers(entry: catalogue.Entry) -> None:
     shape = load_model_shape(entry.id, allow_network=False, allow_torch=False)
     model = build(entry.config, shape.architecture)
     assert parameters_of_shape(shape, model) == parameters_of_model(model)
-    if entry.config["model_type"] not in registry.FAMILY_OF:
+    if entry.config["model_type"] not in registry.model_types():
         stored = catalogue.stored_shape(entry.id)
         built = count_on_meta(entry.config, load.dotted_place, name=entry.id)
         assert stored == replace(built, counted_by="zerokit"), "run python -m tools.model_shapes"

@@ -153,7 +153,7 @@ def test_their_experts() -> None:
     assert shape.quantization == "fp8"
 
 
-@pytest.mark.parametrize("model_type", registry.FAMILY_OF)
+@pytest.mark.parametrize("model_type", registry.model_types())
 def test_kinds_told_by_names_are_those_that_are_known(model_type: str) -> None:
     """Not for every tensor, but for nine tenths of the parameters of every model type that zerokit knows."""
     shape = load_model_shape({"model_type": model_type})

@@ -12,7 +12,7 @@ from zerokit.models import KINDS, Tensor, load_model_shape, registry
 
 pytestmark = pytest.mark.torch
 
-MODEL_TYPES = list(registry.FAMILY_OF)
+MODEL_TYPES = list(registry.model_types())
 
 
 class Model:

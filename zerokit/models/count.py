@@ -57,8 +57,8 @@ def count(
         experts=parts.experts,
         dtype=birth_dtype(keys),
         quantization=quantization_method(keys),
-        hidden_size_for_trainer=_hidden_size_for_auto(keys, parts, look_into_text_section=True),
-        hidden_size_for_accelerate=_hidden_size_for_auto(keys, parts, look_into_text_section=False),
+        hidden_size_for_trainer=sizes.hidden_size,
+        hidden_size_for_accelerate=sizes.hidden_size,
         has_sdpa=known.has_sdpa,
         is_encoder_decoder=not _owners("encoder", parts).isdisjoint(_owners("decoder", parts)),
         notes=parts.notes,
@@ -102,7 +102,7 @@ def birth_dtype(keys: Keys) -> str | None:
         if keys.data.get(name) is not None:
             return keys.text(name).removeprefix("torch.")
     if isinstance(keys.data.get("text_config"), Mapping):
-        return birth_dtype(keys.section("text_config", defaults={}))
+        return birth_dtype(keys.section("text_config"))
     return None
 
 
@@ -114,7 +114,7 @@ def quantization_method(keys: Keys) -> str | None:
     """
     if not keys.data.get("quantization_config"):
         return None
-    return keys.section("quantization_config", defaults={}).text("quant_method") or "unknown"
+    return keys.section("quantization_config").text("quant_method") or "unknown"
 
 
 def _architecture(known: ModelType, keys: Keys, asked: str | None) -> str:
@@ -132,12 +132,3 @@ def _architecture(known: ModelType, keys: Keys, asked: str | None) -> str:
         keys.fail("architectures", "is not a list", "Write it like ['LlamaForCausalLM']")
     usual = next(iter(known.classes))
     return next((name for name in named or () if isinstance(name, str) and name in known.classes), usual)
-
-
-def _hidden_size_for_auto(keys: Keys, parts: Parts, *, look_into_text_section: bool) -> int | None:
-    """The `hidden_size` that transformers and accelerate find."""
-    if not parts.text_section:
-        return parts.sizes.hidden_size
-    if "hidden_size" in keys.data:
-        return keys.optional_size("hidden_size")
-    return parts.sizes.hidden_size if look_into_text_section else None

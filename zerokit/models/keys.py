@@ -135,20 +135,8 @@ class Keys:
             self.fail(name, f"is {_shown(value)}", "Give a list of layer numbers")
         return frozenset(value)
 
-    def area(self, name: str) -> tuple[int, int]:
-        """Height and width: one number, or a list of two.
-
-        Raises:
-            ModelError: it is invalid.
-        """
-        value = self.value(name)
-        sides = list(value) if isinstance(value, list | tuple) else [value, value]
-        if len(sides) != 2 or not all(_is_whole(side) and 1 <= side <= LARGEST_SIZE for side in sides):
-            self.fail(name, f"is {_shown(value)}", "Give a whole number, or a list of two")
-        return sides[0], sides[1]
-
-    def num_labels(self, default: int = 2) -> int:
-        """Labels of a classification head: from `id2label`, else `num_labels`, else the default.
+    def num_labels(self) -> int:
+        """Labels of a classification head: from `id2label`, else `num_labels`, else 2.
 
         Raises:
             ModelError: one is invalid.
@@ -158,22 +146,18 @@ class Keys:
             if not isinstance(labels, Mapping):
                 self.fail("id2label", f"is {_shown(labels)}", "Give a section of numbers and names")
             return len(labels)
-        return self.size("num_labels") if self.data.get("num_labels") is not None else default
+        return self.size("num_labels") if self.data.get("num_labels") is not None else 2
 
-    def section(
-        self, name: str, *, defaults: Mapping[str, Any], aliases: Mapping[str, str] | None = None
-    ) -> Keys:
+    def section(self, name: str) -> Keys:
         """The keys of a section; empty if absent.
 
         Raises:
             ModelError: it is not a section.
         """
-        value = self.value(name)
-        if value is None:
-            value = {}
+        value = {} if self.value(name) is None else self.value(name)
         if not isinstance(value, Mapping):
             self.fail(name, f"is {_shown(value)}", "Give a section {...}")
-        return Keys(value, self._where, defaults=defaults, aliases=aliases, path=(*self._path, name))
+        return Keys(value, self._where, path=(*self._path, name))
 
     def divide(self, whole: str, part: str) -> int:
         """`whole` divided by `part`.

@@ -40,7 +40,14 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
 )
 """The kind of a parameter by its name: the first pattern that matches."""
 
-_INTERMEDIATE_SIZES = ("intermediate_size", "ffn_dim", "encoder_ffn_dim", "ffn_hidden_size", "n_inner")
+_INTERMEDIATE_SIZES = (
+    "intermediate_size",
+    "ffn_dim",
+    "encoder_ffn_dim",
+    "ffn_hidden_size",
+    "n_inner",
+    "hidden_dim",
+)
 """Spellings of the feed-forward width."""
 
 _MODEL_TYPES = ("auto_mappings.py", "configuration_auto.py")

@@ -1,7 +1,7 @@
-"""Llama and decoders that differ from it in defaults, biases and norms: Mistral, SmolLM3, Granite, OLMo.
+"""Llama and decoders that differ from it in defaults, biases and norms: Mistral, SmolLM3, Granite, OLMo 2
+and 3, Phi-3 and 4.
 
-Source: transformers' `modeling_*.py` and `configuration_*.py` of llama, mistral, ministral3, smollm3,
-granite, olmo, olmo2 and olmo3.
+Source: transformers' `modeling_*.py` of llama, mistral, ministral3, smollm3, granite, olmo2, olmo3 and phi3.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from zerokit.models.decoder import (
     pre_norm_decoder,
 )
 from zerokit.models.keys import Keys
-from zerokit.models.parts import ModelType, Parts
-from zerokit.models.tensors import rms_norm
+from zerokit.models.parts import Parts
+from zerokit.models.tensors import linear, rms_norm
 
 
 def _llama(keys: Keys, *, heads_divide_hidden: bool = False) -> Parts:
@@ -39,16 +39,6 @@ def _mistral(keys: Keys) -> Parts:
     return pre_norm_decoder(sizes, attention(sizes), gated_mlp(sizes.hidden_size, sizes.intermediate_size))
 
 
-def _olmo(keys: Keys) -> Parts:
-    """OLMo's first generation has norms without weights."""
-    sizes = decoder_sizes(keys)
-    layer = [
-        *attention(sizes, bias=keys.flag("attention_bias")),
-        *gated_mlp(sizes.hidden_size, sizes.intermediate_size),
-    ]
-    return Parts(sizes, decoder(sizes, layer, final_norm=[]))
-
-
 def _olmo2(keys: Keys) -> Parts:
     """The norms follow attention and MLP, and queries and keys have norms too."""
     sizes = decoder_sizes(keys)
@@ -64,59 +54,27 @@ def _olmo2(keys: Keys) -> Parts:
     return Parts(sizes, decoder(sizes, layer, final_norm=rms_norm("norm", hidden)))
 
 
-_LLAMA_7B = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "max_position_embeddings": 2048,
-    "tie_word_embeddings": False,
+def _phi3(keys: Keys) -> Parts:
+    """Fused projections: queries, keys and values; gate and up."""
+    sizes = decoder_sizes(keys)
+    hidden, inner = sizes.hidden_size, sizes.intermediate_size
+    fused = sizes.query_size + 2 * sizes.key_value_size
+    layer = [
+        *linear("self_attn.o_proj", sizes.query_size, hidden, kind="attention"),
+        *linear("self_attn.qkv_proj", hidden, fused, kind="attention"),
+        *linear("mlp.gate_up_proj", hidden, 2 * inner, kind="mlp"),
+        *linear("mlp.down_proj", inner, hidden, kind="mlp"),
+    ]
+    return pre_norm_decoder(sizes, layer)
+
+
+CLASSES = {
+    "llama": decoder_classes("Llama", _strict_llama),
+    "mistral": decoder_classes("Mistral", _mistral),
+    "ministral3": decoder_classes("Ministral3", _mistral),
+    "smollm3": decoder_classes("SmolLM3", _llama),
+    "granite": decoder_classes("Granite", _llama, labels=()),
+    "olmo2": decoder_classes("Olmo2", _olmo2, labels=("sequence",)),
+    "olmo3": decoder_classes("Olmo3", _olmo2, labels=("sequence",)),
+    "phi3": decoder_classes("Phi3", _phi3),
 }
-
-_OLMO_7B = {**_LLAMA_7B, "vocab_size": 50304}
-
-_MISTRAL_7B = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": False,
-}
-
-MODEL_TYPES = (
-    ModelType("llama", decoder_classes("Llama", _strict_llama), defaults=_LLAMA_7B),
-    ModelType("mistral", decoder_classes("Mistral", _mistral), defaults=_MISTRAL_7B),
-    ModelType(
-        "ministral3",
-        decoder_classes("Ministral3", _mistral),
-        defaults={
-            **_MISTRAL_7B,
-            "vocab_size": 131072,
-            "num_hidden_layers": 34,
-            "head_dim": 128,
-            "max_position_embeddings": 262144,
-        },
-    ),
-    ModelType(
-        "smollm3",
-        decoder_classes("SmolLM3", _llama),
-        defaults={
-            "vocab_size": 128256,
-            "hidden_size": 2048,
-            "intermediate_size": 11008,
-            "num_hidden_layers": 36,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 4,
-            "max_position_embeddings": 32768,
-            "tie_word_embeddings": True,
-        },
-    ),
-    ModelType("granite", decoder_classes("Granite", _llama, labels=()), defaults=_LLAMA_7B),
-    ModelType("olmo", decoder_classes("Olmo", _olmo, labels=("sequence",)), defaults=_OLMO_7B),
-    ModelType("olmo2", decoder_classes("Olmo2", _olmo2, labels=("sequence",)), defaults=_OLMO_7B),
-    ModelType("olmo3", decoder_classes("Olmo3", _olmo2, labels=("sequence",)), defaults=_OLMO_7B),
-)

@@ -1,7 +1,6 @@
 """Qwen 2, 2.5 and 3, dense and mixture of experts.
 
-Source: transformers' `modeling_*.py` and `configuration_*.py` of qwen2, qwen2_moe, qwen3 and qwen3_moe.
-Qwen 2.5 is model type `qwen2`.
+Source: transformers' `modeling_*.py` of qwen2, qwen2_moe, qwen3 and qwen3_moe. Qwen 2.5 is `qwen2`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from zerokit.models.decoder import (
     token_embedding,
 )
 from zerokit.models.keys import Keys
-from zerokit.models.parts import ModelType, Parts, Sizes
+from zerokit.models.parts import Parts, Sizes
 from zerokit.models.tensors import Tensor, linear, repeated, rms_norm
 
 
@@ -45,9 +44,7 @@ def _qwen2_moe(keys: Keys) -> Parts:
         *gated_mlp(hidden, keys.size("shared_expert_intermediate_size"), name="mlp.shared_expert"),
         *linear("mlp.shared_expert_gate", hidden, 1, kind="router"),
     ]
-    return _mixed_layers(
-        keys, sizes, attention(sizes, bias=keys.flag("qkv_bias"), output_bias=False), sparse, "num_experts"
-    )
+    return _mixed_layers(keys, sizes, attention(sizes, bias=keys.flag("qkv_bias"), output_bias=False), sparse)
 
 
 def _qwen3_moe(keys: Keys) -> Parts:
@@ -58,7 +55,7 @@ def _qwen3_moe(keys: Keys) -> Parts:
         intermediate_size=keys.size("moe_intermediate_size"),
         router_first=False,
     )
-    return _mixed_layers(keys, sizes, _qwen3_attention(keys, sizes), sparse, "num_experts")
+    return _mixed_layers(keys, sizes, _qwen3_attention(keys, sizes), sparse)
 
 
 def _qwen3_attention(keys: Keys, sizes: Sizes) -> list[Tensor]:
@@ -70,9 +67,7 @@ def _qwen3_attention(keys: Keys, sizes: Sizes) -> list[Tensor]:
     ]
 
 
-def _mixed_layers(
-    keys: Keys, sizes: Sizes, attention_of_layer: list[Tensor], sparse: list[Tensor], num_experts: str
-) -> Parts:
+def _mixed_layers(keys: Keys, sizes: Sizes, attention_of_layer: list[Tensor], sparse: list[Tensor]) -> Parts:
     """Layers with equal attention and norms; some have experts, the others a dense MLP."""
     sparse_layers = _sparse_layers(keys, sizes.num_hidden_layers)
     dense_layers = sizes.num_hidden_layers - sparse_layers
@@ -88,7 +83,7 @@ def _mixed_layers(
         *repeated("layers", sizes.num_hidden_layers, norms),
         *rms_norm("norm", sizes.hidden_size),
     ]
-    found = experts(keys, num_experts, num_layers=sparse_layers) if sparse_layers else None
+    found = experts(keys, "num_experts", num_layers=sparse_layers) if sparse_layers else None
     return Parts(sizes, tensors, experts=found)
 
 
@@ -105,56 +100,9 @@ def _sparse_layers(keys: Keys, num_hidden_layers: int) -> int:
     return num_hidden_layers // step - len(dense)
 
 
-_QWEN_DENSE = {
-    "vocab_size": 151936,
-    "hidden_size": 4096,
-    "intermediate_size": 22016,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 32768,
-    "tie_word_embeddings": False,
+CLASSES = {
+    "qwen2": decoder_classes("Qwen2", _qwen2),
+    "qwen3": decoder_classes("Qwen3", _qwen3),
+    "qwen2_moe": decoder_classes("Qwen2Moe", _qwen2_moe),
+    "qwen3_moe": decoder_classes("Qwen3Moe", _qwen3_moe),
 }
-
-_QWEN_MOE = {
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "num_hidden_layers": 24,
-    "max_position_embeddings": 32768,
-    "decoder_sparse_step": 1,
-    "tie_word_embeddings": False,
-}
-
-MODEL_TYPES = (
-    ModelType("qwen2", decoder_classes("Qwen2", _qwen2), defaults=_QWEN_DENSE),
-    ModelType("qwen3", decoder_classes("Qwen3", _qwen3), defaults={**_QWEN_DENSE, "head_dim": 128}),
-    ModelType(
-        "qwen2_moe",
-        decoder_classes("Qwen2Moe", _qwen2_moe),
-        defaults={
-            **_QWEN_MOE,
-            "intermediate_size": 5632,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 16,
-            "moe_intermediate_size": 1408,
-            "shared_expert_intermediate_size": 5632,
-            "num_experts_per_tok": 4,
-            "num_experts": 60,
-            "qkv_bias": True,
-        },
-    ),
-    ModelType(
-        "qwen3_moe",
-        decoder_classes("Qwen3Moe", _qwen3_moe),
-        defaults={
-            **_QWEN_MOE,
-            "intermediate_size": 6144,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 4,
-            "moe_intermediate_size": 768,
-            "num_experts_per_tok": 8,
-            "num_experts": 128,
-        },
-        aliases={"num_local_experts": "num_experts"},
-    ),
-)

@@ -1,6 +1,6 @@
 """T5 (also v1.1, Flan-T5), mT5 and uMT5.
 
-Source: transformers' `modeling_*.py` and `configuration_*.py` of t5, mt5 and umt5.
+Source: transformers' `modeling_*.py` of t5, mt5 and umt5.
 
 Configs with `"tie_word_embeddings": false` (v1.1, Flan-T5, mT5) have a separate output matrix. transformers 5
 ties it when it builds the model, and unties it when it loads a checkpoint with both. The count is that of the
@@ -9,8 +9,10 @@ built model; a note says what a checkpoint adds.
 
 from __future__ import annotations
 
+from functools import partial
+
 from zerokit.models.keys import Keys
-from zerokit.models.parts import ModelType, Parts, Sizes
+from zerokit.models.parts import Build, Parts, Sizes
 from zerokit.models.tensors import Tensor, embedding, linear, repeated, rms_norm, under
 
 
@@ -79,7 +81,7 @@ def _stack(
     ]
 
 
-def _encoder(keys: Keys, *, table_per_layer: bool = False) -> Parts:
+def _encoder(keys: Keys, *, table_per_layer: bool) -> Parts:
     sizes = _sizes(keys)
     stack = _stack(
         keys,
@@ -92,7 +94,7 @@ def _encoder(keys: Keys, *, table_per_layer: bool = False) -> Parts:
     return Parts(sizes, shared + under("encoder", stack))
 
 
-def _encoder_decoder(keys: Keys, *, table_per_layer: bool = False) -> Parts:
+def _encoder_decoder(keys: Keys, *, table_per_layer: bool) -> Parts:
     parts = _encoder(keys, table_per_layer=table_per_layer)
     decoder = _stack(
         keys,
@@ -106,7 +108,7 @@ def _encoder_decoder(keys: Keys, *, table_per_layer: bool = False) -> Parts:
     return Parts(parts.sizes, parts.tensors + under("decoder", decoder))
 
 
-def _language_model(keys: Keys, *, table_per_layer: bool = False) -> Parts:
+def _language_model(keys: Keys, *, table_per_layer: bool) -> Parts:
     parts = _encoder_decoder(keys, table_per_layer=table_per_layer)
     notes: tuple[str, ...] = ()
     if keys.value("tie_word_embeddings") is False:
@@ -118,62 +120,15 @@ def _language_model(keys: Keys, *, table_per_layer: bool = False) -> Parts:
     return Parts(parts.sizes, parts.tensors, tied=True, notes=notes)
 
 
-_MT5_SMALL = {
-    "vocab_size": 250112,
-    "d_model": 512,
-    "d_kv": 64,
-    "d_ff": 1024,
-    "num_layers": 8,
-    "num_heads": 6,
-    "relative_attention_num_buckets": 32,
-    "feed_forward_proj": "gated-gelu",
-}
+def _classes(stem: str, *, table_per_layer: bool = False) -> dict[str, Build]:
+    return {
+        f"{stem}{name}": partial(build, table_per_layer=table_per_layer)
+        for name, build in (
+            ("ForConditionalGeneration", _language_model),
+            ("Model", _encoder_decoder),
+            ("EncoderModel", _encoder),
+        )
+    }
 
-_ALIASES = {
-    "hidden_size": "d_model",
-    "num_attention_heads": "num_heads",
-    "num_hidden_layers": "num_layers",
-    "head_dim": "d_kv",
-}
 
-MODEL_TYPES = (
-    ModelType(
-        "t5",
-        {
-            "T5ForConditionalGeneration": _language_model,
-            "T5Model": _encoder_decoder,
-            "T5EncoderModel": _encoder,
-        },
-        defaults={
-            "vocab_size": 32128,
-            "d_model": 512,
-            "d_kv": 64,
-            "d_ff": 2048,
-            "num_layers": 6,
-            "num_heads": 8,
-            "relative_attention_num_buckets": 32,
-            "feed_forward_proj": "relu",
-        },
-        aliases=_ALIASES,
-    ),
-    ModelType(
-        "mt5",
-        {
-            "MT5ForConditionalGeneration": _language_model,
-            "MT5Model": _encoder_decoder,
-            "MT5EncoderModel": _encoder,
-        },
-        defaults=_MT5_SMALL,
-        aliases=_ALIASES,
-    ),
-    ModelType(
-        "umt5",
-        {
-            "UMT5ForConditionalGeneration": lambda keys: _language_model(keys, table_per_layer=True),
-            "UMT5Model": lambda keys: _encoder_decoder(keys, table_per_layer=True),
-            "UMT5EncoderModel": lambda keys: _encoder(keys, table_per_layer=True),
-        },
-        defaults=_MT5_SMALL,
-        aliases=_ALIASES,
-    ),
-)
+CLASSES = {"t5": _classes("T5"), "mt5": _classes("MT5"), "umt5": _classes("UMT5", table_per_layer=True)}
