@@ -24,7 +24,6 @@ from zerokit.memory.saved_tensors import (
 from zerokit.memory.sizes import Sizes
 from zerokit.memory.traits import (
     ATTENTION_DROPOUT,
-    CHECKED,
     EMBEDDING_DROPOUT,
     HIDDEN_DROPOUT,
     activation_of,
@@ -128,7 +127,7 @@ def model_calls_of(
         is_capped(model, "final_logit_softcapping"),
         traits.loss_in_fp32,
         drops(model, HIDDEN_DROPOUT, traits.hidden_dropout),
-        model.model_type in CHECKED,
+        traits.checked,
     )
 
 

@@ -6,8 +6,11 @@ saves.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from zerokit.models import ModelShape
@@ -24,8 +27,10 @@ operations."""
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """Traits of one model type; the defaults are Llama's."""
+    """Traits of one model type, a row of `traits.json`; the defaults are Llama's."""
 
+    checked: bool = True
+    """Whether the activations of the model type were compared with rehearsals."""
     norm: Norm | None = None
     """None: ``layer`` if the norm has a bias, else ``rms``."""
     norm_after: bool = False
@@ -71,90 +76,16 @@ class Traits:
     """Logits are cast before the cross entropy (ForCausalLMLoss)."""
 
 
-_ENCODER = Traits(
-    norm_after=True,
-    rotary="none",
-    softmax="native",
-    hidden_dropout=0.1,
-    attention_dropout=0.1,
-    embedding_dropout=0.1,
-    loss_in_fp32=False,
-)
-
-CHECKED: Mapping[str, Traits] = {
-    "bert": _ENCODER,
-    "bloom": Traits(rotary="none", score_copies=4),
-    "cohere": Traits(norm="centred"),
-    "cohere2": Traits(norm="centred"),
-    "deepseek_v2": Traits(router_in_fp32=True, weighted_in_fp32=True),
-    "deepseek_v3": Traits(router_in_fp32=True, weighted_in_fp32=True),
-    "distilbert": replace(_ENCODER, drops_attention_output=False),
-    "falcon": Traits(softmax="native", torch_linear=False),
-    "gemma": Traits(norm="gemma"),
-    "gemma2": Traits(norm="gemma"),
-    "gemma3_text": Traits(norm="gemma"),
-    "gpt2": Traits(
-        rotary="none",
-        activation="gelu_new",
-        softmax="native",
-        hidden_dropout=0.1,
-        attention_dropout=0.1,
-        embedding_dropout=0.1,
-    ),
-    "gpt_bigcode": Traits(rotary="none", hidden_dropout=0.1, attention_dropout=0.1, embedding_dropout=0.1),
-    "gpt_neo": Traits(rotary="none", activation="gelu_new", scores_in_fp32=True),
-    "gpt_neox": Traits(rotary="partial", beside=True),
-    "gpt_oss": Traits(norm="gemma", softmax="native", sinks=True, expert_parts=7),
-    "gptj": Traits(rotary="partial", activation="gelu_new", scores_in_fp32=True),
-    "granite": Traits(),
-    "granitemoe": Traits(),
-    "llama": Traits(),
-    "mistral": Traits(),
-    "mixtral": Traits(weighted_in_fp32=True),
-    "mpt": Traits(norm="layer", rotary="none"),
-    "olmo": Traits(norm="plain"),
-    "olmo2": Traits(norm="gemma", norm_after=True),
-    "olmoe": Traits(),
-    "opt": Traits(rotary="none", activation="relu", hidden_dropout=0.1),
-    "phi": Traits(rotary="partial", activation="gelu_new"),
-    "phi3": Traits(rotary="partial"),
-    "phimoe": Traits(),
-    "qwen2": Traits(),
-    "qwen2_moe": Traits(shared_first=True),
-    "qwen3": Traits(),
-    "qwen3_moe": Traits(),
-    "roberta": _ENCODER,
-    "smollm3": Traits(),
-    "stablelm": Traits(rotary="partial"),
-    "starcoder2": Traits(),
-    "xlm-roberta": _ENCODER,
-}
-"""Model types whose activations were compared with rehearsals."""
-
-_T5 = Traits(
-    norm="mixed",
-    rotary="none",
-    position_bias=True,
-    hidden_dropout=0.1,
-    attention_dropout=0.1,
-    embedding_dropout=0.1,
-    drops_inside=True,
-    loss_in_fp32=False,
-)
-
-_UNCHECKED: Mapping[str, Traits] = {
-    "gemma3": Traits(norm="gemma"),
-    "olmo3": Traits(norm="gemma", norm_after=True),
-    "t5": replace(_T5, activation="relu"),
-    "mt5": _T5,
-    "bart": Traits(rotary="none", softmax="native", hidden_dropout=0.1, loss_in_fp32=False),
-    "deberta-v2": _ENCODER,
-}
+@cache
+def all_traits() -> Mapping[str, Traits]:
+    """The rows of `traits.json` by model type."""
+    text = Path(__file__).with_name("traits.json").read_text(encoding="utf-8")
+    return {model_type: Traits(**row) for model_type, row in json.loads(text).items()}
 
 
 def traits_of(model_type: str) -> Traits:
-    """The traits of a model type; Llama's for an unknown type."""
-    return CHECKED.get(model_type) or _UNCHECKED.get(model_type) or Traits()
+    """The traits of a model type; Llama's, unchecked, for an unknown type."""
+    return all_traits().get(model_type) or Traits(checked=False)
 
 
 HIDDEN_DROPOUT = (
