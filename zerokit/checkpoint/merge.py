@@ -19,6 +19,7 @@ from zerokit.checkpoint.model_files import CONFIG, copy_files, model_files, read
 from zerokit.checkpoint.output_folder import check_output, check_space, output_folder
 from zerokit.checkpoint.safetensors_file import read_safetensors, write_safetensors
 from zerokit.checkpoint.source import (
+    MODEL_FILES,
     WEIGHTS_INDEX,
     check_checkpoint,
     check_files,
@@ -40,24 +41,6 @@ _PART = re.compile(
     r"(?:\.weight)?"
 )
 _OF_PEFT = "base_model.model."
-_READ = frozenset(
-    {
-        *("peft_type", "task_type", "base_model_name_or_path", "revision", "inference_mode", "peft_version"),
-        *(
-            "auto_mapping",
-            "r",
-            "lora_alpha",
-            "lora_dropout",
-            "fan_in_fan_out",
-            "use_rslora",
-            "init_lora_weights",
-        ),
-        *("target_modules", "exclude_modules", "modules_to_save", "rank_pattern", "alpha_pattern", "bias"),
-        *("layers_to_transform", "layers_pattern", "megatron_core", "runtime_config", "qalora_group_size"),
-        *("eva_config", "ensure_weight_tying", "use_dora", "feedforward_modules", "init_ia3_weights"),
-    }
-)
-"""Supported keys of adapter_config.json; merging refuses others that are set."""
 _UNCHANGED_BASE = (True, False, None, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the model's own weights unchanged."""
 
@@ -149,7 +132,8 @@ def _read_settings(adapter: Path) -> dict[str, Any]:
     if kind not in ("LORA", "IA3"):
         _refuse(adapter, f"is of the unsupported kind {kind}", "Merge it with peft: merge_and_unload()")
     bias = settings.get("bias", "none")
-    other = next((key for key, value in settings.items() if value and key not in _READ), None)
+    supported = MODEL_FILES["adapter_config_keys"]
+    other = next((key for key, value in settings.items() if value and key not in supported), None)
     if bias != "none":
         other = "bias"
     if settings.get("init_lora_weights", True) not in _UNCHANGED_BASE:

@@ -8,6 +8,7 @@ imported: allowed names become inert :class:`Record` objects, other names are re
 from __future__ import annotations
 
 import io
+import json
 import math
 import os
 import pickle
@@ -32,67 +33,15 @@ from zerokit.documents.pickle_limits import (
 )
 from zerokit.errors import CheckpointError
 
-ITEMSIZES = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
-"""Bytes per element, by torch's type names."""
-STORAGES = {
-    "DoubleStorage": "float64",
-    "FloatStorage": "float32",
-    "HalfStorage": "float16",
-    "BFloat16Storage": "bfloat16",
-    "Float8_e4m3fnStorage": "float8_e4m3fn",
-    "Float8_e5m2Storage": "float8_e5m2",
-    "LongStorage": "int64",
-    "IntStorage": "int32",
-    "ShortStorage": "int16",
-    "CharStorage": "int8",
-    "ByteStorage": "uint8",
-    "BoolStorage": "bool",
-    "UntypedStorage": "uint8",
-}
-"""Element types by torch's storage names."""
-_INERT = frozenset(
-    {
-        # Objects that DeepSpeed's engine saves beside tensors (runtime/engine.py,
-        # `_common_checkpoint_state`).
-        "deepspeed.runtime.fp16.loss_scaler.LossScaler",
-        "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
-        "deepspeed.runtime.zero.config.ZeroStageEnum",
-        "deepspeed.utils.tensor_fragment.fragment_address",
-        "torch.device",
-        "torch.Tensor",
-        "torch.nn.parameter.Parameter",
-        "argparse.Namespace",
-        "numpy.dtype",
-        "numpy.dtypes.UInt32DType",
-        "numpy.ndarray",
-        "numpy.core.multiarray._reconstruct",
-        "numpy._core.multiarray._reconstruct",
-        "numpy.core.multiarray.scalar",
-        "numpy._core.multiarray.scalar",
-        "_codecs.encode",
-        "collections.defaultdict",
-        "builtins.set",
-        "builtins.dict",
-        "builtins.list",
-        "builtins.slice",
-        "datetime.timedelta",
-        "pathlib.PosixPath",
-    }
+ELEMENT_TYPES: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("element_types.json").read_text(encoding="utf-8")
 )
-"""Classes and functions whose calls become records. None of them is called."""
+"""For each of torch's types: bytes per element, torch's storage class, and safetensors' name."""
+ITEMSIZES: dict[str, int] = {dtype: row["bytes"] for dtype, row in ELEMENT_TYPES.items()}
+STORAGES = {row["torch_storage"]: dtype for dtype, row in ELEMENT_TYPES.items()} | {"UntypedStorage": "uint8"}
+_INERT = frozenset(json.loads(Path(__file__).with_name("pickle_names.json").read_text(encoding="utf-8")))
+"""Classes and functions whose calls become records, as DeepSpeed's engine saves them beside tensors
+(runtime/engine.py, `_common_checkpoint_state`). None of them is called."""
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 """Header of a zip member (PKWARE's APPNOTE.TXT, 4.3.7)."""
 
