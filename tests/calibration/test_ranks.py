@@ -48,7 +48,7 @@ def test_one_that_fails_is_named_at_once_and_ends_the_others(code: str, says: st
 
 
 def test_those_that_do_not_end_are_named() -> None:
-    with pytest.raises(LaunchError, match="of 2 ranks these did not end in 0 s: 0, 1"):
+    with pytest.raises(LaunchError, match="these of 2 ranks did not end in 0 s: 0, 1"):
         run_ranks([WAITS, WAITS], 0.0)
 
 
@@ -73,7 +73,9 @@ def test_no_rank_outlives_what_is_told_to_leave(number: signal.Signals) -> None:
             os.kill(pid, 0)
 
 
-_CALIBRATES = "from zerokit.calibration.measure import Machine, measured; measured(Machine('cpu', 2, 1))"
+_CALIBRATES = (
+    "from zerokit.calibration.measure import Machine, measure_machine; measure_machine(Machine('cpu', 2, 1))"
+)
 _DIAGNOSES = """
 from zerokit.distributed.ranks import free_port
 from zerokit.doctor.speed import _ask
