@@ -125,20 +125,15 @@ class HeadAndLoss:
         self._back(head, incoming)
 
     def _back(self, head: ModuleCall, incoming: TermKind) -> None:
-        """`incoming`: the gradient of the logits. The gradient of a tied matrix waits for that of the
-        embedding."""
+        """`incoming`: the gradient of the logits."""
         timeline = self._timeline
         self._stage.fetch(head, forward=False)
-        tied = self._is_tied(head)
-        for parameter in head.gradients:
-            timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e, parameter.elements)
+        self._hold_gradients(head)
         timeline.spike(ACTIVATION_GRADIENTS, self._tokens, head.back)
         # This happens before the hooks of the matrix's gradient.
         timeline.free_all(CAPPED_LOGITS)
         timeline.free_all(incoming)
-        if not tied:
-            for parameter in head.gradients:
-                self._stage.ready(parameter)
+        self._reduce_gradients(head)
         timeline.free(self._activations, self._tokens, head.saved_bytes)
         self._stage.release(head, forward=False)
 
@@ -159,13 +154,9 @@ class HeadAndLoss:
         timeline.enter("backward")
         self._stage.fetch(self._calls.whole, forward=False)
         self._stage.fetch(head, forward=False)
-        tied = self._is_tied(head)
-        for parameter in head.gradients:
-            timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e, parameter.elements)
+        self._hold_gradients(head)
         timeline.free_all(SUMMED_GRADIENT)
-        if not tied:
-            for parameter in head.gradients:
-                self._stage.ready(parameter)
+        self._reduce_gradients(head)
         timeline.free_all(ACTIVATION_GRADIENTS)
         self._stage.release(head, forward=False)
 
@@ -174,19 +165,26 @@ class HeadAndLoss:
         timeline = self._timeline
         self._stage.fetch(head, forward=True)
         timeline.enter("loss")
-        tied = self._is_tied(head)
-        for parameter in head.gradients:
-            timeline.hold(TIED_GRADIENT if tied else NEW_GRADIENT, self._e, parameter.elements)
+        self._hold_gradients(head)
         timeline.hold(ACTIVATION_GRADIENTS, self._tokens, self._e * self._sizes.h)
         chunks = max(1, -(-self._sizes.vocabulary // self._sizes.h))
         timeline.spike(LIGER_CHUNK, self._e + 8, self._tokens * self._sizes.vocabulary // chunks)
         timeline.enter("backward")
         self._stage.fetch(self._calls.whole, forward=False)
-        if not tied:
-            for parameter in head.gradients:
-                self._stage.ready(parameter)
+        self._reduce_gradients(head)
         timeline.free_all(ACTIVATION_GRADIENTS)
         self._stage.release(head, forward=True)
+
+    def _hold_gradients(self, head: ModuleCall) -> None:
+        kind = TIED_GRADIENT if self._is_tied(head) else NEW_GRADIENT
+        for parameter in head.gradients:
+            self._timeline.hold(kind, self._e, parameter.elements)
+
+    def _reduce_gradients(self, head: ModuleCall) -> None:
+        """The gradient of a tied matrix waits for that of the embedding."""
+        if not self._is_tied(head):
+            for parameter in head.gradients:
+                self._stage.ready(parameter)
 
     def _is_tied(self, head: ModuleCall) -> bool:
         return any(call.module == head.module for call in self._calls.blocks[0].calls)

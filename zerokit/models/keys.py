@@ -88,13 +88,11 @@ class Keys:
         Raises:
             ModelError: it is invalid.
         """
-        value = self.value(name)
-        if value is None:
-            return 0
-        if not _is_whole(value) or not 0 <= value <= LARGEST_SIZE:
-            self.fail(name, f"is {_shown(value)}", "Give a whole number of at least 0")
-        assert isinstance(value, int)
-        return value
+
+        def is_valid(value: Any) -> bool:
+            return _is_whole(value) and 0 <= value <= LARGEST_SIZE
+
+        return int(self._checked(name, is_valid, "Give a whole number of at least 0", 0))
 
     def flag(self, name: str) -> bool:
         """true or false; null is false.
@@ -102,12 +100,7 @@ class Keys:
         Raises:
             ModelError: it is invalid.
         """
-        value = self.value(name)
-        if value is None:
-            return False
-        if not isinstance(value, bool):
-            self.fail(name, f"is {_shown(value)}", "Write true or false")
-        return value
+        return bool(self._checked(name, lambda value: isinstance(value, bool), "Write true or false", False))
 
     def text(self, name: str) -> str:
         """A string; empty if absent.
@@ -115,12 +108,7 @@ class Keys:
         Raises:
             ModelError: it is invalid.
         """
-        value = self.value(name)
-        if value is None:
-            return ""
-        if not isinstance(value, str):
-            self.fail(name, f"is {_shown(value)}", "Give a string")
-        return value
+        return str(self._checked(name, lambda value: isinstance(value, str), "Give a string", ""))
 
     def layers(self, name: str) -> frozenset[int]:
         """A list of layer numbers; empty if absent.
@@ -128,12 +116,19 @@ class Keys:
         Raises:
             ModelError: it is invalid.
         """
+
+        def is_valid(value: Any) -> bool:
+            return isinstance(value, list) and all(_is_whole(item) for item in value)
+
+        return frozenset(self._checked(name, is_valid, "Give a list of layer numbers", ()))
+
+    def _checked(self, name: str, is_valid: Callable[[Any], bool], hint: str, default: Any) -> Any:
         value = self.value(name)
         if value is None:
-            return frozenset()
-        if not isinstance(value, list) or not all(_is_whole(item) for item in value):
-            self.fail(name, f"is {_shown(value)}", "Give a list of layer numbers")
-        return frozenset(value)
+            return default
+        if not is_valid(value):
+            self.fail(name, f"is {_shown(value)}", hint)
+        return value
 
     def num_labels(self) -> int:
         """Labels of a classification head: from `id2label`, else `num_labels`, else 2.
@@ -154,9 +149,7 @@ class Keys:
         Raises:
             ModelError: it is not a section.
         """
-        value = {} if self.value(name) is None else self.value(name)
-        if not isinstance(value, Mapping):
-            self.fail(name, f"is {_shown(value)}", "Give a section {...}")
+        value = self._checked(name, lambda value: isinstance(value, Mapping), "Give a section {...}", {})
         return Keys(value, self._where, path=(*self._path, name))
 
     def divide(self, whole: str, part: str) -> int:
