@@ -30,8 +30,7 @@ from zerokit.calibration.kernels import (
 )
 from zerokit.calibration.ranks import run_ranks
 from zerokit.files import write_file
-from zerokit.hardware.gpus import Gpu, Link, gpu_of_torch
-from zerokit.hardware.hardware_file import BOUNDS
+from zerokit.hardware.gpus import Gpu, Link, bounds, gpu_of_torch
 from zerokit.hardware.prices.attention import AttentionCurve
 from zerokit.hardware.prices.figures import figures
 from zerokit.hardware.prices.names import element_bytes
@@ -277,12 +276,12 @@ def _unlisted_card(
         memory_mib=num_bytes / MIB,
         capability=torch.cuda.get_device_capability(0) if is_cuda else None,
         multiprocessors=torch.cuda.get_device_properties(0).multi_processor_count if is_cuda else None,
-        bandwidth_gb_s=max(bandwidth / 1e9, BOUNDS["bandwidth_gb_s"][0]),
+        bandwidth_gb_s=max(bandwidth / 1e9, bounds()["bandwidth_gb_s"][0]),
         tflops={
-            kind: max(BOUNDS["tflops"][0], *(row.rate / 1e12 for row in rows))
+            kind: max(bounds()["tflops"][0], *(row.rate / 1e12 for row in rows))
             for kind, rows in matmuls.items()
         },
-        host_link=Link("measured", max(copies["h2d"] / 1e9, copies["d2h"] / 1e9, BOUNDS["gb_s"][0])),
+        host_link=Link("measured", max(copies["h2d"] / 1e9, copies["d2h"] / 1e9, bounds()["gb_s"][0])),
     )
 
 
