@@ -60,7 +60,7 @@ def put(file: Path, name: str, content: bytes, compression: int = zipfile.ZIP_ST
 def test_a_bomb_is_refused(
     name: str, content: bytes, compression: int, said: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_file, "_MOST_OF_PICKLE", 1000)
+    monkeypatch.setattr(torch_file, "_MAX_PICKLE_BYTES", 1000)
     put(file, name, content, compression)
     with pytest.raises(CheckpointError, match=said):
         read_archive(file)

@@ -95,7 +95,7 @@ def model_calls_of(
     transforms = [module for module in outside if _kind(module) == "other"]
     tables = [module for module in outside if module not in (*head, *norms, *transforms)]
     decoder = [number for number, block in enumerate(blocks) if _is_of(block.calls, "decoder")]
-    if decoder and decoder[0]:  # an encoder stands before it, and reads by the same table of words
+    if decoder and decoder[0]:  # an encoder comes first, and uses the same token table
         its_tables = [table for table in tables if not _is_of([table], "encoder")]
         blocks.insert(
             decoder[0],

@@ -110,16 +110,16 @@ def quantization_method(keys: Keys) -> str | None:
     return keys.section("quantization_config").text("quant_method") or "unknown"
 
 
-def _architecture(known: ModelType, keys: Keys, asked: str | None) -> str:
+def _architecture(known: ModelType, keys: Keys, requested: str | None) -> str:
     """The requested class, else the first class of the config that has code, else the usual one."""
-    if asked is not None:
-        if asked not in known.classes:
+    if requested is not None:
+        if requested not in known.classes:
             raise ModelError(
-                f"zerokit has no code to count '{asked}' of model type '{known.name}'",
+                f"zerokit has no code to count '{requested}' of model type '{known.name}'",
                 where="architecture",
-                hint=did_you_mean(asked, known.classes),
+                hint=did_you_mean(requested, known.classes),
             )
-        return asked
+        return requested
     named = keys.data.get("architectures")
     if named is not None and not isinstance(named, list):
         keys.fail("architectures", "is not a list", "Write it like ['LlamaForCausalLM']")

@@ -100,12 +100,14 @@ def experts(keys: Keys, num_experts: str, *, num_layers: int) -> Experts:
     Raises:
         ModelError: a number is missing, or a token uses more experts than there are.
     """
-    there, met = keys.size(num_experts), keys.optional_size("num_experts_per_tok")
-    if met is None:
-        met = there  # only DeepSeek V2's default, which is none
-    if met > there:
-        keys.fail("num_experts_per_tok", f"is {met}, of only {there} experts", f"Give at most {num_experts}")
-    return Experts(num_experts=there, num_experts_per_tok=met, num_layers=num_layers)
+    number, chosen = keys.size(num_experts), keys.optional_size("num_experts_per_tok")
+    if chosen is None:
+        chosen = number  # only DeepSeek V2's default, which is none
+    if chosen > number:
+        keys.fail(
+            "num_experts_per_tok", f"is {chosen}, of only {number} experts", f"Give at most {num_experts}"
+        )
+    return Experts(num_experts=number, num_experts_per_tok=chosen, num_layers=num_layers)
 
 
 def decoder(

@@ -184,13 +184,13 @@ def _experts(config: Any, tensors: tuple[Tensor, ...]) -> Experts | None:
         ),
         None,
     )
-    met = _whole(config, "num_experts_per_tok") or _whole(config, "moe_k") or _whole(config, "moe_topk")
+    chosen = _whole(config, "num_experts_per_tok") or _whole(config, "moe_k") or _whole(config, "moe_topk")
     routed = [tensor for tensor in tensors if tensor.kind == "expert"]
-    if number is None or met is None or met > number or not routed:
+    if number is None or chosen is None or chosen > number or not routed:
         return None
     layers = max(tensor.count for tensor in routed)
     stacked = any(tensor.shape[0] == number for tensor in routed)
-    return Experts(number, met, num_layers=layers if stacked else layers // number)
+    return Experts(number, chosen, num_layers=layers if stacked else layers // number)
 
 
 def _text_config(config: Any) -> Any:

@@ -14,7 +14,7 @@ from zerokit.hardware.prices.names import element_bytes, is_view
 from zerokit.units import GIB
 
 Copy = Literal["h2d", "d2h", "d2d", "nvme_read", "nvme_write"]
-_SAID: dict[Class, str] = {
+_KIND_NAMES: dict[Class, str] = {
     "matmul": "matrix products",
     "attention": "attention kernels",
     "memory_bound": "kernels bound by memory",
@@ -189,16 +189,15 @@ class Prices(KernelPrices):
     @cached_property
     def assumptions(self) -> tuple[str, ...]:
         """Unknown facts about the card, one line each."""
-        said = [what for kind, what in _SAID.items() if kind not in self.measured]
+        unmeasured = [what for kind, what in _KIND_NAMES.items() if kind not in self.measured]
         if self.measured.get("matmul") == FP32_ALONE:
-            said.insert(0, "matrix products in 16 bits")
-        if self.cluster.num_gpus == 1 and "collectives" in said:
-            said.remove("collectives")
+            unmeasured.insert(0, "matrix products in 16 bits")
+        if self.cluster.num_gpus == 1 and "collectives" in unmeasured:
+            unmeasured.remove("collectives")
         lines = []
-        if said:
-            lines.append(
-                f"{', '.join(said)}: not measured on {self.gpu.name}, with times as on cards that are alike"
-            )
+        if unmeasured:
+            kinds = ", ".join(unmeasured)
+            lines.append(f"{kinds}: not measured on {self.gpu.name}, with times as on cards that are alike")
         if self.gpu.host_link is None:
             lines.append(
                 f"the link of {self.gpu.name} to its host is not known: {self._host_link_gb_s:g} GB/s"
