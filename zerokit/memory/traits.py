@@ -74,6 +74,12 @@ class Traits:
     """Dropout also follows the activation of a feed-forward layer."""
     loss_in_fp32: bool = True
     """Logits are cast before the cross entropy (ForCausalLMLoss)."""
+    sliding_window: int | None = None
+    """Default of `sliding_window` in tokens."""
+    window_is_optional: bool = False
+    """There are windows only with `use_sliding_window`."""
+    full_attention_every: int | None = None
+    """Every n-th layer has no window."""
 
 
 @cache
@@ -128,34 +134,20 @@ def has_alibi_mask(model: ModelShape) -> bool:
     return model.model_type == "falcon" and bool(model.config.get("alibi"))
 
 
-_SLIDING_WINDOWS = {
-    "cohere2": 4096,
-    "gemma2": 4096,
-    "gemma3": 4096,
-    "gemma3_text": 4096,
-    "gpt_oss": 128,
-    "mistral": 4096,
-    "olmo3": 4096,
-}
-_OPTIONAL_WINDOWS = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
-"""These have windows only with `use_sliding_window`."""
-_FULL_ATTENTION_EVERY = {"cohere2": 4, "gemma2": 2, "gemma3": 6, "gemma3_text": 6, "gpt_oss": 2, "olmo3": 4}
-"""Every n-th layer has no window."""
-
-
 def has_window(model: ModelShape, layer: int, seq: int) -> bool:
     """Whether a layer has a sliding window that is no longer than `seq` tokens.
 
     torch's attention then gets a mask. Source: transformers' `configuration_*.py`, and
     `_ignore_causal_mask_sdpa` in masking_utils.py, which skips the mask for longer windows.
     """
-    config, kind = model.config.get("text_config", model.config), model.model_type
-    window = config.get("sliding_window", _SLIDING_WINDOWS.get(kind))
-    if window is None or seq < window or not config.get("use_sliding_window", kind not in _OPTIONAL_WINDOWS):
+    config, traits = model.config.get("text_config", model.config), traits_of(model.model_type)
+    window = config.get("sliding_window", traits.sliding_window)
+    is_used = config.get("use_sliding_window", not traits.window_is_optional)
+    if window is None or seq < window or not is_used:
         return False
     if config.get("layer_types"):
         return bool(config["layer_types"][layer] == "sliding_attention")
-    if kind in _OPTIONAL_WINDOWS:
+    if traits.window_is_optional:
         return bool(layer >= config.get("max_window_layers", 28))
-    every = config.get("sliding_window_pattern", _FULL_ATTENTION_EVERY.get(kind))
+    every = config.get("sliding_window_pattern", traits.full_attention_every)
     return every is None or bool((layer + 1) % every)

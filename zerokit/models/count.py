@@ -8,7 +8,7 @@ from typing import Any
 from zerokit.errors import ModelError, did_you_mean
 from zerokit.models import registry
 from zerokit.models.keys import Keys, NotCountedError
-from zerokit.models.parts import ModelType, Parts
+from zerokit.models.parts import ModelType
 from zerokit.models.shape import ModelShape
 
 Where = Callable[[tuple[str, ...]], str]
@@ -53,20 +53,10 @@ def count(
         hidden_size_for_trainer=sizes.hidden_size,
         hidden_size_for_accelerate=sizes.hidden_size,
         has_sdpa=known.has_sdpa,
-        is_encoder_decoder=not _owners("encoder", parts).isdisjoint(_owners("decoder", parts)),
+        is_encoder_decoder=parts.is_encoder_decoder,
         notes=parts.notes,
         config=config,
     )
-
-
-def _owners(name: str, parts: Parts) -> set[str]:
-    """The modules that contain a module of that name.
-
-    A masked language model's output matrix may be a ``decoder`` too: ``roberta.encoder`` and
-    ``lm_head.decoder``.
-    """
-    split = (f".{tensor.name}".partition(f".{name}.") for tensor in parts.tensors)
-    return {module for module, found, _ in split if found}
 
 
 def model_type_of(keys: Keys) -> str:

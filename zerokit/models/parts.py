@@ -56,6 +56,7 @@ class Parts:
     experts: Experts | None = None
     tied: bool = False
     """The output matrix is the token embedding."""
+    is_encoder_decoder: bool = False
     notes: tuple[str, ...] = ()
     """Remarks for readers."""
 

@@ -9,6 +9,7 @@ built model; a note says what a checkpoint adds.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from zerokit.models.keys import Keys
@@ -105,7 +106,7 @@ def _encoder_decoder(keys: Keys, *, table_per_layer: bool) -> Parts:
         cross_attention=True,
         table_per_layer=table_per_layer,
     )
-    return Parts(parts.sizes, parts.tensors + under("decoder", decoder))
+    return Parts(parts.sizes, parts.tensors + under("decoder", decoder), is_encoder_decoder=True)
 
 
 def _language_model(keys: Keys, *, table_per_layer: bool) -> Parts:
@@ -117,7 +118,7 @@ def _language_model(keys: Keys, *, table_per_layer: bool) -> Parts:
             f"its checkpoints may hold an output matrix of their own (lm_head.weight, {elements:,} "
             "parameters more), which transformers 5 builds tied to the embedding and loads untied",
         )
-    return Parts(parts.sizes, parts.tensors, tied=True, notes=notes)
+    return replace(parts, tied=True, notes=notes)
 
 
 def _classes(stem: str, *, table_per_layer: bool = False) -> dict[str, Build]:
