@@ -1,4 +1,4 @@
-"""What kinds of work cost, told from calls whose time is known."""
+"""Costs of kinds of work, fitted to calls with known times."""
 
 from __future__ import annotations
 

@@ -292,13 +292,13 @@ def test_an_unknown_card_has_its_multiprocessors(
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "A card of its own")
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: properties)
-    asked = []
+    multiprocessors = []
     measured = Known.attention
     monkeypatch.setattr(
-        Known, "attention", lambda self, *given: asked.append(given[-1]) or measured(self, *given)
+        Known, "attention", lambda self, *given: multiprocessors.append(given[-1]) or measured(self, *given)
     )
     assert calibrated(tmp_path, "cuda", 8).gpu.multiprocessors == 77
-    assert asked == [77, 77]
+    assert multiprocessors == [77, 77]
 
 
 @pytest.mark.distributed

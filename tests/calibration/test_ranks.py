@@ -25,7 +25,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def test_each_is_told_its_rank(tmp_path: Path) -> None:
+def test_each_process_gets_its_rank(tmp_path: Path) -> None:
     code = "import os, pathlib, sys; pathlib.Path(sys.argv[1], os.environ['LOCAL_RANK']).touch()"
     run_ranks([[*python(code), str(tmp_path)]] * 3, LONG)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["0", "1", "2"]
@@ -61,7 +61,7 @@ run_ranks([[sys.executable, "-c", code]] * 2, 300.0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_no_rank_outlives_what_is_told_to_leave(number: signal.Signals) -> None:
+def test_no_rank_outlives_a_command_that_gets_a_signal(number: signal.Signals) -> None:
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     with subprocess.Popen([*processes.INTERRUPTIBLE, "-c", _MEASURES], **streams) as measuring:
         assert measuring.stdout is not None

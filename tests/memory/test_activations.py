@@ -106,8 +106,8 @@ class _NoOptimizer(Stage0):
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the formulas say of a case, in bytes."""
+class Prediction:
+    """Bytes of a case by the formulas."""
 
     saved_by_second_layer: int
     parameters: int
@@ -116,7 +116,7 @@ class Told:
     """Of the peak."""
 
 
-def told(case: Case) -> Told:
+def predict(case: Case) -> Prediction:
     run = case.run()
     settings, layout = settings_of(run), layout_of(run)
     sizes = sizes_of_run(run, settings)
@@ -148,7 +148,7 @@ def told(case: Case) -> Told:
         if kind not in states and kind.category == "activations"
         for unit, count in counts.items()
     )
-    return Told(layers[1].saved_bytes * sizes.tokens, before, timeline.peak_bytes, activations)
+    return Prediction(layers[1].saved_bytes * sizes.tokens, before, timeline.peak_bytes, activations)
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, dict[str, i
 def test_formulas_say_what_a_layer_saves_and_what_a_step_takes(
     case: Case, measured: dict[Case, dict[str, int]]
 ) -> None:
-    real, formula = measured[case], told(case)
+    real, formula = measured[case], predict(case)
     if not case.checkpointing:
         assert formula.saved_by_second_layer == pytest.approx(real["saved_by_second_layer"], rel=0.012)
     # Beside parameters, and buffers that a few models keep.
@@ -175,7 +175,7 @@ def test_formulas_say_what_a_layer_saves_and_what_a_step_takes(
 def test_the_interval_of_other_families_holds_the_truth(
     case: Case, measured: dict[Case, dict[str, int]]
 ) -> None:
-    formula = told(case)
+    formula = predict(case)
     low, high = (formula.peak + (factor - 1) * formula.activations for factor in UNCHECKED_ACTIVATIONS)
     assert low <= measured[case]["peak"] <= high
 

@@ -154,7 +154,7 @@ def test_their_experts() -> None:
 
 
 @pytest.mark.parametrize("model_type", registry.model_types())
-def test_kinds_told_by_names_are_those_that_are_known(model_type: str) -> None:
+def test_kinds_guessed_from_names_are_those_of_the_code(model_type: str) -> None:
     """Not for every tensor, but for nine tenths of the parameters of every model type that zerokit knows."""
     shape = load_model_shape({"model_type": model_type})
     right = sum(

@@ -1,4 +1,4 @@
-"""What can be asked of a shape."""
+"""Properties of a shape."""
 
 from __future__ import annotations
 
