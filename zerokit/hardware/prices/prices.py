@@ -60,8 +60,7 @@ class Prices(KernelPrices):
             sharing = min(sharing, host["gpus_of_a_link"].get(self.gpu.name, 1))
             rate = 1e9 * self._host_link_gb_s * host["pinned_share"][kind]
             rate *= 1.0 if pinned else host["pageable_share"]["value"]
-        seconds: float = host["copy_seconds"]["value"] + num_bytes * sharing / rate
-        return seconds
+        return float(host["copy_seconds"]["value"] + num_bytes * sharing / rate)
 
     def collective(self, kind: Collective, num_bytes: int, ranks_in_node: int, nodes: int = 1) -> float:
         """Seconds of a collective of `ranks_in_node` GPUs in each of `nodes` nodes.
@@ -89,8 +88,7 @@ class Prices(KernelPrices):
 
     def launch(self, name: str) -> float:
         """CPU seconds of an operator: arguments, dispatcher, driver."""
-        seconds: float = self.figures["launch"]["seconds"]["view" if is_view(name) else "kernel"]
-        return seconds
+        return float(self.figures["launch"]["seconds"]["view" if is_view(name) else "kernel"])
 
     def collective_launch(self) -> float:
         """CPU seconds of a collective: bookkeeping of the group, events, NCCL and its launch."""
@@ -146,13 +144,11 @@ class Prices(KernelPrices):
     def cuda_malloc(self, num_bytes: int) -> float:
         """CPU seconds of cudaMalloc."""
         known = self.figures["host"]["cuda_malloc"]
-        seconds: float = known["seconds"] + known["seconds_per_gib"] * num_bytes / GIB
-        return seconds
+        return float(known["seconds"] + known["seconds_per_gib"] * num_bytes / GIB)
 
     def cuda_free(self) -> float:
         """CPU seconds of cudaFree, without its wait for the device."""
-        seconds: float = self.figures["host"]["cuda_free"]["seconds"]
-        return seconds
+        return float(self.figures["host"]["cuda_free"]["seconds"])
 
     @property
     def waits(self) -> bool:
@@ -162,8 +158,7 @@ class Prices(KernelPrices):
     @property
     def beside_collective(self) -> float:
         """Factor of kernel times while a collective runs."""
-        factor: float = self.figures["beside_collective"]["value"]
-        return factor
+        return float(self.figures["beside_collective"]["value"])
 
     @property
     def beside_collective_spread(self) -> Spread:

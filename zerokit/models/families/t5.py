@@ -1,6 +1,6 @@
-"""T5 (also v1.1, Flan-T5), mT5 and uMT5.
+"""T5 (also v1.1, Flan-T5) and mT5.
 
-Source: transformers' `modeling_*.py` of t5, mt5 and umt5.
+Source: transformers' `modeling_*.py` of t5 and mt5.
 
 Configs with `"tie_word_embeddings": false` (v1.1, Flan-T5, mT5) have a separate output matrix. transformers 5
 ties it when it builds the model, and unties it when it loads a checkpoint with both. The count is that of the
@@ -10,7 +10,6 @@ built model; a note says what a checkpoint adds.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from zerokit.models.keys import Keys
 from zerokit.models.parts import Build, Parts, Sizes
@@ -56,11 +55,8 @@ def _feed_forward(keys: Keys, sizes: Sizes) -> list[Tensor]:
     ]
 
 
-def _stack(
-    keys: Keys, sizes: Sizes, *, num_layers: int, cross_attention: bool, table_per_layer: bool
-) -> list[Tensor]:
-    """Encoder or decoder. T5 and mT5 have a table of relative positions in the first layer, uMT5 in every
-    layer."""
+def _stack(keys: Keys, sizes: Sizes, *, num_layers: int, cross_attention: bool) -> list[Tensor]:
+    """Encoder or decoder; the first layer has a table of relative positions."""
     parts = [_attention(sizes, "SelfAttention")]
     if cross_attention:
         parts.append(_attention(sizes, "EncDecAttention"))
@@ -76,41 +72,30 @@ def _stack(
     behind = len(parts[0])  # its attention's projections
     return [
         *repeated("block", num_layers, block[:behind]),
-        *repeated("block", num_layers if table_per_layer else min(1, num_layers), own),
+        *repeated("block", min(1, num_layers), own),
         *repeated("block", num_layers, block[behind:]),
         *rms_norm("final_layer_norm", sizes.hidden_size),
     ]
 
 
-def _encoder(keys: Keys, *, table_per_layer: bool) -> Parts:
+def _encoder(keys: Keys) -> Parts:
     sizes = _sizes(keys)
-    stack = _stack(
-        keys,
-        sizes,
-        num_layers=sizes.num_hidden_layers,
-        cross_attention=False,
-        table_per_layer=table_per_layer,
-    )
+    stack = _stack(keys, sizes, num_layers=sizes.num_hidden_layers, cross_attention=False)
     shared = embedding("shared", keys.size("vocab_size"), sizes.hidden_size)
     return Parts(sizes, shared + under("encoder", stack))
 
 
-def _encoder_decoder(keys: Keys, *, table_per_layer: bool) -> Parts:
-    parts = _encoder(keys, table_per_layer=table_per_layer)
-    decoder = _stack(
-        keys,
-        parts.sizes,
-        # If the encoder's layers are spelled `num_hidden_layers`, transformers applies them later: not to the
-        # decoder.
-        num_layers=keys.optional_size("num_decoder_layers") or keys.own_size("num_layers"),
-        cross_attention=True,
-        table_per_layer=table_per_layer,
-    )
+def _encoder_decoder(keys: Keys) -> Parts:
+    parts = _encoder(keys)
+    # If the encoder's layers are spelled `num_hidden_layers`, transformers applies them later: not to the
+    # decoder.
+    num_layers = keys.optional_size("num_decoder_layers") or keys.own_size("num_layers")
+    decoder = _stack(keys, parts.sizes, num_layers=num_layers, cross_attention=True)
     return Parts(parts.sizes, parts.tensors + under("decoder", decoder), is_encoder_decoder=True)
 
 
-def _language_model(keys: Keys, *, table_per_layer: bool) -> Parts:
-    parts = _encoder_decoder(keys, table_per_layer=table_per_layer)
+def _language_model(keys: Keys) -> Parts:
+    parts = _encoder_decoder(keys)
     notes: tuple[str, ...] = ()
     if keys.value("tie_word_embeddings") is False:
         elements = keys.size("vocab_size") * parts.sizes.hidden_size
@@ -121,15 +106,12 @@ def _language_model(keys: Keys, *, table_per_layer: bool) -> Parts:
     return replace(parts, tied=True, notes=notes)
 
 
-def _classes(stem: str, *, table_per_layer: bool = False) -> dict[str, Build]:
+def _classes(stem: str) -> dict[str, Build]:
     return {
-        f"{stem}{name}": partial(build, table_per_layer=table_per_layer)
-        for name, build in (
-            ("ForConditionalGeneration", _language_model),
-            ("Model", _encoder_decoder),
-            ("EncoderModel", _encoder),
-        )
+        f"{stem}ForConditionalGeneration": _language_model,
+        f"{stem}Model": _encoder_decoder,
+        f"{stem}EncoderModel": _encoder,
     }
 
 
-CLASSES = {"t5": _classes("T5"), "mt5": _classes("MT5"), "umt5": _classes("UMT5", table_per_layer=True)}
+CLASSES = {"t5": _classes("T5"), "mt5": _classes("MT5")}
