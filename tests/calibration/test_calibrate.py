@@ -323,10 +323,8 @@ def test_the_calls_of_a_program_are_counted_each() -> None:
     def leaf() -> None:
         pass
 
-    assert host.count_calls(lambda: [leaf() for _ in range(3)]) in (
-        4,
-        5,
-    )  # before Python 3.12 the list has a function, too
+    # Before Python 3.12 the list has a function, too.
+    assert host.count_calls(lambda: [leaf() for _ in range(3)]) in (4, 5)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from transformers.integrations import HfDeepSpeedConfig
 
 from tests.models.transformers_models import build
 from zerokit.errors import ModelError
-from zerokit.models import load_model_shape, on_meta, registry
+from zerokit.models import Experts, load_model_shape, on_meta, registry
 
 pytestmark = pytest.mark.torch
 
@@ -143,11 +143,7 @@ def test_a_catalogue_model_is_built_only_for_another_class() -> None:
 def test_their_experts() -> None:
     shape = load_model_shape(UNKNOWN["glm4_moe"])
     assert shape.experts is not None
-    assert (shape.experts.num_experts, shape.experts.num_experts_per_tok, shape.experts.num_layers) == (
-        4,
-        2,
-        1,
-    )
+    assert shape.experts == Experts(num_experts=4, num_experts_per_tok=2, num_layers=1)
     assert shape.parameters_by_kind["expert"] == 4 * 3 * 64 * 16
     assert shape.num_parameters - shape.num_active_parameters == 2 * 3 * 64 * 16
     assert shape.quantization == "fp8"

@@ -95,12 +95,6 @@ def test_experts_of_every_token_are_always_active() -> None:
     assert 37.0e9 < shape.num_active_parameters < 38.0e9
 
 
-def test_a_tensor_knows_its_size() -> None:
-    tensor = Tensor("layers.*.weight", (3, 4, 5), "mlp", count=7)
-    assert tensor.elements == 60
-    assert tensor.total_elements == 420
-
-
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_every_tensor_is_named_once_and_has_a_sensible_kind(model_type: str) -> None:
     shape = load_model_shape({"model_type": model_type})
