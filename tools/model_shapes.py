@@ -10,7 +10,7 @@ of transformers. `tests/models/test_catalogue.py` compares every model with tran
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 from zerokit.models import ModelShape, catalogue, registry
 from zerokit.models.on_meta import count_on_meta
@@ -24,7 +24,7 @@ def shapes() -> dict[str, ModelShape]:
     return {
         entry.id: count_on_meta(entry.config, lambda path: ".".join(path), name=entry.id)
         for entry in catalogue.entries()
-        if entry.config["model_type"] not in registry.FAMILY_OF
+        if entry.config["model_type"] not in registry.model_types()
     }
 
 
@@ -35,6 +35,8 @@ def as_json(shape: ModelShape) -> dict[str, object]:
         for field in fields(shape)
         if field.name not in _FROM_CATALOGUE and (value := getattr(shape, field.name)) != field.default
     }
+    if shape.experts is not None:
+        values["experts"] = asdict(shape.experts)
     return values | {
         "tensors": [[tensor.name, tensor.kind, tensor.count, *tensor.shape] for tensor in shape.tensors]
     }

@@ -1,4 +1,4 @@
-"""What kinds of work cost, told from calls whose time is known."""
+"""Costs of kinds of work, fitted to calls with known times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerokit.calibration.fits import fitted_costs
+from zerokit.calibration.fits import fit_attention_costs
 from zerokit.hardware.prices.attention import Attention, AttentionCurve, attention_work
 
 pytestmark = pytest.mark.torch
@@ -32,13 +32,13 @@ def _works(backward: bool) -> list[tuple[float, ...]]:
 )
 def test_costs_that_explain_all_calls_are_found(products: float, others: list[float], backward: bool) -> None:
     works, costs = _works(backward), (products, *others, 0.0)
-    found = fitted_costs(works, [sum(map(float.__mul__, costs, work)) for work in works])
+    found = fit_attention_costs(works, [sum(map(float.__mul__, costs, work)) for work in works])
     assert found == pytest.approx(costs, rel=1e-6, abs=1e-6)
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=len(CALLS), max_size=len(CALLS)))
 def test_no_kind_costs_less_than_nothing(slowness: list[float]) -> None:
     works = _works(False)
-    found = fitted_costs(works, [slow * work[0] for slow, work in zip(slowness, works, strict=True)])
+    found = fit_attention_costs(works, [slow * work[0] for slow, work in zip(slowness, works, strict=True)])
     assert found[0] > 0
     assert min(found) >= 0

@@ -14,9 +14,9 @@ import pytest
 from zerokit.calibration import calibrate as calibration
 from zerokit.calibration import collectives, host, kernels, measure
 from zerokit.calibration.collectives import Measured
-from zerokit.calibration.fits import fitted_curve, levelled, of_products_alone
+from zerokit.calibration.fits import compute_bound_rows, fit_matmul_curve, flatten_curve
 from zerokit.calibration.host import AutogradSeconds
-from zerokit.calibration.kernels import Kernels, Product, Sizes
+from zerokit.calibration.kernels import Kernels, Matmul, Sizes
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
@@ -35,10 +35,10 @@ RATE, BANDWIDTH, COPY, ADAM = 100e9, 20e9, 10e9, 7e9
 class Known(Kernels):
     """Products reach RATE, less where a side is short; attention a quarter of it, in fp32 a third."""
 
-    def _of_shape(self, m: int, n: int, k: int, dtype: str, layouts: Any) -> Iterator[Any]:
+    def _measure_shape(self, m: int, n: int, k: int, dtype: str, layouts: Any) -> Iterator[Any]:
         for layout in layouts:
             share = 0.5 if min(m, n) < 512 else 1.0
-            yield Product(layout, m, n, k, 2 * m * n * k / (RATE * share))
+            yield Matmul(layout, m, n, k, 2 * m * n * k / (RATE * share))
 
     def attention(self, dtype: str, peak: float, multiprocessors: int) -> Any:
         costs = 3.0 if dtype == "float32" else 4.0
@@ -53,7 +53,7 @@ class Known(Kernels):
     def launch(self) -> float:
         return 2e-6
 
-    def smallest(self) -> float:
+    def smallest_kernel(self) -> float:
         return 2e-6
 
     def copies(self) -> Any:
@@ -73,14 +73,14 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         monkeypatch.setattr(measure, name, found)
     # In this process, by one for all ranks.
-    monkeypatch.setattr(calibration, "measured", lambda machine: measure._measure(machine, Sizes()))
+    monkeypatch.setattr(calibration, "measure_machine", lambda machine: measure._measure(machine, Sizes()))
     monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
 
 
 def calibrated(folder: Path, device: str, ranks: int) -> Prices:
     """As the file has them that is written."""
     file = folder / "machine.json"
-    calibration.calibrate_into(file, device, ranks, 1)
+    calibration.calibrate(file, device, ranks, 1)
     hardware = read_hardware(file)
     return Prices(Cluster(ranks, gpu=hardware.gpu), hardware.figures)
 
@@ -177,10 +177,10 @@ def test_a_slow_processor_keeps_its_rate(
 
 def test_a_curve_does_not_rise_where_nothing_was_measured() -> None:
     rows = [("TN", m, n, k, 0.1 * min(m, n, k) / 512) for m, n, k in product((64, 128, 512), repeat=3)]
-    curve = levelled(fitted_curve(rows, 0.1), rows)
+    curve = flatten_curve(fit_matmul_curve(rows, 0.1), rows)
     for side in (curve.shorter, curve.longer, curve.depth):
         assert side[0] < side[1] < side[2] == side[-1] <= 1
-    fitted = fitted_curve(rows, 0.1)
+    fitted = fit_matmul_curve(rows, 0.1)
     assert curve.share(512, 256, 128, 1, "TN") == pytest.approx(
         fitted.share(512, 256, 128, 1, "TN"), rel=1e-3
     )
@@ -196,17 +196,17 @@ def test_a_product_s_rate_is_without_its_start_and_not_that_of_its_bytes() -> No
 
     large, narrow, tiny = (4096, 4096, 4096), (8192, 8192, 16), (64, 64, 64)
     rows = [("TN", *sides, measured(*sides)) for sides in (large, narrow, tiny)]
-    alone = of_products_alone(rows, peak, bandwidth, start)
+    alone = compute_bound_rows(rows, peak, bandwidth, start)
     assert [tuple(row[1:4]) for row in alone] == [large]
     assert alone[0][4] == pytest.approx(0.5)
-    assert of_products_alone(rows[1:], peak, bandwidth, start) == rows[1:]
+    assert compute_bound_rows(rows[1:], peak, bandwidth, start) == rows[1:]
 
 
 def test_a_file_that_could_not_be_read_is_not_written(
     known: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ZerokitError, match="is written as JSON"):
-        calibration.calibrate_into(tmp_path / "machine.txt", "cpu", 2, 1)
+        calibration.calibrate(tmp_path / "machine.txt", "cpu", 2, 1)
     monkeypatch.setattr(measure, "python_seconds", lambda: 60.0)
     with pytest.raises(ZerokitError, match=r"python_call.*far from what is known"):
         calibrated(tmp_path, "cpu", 2)
@@ -264,7 +264,7 @@ def test_the_start_of_a_collective_is_no_part_of_its_bandwidth(monkeypatch: pyte
     monkeypatch.setattr(collectives, "_kinds", lambda ranks: kinds)
     monkeypatch.setattr(collectives, "_seconds", lambda call, device: call())
     monkeypatch.setattr(collectives, "_launch", lambda call: 2e-5)
-    monkeypatch.setattr(collectives, "seconds_at_once", lambda own, ranks, device: own())
+    monkeypatch.setattr(collectives, "mean_of_ranks", lambda own, ranks, device: own())
     found = collectives.collectives("cpu", 2, 2**17)
     assert found.buses == pytest.approx(BUSES)
     # Nor is the host's own work, which its clock has already.
@@ -292,13 +292,13 @@ def test_an_unknown_card_has_its_multiprocessors(
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "A card of its own")
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: properties)
-    asked = []
+    multiprocessors = []
     measured = Known.attention
     monkeypatch.setattr(
-        Known, "attention", lambda self, *given: asked.append(given[-1]) or measured(self, *given)
+        Known, "attention", lambda self, *given: multiprocessors.append(given[-1]) or measured(self, *given)
     )
     assert calibrated(tmp_path, "cuda", 8).gpu.multiprocessors == 77
-    assert asked == [77, 77]
+    assert multiprocessors == [77, 77]
 
 
 @pytest.mark.distributed
@@ -307,7 +307,7 @@ def test_what_measures_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "statistics.py").write_text("raise SystemExit(3)\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     small = Sizes(sides=(64, 256), lengths=(32, 64, 128), moved=2**20, collective=2**23)
-    monkeypatch.setattr(measure.measured, "__defaults__", (small,))
+    monkeypatch.setattr(measure.measure_machine, "__defaults__", (small,))
     prices = calibrated(tmp_path, "cpu", 2)
     assert prices.measured.keys() == {"matmul", "attention", "memory_bound", "collective"}
     assert 256**3 * 2 / 1e14 < prices.matmul(256, 256, 256) < 1
@@ -316,17 +316,15 @@ def test_what_measures_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_card_that_is_not_there_is_not_measured(tmp_path: Path) -> None:
     with pytest.raises(ZerokitError, match="torch finds 0 cards here"):
-        calibration.calibrate_into(tmp_path / "none.json", "cuda", None, None)
+        calibration.calibrate(tmp_path / "none.json", "cuda", None, None)
 
 
 def test_the_calls_of_a_program_are_counted_each() -> None:
     def leaf() -> None:
         pass
 
-    assert host.calls_of(lambda: [leaf() for _ in range(3)]) in (
-        4,
-        5,
-    )  # before Python 3.12 the list has a function, too
+    # Before Python 3.12 the list has a function, too.
+    assert host.count_calls(lambda: [leaf() for _ in range(3)]) in (4, 5)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def test_each_is_told_its_rank(tmp_path: Path) -> None:
+def test_each_process_gets_its_rank(tmp_path: Path) -> None:
     code = "import os, pathlib, sys; pathlib.Path(sys.argv[1], os.environ['LOCAL_RANK']).touch()"
     run_ranks([[*python(code), str(tmp_path)]] * 3, LONG)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["0", "1", "2"]
@@ -48,7 +48,7 @@ def test_one_that_fails_is_named_at_once_and_ends_the_others(code: str, says: st
 
 
 def test_those_that_do_not_end_are_named() -> None:
-    with pytest.raises(LaunchError, match="of 2 ranks these did not end in 0 s: 0, 1"):
+    with pytest.raises(LaunchError, match="these of 2 ranks did not end in 0 s: 0, 1"):
         run_ranks([WAITS, WAITS], 0.0)
 
 
@@ -61,7 +61,7 @@ run_ranks([[sys.executable, "-c", code]] * 2, 300.0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_no_rank_outlives_what_is_told_to_leave(number: signal.Signals) -> None:
+def test_no_rank_outlives_a_command_that_gets_a_signal(number: signal.Signals) -> None:
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     with subprocess.Popen([*processes.INTERRUPTIBLE, "-c", _MEASURES], **streams) as measuring:
         assert measuring.stdout is not None
@@ -73,7 +73,9 @@ def test_no_rank_outlives_what_is_told_to_leave(number: signal.Signals) -> None:
             os.kill(pid, 0)
 
 
-_CALIBRATES = "from zerokit.calibration.measure import Machine, measured; measured(Machine('cpu', 2, 1))"
+_CALIBRATES = (
+    "from zerokit.calibration.measure import Machine, measure_machine; measure_machine(Machine('cpu', 2, 1))"
+)
 _DIAGNOSES = """
 from zerokit.distributed.ranks import free_port
 from zerokit.doctor.speed import _ask

@@ -11,7 +11,7 @@ MODEL = "mp_rank_00_model_states.pt"
 
 
 def save_checkpoint(folder: Path, *, step: int = 1, **module: torch.Tensor) -> Path:
-    """One of a rank without ZeRO, with these tensors; the folder."""
+    """Save a checkpoint of one rank without ZeRO with these tensors; return the folder."""
     folder.mkdir(parents=True)
     tensors = module or {"weight": torch.arange(20.0).reshape(4, 5)}
     torch.save({"module": tensors, "global_steps": step, "dp_world_size": 1}, folder / MODEL)
@@ -19,7 +19,7 @@ def save_checkpoint(folder: Path, *, step: int = 1, **module: torch.Tensor) -> P
 
 
 def save_stage_3(folder: Path, *modules: dict[str, torch.Tensor]) -> Path:
-    """One of a rank for each of `modules`, its buffers, with a weight of 4 x 2 in parts; the folder."""
+    """Save a checkpoint with a rank for each of `modules`, its buffers, and a divided weight of 4 x 2."""
     folder.mkdir(parents=True)
     ranks = len(modules)
     for rank, module in enumerate(modules):
@@ -40,7 +40,7 @@ def save_stage_3(folder: Path, *modules: dict[str, torch.Tensor]) -> Path:
 
 
 def save_stage_2(folder: Path, weight: torch.Tensor, shape: list[int]) -> Path:
-    """One of a rank, with a weight of which `shape` is told; the folder."""
+    """Save a checkpoint of one rank whose states record `shape` for the weight; return the folder."""
     folder.mkdir(parents=True)
     states: dict[str, Any] = {
         "module": {"weight": weight},

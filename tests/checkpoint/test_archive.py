@@ -47,7 +47,7 @@ def put(file: Path, name: str, content: bytes, compression: int = zipfile.ZIP_ST
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "compression", "said"),
+    ("name", "content", "compression", "message"),
     [
         ("byteorder", b"little", zipfile.ZIP_DEFLATED, "states/byteorder is compressed"),
         ("byteorder", b"little" * 1000, zipfile.ZIP_STORED, "states/byteorder has 6,000 bytes"),
@@ -58,11 +58,11 @@ def put(file: Path, name: str, content: bytes, compression: int = zipfile.ZIP_ST
     ],
 )
 def test_a_bomb_is_refused(
-    name: str, content: bytes, compression: int, said: str, file: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, content: bytes, compression: int, message: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_file, "_MOST_OF_PICKLE", 1000)
+    monkeypatch.setattr(torch_file, "_MAX_PICKLE_BYTES", 1000)
     put(file, name, content, compression)
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         read_archive(file)
 
 

@@ -91,7 +91,7 @@ def test_a_tensor_is_what_it_was(info: dict[str, Any], cut: list[torch.Tensor], 
 
 
 @pytest.mark.parametrize(
-    ("info", "said"),
+    ("info", "message"),
     [
         (None, "does not describe how 2 tensor-parallel ranks have divided"),
         ({"parameter_to_average_patterns": [PATTERN]}, "of an unsupported kind"),
@@ -113,8 +113,8 @@ def test_a_tensor_is_what_it_was(info: dict[str, Any], cut: list[torch.Tensor], 
         ),
     ],
 )
-def test_a_cut_that_cannot_be_is_refused(info: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises((CheckpointError, ValueError), match=said):
+def test_a_cut_that_cannot_be_is_refused(info: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises((CheckpointError, ValueError), match=message):
         elements(TensorParallelCuts(info, []).joined(NAME, parts(tmp_path, *WEIGHT.chunk(2)))[0])
 
 

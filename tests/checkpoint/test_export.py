@@ -152,7 +152,7 @@ def test_buffers_may_differ_between_ranks(other: torch.Tensor, tmp_path: Path) -
     run = save_stage_3(tmp_path / "run/global_step1", *buffers)
     assert verify(run).remarks.differing == ["mean"]
     done = export(run, tmp_path / "model", needs_config=False)
-    assert done.notes == ["different on some ranks, taken from rank 0: 1 tensor, such as 'mean'"]
+    assert done.notes == ["different on some ranks; exported from rank 0: 1 tensor, such as 'mean'"]
     assert load_file(tmp_path / "model/model.safetensors")["mean"].tolist() == [1, 1, 1]
 
 

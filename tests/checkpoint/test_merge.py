@@ -169,23 +169,23 @@ def test_an_adapter_is_merged_into_the_revision_that_it_names(
 
 
 @pytest.mark.parametrize(
-    ("revision", "said"),
+    ("revision", "message"),
     [
         ("v9", "'org/model' is no local folder, and the Hub did not give its revision 'v9': "),
         (5, "has revision: 5, which is no string. Save it again"),
     ],
 )
-def test_a_revision_that_is_not_there_is_named(revision: Any, said: str, hub: Path) -> None:
+def test_a_revision_that_is_not_there_is_named(revision: Any, message: str, hub: Path) -> None:
     config = hub / "adapter/adapter_config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "revision": revision}))
     with pytest.raises(ZerokitError) as caught:
         merge(hub / "adapter", hub / "ours")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert not (hub / "ours").exists()
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda found: found.update(peft_type="VERA"), "is of the unsupported kind VERA. Merge it with peft"),
         (
@@ -202,7 +202,7 @@ def test_a_revision_that_is_not_there_is_named(revision: Any, said: str, hub: Pa
     ],
 )
 def test_an_adapter_that_is_more_than_two_matrices_is_named(
-    change: Callable[[dict[str, Any]], object], said: str, tmp_path: Path, once: Path
+    change: Callable[[dict[str, Any]], object], message: str, tmp_path: Path, once: Path
 ) -> None:
     shutil.copytree(once / "adapter", tmp_path / "adapter")
     file = tmp_path / "adapter/adapter_config.json"
@@ -211,13 +211,13 @@ def test_an_adapter_that_is_more_than_two_matrices_is_named(
     file.write_text(json.dumps(found))
     with pytest.raises(ZerokitError) as caught:
         merge(tmp_path / "adapter", tmp_path / "ours")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.exit_code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda found: found.popitem(), "has no pair of matrices for 'model."),
         (
@@ -236,7 +236,7 @@ def test_an_adapter_that_is_more_than_two_matrices_is_named(
     ],
 )
 def test_an_adapter_that_does_not_fit_is_named(
-    change: Callable[[dict[str, torch.Tensor]], object], said: str, tmp_path: Path, once: Path
+    change: Callable[[dict[str, torch.Tensor]], object], message: str, tmp_path: Path, once: Path
 ) -> None:
     shutil.copytree(once / "adapter", tmp_path / "adapter")
     file = tmp_path / "adapter/adapter_model.safetensors"
@@ -245,7 +245,7 @@ def test_an_adapter_that_does_not_fit_is_named(
     save_file(found, file)
     with pytest.raises(CheckpointError) as caught:
         merge(tmp_path / "adapter", tmp_path / "ours")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
 
 
@@ -265,8 +265,8 @@ def test_the_command_says_what_was_merged(once: Path, tmp_path: Path, zerokit: c
     code, out, _ = zerokit(
         "checkpoint", "merge", once / "adapter", "-o", tmp_path / "new", "--format", "json"
     )
-    said = json.loads(out)
-    assert (code, said["num_merged"], said["num_replaced"]) == (0, 2, 0)
+    report = json.loads(out)
+    assert (code, report["num_merged"], report["num_replaced"]) == (0, 2, 0)
     code, _, err = zerokit("checkpoint", "merge", once / "model", "-o", tmp_path / "other")
     assert (code, "has no adapter_config.json. Name the folder of an adapter" in err) == (2, True)
     code, _, err = zerokit("checkpoint", "merge", once / "adapter", "-o", tmp_path / "new")

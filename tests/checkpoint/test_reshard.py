@@ -156,7 +156,7 @@ def _evil(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (
             save_checkpoint,
@@ -170,10 +170,10 @@ def _evil(folder: Path) -> Path:
     ],
 )
 def test_what_cannot_be_divided_anew_is_named_and_nothing_is_left(
-    make: Callable[[Path], Path], said: str, tmp_path: Path
+    make: Callable[[Path], Path], message: str, tmp_path: Path
 ) -> None:
     make(tmp_path / "global_step1")
-    with pytest.raises(CheckpointError, match=said) as caught:
+    with pytest.raises(CheckpointError, match=message) as caught:
         reshard(tmp_path / "global_step1", tmp_path / "new", num_ranks=3)
     assert caught.value.exit_code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["global_step1"]
@@ -210,7 +210,7 @@ def test_settings_are_read_as_deepspeed_reads_them(written: object, order: str, 
     assert "".join(map(chr, map(int, whole.unique_consecutive()))) == "abcd"
 
 
-def test_the_space_is_stated_and_asked_for_before(
+def test_the_needed_space_is_printed_and_checked_first(
     tmp_path: Path, zerokit: conftest.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_moments(tmp_path / "run/global_step1")
@@ -226,10 +226,10 @@ def test_the_space_is_stated_and_asked_for_before(
     assert "and the disk has 100 B left. Make room" in err
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     code, out, err = zerokit(*words, "--format", "json")
-    said = json.loads(out)
-    assert (code, said["num_ranks"], said["num_files"], said["stage"]) == (0, 3, 7, 3)
+    report = json.loads(out)
+    assert (code, report["num_ranks"], report["num_files"], report["stage"]) == (0, 3, 7, 3)
     assert err.startswith(f"{tmp_path / 'new'} takes ")
-    assert said["nbytes"] == sum(
+    assert report["nbytes"] == sum(
         file.stat().st_size for file in (tmp_path / "new").rglob("*") if file.is_file()
     )
     code, _, err = zerokit(*words)

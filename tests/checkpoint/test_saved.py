@@ -136,7 +136,7 @@ def test_lines_that_sha256sum_writes_are_read(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("x", "is malformed"),
         ("0" * 64, "is malformed"),
@@ -148,12 +148,12 @@ def test_lines_that_sha256sum_writes_are_read(folder: Path) -> None:
         (f"{'0' * 64}  ./rng_state_0.pth", "names 'rng_state_0.pth' twice"),
     ],
 )
-def test_a_line_that_is_no_checksum_is_named(line: str, said: str, folder: Path) -> None:
+def test_a_line_that_is_no_checksum_is_named(line: str, message: str, folder: Path) -> None:
     with (folder / "SHA256SUMS").open("a") as file:
         file.write(f"\n{line}\n")
     with pytest.raises(CheckpointError) as caught:
         read_checksums(folder)
-    assert str(caught.value).startswith(f"{folder / 'SHA256SUMS'}:5: {said}")
+    assert str(caught.value).startswith(f"{folder / 'SHA256SUMS'}:5: {message}")
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -165,8 +165,8 @@ def test_a_file_without_a_line_is_named(recorded: bool, folder: Path) -> None:
         assert record_num_files(folder, 4).keys() == {"zerokit_run.json"}
         names.append("zerokit_run.json")
     write_checksums(folder, checksums(folder, names))
-    said = f"has lines for {len(names)} of {len(names) + 1} files, and none for '{STATES}'"
-    with pytest.raises(CheckpointError, match=said):
+    message = f"has lines for {len(names)} of {len(names) + 1} files, and none for '{STATES}'"
+    with pytest.raises(CheckpointError, match=message):
         complete_checksums(folder)
     if recorded:
         (folder / STATES).unlink()

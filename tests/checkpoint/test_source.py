@@ -195,7 +195,7 @@ def test_a_local_folder_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("name", ["./none", "/none/at/all", "a/b/c", "with space", "~/none"])
 def test_a_missing_folder_is_not_looked_for_on_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked the Hub"))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("a request"))
     with pytest.raises(ModelError, match="no such model folder"):
         resolve_checkpoint(name, where="w")
 
@@ -223,36 +223,36 @@ def test_a_hub_that_does_not_answer_is_a_model_error(monkeypatch: pytest.MonkeyP
 def test_code_and_pickles_are_not_downloaded_unasked(
     remote_code: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: dict[str, Any] = {}
+    requested: dict[str, Any] = {}
 
     def download(name: str, **options: Any) -> str:
-        asked.update(options, name=name)
+        requested.update(options, name=name)
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert resolve_checkpoint("org/name", where="w", revision="r", remote_code=remote_code) == tmp_path
-    assert (asked["name"], asked["revision"]) == ("org/name", "r")
-    assert ("*.py" in asked["allow_patterns"]) == remote_code
-    assert not any(pattern.endswith((".bin", ".pt", ".pth")) for pattern in asked["allow_patterns"])
-    assert json.dumps(asked["allow_patterns"])
+    assert (requested["name"], requested["revision"]) == ("org/name", "r")
+    assert ("*.py" in requested["allow_patterns"]) == remote_code
+    assert not any(pattern.endswith((".bin", ".pt", ".pth")) for pattern in requested["allow_patterns"])
+    assert json.dumps(requested["allow_patterns"])
 
 
 def test_shards_in_folders_of_a_hub_model_are_downloaded_by_their_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = {"weight_map": {"a": "a/model.safetensors", "b": "b/model.safetensors", "c": "model.safetensors"}}
-    asked: list[dict[str, Any]] = []
+    requested: list[dict[str, Any]] = []
 
     def download(name: str, **options: Any) -> str:
-        asked.append(options)
+        requested.append(options)
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
         (tmp_path / "model.safetensors").touch()
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert resolve_checkpoint("org/name", where="w", revision="r") == tmp_path
-    assert [options["revision"] for options in asked] == ["r", "r"]
-    assert asked[1]["allow_patterns"] == ["a/model.safetensors", "b/model.safetensors"]
+    assert [options["revision"] for options in requested] == ["r", "r"]
+    assert requested[1]["allow_patterns"] == ["a/model.safetensors", "b/model.safetensors"]
 
 
 @pytest.mark.parametrize("name", ["../private.safetensors", "/etc/passwd", "link.safetensors"])
@@ -282,5 +282,5 @@ def test_what_transformers_would_read_is_in_the_folder(name: str, folder: Path) 
     (folder / name).symlink_to(Path(__file__))
     assert f"{folder / name} leads out of its folder" in error_of(folder)
     (folder / name).unlink()
-    (folder / "README.md").symlink_to("/dev/zero")  # which nobody reads
+    (folder / "README.md").symlink_to("/dev/zero")  # not read
     check_checkpoint(folder, where="w")

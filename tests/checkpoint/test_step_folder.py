@@ -53,7 +53,7 @@ def test_the_newest_is_taken_unless_latest_names_one(
 
 
 @pytest.mark.parametrize(
-    ("weights", "says", "mend"),
+    ("weights", "message", "hint"),
     [
         (
             "model.safetensors",
@@ -67,16 +67,14 @@ def test_the_newest_is_taken_unless_latest_names_one(
         ),
     ],
 )
-def test_whole_weights_are_told_from_parts_of_ranks(
-    weights: str, says: str, mend: str, tmp_path: Path
-) -> None:
+def test_whole_weights_are_not_parts_of_ranks(weights: str, message: str, hint: str, tmp_path: Path) -> None:
     folder = tmp_path / "run/checkpoint_3"
     folder.mkdir(parents=True)
     for name in (weights, "optimizer.bin", "random_states_0.pkl"):  # as accelerate's save_state leaves them
         (folder / name).touch()
-    with pytest.raises(CheckpointError, match=rf"_3: {re.escape(says)}") as raised:
+    with pytest.raises(CheckpointError, match=rf"_3: {re.escape(message)}") as raised:
         find_step_folder(tmp_path / "run")
-    assert raised.value.hint == mend
+    assert raised.value.hint == hint
 
 
 def test_a_checkpoint_is_what_a_person_names_and_no_link_of_the_run(tmp_path: Path) -> None:

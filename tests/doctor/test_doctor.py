@@ -268,7 +268,9 @@ def test_shards_in_folders_are_looked_for_where_the_index_says(
 def test_the_hub_is_asked_and_nothing_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr("zerokit.models.hub_config._look_up", lambda url: None)  # no name server answers here
+    monkeypatch.setattr(
+        "zerokit.models.hub_config._resolve_host", lambda url: None
+    )  # no name server answers here
     monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url, timeout: asked.append(url))
     assert checks._on_hub("owner/name", "v1") == ok("model", "the Hub gives access to owner/name")
     assert [url.partition("owner/")[2] for url in asked] == ["name/resolve/v1/config.json"]

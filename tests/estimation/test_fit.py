@@ -24,30 +24,30 @@ def test_the_verdict_is_by_the_interval() -> None:
 @pytest.mark.parametrize("stage", [1, 3])
 def test_limits_fit_and_the_next_size_does_not(stage: int) -> None:
     memory = 24 * GIB
-    asked = {"zero_stage": stage}
-    limits = find_limits(question(**asked), memory)
+    options = {"zero_stage": stage}
+    limits = find_limits(question(**options), memory)
     assert limits.micro_batch_size is not None
-    assert fits(memory, **asked, micro_batch_size=limits.micro_batch_size)
-    assert not fits(memory, **asked, micro_batch_size=limits.micro_batch_size + 1)
+    assert fits(memory, **options, micro_batch_size=limits.micro_batch_size)
+    assert not fits(memory, **options, micro_batch_size=limits.micro_batch_size + 1)
     assert limits.seq_len is not None
     assert limits.seq_len % 64 == 0
-    assert fits(memory, **asked, seq_len=limits.seq_len)
-    assert not fits(memory, **asked, seq_len=limits.seq_len + 64)
+    assert fits(memory, **options, seq_len=limits.seq_len)
+    assert not fits(memory, **options, seq_len=limits.seq_len + 64)
     assert limits.num_gpus == 1
-    assert fits(memory, **asked, num_gpus=1)
+    assert fits(memory, **options, num_gpus=1)
 
 
 def test_whole_nodes_are_found() -> None:
     from tests.estimation.requests import shape
 
     memory, model = 24 * GIB, shape("llama-3.1-8b")
-    asked = {"model": model, "zero_stage": 3, "gradient_checkpointing": True}
-    limits = find_limits(question(**asked), memory)
+    options = {"model": model, "zero_stage": 3, "gradient_checkpointing": True}
+    limits = find_limits(question(**options), memory)
     assert limits.num_gpus is not None
     assert limits.num_gpus > 8
     assert limits.num_gpus % 8 == 0
-    assert fits(memory, **asked, num_gpus=limits.num_gpus)
-    assert not fits(memory, **asked, num_gpus=limits.num_gpus - 8)
+    assert fits(memory, **options, num_gpus=limits.num_gpus)
+    assert not fits(memory, **options, num_gpus=limits.num_gpus - 8)
 
 
 def test_no_size_fits_what_is_too_small() -> None:

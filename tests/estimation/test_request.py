@@ -44,7 +44,7 @@ def test_a_bare_number_has_deepspeeds_buckets() -> None:
 
 
 @pytest.mark.parametrize("target", ["trainer", "accelerate"])
-def test_precision_left_to_the_target_is_bf16_unless_asked_for(target: str) -> None:
+def test_precision_left_to_the_target_is_bf16_by_default(target: str) -> None:
     open_config = {**BOTH, "zero_optimization": {"stage": 1}, "bf16": {"enabled": "auto"}}
     assert run(ds_config=open_config, target=target).ds_config.bf16.enabled is True
     fp32 = run(ds_config=open_config, target=target, precision="fp32")
@@ -52,7 +52,7 @@ def test_precision_left_to_the_target_is_bf16_unless_asked_for(target: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("model", "asked", "used", "words"),
+    ("model", "requested", "used", "words"),
     [
         ("llama-3.2-1b", None, "sdpa", ", sdpa attention"),
         ("gpt-j", None, "eager", ", eager attention (transformers has no sdpa for gptj)"),
@@ -60,8 +60,10 @@ def test_precision_left_to_the_target_is_bf16_unless_asked_for(target: str) -> N
         ("gemma-2-2b", "flash_attention_2", "flash_attention_2", ", flash_attention_2 attention"),
     ],
 )
-def test_attention_is_what_transformers_chooses(model: str, asked: Any, used: str, words: str) -> None:
-    found, same = (ask(model, num_gpus=8, zero_stage=2, seq_len=1024, attention=one) for one in (asked, used))
+def test_attention_is_what_transformers_chooses(model: str, requested: Any, used: str, words: str) -> None:
+    found, same = (
+        ask(model, num_gpus=8, zero_stage=2, seq_len=1024, attention=one) for one in (requested, used)
+    )
     assert as_data(found)["run"]["attention"] == used
     assert found.device.peak_bytes == same.device.peak_bytes
     assert heading(found).endswith(words)
@@ -72,7 +74,7 @@ def test_sdpa_that_transformers_refuses_is_named() -> None:
     assert any("transformers refuses sdpa for gptj" in warning for warning in found.warnings)
 
 
-def test_sizes_asked_for_replace_those_of_the_file() -> None:
+def test_requested_sizes_replace_those_of_the_file() -> None:
     config = {
         "train_batch_size": 64,
         **BOTH,
@@ -81,8 +83,8 @@ def test_sizes_asked_for_replace_those_of_the_file() -> None:
     }
     config["bf16"] = {"enabled": True}
     assert run(ds_config=config, micro_batch_size=None).micro_batch_size == 1
-    asked = run(ds_config=config, micro_batch_size=4)
-    assert (asked.micro_batch_size, asked.gradient_accumulation_steps) == (4, 8)
+    training = run(ds_config=config, micro_batch_size=4)
+    assert (training.micro_batch_size, training.gradient_accumulation_steps) == (4, 8)
 
 
 def test_accumulation_follows_from_the_total_batch() -> None:

@@ -10,17 +10,17 @@ from zerokit.memory import estimate
 
 
 def test_a_sweep_is_the_single_runs() -> None:
-    asked = question()
+    base = question()
     axes = Axes(zero_stage=(0, 1, 2, 3), num_gpus=(1, 8, 16), seq_len=(128, 512))
-    singles = [estimate(Runs().training_run(one)) for one in axes.questions(asked)]
-    assert sweep(asked, axes) == singles
+    singles = [estimate(Runs().training_run(one)) for one in axes.questions(base)]
+    assert sweep(base, axes) == singles
     assert len(singles) == 24
 
 
 def test_the_last_axis_changes_fastest() -> None:
     axes = Axes(zero_stage=(1, 2), micro_batch_size=(3, 4))
-    asked = [(one.zero_stage, one.micro_batch_size) for one in axes.questions(question())]
-    assert asked == [(1, 3), (1, 4), (2, 3), (2, 4)]
+    combinations = [(one.zero_stage, one.micro_batch_size) for one in axes.questions(question())]
+    assert combinations == [(1, 3), (1, 4), (2, 3), (2, 4)]
     assert axes.varied == ("zero_stage", "micro_batch_size")
 
 

@@ -49,7 +49,7 @@ def test_ranks_count_from_0(num_gpus: int, rank: int) -> None:
             cluster.check_rank(rank)
 
 
-def test_what_is_not_known_is_said_when_it_is_needed() -> None:
+def test_unknown_facts_are_errors_when_they_are_needed() -> None:
     for needed in ("world_size", "local_ranks", "num_nodes"):
         with pytest.raises(ZerokitError, match="--num-gpus: the number of GPUs is not known"):
             getattr(Cluster(), needed)

@@ -44,7 +44,7 @@ def ds_config(
 def run(
     stage: int = 2, *, model: ModelShape | int | None = None, world_size: int = 4, **more: Any
 ) -> TrainingRun:
-    """A run of the small Llama unless told otherwise."""
+    """A run of the small Llama by default."""
     zero, precision = more.pop("zero", None), more.pop("precision", "bf16")
     config = more.pop("config", None) or ds_config(stage, precision, zero)
     return TrainingRun(

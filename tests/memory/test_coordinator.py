@@ -23,8 +23,8 @@ SIZES = st.lists(st.integers(100, 10_000), min_size=1, max_size=12)
 
 def _settings(world_size: int, **keys: Any) -> Settings:
     zero = {"stage3_param_persistence_threshold": 50}
-    told = settings_of(run(config=ds_config(3, zero=zero), world_size=world_size))
-    return replace(told, **keys)
+    settings = settings_of(run(config=ds_config(3, zero=zero), world_size=world_size))
+    return replace(settings, **keys)
 
 
 def _pass(coordinator: Coordinator, timeline: Timeline, calls: list[Submodule]) -> int:

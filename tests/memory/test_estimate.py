@@ -137,8 +137,8 @@ def test_gradients_of_a_tied_embedding_become_a_third_but_for_stage_3() -> None:
 
     def terms(stage: int, **zero: Any) -> dict[str, int]:
         # Little else, so that the fullest moment of the backward pass is that of the embedding.
-        told = estimate(run(stage, model=model, seq_len=16, zero={"reduce_bucket_size": 1, **zero}))
-        return {term.name: term.bytes for term in told.terms_of("gpu", "backward")}
+        estimated = estimate(run(stage, model=model, seq_len=16, zero={"reduce_bucket_size": 1, **zero}))
+        return {term.name: term.bytes for term in estimated.terms_of("gpu", "backward")}
 
     assert added not in terms(3)
     for others in (terms(2), terms(3, memory_efficient_linear=False)):
@@ -220,9 +220,9 @@ def test_leaf_modules_are_those_that_deepspeed_matches(
     )
     assert leaf.device.by_phase != none.device.by_phase
     assert as_named.device.by_phase == (leaf if is_leaf else none).device.by_phase
-    said = [warning for warning in as_named.warnings if "leaf_module" in warning]
-    assert all(f"leaf_module: '{doubtful}' is not counted" in warning for warning in said)
-    assert len(said) == (doubtful is not None)
+    leaf_warnings = [warning for warning in as_named.warnings if "leaf_module" in warning]
+    assert all(f"leaf_module: '{doubtful}' is not counted" in warning for warning in leaf_warnings)
+    assert len(leaf_warnings) == (doubtful is not None)
 
 
 @pytest.mark.parametrize(
@@ -253,16 +253,16 @@ def test_auto_is_refused_with_its_place() -> None:
 def test_every_model_of_the_catalogue_can_be_estimated() -> None:
     for entry in catalogue.entries():
         model = load_model_shape(with_layers(entry.config, 2))
-        told = estimate(run(3, model=model, seq_len=16, gradient_checkpointing=True))
-        assert told.activations_counted == (model.model_type != "vit"), entry.id
+        estimated = estimate(run(3, model=model, seq_len=16, gradient_checkpointing=True))
+        assert estimated.activations_counted == (model.model_type != "vit"), entry.id
 
 
 def test_a_70b_model_is_little_work() -> None:
     """280,000 calls: two tenths of a second."""
     model = load_model_shape("meta-llama/Llama-3.1-70B")
-    asked = run(3, model=model, world_size=64, seq_len=4096, gradient_checkpointing=True)
-    assert isinstance(asked, TrainingRun)
-    assert work.calls_in(lambda: estimate(asked)) < 300_000
+    training = run(3, model=model, world_size=64, seq_len=4096, gradient_checkpointing=True)
+    assert isinstance(training, TrainingRun)
+    assert work.calls_in(lambda: estimate(training)) < 300_000
 
 
 def test_nothing_heavy_is_imported() -> None:

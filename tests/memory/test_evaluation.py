@@ -56,7 +56,7 @@ def test_an_evaluation_in_larger_batches_is_the_peak(
     done = rehearse(*words, cwd=tmp_path, forked=True)
     assert done.code == 0, done.err[-3000:]
     rehearsed = done.report["device"]
-    told = estimate(
+    estimated = estimate(
         tmp_path,
         num_gpus=num_gpus,
         ds_config=ds_config,
@@ -66,6 +66,6 @@ def test_an_evaluation_in_larger_batches_is_the_peak(
         gradient_checkpointing=checkpointing,
         chunked_loss="zerokit",
     )
-    assert (rehearsed["peak_phase"], told.device.peak_phase) == ("between", "evaluation")
-    assert told.device.peak_bytes == pytest.approx(rehearsed["peak_bytes"], rel=0.02)
+    assert (rehearsed["peak_phase"], estimated.device.peak_phase) == ("between", "evaluation")
+    assert estimated.device.peak_bytes == pytest.approx(rehearsed["peak_bytes"], rel=0.02)
     assert "estimated peak per rank, in evaluation: Fits: needs " in done.err

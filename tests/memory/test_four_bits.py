@@ -20,7 +20,7 @@ LINEAR = [HIDDEN * HIDDEN] * 2 + [HIDDEN * KEYS] * 2 + [HIDDEN * INNER] * 3
 """Elements of each weight of a layer that is packed; embeddings, norms and the output matrix are not."""
 
 
-def told(stage: int, **more: Any) -> Estimate:
+def estimate_of(stage: int, **more: Any) -> Estimate:
     assert LLAMA["tie_word_embeddings"] is False
     return estimate(run(stage, lora=Lora(8), **more))
 
@@ -35,7 +35,7 @@ def test_a_weight_is_half_a_byte_for_each_and_a_constant_for_64(double_quant: bo
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_only_linear_layers_are_packed_and_stage_3_divides_all_but_their_constants(stage: int) -> None:
     zero = {"stage3_param_persistence_threshold": 0}
-    plain, packed = told(stage, zero=zero), told(stage, load_in_4bit=True, zero=zero)
+    plain, packed = estimate_of(stage, zero=zero), estimate_of(stage, load_in_4bit=True, zero=zero)
     held = {term.name: term.bytes for term in packed.terms_of("gpu", "always")}
     of_linear = LAYERS * sum(packed_bytes(size, double_quant=False) for size in LINEAR)
     constants = LAYERS * sum(constant_bytes(size, double_quant=False) for size in LINEAR)
@@ -69,9 +69,9 @@ def test_dora_makes_weights_anew_beside_what_it_unpacks() -> None:
     assert len(plain) == len(targets) * LAYERS
 
 
-def _made(told: TrainingRun) -> dict[str, int]:
+def _made(training: TrainingRun) -> dict[str, int]:
     """What DoRA makes in each module, in elements."""
-    calls = replay_fullest(told, layout_of(told), settings_of(told)).model_calls
+    calls = replay_fullest(training, layout_of(training), settings_of(training)).model_calls
     assert calls is not None
     return {call.module: call.made for block in calls.blocks for call in block.calls if call.made}
 
@@ -117,5 +117,5 @@ def test_layers_of_a_class_of_their_own_are_not_packed() -> None:
 
 
 def test_weights_pass_the_host_one_by_one_on_their_way_to_be_packed() -> None:
-    assert told(2, load_in_4bit=True).host.peak_bytes == 2 * WORDS * HIDDEN
-    assert told(2).host.peak_bytes > 2 * LAYERS * sum(LINEAR)
+    assert estimate_of(2, load_in_4bit=True).host.peak_bytes == 2 * WORDS * HIDDEN
+    assert estimate_of(2).host.peak_bytes > 2 * LAYERS * sum(LINEAR)

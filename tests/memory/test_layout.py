@@ -83,47 +83,29 @@ def test_modules_of_a_mixture_own_what_they_own_in_the_model() -> None:
     assert [(one.module, one.elements) for one in layout.parameters] == theirs
 
 
-@pytest.mark.parametrize(
-    ("config", "targets"),
-    [(LLAMA, ("q_proj", "down_proj")), (LLAMA, ("all-linear",)), (GPT2, ("c_attn", "c_fc"))],
-    ids=["some", "all", "conv1d"],
-)
-def test_adapters_are_pefts(config: dict[str, Any], targets: tuple[str, ...]) -> None:
-    wanted: Any = targets[0] if targets == ("all-linear",) else list(targets)
-    adapted = get_peft_model(_model(config), LoraConfig(r=4, target_modules=wanted))
-    layout = layout_of(run(model=load_model_shape(config), lora=Lora(4, targets)))
-    theirs = [(one.numel(), one.requires_grad) for one in adapted.parameters()]
-    assert [(one.elements, one.trainable) for one in layout.parameters] == theirs
+_PATTERN, _FEEDFORWARD = r".*\.layers\.[02]\..*(k|v|down)_proj", r".*down_proj"
 
 
 @pytest.mark.parametrize(
-    ("config", "targets"),
-    [(LLAMA, ("k_proj", "v_proj", "down_proj")), (GPT2, ("c_attn", "mlp.c_proj")), (T5, ("k", "v", "wo"))],
-    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
+    ("config", "targets", "feedforward"),
+    [
+        (LLAMA, ("q_proj", "down_proj"), ("down_proj",)),
+        (LLAMA, ("k_proj", "v_proj", "down_proj"), ("down_proj",)),
+        (LLAMA, "all-linear", ("down_proj",)),
+        (LLAMA, _PATTERN, _FEEDFORWARD),
+        (GPT2, ("c_attn", "mlp.c_proj"), ("mlp.c_proj",)),
+        (GPT2, ("c_attn", "c_fc"), ("c_fc",)),
+        (T5, ("k", "v", "wo"), ("wo",)),
+        *((config, None, None) for config in (LLAMA, QWEN2, OPT, GPT2, T5)),
+    ],
 )
-def test_adapters_of_dora_and_ia3_are_pefts(config: dict[str, Any], targets: tuple[str, ...]) -> None:
-    feedforward = targets[-1:]
-    _check_adapter(
-        config, LoraConfig(r=4, target_modules=list(targets), use_dora=True), Lora(4, targets, dora=True)
-    )
-    _check_adapter(
-        config,
-        IA3Config(target_modules=list(targets), feedforward_modules=list(feedforward)),
-        Ia3(targets, feedforward),
-    )
-
-
-@pytest.mark.parametrize("config", [LLAMA, QWEN2, OPT, GPT2, T5], ids=lambda config: config["model_type"])
-def test_adapters_without_targets_are_pefts(config: dict[str, Any]) -> None:
-    _check_adapter(config, LoraConfig(r=4), Lora(4))
-    _check_adapter(config, IA3Config(), Ia3())
-
-
-def test_patterns_are_pefts() -> None:
-    pattern, feedforward = r".*\.layers\.[02]\..*(k|v|down)_proj", r".*down_proj"
-    _check_adapter(LLAMA, LoraConfig(r=4, target_modules=pattern), Lora(4, pattern))
-    theirs = IA3Config(target_modules=pattern, feedforward_modules=feedforward)
-    _check_adapter(LLAMA, theirs, Ia3(pattern, feedforward))
+def test_adapters_are_pefts(config: dict[str, Any], targets: Modules | None, feedforward: Any) -> None:
+    names = list(targets) if isinstance(targets, tuple) else targets
+    _check_adapter(config, LoraConfig(r=4, target_modules=names), Lora(4, targets))
+    _check_adapter(config, LoraConfig(r=4, target_modules=names, use_dora=True), Lora(4, targets, dora=True))
+    of_peft = list(feedforward) if isinstance(feedforward, tuple) else feedforward
+    theirs = IA3Config(target_modules=names, feedforward_modules=of_peft)
+    _check_adapter(config, theirs, Ia3(targets, feedforward))
 
 
 def _check_adapter(config: dict[str, Any], theirs: Any, ours: Lora | Ia3) -> None:

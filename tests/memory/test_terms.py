@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from tests.each import each
 from tests.memory.runs import ds_config, run, shape
+from zerokit import memory
 from zerokit.choices import Attention
 from zerokit.config.conditions import ConfigView, bf16_optimizer
 from zerokit.config.dtypes import FP32_NAMES
@@ -119,20 +122,20 @@ def test_formulas_of_every_setting_make_the_bytes(settings: dict[str, Any]) -> N
     stage = keys.pop("stage")
     tied = shape(tie_word_embeddings=True, hidden_size=2048, num_attention_heads=16)
     for model in (tied, 123_456_789):
-        told = {} if isinstance(model, int) and keys.keys() & {"lora", "ia3", "generation"} else keys
-        _check(estimate(run(stage, model=model, **told)))
+        options = {} if isinstance(model, int) and keys.keys() & {"lora", "ia3", "generation"} else keys
+        _check(estimate(run(stage, model=model, **options)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", FAMILIES, ids=lambda model: model.model_type)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_the_letters_of_saved_tensors_make_their_bytes(model: ModelShape, attention: Any) -> None:
-    told = run(2, model=model, attention=attention, lora=None, seq_len=128)
-    calls = replay_fullest(told, layout_of(told), settings_of(told)).model_calls
+    training = run(2, model=model, attention=attention, lora=None, seq_len=128)
+    calls = replay_fullest(training, layout_of(training), settings_of(training)).model_calls
     if calls is None:
-        assert not estimate(told).activations_counted
+        assert not estimate(training).activations_counted
         return
-    letters = {name: letter.number for name, letter in letters_of(estimate(told)).items()}
+    letters = {name: letter.number for name, letter in letters_of(estimate(training)).items()}
     saved = [part for block in calls.blocks for call in block.calls for part in call.all_saved]
     assert saved
     assert [(part.symbols, part.bytes) for part in saved] == [
@@ -156,6 +159,14 @@ def test_weights_that_autograd_keeps_are_buffers_and_modelled() -> None:
     assert (kept.category, kept.certainty) == ("buffers", "modelled")
 
 
+def test_every_kind_belongs_to_the_file_in_its_name() -> None:
+    folder = Path(memory.__file__).parent
+    for name in json.loads((folder / "term_kinds.json").read_text(encoding="utf-8")):
+        file, _, kind = name.partition(".")
+        declared = f'{kind.upper()} = term_kind("{name}")'
+        assert declared in (folder / f"{file}.py").read_text(encoding="utf-8"), name
+
+
 def test_what_a_kind_must_say_has_no_default() -> None:
     required = {field.name for field in fields(TermKind) if field.default is MISSING}
     assert required == {"name", "category", "count", "source", "certainty"}
@@ -168,11 +179,11 @@ def test_the_bf16_optimizer_is_counted_where_deepspeed_takes_it(
     stage: int, gradients: str, offload: dict[str, Any]
 ) -> None:
     config = ds_config(stage, zero=offload, data_types={"grad_accum_dtype": gradients})
-    told = settings_of(run(config=config))
+    settings = settings_of(run(config=config))
     taken = stage == 1 and gradients != "bf16" and not offload
     assert bf16_optimizer(ConfigView(config)) is taken
-    assert (told.wrapper == "bf16") is taken
-    assert told.accumulation_bytes == (2 if gradients == "bf16" else 4)
+    assert (settings.wrapper == "bf16") is taken
+    assert settings.accumulation_bytes == (2 if gradients == "bf16" else 4)
 
 
 def test_documents_of_a_packed_sequence_are_kept_apart_by_a_mask_but_for_flash_attention() -> None:

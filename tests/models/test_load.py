@@ -1,4 +1,4 @@
-"""Where a config.json may come from, and what is said when none does."""
+"""Sources of a config.json, and the errors if there is none."""
 
 from __future__ import annotations
 
@@ -113,18 +113,18 @@ def test_the_cache_is_where_huggingface_hub_has_it(
 def test_a_download_takes_the_config_alone(
     cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    requests = []
 
     def download(name: str, file: str, *, revision: str | None) -> str:
-        asked.append((name, file, revision))
+        requests.append((name, file, revision))
         return str(folder / file)
 
     monkeypatch.setattr("socket.getaddrinfo", lambda *_: [])
-    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url, timeout: asked.append(url))
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url, timeout: requests.append(url))
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     assert load_model_shape("someone/model", revision="v1").num_parameters == PARAMETERS
     url = "https://huggingface.co/someone/model/resolve/v1/config.json"
-    assert asked == [url, ("someone/model", "config.json", "v1")]
+    assert requests == [url, ("someone/model", "config.json", "v1")]
 
 
 @pytest.mark.torch
@@ -184,9 +184,9 @@ def test_the_hub_has_10_seconds_and_its_name_2_which_a_proxy_looks_up(
 
 
 @pytest.mark.torch
-def test_a_misspelt_name_is_not_asked_of_the_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelled_name_sends_no_request_to_the_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(*_: Any, **__: Any) -> str:
-        raise AssertionError("asked")
+        raise AssertionError("requests")
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     assert complaint("llama-3.1-71b", allow_network=True).hint == "Did you mean 'llama-3.1-70b'?"

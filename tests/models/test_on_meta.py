@@ -9,7 +9,7 @@ from transformers.integrations import HfDeepSpeedConfig
 
 from tests.models.transformers_models import build
 from zerokit.errors import ModelError
-from zerokit.models import load_model_shape, on_meta, registry
+from zerokit.models import Experts, load_model_shape, on_meta, registry
 
 pytestmark = pytest.mark.torch
 
@@ -143,18 +143,14 @@ def test_a_catalogue_model_is_built_only_for_another_class() -> None:
 def test_their_experts() -> None:
     shape = load_model_shape(UNKNOWN["glm4_moe"])
     assert shape.experts is not None
-    assert (shape.experts.num_experts, shape.experts.num_experts_per_tok, shape.experts.num_layers) == (
-        4,
-        2,
-        1,
-    )
+    assert shape.experts == Experts(num_experts=4, num_experts_per_tok=2, num_layers=1)
     assert shape.parameters_by_kind["expert"] == 4 * 3 * 64 * 16
     assert shape.num_parameters - shape.num_active_parameters == 2 * 3 * 64 * 16
     assert shape.quantization == "fp8"
 
 
-@pytest.mark.parametrize("model_type", registry.FAMILY_OF)
-def test_kinds_told_by_names_are_those_that_are_known(model_type: str) -> None:
+@pytest.mark.parametrize("model_type", registry.model_types())
+def test_kinds_guessed_from_names_are_those_of_the_code(model_type: str) -> None:
     """Not for every tensor, but for nine tenths of the parameters of every model type that zerokit knows."""
     shape = load_model_shape({"model_type": model_type})
     right = sum(

@@ -1,4 +1,4 @@
-"""What can be asked of a shape."""
+"""Properties of a shape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zerokit.models import KINDS, Tensor, load_model_shape, registry
 
 pytestmark = pytest.mark.torch
 
-MODEL_TYPES = list(registry.FAMILY_OF)
+MODEL_TYPES = list(registry.model_types())
 
 
 class Model:
@@ -93,12 +93,6 @@ def test_experts_of_every_token_are_always_active() -> None:
     assert shape.experts.num_layers == 58
     assert shape.parameters_by_kind["mlp"] == 3 * 3 * 7168 * 18432 + 58 * 3 * 7168 * 2048
     assert 37.0e9 < shape.num_active_parameters < 38.0e9
-
-
-def test_a_tensor_knows_its_size() -> None:
-    tensor = Tensor("layers.*.weight", (3, 4, 5), "mlp", count=7)
-    assert tensor.elements == 60
-    assert tensor.total_elements == 420
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)

@@ -18,9 +18,7 @@ from zerokit.models import load_model_shape, registry
 pytestmark = pytest.mark.torch
 
 ODD = odd_configurations()
-BASES = {
-    name: config for name, config in ODD.items() if name.endswith((": tied", ": small", ": with images"))
-}
+BASES = {name: config for name, config in ODD.items() if name.endswith((": tied", ": small"))}
 
 
 def refusal(config: dict[str, Any]) -> ModelError:
@@ -50,7 +48,7 @@ def test_every_flag_is_checked(name: str, value: Any) -> None:
     config = BASES[name]
     flags = [key for key, good in config.items() if isinstance(good, bool)]
     for key in flags:
-        if config["model_type"] not in ("t5", "mt5", "umt5"):
+        if config["model_type"] not in ("t5", "mt5"):
             assert f"'{key}'" in refusal({**config, key: value}).message
 
 
@@ -69,10 +67,6 @@ def test_every_flag_is_checked(name: str, value: Any) -> None:
         ({"model_type": "qwen3_moe", "mlp_only_layers": 3}, "'mlp_only_layers' is 3"),
         ({"model_type": "qwen3_moe", "decoder_sparse_step": 0}, "'decoder_sparse_step' is 0"),
         ({"model_type": "t5", "feed_forward_proj": "relu-gated"}, "'feed_forward_proj'"),
-        ({"model_type": "gemma3", "vision_config": {"patch_size": 300}}, "larger than image_size"),
-        ({"model_type": "gemma3", "vision_config": {"image_size": [224, 224, 3]}}, "image_size'"),
-        ({"model_type": "gemma3", "text_config": 3}, "'text_config' is 3"),
-        ({"model_type": "gemma3", "text_config": {"hidden_size": 0}}, "'text_config.hidden_size' is 0"),
         ({"model_type": "llama", "quantization_config": "fp8"}, "'quantization_config'"),
         ({"model_type": "llama", "torch_dtype": 16}, "'torch_dtype'"),
         ({"model_type": 3}, "'model_type' is 3"),
@@ -86,7 +80,7 @@ def test_what_does_not_fit_together(config: dict[str, Any], words: str) -> None:
 
 def test_a_missing_size_is_named() -> None:
     """Every size has a default in transformers but the sizes of a section that is another model's."""
-    for name in registry.FAMILY_OF:
+    for name in registry.model_types():
         assert load_model_shape({"model_type": name}).num_parameters > 0
 
 
@@ -97,9 +91,8 @@ small = st.integers(1, 9)
 def decoders(draw: st.DrawFn) -> dict[str, Any]:
     """A decoder of any such type, with any sizes that divide, and any flags."""
     names = [
-        "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi", "phi3", "olmo",
-        "olmo2", "granite", "smollm3", "mixtral", "phimoe",
-        "granitemoe", "granitemoeshared", "gpt_oss", "qwen2_moe", "qwen3_moe",
+        "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", "olmo2", "granite",
+        "smollm3", "mixtral", "gpt_oss", "qwen2_moe", "qwen3_moe",
     ]  # fmt: skip
     key_value_heads, groups, head_dim = draw(small), draw(st.integers(1, 4)), 2 * draw(small)
     heads = key_value_heads * groups
@@ -117,15 +110,13 @@ def decoders(draw: st.DrawFn) -> dict[str, Any]:
         "num_experts_per_tok": draw(st.integers(1, 2)),
         "moe_intermediate_size": draw(small),
         "shared_expert_intermediate_size": draw(small),
-        "shared_intermediate_size": draw(st.integers(0, 9)),
         "decoder_sparse_step": draw(st.integers(1, 3)),
         "mlp_only_layers": draw(st.lists(st.integers(0, 5), max_size=3)),
         "qkv_bias": draw(st.booleans()),
-        "qk_layernorm": draw(st.booleans()),
     }
     if config["model_type"] in ("gemma", "gemma2", "gemma3_text", "qwen3", "gpt_oss") or draw(st.booleans()):
         config["head_dim"] = head_dim
-    if config["model_type"] in ("phimoe", "granitemoe", "granitemoeshared", "gpt_oss"):
+    if config["model_type"] == "gpt_oss":
         config["num_local_experts"] = config["num_experts"]
     return config
 
@@ -152,7 +143,7 @@ def test_any_value_anywhere_is_counted_or_refused_in_one_line(data: st.DataObjec
     for _ in range(data.draw(st.integers(1, 3))):
         key = data.draw(st.sampled_from([*config, "architectures", "id2label", "head_dim", "dtype"]))
         config[key] = data.draw(json_values)
-    assume(isinstance(config.get("model_type"), str) and config["model_type"] in registry.FAMILY_OF)
+    assume(isinstance(config.get("model_type"), str) and config["model_type"] in registry.model_types())
     try:
         shape = load_model_shape(config, allow_network=False, allow_torch=False)
     except ModelError:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from zerokit.calibration.fits import fitted_curve, levelled, of_products_alone
+from zerokit.calibration.fits import compute_bound_rows, fit_matmul_curve, flatten_curve
 from zerokit.hardware.gpus import find_gpu
 from zerokit.hardware.prices.attention import Attention, AttentionCurve, attention_work
 from zerokit.hardware.prices.figures import figures
@@ -45,15 +45,15 @@ def fit_matmul(rows: Sequence[Sequence[Any]]) -> MatmulCurve:
     gpu, memory = find_gpu(rows[0][0]), figures()["memory"]
     assert gpu.bandwidth_gb_s is not None
     reached = memory["share"]["cards"].get(gpu.name, memory["share"]["others"])
-    measured = of_products_alone(
+    measured = compute_bound_rows(
         [row[1:] for row in rows],
         1e12 * gpu.tflops["fp16"],
         1e9 * gpu.bandwidth_gb_s * reached,
         memory["kernel_seconds"]["value"],
     )
-    curve = fitted_curve(measured, figures()["best_share"]["cards"][gpu.name]["tensor"])
+    curve = fit_matmul_curve(measured, figures()["best_share"]["cards"][gpu.name]["tensor"])
     is_whole = max(k for _, _, _, k, _ in measured) >= KNOTS[-1]
-    curve = curve if is_whole else levelled(curve, measured)
+    curve = curve if is_whole else flatten_curve(curve, measured)
     (known, *others) = {row[0] for row in measured}
     return curve if others else replace(curve, layouts=_borrowed(known, curve.layouts[known]))
 

@@ -1,1 +1,1 @@
-"""What this machine takes for the work of a training step, measured, as a file that `--hardware` takes."""
+"""Measures the costs of a training step on this machine, and writes them as a file for `--hardware`."""

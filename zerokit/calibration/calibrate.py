@@ -1,4 +1,4 @@
-"""This machine's figures as a file of hardware, and beside the catalogue."""
+"""Writes the measured costs as a hardware file, and compares them with the catalogue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from zerokit.calibration.measure import DTYPES, Machine, half_of, measured
+from zerokit.calibration.measure import DTYPES, Machine, measure_machine, training_dtype
 from zerokit.documents import parse_json, printable
 from zerokit.errors import ZerokitError
 from zerokit.files import write_file
@@ -19,55 +19,55 @@ from zerokit.processors import num_threads
 from zerokit.units import GIB, quantity
 
 
-class Compared(NamedTuple):
-    """Seconds of something as the file and the catalogue price it."""
+class Comparison(NamedTuple):
+    """Seconds by the file and by the catalogue."""
 
     what: str
     measured: float
     catalogue: float
 
 
-def compared(ours: Prices, card: Gpu | None) -> Iterator[Compared]:
-    """How far the catalogue is off: of a card that it has not, only the host's work is told."""
-    catalogue = Prices(Cluster(ours.cluster.num_gpus, gpu=card or find_gpu("H100")))
-    kind = half_of(ours.gpu)
+def compare(measured: Prices, card: Gpu | None) -> Iterator[Comparison]:
+    """Compare costs with the catalogue; of a card that it does not have, only CPU costs."""
+    catalogue = Prices(Cluster(measured.cluster.num_gpus, gpu=card or find_gpu("H100")))
+    kind = training_dtype(measured.gpu)
     dtype = DTYPES[kind]
-    questions: dict[str, Callable[[Prices], float]] = {
+    costs: dict[str, Callable[[Prices], float]] = {
         "call of a Python function": Prices.python_call,
         "node of autograd, made": lambda prices: prices.autograd_node("made"),
         "node of autograd, run": lambda prices: prices.autograd_node("run"),
         "view": lambda prices: prices.launch("view"),
     }
     if card is not None:
-        questions |= {
+        costs |= {
             "launch of a kernel": lambda prices: prices.launch("add"),
             "Adam on the host, 10^8 parameters": lambda prices: prices.cpu_adam(10**8),
-            "the same by one thread": lambda prices: prices.cpu_adam(10**8, threads=1),
+            "the same on one thread": lambda prices: prices.cpu_adam(10**8, threads=1),
             "1 GiB from the host": lambda prices: prices.copy("h2d", GIB),
             "1 GiB read and written": lambda prices: prices.memory_bound(GIB),
-            f"product of 1024, {kind}": lambda prices: prices.matmul(1024, 1024, 1024, dtype=dtype),
-            f"product of 4096, {kind}": lambda prices: prices.matmul(4096, 4096, 4096, dtype=dtype),
+            f"matmul of 1024, {kind}": lambda prices: prices.matmul(1024, 1024, 1024, dtype=dtype),
+            f"matmul of 4096, {kind}": lambda prices: prices.matmul(4096, 4096, 4096, dtype=dtype),
             "attention of 1024, 32 heads of 128": lambda prices: prices.attention(
                 "flash_attention_2", False, 1, 32, 32, 1024, 1024, 128, True, dtype
             ),
         }
-    for what, ask in questions.items():
-        yield Compared(what, ask(ours), ask(catalogue))
+    for what, cost in costs.items():
+        yield Comparison(what, cost(measured), cost(catalogue))
 
 
-def calibrate_into(path: Path, device: str | None, ranks: int | None, threads: int | None) -> list[Compared]:
-    """Write the file of hardware, and compare it with the catalogue.
+def calibrate(path: Path, device: str | None, ranks: int | None, threads: int | None) -> list[Comparison]:
+    """Measure this machine, write the hardware file, and compare it with the catalogue.
 
     Args:
         path: of the file, JSON.
-        device: see :class:`Machine`; None: the card if there is one.
-        ranks: None: one for each card, or two processors.
-        threads: None: those of the machine, shared by the ranks.
+        device: see :class:`Machine`; None: "cuda" if there is a card.
+        ranks: None: one per card, or two on the processor.
+        threads: None: all threads of the machine, shared by the ranks.
 
     Raises:
-        ZerokitError: the file is not called JSON; there is no card, or there are fewer than ranks; or what
-            was measured is beyond all machines' reach, and nothing is written.
-        LaunchError: the ranks did not come to an end.
+        ZerokitError: the file's name does not end in .json; there are fewer cards than ranks; or a measured
+            value is not plausible, and nothing is written.
+        LaunchError: a rank failed, or the time is up.
     """
     import torch
 
@@ -79,13 +79,13 @@ def calibrate_into(path: Path, device: str | None, ranks: int | None, threads: i
         raise ZerokitError(
             f"torch finds {quantity(cards, 'card')} here",
             where="--device cuda" if ranks is None else f"--ranks {ranks}",
-            hint="'--device cpu' has the processor in the place of a card",
+            hint="'--device cpu' uses the processor as a card",
         )
     ranks = ranks or (cards if device == "cuda" else 2)
     machine = Machine(device, ranks, threads or num_threads(ranks))
-    text = json.dumps(measured(machine), indent=1) + "\n"
-    # Nobody finds a file that its reader refuses.
+    text = json.dumps(measure_machine(machine), indent=1) + "\n"
+    # A file that `--hardware` would refuse is not written.
     hardware = hardware_of(parse_json(text, printable(path)))
     write_file(path, text, follow_links=True)
     prices = Prices(Cluster(ranks, gpu=hardware.gpu), hardware.figures)
-    return list(compared(prices, machine.card))
+    return list(compare(prices, machine.card))

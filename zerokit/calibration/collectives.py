@@ -1,4 +1,4 @@
-"""What collectives take, over NCCL or gloo."""
+"""Measures collectives over NCCL or gloo."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from zerokit.calibration.seconds import seconds_at_once
+from zerokit.calibration.seconds import mean_of_ranks
 
 _SMALL = 2**12
-"""Bytes of a buffer whose collective takes as long as its start."""
+"""Bytes of a buffer for which only the start of a collective takes time."""
 _CALLS = 10
 
 
 class Measured(NamedTuple):
-    """In the mean of all ranks."""
+    """Means over all ranks."""
 
     launch: float
-    """Seconds of the host's thread for any of them."""
+    """CPU seconds of a collective's launch, for all kinds."""
     start: float
-    """Seconds of a collective of whatever kind that moves next to nothing, besides its launch."""
+    """Seconds of a very small collective besides its launch, for all kinds."""
     buses: Mapping[str, float]
-    """Of each kind, bytes per second that a rank's link carries in a large one after its start."""
+    """For each kind, bytes per second of a rank's link in a large collective after its start."""
 
 
 def collectives(device: str, ranks: int, large: int) -> Measured:
-    """Of the ranks of the group that has been made, each with a device of its own.
+    """Measure collectives of the initialized group, whose ranks have a device each.
 
     Args:
-        device: torch's, of their buffers.
+        device: torch's device of the buffers.
         ranks: in the group.
-        large: bytes of the largest buffer of a rank.
+        large: bytes of a rank's largest buffer.
     """
     import torch
 
@@ -43,9 +43,9 @@ def collectives(device: str, ranks: int, large: int) -> Measured:
             part = torch.ones(size // 4 // ranks, device=device)
             whole = torch.ones(len(part) * ranks, device=device)
             call = partial(work, whole, part)
-            seconds.append(seconds_at_once(lambda call=call: _seconds(call, device), ranks, device))  # type: ignore[misc]
+            seconds.append(mean_of_ranks(lambda call=call: _seconds(call, device), ranks, device))  # type: ignore[misc]
             if size == _SMALL:
-                launches.append(seconds_at_once(lambda call=call: _launch(call), ranks, device))  # type: ignore[misc]
+                launches.append(mean_of_ranks(lambda call=call: _launch(call), ranks, device))  # type: ignore[misc]
         starts.append(seconds[0])
         buses[kind] = moved * (large - _SMALL) / (seconds[-1] - seconds[0])
     launch = statistics.mean(launches)
@@ -53,7 +53,7 @@ def collectives(device: str, ranks: int, large: int) -> Measured:
 
 
 def _kinds(ranks: int) -> Mapping[str, tuple[Callable[[Any, Any], Any], float]]:
-    """What each does with a whole buffer and a rank's part of it, and the share of it that a link carries."""
+    """For each kind, its call with a buffer and a rank's part, and the share of the buffer on a link."""
     import torch.distributed as dist
 
     share = (ranks - 1) / ranks
@@ -65,29 +65,29 @@ def _kinds(ranks: int) -> Mapping[str, tuple[Callable[[Any, Any], Any], float]]:
 
 
 def _launch(work: Callable[[], Any]) -> float:
-    """The median of what this rank's thread itself does for a call."""
+    """Median CPU seconds of a call in this rank's thread."""
     import torch.distributed as dist
 
-    taken = []
+    times = []
     for _ in range(_CALLS):
         dist.barrier()
         start = time.thread_time()
         work()
-        taken.append(time.thread_time() - start)
-    return statistics.median(taken)
+        times.append(time.thread_time() - start)
+    return statistics.median(times)
 
 
 def _seconds(work: Callable[[], Any], device: str) -> float:
-    """The median of this rank's calls: as many as each other rank's, which begin together with them."""
+    """Median seconds of a call; each call begins on all ranks together."""
     import torch
     import torch.distributed as dist
 
-    taken = []
+    times = []
     for _ in range(_CALLS):
         dist.barrier()
         start = time.perf_counter()
         work()
         if device == "cuda":
             torch.cuda.synchronize()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)

@@ -1,4 +1,4 @@
-"""Curves of matrix products and of fused attention from measured calls."""
+"""Fits the curves of matmul and of fused attention to measured calls."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any
 from zerokit.hardware.prices.attention import AttentionCurve
 from zerokit.hardware.prices.matmul import KNOTS, LAYOUTS, SIDES, MatmulCurve
 
-_BESIDE_PRODUCTS = [AttentionCurve.terms().index(kind) for kind in ("scores", "rows", "diagonal")]
-"""Not the last block: in calls of equally many heads it is the same share of the rows' work."""
+_OTHER_TERMS = [AttentionCurve.terms().index(kind) for kind in ("scores", "rows", "diagonal")]
+"""Terms besides matmuls, without the last block: with equally many heads it is a fixed share of the rows."""
 
 
-def fitted_costs(works: Sequence[Sequence[float]], measured: Sequence[float]) -> tuple[float, ...]:
-    """What each kind of work costs: least squares of the relative errors, none of them below nothing.
+def fit_attention_costs(works: Sequence[Sequence[float]], measured: Sequence[float]) -> tuple[float, ...]:
+    """The cost of each kind of work by least squares of relative errors; none is negative.
 
     Args:
-        works: of each call, as :func:`zerokit.hardware.prices.attention.attention_work` has it.
+        works: of each call, see :func:`zerokit.hardware.prices.attention.attention_work`.
         measured: floating-point operations that the card would do at its peak in the time of each call.
 
     Returns:
-        in the order of :meth:`AttentionCurve.terms`, the first of them, which every call has, above nothing.
+        costs in the order of :meth:`AttentionCurve.terms`; the first one is positive.
     """
     import numpy as np
 
     rows = np.array(works) / np.array(measured)[:, None]
     best, costs = float("inf"), np.zeros(len(AttentionCurve.terms()))
-    # With so few kinds, each choice of those that cost something can be tried.
+    # There are so few kinds that each subset of them can be tried.
     for chosen in itertools.chain.from_iterable(
-        itertools.combinations(_BESIDE_PRODUCTS, count) for count in range(len(_BESIDE_PRODUCTS) + 1)
+        itertools.combinations(_OTHER_TERMS, count) for count in range(len(_OTHER_TERMS) + 1)
     ):
         columns = [0, *chosen]
         found = np.linalg.lstsq(rows[:, columns], np.ones(len(rows)), rcond=None)[0]
@@ -43,13 +43,13 @@ def fitted_costs(works: Sequence[Sequence[float]], measured: Sequence[float]) ->
 
 
 _STIFFNESS = 1.0
-"""Of the curves of matrix products, against bends and, a third of it, against slopes."""
+"""Weight of a matmul curve's bends; slopes have a third of it."""
 
-_MORE_THAN_MOVING = 1.3
-"""How much longer than its bytes a product takes whose rate is not theirs."""
+_COMPUTE_BOUND = 1.3
+"""Minimum of a compute-bound matmul's time over the time of its bytes."""
 
 
-def fitted_curve(rows: Sequence[Sequence[Any]], best: float) -> MatmulCurve:
+def fit_matmul_curve(rows: Sequence[Sequence[Any]], best: float) -> MatmulCurve:
     """Least squares of the logarithm of the share of `best`, additive in the logarithms of the sides.
 
     Args:
@@ -78,34 +78,34 @@ def fitted_curve(rows: Sequence[Sequence[Any]], best: float) -> MatmulCurve:
     return MatmulCurve(layouts=dict(zip(LAYOUTS, values[-len(LAYOUTS) :], strict=True)), **sides)
 
 
-def of_products_alone(
+def compute_bound_rows(
     rows: Sequence[Sequence[Any]], peak: float, bytes_per_second: float, start: float, element: int = 2
 ) -> list[Sequence[Any]]:
-    """Rows that tell how fast a card multiplies, with their shares when a kernel's start is taken off.
+    """Rows of compute-bound matmuls, with shares without a kernel's start; all rows if none is compute-bound.
 
-    A price adds the start, and is at least what the bytes take: where these are most of the time, nothing
-    is left to tell. If that is so of all rows, they are as good as any.
+    A cost adds the start, and is at least the time of the bytes. If these are most of the time, a row does
+    not show the rate of multiplication.
 
     Args:
-        rows: as of :func:`fitted_curve`.
+        rows: see :func:`fit_matmul_curve`.
         peak: operations per second.
-        bytes_per_second: what large kernels reach.
+        bytes_per_second: of large kernels.
         start: seconds.
-        element: bytes of one.
+        element: bytes of an element.
     """
     found: list[Sequence[Any]] = []
     for layout, m, n, k, share in rows:
         seconds = 2 * m * n * k / (peak * share)
         moving = element * (m * n + n * k + m * k) / bytes_per_second
-        if seconds > 2 * start and seconds - start > _MORE_THAN_MOVING * moving:
+        if seconds > 2 * start and seconds - start > _COMPUTE_BOUND * moving:
             found.append((layout, m, n, k, share * seconds / (seconds - start)))
     return found or list(rows)
 
 
-def levelled(curve: MatmulCurve, rows: Sequence[Sequence[Any]]) -> MatmulCurve:
-    """The same, but flat beyond the longest sides that were measured, and with all sides equally high.
+def flatten_curve(curve: MatmulCurve, rows: Sequence[Sequence[Any]]) -> MatmulCurve:
+    """The curve, made flat beyond the longest measured sides, and with the same maximum for all sides.
 
-    A fit goes on rising where nothing holds it, and two sides may have any constants that add to nothing.
+    A fit rises further beyond the data, and constants of two sides that cancel out are arbitrary.
     """
     longest = {
         "shorter": max(min(m, n) for _, m, n, *_ in rows),

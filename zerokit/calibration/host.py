@@ -1,7 +1,7 @@
-"""What the host spends on calls of Python functions, on operators, and on the nodes of autograd.
+"""Measures the CPU time of Python function calls, of operators, and of autograd's nodes.
 
-For calls, programs of modules, hooks, contexts and parameters are timed, and their calls counted. None trains
-anything. How long a function is tells little of how long it takes, so that all count alike.
+For calls, it times programs of modules, hooks, contexts and parameters, and counts their calls. The length of
+a function says little about its time, so all calls count alike.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _OPERATORS = 200
 
 
 class AutogradSeconds(NamedTuple):
-    """Of one."""
+    """Seconds of one."""
 
     view: float
-    """Of an operator that starts nothing on the device."""
+    """An operator that starts nothing on the device."""
     node_made: float
-    """What an operator takes longer for the node that its backward pass goes through."""
+    """Additional time of an operator that makes a node for the backward pass."""
     node_run: float
-    """What a node costs a backward pass, besides the operators that it calls."""
+    """Time of a node in the backward pass, without its operators."""
 
 
 def autograd_seconds() -> AutogradSeconds:
-    """Of this machine: the same code runs on the host of a GPU."""
+    """Measure autograd on this machine's CPU; the same code runs on the host of a GPU."""
     import torch
 
     value = torch.ones(2, 2, requires_grad=True)
@@ -48,7 +48,7 @@ def autograd_seconds() -> AutogradSeconds:
     with torch.no_grad():
         view = thread_seconds(lambda: views(_OPERATORS)) / _OPERATORS
     recorded = thread_seconds(lambda: views(_OPERATORS)) / _OPERATORS
-    # A node of `t` calls one view, without a node of its own; the start of a backward pass drops out.
+    # A node of `t` calls one view, which makes no node. The difference excludes the start of a backward pass.
     seeds = torch.ones(2, 2)
     ends = {number: views(number) for number in (_OPERATORS, 2 * _OPERATORS)}
     backward = {
@@ -63,14 +63,14 @@ Program = Callable[[], Any]
 
 
 def python_seconds() -> float:
-    """Of one call on this machine: the median of all programs."""
+    """Seconds of one Python function call: the median of all programs."""
     return statistics.median(
-        seconds_of(program, time.thread_time) / calls_of(program) for program in programs()
+        seconds_of(program, time.thread_time) / count_calls(program) for program in programs()
     )
 
 
-def calls_of(program: Program) -> int:
-    """How many functions it calls, each as often as it is called, after a first time."""
+def count_calls(program: Program) -> int:
+    """The number of function calls in a run of the program, after a first run."""
     program()
     calls = 0
 
@@ -87,7 +87,7 @@ def calls_of(program: Program) -> int:
 
 
 def programs() -> list[Program]:
-    """What torch's Python does between operators, in several styles."""
+    """Programs like torch's Python code between operators, in several styles."""
     import torch
     from torch.utils import _pytree as trees
 

@@ -1,4 +1,4 @@
-"""What a device takes for matrix products, attention, memory, copies and Adam, measured with torch."""
+"""Measures matmuls, attention, memory, copies and Adam on a device with torch."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from zerokit.calibration.fits import fitted_costs
-from zerokit.calibration.seconds import chosen, seconds_at_once, seconds_of
+from zerokit.calibration.fits import fit_attention_costs
+from zerokit.calibration.seconds import mean_of_ranks, seconds_of, summary_for
 from zerokit.hardware.prices.attention import Attention, AttentionCurve, attention_work
 from zerokit.hardware.prices.matmul import LAYOUTS
 
 _LONGEST = 0.1
-"""Seconds that one product may take: larger ones are left out."""
+"""Maximum seconds of a matmul; larger ones are skipped."""
 _LAUNCHES = 200
 
 
 class Sizes(NamedTuple):
-    """Of what is measured."""
+    """Sizes of the measured work."""
 
     sides: tuple[int, ...] = (64, 128, 512, 1024, 4096)
-    """Of the matrices of products."""
+    """Sides of matrices."""
     heads: int = 4
-    """Of attention: as many as keep the device busy."""
+    """Attention heads; enough to keep the device busy."""
     lengths: tuple[int, ...] = (128, 512, 2048)
-    """Tokens of its sequences."""
+    """Tokens of sequences."""
     moved: int = 2**26
     """Bytes of a tensor that is larger than the caches of most devices."""
     collective: int = 2**24
-    """Bytes of the largest buffer of a rank."""
+    """Bytes of a rank's largest buffer."""
 
 
-class Product(NamedTuple):
-    """A measured product (m, k) by (k, n)."""
+class Matmul(NamedTuple):
+    """A measured matmul (m, k) by (k, n)."""
 
     layout: str
     m: int
@@ -49,56 +49,57 @@ class Product(NamedTuple):
 
 
 class Kernels:
-    """A device of torch's.
+    """Measures kernels on a device.
 
     Args:
         device: "cpu" or "cuda".
-        ranks: which measure at once, each on a device of its own.
-        sizes: of what is measured.
+        ranks: processes that measure at the same time, each on its own device.
+        sizes: of the work.
     """
 
     def __init__(self, device: str, ranks: int, sizes: Sizes) -> None:
         self.device, self.ranks, self.sizes = device, ranks, sizes
 
     def seconds(self, work: Callable[[], Any]) -> float:
-        """Of one call on the device, while the other ranks do the same."""
-        return seconds_at_once(lambda: self._own_seconds(work), self.ranks, self.device)
+        """Seconds of one call on the device, while the other ranks make the same call."""
+        return mean_of_ranks(lambda: self._own_seconds(work), self.ranks, self.device)
 
     def _own_seconds(self, work: Callable[[], Any]) -> float:
         import torch
 
         if self.device == "cpu":
-            return seconds_of(work, of=chosen(self.ranks))
+            return seconds_of(work, summary=summary_for(self.ranks))
         cuda: Any = torch.cuda
-        taken: list[float] = []
+        times: list[float] = []
         for _ in range(6):
-            # The device is kept busy until all is submitted, so that what the host takes is not measured.
+            # The device is busy until everything is submitted, so that CPU time is not measured.
             cuda._sleep(2_000_000)
             begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
             work()
             end.record()
             cuda.synchronize()
-            taken.append(begin.elapsed_time(end) / 1e3)
-        return chosen(self.ranks)(taken)
+            times.append(begin.elapsed_time(end) / 1e3)
+        return summary_for(self.ranks)(times)
 
-    # ---- products and attention
-    def products(self, dtype: str) -> list[Product]:
-        """Of many shapes, and of squares in all layouts."""
-        found: list[Product] = []
+    def matmuls(self, dtype: str) -> list[Matmul]:
+        """Matmuls of many shapes, and square ones in all layouts."""
+        found: list[Matmul] = []
         for m, n, k in sorted(itertools.product(self.sizes.sides, repeat=3), key=math.prod):
             fastest = max((one.rate for one in found), default=math.inf)
             if 2 * m * n * k <= fastest * _LONGEST:
-                found += self._of_shape(m, n, k, dtype, LAYOUTS if m == n == k else LAYOUTS[:1])
+                found += self._measure_shape(m, n, k, dtype, LAYOUTS if m == n == k else LAYOUTS[:1])
         return found
 
-    def _of_shape(self, m: int, n: int, k: int, dtype: str, layouts: tuple[str, ...]) -> Iterator[Product]:
+    def _measure_shape(
+        self, m: int, n: int, k: int, dtype: str, layouts: tuple[str, ...]
+    ) -> Iterator[Matmul]:
         import torch
 
         for layout in layouts:
             a = self._matrix(m, k, dtype, transposed=layout == "NT")
             b = self._matrix(k, n, dtype, transposed=layout == "TN")
-            yield Product(layout, m, n, k, self.seconds(lambda a=a, b=b: torch.mm(a, b)))  # type: ignore[misc]
+            yield Matmul(layout, m, n, k, self.seconds(lambda a=a, b=b: torch.mm(a, b)))  # type: ignore[misc]
 
     def _matrix(self, rows: int, columns: int, dtype: str, *, transposed: bool) -> Any:
         import torch
@@ -108,12 +109,12 @@ class Kernels:
         return made.t() if transposed else made
 
     def attention(self, dtype: str, peak: float, multiprocessors: int | None) -> AttentionCurve:
-        """torch's fused attention: what each kind of its work costs in multiples of its time at `peak`.
+        """The cost of each kind of work of torch's fused attention, relative to its time at `peak`.
 
         Args:
             dtype: of queries, keys and values.
             peak: floating-point operations per second.
-            multiprocessors: of the device, if it is known.
+            multiprocessors: of the device; None: unknown.
         """
         import torch
         from torch.nn.functional import scaled_dot_product_attention
@@ -123,7 +124,7 @@ class Kernels:
         heads, lengths = self.sizes.heads, self.sizes.lengths
         for length, head_dim, causal in itertools.product(lengths, (64, 128), (False, True)):
             call = Attention(1, heads, heads, length, length, head_dim, causal)
-            # As a projection leaves them: a token's heads lie side by side.
+            # As a projection returns them: the heads of a token are adjacent.
             q, k, v = (
                 torch.randn(1, length, heads, head_dim, device=self.device)
                 .to(getattr(torch, dtype))
@@ -144,28 +145,29 @@ class Kernels:
             for backward, work in ((False, attend), (True, gradients)):
                 works[backward].append(attention_work(call, backward, multiprocessors))
                 measured[backward].append(self.seconds(work) * peak)
-        return AttentionCurve(*(fitted_costs(works[passes], measured[passes]) for passes in (False, True)))
+        return AttentionCurve(
+            *(fit_attention_costs(works[passes], measured[passes]) for passes in (False, True))
+        )
 
-    # ---- memory
     def bandwidth(self) -> float:
-        """Bytes per second, read and written, of a large elementwise kernel with a result of its own."""
+        """Bytes per second, read and written, of a large elementwise kernel that is not in place."""
         import torch
 
         large, other = (torch.ones(self.sizes.moved // 4, device=self.device) for _ in range(2))
         return 2 * self.sizes.moved / self.seconds(lambda: torch.mul(large, 1.0, out=other))
 
-    def smallest(self) -> float:
-        """Seconds of a kernel that does next to nothing."""
+    def smallest_kernel(self) -> float:
+        """Seconds of a kernel with a single element."""
         import torch
 
         one = torch.ones(1, device=self.device)
         return self.seconds(lambda: one.mul_(1.0))
 
     def passes(self) -> Mapping[str, float]:
-        """Seconds of other kernels, by those of one that writes elsewhere what it makes of as many bytes.
+        """Seconds of other kernels relative to an elementwise one of the same bytes that is not in place.
 
-        "layer_norm" and "softmax" go along rows. "in_place" writes what it has read: a processor, which first
-        reads whatever it overwrites, has less to do for it.
+        "layer_norm" and "softmax" reduce rows. "in_place" is faster on a processor, which reads memory
+        before it overwrites it.
         """
         import torch
 
@@ -181,9 +183,8 @@ class Kernels:
             "in_place": min(in_place / plain, 1.0),
         }
 
-    # ---- the host
     def launch(self) -> float:
-        """Seconds of the host for an operator that starts a kernel, without autograd."""
+        """CPU seconds of an operator that starts a kernel, without autograd."""
         import torch
 
         one, other = (torch.ones(1, device=self.device) for _ in range(2))
@@ -198,7 +199,7 @@ class Kernels:
         return seconds
 
     def copies(self) -> Mapping[str, float]:
-        """Bytes per second from and to the host, by direction, and through pageable memory."""
+        """Bytes per second of copies from and to the host, and from pageable memory."""
         import torch
 
         count = self.sizes.moved // 4
@@ -213,13 +214,13 @@ class Kernels:
 
 
 def adam_bytes_per_second(device: str, ranks: int) -> float:
-    """Of all ranks together, which share the host's memory, by torch's fused Adam on the host.
+    """Bytes per second of torch's fused Adam on the host, of all ranks together.
 
-    Its updates move the bytes that DeepSpeedCPUAdam's do: 28 for each parameter.
+    It moves as many bytes as DeepSpeedCPUAdam: 28 per parameter.
 
     Args:
-        device: torch's, on which the ranks exchange numbers.
-        ranks: which measure at once.
+        device: torch's device on which the ranks exchange numbers.
+        ranks: processes that measure at the same time.
     """
     import torch
 
@@ -228,13 +229,13 @@ def adam_bytes_per_second(device: str, ranks: int) -> float:
     optimizer = torch.optim.Adam([parameter], fused=True)
 
     def update() -> float:
-        return seconds_of(optimizer.step, of=chosen(ranks))
+        return seconds_of(optimizer.step, summary=summary_for(ranks))
 
-    return 28 * 2**23 * ranks / seconds_at_once(update, ranks, device)
+    return 28 * 2**23 * ranks / mean_of_ranks(update, ranks, device)
 
 
 def adam_bytes_per_thread(device: str, ranks: int) -> float:
-    """Bytes per second of one thread of each rank; arguments as of :func:`adam_bytes_per_second`."""
+    """Bytes per second of Adam on one thread; see :func:`adam_bytes_per_second`."""
     import torch
 
     usual = torch.get_num_threads()

@@ -1,7 +1,6 @@
-"""Everything that a machine takes for a training step, measured with torch, by all its ranks at once.
+"""Measures all costs of a training step with torch, on all ranks of this machine at the same time.
 
-What a rank takes beside others that work as it does is what a step takes: of a machine whose ranks share
-caches, memory, clocks or a bus, one alone is faster.
+Ranks share caches, memory, clocks or a bus, so a rank alone would be faster than in a training step.
 """
 
 from __future__ import annotations
@@ -20,19 +19,18 @@ from typing import Any, NamedTuple
 
 from zerokit import console
 from zerokit.calibration.collectives import collectives
-from zerokit.calibration.fits import fitted_curve, levelled, of_products_alone
+from zerokit.calibration.fits import compute_bound_rows, fit_matmul_curve, flatten_curve
 from zerokit.calibration.host import AutogradSeconds, autograd_seconds, python_seconds
 from zerokit.calibration.kernels import (
     Kernels,
-    Product,
+    Matmul,
     Sizes,
     adam_bytes_per_second,
     adam_bytes_per_thread,
 )
 from zerokit.calibration.ranks import run_ranks
 from zerokit.files import write_file
-from zerokit.hardware.gpus import Gpu, Link, gpu_of_torch
-from zerokit.hardware.hardware_file import BOUNDS
+from zerokit.hardware.gpus import Gpu, Link, bounds, gpu_of_torch
 from zerokit.hardware.prices.attention import AttentionCurve
 from zerokit.hardware.prices.figures import figures
 from zerokit.hardware.prices.names import element_bytes
@@ -42,63 +40,62 @@ from zerokit.units import GIB, MIB
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """torch's names."""
 _SHARES = {"bf16": "tensor", "fp16": "tensor", "fp32": "fp32"}
-"""The words of `best_share` for them."""
+"""Keys of `best_share`."""
 _AT_ONCE = 1e-8
-"""Seconds of a kernel beyond its launch, where the processor that launches it is the card."""
+"""Seconds of a kernel beyond its launch, if the card is the processor itself."""
 _LIMIT_SECONDS = 600
-"""For all that ranks measure together."""
+"""For all measurements of all ranks."""
 _WRITTEN = "measured.json"
 
-_USUAL = {"cpu": Sizes(), "cuda": Sizes(heads=64, lengths=(512, 2048, 8192), collective=2**26)}
-"""By the device."""
+_SIZES = {"cpu": Sizes(), "cuda": Sizes(heads=64, lengths=(512, 2048, 8192), collective=2**26)}
+"""Sizes by device."""
 
 
 class Machine(NamedTuple):
-    """What is measured."""
+    """The machine to measure."""
 
     device: str
-    """torch's: "cuda", or "cpu" for a processor in the place of a card."""
+    """"cuda", or "cpu" for a processor used as a card."""
     ranks: int
-    """Processes that work at once; 1: without collectives."""
+    """Processes that work at the same time; 1: no collectives."""
     threads: int
-    """Of torch in each of them."""
+    """torch's threads in each process."""
 
     @property
     def card(self) -> Gpu | None:
-        """As the catalogue has it."""
+        """The card in the catalogue; None: unknown."""
         import torch
 
         if self.device == "cpu":
             return None
-        name = torch.cuda.get_device_name(0)
-        return gpu_of_torch(name)
+        return gpu_of_torch(torch.cuda.get_device_name(0))
 
     @property
     def half(self) -> str:
-        """What it trains in: fp16 before Ampere, whose tensor cores were the first to have bf16."""
+        """The 16-bit dtype for training: bf16 since Ampere, fp16 on older cards."""
         import torch
 
         if self.card is not None:
-            return half_of(self.card)
+            return training_dtype(self.card)
         return "fp16" if self.device == "cuda" and torch.cuda.get_device_capability(0) < (8, 0) else "bf16"
 
 
-def half_of(card: Gpu) -> str:
-    """In which a card trains, of the dtypes that its catalogue entry has a rate for."""
+def training_dtype(card: Gpu) -> str:
+    """The 16-bit dtype in which a card of the catalogue trains, by its known rates."""
     return "bf16" if "bf16" in card.tflops else "fp16"
 
 
-def measured(machine: Machine, sizes: Sizes | None = None) -> dict[str, Any]:
-    """Measure a machine that does nothing else meanwhile: what a file for `--hardware` holds.
+def measure_machine(machine: Machine, sizes: Sizes | None = None) -> dict[str, Any]:
+    """Measure a machine that is otherwise idle; return the content of a file for `--hardware`.
 
     Raises:
-        LaunchError: a rank failed, or the time was up.
+        LaunchError: a rank failed, or the time is up.
     """
-    sizes = sizes or _USUAL[machine.device]
+    sizes = sizes or _SIZES[machine.device]
     if machine.ranks == 1:
         return _measure(machine, sizes)
     with tempfile.TemporaryDirectory() as folder:
-        # -P: no file of this folder stands in the place of a module.
+        # -P: files of the current folder replace no modules.
         command = [sys.executable, "-P", "-m", __name__, folder, *map(str, machine), json.dumps(sizes)]
         command.append(str(os.getpid()))
         run_ranks([[*command, str(rank)] for rank in range(machine.ranks)], _LIMIT_SECONDS)
@@ -111,14 +108,14 @@ def _main(folder: str, machine: Machine, sizes: Sizes, rank: int) -> None:
     import torch
     import torch.distributed as dist
 
-    # Of the names of collectives, those that every torch has.
+    # The names of collectives that every torch release has.
     warnings.simplefilter("ignore", FutureWarning)
     is_cuda = machine.device == "cuda"
     if is_cuda:
         torch.cuda.set_device(rank)
-    meeting = f"file://{folder}/meeting"
+    rendezvous = f"file://{folder}/rendezvous"
     backend = "nccl" if is_cuda else "gloo"
-    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=machine.ranks)
+    dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=machine.ranks)
     found = _measure(machine, sizes, is_shown=rank == 0)
     if rank == 0:
         write_file(Path(folder, _WRITTEN), json.dumps(found))
@@ -126,7 +123,7 @@ def _main(folder: str, machine: Machine, sizes: Sizes, rank: int) -> None:
 
 
 def _measure(machine: Machine, sizes: Sizes, *, is_shown: bool = True) -> dict[str, Any]:
-    """On one rank, all of which do the same at the same time; the group of more than one has been made."""
+    """Measure on one rank, while all others do the same; a group of several ranks is initialized."""
     import torch
 
     torch.set_num_threads(machine.threads)
@@ -139,12 +136,14 @@ def _measure(machine: Machine, sizes: Sizes, *, is_shown: bool = True) -> dict[s
             found[what] = work()
             bar.advance(task)
     gpu = found["card"]
-    products: dict[str, Sequence[Product]] = {kind: found[f"products, {kind}"] for kind in _kinds(machine)}
+    matmuls: dict[str, Sequence[Matmul]] = {kind: found[f"matmul, {kind}"] for kind in _dtypes(machine)}
     is_cpu = machine.device == "cpu"
     start = _AT_ONCE if is_cpu else found["smallest kernel"]
     changes: dict[str, Any] = {
         "best_share": {
-            "cards": {gpu.name: {_SHARES[kind]: _best(rows, gpu, kind) for kind, rows in products.items()}}
+            "cards": {
+                gpu.name: {_SHARES[kind]: _best_share(rows, gpu, kind) for kind, rows in matmuls.items()}
+            }
         },
         "memory": {
             "share": {"cards": {gpu.name: min(1.0, found["memory"] / (1e9 * (gpu.bandwidth_gb_s or 1)))}},
@@ -158,52 +157,52 @@ def _measure(machine: Machine, sizes: Sizes, *, is_shown: bool = True) -> dict[s
                 **_above_noise(found["autograd"]),
             }
         },
-        "host": _host(machine, gpu, found["copies"], found["Adam"])
+        "host": _host_figures(machine, gpu, found["copies"], found["Adam"])
         | {"thread_gb_s": {"value": found["Adam, by one thread"] / 1e9}},
     }
     if machine.ranks > 1:
         changes["launch"]["seconds"]["collective"] = found["collectives"].launch
-        changes["fabric"] = _fabric(gpu, machine.ranks, found["collectives"].buses)
+        changes["fabric"] = _fabric_figures(gpu, machine.ranks, found["collectives"].buses)
         if is_cpu:
             changes["nccl"] = {"start": {"in_node": 1e6 * found["collectives"].start}}
     return {
-        "gpu": gpu.name if machine.card else _written(gpu),
+        "gpu": gpu.name if machine.card else _known_fields(gpu),
         "figures": changes,
         "kernels": {
             "matmul": {
-                kind: _curve(rows, gpu, kind, found["memory"], start) for kind, rows in products.items()
+                kind: _curve(rows, gpu, kind, found["memory"], start) for kind, rows in matmuls.items()
             },
-            "attention": {kind: asdict(found[f"attention, {kind}"]) for kind in products},
+            "attention": {kind: asdict(found[f"attention, {kind}"]) for kind in matmuls},
         },
     }
 
 
-def _kinds(machine: Machine) -> list[str]:
-    """What products are measured in: dtypes that the catalogue has a rate for, if it has the card."""
+def _dtypes(machine: Machine) -> list[str]:
+    """The dtypes of matmuls: those with a rate in the catalogue, if it has the card."""
     kinds, card = (machine.half, "fp32"), machine.card
     return [kind for kind in kinds if card is None or kind in card.tflops]
 
 
 def _steps(machine: Machine, sizes: Sizes, found: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
-    """All that is measured, in its order; `found`: what earlier ones have."""
-    kernels, kinds = Kernels(machine.device, machine.ranks, sizes), _kinds(machine)
+    """All measurements in order; `found` has the results of earlier ones."""
+    kernels, kinds = Kernels(machine.device, machine.ranks, sizes), _dtypes(machine)
 
     def card() -> Gpu:
-        products = {kind: found[f"products, {kind}"] for kind in kinds}
-        return machine.card or _card(machine, products, found["memory"], found["copies"])
+        matmuls = {kind: found[f"matmul, {kind}"] for kind in kinds}
+        return machine.card or _unlisted_card(machine, matmuls, found["memory"], found["copies"])
 
     def attention(kind: str) -> AttentionCurve:
         gpu = found["card"]
         return kernels.attention(DTYPES[kind], 1e12 * gpu.tflops[kind], gpu.multiprocessors)
 
     steps: dict[str, Callable[[], Any]] = {
-        **{f"products, {kind}": partial(kernels.products, DTYPES[kind]) for kind in kinds},
+        **{f"matmul, {kind}": partial(kernels.matmuls, DTYPES[kind]) for kind in kinds},
         "memory": kernels.bandwidth,
         "copies": kernels.copies,
         "card": card,
         **{f"attention, {kind}": partial(attention, kind) for kind in kinds},
         "rows": kernels.passes,
-        "smallest kernel": kernels.smallest,
+        "smallest kernel": kernels.smallest_kernel,
         "launches": kernels.launch,
         "Python": python_seconds,
         "autograd": autograd_seconds,
@@ -215,10 +214,10 @@ def _steps(machine: Machine, sizes: Sizes, found: Mapping[str, Any]) -> dict[str
     return steps
 
 
-def _fabric(gpu: Gpu, ranks: int, buses: Mapping[str, float]) -> dict[str, Any]:
-    """What joins the ranks, as the all-gather finds it, which is a ring's.
+def _fabric_figures(gpu: Gpu, ranks: int, buses: Mapping[str, float]) -> dict[str, Any]:
+    """Figures of the links between ranks: the ring's bandwidth is that of all-gather.
 
-    Two cards with a bridge are a pair; where the all-reduce is faster, the switch adds.
+    Two cards with a bridge are a pair. If all-reduce is faster than the ring, the switch reduces.
     """
     ring = buses["all_gather"]
     if ranks == 2 and gpu.link is not None and gpu.link.joins_pairs:
@@ -235,33 +234,33 @@ def _fabric(gpu: Gpu, ranks: int, buses: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _above_noise(autograd: AutogradSeconds) -> dict[str, float]:
-    """Without a difference that is lost in what it was taken of: the catalogue's stands."""
+    """The figures that exceed the noise; the catalogue's value remains for others."""
     return {what: seconds for what, seconds in autograd._asdict().items() if seconds > 0.02 * autograd.view}
 
 
-def _best(rows: Sequence[Product], gpu: Gpu, kind: str) -> float:
+def _best_share(rows: Sequence[Matmul], gpu: Gpu, kind: str) -> float:
     """Share of the card's nominal rate that any shape reached."""
     return min(1.0, max(row.rate for row in rows) / (1e12 * gpu.tflops[kind]))
 
 
 def _curve(
-    rows: Sequence[Product], gpu: Gpu, kind: str, bytes_per_second: float, start: float
+    rows: Sequence[Matmul], gpu: Gpu, kind: str, bytes_per_second: float, start: float
 ) -> dict[str, Any]:
     peak = 1e12 * gpu.tflops[kind]
     measured = [(row.layout, row.m, row.n, row.k, row.rate / peak) for row in rows]
-    shares = of_products_alone(measured, peak, bytes_per_second, start, element_bytes(DTYPES[kind]))
-    return asdict(levelled(fitted_curve(shares, _best(rows, gpu, kind)), shares))
+    shares = compute_bound_rows(measured, peak, bytes_per_second, start, element_bytes(DTYPES[kind]))
+    return asdict(flatten_curve(fit_matmul_curve(shares, _best_share(rows, gpu, kind)), shares))
 
 
-def _card(
+def _unlisted_card(
     machine: Machine,
-    products: Mapping[str, Sequence[Product]],
+    matmuls: Mapping[str, Sequence[Matmul]],
     bandwidth: float,
     copies: Mapping[str, float],
 ) -> Gpu:
-    """One that the catalogue does not have: the best of what was measured is its nominal rate.
+    """A card that is not in the catalogue; its nominal rates are the best measured ones.
 
-    Of a rate below all cards' the least that a file may have, whose shares then tell what was measured.
+    A rate below the minimum of a hardware file becomes that minimum, and its share becomes smaller.
     """
     import torch
 
@@ -277,22 +276,22 @@ def _card(
         memory_mib=num_bytes / MIB,
         capability=torch.cuda.get_device_capability(0) if is_cuda else None,
         multiprocessors=torch.cuda.get_device_properties(0).multi_processor_count if is_cuda else None,
-        bandwidth_gb_s=max(bandwidth / 1e9, BOUNDS["bandwidth_gb_s"][0]),
+        bandwidth_gb_s=max(bandwidth / 1e9, bounds()["bandwidth_gb_s"][0]),
         tflops={
-            kind: max(BOUNDS["tflops"][0], *(row.rate / 1e12 for row in rows))
-            for kind, rows in products.items()
+            kind: max(bounds()["tflops"][0], *(row.rate / 1e12 for row in rows))
+            for kind, rows in matmuls.items()
         },
-        host_link=Link("measured", max(copies["h2d"] / 1e9, copies["d2h"] / 1e9, BOUNDS["gb_s"][0])),
+        host_link=Link("measured", max(copies["h2d"] / 1e9, copies["d2h"] / 1e9, bounds()["gb_s"][0])),
     )
 
 
-def _written(gpu: Gpu) -> dict[str, Any]:
-    """Without what is not known."""
+def _known_fields(gpu: Gpu) -> dict[str, Any]:
+    """The fields of a card without unknown ones."""
     return {name: value for name, value in asdict(gpu).items() if value not in (None, (), {})}
 
 
-def _host(machine: Machine, gpu: Gpu, copies: Mapping[str, float], adam: float) -> dict[str, Any]:
-    """Figures of the host, with `adam` in bytes per second of all ranks of the node together."""
+def _host_figures(machine: Machine, gpu: Gpu, copies: Mapping[str, float], adam: float) -> dict[str, Any]:
+    """Figures of the host; `adam`: bytes per second of all ranks together."""
     link = 1e9 * gpu.host_link.gb_s if gpu.host_link else max(copies.values())
     found: dict[str, Any] = {
         "pinned_share": {way: min(1.0, copies[way] / link) for way in ("h2d", "d2h")},

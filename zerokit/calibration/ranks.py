@@ -1,4 +1,4 @@
-"""The processes that measure at once."""
+"""Runs the processes that measure at the same time."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from zerokit.units import quantity
 
 
 def run_ranks(commands: Sequence[Sequence[str]], limit_seconds: float) -> None:
-    """Run a process for each command to its end; none of them outlives this.
+    """Run a process for each command, and wait for all; no process outlives this call.
 
     Args:
-        commands: words; each process is told its place among them, its rank, as `LOCAL_RANK`.
-        limit_seconds: for all of them together.
+        commands: the words of each; the environment variable `LOCAL_RANK` is its index.
+        limit_seconds: for all together.
 
     Raises:
-        LaunchError: a rank failed, and the others were ended; or the time is up.
+        LaunchError: a rank failed, and the others were killed; or the time is up.
     """
     with exit_on_signals(), ThreadPoolExecutor(len(commands)) as pool, ExitStack() as started:
         ends = {}
         for rank, words in enumerate(commands):
             process = subprocess.Popen(words, env=os.environ | {SAFE_PATH: "1", "LOCAL_RANK": str(rank)})
-            started.callback(_end, process)
-            ends[pool.submit(_checked, process)] = rank
+            started.callback(_kill, process)
+            ends[pool.submit(_wait, process)] = rank
         ended, running = wait(ends, limit_seconds, FIRST_EXCEPTION)
         for end in ended:
             if error := end.exception():
                 raise LaunchError(
                     f"rank {ends[end]} of {len(commands)} {error}",
                     where="zerokit calibrate",
-                    hint="What it says stands above. '--ranks 1' measures one alone, without collectives",
+                    hint="Its error is above. '--ranks 1' measures one rank, without collectives",
                 )
         if running:
             late = ", ".join(map(str, sorted(ends[end] for end in running)))
             raise LaunchError(
-                f"of {quantity(len(commands), 'rank')} these did not end in {limit_seconds:g} s: {late}",
+                f"these of {quantity(len(commands), 'rank')} did not end in {limit_seconds:g} s: {late}",
                 where="zerokit calibrate",
-                hint="Let nothing else run meanwhile. '--ranks 1' measures one alone, without collectives",
+                hint="Run nothing else meanwhile. '--ranks 1' measures one rank, without collectives",
             )
 
 
-def _checked(process: subprocess.Popen[bytes]) -> None:
-    """Wait for its end, in a thread of its own.
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a process ends, in a thread of its own.
 
     Raises:
         RuntimeError: it failed.
@@ -58,6 +58,6 @@ def _checked(process: subprocess.Popen[bytes]) -> None:
         raise RuntimeError(f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()

@@ -1,4 +1,4 @@
-"""How long something takes."""
+"""Measures how long calls take."""
 
 from __future__ import annotations
 
@@ -8,54 +8,54 @@ from collections.abc import Callable
 from typing import Any
 
 _AT_LEAST = 0.02
-"""Seconds for which one measurement repeats its work."""
+"""Seconds for which a measurement repeats its work."""
 
 
 def seconds_of(
     work: Callable[[], Any],
     clock: Callable[[], float] = time.perf_counter,
-    of: Callable[[list[float]], float] = min,
+    summary: Callable[[list[float]], float] = min,
 ) -> float:
-    """Of one call, repeated at least five times.
+    """Seconds of one call, repeated at least five times.
 
     Args:
-        work: that ends when what it started has ended.
-        clock: in seconds; `time.thread_time` where only this thread works, and others may be running.
-        of: which of them.
+        work: ends when everything that it has started has ended.
+        clock: in seconds; `time.thread_time` if only this thread works, and others may be running.
+        summary: of the measured times.
     """
     work()
-    taken: list[float] = []
+    times: list[float] = []
     begin = clock()
-    while len(taken) < 5 or clock() - begin < _AT_LEAST:
+    while len(times) < 5 or clock() - begin < _AT_LEAST:
         start = clock()
         work()
-        taken.append(clock() - start)
-    return of(taken)
+        times.append(clock() - start)
+    return summary(times)
 
 
-def chosen(ranks: int) -> Callable[[list[float]], float]:
-    """Which of the seconds of many calls is theirs.
+def summary_for(ranks: int) -> Callable[[list[float]], float]:
+    """The summary of the times of equal calls.
 
-    The fastest, since what disturbs a call only makes it slower; of ranks that work at once the median, since
-    that they disturb each other is part of it.
+    It is the minimum for one rank, because disturbances only make a call slower, and the median for several
+    ranks, because ranks disturb each other in a training step, too.
     """
     return min if ranks == 1 else statistics.median
 
 
-def seconds_at_once(own: Callable[[], float], ranks: int, device: str) -> float:
-    """The mean of what all ranks of the group measure, which begin together; the same on each of them.
+def mean_of_ranks(measure: Callable[[], float], ranks: int, device: str) -> float:
+    """The mean of the seconds that all ranks of the group measure at the same time.
 
     Args:
-        own: measures, on this rank.
-        ranks: in the group; 1: there is none.
-        device: torch's, on which the group exchanges numbers.
+        measure: returns the seconds of this rank.
+        ranks: in the group; 1: there is no group.
+        device: torch's device on which the group exchanges numbers.
     """
     if ranks == 1:
-        return own()
+        return measure()
     import torch
     import torch.distributed as dist
 
     dist.barrier()
-    seconds = torch.tensor(own(), dtype=torch.float64, device=device)
+    seconds = torch.tensor(measure(), dtype=torch.float64, device=device)
     dist.all_reduce(seconds)
     return seconds.item() / ranks

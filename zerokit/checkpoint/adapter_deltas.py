@@ -30,39 +30,39 @@ class LoraDelta:
     up: NamedTensor
     """B, of shape (out, r)."""
     scale: float
-    turned: bool
+    transposed: bool
     """Whether the weight has shape (in, out)."""
-    lengths: NamedTensor | None = None
+    magnitudes: NamedTensor | None = None
     """DoRA's magnitudes, (out,)."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the weight."""
         shape = self.up.shape[0], self.down.shape[1]
-        return shape[::-1] if self.turned else shape
+        return shape[::-1] if self.transposed else shape
 
     def rows(self, reader: ElementReader, weight: _Rows) -> Iterator[Any]:
         """Yield the changed weight block by block."""
         import numpy as np
 
         down, up = (matrix(reader, one) for one in (self.down, self.up))
-        left, right = (down.T, up.T) if self.turned else (up, down)
+        left, right = (down.T, up.T) if self.transposed else (up, down)
 
         def summed() -> Iterator[tuple[int, Any]]:
             for begin, block in weight():
                 yield begin, block + (left[begin : begin + len(block)] @ right) * np.float32(self.scale)
 
-        if self.lengths is None:
+        if self.magnitudes is None:
             yield from (block for _, block in summed())
             return
-        lengths = matrix(reader, self.lengths).reshape(-1)
-        if self.turned:
+        magnitudes = matrix(reader, self.magnitudes).reshape(-1)
+        if self.transposed:
             squares = sum((np.square(block, dtype=np.float64).sum(0) for _, block in summed()), np.float64())
-            factor = (lengths / np.sqrt(squares)).astype(np.float32)
+            factor = (magnitudes / np.sqrt(squares)).astype(np.float32)
             yield from (block * factor for _, block in summed())
             return
         for begin, block in summed():
-            own = lengths[begin : begin + len(block)] / np.linalg.norm(block, axis=1)
+            own = magnitudes[begin : begin + len(block)] / np.linalg.norm(block, axis=1)
             yield block * own[:, None]
 
 

@@ -110,7 +110,7 @@ def _put_together(saved: SavedStates) -> DeepSpeedCheckpoint:
         experts = archives[file].content.items()
         weights |= {name: whole_tensor(name, one) for name, one in experts if isinstance(one, StoredTensor)}
     if facts.stage == 3:
-        weights |= dict(_frozen(models))
+        weights |= frozen_parameters(models)
     _check_experts(files, first)
     buffers = weights.keys() & set(first.get("buffer_names") or ())
     computed = {name: one for name, one in first["module"].items() if isinstance(one, StoredTensor)}
@@ -222,10 +222,12 @@ def _saved_whole(model: StateDict, stage: int) -> Iterator[tuple[str, NamedTenso
             yield name, whole_tensor(name, tensor)
 
 
-def _frozen(models: Sequence[StateDict]) -> Iterator[tuple[str, NamedTensor]]:
-    """Frozen parameters, of which every rank has a part."""
-    for name, shape in (models[0].get("frozen_param_shapes") or {}).items():
-        yield name, joined_tensor(name, shape, [model["frozen_param_fragments"][name] for model in models])
+def frozen_parameters(models: Sequence[StateDict]) -> dict[str, NamedTensor]:
+    """Frozen parameters of stage 3, of which every rank has a part."""
+    return {
+        name: joined_tensor(name, shape, [model["frozen_param_fragments"][name] for model in models])
+        for name, shape in (models[0].get("frozen_param_shapes") or {}).items()
+    }
 
 
 def _check_experts(files: StepFolder, model: StateDict) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from zerokit.checkpoint.tensors import NamedTensor
 
 BLOCK_ELEMENTS = 4 << 20
-_MOST_OPEN = 64
+_MAX_OPEN_FILES = 64
 """Files that are open at once."""
 
 
@@ -57,9 +57,9 @@ class ElementReader:
         for piece in tensor.pieces:
             offset, left = piece.offset, piece.numel * itemsize
             while left:
-                taken = min(left, block.size - filled)
-                self._fill(piece.storage, offset, block[filled : filled + taken])
-                filled, offset, left = filled + taken, offset + taken, left - taken
+                count = min(left, block.size - filled)
+                self._fill(piece.storage, offset, block[filled : filled + count])
+                filled, offset, left = filled + count, offset + count, left - count
                 if filled == block.size:
                     yield _multiplied(block, tensor)
                     filled = 0
@@ -112,7 +112,7 @@ class ElementReader:
 
     def _opened(self, file: Path) -> int:
         if file not in self._open:
-            if len(self._open) >= _MOST_OPEN:
+            if len(self._open) >= _MAX_OPEN_FILES:
                 os.close(self._open.popitem(last=False)[1])
             self._open[file] = os.open(file, os.O_RDONLY)
         self._open.move_to_end(file)

@@ -97,7 +97,7 @@ def export(
         raise CheckpointError("no such folder", where=printable(base), hint="Name the model that was trained")
     plan = _plan(checkpoint, dtype, base, needs_config=needs_config)
     with output_folder(output) as staging:
-        sums = _begun(staging, plan)
+        sums = _resume(staging, plan)
         kept = len(sums)
         left = [name for file, names in plan.shards.items() if file not in sums for name in names]
         check_space(output, sum(plan.targets[name].nbytes for name in left))
@@ -106,7 +106,7 @@ def export(
         (staging / _PLAN).unlink()
         sums |= checksums(staging, names)
         write_checksums(staging, sums)
-        _check_whole(output, staging, sums)
+        _check_complete(output, staging, sums)
     return Exported(
         output,
         sorted(sums),
@@ -209,7 +209,7 @@ def _shards(targets: Mapping[str, NamedTensor], stem: str) -> dict[str, list[str
     }
 
 
-def _begun(staging: Path, plan: _Plan) -> dict[str, str]:
+def _resume(staging: Path, plan: _Plan) -> dict[str, str]:
     """Make the folder, or return the SHA-256 of the files that an earlier export wrote."""
     stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in plan.checkpoint.files]
     shards = {
@@ -254,7 +254,7 @@ def _write_weights(staging: Path, plan: _Plan, sums: dict[str, str], *, verify: 
             reader.finish()
     for names, what in (
         (remarks.not_finite, "infinite or NaN elements"),
-        (remarks.differing, "different on some ranks, taken from rank 0"),
+        (remarks.differing, "different on some ranks; exported from rank 0"),
     ):
         if names:
             plan.notes.append(f"{what}: {quantity(len(names), 'tensor')}, such as '{names[0]}'")
@@ -280,7 +280,7 @@ def _write_rest(staging: Path, plan: _Plan) -> list[str]:
     return [*names, plan.config.name]
 
 
-def _check_whole(output: Path, staging: Path, sums: Mapping[str, str]) -> None:
+def _check_complete(output: Path, staging: Path, sums: Mapping[str, str]) -> None:
     """Check that no file was removed meanwhile: not all file systems have locks."""
     lost = next((name for name in sums if not (staging / name).is_file()), None)
     if lost is not None:

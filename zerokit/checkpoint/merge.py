@@ -19,6 +19,7 @@ from zerokit.checkpoint.model_files import CONFIG, copy_files, model_files, read
 from zerokit.checkpoint.output_folder import check_output, check_space, output_folder
 from zerokit.checkpoint.safetensors_file import read_safetensors, write_safetensors
 from zerokit.checkpoint.source import (
+    MODEL_FILES,
     WEIGHTS_INDEX,
     check_checkpoint,
     check_files,
@@ -40,24 +41,6 @@ _PART = re.compile(
     r"(?:\.weight)?"
 )
 _OF_PEFT = "base_model.model."
-_READ = frozenset(
-    {
-        *("peft_type", "task_type", "base_model_name_or_path", "revision", "inference_mode", "peft_version"),
-        *(
-            "auto_mapping",
-            "r",
-            "lora_alpha",
-            "lora_dropout",
-            "fan_in_fan_out",
-            "use_rslora",
-            "init_lora_weights",
-        ),
-        *("target_modules", "exclude_modules", "modules_to_save", "rank_pattern", "alpha_pattern", "bias"),
-        *("layers_to_transform", "layers_pattern", "megatron_core", "runtime_config", "qalora_group_size"),
-        *("eva_config", "ensure_weight_tying", "use_dora", "feedforward_modules", "init_ia3_weights"),
-    }
-)
-"""Supported keys of adapter_config.json; merging refuses others that are set."""
 _UNCHANGED_BASE = (True, False, None, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the model's own weights unchanged."""
 
@@ -149,7 +132,8 @@ def _read_settings(adapter: Path) -> dict[str, Any]:
     if kind not in ("LORA", "IA3"):
         _refuse(adapter, f"is of the unsupported kind {kind}", "Merge it with peft: merge_and_unload()")
     bias = settings.get("bias", "none")
-    other = next((key for key, value in settings.items() if value and key not in _READ), None)
+    supported = MODEL_FILES["adapter_config_keys"]
+    other = next((key for key, value in settings.items() if value and key not in supported), None)
     if bias != "none":
         other = "bias"
     if settings.get("init_lora_weights", True) not in _UNCHANGED_BASE:
@@ -184,52 +168,54 @@ def _plan(adapter: Path, settings: Mapping[str, Any], model: Path, config: Mappi
             _refuse(adapter, f"has '{name}' of {tensor.dtype}", "Save it again in a floating-point type")
         if found is None:
             # peft saves embeddings together with their adapters.
-            replaced[_in_model(adapter, inside.replace(".base_layer.", "."), weights)] = tensor
+            replaced[_name_in_model(adapter, inside.replace(".base_layer.", "."), weights)] = tensor
             continue
         parts.setdefault(found["module"], {})[found["part"]] = tensor
         if found["embedding"]:
             embeddings.add(found["module"])
     changes: dict[str, LoraDelta | Ia3Scaling] = {}
     for module, own in parts.items():
-        name = _in_model(adapter, f"{module}.weight", weights)
-        turned = module in embeddings or bool(settings.get("fan_in_fan_out"))
+        name = _name_in_model(adapter, f"{module}.weight", weights)
+        transposed = module in embeddings or bool(settings.get("fan_in_fan_out"))
         if "ia3_l" in own:
-            changes |= _scaled(own["ia3_l"], name, weights, turned=turned)
+            changes |= _ia3_changes(own["ia3_l"], name, weights, transposed=transposed)
         else:
             is_embedding = module in embeddings
-            changes[name] = _low(adapter, settings, module, own, turned=turned, embedding=is_embedding)
+            changes[name] = _lora_delta(
+                adapter, settings, module, own, transposed=transposed, embedding=is_embedding
+            )
     _check_shapes(adapter, changes, replaced, weights, model)
     _check_tied(adapter, replaced.keys() - changes.keys(), weights, config)
     return _Plan(files, changes, replaced)
 
 
-def _low(
+def _lora_delta(
     adapter: Path,
     settings: Mapping[str, Any],
     module: str,
     parts: Mapping[str, NamedTensor],
     *,
-    turned: bool,
+    transposed: bool,
     embedding: bool,
 ) -> LoraDelta:
-    lengths = parts.get("magnitude_vector")
+    magnitudes = parts.get("magnitude_vector")
     pair = [parts[name] for name in ("A", "B") if name in parts]
     if len(pair) != 2 or any(len(one.shape) != 2 for one in pair):
         _refuse(adapter, f"has no pair of matrices for '{module}'", "Merge it with peft: merge_and_unload()")
     down, up = pair
-    if lengths is not None and (embedding or lengths.numel != up.shape[0]):
+    if magnitudes is not None and (embedding or magnitudes.numel != up.shape[0]):
         _refuse(adapter, f"has DoRA on '{module}'", "Merge it with peft: merge_and_unload()")
-    return LoraDelta(down, up, _scale(adapter, settings, module, down.shape[0]), turned, lengths)
+    return LoraDelta(down, up, _scale(adapter, settings, module, down.shape[0]), transposed, magnitudes)
 
 
-def _scaled(
-    by: NamedTensor, name: str, weights: Mapping[str, NamedTensor], *, turned: bool
+def _ia3_changes(
+    by: NamedTensor, name: str, weights: Mapping[str, NamedTensor], *, transposed: bool
 ) -> Iterator[tuple[str, Ia3Scaling]]:
     """A factor of outputs, (out, 1), which includes the bias; or of inputs, (1, in)."""
     of_outputs = len(by.shape) == 2 and by.shape[1] == 1
     shape = weights[name].shape
-    length = shape[1 if turned == of_outputs else 0] if len(shape) == 2 else 0
-    yield name, Ia3Scaling(by, shape if by.numel == length else by.shape, by_row=turned != of_outputs)
+    length = shape[1 if transposed == of_outputs else 0] if len(shape) == 2 else 0
+    yield name, Ia3Scaling(by, shape if by.numel == length else by.shape, by_row=transposed != of_outputs)
     bias = f"{name.removesuffix('weight')}bias"
     if of_outputs and bias in weights:
         yield bias, Ia3Scaling(by, (by.numel,), by_row=True)
@@ -259,7 +245,7 @@ def _check_shapes(
 _ANOTHER_MODEL = "Name the model that it was trained on with --base"
 
 
-def _in_model(adapter: Path, name: str, weights: Mapping[str, Any]) -> str:
+def _name_in_model(adapter: Path, name: str, weights: Mapping[str, Any]) -> str:
     """The name of a weight in the model's files; transformers may leave out the first part."""
     for known in (name, name.partition(".")[2]):
         if known in weights:

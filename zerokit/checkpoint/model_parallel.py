@@ -64,9 +64,9 @@ class _Runs(Sequence[Piece]):
                 continue  # another rank has it, too
             if run.begin != at or run.offset < 0 or run.offset + run.numel > self._parts[run.rank].numel:
                 break
-            taken = min(run.numel, self._numel - at)
-            yield from rows[run.rank].cut(run.offset, run.offset + taken)
-            at += taken
+            count = min(run.numel, self._numel - at)
+            yield from rows[run.rank].cut(run.offset, run.offset + count)
+            at += count
         if at < self._numel:
             _refuse(self._parts[0], f"has parts of '{self._name}' that do not fit together")
 

@@ -50,19 +50,6 @@ class Group:
     """States that exist once, such as ``step``."""
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """Ranks' parts of a flat buffer."""
-
-    shapes: Mapping[str, tuple[int, ...]]
-    weights: Sequence[StoredTensor]
-    """Of each rank."""
-    states: Sequence[Mapping[str, Any]]
-    """Of each rank, by the optimizer's keys."""
-    numel: int
-    """Elements of each rank's part of a moment."""
-
-
 def read_groups(saved: SavedStates) -> list[Group]:
     """Read the groups of a ZeRO checkpoint.
 
@@ -72,9 +59,9 @@ def read_groups(saved: SavedStates) -> list[Group]:
             :func:`explain_format_errors`.
     """
     if saved.facts.stage == 3:
-        flat = [_of_stage_3(saved, kept) for kept in _kept_of_stage_3(saved)]
+        flat = list(_stage_3_parts(saved))
         return [_merged([flat[number] for number in one]) for one in sub_groups(saved)]
-    return [_of_stage_1_and_2(saved, *one) for one in enumerate(_kept_of_stage_1_and_2(saved))]
+    return list(_stage_1_and_2_groups(saved))
 
 
 def round_robin_order(names: Sequence[Any], num_ranks: int) -> list[Any]:
@@ -98,72 +85,80 @@ def sub_groups(saved: SavedStates) -> list[list[int]]:
     return [list(group["params"]) for group in saved.optimizers[0]["optimizer_state_dict"]["param_groups"]]
 
 
-def _kept_of_stage_1_and_2(saved: SavedStates) -> Iterator[_Kept]:
+def _stage_1_and_2_groups(saved: SavedStates) -> Iterator[Group]:
     states = saved.optimizers
-    paddings = states[0].get("param_alignment_paddings")
-    if not isinstance(states[0]["base_optimizer_state"], Mapping):
+    inner = [state["base_optimizer_state"] for state in states]
+    if not isinstance(inner[0], Mapping):
         _refuse(saved, "was saved with elastic_checkpoint, which DeepSpeed no longer supports")
+    paddings = states[0].get("param_alignment_paddings")
+    is_round_robin = zero_settings(saved).round_robin_gradients
     for number, shapes in enumerate(shapes_of(saved.models[0])):
+        common = {
+            "partition_count": len(states),
+            "param_alignment_paddings": [paddings[number]] if paddings else None,
+        }
+
+        def join(parts: Sequence[StoredTensor], shapes: Any = shapes, common: Any = common) -> Tensors:
+            of_ranks = [{**common, "single_partition_of_fp32_groups": [part]} for part in parts]
+            found = list(master_weights_stage_1_2([shapes], of_ranks))
+            if is_round_robin:
+                order = round_robin_order(range(len(found)), len(parts))
+                found = [tensor for _, tensor in sorted(zip(order, found, strict=True), key=itemgetter(0))]
+            return {tensor.name: tensor for tensor in found}
+
         total = sum(map(math.prod, shapes.values())) + (sum(paddings[number]) if paddings else 0)
-        inner = [state["base_optimizer_state"] for state in states]
-        yield _Kept(
-            shapes,
+        yield _group(
+            saved,
             [state["single_partition_of_fp32_groups"][number] for state in states],
             [one["state"].get(one["param_groups"][number]["params"][0], {}) for one in inner],
             math.ceil(total / (ALIGNMENT * len(states))) * ALIGNMENT,
+            join,
         )
 
 
-def _kept_of_stage_3(saved: SavedStates) -> Iterator[_Kept]:
+def _stage_3_parts(saved: SavedStates) -> Iterator[Group]:
+    """Each flat part as a group."""
     states = saved.optimizers
     for number, shapes in enumerate(shapes_of(saved.models[0])):
+
+        def join(parts: Sequence[StoredTensor], shapes: Any = shapes) -> Tensors:
+            of_ranks = [{"fp32_flat_groups": [part]} for part in parts]
+            return {tensor.name: tensor for tensor in master_weights_stage_3([shapes], of_ranks)}
+
         weights = [state["fp32_flat_groups"][number] for state in states]
-        inner = [state["optimizer_state_dict"]["state"] for state in states]
-        yield _Kept(shapes, weights, [one.get(number, {}) for one in inner], weights[0].numel)
+        inner = [state["optimizer_state_dict"]["state"].get(number, {}) for state in states]
+        yield _group(saved, weights, inner, weights[0].numel, join)
 
 
-def _of_stage_1_and_2(saved: SavedStates, number: int, kept: _Kept) -> Group:
-    first = saved.optimizers[0]
-    paddings = first.get("param_alignment_paddings")
-    common = {
-        "partition_count": len(saved.optimizers),
-        "param_alignment_paddings": [paddings[number]] if paddings else None,
-    }
+def _group(
+    saved: SavedStates,
+    weights: Sequence[StoredTensor],
+    states: Sequence[Mapping[str, Any]],
+    numel: int,
+    join: Callable[[Sequence[StoredTensor]], Tensors],
+) -> Group:
+    """Separate the optimizer's states per element from those that exist once.
 
-    def put(parts: Sequence[StoredTensor]) -> Tensors:
-        states = [{**common, "single_partition_of_fp32_groups": [part]} for part in parts]
-        found = list(master_weights_stage_1_2([kept.shapes], states))
-        if zero_settings(saved).round_robin_gradients:
-            order = round_robin_order(range(len(found)), len(parts))
-            found = [tensor for _, tensor in sorted(zip(order, found, strict=True), key=itemgetter(0))]
-        return {tensor.name: tensor for tensor in found}
-
-    return _group(saved, kept, put)
-
-
-def _of_stage_3(saved: SavedStates, kept: _Kept) -> Group:
-    def put(parts: Sequence[StoredTensor]) -> Tensors:
-        states = [{"fp32_flat_groups": [part]} for part in parts]
-        return {tensor.name: tensor for tensor in master_weights_stage_3([kept.shapes], states)}
-
-    return _group(saved, kept, put)
-
-
-def _group(saved: SavedStates, kept: _Kept, put: Callable[[Sequence[StoredTensor]], Tensors]) -> Group:
-    """Separate the optimizer's states per element from those that exist once."""
-    moments: dict[str, list[StoredTensor]] = {}
+    Args:
+        saved: the checkpoint.
+        weights: each rank's part of the flat buffer.
+        states: each rank's states by the optimizer's keys.
+        numel: elements of each rank's part of a moment.
+        join: makes named tensors of the parts of a flat buffer.
+    """
+    moments: dict[str, Tensors] = {}
     others: dict[str, Any] = {}
-    for key, value in kept.states[0].items():
-        values = [state[key] for state in kept.states]
+    for key, value in states[0].items():
+        values = [state[key] for state in states]
         if not isinstance(value, StoredTensor):
             others[key] = value
-        elif all(one.shape == (kept.numel,) and one.is_contiguous for one in values):
-            moments[key] = values
+        elif all(one.shape == (numel,) and one.is_contiguous for one in values):
+            moments[key] = join(values)
         elif value.numel == 1:
             others[key] = value
         else:
             _refuse(saved, f"has optimizer states '{key}' that depend on the number of ranks")
-    return Group(put(kept.weights), {key: put(parts) for key, parts in moments.items()}, others)
+    return Group(join(weights), moments, others)
 
 
 def _merged(groups: Sequence[Group]) -> Group:

@@ -34,7 +34,7 @@ def output_folder(output: Path) -> Iterator[Path]:
     """
     target = _target(output)
     staging = _staging(target)
-    with explain_write_errors(output, "Name another folder"), _alone(output, staging):
+    with explain_write_errors(output, "Name another folder"), _locked_staging(output, staging):
         yield staging
         if staging.parent != target:
             staging.rename(target)
@@ -59,7 +59,7 @@ def check_output(output: Path) -> None:
 
     Raises:
         CheckpointError: it is not empty, or its parent does not exist.
-        ZerokitError: the staging folder's name is taken by something that zerokit did not make.
+        ZerokitError: the staging folder's name belongs to something that zerokit did not make.
     """
     target = _target(output)
     is_empty = is_folder(target) and {path.name for path in target.iterdir()} <= {UNFINISHED}
@@ -92,7 +92,7 @@ def check_space(output: Path, needed: int) -> None:
 
 
 @contextmanager
-def _alone(output: Path, staging: Path) -> Iterator[None]:
+def _locked_staging(output: Path, staging: Path) -> Iterator[None]:
     """Lock the staging folder; remove it if the checkpoint is damaged."""
     lock = make_staging(staging) / MARK
     with open_private_file(lock) as opened:

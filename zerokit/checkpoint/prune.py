@@ -64,11 +64,11 @@ def plan_pruning(run: Path, keep: int) -> Pruning:
     oldest = folders.index(complete[-keep:][0])
     named = {*named_as_latest(run).values(), *_best(run, folders)}
     old = folders[:oldest]
-    begun = list(_begun(run / UNFINISHED, number_of(folders[-1].name) or 0))
+    interrupted = list(_interrupted(run / UNFINISHED, number_of(folders[-1].name) or 0))
     removed = [folder for folder in old if folder.name not in named and has_step_folder(folder)]
     kept = [*(folder for folder in old if folder.name in named), *complete[-keep:]]
     left = [folder for folder in folders if folder not in (*kept, *removed)]
-    return Pruning(kept, [*begun, *removed], left)
+    return Pruning(kept, [*interrupted, *removed], left)
 
 
 def _best(run: Path, folders: Sequence[Path]) -> Iterator[str]:
@@ -96,9 +96,9 @@ def _state(file: Path) -> dict[str, Any]:
     )
 
 
-def _begun(aside: Path, newest: int) -> Iterator[Path]:
+def _interrupted(folder: Path, newest: int) -> Iterator[Path]:
     """Leftovers of interrupted removals; the newest checkpoint may be one that a run is writing."""
-    for path in sorted(aside.iterdir()) if is_staging(aside) else ():
+    for path in sorted(folder.iterdir()) if is_staging(folder) else ():
         number = number_of(path.name)
         if number is not None and number < newest and path.is_dir() and not path.is_symlink():
             yield path

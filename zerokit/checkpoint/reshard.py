@@ -26,13 +26,14 @@ from zerokit.checkpoint.checksums import (
     record_num_files,
     write_checksums,
 )
+from zerokit.checkpoint.deepspeed_folder import frozen_parameters
 from zerokit.checkpoint.element_reader import ElementReader
 from zerokit.checkpoint.optimizer_groups import read_groups, zero_section, zero_settings
 from zerokit.checkpoint.optimizer_partitions import Stage1And2Partitions, Stage3Partitions
 from zerokit.checkpoint.output_folder import check_output, check_space, output_folder
 from zerokit.checkpoint.saved_states import SavedStates, explain_format_errors, read_states, shapes_of
 from zerokit.checkpoint.step_folder import LATEST, is_of_checkpoint, names_in
-from zerokit.checkpoint.tensors import NamedTensor, joined_tensor, whole_tensor
+from zerokit.checkpoint.tensors import NamedTensor, whole_tensor
 from zerokit.checkpoint.torch_file import Size, StoredTensor, record
 from zerokit.checkpoint.torch_file_writer import NewTensor, make_pickle, write_archive
 from zerokit.checkpoint.verify import verify as verify_all
@@ -67,8 +68,7 @@ class _Plan:
     stage: int
     num_ranks: int
     """Ranks that partition its optimizer."""
-    flat: Stage1And2Partitions | None
-    divided: Stage3Partitions | None
+    partitions: Stage1And2Partitions | Stage3Partitions
 
     @property
     def num_models(self) -> int:
@@ -97,11 +97,12 @@ class _Plan:
     def models(self) -> Iterator[tuple[str, Any]]:
         """Names and contents of the model state files."""
         saved = self.saved
-        if self.flat is not None:
-            yield f"{self._of_model}_model_states.pt", _whole_model(self, self.flat)
-        elif self.divided is not None:
+        if isinstance(self.partitions, Stage1And2Partitions):
+            yield f"{self._of_model}_model_states.pt", _whole_model(self, self.partitions)
+        else:
             for rank in range(self.num_ranks):
-                content = _divided_model(self, self.divided, saved.models[rank % len(saved.models)], rank)
+                model = saved.models[rank % len(saved.models)]
+                content = _divided_model(self, self.partitions, model, rank)
                 yield f"zero_pp_rank_{rank}_{self._of_model}_model_states.pt", content
 
     def optimizer(self, rank: int) -> tuple[str, Any]:
@@ -229,7 +230,7 @@ def _plan(saved: SavedStates, num_ranks: int, stage: int) -> _Plan:
                 "Resume on the number of ranks that saved it",
             )
     if stage == 3:
-        return _Plan(saved, stage, num_ranks, None, Stage3Partitions(groups, num_ranks, size))
+        return _Plan(saved, stage, num_ranks, Stage3Partitions(groups, num_ranks, size))
     paddings = saved.optimizers[0].get("param_alignment_paddings") or ()
     aligned = settings.parameter_alignment or any(any(group) for group in paddings)
     flat = Stage1And2Partitions(
@@ -238,7 +239,7 @@ def _plan(saved: SavedStates, num_ranks: int, stage: int) -> _Plan:
         round_robin=settings.round_robin_gradients,
         aligned_as=saved.facts.dtype if aligned else None,
     )
-    return _Plan(saved, stage, num_ranks, flat, None)
+    return _Plan(saved, stage, num_ranks, flat)
 
 
 def _optimizer(plan: _Plan, states: Mapping[str, Any], rank: int) -> dict[str, Any]:
@@ -259,8 +260,8 @@ def _optimizer(plan: _Plan, states: Mapping[str, Any], rank: int) -> dict[str, A
     settings = [
         {key: value for key, value in group.items() if key != "params"} for group in inner["param_groups"]
     ]
-    if plan.flat is not None:
-        flat = plan.flat
+    if isinstance(plan.partitions, Stage1And2Partitions):
+        flat = plan.partitions
         # BF16_Optimizer saves its part with padding.
         padded = not was_divided and "zero_stage" not in states
         numbers = [[number] for number in range(len(settings))]
@@ -273,8 +274,8 @@ def _optimizer(plan: _Plan, states: Mapping[str, Any], rank: int) -> dict[str, A
         }
         if was_divided or "param_alignment_paddings" in states:
             made["param_alignment_paddings"] = flat.paddings
-    elif plan.divided is not None:
-        divided = plan.divided
+    else:
+        divided = plan.partitions
         made |= {
             "partition_count": plan.num_ranks,
             "fp32_flat_groups": divided.weights(rank),
@@ -313,10 +314,7 @@ def _whole_model(plan: _Plan, flat: Stage1And2Partitions) -> dict[str, Any]:
     if saved.facts.stage != 3:
         return made
     trained = {name: tensor for group in flat.groups for name, tensor in group.weights.items()}
-    frozen = {
-        name: joined_tensor(name, shape, [model["frozen_param_fragments"][name] for model in saved.models])
-        for name, shape in (first.get("frozen_param_shapes") or {}).items()
-    }
+    frozen = frozen_parameters(saved.models)
     tied = first.get("shared_params") or {}
     found: OrderedDict[str, Any] = OrderedDict()
     for name, placeholder in first["module"].items():
@@ -337,13 +335,9 @@ def _divided_model(
     plan: _Plan, divided: Stage3Partitions, model: Mapping[str, Any], rank: int
 ) -> dict[str, Any]:
     saved = plan.saved
-    first = saved.models[0]
     made = {**_common(plan, model), "param_shapes": divided.shapes}
     if saved.facts.stage == 3:
-        frozen = {
-            name: joined_tensor(name, shape, [one["frozen_param_fragments"][name] for one in saved.models])
-            for name, shape in (first.get("frozen_param_shapes") or {}).items()
-        }
+        frozen = frozen_parameters(saved.models)
     else:
         frozen = dict(_not_trained(saved, divided))
         buffers = set(model.get("buffer_names") or ())

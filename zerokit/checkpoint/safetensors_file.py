@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from zerokit.checkpoint.tensors import NamedTensor, Piece
-from zerokit.checkpoint.torch_file import Storage
+from zerokit.checkpoint.torch_file import ELEMENT_TYPES, Storage
 from zerokit.documents import printable, unreadable_reason
 from zerokit.errors import CheckpointError
 from zerokit.files import new_file
@@ -23,22 +23,7 @@ from zerokit.files import new_file
 if TYPE_CHECKING:
     from zerokit.checkpoint.element_reader import Block
 
-TYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
-"""torch's types in safetensors' names."""
-_NAMES = {called: name for name, called in TYPES.items()}
+_NAMES = {row["safetensors"]: dtype for dtype, row in ELEMENT_TYPES.items()}
 
 
 def write_safetensors(
@@ -62,7 +47,7 @@ def write_safetensors(
     for tensor in tensors:
         begin, end = end, end + tensor.nbytes
         header[tensor.name] = {
-            "dtype": TYPES[tensor.dtype],
+            "dtype": ELEMENT_TYPES[tensor.dtype]["safetensors"],
             "shape": list(tensor.shape),
             "data_offsets": [begin, end],
         }

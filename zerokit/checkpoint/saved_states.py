@@ -72,7 +72,7 @@ def read_states(path: Path) -> list[SavedStates]:
         CheckpointError: it is no checkpoint, is damaged or of an unsupported kind; or a file of a rank is
             missing or belongs to another step, rank or run.
     """
-    with _all_stay():
+    with _without_garbage_collection():
         found = [_read(files) for files in read_step_folders(find_step_folder(path))]
     first = found[0]
     for other in found[1:]:
@@ -94,7 +94,7 @@ def read_states(path: Path) -> list[SavedStates]:
 
 
 @contextmanager
-def _all_stay() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Switch off garbage collection: it would visit a hundred thousand new objects again and again."""
     was_on = gc.isenabled()
     gc.disable()
@@ -333,14 +333,17 @@ def _check_steps(files: StepFolder, models: Sequence[StateDict], optimizers: Seq
                 raise CheckpointError(
                     f"is of step {step}, and rank 0's file of step {steps[0]}: two checkpoints were mixed",
                     where=printable(file),
-                    hint="Take another one",
+                    hint="Use another one",
                 )
-    done, taken = models[0].get("global_steps"), _optimizer_step(optimizers[0]) if optimizers else None
-    if isinstance(done, int) and taken is not None and taken > done:
+    model_step, optimizer_step = (
+        models[0].get("global_steps"),
+        _optimizer_step(optimizers[0]) if optimizers else None,
+    )
+    if isinstance(model_step, int) and optimizer_step is not None and optimizer_step > model_step:
         raise CheckpointError(
-            f"is of step {taken}, and the model of step {done}: two checkpoints were mixed",
+            f"is of step {optimizer_step}, and the model of step {model_step}: two checkpoints were mixed",
             where=printable(files.optimizers[0]),
-            hint="Take another one",
+            hint="Use another one",
         )
 
 

@@ -8,6 +8,7 @@ imported: allowed names become inert :class:`Record` objects, other names are re
 from __future__ import annotations
 
 import io
+import json
 import math
 import os
 import pickle
@@ -32,67 +33,15 @@ from zerokit.documents.pickle_limits import (
 )
 from zerokit.errors import CheckpointError
 
-ITEMSIZES = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
-"""Bytes per element, by torch's type names."""
-STORAGES = {
-    "DoubleStorage": "float64",
-    "FloatStorage": "float32",
-    "HalfStorage": "float16",
-    "BFloat16Storage": "bfloat16",
-    "Float8_e4m3fnStorage": "float8_e4m3fn",
-    "Float8_e5m2Storage": "float8_e5m2",
-    "LongStorage": "int64",
-    "IntStorage": "int32",
-    "ShortStorage": "int16",
-    "CharStorage": "int8",
-    "ByteStorage": "uint8",
-    "BoolStorage": "bool",
-    "UntypedStorage": "uint8",
-}
-"""Element types by torch's storage names."""
-_INERT = frozenset(
-    {
-        # Objects that DeepSpeed's engine saves beside tensors (runtime/engine.py,
-        # `_common_checkpoint_state`).
-        "deepspeed.runtime.fp16.loss_scaler.LossScaler",
-        "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
-        "deepspeed.runtime.zero.config.ZeroStageEnum",
-        "deepspeed.utils.tensor_fragment.fragment_address",
-        "torch.device",
-        "torch.Tensor",
-        "torch.nn.parameter.Parameter",
-        "argparse.Namespace",
-        "numpy.dtype",
-        "numpy.dtypes.UInt32DType",
-        "numpy.ndarray",
-        "numpy.core.multiarray._reconstruct",
-        "numpy._core.multiarray._reconstruct",
-        "numpy.core.multiarray.scalar",
-        "numpy._core.multiarray.scalar",
-        "_codecs.encode",
-        "collections.defaultdict",
-        "builtins.set",
-        "builtins.dict",
-        "builtins.list",
-        "builtins.slice",
-        "datetime.timedelta",
-        "pathlib.PosixPath",
-    }
+ELEMENT_TYPES: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("element_types.json").read_text(encoding="utf-8")
 )
-"""Classes and functions whose calls become records. None of them is called."""
+"""For each of torch's types: bytes per element, torch's storage class, and safetensors' name."""
+ITEMSIZES: dict[str, int] = {dtype: row["bytes"] for dtype, row in ELEMENT_TYPES.items()}
+STORAGES = {row["torch_storage"]: dtype for dtype, row in ELEMENT_TYPES.items()} | {"UntypedStorage": "uint8"}
+_INERT = frozenset(json.loads(Path(__file__).with_name("pickle_names.json").read_text(encoding="utf-8")))
+"""Classes and functions whose calls become records, as DeepSpeed's engine saves them beside tensors
+(runtime/engine.py, `_common_checkpoint_state`). None of them is called."""
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 """Header of a zip member (PKWARE's APPNOTE.TXT, 4.3.7)."""
 
@@ -155,7 +104,7 @@ class StoredTensor(TensorSize):
 
 
 class Record:
-    """Stands for an object of a pickle: its class or function, and the arguments."""
+    """An object of a pickle: its class or function, and the arguments."""
 
     name = ""
     state: Any = None
@@ -209,7 +158,7 @@ def record_class(name: str) -> type[Record]:
 
 
 class _Set(Record):
-    """Stands for a set whose elements are added one by one; equal to one that gets all at once."""
+    """A set whose elements are added one by one; equal to one that gets all at once."""
 
     name = "builtins.set"
     called = True
@@ -276,9 +225,9 @@ def read_archive(file: Path) -> Archive:
 
 
 _HINT = "Use another checkpoint, or copy the file again"
-_MOST_OF_PICKLE = 64 << 20
+_MAX_PICKLE_BYTES = 64 << 20
 """Bytes; a hundred thousand tensors take about 20 MB."""
-_MOST_OF_BYTEORDER = 16
+_MAX_BYTEORDER_BYTES = 16
 _PLAIN_PICKLES = 5
 """torch before 1.6 wrote: a magic number, the protocol, the machine, the object, the storage keys."""
 
@@ -286,7 +235,7 @@ _PLAIN_PICKLES = 5
 def _refuse_plain_pickle(file: Path, opened: io.BufferedReader) -> NoReturn:
     """Explain a file of torch before 1.6 or of `pickle`, which is a sequence of pickles."""
     opened.seek(0)
-    content = io.BytesIO(opened.read(_MOST_OF_PICKLE))
+    content = io.BytesIO(opened.read(_MAX_PICKLE_BYTES))
     with suppress(EOFError, pickle.UnpicklingError):
         for _ in range(_PLAIN_PICKLES):
             unpickler = _Unpickler(guarded(content))
@@ -319,7 +268,7 @@ def _pickled(opened: io.BufferedReader) -> io.BytesIO:
     """The pickle of an archive, or the start of another file, which may consist of pickles."""
     if not zipfile.is_zipfile(opened):
         opened.seek(0)
-        return io.BytesIO(opened.read(_MOST_OF_PICKLE))
+        return io.BytesIO(opened.read(_MAX_PICKLE_BYTES))
     with zipfile.ZipFile(opened) as archive:
         if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
             raise PickleLimitError("it is compressed, so that it may unpack to any size")
@@ -342,11 +291,9 @@ class _Reader:
 
     def read(self) -> Archive:
         order = f"{self._folder}byteorder"
-        if order in self._names and self._read(order, _MOST_OF_BYTEORDER) != b"little":
-            raise CheckpointError(
-                "was written on a big-endian machine", where=printable(self._file), hint=_HINT
-            )
-        pickled = io.BytesIO(self._read(f"{self._folder}data.pkl", _MOST_OF_PICKLE))
+        if order in self._names and self._read(order, _MAX_BYTEORDER_BYTES) != b"little":
+            raise CheckpointError("was written on a big-endian machine", where=printable(self._file), hint=_HINT)
+        pickled = io.BytesIO(self._read(f"{self._folder}data.pkl", _MAX_PICKLE_BYTES))
         unpickler = _Unpickler(guarded(pickled))
         unpickler.file = self._file
         unpickler.persistent_load = self._typed_storage  # type: ignore[method-assign]
@@ -398,8 +345,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """The record class for a name; nothing is imported."""
         full = _full_name(module, name)
-        if full in _STANDING_IN:
-            return _STANDING_IN[full]
+        if full in _REPLACEMENTS:
+            return _REPLACEMENTS[full]
         of_torch = module in _OF_TORCH and (name in STORAGES or name in ITEMSIZES)
         if of_torch or full in _INERT:
             return record_class(full)
@@ -450,7 +397,7 @@ def _of_type(function: Any, _: Any, arguments: tuple[Any, ...], __: Any) -> Any:
     return _tensor(*arguments)
 
 
-_MOST_DIMENSIONS, _MOST_OF_SIZE = 64, 2**63
+_MAX_DIMENSIONS, _MAX_SIZE = 64, 2**63
 
 
 def check_shape(shape: Sequence[int]) -> None:
@@ -459,7 +406,7 @@ def check_shape(shape: Sequence[int]) -> None:
     Raises:
         ValueError: there are too many dimensions, or one is too large.
     """
-    if len(shape) > _MOST_DIMENSIONS or any(size >= _MOST_OF_SIZE for size in shape):
+    if len(shape) > _MAX_DIMENSIONS or any(size >= _MAX_SIZE for size in shape):
         raise ValueError(f"a tensor of {len(shape)} dimensions, or a size beyond 64 bits")
 
 
@@ -471,7 +418,7 @@ _CHECKED: dict[str, Any] = {
     CHECKED_SET: _Set,
 }
 """Replacements for classes that hash their content."""
-_STANDING_IN = {
+_REPLACEMENTS = {
     **_CHECKED,
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,

@@ -23,22 +23,22 @@ def move_to_unfinished(checkpoint: Path) -> Path:
         ZerokitError: something that zerokit did not make is at that path.
         OSError: it cannot be moved.
     """
-    doomed = unfinished_path(checkpoint)
-    staging.make_staging(doomed.parent)
-    staging.remove(doomed)
-    return checkpoint.rename(doomed)
+    path = unfinished_path(checkpoint)
+    staging.make_staging(path.parent)
+    staging.remove(path)
+    return checkpoint.rename(path)
 
 
-def remove_unfinished(doomed: Path) -> None:
+def remove_unfinished(path: Path) -> None:
     """Remove a checkpoint that :func:`move_to_unfinished` has moved; a run may be writing others there.
 
     Raises:
         OSError: it cannot be removed.
     """
     with suppress(FileNotFoundError):  # the run has removed it
-        staging.remove(doomed)
+        staging.remove(path)
     with suppress(OSError):
-        staging.remove_empty(doomed.parent)
+        staging.remove_empty(path.parent)
 
 
 def remove_all_unfinished(run: Path) -> None:

@@ -50,10 +50,10 @@ def calibrate(
 
     require("rehearse", where="zerokit calibrate")
     check_writable(output, force=force, follow_links=True)
-    from zerokit.calibration.calibrate import calibrate_into
+    from zerokit.calibration.calibrate import calibrate as calibrate_machine
     from zerokit.reporting.terminal import show, show_rows
 
-    rows = calibrate_into(output, device, ranks, threads)
+    rows = calibrate_machine(output, device, ranks, threads)
     table = []
     for row in rows:
         times = map(_microseconds, (row.measured, row.catalogue))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from zerokit.errors import ConfigError
@@ -112,21 +112,5 @@ def _fewest(question: Question, fits: Callable[..., bool]) -> int | None:
             return num_gpus
     if question.zero_stage == 0:
         return None
-    bad, good = 1, next(filter(lambda nodes: possible(nodes * per_node), _doubled()), None)
-    if good is None:
-        return None
-    bad = good // 2
-    while good - bad > 1:
-        middle = (good + bad) // 2
-        if possible(middle * per_node):
-            good = middle
-        else:
-            bad = middle
-    return good * per_node
-
-
-def _doubled() -> Iterator[int]:
-    nodes = 2
-    while nodes <= _MOST_NODES:
-        yield nodes
-        nodes *= 2
+    too_few = _largest(lambda nodes: not possible(nodes * per_node), _MOST_NODES)
+    return None if too_few in (None, _MOST_NODES) else (too_few + 1) * per_node

@@ -80,7 +80,7 @@ class Runs:
             raise ConfigError(
                 resolution.refused[0].message,
                 where=document.name,
-                hint="Mend the ds_config, or name another --target",
+                hint="Fix the ds_config, or name another --target",
             )
         config = load_ds_config({k: v for k, v in resolution.config.items() if k not in _NOT_FOR_MEMORY})
         sizes = {str(value.path[0]): value for value in resolution.values if len(value.path) == 1}
@@ -187,8 +187,8 @@ def _with_sizes(document: Document, question: Question) -> Document:
     for key, size in ((MICRO, question.micro_batch_size), (STEPS, question.gradient_accumulation_steps)):
         if size is not None:
             data[key] = size
-    asked = question.micro_batch_size is not None or question.gradient_accumulation_steps is not None
-    if asked and all(isinstance(data.get(key), int) for key in (MICRO, STEPS)):
+    given = question.micro_batch_size is not None or question.gradient_accumulation_steps is not None
+    if given and all(isinstance(data.get(key), int) for key in (MICRO, STEPS)):
         data.pop(TRAIN, None)
     return Document(data, document.name, document.positions)
 
@@ -215,12 +215,14 @@ def _resolve(document: Document, question: Question) -> Resolution:
 
 def _precision_in(data: Mapping[str, Any]) -> Precision | None:
     """The precision that a ds_config sets; None if it is open."""
-    said = {name: data[name].get("enabled") for name in ("bf16", "fp16") if isinstance(data.get(name), dict)}
-    if said.get("bf16") is True:
+    enabled = {
+        name: data[name].get("enabled") for name in ("bf16", "fp16") if isinstance(data.get(name), dict)
+    }
+    if enabled.get("bf16") is True:
         return "bf16"
-    if said.get("fp16") is True:
+    if enabled.get("fp16") is True:
         return "fp16"
-    return "fp32" if said and "auto" not in said.values() else None
+    return "fp32" if enabled and "auto" not in enabled.values() else None
 
 
 def _size(value: Any, name: str) -> int:

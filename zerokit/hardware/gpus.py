@@ -153,6 +153,11 @@ def sources() -> Mapping[str, str]:
     return _read()[1]
 
 
+def bounds() -> Mapping[str, list[Any]]:
+    """The plausible range of each number of a card, and its unit; other numbers are in a wrong unit."""
+    return _read()[2]
+
+
 def gpu_of_torch(torch_name: str) -> Gpu | None:
     """The card with this ``torch.cuda.get_device_name``; None if unknown."""
     return next((gpu for gpu in gpus() if gpu.torch_name == torch_name), None)
@@ -225,13 +230,13 @@ def gpu_names(gpu: Gpu) -> tuple[str, ...]:
 
 
 @cache
-def _read() -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
+def _read() -> tuple[tuple[Gpu, ...], Mapping[str, str], Mapping[str, list[Any]]]:
     import json
 
     from pydantic import TypeAdapter
 
     data = json.loads(_FILE.read_text(encoding="utf-8"))
-    return TypeAdapter(tuple[Gpu, ...]).validate_python(data["gpus"]), data["sources"]
+    return TypeAdapter(tuple[Gpu, ...]).validate_python(data["gpus"]), data["sources"], data["bounds"]
 
 
 @cache

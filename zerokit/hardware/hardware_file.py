@@ -21,42 +21,18 @@ from typing import Any, ClassVar, Literal
 from zerokit.documents import Document, KeyPath, read_document
 from zerokit.errors import DocumentError, did_you_mean
 from zerokit.hardware.cluster import Cluster
-from zerokit.hardware.gpus import Gpu, find_gpu
+from zerokit.hardware.gpus import Gpu, bounds, find_gpu
 from zerokit.hardware.prices.attention import AttentionCurve
 from zerokit.hardware.prices.figures import figures
 from zerokit.hardware.prices.matmul import KNOTS, LAYOUTS, MatmulCurve
 from zerokit.units import quantity
 
-BOUNDS = {
-    "bandwidth_gb_s": (5, 100_000),
-    "gb_s": (0.1, 10_000),
-    "nominal_gb": (1, 10_000),
-    "memory_mib": (1024, 10_000_000),
-    "multiprocessors": (1, 100_000),
-    "l2_mib": (1, 100_000),
-    "tflops": (0.01, 100_000),
-    "capability": (0, 100),
-    "gpus": (1, 1_000),
-    "ram_gib": (1, 1_000_000),
-    "network_gbit_s": (0.1, 1_000_000),
-    "low": (0.001, 10_000),
-    "high": (0.001, 10_000),
-}
-"""Plausible range of every number of a card; others are in a wrong unit."""
 _DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8")
-_UNITS = {"bandwidth_gb_s": "10^9 bytes per second", "gb_s": "10^9 bytes per second", "nominal_gb": "GB"} | {
-    "tflops": "10^12 operations per second",
-    "memory_mib": "MiB",
-    "l2_mib": "MiB",
-    "ram_gib": "GiB",
-    "network_gbit_s": "10^9 bits per second",
-    "low": "USD per GPU and hour",
-    "high": "USD per GPU and hour",
-}
 _LEAST_SHARE, _MOST_WORK = -20, 10_000
 """Bounds of a curve: logarithm of a share of the peak; multiple of the time at the peak."""
 _LEAST_OF_NOMINAL, _MOST_OF_NOMINAL = 0.75, 1.1
 """Range of reported over nominal memory; of all cards 0.91 to 1."""
+_WRITTEN_CURVES = "'zerokit calibrate' writes these curves"
 _KEYS = ("gpu", "figures", "kernels")
 _FACTOR = 1000
 """Factor between a file's number and known ones; beyond it the unit is wrong. A tenth is allowed for
@@ -123,9 +99,7 @@ def hardware_of(document: Document) -> Hardware:
     """The content of a parsed file. Raises as :func:`read_hardware`."""
     data = document.data
     if not isinstance(data, dict) or "gpu" not in data:
-        raise DocumentError(
-            "no card is told", where=document.where(), hint='Begin with {"gpu": {"name": ...}}'
-        )
+        raise DocumentError("has no card", where=document.where(), hint='Begin with {"gpu": {"name": ...}}')
     for key in data.keys() - set(_KEYS):
         raise DocumentError(
             f"there is no key '{key}'",
@@ -142,17 +116,7 @@ def hardware_of(document: Document) -> Hardware:
 
 
 def _gpu(document: Document) -> Gpu:
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        # Strict, so that strings are no numbers; from JSON, so that lists become tuples.
-        text = json.dumps(_with_text_keys(document.data["gpu"]), default=str)
-        gpu = TypeAdapter(Gpu).validate_json(text, strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        path: KeyPath = ("gpu", *first["loc"])
-        message = "there is no such key" if first["type"] == "unexpected_keyword_argument" else first["msg"]
-        raise DocumentError(message, where=document.where(path), hint="Write it as in gpus.json") from None
+    gpu: Gpu = _parse_section("gpu", Gpu, document, "Write it as in gpus.json")
     _check_units(document.data["gpu"], ("gpu",), document)
     for dtype in gpu.tflops.keys() - set(_DTYPES):
         where, hint = document.where(("gpu", "tflops", dtype)), did_you_mean(dtype, _DTYPES)
@@ -178,18 +142,7 @@ def _check_memory(gpu: Gpu, document: Document) -> None:
 
 def _kernels(document: Document) -> dict[str, Any]:
     """Curves of matmul and attention by dtype."""
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        text = json.dumps(_with_text_keys(document.data["kernels"]), default=str)
-        own = TypeAdapter(OwnKernels).validate_json(text, strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        is_key = first["loc"][-1:] == ("[key]",)  # as pydantic calls one that is not among the choices
-        where = document.where(("kernels", *first["loc"][: -1 if is_key else None]))
-        raise DocumentError(
-            first["msg"], where=where, hint="'zerokit calibrate' writes these curves"
-        ) from None
+    own: OwnKernels = _parse_section("kernels", OwnKernels, document, _WRITTEN_CURVES)
     for dtype, curve in own.matmul.items():
         sides = [curve.shorter, curve.longer, curve.depth]
         is_whole = all(len(side) == len(KNOTS) for side in sides) and curve.layouts.keys() == set(LAYOUTS)
@@ -202,13 +155,32 @@ def _kernels(document: Document) -> dict[str, Any]:
     return {name: value for name, value in asdict(own).items() if value}
 
 
+def _parse_section(key: str, kind: type, document: Document, hint: str) -> Any:
+    """A section of the file as a dataclass.
+
+    Raises:
+        DocumentError: it has another form.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        # Strict, so that strings are no numbers; from JSON, so that lists become tuples.
+        text = json.dumps(_with_text_keys(document.data[key]), default=str)
+        return TypeAdapter(kind).validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        is_key = first["loc"][-1:] == ("[key]",)  # pydantic's name of a key that is not among the choices
+        where = document.where((key, *first["loc"][: -1 if is_key else None]))
+        is_unknown = first["type"] == "unexpected_keyword_argument"
+        message = "there is no such key" if is_unknown else first["msg"]
+        raise DocumentError(message, where=where, hint=hint) from None
+
+
 def _check_curve(
     is_whole: bool, values: Sequence[float], bounds: tuple[float, float], path: KeyPath, document: Document
 ) -> None:
     if not is_whole or not all(bounds[0] <= value <= bounds[1] for value in values):
-        raise DocumentError(
-            "this is no curve", where=document.where(path), hint="'zerokit calibrate' writes them"
-        )
+        raise DocumentError("is not a curve", where=document.where(path), hint=_WRITTEN_CURVES)
 
 
 def _with_text_keys(data: Any) -> Any:
@@ -226,13 +198,12 @@ def _check_units(data: Any, path: KeyPath, document: Document) -> None:
             _check_units(value, path, document)
     elif isinstance(data, int | float):
         name = "tflops" if path[-2] == "tflops" else str(path[-1])
-        low, high = BOUNDS[name]
+        low, high, *unit = bounds()[name]
         if not low <= data <= high:
-            unit = f"in {_UNITS[name]}: " if name in _UNITS else "as "
             raise DocumentError(
-                f"{_shown(data)} is out of all cards' reach",
+                f"{_shown(data)} is not plausible for any card",
                 where=document.where(path),
-                hint=f"Give it {unit}{low:g} to {high:,}",
+                hint=f"Give it {f'in {unit[0]}: ' if unit else 'as '}{low:g} to {high:,}",
             )
 
 
@@ -243,7 +214,9 @@ def _shown(number: float) -> str:
 def _change(target: dict[str, Any], changes: Any, path: KeyPath, document: Document, gpu: str) -> None:
     """Replace known numbers by those of a file."""
     if not isinstance(changes, dict):
-        raise DocumentError("figures stand in objects", where=document.where(path), hint="As in figures.json")
+        raise DocumentError(
+            "is not a section of figures", where=document.where(path), hint="As in figures.json"
+        )
     for key, value in changes.items():
         here = (*path, key)
         if key not in target and not (path[-1] == "cards" and key == gpu):
@@ -299,7 +272,7 @@ def _of_own_card(others: Mapping[str, Any], value: Any, path: KeyPath, document:
     }
     if not isinstance(value, dict):
         raise DocumentError(
-            "figures stand in objects", where=document.where(path), hint=f"Of {sorted(known)}"
+            "is not a section of figures", where=document.where(path), hint=f"Of {sorted(known)}"
         )
     for name in value.keys() - known.keys():
         hint = did_you_mean(str(name), sorted(known))
@@ -324,5 +297,5 @@ def _like(known: Any, value: Any, path: KeyPath, document: Document) -> Any:
         return [_like(*both, path, document) for both in zip(known, value, strict=True)]
     elif not isinstance(known, str) or not isinstance(value, str):
         hint = f"It is written like {json.dumps(known)[:80]}"
-        raise DocumentError("this is not the figure's form", where=where, hint=hint)
+        raise DocumentError("does not have the figure's form", where=where, hint=hint)
     return value

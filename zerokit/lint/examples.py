@@ -47,7 +47,9 @@ def small_decoder() -> ModelShape:
 
 def mixture_of_experts() -> ModelShape:
     """A decoder with experts, of a kind that DeepSpeed does not recognize."""
-    return _decoder("olmoe", (50_304, 2048, 1024, 16, 16), num_experts=64, num_experts_per_tok=8)
+    from zerokit.models import load_model_shape
+
+    return replace(load_model_shape("allenai/OLMoE-1B-7B-0924"), name="an example of olmoe")
 
 
 def quantised() -> ModelShape:

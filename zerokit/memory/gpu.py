@@ -14,25 +14,18 @@ from zerokit.memory.leaf_modules import with_leaf_modules
 from zerokit.memory.model_blocks import ModelCalls, model_calls_of
 from zerokit.memory.replay import Replay
 from zerokit.memory.settings import Settings
-from zerokit.memory.sizes import Sizes, sizes_of
+from zerokit.memory.sizes import Sizes
 from zerokit.memory.stage import Stage, Stage0
 from zerokit.memory.stage_1_2 import Stage1And2, ranks_that_differ
 from zerokit.memory.stage_3 import Stage3
-from zerokit.memory.term import TermKind
+from zerokit.memory.term import term_kind
 from zerokit.memory.timeline import Held, Timeline
 from zerokit.memory.training_run import TrainingRun
 from zerokit.reporting.phases import Phase
 
 WORKSPACE_BYTES = 33_554_432
 """32 MiB on Hopper (aten/src/ATen/cuda/CUDABlas.cpp getChosenWorkspaceSize, rounded by the allocator)."""
-WORKSPACE = TermKind(
-    "cuBLAS workspaces",
-    "other",
-    unit="32 MiB",
-    count="2",
-    source="torch aten/src/ATen/cuda/CUDABlas.cpp (Hopper): threads of the forward and of the backward pass",
-    certainty="modelled",
-)
+WORKSPACE = term_kind("gpu.workspace")
 
 
 @dataclass(frozen=True)
@@ -145,15 +138,25 @@ def _embedded(run: TrainingRun) -> int:
 
 def sizes_of_run(run: TrainingRun, settings: Settings) -> Sizes | None:
     """The sizes of a micro-batch; None if activations are not counted."""
-    if isinstance(run.model, int) or run.seq_len is None:
+    model = run.model
+    if isinstance(model, int) or run.seq_len is None:
         return None
+    heads, hidden = model.num_attention_heads, model.hidden_size
+    if heads is None or hidden is None or model.intermediate_size is None or model.vocab_size is None:
+        return None  # not a text model
     batch = run.micro_batch_size
     if batch is None:
         given = run.ds_config.train_micro_batch_size_per_gpu
         batch = given if isinstance(given, int) else 1
-    return sizes_of(
-        run.model,
-        bytes_per_element=settings.parameter_bytes,
+    head = model.head_dim or hidden // heads
+    return Sizes(
+        e=settings.parameter_bytes,
+        h=hidden,
+        f=model.intermediate_size,
+        q=heads * head,
+        kv=(model.num_key_value_heads or heads) * head,
+        a=heads,
+        vocabulary=model.vocab_size,
         batch=batch,
         seq=run.seq_len + _embedded(run),
         attention=run.attention_used,

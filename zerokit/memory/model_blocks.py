@@ -24,7 +24,6 @@ from zerokit.memory.saved_tensors import (
 from zerokit.memory.sizes import Sizes
 from zerokit.memory.traits import (
     ATTENTION_DROPOUT,
-    CHECKED,
     EMBEDDING_DROPOUT,
     HIDDEN_DROPOUT,
     activation_of,
@@ -96,7 +95,7 @@ def model_calls_of(
     transforms = [module for module in outside if _kind(module) == "other"]
     tables = [module for module in outside if module not in (*head, *norms, *transforms)]
     decoder = [number for number, block in enumerate(blocks) if _is_of(block.calls, "decoder")]
-    if decoder and decoder[0]:  # an encoder stands before it, and reads by the same table of words
+    if decoder and decoder[0]:  # an encoder comes first, and uses the same token table
         its_tables = [table for table in tables if not _is_of([table], "encoder")]
         blocks.insert(
             decoder[0],
@@ -128,7 +127,7 @@ def model_calls_of(
         is_capped(model, "final_logit_softcapping"),
         traits.loss_in_fp32,
         drops(model, HIDDEN_DROPOUT, traits.hidden_dropout),
-        model.model_type in CHECKED,
+        traits.checked,
     )
 
 

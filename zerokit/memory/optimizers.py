@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from zerokit.choices import OptimizerKind
 from zerokit.config import DeepSpeedConfig
@@ -14,7 +19,7 @@ from zerokit.memory.term import Certainty, TermKind
 
 @dataclass(frozen=True)
 class OptimizerFacts:
-    """Numbers per element of the parameters that one rank updates."""
+    """A row of `optimizers.json`: numbers per element of the parameters that one rank updates."""
 
     kind: OptimizerKind
     name: str
@@ -34,6 +39,8 @@ class OptimizerFacts:
     _: KW_ONLY
     source: str
     certainty: Certainty
+    trainer_names: Sequence[str] = field(default=(), hash=False)
+    """`optim` of transformers' TrainingArguments."""
 
     def moments(self, count: str) -> TermKind:
         """The kind of its states."""
@@ -58,92 +65,15 @@ class OptimizerFacts:
         )
 
 
-def _of_bitsandbytes(
-    kind: OptimizerKind, name: str, states: int, *, quantized: bool = True, paged: bool = False
-) -> OptimizerFacts:
-    return OptimizerFacts(
-        kind,
-        f"bitsandbytes {name}",
-        states,
-        state_bytes=1 if quantized else 4,
-        quantized=quantized,
-        paged=paged,
-        source="bitsandbytes optim/optimizer.py init_state",
-        certainty="exact",
-    )
-
-
-_TORCH = "torch/optim"
-_FACTS: dict[OptimizerKind, OptimizerFacts] = {
-    facts.kind: facts
-    for facts in (
-        OptimizerFacts(
-            "fused_adam", "FusedAdam", 2, source="deepspeed/ops/adam/fused_adam.py step", certainty="exact"
-        ),
-        OptimizerFacts(
-            "cpu_adam",
-            "DeepSpeedCPUAdam",
-            2,
-            state_bytes=4,
-            source="deepspeed/ops/adam/cpu_adam.py step",
-            certainty="exact",
-        ),
-        OptimizerFacts(
-            "adamw",
-            "torch AdamW",
-            2,
-            temporaries=1,
-            source=f"{_TORCH}/adam.py _multi_tensor_adam",
-            certainty="exact",
-        ),
-        OptimizerFacts(
-            "adamw_fused", "torch AdamW (fused)", 2, source=f"{_TORCH}/adam.py _fused_adam", certainty="exact"
-        ),
-        _of_bitsandbytes("adamw_8bit", "AdamW8bit", 2),
-        _of_bitsandbytes("paged_adamw_8bit", "PagedAdamW8bit", 2, paged=True),
-        _of_bitsandbytes("paged_adamw_32bit", "PagedAdamW32bit", 2, quantized=False, paged=True),
-        _of_bitsandbytes("lion_8bit", "Lion8bit", 1),
-        _of_bitsandbytes("paged_lion_8bit", "PagedLion8bit", 1, paged=True),
-        OptimizerFacts("lion", "Lion", 1, source="deepspeed/ops/lion", certainty="exact"),
-        OptimizerFacts("sgd", "torch SGD", 0, source=f"{_TORCH}/sgd.py _multi_tensor_sgd", certainty="exact"),
-        OptimizerFacts(
-            "sgd_momentum", "torch SGD with momentum", 1, source=f"{_TORCH}/sgd.py", certainty="exact"
-        ),
-        OptimizerFacts(
-            "adagrad",
-            "torch Adagrad",
-            1,
-            temporaries=2,
-            at_construction=True,
-            source=f"{_TORCH}/adagrad.py _multi_tensor_adagrad",
-            certainty="exact",
-        ),
-        OptimizerFacts(
-            "adafactor",
-            "torch Adafactor",
-            1,
-            temporaries=1,
-            source=f"{_TORCH}/_adafactor.py: a flat partition has one dimension and is not factored",
-            certainty="modelled",
-        ),
-        OptimizerFacts(
-            "lamb", "FusedLamb", 2, source="deepspeed/ops/lamb/fused_lamb.py", certainty="modelled"
-        ),
-        OptimizerFacts(
-            "muon",
-            "Muon",
-            1,
-            temporaries=1,
-            source="deepspeed/runtime/zero/muon; its Adam for other than matrices has the states of Adam",
-            certainty="guess",
-        ),
-    )
-}
+@cache
+def _rows() -> Mapping[OptimizerKind, dict[str, Any]]:
+    text = Path(__file__).with_name("optimizers.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
 
 
 def optimizer_facts(kind: OptimizerKind) -> OptimizerFacts:
     """The facts of an optimizer."""
-    return _FACTS[kind]
+    return OptimizerFacts(kind, **_rows()[kind])
 
 
 def optimizer_kind(config: DeepSpeedConfig) -> OptimizerKind:
@@ -174,23 +104,6 @@ def optimizer_kind(config: DeepSpeedConfig) -> OptimizerKind:
     )
 
 
-_OF_TRAINER: dict[str, OptimizerKind] = {
-    "adamw_torch": "adamw",
-    "adamw_torch_fused": "adamw_fused",
-    "adamw_bnb_8bit": "adamw_8bit",
-    "adamw_8bit": "adamw_8bit",
-    "paged_adamw_8bit": "paged_adamw_8bit",
-    "paged_adamw_32bit": "paged_adamw_32bit",
-    "paged_adamw": "paged_adamw_32bit",
-    "lion_8bit": "lion_8bit",
-    "paged_lion_8bit": "paged_lion_8bit",
-    "lion_32bit": "lion",
-    "adafactor": "adafactor",
-    "adagrad": "adagrad",
-    "sgd": "sgd",
-}
-
-
 def optimizer_made(config: DeepSpeedConfig, optim: str) -> OptimizerKind:
     """The optimizer that runs if the script makes one and the ds_config has none.
 
@@ -206,6 +119,7 @@ def optimizer_made(config: DeepSpeedConfig, optim: str) -> OptimizerKind:
     """
     if ConfigView(config).device("offload_optimizer") != "none":
         return "cpu_adam"
-    if optim not in _OF_TRAINER:
-        raise ZerokitError(f"the memory of the optimizer '{optim}' is not known", where="optim")
-    return _OF_TRAINER[optim]
+    for kind, row in _rows().items():
+        if optim in row.get("trainer_names", ()):
+            return kind
+    raise ZerokitError(f"the memory of the optimizer '{optim}' is not known", where="optim")

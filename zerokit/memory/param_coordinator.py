@@ -10,38 +10,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerokit.memory.layout import Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.settings import Settings
-from zerokit.memory.term import TermKind
+from zerokit.memory.term import term_kind
 from zerokit.memory.timeline import Timeline
 
-COORDINATOR = "deepspeed/runtime/zero/partitioned_param_coordinator.py"
-PARTITION = "deepspeed/runtime/zero/partition_parameters.py"
-
-GATHERED = TermKind(
-    "gathered parameters",
-    "buffers",
-    unit="e",
-    count="Σ sizes gathered at that moment",
-    source=f"{COORDINATOR} fetch_sub_module, release_sub_module",
-    certainty="modelled",
-)
-KEPT_BY_AUTOGRAD = replace(
-    GATHERED,
-    name="gathered parameters that autograd keeps",
-    count="Σ sizes of experts and other weights outside torch.nn.Linear",
-    source="autograd; deepspeed/runtime/zero/linear.py LinearFunctionForZeroStage3 saves others from it",
-)
-GATHER_BUFFERS = replace(
-    GATHERED,
-    name="buffers of parameters being gathered",
-    count="Σ sizes in flight",
-    source=f"{PARTITION} all_gather_coalesced",
-)
-COPIES_TO_GPU = replace(GATHER_BUFFERS, name="shards copied to the GPU", count="Σ⌈size/N⌉ in flight")
+GATHERED = term_kind("param_coordinator.gathered")
+KEPT_BY_AUTOGRAD = term_kind("param_coordinator.kept_by_autograd")
+GATHER_BUFFERS = term_kind("param_coordinator.gather_buffers")
+COPIES_TO_GPU = term_kind("param_coordinator.copies_to_gpu")
 
 
 @dataclass(frozen=True)
@@ -63,11 +43,11 @@ class _Walk:
         self._before = [0]
         self._uses: dict[int, list[int]] = {}
         for place, parameters in enumerate(calls):
-            met = self._before[-1]
+            elements = self._before[-1]
             for one in parameters:
-                met += one.elements
+                elements += one.elements
                 self._uses.setdefault(id(one), []).append(place)
-            self._before.append(met)
+            self._before.append(elements)
 
     def distance(self, one: Parameter, here: int) -> int | None:
         """Elements used from the call at `here` until the next use of `one`; None if there is none."""
@@ -107,13 +87,13 @@ class Coordinator:
         self._active: dict[int, set[str]] = {}
         self._saved: set[int] = set()
         self._outlived: dict[int, int] = {}
-        self._begin()
+        self._reset_trace()
 
     def persists(self, parameter: Parameter) -> bool:
         """Small parameters stay gathered: parameter_offload.py mark_persistent_parameters."""
         return parameter.elements <= self._settings.persistence_threshold
 
-    def _begin(self) -> None:
+    def _reset_trace(self) -> None:
         self._queue = deque(self._trace)
         self._latest: dict[int, int] = {}
         self._place = 0
@@ -125,10 +105,10 @@ class Coordinator:
             self._arrive(gather)
             self._timeline.free(GATHER_BUFFERS, self._e, gather.buffer)
         for one in [one for gather in self._flying.values() for one in gather.parameters]:
-            self._let_go(one)
+            self._release(one)
         self._flying.clear()
         self._active.clear()
-        self._begin()
+        self._reset_trace()
 
     def fetch(self, call: Submodule) -> None:
         """`fetch_sub_module`."""
@@ -209,7 +189,7 @@ class Coordinator:
             active = self._active.get(id(one), set())
             active.discard(call.module)
             if not active and not self.persists(one) and not self._is_needed_soon(one, call):
-                self._let_go(one)
+                self._release(one)
 
     def _is_needed_soon(self, one: Parameter, released: Submodule) -> bool:
         """`__params_to_release`; it descends into modules only when it releases a leaf module."""
@@ -221,7 +201,7 @@ class Coordinator:
         distance = (self._recursive if released.is_leaf else self._own).distance(one, here)
         return distance is not None and distance < self._settings.max_reuse_distance
 
-    def _let_go(self, one: Parameter) -> None:
+    def _release(self, one: Parameter) -> None:
         if id(one) in self._whole and id(one) not in self._flying:
             self._whole.discard(id(one))
             self._available -= one.elements
@@ -247,7 +227,7 @@ class Coordinator:
         """`release_backward_leftovers`: modules whose input has no gradient, which no hook releases."""
         for one, _ in self._trace:
             if self._active.pop(id(one), None) and not self.persists(one):
-                self._let_go(one)
+                self._release(one)
 
     def release_all(self) -> None:
         """`release_and_reset_all`, before the optimizer's step."""

@@ -18,38 +18,16 @@ from zerokit.memory.model_blocks import ModelCalls
 from zerokit.memory.module_calls import Block, ModuleCall
 from zerokit.memory.sizes import Sizes
 from zerokit.memory.stage import NEW_GRADIENT, Stage
-from zerokit.memory.term import TermKind
+from zerokit.memory.term import TermKind, term_kind
 from zerokit.memory.timeline import Timeline
 
-_MODELS = "transformers models/*/modeling_*.py, saved tensors"
-
-ACTIVATIONS = TermKind(
-    "activations", "activations", unit="b·s", count="Σ bytes of a token", source=_MODELS, certainty="modelled"
-)
-CHECKPOINTS = TermKind(
-    "inputs of checkpointed layers",
-    "activations",
-    unit="e",
-    count="L·b·s·h",
-    source="torch utils/checkpoint.py",
-    certainty="modelled",
-)
-WORK = replace(
-    ACTIVATIONS, name="working memory of one layer", count="bytes of a token that one call does not keep"
-)
-RESIDUAL_GRADIENT = TermKind(
-    "gradient of the residual stream",
-    "activations",
-    unit="e",
-    count="b·s·h",
-    source="autograd: it waits for that of the branch",
-    certainty="modelled",
-)
-RESIDUAL_GRADIENTS = replace(RESIDUAL_GRADIENT, count="2·b·s·h")
-EVALUATION_HIDDEN = TermKind(
-    "hidden states", "activations", unit="e", count="bₑ·s·h", source=_MODELS, certainty="modelled"
-)
-EVALUATION_WORK = replace(WORK, name="working memory of one layer, without gradients", unit="bₑ·s")
+ACTIVATIONS = term_kind("replay.activations")
+CHECKPOINTS = term_kind("replay.checkpoints")
+WORK = term_kind("replay.work")
+RESIDUAL_GRADIENT = term_kind("replay.residual_gradient")
+RESIDUAL_GRADIENTS = term_kind("replay.residual_gradients")
+EVALUATION_HIDDEN = term_kind("replay.evaluation_hidden")
+EVALUATION_WORK = term_kind("replay.evaluation_work")
 
 
 class Replay:

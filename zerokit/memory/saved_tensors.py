@@ -313,18 +313,13 @@ def plain_mlp(
     """Two linear layers with an activation between them. `kept`: their input is already saved."""
     e, f = sizes.e, sizes.f
     calls = linear_calls([up], sizes, inputs=sizes.h, outputs=[f], letter="h", kept=kept)
-    if activation == "relu":
-        calls.append(ModuleCall("", (), (Saved("e·f", e * f),), work=e * f, back=2 * e * f))
-        kept = True
-    elif activation == "gelu_new":
+    if activation == "gelu_new":
         calls.append(ModuleCall("", (), (Saved("4e·f", 4 * e * f),), work=3 * e * f, back=3 * e * f))
-        kept = False
     else:
         calls.append(ModuleCall("", (), (Saved("e·f", e * f),), work=e * f, back=2 * e * f))
-        kept = False
     if dropout:
         calls.append(dropout_call(sizes, f, "f"))
-        kept = False
+    kept = activation == "relu" and not dropout  # relu saves its output
     calls += linear_calls([down], sizes, inputs=f, outputs=[sizes.h], letter="f", kept=kept)
     return calls
 

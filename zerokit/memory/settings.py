@@ -188,29 +188,28 @@ def _known(value: object) -> int:
     return value
 
 
+_RESOLVED_KEYS = (
+    "zero_optimization.stage",
+    "zero_optimization.reduce_bucket_size",
+    "zero_optimization.stage3_prefetch_bucket_size",
+    "zero_optimization.stage3_param_persistence_threshold",
+    "bf16.enabled",
+    "fp16.enabled",
+    "zero_optimization.offload_optimizer.device",
+    "zero_optimization.offload_param.device",
+)
+"""Keys on which memory depends, and that may be "auto" before the config is resolved."""
+
+
 def _refuse_auto(config: DeepSpeedConfig) -> None:
     """Raises ConfigError with the first memory setting that is still "auto"."""
-    zero = config.zero_optimization
-    places: list[tuple[str, object]] = [
-        ("zero_optimization.stage", zero.stage),
-        ("zero_optimization.reduce_bucket_size", zero.reduce_bucket_size),
-        ("zero_optimization.stage3_prefetch_bucket_size", zero.stage3_prefetch_bucket_size),
-        ("zero_optimization.stage3_param_persistence_threshold", zero.stage3_param_persistence_threshold),
-        ("bf16.enabled", config.bf16.enabled if config.bf16 is not None else False),
-        ("fp16.enabled", config.fp16.enabled),
-        (
-            "zero_optimization.offload_optimizer.device",
-            zero.offload_optimizer.device if zero.offload_optimizer is not None else "none",
-        ),
-        (
-            "zero_optimization.offload_param.device",
-            zero.offload_param.device if zero.offload_param is not None else "none",
-        ),
-    ]
-    for place, value in places:
+    for path in _RESOLVED_KEYS:
+        value: Any = config
+        for key in path.split("."):
+            value = getattr(value, key, None)
         if value == "auto":
             raise ConfigError(
                 'is still "auto", whose value depends on the Trainer or accelerate',
-                where=place,
+                where=path,
                 hint="Resolve the config first, or give a number",
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zerokit.choices import Attention
-from zerokit.models import ModelShape
 
 
 @dataclass(frozen=True)
@@ -40,32 +39,3 @@ class Sizes:
     def tokens(self) -> int:
         """b·s."""
         return self.batch * self.seq
-
-
-def sizes_of(
-    model: ModelShape,
-    *,
-    bytes_per_element: int,
-    batch: int,
-    seq: int,
-    attention: Attention,
-    packed: bool = False,
-) -> Sizes | None:
-    """The sizes of a text model, or None if the shape lacks one."""
-    heads, hidden = model.num_attention_heads, model.hidden_size
-    if heads is None or hidden is None or model.intermediate_size is None or model.vocab_size is None:
-        return None
-    head = model.head_dim or hidden // heads
-    return Sizes(
-        e=bytes_per_element,
-        h=hidden,
-        f=model.intermediate_size,
-        q=heads * head,
-        kv=(model.num_key_value_heads or heads) * head,
-        a=heads,
-        vocabulary=model.vocab_size,
-        batch=batch,
-        seq=seq,
-        attention=attention,
-        packed=packed,
-    )

@@ -6,8 +6,11 @@ saves.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from zerokit.models import ModelShape
@@ -24,8 +27,10 @@ operations."""
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """Traits of one model type; the defaults are Llama's."""
+    """Traits of one model type, a row of `traits.json`; the defaults are Llama's."""
 
+    checked: bool = True
+    """Whether the activations of the model type were compared with rehearsals."""
     norm: Norm | None = None
     """None: ``layer`` if the norm has a bias, else ``rms``."""
     norm_after: bool = False
@@ -69,92 +74,24 @@ class Traits:
     """Dropout also follows the activation of a feed-forward layer."""
     loss_in_fp32: bool = True
     """Logits are cast before the cross entropy (ForCausalLMLoss)."""
+    sliding_window: int | None = None
+    """Default of `sliding_window` in tokens."""
+    window_is_optional: bool = False
+    """There are windows only with `use_sliding_window`."""
+    full_attention_every: int | None = None
+    """Every n-th layer has no window."""
 
 
-_ENCODER = Traits(
-    norm_after=True,
-    rotary="none",
-    softmax="native",
-    hidden_dropout=0.1,
-    attention_dropout=0.1,
-    embedding_dropout=0.1,
-    loss_in_fp32=False,
-)
-
-CHECKED: Mapping[str, Traits] = {
-    "bert": _ENCODER,
-    "bloom": Traits(rotary="none", score_copies=4),
-    "cohere": Traits(norm="centred"),
-    "cohere2": Traits(norm="centred"),
-    "deepseek_v2": Traits(router_in_fp32=True, weighted_in_fp32=True),
-    "deepseek_v3": Traits(router_in_fp32=True, weighted_in_fp32=True),
-    "distilbert": replace(_ENCODER, drops_attention_output=False),
-    "falcon": Traits(softmax="native", torch_linear=False),
-    "gemma": Traits(norm="gemma"),
-    "gemma2": Traits(norm="gemma"),
-    "gemma3_text": Traits(norm="gemma"),
-    "gpt2": Traits(
-        rotary="none",
-        activation="gelu_new",
-        softmax="native",
-        hidden_dropout=0.1,
-        attention_dropout=0.1,
-        embedding_dropout=0.1,
-    ),
-    "gpt_bigcode": Traits(rotary="none", hidden_dropout=0.1, attention_dropout=0.1, embedding_dropout=0.1),
-    "gpt_neo": Traits(rotary="none", activation="gelu_new", scores_in_fp32=True),
-    "gpt_neox": Traits(rotary="partial", beside=True),
-    "gpt_oss": Traits(norm="gemma", softmax="native", sinks=True, expert_parts=7),
-    "gptj": Traits(rotary="partial", activation="gelu_new", scores_in_fp32=True),
-    "granite": Traits(),
-    "granitemoe": Traits(),
-    "llama": Traits(),
-    "mistral": Traits(),
-    "mixtral": Traits(weighted_in_fp32=True),
-    "mpt": Traits(norm="layer", rotary="none"),
-    "olmo": Traits(norm="plain"),
-    "olmo2": Traits(norm="gemma", norm_after=True),
-    "olmoe": Traits(),
-    "opt": Traits(rotary="none", activation="relu", hidden_dropout=0.1),
-    "phi": Traits(rotary="partial", activation="gelu_new"),
-    "phi3": Traits(rotary="partial"),
-    "phimoe": Traits(),
-    "qwen2": Traits(),
-    "qwen2_moe": Traits(shared_first=True),
-    "qwen3": Traits(),
-    "qwen3_moe": Traits(),
-    "roberta": _ENCODER,
-    "smollm3": Traits(),
-    "stablelm": Traits(rotary="partial"),
-    "starcoder2": Traits(),
-    "xlm-roberta": _ENCODER,
-}
-"""Model types whose activations were compared with rehearsals."""
-
-_T5 = Traits(
-    norm="mixed",
-    rotary="none",
-    position_bias=True,
-    hidden_dropout=0.1,
-    attention_dropout=0.1,
-    embedding_dropout=0.1,
-    drops_inside=True,
-    loss_in_fp32=False,
-)
-
-_UNCHECKED: Mapping[str, Traits] = {
-    "gemma3": Traits(norm="gemma"),
-    "olmo3": Traits(norm="gemma", norm_after=True),
-    "t5": replace(_T5, activation="relu"),
-    "mt5": _T5,
-    "bart": Traits(rotary="none", softmax="native", hidden_dropout=0.1, loss_in_fp32=False),
-    "deberta-v2": _ENCODER,
-}
+@cache
+def all_traits() -> Mapping[str, Traits]:
+    """The rows of `traits.json` by model type."""
+    text = Path(__file__).with_name("traits.json").read_text(encoding="utf-8")
+    return {model_type: Traits(**row) for model_type, row in json.loads(text).items()}
 
 
 def traits_of(model_type: str) -> Traits:
-    """The traits of a model type; Llama's for an unknown type."""
-    return CHECKED.get(model_type) or _UNCHECKED.get(model_type) or Traits()
+    """The traits of a model type; Llama's, unchecked, for an unknown type."""
+    return all_traits().get(model_type) or Traits(checked=False)
 
 
 HIDDEN_DROPOUT = (
@@ -197,34 +134,20 @@ def has_alibi_mask(model: ModelShape) -> bool:
     return model.model_type == "falcon" and bool(model.config.get("alibi"))
 
 
-_SLIDING_WINDOWS = {
-    "cohere2": 4096,
-    "gemma2": 4096,
-    "gemma3": 4096,
-    "gemma3_text": 4096,
-    "gpt_oss": 128,
-    "mistral": 4096,
-    "olmo3": 4096,
-}
-_OPTIONAL_WINDOWS = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
-"""These have windows only with `use_sliding_window`."""
-_FULL_ATTENTION_EVERY = {"cohere2": 4, "gemma2": 2, "gemma3": 6, "gemma3_text": 6, "gpt_oss": 2, "olmo3": 4}
-"""Every n-th layer has no window."""
-
-
 def has_window(model: ModelShape, layer: int, seq: int) -> bool:
     """Whether a layer has a sliding window that is no longer than `seq` tokens.
 
     torch's attention then gets a mask. Source: transformers' `configuration_*.py`, and
     `_ignore_causal_mask_sdpa` in masking_utils.py, which skips the mask for longer windows.
     """
-    config, kind = model.config.get("text_config", model.config), model.model_type
-    window = config.get("sliding_window", _SLIDING_WINDOWS.get(kind))
-    if window is None or seq < window or not config.get("use_sliding_window", kind not in _OPTIONAL_WINDOWS):
+    config, traits = model.config.get("text_config", model.config), traits_of(model.model_type)
+    window = config.get("sliding_window", traits.sliding_window)
+    is_used = config.get("use_sliding_window", not traits.window_is_optional)
+    if window is None or seq < window or not is_used:
         return False
     if config.get("layer_types"):
         return bool(config["layer_types"][layer] == "sliding_attention")
-    if kind in _OPTIONAL_WINDOWS:
+    if traits.window_is_optional:
         return bool(layer >= config.get("max_window_layers", 28))
-    every = config.get("sliding_window_pattern", _FULL_ATTENTION_EVERY.get(kind))
+    every = config.get("sliding_window_pattern", traits.full_attention_every)
     return every is None or bool((layer + 1) % every)

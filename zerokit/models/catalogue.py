@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.errors import nearest
+from zerokit.models.parts import Experts
 from zerokit.models.shape import ModelShape
 from zerokit.models.tensors import Tensor
 
@@ -66,6 +67,8 @@ def stored_shape(hub_id: str) -> ModelShape | None:
         Tensor(name, tuple(shape), kind, count) for name, kind, count, *shape in values["tensors"]
     )
     known = {**values, "tensors": tensors}
+    if "experts" in values:
+        known["experts"] = Experts(**values["experts"])
     return ModelShape(name=hub_id, model_type=entry.config["model_type"], config=entry.config, **known)
 
 

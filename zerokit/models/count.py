@@ -8,7 +8,7 @@ from typing import Any
 from zerokit.errors import ModelError, did_you_mean
 from zerokit.models import registry
 from zerokit.models.keys import Keys, NotCountedError
-from zerokit.models.parts import ModelType, Parts
+from zerokit.models.parts import ModelType
 from zerokit.models.shape import ModelShape
 
 Where = Callable[[tuple[str, ...]], str]
@@ -45,35 +45,18 @@ def count(
         model_type=model_type,
         architecture=chosen,
         tensors=tuple(parts.tensors),
-        hidden_size=sizes.hidden_size,
-        intermediate_size=sizes.intermediate_size,
-        num_hidden_layers=sizes.num_hidden_layers,
-        num_attention_heads=sizes.num_attention_heads,
-        num_key_value_heads=sizes.num_key_value_heads,
-        head_dim=sizes.head_dim,
-        vocab_size=sizes.vocab_size,
-        max_position_embeddings=sizes.max_position_embeddings,
+        **vars(sizes),
         tie_word_embeddings=parts.tied,
         experts=parts.experts,
         dtype=birth_dtype(keys),
         quantization=quantization_method(keys),
-        hidden_size_for_trainer=_hidden_size_for_auto(keys, parts, look_into_text_section=True),
-        hidden_size_for_accelerate=_hidden_size_for_auto(keys, parts, look_into_text_section=False),
+        hidden_size_for_trainer=sizes.hidden_size,
+        hidden_size_for_accelerate=sizes.hidden_size,
         has_sdpa=known.has_sdpa,
-        is_encoder_decoder=not _owners("encoder", parts).isdisjoint(_owners("decoder", parts)),
+        is_encoder_decoder=parts.is_encoder_decoder,
         notes=parts.notes,
         config=config,
     )
-
-
-def _owners(name: str, parts: Parts) -> set[str]:
-    """The modules that contain a module of that name.
-
-    A masked language model's output matrix may be a ``decoder`` too: ``roberta.encoder`` and
-    ``lm_head.decoder``.
-    """
-    split = (f".{tensor.name}".partition(f".{name}.") for tensor in parts.tensors)
-    return {module for module, found, _ in split if found}
 
 
 def model_type_of(keys: Keys) -> str:
@@ -102,7 +85,7 @@ def birth_dtype(keys: Keys) -> str | None:
         if keys.data.get(name) is not None:
             return keys.text(name).removeprefix("torch.")
     if isinstance(keys.data.get("text_config"), Mapping):
-        return birth_dtype(keys.section("text_config", defaults={}))
+        return birth_dtype(keys.section("text_config"))
     return None
 
 
@@ -114,30 +97,21 @@ def quantization_method(keys: Keys) -> str | None:
     """
     if not keys.data.get("quantization_config"):
         return None
-    return keys.section("quantization_config", defaults={}).text("quant_method") or "unknown"
+    return keys.section("quantization_config").text("quant_method") or "unknown"
 
 
-def _architecture(known: ModelType, keys: Keys, asked: str | None) -> str:
+def _architecture(known: ModelType, keys: Keys, requested: str | None) -> str:
     """The requested class, else the first class of the config that has code, else the usual one."""
-    if asked is not None:
-        if asked not in known.classes:
+    if requested is not None:
+        if requested not in known.classes:
             raise ModelError(
-                f"zerokit has no code to count '{asked}' of model type '{known.name}'",
+                f"zerokit has no code to count '{requested}' of model type '{known.name}'",
                 where="architecture",
-                hint=did_you_mean(asked, known.classes),
+                hint=did_you_mean(requested, known.classes),
             )
-        return asked
+        return requested
     named = keys.data.get("architectures")
     if named is not None and not isinstance(named, list):
         keys.fail("architectures", "is not a list", "Write it like ['LlamaForCausalLM']")
     usual = next(iter(known.classes))
     return next((name for name in named or () if isinstance(name, str) and name in known.classes), usual)
-
-
-def _hidden_size_for_auto(keys: Keys, parts: Parts, *, look_into_text_section: bool) -> int | None:
-    """The `hidden_size` that transformers and accelerate find."""
-    if not parts.text_section:
-        return parts.sizes.hidden_size
-    if "hidden_size" in keys.data:
-        return keys.optional_size("hidden_size")
-    return parts.sizes.hidden_size if look_into_text_section else None

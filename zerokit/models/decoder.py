@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from zerokit.models.keys import Keys
-from zerokit.models.parts import Experts, Parts, Sizes
+from zerokit.models.parts import Build, Experts, Parts, Sizes
 from zerokit.models.tensors import Tensor, embedding, linear, repeated, rms_norm, under
-
-Build = Callable[[Keys], Parts]
 
 
 def decoder_sizes(keys: Keys, *, heads_divide_hidden: bool = False) -> Sizes:
@@ -102,12 +100,14 @@ def experts(keys: Keys, num_experts: str, *, num_layers: int) -> Experts:
     Raises:
         ModelError: a number is missing, or a token uses more experts than there are.
     """
-    there, met = keys.size(num_experts), keys.optional_size("num_experts_per_tok")
-    if met is None:
-        met = there  # only DeepSeek V2's default, which is none
-    if met > there:
-        keys.fail("num_experts_per_tok", f"is {met}, of only {there} experts", f"Give at most {num_experts}")
-    return Experts(num_experts=there, num_experts_per_tok=met, num_layers=num_layers)
+    number, chosen = keys.size(num_experts), keys.optional_size("num_experts_per_tok")
+    if chosen is None:
+        chosen = number  # only DeepSeek V2's default, which is none
+    if chosen > number:
+        keys.fail(
+            "num_experts_per_tok", f"is {chosen}, of only {number} experts", f"Give at most {num_experts}"
+        )
+    return Experts(num_experts=number, num_experts_per_tok=chosen, num_layers=num_layers)
 
 
 def decoder(
@@ -139,14 +139,7 @@ def pre_norm_decoder(sizes: Sizes, *blocks: Sequence[Tensor], experts: Experts |
 
 def token_embedding(sizes: Sizes, name: str = "embed_tokens") -> list[Tensor]:
     """The token embedding."""
-    assert sizes.vocab_size is not None
     return embedding(name, sizes.vocab_size, sizes.hidden_size)
-
-
-def output_matrix(name: str, hidden_size: int, vocab_size: int | None, *, bias: bool = False) -> list[Tensor]:
-    """The output matrix of an untied model."""
-    assert vocab_size is not None
-    return linear(name, hidden_size, vocab_size, bias=bias, kind="embedding")
 
 
 def decoder_classes(
@@ -156,7 +149,6 @@ def decoder_classes(
     prefix: str = "model",
     causal_lm: str | None = "ForCausalLM",
     model: str = "Model",
-    head_bias: Callable[[Keys], bool] = lambda keys: False,
     labels: Sequence[str] = ("sequence", "token"),
 ) -> Mapping[str, Build]:
     """The classes of a decoder: with language-model head, without head, with classification heads.
@@ -167,15 +159,15 @@ def decoder_classes(
         prefix: the module of the decoder.
         causal_lm: suffix of the class with a language-model head; None if there is none.
         model: suffix of the class without a head.
-        head_bias: whether the language-model head has a bias.
         labels: transformers' generic classification heads: sequence, token.
     """
 
     def language_model(keys: Keys) -> Parts:
         parts = backbone(keys)
         tied = keys.flag("tie_word_embeddings")
-        head = output_matrix("lm_head", parts.sizes.hidden_size, parts.sizes.vocab_size, bias=head_bias(keys))
-        tensors = under(prefix, parts.tensors) + (head[1:] if tied else head)
+        sizes = parts.sizes
+        head = linear("lm_head", sizes.hidden_size, sizes.vocab_size, kind="embedding")
+        tensors = under(prefix, parts.tensors) + ([] if tied else head)
         return replace(parts, tensors=tensors, tied=tied)
 
     def classifier(keys: Keys, *, bias: bool) -> Parts:

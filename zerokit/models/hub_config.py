@@ -14,9 +14,9 @@ from zerokit.documents import MAX_TABLE_BYTES, read_bytes, read_document
 from zerokit.errors import DocumentError, ModelError
 from zerokit.hub import describe_failure, hub_cache_folder
 
-_LOOK_UP = 2.0
+_RESOLVE_SECONDS = 2.0
 """Timeout in seconds for the Hub's address: without a network, some resolvers never answer."""
-_ANSWER = 10.0
+_ANSWER_SECONDS = 10.0
 """Timeout in seconds for its answer with redirects, as in huggingface_hub's `constants.py`."""
 _WEIGHTS = re.compile(r"(?P<kind>model|pytorch_model)(-\d+-of-(?P<parts>\d+))?\.(safetensors|bin)")
 """Weight files, whole or in parts, by transformers' names (`utils/__init__.py`)."""
@@ -60,8 +60,8 @@ def ask_hub(name: str, revision: str | None = None) -> None:
     Raises:
         ModelError: there is no network, no such model, or no access.
     """
-    with _failure_told(name):
-        _ask(name, revision)
+    with _explain_failure(name):
+        _request(name, revision)
 
 
 def download_config(name: str, revision: str | None = None) -> Path:
@@ -70,16 +70,16 @@ def download_config(name: str, revision: str | None = None) -> Path:
     Raises:
         ModelError: there is no network, no such model, or no access.
     """
-    with _failure_told(name):
+    with _explain_failure(name):
         from huggingface_hub import hf_hub_download
 
         # Without a connection a download retries for 23 s; a request for metadata does not.
-        _ask(name, revision)
+        _request(name, revision)
         return Path(hf_hub_download(name, "config.json", revision=revision))
 
 
 @contextmanager
-def _failure_told(name: str) -> Iterator[None]:
+def _explain_failure(name: str) -> Iterator[None]:
     try:
         yield
     except ImportError:
@@ -98,17 +98,17 @@ def _failure_told(name: str) -> Iterator[None]:
         ) from error
 
 
-def _ask(name: str, revision: str | None) -> None:
+def _request(name: str, revision: str | None) -> None:
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 
     url = hf_hub_url(name, "config.json", revision=revision)
-    seconds = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or _ANSWER)
+    seconds = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or _ANSWER_SECONDS)
     if not constants.HF_HUB_OFFLINE:
-        _in_time(lambda: _look_up(url), min(_LOOK_UP, seconds))
-    _in_time(lambda: get_hf_file_metadata(url, timeout=seconds), seconds)
+        _with_timeout(lambda: _resolve_host(url), min(_RESOLVE_SECONDS, seconds))
+    _with_timeout(lambda: get_hf_file_metadata(url, timeout=seconds), seconds)
 
 
-def _look_up(url: str) -> None:
+def _resolve_host(url: str) -> None:
     """Resolve the host of a URL, unless a proxy does.
 
     Raises:
@@ -124,7 +124,7 @@ def _look_up(url: str) -> None:
         socket.getaddrinfo(host, parts.port)
 
 
-def _in_time(ask: Callable[[], object], seconds: float) -> None:
+def _with_timeout(ask: Callable[[], object], seconds: float) -> None:
     """Call `ask` in a thread, because name resolution has no timeout; abandon the thread after `seconds`.
 
     Raises:

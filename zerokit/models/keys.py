@@ -88,13 +88,11 @@ class Keys:
         Raises:
             ModelError: it is invalid.
         """
-        value = self.value(name)
-        if value is None:
-            return 0
-        if not _is_whole(value) or not 0 <= value <= LARGEST_SIZE:
-            self.fail(name, f"is {_shown(value)}", "Give a whole number of at least 0")
-        assert isinstance(value, int)
-        return value
+
+        def is_valid(value: Any) -> bool:
+            return _is_whole(value) and 0 <= value <= LARGEST_SIZE
+
+        return int(self._checked(name, is_valid, "Give a whole number of at least 0", 0))
 
     def flag(self, name: str) -> bool:
         """true or false; null is false.
@@ -102,12 +100,7 @@ class Keys:
         Raises:
             ModelError: it is invalid.
         """
-        value = self.value(name)
-        if value is None:
-            return False
-        if not isinstance(value, bool):
-            self.fail(name, f"is {_shown(value)}", "Write true or false")
-        return value
+        return bool(self._checked(name, lambda value: isinstance(value, bool), "Write true or false", False))
 
     def text(self, name: str) -> str:
         """A string; empty if absent.
@@ -115,12 +108,7 @@ class Keys:
         Raises:
             ModelError: it is invalid.
         """
-        value = self.value(name)
-        if value is None:
-            return ""
-        if not isinstance(value, str):
-            self.fail(name, f"is {_shown(value)}", "Give a string")
-        return value
+        return str(self._checked(name, lambda value: isinstance(value, str), "Give a string", ""))
 
     def layers(self, name: str) -> frozenset[int]:
         """A list of layer numbers; empty if absent.
@@ -128,27 +116,22 @@ class Keys:
         Raises:
             ModelError: it is invalid.
         """
+
+        def is_valid(value: Any) -> bool:
+            return isinstance(value, list) and all(_is_whole(item) for item in value)
+
+        return frozenset(self._checked(name, is_valid, "Give a list of layer numbers", ()))
+
+    def _checked(self, name: str, is_valid: Callable[[Any], bool], hint: str, default: Any) -> Any:
         value = self.value(name)
         if value is None:
-            return frozenset()
-        if not isinstance(value, list) or not all(_is_whole(item) for item in value):
-            self.fail(name, f"is {_shown(value)}", "Give a list of layer numbers")
-        return frozenset(value)
+            return default
+        if not is_valid(value):
+            self.fail(name, f"is {_shown(value)}", hint)
+        return value
 
-    def area(self, name: str) -> tuple[int, int]:
-        """Height and width: one number, or a list of two.
-
-        Raises:
-            ModelError: it is invalid.
-        """
-        value = self.value(name)
-        sides = list(value) if isinstance(value, list | tuple) else [value, value]
-        if len(sides) != 2 or not all(_is_whole(side) and 1 <= side <= LARGEST_SIZE for side in sides):
-            self.fail(name, f"is {_shown(value)}", "Give a whole number, or a list of two")
-        return sides[0], sides[1]
-
-    def num_labels(self, default: int = 2) -> int:
-        """Labels of a classification head: from `id2label`, else `num_labels`, else the default.
+    def num_labels(self) -> int:
+        """Labels of a classification head: from `id2label`, else `num_labels`, else 2.
 
         Raises:
             ModelError: one is invalid.
@@ -158,22 +141,16 @@ class Keys:
             if not isinstance(labels, Mapping):
                 self.fail("id2label", f"is {_shown(labels)}", "Give a section of numbers and names")
             return len(labels)
-        return self.size("num_labels") if self.data.get("num_labels") is not None else default
+        return self.size("num_labels") if self.data.get("num_labels") is not None else 2
 
-    def section(
-        self, name: str, *, defaults: Mapping[str, Any], aliases: Mapping[str, str] | None = None
-    ) -> Keys:
+    def section(self, name: str) -> Keys:
         """The keys of a section; empty if absent.
 
         Raises:
             ModelError: it is not a section.
         """
-        value = self.value(name)
-        if value is None:
-            value = {}
-        if not isinstance(value, Mapping):
-            self.fail(name, f"is {_shown(value)}", "Give a section {...}")
-        return Keys(value, self._where, defaults=defaults, aliases=aliases, path=(*self._path, name))
+        value = self._checked(name, lambda value: isinstance(value, Mapping), "Give a section {...}", {})
+        return Keys(value, self._where, path=(*self._path, name))
 
     def divide(self, whole: str, part: str) -> int:
         """`whole` divided by `part`.

@@ -97,7 +97,7 @@ def _find(name: str, *, revision: str | None, allow_network: bool) -> _Config:
             hint="Name a folder, a config.json, a Hub id or what zerokit models lists",
         )
     file = hub_config.cached_config(name, revision)
-    if file is None and allow_network and not _is_misspelt(name):
+    if file is None and allow_network and not _is_misspelled(name):
         file = hub_config.download_config(name, revision)
     if file is None:
         raise _not_found(name)
@@ -114,7 +114,7 @@ def _path(name: str) -> Path | None:
     return path if name.strip() else None
 
 
-def _is_misspelt(name: str) -> bool:
+def _is_misspelled(name: str) -> bool:
     """Whether it is almost a name of the catalogue, so that the Hub need not be asked."""
     return "/" not in name and catalogue.closest(name) is not None
 

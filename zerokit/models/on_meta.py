@@ -40,7 +40,14 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
 )
 """The kind of a parameter by its name: the first pattern that matches."""
 
-_INTERMEDIATE_SIZES = ("intermediate_size", "ffn_dim", "encoder_ffn_dim", "ffn_hidden_size", "n_inner")
+_INTERMEDIATE_SIZES = (
+    "intermediate_size",
+    "ffn_dim",
+    "encoder_ffn_dim",
+    "ffn_hidden_size",
+    "n_inner",
+    "hidden_dim",
+)
 """Spellings of the feed-forward width."""
 
 _MODEL_TYPES = ("auto_mappings.py", "configuration_auto.py")
@@ -177,13 +184,13 @@ def _experts(config: Any, tensors: tuple[Tensor, ...]) -> Experts | None:
         ),
         None,
     )
-    met = _whole(config, "num_experts_per_tok") or _whole(config, "moe_k") or _whole(config, "moe_topk")
+    chosen = _whole(config, "num_experts_per_tok") or _whole(config, "moe_k") or _whole(config, "moe_topk")
     routed = [tensor for tensor in tensors if tensor.kind == "expert"]
-    if number is None or met is None or met > number or not routed:
+    if number is None or chosen is None or chosen > number or not routed:
         return None
     layers = max(tensor.count for tensor in routed)
     stacked = any(tensor.shape[0] == number for tensor in routed)
-    return Experts(number, met, num_layers=layers if stacked else layers // number)
+    return Experts(number, chosen, num_layers=layers if stacked else layers // number)
 
 
 def _text_config(config: Any) -> Any:

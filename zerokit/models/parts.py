@@ -20,8 +20,7 @@ class Sizes:
     num_key_value_heads: int
     head_dim: int
     intermediate_size: int
-    vocab_size: int | None
-    """None for a model without text."""
+    vocab_size: int
     max_position_embeddings: int | None
     """The longest sequence in the config; None if it has none."""
 
@@ -57,10 +56,13 @@ class Parts:
     experts: Experts | None = None
     tied: bool = False
     """The output matrix is the token embedding."""
-    text_section: bool = False
-    """The text sizes are in the section `text_config` of the config.json."""
+    is_encoder_decoder: bool = False
     notes: tuple[str, ...] = ()
     """Remarks for readers."""
+
+
+Build = Callable[[Keys], Parts]
+"""Counts the parameters of a class of transformers."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class ModelType:
     """A `model_type` of config.json."""
 
     name: str
-    classes: Mapping[str, Callable[[Keys], Parts]]
+    classes: Mapping[str, Build]
     """The counting function of each transformers class; the first class is the one usually trained."""
     defaults: Mapping[str, Any]
     """transformers' defaults of the keys that are read."""

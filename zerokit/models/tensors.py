@@ -32,7 +32,7 @@ class Tensor:
     """One distinct parameter tensor of a model."""
 
     name: str
-    """The name in `named_parameters()`; ``*`` stands for a layer number."""
+    """The name in `named_parameters()`; ``*`` is a layer number."""
     shape: tuple[int, ...]
     kind: Kind
     count: int = 1

@@ -36,11 +36,11 @@ def sections(data: Any) -> Iterator[dict[str, Any]]:
             yield from sections(value)
 
 
-def test_every_source_is_told_and_used() -> None:
+def test_every_source_exists_and_is_used() -> None:
     data = dict(figures())
     sources = data.pop("sources")
-    told = " ".join(str(one.get("source", "")) for one in sections(data))
-    assert sources.keys() - set(re.findall(r"[\w-]+", told)) == set()
+    cited = " ".join(str(one.get("source", "")) for one in sections(data))
+    assert sources.keys() - set(re.findall(r"[\w-]+", cited)) == set()
     for one in sections(data):
         if "source" in one:
             assert any(key in one["source"] for key in (*sources, "the middle", "above")), one
@@ -138,9 +138,9 @@ def test_large_all_reduces_are_priced_as_they_were_measured() -> None:
             )
 
 
-@pytest.mark.parametrize(("name", "twin", "slower"), [("A800", "A100-80GB-SXM", 1.5), ("H800", "H100", 2.25)])
-def test_cards_with_less_nvlink_differ_in_collectives_alone(name: str, twin: str, slower: float) -> None:
-    less, more = on(name), on(twin)
+@pytest.mark.parametrize(("name", "like", "slower"), [("A800", "A100-80GB-SXM", 1.5), ("H800", "H100", 2.25)])
+def test_cards_with_less_nvlink_differ_in_collectives_alone(name: str, like: str, slower: float) -> None:
+    less, more = on(name), on(like)
     assert less.collective("all_gather", GIB, 8) == pytest.approx(
         slower * more.collective("all_gather", GIB, 8), rel=0.01
     )

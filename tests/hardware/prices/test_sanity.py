@@ -210,7 +210,7 @@ def test_newer_cards_of_a_line_are_faster() -> None:
         assert seconds == sorted(seconds, reverse=True)
 
 
-def test_what_was_not_measured_is_said_and_has_a_wider_range() -> None:
+def test_unmeasured_costs_have_a_note_and_a_wider_range() -> None:
     h100, rtx, v100, t4, gh200 = (
         Prices(Cluster(8, gpu=find_gpu(name))) for name in ("H100", "RTX 4090", "V100-32", "T4", "GH200")
     )

@@ -20,7 +20,7 @@ from tests.validation.memory.against_random import (
 )
 from tests.validation.memory.rehearsed import Point
 from zerokit.memory import estimate
-from zerokit.memory.traits import CHECKED
+from zerokit.memory.traits import all_traits
 
 DRAWS = json.loads(RECORD.read_text(encoding="utf-8"))["draws"]
 ROWS = [
@@ -38,7 +38,7 @@ def test_a_seed_draws_the_same_points_however_many() -> None:
 def test_every_text_family_and_setting_is_drawn() -> None:
     points = list(drawn(SEED, 200))
     assert {point.training_run().model.model_type for point in points} == set(FAMILIES)  # type: ignore[union-attr]
-    assert set(CHECKED) <= set(FAMILIES)
+    assert {name for name, traits in all_traits().items() if traits.checked} <= set(FAMILIES)
     assert {point.zero["stage"] for point in points} == {0, 1, 2, 3}
     assert {tuple(point.zero) for point in points} >= {("stage", "offload_optimizer", "offload_param")}
     assert {point.checkpointing for point in points} == {True, False}

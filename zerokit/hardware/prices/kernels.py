@@ -227,8 +227,7 @@ class KernelPrices:
 
     @property
     def _kernel_seconds(self) -> float:
-        seconds: float = self.figures["memory"]["kernel_seconds"]["value"]
-        return seconds
+        return float(self.figures["memory"]["kernel_seconds"]["value"])
 
     def _passes(self, operator: str) -> float:
         """Time per byte of an operator, relative to an elementwise one."""

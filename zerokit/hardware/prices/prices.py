@@ -14,7 +14,7 @@ from zerokit.hardware.prices.names import element_bytes, is_view
 from zerokit.units import GIB
 
 Copy = Literal["h2d", "d2h", "d2d", "nvme_read", "nvme_write"]
-_SAID: dict[Class, str] = {
+_KIND_NAMES: dict[Class, str] = {
     "matmul": "matrix products",
     "attention": "attention kernels",
     "memory_bound": "kernels bound by memory",
@@ -60,8 +60,7 @@ class Prices(KernelPrices):
             sharing = min(sharing, host["gpus_of_a_link"].get(self.gpu.name, 1))
             rate = 1e9 * self._host_link_gb_s * host["pinned_share"][kind]
             rate *= 1.0 if pinned else host["pageable_share"]["value"]
-        seconds: float = host["copy_seconds"]["value"] + num_bytes * sharing / rate
-        return seconds
+        return float(host["copy_seconds"]["value"] + num_bytes * sharing / rate)
 
     def collective(self, kind: Collective, num_bytes: int, ranks_in_node: int, nodes: int = 1) -> float:
         """Seconds of a collective of `ranks_in_node` GPUs in each of `nodes` nodes.
@@ -89,8 +88,7 @@ class Prices(KernelPrices):
 
     def launch(self, name: str) -> float:
         """CPU seconds of an operator: arguments, dispatcher, driver."""
-        seconds: float = self.figures["launch"]["seconds"]["view" if is_view(name) else "kernel"]
-        return seconds
+        return float(self.figures["launch"]["seconds"]["view" if is_view(name) else "kernel"])
 
     def collective_launch(self) -> float:
         """CPU seconds of a collective: bookkeeping of the group, events, NCCL and its launch."""
@@ -146,13 +144,11 @@ class Prices(KernelPrices):
     def cuda_malloc(self, num_bytes: int) -> float:
         """CPU seconds of cudaMalloc."""
         known = self.figures["host"]["cuda_malloc"]
-        seconds: float = known["seconds"] + known["seconds_per_gib"] * num_bytes / GIB
-        return seconds
+        return float(known["seconds"] + known["seconds_per_gib"] * num_bytes / GIB)
 
     def cuda_free(self) -> float:
         """CPU seconds of cudaFree, without its wait for the device."""
-        seconds: float = self.figures["host"]["cuda_free"]["seconds"]
-        return seconds
+        return float(self.figures["host"]["cuda_free"]["seconds"])
 
     @property
     def waits(self) -> bool:
@@ -162,8 +158,7 @@ class Prices(KernelPrices):
     @property
     def beside_collective(self) -> float:
         """Factor of kernel times while a collective runs."""
-        factor: float = self.figures["beside_collective"]["value"]
-        return factor
+        return float(self.figures["beside_collective"]["value"])
 
     @property
     def beside_collective_spread(self) -> Spread:
@@ -189,16 +184,15 @@ class Prices(KernelPrices):
     @cached_property
     def assumptions(self) -> tuple[str, ...]:
         """Unknown facts about the card, one line each."""
-        said = [what for kind, what in _SAID.items() if kind not in self.measured]
+        unmeasured = [what for kind, what in _KIND_NAMES.items() if kind not in self.measured]
         if self.measured.get("matmul") == FP32_ALONE:
-            said.insert(0, "matrix products in 16 bits")
-        if self.cluster.num_gpus == 1 and "collectives" in said:
-            said.remove("collectives")
+            unmeasured.insert(0, "matrix products in 16 bits")
+        if self.cluster.num_gpus == 1 and "collectives" in unmeasured:
+            unmeasured.remove("collectives")
         lines = []
-        if said:
-            lines.append(
-                f"{', '.join(said)}: not measured on {self.gpu.name}, with times as on cards that are alike"
-            )
+        if unmeasured:
+            kinds = ", ".join(unmeasured)
+            lines.append(f"{kinds}: not measured on {self.gpu.name}, with times as on cards that are alike")
         if self.gpu.host_link is None:
             lines.append(
                 f"the link of {self.gpu.name} to its host is not known: {self._host_link_gb_s:g} GB/s"

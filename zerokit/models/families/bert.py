@@ -1,7 +1,6 @@
-"""BERT, RoBERTa, XLM-RoBERTa and DistilBERT.
+"""BERT, RoBERTa and XLM-RoBERTa; transformers counts decoders with cross attention.
 
-Source: transformers' `modeling_*.py` and `configuration_*.py` of bert, roberta, xlm_roberta and distilbert.
-Decoders with cross attention are counted by transformers.
+Source: transformers' `modeling_*.py` of bert, roberta and xlm_roberta.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from zerokit.models.keys import Keys
-from zerokit.models.parts import ModelType, Parts, Sizes
+from zerokit.models.parts import Build, Parts, Sizes
 from zerokit.models.tensors import Tensor, embedding, layer_norm, linear, repeated, under
 
 Head = Callable[[Keys, Sizes], list[Tensor]]
@@ -59,10 +58,10 @@ def _pooler(keys: Keys, sizes: Sizes) -> list[Tensor]:
 
 def _classes(
     stem: str, module: str, *, language_models: Mapping[str, Head], sequence: Head, pooled_sequence: bool
-) -> dict[str, Callable[[Keys], Parts]]:
+) -> dict[str, Build]:
     """The classes of BERT and RoBERTa; `module` is the module of the encoder."""
 
-    def with_head(head: Head, *, pooled: bool, language_model: bool) -> Callable[[Keys], Parts]:
+    def with_head(head: Head, *, pooled: bool, language_model: bool) -> Build:
         def build(keys: Keys) -> Parts:
             parts = _bert(keys)
             encoder = parts.tensors + (_pooler(keys, parts.sizes) if pooled else [])
@@ -103,7 +102,6 @@ def _masked_lm_head(keys: Keys, sizes: Sizes, transform: str, norm: str, project
     has one more bias.
     """
     hidden, vocab_size = sizes.hidden_size, sizes.vocab_size
-    assert vocab_size is not None
     tied = keys.flag("tie_word_embeddings")
     return [
         *linear(transform, hidden, hidden, bias=True, kind="other"),
@@ -137,78 +135,7 @@ def _roberta_sequence(keys: Keys, sizes: Sizes) -> list[Tensor]:
     ]
 
 
-def _distilbert(keys: Keys) -> Parts:
-    hidden, heads, inner = keys.size("dim"), keys.size("n_heads"), keys.size("hidden_dim")
-    sizes = Sizes(
-        vocab_size=keys.size("vocab_size"),
-        hidden_size=hidden,
-        intermediate_size=inner,
-        num_hidden_layers=keys.size("n_layers"),
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=keys.divide("dim", "n_heads"),
-        max_position_embeddings=keys.size("max_position_embeddings"),
-    )
-    layer = [
-        *(
-            tensor
-            for name in ("q_lin", "k_lin", "v_lin", "out_lin")
-            for tensor in linear(f"attention.{name}", hidden, hidden, bias=True, kind="attention")
-        ),
-        *layer_norm("sa_layer_norm", hidden),
-        *linear("ffn.lin1", hidden, inner, bias=True, kind="mlp"),
-        *linear("ffn.lin2", inner, hidden, bias=True, kind="mlp"),
-        *layer_norm("output_layer_norm", hidden),
-    ]
-    tensors = [
-        *embedding("embeddings.word_embeddings", keys.size("vocab_size"), hidden),
-        *embedding("embeddings.position_embeddings", keys.size("max_position_embeddings"), hidden),
-        *layer_norm("embeddings.LayerNorm", hidden),
-        *repeated("transformer.layer", sizes.num_hidden_layers, layer),
-    ]
-    return Parts(sizes, tensors)
-
-
-def _distilbert_with(head: Head, *, language_model: bool = False) -> Callable[[Keys], Parts]:
-    def build(keys: Keys) -> Parts:
-        parts = _distilbert(keys)
-        tied = language_model and keys.flag("tie_word_embeddings")
-        return Parts(parts.sizes, under("distilbert", parts.tensors) + head(keys, parts.sizes), tied=tied)
-
-    return build
-
-
-def _distilbert_language_model(keys: Keys, sizes: Sizes) -> list[Tensor]:
-    """The projection has the only bias."""
-    assert sizes.vocab_size is not None
-    projector = linear("vocab_projector", sizes.hidden_size, sizes.vocab_size, bias=True, kind="embedding")
-    return [
-        *linear("vocab_transform", sizes.hidden_size, sizes.hidden_size, bias=True, kind="other"),
-        *layer_norm("vocab_layer_norm", sizes.hidden_size),
-        *(projector[1:] if keys.flag("tie_word_embeddings") else projector),
-    ]
-
-
-def _distilbert_sequence(keys: Keys, sizes: Sizes) -> list[Tensor]:
-    return [
-        *linear("pre_classifier", sizes.hidden_size, sizes.hidden_size, bias=True, kind="other"),
-        *_classifier(keys, sizes),
-    ]
-
-
-_BERT_BASE = {
-    "vocab_size": 30522,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
-    "tie_word_embeddings": True,
-}
-
-
-def _roberta_classes(stem: str) -> dict[str, Callable[[Keys], Parts]]:
+def _roberta_classes(stem: str) -> dict[str, Build]:
     return _classes(
         stem,
         "roberta",
@@ -218,42 +145,18 @@ def _roberta_classes(stem: str) -> dict[str, Callable[[Keys], Parts]]:
     )
 
 
-MODEL_TYPES = (
-    ModelType(
+CLASSES = {
+    "bert": _classes(
+        "Bert",
         "bert",
-        _classes(
-            "Bert",
-            "bert",
-            language_models={
-                "ForMaskedLM": _bert_language_model,
-                "LMHeadModel": _bert_language_model,
-                "ForPreTraining": _bert_pretraining,
-            },
-            sequence=_classifier,
-            pooled_sequence=True,
-        ),
-        defaults=_BERT_BASE,
-    ),
-    ModelType("roberta", _roberta_classes("Roberta"), defaults={**_BERT_BASE, "vocab_size": 50265}),
-    ModelType("xlm-roberta", _roberta_classes("XLMRoberta"), defaults=_BERT_BASE),
-    ModelType(
-        "distilbert",
-        {
-            "DistilBertForMaskedLM": _distilbert_with(_distilbert_language_model, language_model=True),
-            "DistilBertModel": _distilbert,
-            "DistilBertForSequenceClassification": _distilbert_with(_distilbert_sequence),
-            "DistilBertForTokenClassification": _distilbert_with(_classifier),
-            "DistilBertForQuestionAnswering": _distilbert_with(_answer_span),
+        language_models={
+            "ForMaskedLM": _bert_language_model,
+            "LMHeadModel": _bert_language_model,
+            "ForPreTraining": _bert_pretraining,
         },
-        defaults={
-            "vocab_size": 30522,
-            "max_position_embeddings": 512,
-            "n_layers": 6,
-            "n_heads": 12,
-            "dim": 768,
-            "hidden_dim": 3072,
-            "tie_word_embeddings": True,
-        },
-        aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
+        sequence=_classifier,
+        pooled_sequence=True,
     ),
-)
+    "roberta": _roberta_classes("Roberta"),
+    "xlm-roberta": _roberta_classes("XLMRoberta"),
+}

@@ -1,6 +1,6 @@
 """DeepSeek V2 and V3 (and R1): multi-head latent attention, and experts after the first dense layers.
 
-Source: transformers' `modeling_*.py` and `configuration_*.py` of deepseek_v2 and deepseek_v3. Layers for
+Source: transformers' `modeling_*.py` of deepseek_v2 and deepseek_v3. Layers for
 multi-token prediction, which V3's checkpoint has, are not part of transformers' model.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from zerokit.models.decoder import decoder_classes, experts, gated_mlp, routed_experts, token_embedding
 from zerokit.models.keys import Keys
-from zerokit.models.parts import ModelType, Parts, Sizes
+from zerokit.models.parts import Parts, Sizes
 from zerokit.models.tensors import Tensor, linear, repeated, rms_norm, under
 
 
@@ -95,53 +95,7 @@ def _deepseek_v3(keys: Keys) -> Parts:
     return _deepseek(keys, mlp_bias=False)
 
 
-MODEL_TYPES = (
-    ModelType(
-        "deepseek_v2",
-        decoder_classes("DeepseekV2", _deepseek_v2, labels=("sequence",)),
-        defaults={
-            "vocab_size": 102400,
-            "hidden_size": 4096,
-            "intermediate_size": 11008,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "max_position_embeddings": 2048,
-            "tie_word_embeddings": False,
-            "first_k_dense_replace": 0,
-            "kv_lora_rank": 512,
-            "q_lora_rank": 1536,
-            "n_routed_experts": 64,
-            "n_shared_experts": 2,
-            "qk_nope_head_dim": 128,
-            "qk_rope_head_dim": 64,
-            "v_head_dim": 128,
-            "moe_intermediate_size": 1407,
-        },
-        aliases={"num_experts": "n_routed_experts"},
-    ),
-    ModelType(
-        "deepseek_v3",
-        decoder_classes("DeepseekV3", _deepseek_v3),
-        defaults={
-            "vocab_size": 129280,
-            "hidden_size": 7168,
-            "intermediate_size": 18432,
-            "moe_intermediate_size": 2048,
-            "num_hidden_layers": 61,
-            "num_attention_heads": 128,
-            "num_key_value_heads": 128,
-            "max_position_embeddings": 4096,
-            "tie_word_embeddings": False,
-            "n_shared_experts": 1,
-            "n_routed_experts": 256,
-            "kv_lora_rank": 512,
-            "q_lora_rank": 1536,
-            "qk_rope_head_dim": 64,
-            "v_head_dim": 128,
-            "qk_nope_head_dim": 128,
-            "num_experts_per_tok": 8,
-            "first_k_dense_replace": 3,
-        },
-        aliases={"num_local_experts": "n_routed_experts"},
-    ),
-)
+CLASSES = {
+    "deepseek_v2": decoder_classes("DeepseekV2", _deepseek_v2, labels=("sequence",)),
+    "deepseek_v3": decoder_classes("DeepseekV3", _deepseek_v3),
+}

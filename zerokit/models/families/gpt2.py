@@ -1,13 +1,10 @@
-"""GPT-2.
-
-Source: transformers' `modeling_gpt2.py` and `configuration_gpt2.py`.
-"""
+"""GPT-2 (transformers' `modeling_gpt2.py`)."""
 
 from __future__ import annotations
 
 from zerokit.models.decoder import decoder, decoder_classes, token_embedding
 from zerokit.models.keys import Keys
-from zerokit.models.parts import ModelType, Parts, Sizes
+from zerokit.models.parts import Parts, Sizes
 from zerokit.models.tensors import embedding, layer_norm, linear
 
 
@@ -39,23 +36,8 @@ def _gpt2(keys: Keys) -> Parts:
     return Parts(sizes, decoder(sizes, layer, embeddings=embeddings, final_norm=norm, layers="h"))
 
 
-MODEL_TYPES = (
-    ModelType(
-        "gpt2",
-        decoder_classes("GPT2", _gpt2, prefix="transformer", causal_lm="LMHeadModel", labels=("sequence",)),
-        defaults={
-            "vocab_size": 50257,
-            "n_positions": 1024,
-            "n_embd": 768,
-            "n_layer": 12,
-            "n_head": 12,
-            "tie_word_embeddings": True,
-        },
-        aliases={
-            "hidden_size": "n_embd",
-            "max_position_embeddings": "n_positions",
-            "num_attention_heads": "n_head",
-            "num_hidden_layers": "n_layer",
-        },
+CLASSES = {
+    "gpt2": decoder_classes(
+        "GPT2", _gpt2, prefix="transformer", causal_lm="LMHeadModel", labels=("sequence",)
     ),
-)
+}

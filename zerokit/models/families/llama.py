@@ -1,10 +1,13 @@
-"""Llama and decoders that differ from it in defaults, biases and norms: Mistral, SmolLM3, Granite, OLMo.
+"""Llama and dense decoders that differ from it in biases and norms: Mistral, SmolLM3, Granite, Qwen, Gemma
+without images, OLMo 2 and 3; and Phi-3 and 4.
 
-Source: transformers' `modeling_*.py` and `configuration_*.py` of llama, mistral, ministral3, smollm3,
-granite, olmo, olmo2 and olmo3.
+Source: transformers' `modeling_*.py` of these model types. Qwen 2.5 is `qwen2`.
 """
 
 from __future__ import annotations
+
+from functools import partial
+from typing import Literal
 
 from zerokit.models.decoder import (
     attention,
@@ -15,108 +18,84 @@ from zerokit.models.decoder import (
     pre_norm_decoder,
 )
 from zerokit.models.keys import Keys
-from zerokit.models.parts import ModelType, Parts
-from zerokit.models.tensors import rms_norm
+from zerokit.models.parts import Parts
+from zerokit.models.tensors import linear, rms_norm
+
+_BEFORE = ("input_layernorm", "post_attention_layernorm")
+_AFTER = ("post_attention_layernorm", "post_feedforward_layernorm")
+_BEFORE_AND_AFTER = (*_BEFORE, "pre_feedforward_layernorm", "post_feedforward_layernorm")
 
 
-def _llama(keys: Keys, *, heads_divide_hidden: bool = False) -> Parts:
+def _dense(
+    keys: Keys,
+    *,
+    bias: bool | None = None,
+    output_bias: bool | None = None,
+    mlp_bias: bool = False,
+    query_key_norms: Literal["head", "layer"] | None = None,
+    norms: tuple[str, ...] = _BEFORE,
+    heads_divide_hidden: bool = False,
+) -> Parts:
+    """A dense decoder.
+
+    Args:
+        keys: of the config.
+        bias: of the projections of attention; None: the config's `attention_bias`.
+        output_bias: of the output projection; None: like the others.
+        mlp_bias: whether the config's `mlp_bias` has an effect.
+        query_key_norms: whether queries and keys have norms, over each head or over all heads of a layer.
+        norms: of the hidden state, before or after attention and MLP.
+        heads_divide_hidden: see :func:`decoder_sizes`.
+    """
     sizes = decoder_sizes(keys, heads_divide_hidden=heads_divide_hidden)
-    return pre_norm_decoder(
-        sizes,
-        attention(sizes, bias=keys.flag("attention_bias")),
-        gated_mlp(sizes.hidden_size, sizes.intermediate_size, bias=keys.flag("mlp_bias")),
-    )
-
-
-def _strict_llama(keys: Keys) -> Parts:
-    """Heads must divide the hidden size, even with a head size given."""
-    return _llama(keys, heads_divide_hidden=True)
-
-
-def _mistral(keys: Keys) -> Parts:
-    """Llama without biases."""
-    sizes = decoder_sizes(keys)
-    return pre_norm_decoder(sizes, attention(sizes), gated_mlp(sizes.hidden_size, sizes.intermediate_size))
-
-
-def _olmo(keys: Keys) -> Parts:
-    """OLMo's first generation has norms without weights."""
-    sizes = decoder_sizes(keys)
-    layer = [
-        *attention(sizes, bias=keys.flag("attention_bias")),
-        *gated_mlp(sizes.hidden_size, sizes.intermediate_size),
-    ]
-    return Parts(sizes, decoder(sizes, layer, final_norm=[]))
-
-
-def _olmo2(keys: Keys) -> Parts:
-    """The norms follow attention and MLP, and queries and keys have norms too."""
-    sizes = decoder_sizes(keys)
     hidden = sizes.hidden_size
-    layer = [
-        *attention(sizes, bias=keys.flag("attention_bias")),
-        *rms_norm("self_attn.q_norm", sizes.query_size),
-        *rms_norm("self_attn.k_norm", sizes.key_value_size),
-        *gated_mlp(hidden, sizes.intermediate_size),
-        *rms_norm("post_attention_layernorm", hidden),
-        *rms_norm("post_feedforward_layernorm", hidden),
-    ]
+    biased = keys.flag("attention_bias") if bias is None else bias
+    layer = attention(sizes, bias=biased, output_bias=output_bias)
+    if query_key_norms is not None:
+        is_per_head = query_key_norms == "head"
+        layer += rms_norm("self_attn.q_norm", sizes.head_dim if is_per_head else sizes.query_size)
+        layer += rms_norm("self_attn.k_norm", sizes.head_dim if is_per_head else sizes.key_value_size)
+    layer += gated_mlp(hidden, sizes.intermediate_size, bias=mlp_bias and keys.flag("mlp_bias"))
+    for name in norms:
+        layer += rms_norm(name, hidden)
     return Parts(sizes, decoder(sizes, layer, final_norm=rms_norm("norm", hidden)))
 
 
-_LLAMA_7B = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "max_position_embeddings": 2048,
-    "tie_word_embeddings": False,
+def _phi3(keys: Keys) -> Parts:
+    """Fused projections: queries, keys and values; gate and up."""
+    sizes = decoder_sizes(keys)
+    hidden, inner = sizes.hidden_size, sizes.intermediate_size
+    fused = sizes.query_size + 2 * sizes.key_value_size
+    layer = [
+        *linear("self_attn.o_proj", sizes.query_size, hidden, kind="attention"),
+        *linear("self_attn.qkv_proj", hidden, fused, kind="attention"),
+        *linear("mlp.gate_up_proj", hidden, 2 * inner, kind="mlp"),
+        *linear("mlp.down_proj", inner, hidden, kind="mlp"),
+    ]
+    return pre_norm_decoder(sizes, layer)
+
+
+_LLAMA = partial(_dense, mlp_bias=True)
+_MISTRAL = partial(_dense, bias=False)
+_OLMO2 = partial(_dense, query_key_norms="layer", norms=_AFTER)
+_GEMMA2 = partial(_dense, norms=_BEFORE_AND_AFTER, heads_divide_hidden=True)
+_GEMMA3 = partial(_GEMMA2, query_key_norms="head")
+
+CLASSES = {
+    "llama": decoder_classes("Llama", partial(_LLAMA, heads_divide_hidden=True)),
+    "smollm3": decoder_classes("SmolLM3", _LLAMA),
+    "granite": decoder_classes("Granite", _LLAMA, labels=()),
+    "mistral": decoder_classes("Mistral", _MISTRAL),
+    "ministral3": decoder_classes("Ministral3", _MISTRAL),
+    "qwen2": decoder_classes("Qwen2", partial(_dense, bias=True, output_bias=False)),
+    "qwen3": decoder_classes("Qwen3", partial(_dense, query_key_norms="head")),
+    "gemma": decoder_classes("Gemma", _dense),
+    "gemma2": decoder_classes("Gemma2", _GEMMA2),
+    "gemma3_text": {
+        **decoder_classes("Gemma3", _GEMMA3, model="TextModel", labels=()),
+        **decoder_classes("Gemma3Text", _GEMMA3, causal_lm=None, labels=("sequence",)),
+    },
+    "olmo2": decoder_classes("Olmo2", _OLMO2, labels=("sequence",)),
+    "olmo3": decoder_classes("Olmo3", _OLMO2, labels=("sequence",)),
+    "phi3": decoder_classes("Phi3", _phi3),
 }
-
-_OLMO_7B = {**_LLAMA_7B, "vocab_size": 50304}
-
-_MISTRAL_7B = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": False,
-}
-
-MODEL_TYPES = (
-    ModelType("llama", decoder_classes("Llama", _strict_llama), defaults=_LLAMA_7B),
-    ModelType("mistral", decoder_classes("Mistral", _mistral), defaults=_MISTRAL_7B),
-    ModelType(
-        "ministral3",
-        decoder_classes("Ministral3", _mistral),
-        defaults={
-            **_MISTRAL_7B,
-            "vocab_size": 131072,
-            "num_hidden_layers": 34,
-            "head_dim": 128,
-            "max_position_embeddings": 262144,
-        },
-    ),
-    ModelType(
-        "smollm3",
-        decoder_classes("SmolLM3", _llama),
-        defaults={
-            "vocab_size": 128256,
-            "hidden_size": 2048,
-            "intermediate_size": 11008,
-            "num_hidden_layers": 36,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 4,
-            "max_position_embeddings": 32768,
-            "tie_word_embeddings": True,
-        },
-    ),
-    ModelType("granite", decoder_classes("Granite", _llama, labels=()), defaults=_LLAMA_7B),
-    ModelType("olmo", decoder_classes("Olmo", _olmo, labels=("sequence",)), defaults=_OLMO_7B),
-    ModelType("olmo2", decoder_classes("Olmo2", _olmo2, labels=("sequence",)), defaults=_OLMO_7B),
-    ModelType("olmo3", decoder_classes("Olmo3", _olmo2, labels=("sequence",)), defaults=_OLMO_7B),
-)

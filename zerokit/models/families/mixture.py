@@ -1,7 +1,6 @@
-"""Mixture-of-experts decoders without dense layers: Mixtral, OLMoE, Granite's, GPT-OSS.
+"""Mixture-of-experts decoders: Mixtral, GPT-OSS and Qwen.
 
-Source: transformers' `modeling_*.py` and `configuration_*.py` of mixtral, olmoe, granitemoe,
-granitemoeshared and gpt_oss.
+Source: transformers' `modeling_*.py` of mixtral, gpt_oss, qwen2_moe and qwen3_moe.
 """
 
 from __future__ import annotations
@@ -11,12 +10,14 @@ from zerokit.models.decoder import (
     decoder_classes,
     decoder_sizes,
     experts,
+    gated_mlp,
     pre_norm_decoder,
     routed_experts,
+    token_embedding,
 )
 from zerokit.models.keys import Keys
-from zerokit.models.parts import ModelType, Parts, Sizes
-from zerokit.models.tensors import Tensor, linear, rms_norm
+from zerokit.models.parts import Parts, Sizes
+from zerokit.models.tensors import Tensor, linear, repeated, rms_norm
 
 
 def _mixtral(keys: Keys) -> Parts:
@@ -25,43 +26,6 @@ def _mixtral(keys: Keys) -> Parts:
         sizes, num_experts=keys.size("num_local_experts"), intermediate_size=sizes.intermediate_size
     )
     return _sparse_decoder(keys, sizes, attention(sizes), routed)
-
-
-def _olmoe(keys: Keys) -> Parts:
-    """Norms of queries and keys span all heads; `head_dim` does not change them."""
-    sizes = decoder_sizes(keys)
-    width = keys.divide("hidden_size", "num_attention_heads")
-    query_key_norms = [
-        *rms_norm("self_attn.q_norm", sizes.hidden_size),
-        *rms_norm("self_attn.k_norm", width * sizes.num_key_value_heads),
-    ]
-    routed = routed_experts(
-        sizes, num_experts=keys.size("num_experts"), intermediate_size=sizes.intermediate_size
-    )
-    biased = keys.flag("attention_bias")
-    return _sparse_decoder(
-        keys, sizes, attention(sizes, bias=biased), query_key_norms, routed, num_experts="num_experts"
-    )
-
-
-def _granite_moe(keys: Keys) -> Parts:
-    """`granitemoeshared` may have a shared MLP."""
-    sizes = decoder_sizes(keys)
-    routed = routed_experts(
-        sizes,
-        num_experts=keys.size("num_local_experts"),
-        intermediate_size=sizes.intermediate_size,
-        name="block_sparse_moe",
-        router="router",
-    )
-    hidden = sizes.hidden_size
-    shared = keys.count("shared_intermediate_size") if keys.text("model_type") == "granitemoeshared" else 0
-    shared_mlp = [
-        *linear("shared_mlp.input_linear", hidden, 2 * shared, kind="mlp"),
-        *linear("shared_mlp.output_linear", shared, hidden, kind="mlp"),
-    ]
-    biased = keys.flag("attention_bias")
-    return _sparse_decoder(keys, sizes, attention(sizes, bias=biased), routed, shared_mlp if shared else [])
 
 
 def _gpt_oss(keys: Keys) -> Parts:
@@ -82,84 +46,78 @@ def _gpt_oss(keys: Keys) -> Parts:
     return _sparse_decoder(keys, sizes, layer)
 
 
-def _sparse_decoder(
-    keys: Keys, sizes: Sizes, *blocks: list[Tensor], num_experts: str = "num_local_experts"
-) -> Parts:
+def _sparse_decoder(keys: Keys, sizes: Sizes, *blocks: list[Tensor]) -> Parts:
     """A decoder with experts in all layers."""
-    found = experts(keys, num_experts, num_layers=sizes.num_hidden_layers)
+    found = experts(keys, "num_local_experts", num_layers=sizes.num_hidden_layers)
     return pre_norm_decoder(sizes, *blocks, experts=found)
 
 
-_GRANITE_MOE = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "max_position_embeddings": 2048,
-    "tie_word_embeddings": False,
-    "num_local_experts": 8,
-    "num_experts_per_tok": 2,
-}
+def _qwen2_moe(keys: Keys) -> Parts:
+    """Routed experts, and a shared expert with a gate."""
+    sizes = decoder_sizes(keys)
+    hidden = sizes.hidden_size
+    sparse = [
+        *routed_experts(
+            sizes, num_experts=keys.count("num_experts"), intermediate_size=keys.size("moe_intermediate_size")
+        ),
+        *gated_mlp(hidden, keys.size("shared_expert_intermediate_size"), name="mlp.shared_expert"),
+        *linear("mlp.shared_expert_gate", hidden, 1, kind="router"),
+    ]
+    return _mixed_layers(keys, sizes, attention(sizes, bias=keys.flag("qkv_bias"), output_bias=False), sparse)
 
-MODEL_TYPES = (
-    ModelType(
-        "mixtral",
-        decoder_classes("Mixtral", _mixtral),
-        defaults={
-            "vocab_size": 32000,
-            "hidden_size": 4096,
-            "intermediate_size": 14336,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "max_position_embeddings": 131072,
-            "tie_word_embeddings": False,
-            "num_experts_per_tok": 2,
-            "num_local_experts": 8,
-        },
-        aliases={"num_experts": "num_local_experts"},
-    ),
-    ModelType(
-        "olmoe",
-        decoder_classes("Olmoe", _olmoe, labels=()),
-        defaults={
-            "vocab_size": 50304,
-            "hidden_size": 2048,
-            "intermediate_size": 2048,
-            "num_hidden_layers": 16,
-            "num_attention_heads": 16,
-            "max_position_embeddings": 4096,
-            "tie_word_embeddings": False,
-            "num_experts_per_tok": 8,
-            "num_experts": 64,
-        },
-        aliases={"num_local_experts": "num_experts"},
-    ),
-    ModelType("granitemoe", decoder_classes("GraniteMoe", _granite_moe, labels=()), defaults=_GRANITE_MOE),
-    ModelType(
-        "granitemoeshared",
-        decoder_classes("GraniteMoeShared", _granite_moe, labels=()),
-        defaults=_GRANITE_MOE,
-    ),
-    ModelType(
-        "gpt_oss",
-        decoder_classes("GptOss", _gpt_oss),
-        defaults={
-            "vocab_size": 201088,
-            "hidden_size": 2880,
-            "intermediate_size": 2880,
-            "num_hidden_layers": 36,
-            "num_attention_heads": 64,
-            "num_key_value_heads": 8,
-            "head_dim": 64,
-            "max_position_embeddings": 131072,
-            "tie_word_embeddings": False,
-            "attention_bias": True,
-            "num_experts_per_tok": 4,
-            "num_local_experts": 128,
-        },
-        aliases={"num_experts": "num_local_experts"},
-        has_sdpa=False,
-    ),
-)
+
+def _qwen3_moe(keys: Keys) -> Parts:
+    sizes = decoder_sizes(keys)
+    sparse = routed_experts(
+        sizes,
+        num_experts=keys.count("num_experts"),
+        intermediate_size=keys.size("moe_intermediate_size"),
+        router_first=False,
+    )
+    attention_of_layer = [
+        *attention(sizes, bias=keys.flag("attention_bias")),
+        *rms_norm("self_attn.q_norm", sizes.head_dim),
+        *rms_norm("self_attn.k_norm", sizes.head_dim),
+    ]
+    return _mixed_layers(keys, sizes, attention_of_layer, sparse)
+
+
+def _mixed_layers(keys: Keys, sizes: Sizes, attention_of_layer: list[Tensor], sparse: list[Tensor]) -> Parts:
+    """Layers with equal attention and norms; some have experts, the others a dense MLP."""
+    sparse_layers = _sparse_layers(keys, sizes.num_hidden_layers)
+    dense_layers = sizes.num_hidden_layers - sparse_layers
+    norms = [
+        *rms_norm("input_layernorm", sizes.hidden_size),
+        *rms_norm("post_attention_layernorm", sizes.hidden_size),
+    ]
+    tensors = [
+        *token_embedding(sizes),
+        *repeated("layers", sizes.num_hidden_layers, attention_of_layer),
+        *repeated("layers", sparse_layers, sparse),
+        *repeated("layers", dense_layers, gated_mlp(sizes.hidden_size, sizes.intermediate_size)),
+        *repeated("layers", sizes.num_hidden_layers, norms),
+        *rms_norm("norm", sizes.hidden_size),
+    ]
+    found = experts(keys, "num_experts", num_layers=sparse_layers) if sparse_layers else None
+    return Parts(sizes, tensors, experts=found)
+
+
+def _sparse_layers(keys: Keys, num_hidden_layers: int) -> int:
+    """The number of layers step, 2 step, 3 step, ..., without those in `mlp_only_layers` (from 0)."""
+    if keys.count("num_experts") == 0:
+        return 0
+    step = keys.size("decoder_sparse_step")
+    dense = {
+        index
+        for index in keys.layers("mlp_only_layers")
+        if 0 <= index < num_hidden_layers and (index + 1) % step == 0
+    }
+    return num_hidden_layers // step - len(dense)
+
+
+CLASSES = {
+    "mixtral": decoder_classes("Mixtral", _mixtral),
+    "gpt_oss": decoder_classes("GptOss", _gpt_oss),
+    "qwen2_moe": decoder_classes("Qwen2Moe", _qwen2_moe),
+    "qwen3_moe": decoder_classes("Qwen3Moe", _qwen3_moe),
+}

@@ -1,6 +1,6 @@
-"""T5 (also v1.1, Flan-T5), mT5 and uMT5.
+"""T5 (also v1.1, Flan-T5) and mT5.
 
-Source: transformers' `modeling_*.py` and `configuration_*.py` of t5, mt5 and umt5.
+Source: transformers' `modeling_*.py` of t5 and mt5.
 
 Configs with `"tie_word_embeddings": false` (v1.1, Flan-T5, mT5) have a separate output matrix. transformers 5
 ties it when it builds the model, and unties it when it loads a checkpoint with both. The count is that of the
@@ -9,8 +9,10 @@ built model; a note says what a checkpoint adds.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from zerokit.models.keys import Keys
-from zerokit.models.parts import ModelType, Parts, Sizes
+from zerokit.models.parts import Build, Parts, Sizes
 from zerokit.models.tensors import Tensor, embedding, linear, repeated, rms_norm, under
 
 
@@ -53,11 +55,8 @@ def _feed_forward(keys: Keys, sizes: Sizes) -> list[Tensor]:
     ]
 
 
-def _stack(
-    keys: Keys, sizes: Sizes, *, num_layers: int, cross_attention: bool, table_per_layer: bool
-) -> list[Tensor]:
-    """Encoder or decoder. T5 and mT5 have a table of relative positions in the first layer, uMT5 in every
-    layer."""
+def _stack(keys: Keys, sizes: Sizes, *, num_layers: int, cross_attention: bool) -> list[Tensor]:
+    """Encoder or decoder; the first layer has a table of relative positions."""
     parts = [_attention(sizes, "SelfAttention")]
     if cross_attention:
         parts.append(_attention(sizes, "EncDecAttention"))
@@ -73,41 +72,30 @@ def _stack(
     behind = len(parts[0])  # its attention's projections
     return [
         *repeated("block", num_layers, block[:behind]),
-        *repeated("block", num_layers if table_per_layer else min(1, num_layers), own),
+        *repeated("block", min(1, num_layers), own),
         *repeated("block", num_layers, block[behind:]),
         *rms_norm("final_layer_norm", sizes.hidden_size),
     ]
 
 
-def _encoder(keys: Keys, *, table_per_layer: bool = False) -> Parts:
+def _encoder(keys: Keys) -> Parts:
     sizes = _sizes(keys)
-    stack = _stack(
-        keys,
-        sizes,
-        num_layers=sizes.num_hidden_layers,
-        cross_attention=False,
-        table_per_layer=table_per_layer,
-    )
+    stack = _stack(keys, sizes, num_layers=sizes.num_hidden_layers, cross_attention=False)
     shared = embedding("shared", keys.size("vocab_size"), sizes.hidden_size)
     return Parts(sizes, shared + under("encoder", stack))
 
 
-def _encoder_decoder(keys: Keys, *, table_per_layer: bool = False) -> Parts:
-    parts = _encoder(keys, table_per_layer=table_per_layer)
-    decoder = _stack(
-        keys,
-        parts.sizes,
-        # If the encoder's layers are spelled `num_hidden_layers`, transformers applies them later: not to the
-        # decoder.
-        num_layers=keys.optional_size("num_decoder_layers") or keys.own_size("num_layers"),
-        cross_attention=True,
-        table_per_layer=table_per_layer,
-    )
-    return Parts(parts.sizes, parts.tensors + under("decoder", decoder))
+def _encoder_decoder(keys: Keys) -> Parts:
+    parts = _encoder(keys)
+    # If the encoder's layers are spelled `num_hidden_layers`, transformers applies them later: not to the
+    # decoder.
+    num_layers = keys.optional_size("num_decoder_layers") or keys.own_size("num_layers")
+    decoder = _stack(keys, parts.sizes, num_layers=num_layers, cross_attention=True)
+    return Parts(parts.sizes, parts.tensors + under("decoder", decoder), is_encoder_decoder=True)
 
 
-def _language_model(keys: Keys, *, table_per_layer: bool = False) -> Parts:
-    parts = _encoder_decoder(keys, table_per_layer=table_per_layer)
+def _language_model(keys: Keys) -> Parts:
+    parts = _encoder_decoder(keys)
     notes: tuple[str, ...] = ()
     if keys.value("tie_word_embeddings") is False:
         elements = keys.size("vocab_size") * parts.sizes.hidden_size
@@ -115,65 +103,15 @@ def _language_model(keys: Keys, *, table_per_layer: bool = False) -> Parts:
             f"its checkpoints may hold an output matrix of their own (lm_head.weight, {elements:,} "
             "parameters more), which transformers 5 builds tied to the embedding and loads untied",
         )
-    return Parts(parts.sizes, parts.tensors, tied=True, notes=notes)
+    return replace(parts, tied=True, notes=notes)
 
 
-_MT5_SMALL = {
-    "vocab_size": 250112,
-    "d_model": 512,
-    "d_kv": 64,
-    "d_ff": 1024,
-    "num_layers": 8,
-    "num_heads": 6,
-    "relative_attention_num_buckets": 32,
-    "feed_forward_proj": "gated-gelu",
-}
+def _classes(stem: str) -> dict[str, Build]:
+    return {
+        f"{stem}ForConditionalGeneration": _language_model,
+        f"{stem}Model": _encoder_decoder,
+        f"{stem}EncoderModel": _encoder,
+    }
 
-_ALIASES = {
-    "hidden_size": "d_model",
-    "num_attention_heads": "num_heads",
-    "num_hidden_layers": "num_layers",
-    "head_dim": "d_kv",
-}
 
-MODEL_TYPES = (
-    ModelType(
-        "t5",
-        {
-            "T5ForConditionalGeneration": _language_model,
-            "T5Model": _encoder_decoder,
-            "T5EncoderModel": _encoder,
-        },
-        defaults={
-            "vocab_size": 32128,
-            "d_model": 512,
-            "d_kv": 64,
-            "d_ff": 2048,
-            "num_layers": 6,
-            "num_heads": 8,
-            "relative_attention_num_buckets": 32,
-            "feed_forward_proj": "relu",
-        },
-        aliases=_ALIASES,
-    ),
-    ModelType(
-        "mt5",
-        {
-            "MT5ForConditionalGeneration": _language_model,
-            "MT5Model": _encoder_decoder,
-            "MT5EncoderModel": _encoder,
-        },
-        defaults=_MT5_SMALL,
-        aliases=_ALIASES,
-    ),
-    ModelType(
-        "umt5",
-        {
-            "UMT5ForConditionalGeneration": lambda keys: _language_model(keys, table_per_layer=True),
-            "UMT5Model": lambda keys: _encoder_decoder(keys, table_per_layer=True),
-            "UMT5EncoderModel": lambda keys: _encoder(keys, table_per_layer=True),
-        },
-        defaults=_MT5_SMALL,
-        aliases=_ALIASES,
-    ),
-)
+CLASSES = {"t5": _classes("T5"), "mt5": _classes("MT5")}
