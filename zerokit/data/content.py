@@ -1,4 +1,4 @@
-"""Digests of data files by their content: a file that replaces another may have its path, size and time."""
+"""Digests of data files by content: a file that replaces another may have the same path, size and time."""
 
 from __future__ import annotations
 
@@ -14,26 +14,22 @@ from zerokit.digest_cache import DigestCache, digest_cache
 from zerokit.errors import DataError
 
 _BLOCK = 1 << 20
-"""Bytes that are read at once."""
+"""Bytes to read at once."""
 
 SAMPLED_BYTES = 1 << 30
-"""Bytes that :func:`sampled_digest` reads at most."""
+"""Most bytes that :func:`sampled_digest` reads."""
 
 
 @dataclass(frozen=True)
 class FileContent:
-    """The content of a file, and the state of the file when it was read."""
+    """The digest of a file, and the state of the file when it was read."""
 
     digest: str
     state: tuple[int, ...] = field(compare=False)
 
 
 def digest_files(files: Iterable[Path]) -> dict[Path, FileContent]:
-    """The content of each file; reads the files once that have changed since they were last digested.
-
-    Raises:
-        DataError: a file cannot be read.
-    """
+    """The content of each file; reads only files that changed since their last digest. Raises DataError."""
     with digest_cache() as digests:
         return {file: _content_of(file, digests) for file in dict.fromkeys(files)}
 
@@ -45,11 +41,7 @@ def file_state(file: Path) -> tuple[int, ...]:
 
 
 def check_unchanged(file: Path, content: FileContent) -> None:
-    """Check that a file still has the content that was read; reads it again if its state is another.
-
-    Raises:
-        DataError: it has not.
-    """
+    """Check that a file still has the content that was read; raises DataError if not."""
     if file_state(file) != content.state and _digest_file(file) != content.digest:
         raise DataError("the file was changed while it was read", where=str(file), hint="Start again")
 
@@ -71,12 +63,8 @@ def _digest_file(file: Path) -> str:
 
 
 def sampled_digest(files: Sequence[Path]) -> str:
-    """A digest of the sizes of files and of at most 1 GiB of their content, in blocks spread evenly.
-
-    Files of less than 1 GiB in total are read completely.
-
-    Raises:
-        DataError: a file cannot be read.
+    """A digest of the sizes of files and of at most 1 GiB of their content, in blocks spread evenly. Raises
+    DataError.
     """
     with digest_cache() as digests:
         return digests.get(f"xxh3_128 of {SAMPLED_BYTES} bytes", files, lambda: _sample(files))

@@ -1,4 +1,4 @@
-"""Rows of JSON files: one list of objects, or an object on each line. Each row is exactly what is written."""
+"""Reads rows of JSON files: one list of objects, or an object on each line."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from zerokit.errors import DataError, DocumentError
 
 Row = dict[str, Any]
 Rows = Generator[tuple[int, Row], None, int]
-"""The line on which each row begins, from 1, and the row. Returns how many rows are left to pass over."""
+"""Line of each row, from 1, and the row. Returns the number of rows that are left to skip."""
 
 _CHUNK = 1 << 20
-"""Characters of a list that are read at once."""
+"""Characters of a list to read at once."""
 _LARGE_LIST = 16 << 20
-"""Bytes above which the slow reader, which knows the usual causes of faults, does not read a list."""
+"""Bytes; larger lists are not read again to find the usual cause of a fault."""
 _SPACE = re.compile(r"[ \t\n\r]*")
 _HALF_OF_A_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 MAX_DEPTH = 200
-"""Levels of brackets, as pydantic's reader has it."""
+"""Levels of brackets, as in pydantic's reader."""
 _MARK = "\ufeff"
 
 
 class _DuplicateKeyError(Exception):
-    """A key that an object has twice."""
+    """An object has a key twice."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Row:
@@ -55,11 +55,7 @@ _FAULTS = (ValueError, RecursionError, _DuplicateKeyError)
 
 
 def is_json_list(file: Path) -> bool:
-    """Whether a JSON file is one list, not lines.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """Whether a JSON file is one list instead of lines. Raises DataError."""
     with faults_named(file), opened(file) as content:
         start: bytes = content.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
         while not start.strip() and (more := content.read(64)):
@@ -68,11 +64,7 @@ def is_json_list(file: Path) -> bool:
 
 
 def json_rows(file: Path, *, skip: int = 0) -> Rows:
-    """Read the rows of a JSON file one by one.
-
-    Args:
-        file: may be compressed.
-        skip: rows to pass over.
+    """Read the rows of a JSON file, which may be compressed, without the first `skip`.
 
     Raises:
         DataError: the file is malformed, with file and line.
@@ -94,11 +86,7 @@ def json_rows(file: Path, *, skip: int = 0) -> Rows:
 
 
 def list_rows(file: Path) -> Iterator[tuple[int, str, Row]]:
-    """The line, the text and the value of each item of a file that is one list.
-
-    Raises:
-        DataError: as of :func:`json_rows`.
-    """
+    """Line, text and value of each item of a file that is one list. Raises DataError."""
     with opened_text(file, "\n") as content:
         for number, text, row in _items(content, file):
             _check_example(row, f"{file}:{number}")
@@ -106,11 +94,7 @@ def list_rows(file: Path) -> Iterator[tuple[int, str, Row]]:
 
 
 def chunk_rows(chunk: bytes, file: Path, first: int) -> Iterator[tuple[str, Row]]:
-    """The text and the value of each row of :func:`line_chunks`.
-
-    Raises:
-        DataError: as of :func:`json_rows`.
-    """
+    """Text and value of each row of a chunk of :func:`line_chunks`. Raises DataError."""
     return (_line_row(line, file, number) for number, line in _lines(chunk, first))
 
 
@@ -132,11 +116,7 @@ def _line_row(line: bytes, file: Path, number: int) -> tuple[str, Row]:
 
 
 def _items(content: IO[str], file: Path) -> Iterator[tuple[int, str, Any]]:
-    """The line, text and value of each item of a list of JSON; keeps a part of the list in memory.
-
-    Raises:
-        DataError: it is not one list of JSON.
-    """
+    """Line, text and value of each item of a JSON list, with only a part of it in memory. DataError."""
     text, at, line = "", 0, 1
     separator = "["
     while True:
@@ -179,7 +159,7 @@ def _after_space(text: str, at: int) -> int:
 
 
 def _check(text: str, value: Any) -> None:
-    """Raise ValueError for half of a character, which UTF-8 cannot write, and for deep nesting."""
+    """Raise ValueError for half of a surrogate pair, which UTF-8 cannot write, and for deep nesting."""
     if _HALF_OF_A_CHARACTER.search(text):
         json.dumps(value, ensure_ascii=False).encode()
     if text.count("[") + text.count("{") > MAX_DEPTH and _is_too_deep(text):
@@ -187,7 +167,7 @@ def _check(text: str, value: Any) -> None:
 
 
 def _is_too_deep(text: str) -> bool:
-    """Whether a row of JSON has more levels than are read back from the cache."""
+    """Whether a row has more levels than can be read back from the cache."""
     try:
         from_json(text)
     except ValueError:

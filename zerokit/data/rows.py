@@ -1,4 +1,4 @@
-"""Rows of text files, exactly as they are written: a string stays a string, whatever it looks like."""
+"""Reads rows of text files exactly as written: a string stays a string, whatever it looks like."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ from zerokit.data.text_file import opened_text
 from zerokit.errors import DataError
 
 _CHUNK = 1 << 20
-"""Characters that are read at once."""
+"""Characters to read at once."""
 
 
 def read_rows(file: Path, format_: FileFormat, *, text_unit: str = "paragraph", skip: int = 0) -> Rows:
-    """Read the rows of a text file one by one.
+    """Read the rows of a text file, which may be compressed, without the first `skip`.
 
     Args:
-        file: may be compressed.
-        format_: its format: JSON, a table of text, or text.
-        text_unit: what a row of text is: ``paragraph`` or ``line``.
-        skip: rows to pass over.
+        text_unit: a row of plain text: ``paragraph`` or ``line``.
 
     Raises:
         DataError: the file is malformed, with file and line.

@@ -1,4 +1,4 @@
-"""Data files as tables in the cache of `datasets`, which finds them by the content of the files."""
+"""Stores data files as tables in the cache of `datasets`, found by the content of the files."""
 
 from __future__ import annotations
 
@@ -29,16 +29,10 @@ def cached_rows(
     contents: Mapping[Path, FileContent],
     where: str,
 ) -> RowDataset:
-    """The rows of files, read if the cache does not have them.
+    """The rows of files, read if the cache does not have them; arguments as of :func:`load_examples`.
 
-    The fingerprint of the table, and so of what `datasets` caches of it, depends on the content of the files.
-
-    Args:
-        files: at least one.
-        format_: their format.
-        text_unit: as of :func:`read_rows`.
-        contents: of :func:`digest_files`.
-        where: the place of the files in the user's input, for errors.
+    The fingerprint of the table, and so of all that `datasets` caches of it, depends on the content of the
+    files.
 
     Raises:
         DataError: a file is malformed, or was changed while it was read.

@@ -1,4 +1,4 @@
-"""Text files: opened as UTF-8, compressed or not, with the line of what is not UTF-8."""
+"""Opens text files as UTF-8, compressed or not; reports the first line that is not UTF-8."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from zerokit.data.files import faults_named, opened
 from zerokit.errors import DataError
 
 _CHUNK = 8 << 20
-"""Bytes that are read at once."""
+"""Bytes to read at once."""
 
 
 @contextmanager
 def opened_text(file: Path, newline: str | None) -> Iterator[IO[str]]:
-    """A file as text without a byte order mark; `newline` as of :func:`open`.
-
-    Raises:
-        DataError: it cannot be read, is damaged, or is not UTF-8.
+    """A file as text without a byte order mark; `newline` as of :func:`open`. DataError if it is damaged or
+    not UTF-8.
     """
     with faults_named(file):
         _refuse_wide_characters(file)
@@ -33,11 +31,7 @@ def opened_text(file: Path, newline: str | None) -> Iterator[IO[str]]:
 
 
 def line_chunks(file: Path) -> Iterator[tuple[int, bytes]]:
-    """The number of the first line, from 1, and the bytes of several whole lines, without a byte order mark.
-
-    Raises:
-        DataError: the file cannot be read or is damaged.
-    """
+    """The number of the first line, from 1, and the bytes of several whole lines. Raises DataError."""
     with faults_named(file):
         _refuse_wide_characters(file)
         with opened(file) as content:
@@ -50,11 +44,7 @@ def line_chunks(file: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def decoded(line: bytes, where: str) -> str:
-    """A line as text.
-
-    Raises:
-        DataError: it is not UTF-8.
-    """
+    """A line as text; DataError if it is not UTF-8."""
     try:
         return line.decode()
     except UnicodeDecodeError as error:

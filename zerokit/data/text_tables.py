@@ -1,4 +1,4 @@
-"""Arrow tables of text files: rows of JSON as their text, and columns of strings."""
+"""Makes Arrow tables of text files: rows of JSON as text, and columns of strings."""
 
 from __future__ import annotations
 
@@ -18,25 +18,17 @@ from zerokit.data.rows import cell_chunks, read_rows
 from zerokit.data.text_file import line_chunks
 
 _MOST_CHARACTERS = 8 << 20
-"""In a table of JSON."""
+"""Limit of a table of JSON."""
 _SAFE_LENGTH = 4000
-"""Bytes of a row that cannot have so many levels that Arrow's reader exhausts the stack."""
+"""Bytes of a row that cannot have enough levels to exhaust the stack of Arrow's reader."""
 _OTHER_NUMBERS = re.compile(rb"Inf|NaN|[0-9]{300}")
-"""Numbers of which Arrow's reader takes more than Python's."""
+"""Numbers that Arrow's reader accepts and Python's does not."""
 _MOST_ROWS = 500
-"""In a table of strings."""
+"""Limit of a table of strings."""
 
 
 def json_tables(files: Iterable[Path], columns: dict[str, None]) -> Iterator[pa.Table]:
-    """The rows of JSON files as their text.
-
-    Args:
-        files: the files.
-        columns: gets all keys of the rows.
-
-    Raises:
-        DataError: a file is malformed, with file and line.
-    """
+    """The rows of JSON files as text; adds all keys of the rows to `columns`. Raises DataError."""
     for file in files:
         if is_json_list(file):
             texts: list[bytes] = []
@@ -67,10 +59,10 @@ def _json_table(texts: pa.Array) -> pa.Table:
 
 
 def _checked_lines(chunk: bytes) -> tuple[pa.Array, list[str]] | None:
-    """The lines and all keys of a chunk, if Arrow finds that each line is an object of JSON.
+    """The lines and all keys of a chunk, if Arrow finds that each line is a JSON object; None if unsure.
 
-    Its reader is many times as fast as Python's, and as strict but for some numbers and the ends of objects:
-    chunks that may have those are left to Python.
+    Arrow's reader is many times as fast as Python's, and as strict except for some numbers and the ends of
+    objects.
     """
     lines = chunk.rstrip(b"\r\n")
     separator = b"\r\n" if b"\r\n" in lines[: lines.find(b"\n") + 1] else b"\n"

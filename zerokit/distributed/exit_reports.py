@@ -14,7 +14,9 @@ from typing import NoReturn
 _VARIABLE = "ZEROKIT_EXIT_REPORTS"
 
 _pipe = os.environ.pop(_VARIABLE, None)
-"""Where this rank reports. Not in its environment, so that the processes it starts do not report for it."""
+"""Where this rank reports. Removed from its environment, so that processes that it starts do not report for
+it.
+"""
 
 
 class ExitReports:
@@ -24,7 +26,7 @@ class ExitReports:
         self._reading_end, self._writing_end = os.pipe()
         os.set_blocking(self._reading_end, False)
         self.variables = {_VARIABLE: f"/proc/{os.getpid()}/fd/{self._writing_end}"}
-        """What the ranks need in their environment. DeepSpeed's launcher passes on no open files."""
+        """Environment variables for the ranks. DeepSpeed's launcher passes on no open files."""
 
     def read(self) -> dict[int, int]:
         """The exit code of each rank that has reported one since the last call."""

@@ -1,10 +1,8 @@
-"""The C++ extensions that DeepSpeed compiles on first use, compiled once and without a way to get stuck.
+"""DeepSpeed's C++ extensions, compiled once per environment, without a way to get stuck.
 
-DeepSpeed lets every rank compile when it first needs an extension. torch guards that with a lock file that
-outlives a killed compiler, upon which every later run waits forever without a word. zerokit gives its
-environment a folder of its own, compiles there on one rank per node, and loads on all, under a lock that dies
-with its holder. What DeepSpeed asks for later is loaded by then: torch's lock is only ever taken under that
-one. It says plainly when a compiler is missing, before the model is loaded.
+DeepSpeed lets every rank compile an extension when it first needs it. torch guards this with a lock file that
+outlives a killed compiler; every later run then waits forever. zerokit gives its environment a folder of its
+own, compiles there on one rank per node under a lock that dies with its holder, and loads on all ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 
 COMPILING = "compiling DeepSpeed's "
-"""How the line begins that says so."""
+"""Beginning of the line that reports a compilation."""
 
 
 def choose_extensions_folder() -> None:
@@ -48,10 +46,7 @@ def choose_extensions_folder() -> None:
 
 
 def own_folder() -> Path:
-    """The folder for the extensions of this environment and torch version.
-
-    In one that environments share, each would compile again what another has compiled.
-    """
+    """The folder for the extensions of this environment and torch version. Environments do not share one."""
     import torch
 
     key = hashlib.sha256(f"{sys.prefix} {torch.__version__}".encode()).hexdigest()[:12]
@@ -62,13 +57,11 @@ def compile_extensions(group: RankGroup, *, cpu_optimizer: str | None, async_io:
     """Compile what this run needs: communication of CPU ranks, an optimizer on the CPU, I/O for offload.
 
     Args:
-        group: all ranks; one per node compiles, then all load.
-        cpu_optimizer: the one that is offloaded, ``Adam``, ``Adagrad`` or ``Lion``; None: none is.
+        cpu_optimizer: ``Adam``, ``Adagrad`` or ``Lion`` if it is offloaded.
         async_io: whether anything is offloaded to NVMe.
 
     Raises:
-        LaunchError: there is no C++ compiler or no Python headers, the compiler fails, or there is too little
-            shared memory for the ranks of this node.
+        LaunchError: no C++ compiler or Python headers, the compiler fails, or too little shared memory.
     """
     names = []
     if count_gpus() == 0:  # DeepSpeed loads it in a world of one, too
@@ -84,18 +77,14 @@ def compile_extensions(group: RankGroup, *, cpu_optimizer: str | None, async_io:
 
 
 def is_loaded(name: str) -> bool:
-    """Whether DeepSpeed has an operator, which is then not compiled."""
+    """Whether DeepSpeed has loaded an operator, which is then not compiled."""
     from deepspeed.ops.op_builder.builder import OpBuilder
 
     return name in OpBuilder._loaded_ops
 
 
 def check_compiler() -> None:
-    """Check for what compiling an extension takes.
-
-    Raises:
-        LaunchError: there is no C++ compiler, or Python's headers are missing.
-    """
+    """Refuse a machine without a C++ compiler or Python's headers (LaunchError)."""
     if shutil.which(os.environ.get("CXX", "c++")) is None and shutil.which("g++") is None:
         raise LaunchError(
             "no C++ compiler, with which DeepSpeed builds its extensions",
@@ -133,7 +122,7 @@ def _load_all(names: list[str], *, speaks: bool) -> None:
 
 @contextmanager
 def _alone_in(folder: Path, *, speaks: bool) -> Iterator[None]:
-    """Hold the lock of `folder`, which the kernel releases when this process ends, however it ends."""
+    """Hold the lock of `folder`. The kernel releases it when this process ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         guard = open_own(folder / "compiling")
@@ -159,9 +148,9 @@ def _alone_in(folder: Path, *, speaks: bool) -> Iterator[None]:
 
 
 def _look_at_lock(lock: Path) -> None:
-    """Remove torch's lock if it was left behind; otherwise say for whom torch is going to wait.
+    """Remove torch's lock if it was left behind; otherwise report which process torch will wait for.
 
-    In this environment's own folder it is taken by those alone who hold the guard, as this process does now.
+    In this environment's own folder only the holder of the guard takes it, and that is this process now.
     """
     if not lock.exists():
         return
@@ -174,7 +163,7 @@ def _look_at_lock(lock: Path) -> None:
 
 
 _DIGEST = "zerokit.sha256"
-"""Of the compiled library, beside it."""
+"""File with the digest of the compiled library."""
 
 
 def _digest(target: Path) -> str:
@@ -186,7 +175,9 @@ def _digest(target: Path) -> str:
 
 
 def _is_damaged(target: Path) -> bool:
-    """Whether the library is not the one that was loaded last: a cut one would end this process by SIGBUS."""
+    """Whether the library differs from the one that was loaded last. A truncated one would end this process
+    by SIGBUS.
+    """
     file = target / _DIGEST
     return file.is_file() and file.read_text(encoding="utf-8", errors="replace") != _digest(target)
 
@@ -197,7 +188,7 @@ def _note_digest(target: Path) -> None:
 
 
 _OF_COMPILER = re.compile(r"\berror: |exhausted: |out of memory|No space left on device", re.IGNORECASE)
-"""In the line in which a compiler, an assembler or a linker says why it gave up."""
+"""Text in the line in which a compiler, an assembler or a linker reports its error."""
 _WIDEST = 300
 
 

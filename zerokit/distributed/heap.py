@@ -1,8 +1,7 @@
-"""What a rank that computes on its processor does with memory that it frees: keep it, as on a card.
+"""Keeps memory that a CPU rank frees for its next allocations, as torch's allocator does on a GPU.
 
-A training step frees nearly all that it allocated, and the next one allocates it again. torch's allocator
-keeps it on a card. On a processor glibc's gives blocks back to the system, whose pages the next step then has
-to be given anew, a fault each: with small models some hundreds a step, about a fortieth of its time.
+A training step frees nearly all its memory, and the next step allocates it again. glibc returns large blocks
+to the system, so each step would fault in their pages anew: about a fortieth of its time for small models.
 """
 
 from __future__ import annotations
@@ -14,18 +13,17 @@ import sys
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Of ``mallopt``, by glibc's malloc.h."""
 LARGEST_IN_HEAP = 32 * 2**20
-"""Bytes: larger blocks go back to the system at once. glibc's own threshold grows up to here, by itself."""
+"""Bytes; larger blocks return to the system at once. glibc's own threshold grows up to this value."""
 LARGEST_KEPT = 2**30
-"""Bytes that may be free at the end of the heap; twice the other threshold, if glibc decides."""
+"""Bytes that may be free at the end of the heap."""
 _SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_")
-"""Variables of the environment by which glibc adjusts neither threshold (mallopt(3))."""
+"""Environment variables that make glibc stop adjusting its thresholds (mallopt(3))."""
 
 
 def keep_freed_memory() -> None:
-    """Have this process keep what it frees from now on for what it allocates next.
+    """Keep what this process frees from now on for its next allocations.
 
-    What is free now goes back to the system first. Nothing is done where the environment sets glibc's
-    allocator up, and with another C library.
+    Does nothing if the environment configures glibc's allocator, or with another C library.
     """
     by_user = any(name in os.environ for name in _SETTINGS)
     if by_user or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "") or sys.platform != "linux":

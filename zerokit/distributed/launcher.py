@@ -1,4 +1,4 @@
-"""Ranks on this machine, started by DeepSpeed's launcher."""
+"""Starts ranks on this machine with DeepSpeed's launcher."""
 
 from __future__ import annotations
 
@@ -26,23 +26,18 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _BIN = Path(sys.executable).parent
-"""Where deepspeed lies: beside the Python that runs this, whether or not that is on the PATH."""
+"""Folder of the `deepspeed` program: that of this Python, which may not be on the PATH."""
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_SECONDS = 10.0
-"""How long ranks may outlive their launcher, besides the time in which they save."""
+"""How long ranks may outlive their launcher, in addition to the time in which they save."""
 _POLL_SECONDS = 0.1
 
 
 def deepspeed_words(num_ranks: int, *words: str, port: int = 0) -> list[str]:
-    """The command line that starts `words`, a script or ``--module NAME`` with its options, on this machine.
+    """The command line that starts a script, or ``--module NAME``, with its options on this machine.
 
     Args:
-        num_ranks: processes to start.
-        words: what they run.
-        port: where they meet; 0: a free one, so that a run beside it is in nobody's way.
-
-    Raises:
-        LaunchError: the port is taken.
+        port: rendezvous port; 0 for a free one. A taken port raises LaunchError.
     """
     launcher = [str(_BIN / "deepspeed"), "--num_gpus", str(num_ranks), "--master_port", str(free_port(port))]
     # DeepSpeed would read /job/hostfile by itself, and start ranks on other machines.
@@ -50,13 +45,10 @@ def deepspeed_words(num_ranks: int, *words: str, port: int = 0) -> list[str]:
 
 
 class LaunchedRanks:
-    """A launcher and the ranks that it has started, which all end before :meth:`exit_code` returns.
+    """A launcher and its ranks, which have all ended before :meth:`exit_code` returns.
 
     Args:
-        command: the command line of the launcher.
-        num_ranks: how many ranks it starts.
-        environment: all variables of it.
-        save_within: seconds in which ranks may save when their launcher has ended.
+        save_within: seconds in which ranks may save after their launcher has ended.
         options: of :class:`subprocess.Popen`.
     """
 
@@ -82,16 +74,15 @@ class LaunchedRanks:
         )
 
     def exit_code(self, again: str) -> int:
-        """Wait until the launcher and all ranks have ended.
-
-        An error line says what happened if no rank can have printed one.
+        """Wait until the launcher and all ranks have ended; report the reason if no rank can have done so.
 
         Args:
-            again: how to continue, as an instruction, for that line.
+            again: how to continue, as an instruction.
 
         Returns:
-            the code that all ranks have reported. If they do not agree, the code of a shell for the signal
-            that this process got, and else that of the launcher: never 0.
+            the code that all ranks have reported; if they differ, that of the signal that this process got,
+                else the
+            launcher's: never 0.
         """
         code = self.process.wait()
         self._end_ranks()
@@ -114,7 +105,7 @@ class LaunchedRanks:
         self._end_ranks()
 
     def hand_on(self, number: int, frame: FrameType | None = None) -> None:
-        """Ask the ranks to save and end, as a handler of a signal. The second Ctrl-C kills them."""
+        """A signal handler: ask the ranks to save and end. The second Ctrl-C kills them."""
         self._requests.append(signal.Signals(number))
         ranks = self._ranks()
         if self._requests.count(signal.SIGINT) > 1:
@@ -129,7 +120,7 @@ class LaunchedRanks:
             _send(signal.SIGTERM, set(ranks) - set(saves))
 
     def send_to_all(self, number: int) -> None:
-        """Send a signal to the launcher and all that it has started."""
+        """Send a signal to the launcher and all processes that it has started."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
@@ -162,11 +153,11 @@ class LaunchedRanks:
         return f"DeepSpeed's launcher ended with exit code {code} before the run finished"
 
     def _members(self) -> list[int]:
-        """The processes of the launcher's session that live."""
+        """The running processes of the launcher's session."""
         return [pid for pid in descendants(os.getpid()) if _is_in_session(pid, self.process.pid)]
 
     def _ranks(self) -> list[int]:
-        """The ranks among them, without the processes that ranks have started."""
+        """The ranks of the session, without processes that ranks have started."""
 
         def is_rank(pid: int) -> bool:
             return "LOCAL_RANK" in variables_of(pid)
@@ -183,14 +174,10 @@ def run_launcher(
     again: str,
     save_within: float = 0.0,
 ) -> int:
-    """Run a launcher and its ranks to their end, and hand on signals; arguments as of :class:`LaunchedRanks`.
+    """Run a launcher and its ranks to their end, and pass signals on; arguments as of :class:`LaunchedRanks`.
 
-    DeepSpeed's own ends at once by Ctrl-C or SIGTERM, whatever its ranks do then. In a session of its own it
-    gets neither from a terminal, and ends when its ranks have, which save first. And there it may read the
-    terminal, which stops a background group of the same session.
-
-    Returns:
-        as :meth:`LaunchedRanks.exit_code`.
+    DeepSpeed's launcher would end at once by Ctrl-C or SIGTERM. In a session of its own it gets neither from
+    a terminal, and ends after its ranks, which save first.
     """
     launched = LaunchedRanks(command, num_ranks, environment, save_within=save_within)
 

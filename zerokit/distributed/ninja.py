@@ -1,6 +1,5 @@
-"""The ninja by which torch has DeepSpeed's extensions compiled: the same one in every run of an environment.
-
-One of another version takes for outdated what this one has compiled, and compiles all anew.
+"""Makes torch compile DeepSpeed's extensions with this environment's ninja: another version would recompile
+all.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ NINJA = "ninja"
 
 
 def own_ninja() -> Path | None:
-    """That of this Python's package, wherever pip has put it; else the one beside Python, if there is one."""
+    """The ninja of this Python's package, else the one next to Python; None if there is none."""
     try:
         files = metadata.files(NINJA) or []
     except metadata.PackageNotFoundError:
@@ -27,13 +26,10 @@ def own_ninja() -> Path | None:
 
 
 def find_own_ninja(folder: Path) -> None:
-    """Have this process, and what it starts, find this environment's own ninja, and all else where it was.
+    """Make this process, and those that it starts, find this environment's own ninja first.
 
-    Where the PATH leads to another one, or to none, a folder with a link to it alone goes first: beside it
-    may lie compilers, too, such as those of the system.
-
-    Args:
-        folder: that of the extensions, in which the link's is made.
+    Puts a folder with only a link to it, inside `folder`, at the front of the PATH: its own folder may
+    contain compilers that must not come first.
     """
     own, found = own_ninja(), shutil.which(NINJA)
     if own is None or (found is not None and own.samefile(found)):

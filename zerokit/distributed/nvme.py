@@ -1,4 +1,8 @@
-"""What offload to NVMe takes of a machine: a folder, and DeepSpeed's `async_io`, which is built on libaio."""
+"""Offload to NVMe: a folder, and DeepSpeed's operator `async_io`, which needs libaio.
+
+`zero` is the section `zero_optimization` as DeepSpeed gets it; `where` gives the place of a key of the
+ds_config.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +25,16 @@ if TYPE_CHECKING:
 INSTALL_LIBAIO = "apt install libaio-dev (Debian, Ubuntu), dnf install libaio-devel (Fedora)"
 _SECTIONS = ("offload_param", "offload_optimizer")
 _SWAPPED = "zero_stage_3"
-"""What DeepSpeed calls the folder of its swap files."""
+"""DeepSpeed's name of the folder of its swap files."""
 
 
 def uses_nvme(zero: Mapping[str, Any]) -> bool:
-    """Whether a section `zero_optimization` has parameters or the optimizer's states on NVMe: in stage 3."""
+    """Whether parameters or optimizer states are on NVMe: in stage 3."""
     return bool(_offloaded(zero))
 
 
 def has_async_io() -> bool:
-    """Whether DeepSpeed has its operator `async_io`, or can compile it; imports DeepSpeed.
-
-    Raises:
-        LaunchError: nothing can be compiled here.
-    """
+    """Whether DeepSpeed has its operator `async_io`, or can compile it. LaunchError without a compiler."""
     from deepspeed.git_version_info import installed_ops
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
@@ -46,15 +46,8 @@ def has_async_io() -> bool:
 
 
 def check_nvme(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> None:
-    """Refuse offload to NVMe that this machine does not have.
-
-    Args:
-        zero: the section `zero_optimization`, as DeepSpeed gets it.
-        where: the place of a key of the ds_config, for an error.
-
-    Raises:
-        ConfigError: no folder to write to, or no libaio.
-        LaunchError: nothing can be compiled here.
+    """Refuse offload to NVMe without a writable folder or libaio (ConfigError), or without a compiler
+    (LaunchError).
     """
     for section, offload in _offloaded(zero):
         path, folder = ("zero_optimization", section, "nvme_path"), offload.get("nvme_path")
@@ -78,14 +71,10 @@ def check_nvme(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> None
 
 @contextmanager
 def holding_swap_folders(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> Iterator[None]:
-    """Keep other runs out of the folders that one swaps to: DeepSpeed gives the files of all the same names.
-
-    Args:
-        zero: the section `zero_optimization`, as DeepSpeed gets it.
-        where: the place of a key of the ds_config, for an error.
+    """Lock the swap folders against other runs: DeepSpeed gives the files of all runs the same names.
 
     Raises:
-        ConfigError: another run holds one, or a link is in it where DeepSpeed writes.
+        ConfigError: another run holds one, or it has a link where DeepSpeed writes.
         ZerokitError: a link is in the place of the lock.
     """
     folders = {Path(offload["nvme_path"]).resolve(): section for section, offload in _offloaded(zero)}
@@ -109,7 +98,7 @@ def holding_swap_folders(zero: Mapping[str, Any], where: Callable[[KeyPath], str
 
 
 def _check_swap_folder(folder: Path, where: str) -> None:
-    """See that no link is in the way of what DeepSpeed clears and writes: `zero_stage_3/*/rank*`."""
+    """Refuse links in the folders that DeepSpeed clears and writes: `zero_stage_3/*/rank*`."""
     made = folder / _SWAPPED
     for path in (made, *made.glob("*"), *made.glob("*/rank*")):
         if path.is_symlink():
@@ -122,11 +111,7 @@ def _check_swap_folder(folder: Path, where: str) -> None:
 def holding_swap_folders_together(
     group: RankGroup, zero: Mapping[str, Any], where: Callable[[KeyPath], str]
 ) -> Iterator[None]:
-    """As :func:`holding_swap_folders`, for all ranks of a run: on each machine the first holds them.
-
-    Raises:
-        ConfigError: another run holds one; the same on every rank.
-    """
+    """As :func:`holding_swap_folders`, by the first rank of each machine; ConfigError on all ranks."""
     with ExitStack() as held:
         mine = holding_swap_folders(zero, where) if group.ranks.is_node_main else nullcontext()
         group.together(lambda: held.enter_context(mine))
@@ -134,12 +119,7 @@ def holding_swap_folders_together(
 
 
 def clear_swap_folder(zero: Mapping[str, Any], rank: int) -> None:
-    """Remove what an earlier run has left of a rank's optimizer: each checkpoint would have it, too.
-
-    Args:
-        zero: the section `zero_optimization`, as DeepSpeed gets it.
-        rank: of this process, of all.
-    """
+    """Remove optimizer states of an earlier run of this rank; each checkpoint would contain them."""
     offload = dict(_offloaded(zero)).get("offload_optimizer")
     if offload is not None:
         folder = Path(offload["nvme_path"]) / _SWAPPED / "optimizer" / f"rank{rank}"

@@ -1,9 +1,8 @@
-"""A run that is asked to leave saves a checkpoint first: by SIGTERM, Ctrl-C, or the end of its launcher.
+"""Saves a checkpoint when a run is asked to leave: by SIGTERM, Ctrl-C, or the end of its launcher.
 
-Schedulers send SIGTERM before they take a machine away, some to each process, some to the launcher alone, and
-DeepSpeed's hands it to one rank after the other. So a rank that is asked tells the others at the end of its
-step, and all save together. What may keep it from that end is bounded: by `save_within` seconds, and by the
-end of another rank, which would be waited for in vain.
+Schedulers send SIGTERM to each process or only to the launcher, and DeepSpeed's launcher passes it to one
+rank after the other. So ranks exchange the request at the end of a step, and save together. The time until
+then is limited by `save_within` seconds, and by the end of another rank, which would never arrive.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 SAVE_WITHIN = 60.0
 """Seconds from the request to the end of the process."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""That ask a rank to leave."""
+"""Signals that ask a rank to leave."""
 _POLL_SECONDS = 0.5
 
 
@@ -46,13 +45,13 @@ class LeaveRequest:
 
     @contextmanager
     def heeded(self, gather: Callable[[Any], list[Any]]) -> Iterator[None]:
-        """Within the block a request ends nothing: what runs there looks at :attr:`why` after each step.
+        """In this context a request ends nothing: the code in it checks :attr:`why` after each step.
 
-        A second Ctrl-C raises KeyboardInterrupt. With `save_within` 0, and in another thread than the main
-        one, which alone has signals, nothing changes.
+        A second Ctrl-C raises KeyboardInterrupt. Does nothing with `save_within` 0, and outside of the main
+        thread, which alone gets signals.
 
         Args:
-            gather: takes an object of each rank, and returns all in rank order.
+            gather: returns the object of each rank, in rank order.
         """
         if self._save_within == 0 or threading.current_thread() is not threading.main_thread():
             yield
@@ -82,13 +81,13 @@ class LeaveRequest:
             os.close(writes)
 
     def launcher_ended(self, pid: int) -> bool:
-        """Take the end of a launcher for a request; False if it is none, or was made long ago."""
+        """Treat the end of a launcher as a request; False if none is heeded, or it is too late."""
         if self._is_heeded:
             self._ask(f"its launcher, process {pid}, has ended")
         return self.why is not None and not self._is_late()
 
     def _forget(self) -> None:
-        """In a child, whose signals would be written into this process's pipe."""
+        """In a forked child: do not write its signals into this process's pipe."""
         if self._is_heeded:
             signal.set_wakeup_fd(-1)
 
@@ -114,7 +113,7 @@ class LeaveRequest:
         return handle
 
     def _bound(self, reads: int, others: Iterator[int], over: threading.Event) -> None:
-        """Wait for a request, and then end this process where the end of its step does not come."""
+        """Wait for a request, and end this process if its step does not end in time."""
         ranks = list(others)
         while self.why is None:
             number = os.read(reads, 1)[0]

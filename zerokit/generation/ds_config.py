@@ -63,11 +63,11 @@ def plan_engine(path: Path | None, *, requested_dtype: str, model: ModelFiles, d
     """Choose the number format, and make the ds_config to run with.
 
     Args:
-        path: the ds_config that the user gave, or None for stage 3.
+        path: the user's ds_config; None for stage 3.
 
     Raises:
         DocumentError: the file cannot be read.
-        ConfigError: a key or value is not valid, of no use in generation, or at odds with `requested_dtype`.
+        ConfigError: a key or value is not valid, has no use in generation, or contradicts `requested_dtype`.
     """
     given = (
         Document({"zero_optimization": {"stage": 3}}, "ds_config") if path is None else read_ds_config(path)

@@ -1,4 +1,4 @@
-"""Whether every rank holds the whole model, or ZeRO-3 divides it among the ranks."""
+"""Chooses whether every rank holds the whole model, or ZeRO-3 partitions it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,11 @@ _SHARE = 0.5
 
 
 def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Options) -> Engine:
-    """Return the engine of the mode that the options name or, with ``auto``, that memory allows.
+    """The engine of the mode that the options name or, with ``auto``, that memory allows; the same on every
+    rank.
 
-    A full copy on every rank is faster: under ZeRO-3 each token gathers each weight from all ranks. On one
-    rank ZeRO-3 saves nothing. The same on every rank.
-
-    Args:
-        group: all ranks; they choose together.
-        engine: of stage 3, or of the ds_config that the user gave.
-        model: gives the number of parameters.
-        options: the mode.
+    A full copy on every rank is faster: under ZeRO-3 each token gathers all weights. On one rank ZeRO-3 saves
+    nothing.
     """
     if options.ds_config is not None or options.mode == "sharded":
         return engine

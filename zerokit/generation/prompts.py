@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from zerokit.generation.options import Options
 
 COLUMNS = ("prompt", "messages", "text")
-"""Columns that are looked for, the first one found is taken."""
+"""Columns with prompts; the first that exists is used."""
 
 Message = dict[str, Any]
 
@@ -39,22 +39,18 @@ class Prompt:
 
 
 def digest_prompts(options: Options) -> dict[Path, FileContent]:
-    """The content of the files with prompts.
-
-    Raises:
-        DataError: files are missing or cannot be read.
-    """
+    """The content of the files with prompts. DataError if files are missing or cannot be read."""
     return digest_files(given_files(options.prompts or (), "--prompts", options.split))
 
 
 def load_prompts(options: Options, contents: Mapping[Path, FileContent] | None = None) -> list[Prompt]:
-    """All prompts, in the order of the input. Blank lines of texts are passed over.
+    """All prompts, in the order of the input, without blank lines of texts.
 
     Args:
-        contents: of :func:`digest_prompts`; None reads the files for it.
+        contents: from :func:`digest_prompts`; None computes them.
 
     Raises:
-        DataError: missing, malformed or empty, without a usable column, or with a row that is no prompt.
+        DataError: missing, malformed or empty, without a usable column, or with a row that is not a prompt.
     """
     if options.prompts is None:
         return [_from_words(text, number) for number, text in enumerate(options.texts)]
@@ -140,11 +136,7 @@ def _from_words(text: str, number: int) -> Prompt:
 
 
 def _from_row(value: Any, column: str) -> Prompt:
-    """The prompt of a row.
-
-    Raises:
-        DataError: it is none; without a place.
-    """
+    """The prompt of a row; DataError, without a place, if it is none."""
     if isinstance(value, str) and column != "messages":
         return Prompt(value)
     if not isinstance(value, list) or column == "text":

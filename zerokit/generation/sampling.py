@@ -1,8 +1,7 @@
-"""Sampling options: the names and values of transformers' ``GenerationConfig``, checked before a model loads.
+"""Sampling options: names and values of transformers' ``GenerationConfig``, checked before a model loads.
 
 transformers checks some values when the config is made, others in the first decoding step, and ignores the
-rest. Here all checks happen before loading: types by the table below, the rest by running the options once on
-a tiny model.
+rest. Here types are checked by the tables below, the rest by running the options once on a tiny model.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class Sampling:
 
 
 def known_names() -> list[str]:
-    """The names that this version of GenerationConfig knows."""
+    """The names that the installed GenerationConfig knows."""
     from transformers import GenerationConfig
 
     return [name for name in vars(GenerationConfig()) if not name.startswith("_")]
@@ -106,8 +105,8 @@ def parse_sampling(words: Sequence[str], own_names: Sequence[str] = ()) -> Sampl
     """Read ``--name value``, ``--name=value`` and, for a switch, ``--name``.
 
     Raises:
-        ZerokitError: a word that is no option, an unknown name (with the nearest one), one that has no use
-            here, one given twice, or a value of the wrong type; it has all others of them with it.
+        ZerokitError: an unknown, useless or repeated option, or a value of the wrong type; all of them
+            together.
     """
     names = known_names()
     values: dict[str, Any] = {}
@@ -168,14 +167,13 @@ def _expected(name: str, value: Any) -> str | None:
 
 
 def settle_sampling(sampling: Sampling, model: ModelFiles) -> GenerationConfig:
-    """The model's own settings with the command line's on top, and whatever both leave open filled in.
+    """The model's own settings with the command line's on top, and defaults.
 
-    The end-of-text and padding tokens are the tokenizer's if nothing else names them. Without a padding
-    token that the model knows, the first end-of-text token pads.
+    End-of-text and padding tokens default to the tokenizer's. Without a padding token that the model knows,
+    the first end-of-text token pads.
 
     Raises:
-        ConfigError: values that transformers refuses, tokens that the model does not have, or options
-            without effect.
+        ConfigError: values that transformers refuses, tokens that the model lacks, or options without effect.
     """
     _check_tokens(sampling, model.vocab_size)
     config = _merge(sampling, model.defaults)
@@ -193,7 +191,7 @@ def settle_sampling(sampling: Sampling, model: ModelFiles) -> GenerationConfig:
 
 
 def end_tokens(config: GenerationConfig) -> frozenset[int]:
-    """The tokens that end a completion; empty if there is none."""
+    """The tokens that end a completion; may be empty."""
     ends = config.eos_token_id
     if ends is None:
         return frozenset()
@@ -201,10 +199,8 @@ def end_tokens(config: GenerationConfig) -> frozenset[int]:
 
 
 def try_sampling(sampling: Sampling, config: GenerationConfig, model: ModelFiles) -> None:
-    """Generate once with a tiny model, to find what transformers refuses before loading.
-
-    Raises:
-        ConfigError: transformers refuses the options.
+    """Generate once with a tiny model, to find options that transformers refuses before loading
+    (ConfigError).
     """
     import torch
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM

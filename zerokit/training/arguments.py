@@ -67,7 +67,7 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
     """Check the recipe's training keys and ds_config, and settle them with each other.
 
     Args:
-        default_precision: ``bf16``, ``fp16`` or ``fp32``, used when neither side names one.
+        default_precision: ``bf16``, ``fp16`` or ``fp32``, used if neither side names one.
 
     Raises:
         RecipeError: an unknown training key, or a value of the wrong type.
@@ -111,13 +111,11 @@ def _ds_document(loaded: LoadedRecipe) -> Document:
 
 
 def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int, *, named: bool) -> None:
-    """Check the ds_config like ``zerokit check --target trainer``, except for what the recipe adds.
+    """Check the ds_config like ``zerokit check --target trainer``, except for keys that the recipe adds
+    (ConfigError).
 
     Args:
-        named: whether the optimizer is there because `training.optim` names it.
-
-    Raises:
-        ConfigError: the first error.
+        named: whether `training.optim` names the optimizer.
     """
 
     def where(path: KeyPath) -> str:
@@ -165,8 +163,8 @@ def _spread_precision(
     """Set training arguments and the section `bf16` from the recipe's one key for precision.
 
     Raises:
-        RecipeError: the recipe says another precision in `training`, or another of matrix products.
-        ConfigError: all of it in bf16, which ZeRO stage 0 does not have.
+        RecipeError: `training` has another precision, or another precision of matmuls.
+        ConfigError: ``bf16-true`` without ZeRO, or contradicted by the ds_config.
     """
     recipe = loaded.recipe
     if recipe.matmul_precision is not None and training.get("tf32") is not None:
@@ -213,13 +211,11 @@ _NEED_HELD_OUT_DATA = (
 def build_arguments(
     resolved: Resolved, loaded: LoadedRecipe, *, use_cpu: bool, evaluate: bool
 ) -> TrainingArguments:
-    """Make the TrainingArguments, which registers the ds_config with transformers.
+    """Make the TrainingArguments, which registers the ds_config with transformers. Raises RecipeError for
+    wrong values.
 
     Args:
-        evaluate: whether there is held-out data; the loss on it is then measured before training too.
-
-    Raises:
-        RecipeError: a value that TrainingArguments does not take.
+        evaluate: whether there is held-out data; its loss is then measured before training, too.
     """
     from accelerate.utils import TorchDynamoPlugin
     from transformers import TrainingArguments
@@ -287,11 +283,7 @@ def _use_new_names(keys: dict[str, Any]) -> None:
 
 
 def check_full_batch(args: TrainingArguments, count: int, num_ranks: int, loaded: LoadedRecipe) -> None:
-    """Refuse to drop the only batch: the run would succeed without a step.
-
-    Raises:
-        RecipeError: no batch would be left.
-    """
+    """Refuse to drop the only batch: the run would succeed without a step (RecipeError)."""
     batch = args.per_device_train_batch_size * num_ranks
     if args.dataloader_drop_last and count < batch:
         raise RecipeError(
@@ -302,7 +294,7 @@ def check_full_batch(args: TrainingArguments, count: int, num_ranks: int, loaded
 
 
 def _precisions() -> list[str]:
-    """What this machine trains in, by what DeepSpeed asks when it has loaded the model."""
+    """Precisions of this machine, as DeepSpeed checks them after it has loaded the model."""
     from deepspeed.accelerator import get_accelerator
 
     accelerator = get_accelerator()
@@ -311,11 +303,7 @@ def _precisions() -> list[str]:
 
 
 def check_precision(resolved: Resolved, loaded: LoadedRecipe) -> None:
-    """Refuse a precision that this machine does not have.
-
-    Raises:
-        RecipeError: it does not.
-    """
+    """Refuse a precision that this machine does not have (RecipeError)."""
     supported = _precisions()
     for name in ("bf16", "fp16"):
         if resolved.training[name] and name not in supported:
@@ -328,10 +316,9 @@ def check_precision(resolved: Resolved, loaded: LoadedRecipe) -> None:
 
 
 def check_fp16(resolved: Resolved, loaded: LoadedRecipe, folder: Path | None) -> None:
-    """Refuse fp16 for a checkpoint in bf16, whose activations may exceed 65,504, the limit of fp16.
+    """Refuse fp16 for a bf16 checkpoint unless the recipe sets `model.dtype` (RecipeError).
 
-    Raises:
-        RecipeError: the checkpoint is in bf16, and the recipe does not set `model.dtype`.
+    Its activations may exceed 65,504, the limit of fp16.
     """
     if folder is None or not resolved.training["fp16"] or loaded.recipe.model.dtype is not None:
         return
@@ -346,10 +333,10 @@ def check_fp16(resolved: Resolved, loaded: LoadedRecipe, folder: Path | None) ->
 
 
 def read_own_keys(resolved: Resolved, loaded: LoadedRecipe) -> OwnKeys:
-    """The keys of the training section that only zerokit reads, removed from the resolved arguments.
+    """Remove the keys of the training section that only zerokit reads from the resolved arguments, and return
+    them.
 
-    Raises:
-        RecipeError: `on_spike` is ``skip`` with an optimizer that cannot skip steps.
+    RecipeError if `on_spike` is ``skip`` with an optimizer that cannot skip steps.
     """
     given = {key.name: resolved.training.pop(key.name, None) for key in fields(OwnKeys)}
     own = OwnKeys(**{name: value for name, value in given.items() if value not in (None, "")})
@@ -380,10 +367,10 @@ def size_nvme_buffers(
     """Fill in number and size of NVMe buffers by the model; DeepSpeed's defaults do not depend on it.
 
     Returns:
-        the run, and a line about what was filled in; None where nothing was.
+        the run, and a line about the filled-in values, or None if nothing was.
 
     Raises:
-        ConfigError: the ds_config has buffers too few or too small for the model.
+        ConfigError: the ds_config has too few or too small buffers for the model.
     """
     section = value_at(resolved.ds_config, PLACE)
     if not uses_nvme_for_parameters(resolved.ds_config):

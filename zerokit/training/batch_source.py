@@ -1,9 +1,8 @@
-"""Where a run's batches come from: a data set with blank examples at its end, or a stream.
+"""The batches of a run: from a data set with blank examples at its end, or from a stream.
 
-All ranks must run the same number of batches of one size. If the examples cannot be divided evenly,
-accelerate repeats some from the beginning, so that the last update of an epoch, and the held-out loss,
-depend on the number of ranks. zerokit appends blank examples instead: one token, not trained on. Losses are
-sums over tokens divided by the tokens of all ranks, so a blank adds nothing to either.
+All ranks must run the same number of batches of one size. accelerate would repeat examples to fill the last
+batches, so that losses depend on the number of ranks. zerokit appends blank examples instead: one token
+without a label, which adds nothing to a loss.
 """
 
 from __future__ import annotations
@@ -67,11 +66,10 @@ class FilledDataset(TorchDataset[dict[str, Any]]):
 class BlanksLastSampler(Sampler[int]):
     """The examples of a :class:`FilledDataset`, shuffled in each epoch or in order, then its blanks.
 
-    The order depends on the seed and the epoch only, so a resumed run continues it. A layout spreads the
-    examples of each optimizer step over its micro batches by their lengths.
+    The order depends only on the seed and the epoch, so a resumed run continues it.
 
     Args:
-        layout: of a step; None keeps the order.
+        layout: how to distribute the examples of a step over micro batches; None keeps the order.
         grouped: examples of a step if they have similar lengths (`group_by_length`); else None.
     """
 
@@ -151,9 +149,8 @@ class BatchSource:
         return None
 
     def begin_epoch(self, number: int) -> None:
-        """Choose the order of an epoch.
-
-        If a resumed epoch skips batches, accelerate wraps the sampler, and the Trainer cannot reach it.
+        """Choose the order of an epoch. The Trainer cannot: accelerate wraps the sampler of an epoch that
+        skips batches.
         """
         if self.sampler is not None:
             self.sampler.set_epoch(number)
@@ -174,7 +171,7 @@ class BatchSource:
 
         Args:
             micro: number of the batch in the step.
-            step: steps before this one.
+            step: number of steps before this one.
         """
         if self.sampler is None or not self._group.ranks.is_main:
             return ""
@@ -236,10 +233,8 @@ class StreamSource(BatchSource):
         )
 
     def take(self, batches: Iterator[MicroBatch | ZerokitError], count: int) -> list[Any]:
-        """The inputs of `count` micro batches, once every rank has read its own.
-
-        Raises:
-            ZerokitError: a rank cannot read its batches; the same on every rank.
+        """The inputs of `count` micro batches, once every rank has read its own. ZerokitError on every rank
+        if one cannot.
         """
         found = self._group.together(lambda: self._read(batches, count))
         self._next_step, self._numbers = found[-1].end, [batch.numbers for batch in found]
@@ -257,7 +252,7 @@ class StreamSource(BatchSource):
         return found
 
     def name_batch(self, rank: int, micro: int, step: int) -> str:
-        """The examples of a micro batch; an empty string on all ranks but the one that had it."""
+        """The examples of a micro batch; an empty string on ranks that did not have it."""
         if rank != self._group.ranks.rank:
             return ""
         numbers = self._numbers[micro]

@@ -54,8 +54,8 @@ class CheckpointWriter:
         """Save a checkpoint, or report why it cannot be saved; the same on every rank.
 
         Args:
-            state: the trainer's. If the save fails, its best checkpoint is that of the last save again.
-            write: writes this rank's part into a folder, and notes disk problems in :attr:`problems`.
+            state: the trainer's. If the save fails, its best checkpoint is reset to that of the last save.
+            write: writes this rank's part into a folder; disk problems go to :attr:`problems`.
         """
         saved = self._folder / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         if state.best_global_step == state.global_step and self._group.policy.writes_files:
@@ -164,7 +164,7 @@ def disk_problem(error: Exception) -> str | None:
 
 
 def disk_space_problem(folder: Path, num_bytes: int) -> str | None:
-    """Why `num_bytes` cannot be written into `folder`; None if there is room or the space is unknown."""
+    """Why `num_bytes` cannot be written into `folder`; None if they can, or the space is unknown."""
     with suppress(OSError):
         disk = shutil.disk_usage(folder)
         if disk.total and disk.free < num_bytes:  # some file systems of a program's own say 0 of 0

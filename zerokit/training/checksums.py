@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 
 
 def publish(group: RankGroup, written: Path, saved: Path) -> str | None:
-    """Seal a checkpoint and rename it to its final name in one step.
-
-    Args:
-        written: its folder, on the disk of `saved`.
-        saved: the final checkpoint-N, which does not exist.
+    """Seal a checkpoint and rename it in one step from `written`, a folder on the same disk, to `saved`.
 
     Returns:
         why the checkpoint is incomplete, the same on every rank; None if it is complete.
@@ -70,7 +66,7 @@ def seal(group: RankGroup, folder: Path) -> str | None:
 
 
 def _unseen(group: RankGroup, folder: Path, names: list[str]) -> str | None:
-    """A message about a machine that does not see the files of rank 0, the same on every rank; or None."""
+    """An error about a machine that does not see the files of rank 0, the same on every rank; or None."""
     sees = all((folder / name).exists() for name in names)
     blind = next(filter(None, group.gather_objects("" if sees else socket.gethostname())), None)
     return blind and f"{blind} does not see it: training.output_dir must be on a disk that all machines share"
@@ -120,8 +116,8 @@ def check_resumed(group: RankGroup, folder: Path, *, verify: bool, trusted: bool
         trusted: whether its pickles may load any class.
 
     Raises:
-        CheckpointError: the checkpoint is damaged, its checksums are incomplete, or it would load an unknown
-            class; the same on every rank.
+        CheckpointError: it is damaged, its checksums are incomplete, or it loads an unknown class; on every
+            rank.
     """
 
     def check() -> None:

@@ -100,11 +100,7 @@ def data_sources(loaded: LoadedRecipe) -> Iterator[tuple[str | list[str], str, s
 
 
 def digest_sources(loaded: LoadedRecipe) -> dict[Path, FileContent]:
-    """Digests of all data files of the recipe, except streamed ones.
-
-    Raises:
-        DataError: files are missing or cannot be read.
-    """
+    """Digests of all data files of the recipe, except streamed ones. DataError if a file cannot be read."""
     (train, *others) = data_sources(loaded)
     named = others if loaded.recipe.data.streaming else [train, *others]
     return digest_files(file for source in named for file in given_files(*source))
@@ -114,14 +110,11 @@ def digest_sources(loaded: LoadedRecipe) -> dict[Path, FileContent]:
 def load_datasets(
     loaded: LoadedRecipe, seed: int, contents: Mapping[Path, FileContent] | None = None
 ) -> tuple[Examples, Examples | None]:
-    """Training and held-out examples.
+    """Training and held-out examples. DataError if they are missing or malformed.
 
     Args:
         seed: of the held-out share.
         contents: from :func:`digest_sources`; None computes them.
-
-    Raises:
-        DataError: they are missing or malformed.
     """
     data = loaded.recipe.data
     (_, where, _), *others = data_sources(loaded)
@@ -195,8 +188,7 @@ def duplicates_line(
 ) -> str | None:
     """A warning about held-out examples that are also trained on, with the place of one.
 
-    None if there are none, and if they are not compared: the data are streamed, too many, or the same by
-    intention.
+    None without any, or without a comparison: the data are streamed, too many, or the same by intention.
     """
     data = loaded.recipe.data
     if held_out is None or held_out.also_trained or data.streaming:

@@ -1,6 +1,5 @@
-"""Examples become token ids and labels; -100 marks the tokens that the loss leaves out.
-
-What one example becomes is its task's to say, in an :class:`Encoder`; here is what all tasks share.
+"""Turns examples into token ids and labels; -100 marks tokens without a loss. Each task has its
+:class:`Encoder`.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
     from zerokit.data.row_dataset import RowDataset, RowDecoder
 
 Features = dict[str, Any]
-"""What a model is given of a sequence, by name: ``input_ids`` and what goes with them."""
+"""A sequence as a model gets it: ``input_ids`` and other features by name."""
 
 IGNORED = -100
 
 
 @dataclass(frozen=True)
 class Tokenized:
-    """Examples as features, and what became of those that did not fit."""
+    """Examples as features, and the number of those that did not fit."""
 
     dataset: Dataset
     num_left_out: int
@@ -39,7 +38,7 @@ class Tokenized:
     num_cut: int
     """Examples cut to the longest sequence."""
     nothing_taught: str | None = None
-    """A message about examples that have such tokens and are left out: how many, why, and where one is."""
+    """A message about examples that are left out although they have such tokens."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,9 @@ class Encoded:
     features: Features
     is_cut: bool = False
     has_targets: bool = True
-    """Whether anything of it would be trained on."""
+    """Whether any of its tokens is trained on."""
     teaches_nothing: bool = False
-    """Whether that is so although it has tokens to train on: :attr:`Encoder.nothing_taught` says why."""
+    """Whether none is although it has labels: :attr:`Encoder.nothing_taught` has the reason."""
 
 
 class UnusableError(DataError):
@@ -65,24 +64,20 @@ class Encoder(ABC):
     """Examples to features; picklable, so that `datasets` can cache its results."""
 
     packed_len: int | None = None
-    """Tokens of the sequences into which all are packed; None leaves each by itself."""
+    """Tokens of a packed sequence; None without packing."""
     apart = False
-    """Whether packed documents are kept apart and whole, or joined to one text, which is cut."""
+    """Whether packed documents stay apart and whole, or are joined to one text and cut."""
     nothing_taught: str = ""
-    """What is so of an example, one sequence, that teaches nothing; empty where none can be like that."""
+    """Why an example teaches nothing; empty if that cannot happen."""
 
     @abstractmethod
     def sequences(self, example: dict[str, Any]) -> Iterable[Encoded]:
-        """The sequences of an example, at least one.
-
-        Raises:
-            UnusableError: it cannot be trained on.
-        """
+        """The sequences of an example, at least one. UnusableError if it cannot be trained on."""
 
 
 @dataclass(frozen=True)
 class _BatchEncoder:
-    """Batches of a table to features. `datasets` caches the results by all that is in it."""
+    """Encodes batches of a table. `datasets` caches the results by all attributes."""
 
     encoder: Encoder
     decode: RowDecoder
@@ -120,14 +115,13 @@ def tokenize(
     where: str,
     place: Callable[[int], str] | None = None,
 ) -> Tokenized:
-    """Turn examples into features, of at most `seq_len` tokens.
+    """Turn examples into features of at most `seq_len` tokens.
 
     Args:
-        place: of one example, by its number from 0; by default its number from 1.
+        place: returns the place of an example, by its number from 0.
 
     Raises:
-        DataError: a value of the wrong type, a chat that the tokenizer's template cannot render, or no
-            token left to train on.
+        DataError: a wrong value, a chat that the template cannot render, or no token to train on.
     """
 
     def at(index: int) -> str:
@@ -189,11 +183,7 @@ def text_or_none(example: dict[str, Any], column: str) -> str | None:
 
 
 def text_of(example: dict[str, Any], column: str) -> str:
-    """The text in a column.
-
-    Raises:
-        UnusableError: there is none.
-    """
+    """The text in a column; UnusableError if there is none."""
     value = example[column]
     if value is None:  # datasets fills in what an example lacks
         raise UnusableError(f"'{column}' is absent or null", hint="Fix or remove that example")
@@ -210,7 +200,7 @@ def _enough_to_pack(tokenized: Dataset) -> bool:
 
 
 def _pack(tokenized: Dataset, made: Callable[[Dataset, int], Iterator[Features]], seq_len: int) -> Dataset:
-    """Sequences of at most `seq_len` tokens that have several documents each, as `made` makes them."""
+    """Sequences of at most `seq_len` tokens with several documents each, by the function `made`."""
     from datasets import Dataset
 
     # Keyword arguments are hashed for the cache, so that a second rank finds what the first one wrote.
@@ -218,7 +208,7 @@ def _pack(tokenized: Dataset, made: Callable[[Dataset, int], Iterator[Features]]
 
 
 def packed_rows(tokenized: Dataset, seq_len: int) -> Iterator[Features]:
-    """Whole documents side by side, the positions of each from 0 on, and its first token not trained on."""
+    """Whole documents side by side; positions restart at 0, and first tokens have no label."""
     for row in best_fit(lengths_of(tokenized), seq_len):
         documents = [tokenized[index] for index in row]
         yield {
@@ -229,9 +219,8 @@ def packed_rows(tokenized: Dataset, seq_len: int) -> Iterator[Features]:
 
 
 def joined_texts(tokenized: Dataset, seq_len: int, *, keep_rest: bool = False) -> Iterator[Features]:
-    """Full sequences of the joined documents; the rest, which fills none, is dropped unless it is all.
-
-    With `keep_rest` it is the last one, shorter than the others.
+    """Full sequences of the joined documents. The incomplete rest is dropped unless it is all, or with
+    `keep_rest`.
     """
     names = tokenized.column_names
     rest: dict[str, list[Any]] = {name: [] for name in names}

@@ -105,13 +105,8 @@ def identify(
     weights: str | None = None,
     stream: Stream | None = None,
 ) -> Identity:
-    """The identity of a new run; reads all of its examples, or the files of a stream.
-
-    Args:
-        stream: what `train` is read from, if data are streamed.
-
-    Raises:
-        DataError: a streamed file cannot be read.
+    """The identity of a new run; reads all of its examples, or the files of `stream`. DataError if that
+    fails.
     """
     written = loaded.recipe.model_dump(mode="json", exclude_unset=True)
     given = {name: value for name, value in args.to_dict().items() if name in _LEARNING}
@@ -144,10 +139,8 @@ _ADDED = ("transformers_version", "_name_or_path", "dtype", "architectures", "us
 
 
 def read_identity(checkpoint: Path) -> Identity | None:
-    """The identity of a checkpoint's run; None if the checkpoint has none.
-
-    Raises:
-        CheckpointError: it cannot be read.
+    """The identity of a checkpoint's run; None if the checkpoint has none. CheckpointError if it cannot be
+    read.
     """
     file = checkpoint / IDENTITY_FILE
     if not file.is_file():
@@ -172,7 +165,7 @@ def _named(source: object) -> str:
 
 
 def differences(was: Identity, now: Identity) -> list[str]:
-    """In words, what would make `now` another run than `was`; empty if it is the same."""
+    """Descriptions of what makes `now` another run than `was`; empty for the same run."""
     found = [
         *_changed("training", was.training, now.training),
         *_changed("deepspeed", was.deepspeed, now.deepspeed, _default_of_deepspeed(now.deepspeed)),
@@ -245,14 +238,14 @@ _DEFAULTS = {"data": _default_in(DataSection.model_construct()), "task": _defaul
 
 
 def num_examples_differ(was: Identity, now: Identity) -> list[str]:
-    """In words, that a step would train on more or fewer examples; empty if it does not."""
+    """Whether a step would train on more or fewer examples, as a description; empty if not."""
     if was.examples_per_step == now.examples_per_step:
         return []
     return [f"a step has {now.examples_per_step} examples, had {was.examples_per_step}"]
 
 
 def in_words(different: list[str]) -> str:
-    """`different`, the first few of them."""
+    """The first few differences."""
     more = len(different) - _MOST_NAMED
     return "; ".join([*different[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
@@ -263,7 +256,7 @@ def _changed(
     now: Mapping[str, Any],
     default: Callable[[KeyPath], Any] = lambda path: None,
 ) -> Iterator[str]:
-    """Each value that differs; to write a default out, or to leave it out, is no difference."""
+    """Each value that differs; writing a default out makes no difference."""
     before, after = dict(leaves(was)), dict(leaves(now))
     for path in dict.fromkeys([*before, *after]):
         old, new = (of[path] if path in of else default(path) for of in (before, after))

@@ -1,7 +1,7 @@
 """Modules that each rank may call differently: experts in lists, and layers dropped at random.
 
-Ranks exchange gradients, and under ZeRO-3 gather parameters, in the order in which they call modules. If they
-call different modules, they mix up parameters or wait for each other.
+Ranks exchange gradients, and under ZeRO-3 gather parameters, in the order of module calls. If the orders
+differ, they mix up parameters or wait for each other.
 """
 
 from __future__ import annotations
@@ -18,13 +18,10 @@ if TYPE_CHECKING:
 def set_leaf_modules(
     model: torch.nn.Module, stage: int, where: str, note: Callable[[str], None] | None
 ) -> None:
-    """Make all ranks call the same modules in each step: mark experts as ZeRO-3 leaves, disable layerdrop.
+    """Make all ranks call the same modules: mark experts as ZeRO-3 leaves, disable layerdrop; report that to
+    `note`.
 
-    Args:
-        note: called with changes of the model's config.
-
-    Raises:
-        ConfigError: as :func:`check_experts`.
+    ConfigError as of :func:`check_experts`.
     """
     from deepspeed.utils import set_z3_leaf_module
 
@@ -40,11 +37,10 @@ def set_leaf_modules(
 
 
 def check_experts(model: torch.nn.Module, stage: int, where: str) -> None:
-    """Refuse trained experts that are called one by one under ZeRO stages 1 and 2.
+    """Refuse trained experts that are called one by one under ZeRO stages 1 and 2 (ConfigError).
 
-    Raises:
-        ConfigError: these stages exchange gradients in the order of each rank, and would silently mix up
-            those of different experts.
+    These stages exchange gradients in the order of each rank, and would silently mix up those of different
+    experts.
     """
     for module in model.modules() if stage in (1, 2) else ():
         if _calls_some(module) and any(parameter.requires_grad for parameter in module.parameters()):

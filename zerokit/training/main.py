@@ -48,15 +48,12 @@ def train(
     rehearsed: Path | None = None,
     **options: bool,
 ) -> None:
-    """Prepare, train, save and report.
+    """Prepare, train, save and report. ZerokitError on every rank for bad input.
 
     Args:
         recipe: its file; None for an embedded one.
         previewed: number of sequences to print instead of training.
         rehearsed: report of a rehearsal to compare with.
-
-    Raises:
-        ZerokitError: bad input; the same on every rank.
     """
     loaded = group.together(lambda: read_recipe(group, recipe, overrides))
     if group.policy.uses_this_machine:
@@ -101,9 +98,7 @@ def train(
 def read_recipe(group: RankGroup, recipe: Path | None, overrides: Sequence[str]) -> LoadedRecipe:
     """The recipe with its overrides, for a launch that fits this machine.
 
-    Raises:
-        ZerokitError: the recipe or an override is not valid, a model or data that it names, or a package, is
-            missing, or there are more ranks than devices.
+    ZerokitError for a wrong recipe or override, a missing model, data or package, or more ranks than devices.
     """
     loaded = load_recipe(recipe, overrides)
     require("train", where="zerokit train")
@@ -114,11 +109,7 @@ def read_recipe(group: RankGroup, recipe: Path | None, overrides: Sequence[str])
 
 
 def check_recipe_quickly(loaded: LoadedRecipe) -> None:
-    """Check the recipe's keys, that the model it names is there, and its data, if they are local.
-
-    Raises:
-        ZerokitError: keys are not valid, or files are missing or broken; all of them at once.
-    """
+    """Check the recipe's keys, and that its model and local data exist. Raises all errors together."""
     looks: list[Callable[[], object]] = [
         partial(check_without_imports, loaded.recipe.training, loaded.origins),
         partial(_look_for_model, loaded),

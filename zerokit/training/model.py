@@ -1,8 +1,7 @@
 """The model of a run: its config checked on the host, its weights made or loaded on all ranks.
 
-Under ZeRO-3 the parameters are partitioned while the model is built, which every rank does together;
-:func:`prepare_model` therefore finds whatever is wrong beforehand, and :func:`build_model` is left with
-nothing that bad input could break.
+Under ZeRO-3 the parameters are partitioned while the model is built, which every rank does together. So
+:func:`prepare_model` finds all errors of bad input before :func:`build_model`.
 """
 
 from __future__ import annotations
@@ -40,10 +39,8 @@ class PreparedModel:
 
 
 def find_checkpoint(section: ModelSection, where: str) -> Path | None:
-    """The local folder of the checkpoint to start from (downloaded if it is on the Hub), checked.
-
-    Raises:
-        ModelError: it is not there, or not complete.
+    """The local folder of the checkpoint to start from (downloaded if it is on the Hub). ModelError if
+    incomplete.
     """
     if section.path is None:
         return None
@@ -93,11 +90,7 @@ def prepare_model(
 def check_checkpointing(
     training: Mapping[str, Any], loaded: LoadedRecipe, config: PretrainedConfig, task: Task
 ) -> None:
-    """Refuse activation checkpointing for a model class that does not support it.
-
-    Raises:
-        RecipeError: the class does not support it.
-    """
+    """Refuse activation checkpointing for a model class that does not support it (RecipeError)."""
     made = class_of(config, loaded.recipe.model, task.model)
     for name in ("gradient_checkpointing", "activation_checkpointing"):
         if training.get(name) is True and not getattr(made, "supports_gradient_checkpointing", True):
@@ -109,10 +102,8 @@ def check_checkpointing(
 
 
 def check_sizes(ds_config: Mapping[str, Any], loaded: LoadedRecipe, config: PretrainedConfig) -> None:
-    """Refuse "auto" sizes that the Trainer would compute from a hidden size that the model's config lacks.
-
-    Raises:
-        ConfigError: the Trainer would stop there once the model is loaded.
+    """Refuse "auto" sizes that the Trainer cannot compute because the model's config has no hidden size
+    (ConfigError).
     """
     for found in (config, getattr(config, "text_config", None)):
         if hasattr(found, "hidden_size") or hasattr(found, "hidden_sizes"):
@@ -128,7 +119,7 @@ def check_sizes(ds_config: Mapping[str, Any], loaded: LoadedRecipe, config: Pret
 
 
 def class_of(config: PretrainedConfig, section: ModelSection, kind: ModelKind) -> Any:
-    """The class that transformers has for a config; None where a checkpoint's own code comes before it."""
+    """The class that transformers has for a config; None if the checkpoint's own code replaces it."""
     known = kind.auto._model_mapping
     if type(config) not in known or (section.trust_remote_code and hasattr(config, "auto_map")):
         return None
@@ -140,8 +131,8 @@ def positions_of(
 ) -> int | None:
     """Most tokens of a sequence; None if the config sets no limit.
 
-    Models like RoBERTa count positions from the id of the padding token plus one. They are recognized by the
-    padding row of their position embeddings.
+    Models like RoBERTa count positions from the id of the padding token plus one. The padding row of their
+    position embeddings shows that.
     """
     positions: int | None = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
     padding = getattr(config, "pad_token_id", None)
@@ -161,10 +152,10 @@ def generation_config(
     task: Task,
     model: PreparedModel,
 ) -> GenerationConfig | None:
-    """The checkpoint's own generation config, with the recipe's keys on top; None where no text is made.
+    """The checkpoint's own generation config, with the recipe's keys on top; None for a task without
+    generation.
 
-    Raises:
-        RecipeError: a key or a value is not valid.
+    RecipeError for a wrong key or value.
     """
     if not task.generates:
         return None
@@ -212,9 +203,7 @@ def build_model(
     """Build the model on all ranks together; under ZeRO-3 each keeps its share of the parameters.
 
     TrainingArguments (or an HfDeepSpeedConfig) must exist: through them transformers knows about ZeRO-3.
-
-    Raises:
-        ModelError: the checkpoint lacks some of the model's weights; the same on every rank.
+    ModelError on every rank if the checkpoint lacks weights.
     """
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": section.trust_remote_code}
     if section.attn_implementation is not None:

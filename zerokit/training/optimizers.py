@@ -1,4 +1,4 @@
-"""The recipe's one key for optimizers, ``training.optim``: those that the Trainer makes, and DeepSpeed's."""
+"""The recipe's key for optimizers, ``training.optim``: the Trainer's and DeepSpeed's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _FOR_GPUS = {"adam": "fused_adam", "adamw": "fused_adam", "lamb": "fused_lamb", 
 
 
 def host_optimizer(ds_config: Mapping[str, Any]) -> str | None:
-    """DeepSpeed's CPU optimizer that steps for an offloaded one: ``Adam``, ``Adagrad`` or ``Lion``.
+    """DeepSpeed's CPU optimizer for an offloaded one: ``Adam``, ``Adagrad`` or ``Lion``; None without
+    offload.
 
     Source: `_configure_basic_optimizer` in deepspeed/runtime/engine.py. Without a section `optimizer` it is
     Adam: see :func:`check_replaced`.
@@ -37,15 +38,11 @@ def host_optimizer(ds_config: Mapping[str, Any]) -> str | None:
 
 
 def check_replaced(ds_config: Mapping[str, Any], optim: str, *, ds_where: str, where: str) -> None:
-    """Refuse optimizers that accelerate would silently replace by Adam when they are offloaded.
+    """Refuse optimizers that accelerate would silently replace by Adam when they are offloaded (ConfigError).
 
-    It replaces PyTorch's AdamW by DeepSpeed's with the same settings. It tries to keep Adagrad, and fails,
-    because DeepSpeedCPUAdagrad does not accept `adamw_mode`.
-
-    Source: `map_pytorch_optim_to_deepspeed` in accelerate utils/deepspeed.py (1.15).
-
-    Raises:
-        ConfigError: it would.
+    It replaces PyTorch's AdamW by DeepSpeed's with the same settings. For Adagrad it fails, because
+    DeepSpeedCPUAdagrad does not accept `adamw_mode`. Source: `map_pytorch_optim_to_deepspeed` in accelerate
+    utils/deepspeed.py (1.15).
     """
     if not _offloads(ds_config) or ds_config.get("zero_force_ds_cpu_optimizer") is False:
         return
@@ -62,14 +59,11 @@ def check_replaced(ds_config: Mapping[str, Any], optim: str, *, ds_where: str, w
 
 
 def check_zenflow(zero: Mapping[str, Any], *, resumes: bool, where: str) -> None:
-    """Refuse ZenFlow where it would silently train something else.
+    """Refuse ZenFlow if it would silently train something else (ConfigError).
 
-    Raises:
-        ConfigError: in stage 3, where hooks transpose each gathered matrix, but the engine has transposed
-        only
-            unpartitioned ones (`_initialize_zenflow_stage3_prologue` in
-            deepspeed/runtime/zenflow/engine_stage3.py); or in a resumed run, because no checkpoint has the
-            states of important columns and deferred gradients.
+    In stage 3 its hooks transpose each gathered matrix, but the engine has transposed only unpartitioned ones
+    (`_initialize_zenflow_stage3_prologue` in deepspeed/runtime/zenflow/engine_stage3.py). No checkpoint has
+    the states of important columns and deferred gradients, so a run cannot resume.
     """
     if not zero.get("zenflow"):
         return
@@ -89,10 +83,10 @@ def check_zenflow(zero: Mapping[str, Any], *, resumes: bool, where: str) -> None
 
 
 def check_made(args: TrainingArguments, ds_config: Mapping[str, Any], stage: int, where: str) -> None:
-    """Refuse an optimizer that the Trainer cannot make, before the model is loaded.
+    """Refuse, before loading the model, an optimizer whose package is missing or that does not work with
+    ZeRO.
 
-    Raises:
-        RecipeError: its package is missing, or it does not work with ZeRO.
+    Raises RecipeError.
     """
     name = str(getattr(args.optim, "value", args.optim))
     on_matrices = any(word in name for word in _WHOLE_MATRICES)
@@ -124,10 +118,8 @@ _OF_OPTIMIZER = ("optim_args", "optim_target_modules", "adam_beta1", "adam_beta2
 
 
 def check_optimizer_keys(args: TrainingArguments, ds_config: Mapping[str, Any], loaded: LoadedRecipe) -> None:
-    """Refuse keys of `training` that the optimizer does not read; :func:`check_made` has passed.
-
-    Raises:
-        RecipeError: there is one.
+    """Refuse keys of `training` that the optimizer does not read (RecipeError); :func:`check_made` has
+    passed.
     """
     name = str(getattr(args.optim, "value", args.optim))
     if any(word in name for word in _WHOLE_MATRICES):
@@ -151,10 +143,8 @@ def check_optimizer_keys(args: TrainingArguments, ds_config: Mapping[str, Any], 
 
 
 def check_schedule(args: TrainingArguments, ds_config: Mapping[str, Any], where: str) -> None:
-    """Refuse a learning rate schedule that the Trainer cannot make, before the model is loaded.
-
-    Raises:
-        RecipeError: its arguments are missing or wrong.
+    """Refuse a learning rate schedule with missing or wrong arguments, before the model is loaded
+    (RecipeError).
     """
     import torch
     from transformers import get_scheduler
@@ -189,10 +179,10 @@ def warm_up_line(args: TrainingArguments, ds_config: Mapping[str, Any], steps: i
 
 
 _AT_ONCE = ("constant", "reduce_lr_on_plateau", "greedy")
-"""Schedules of the Trainer's without a warm-up."""
+"""Schedules of the Trainer without a warm-up."""
 
 _MANY_STEPS = 10**6
-"""Steps for the trial if epochs decide their number; no schedule fails because of its length."""
+"""Steps to try a schedule with if epochs decide their number."""
 
 
 def _made_of(args: TrainingArguments) -> tuple[Any, dict[str, Any]]:
@@ -209,8 +199,7 @@ _WHOLE_MATRICES = ("galore", "apollo", "lomo")
 def without_toolkit(ds_config: dict[str, Any], *, where: str) -> str | None:
     """Replace DeepSpeed's fused AdamW by torch's if its kernel cannot be compiled; returns a note about it.
 
-    Raises:
-        ConfigError: torch has no such optimizer.
+    ConfigError if torch has no such optimizer.
     """
     section = ds_config.get("optimizer") or {}
     name = str(section.get("type", "")).lower()
@@ -230,7 +219,7 @@ def without_toolkit(ds_config: dict[str, Any], *, where: str) -> str | None:
 
 
 _OF_BOTH = {"lr", "betas", "eps", "weight_decay", "adam_w_mode"}
-"""Arguments that DeepSpeed's FusedAdam and torch's classes take alike."""
+"""Arguments with the same meaning in DeepSpeed's FusedAdam and torch's classes."""
 
 
 def _lacks_kernel(name: str) -> bool:

@@ -35,7 +35,7 @@ class ExpectedPeak:
     """The estimated peak of a run, and advice."""
 
     lines: list[str]
-    """For people: whether it fits, and what would help where it does not."""
+    """Whether the run fits, and advice if it does not."""
     bytes: int | None = None
     """On the fullest rank's GPU, as ``torch.cuda.max_memory_allocated`` counts; None: not estimated."""
 
@@ -43,9 +43,9 @@ class ExpectedPeak:
 def _questions(
     context: RunContext, model: PreTrainedModel, cluster: Cluster, *, chunked: bool
 ) -> list[Question]:
-    """The batches of the run that may take the most, the usual one first.
+    """The batches of the run that may take most memory, the usual one first.
 
-    Examples that share rows lie in one row less than there are, at the most, with a mask.
+    Examples that share rows take at most one row less than there are examples, with a mask.
     """
     question = _question(context, model, cluster, chunked=chunked)
     batch, evaluated = question.micro_batch_size, question.eval_batch_size
@@ -57,11 +57,7 @@ def _questions(
 
 
 def _question(context: RunContext, model: PreTrainedModel, cluster: Cluster, *, chunked: bool) -> Question:
-    """The run as its arguments have it.
-
-    Raises:
-        ZerokitError: a model type or optimizer that the estimate does not know.
-    """
+    """The run as its arguments describe it. ZerokitError for an unknown model type or optimizer."""
     args, ds_config = context.args, context.resolved.ds_config
     config: dict[str, Any] = model.config.to_dict()
     at_once = context.task.sequences_per_example
@@ -84,11 +80,7 @@ def _question(context: RunContext, model: PreTrainedModel, cluster: Cluster, *, 
 
 
 def _estimate(question: Question, num_trainable: int) -> Estimate:
-    """The estimate, if the adapter that it knows is the one that is trained.
-
-    Raises:
-        ZerokitError: it is not, or there is a setting that the estimate does not know.
-    """
+    """The estimate of a run. ZerokitError for an unknown setting, or another adapter than is trained."""
     answer = estimate_run(Runs().training_run(question))
     known = answer.num_trainable_parameters
     if (question.lora or question.ia3 or question.learned_tokens) is not None and known != num_trainable:
@@ -131,7 +123,7 @@ def expected_peak(
 
 
 def _advice(question: Question, answer: Estimate, fit: Fit, at_once: int) -> Iterator[str]:
-    """A line on the GPU's memory and one on the host's, of those that do not do."""
+    """A line about the GPU's memory and one about the host's, for each that is too small."""
     start = "zerokit: warning: the run will probably run out of"
     if not _fits_gpu(fit):
         less = _less_on_gpu(question, answer, fit, at_once)
@@ -155,10 +147,8 @@ def _fits_gpu(fit: Fit) -> bool:
 
 
 def own_optimizer(ds_config: Mapping[str, Any], args: Any) -> OptimizerKind | None:
-    """The optimizer that the Trainer makes; None if the ds_config has one.
-
-    Raises:
-        ZerokitError: its memory is unknown.
+    """The optimizer that the Trainer makes; None if the ds_config has one. ZerokitError if its memory is
+    unknown.
     """
     config = plain_config(ds_config)
     if config.optimizer is not None:
@@ -184,11 +174,7 @@ def _attention(model: PreTrainedModel) -> Any:
 
 
 def _adapter(model: PreTrainedModel) -> dict[str, Any]:
-    """The adapter of a model, and what keeps the model itself in 4 bits.
-
-    Raises:
-        ZerokitError: the estimate knows no such adapter.
-    """
+    """The adapter of a model, and the quantization of the model. ZerokitError for an unknown adapter."""
     adapters = getattr(model, "peft_config", None)
     if not adapters:
         return {}

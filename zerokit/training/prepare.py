@@ -83,11 +83,7 @@ class Step:
 
 
 def run_steps(context: RunContext, steps: Iterable[Step]) -> None:
-    """Run steps in order. Local steps in a row share one exchange of errors between the ranks.
-
-    Raises:
-        ZerokitError: bad input; the same on every rank.
-    """
+    """Run steps in order. Local steps in a row share one exchange of errors. ZerokitError on every rank."""
     group = context.group
     for where, found in groupby(steps, key=lambda step: step.where):
         actions = [partial(step.run, context) for step in found]
@@ -114,15 +110,12 @@ def prepare(
     trust_checkpoint: bool = False,
     verify: bool = True,
 ) -> RunContext:
-    """Check and load everything but the model.
+    """Check and load everything but the model. ZerokitError on every rank for bad input.
 
     Args:
         force: replace a model that an earlier run has saved in the output folder.
         trust_checkpoint: let the checkpoint to resume from load any class.
         verify: compare the checksums of that checkpoint.
-
-    Raises:
-        ZerokitError: bad input; the same on every rank.
     """
     set_up_libraries(group.ranks)
     context = RunContext(group, loaded, force, trust_checkpoint, verify)
@@ -135,11 +128,7 @@ _PREVIEWED = 1000
 
 
 def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
-    """Print the first sequences as the model would see them.
-
-    Raises:
-        ZerokitError: bad input; the same on every rank.
-    """
+    """Print the first sequences as the model would see them. ZerokitError on every rank for bad input."""
     set_up_libraries(group.ranks)
     context = RunContext(group, loaded)
     run_steps(context, (*ARGUMENTS, *EXAMPLES))
@@ -312,10 +301,8 @@ RUN = (
 def _weights_digest(group: RankGroup, loaded: LoadedRecipe, model: PreparedModel) -> str | None:
     """The digest of the weights to start from; None from scratch and in a rehearsal.
 
-    One rank of each machine reads the files, which then are in memory for the ranks that load them.
-
-    Raises:
-        ModelError: they cannot be read, or differ between machines; the same on every rank.
+    One rank of each machine reads the files, which also caches them. ModelError on every rank if they cannot
+    be read, or differ between machines.
     """
     folder, where = model.folder, loaded.where("model", "path")
     if folder is None or not group.policy.reads_weights:

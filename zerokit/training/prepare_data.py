@@ -197,7 +197,7 @@ def open_stream(context: RunContext) -> None:
 
     Raises:
         DataError: an example of the buffer is unusable, or none has a token to train on.
-        CheckpointError: the checkpoint to resume from does not say where its run was in the data.
+        CheckpointError: the checkpoint to resume from has no position in the data.
     """
     examples, data, training = context.examples, context.loaded.recipe.data, context.resolved.training
     source = examples.dataset

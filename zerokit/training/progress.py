@@ -28,11 +28,10 @@ if TYPE_CHECKING:
 class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
     """Writes one JSON object per log to ``metrics.jsonl``, and shows progress on stderr.
 
-    The first line has ``max_steps``; the others have ``step``, ``elapsed_seconds`` and the Trainer's
-    own names (``loss``, ``eval_loss``, ``learning_rate``, ``grad_norm``, ``epoch``), with a ``loss`` also
-    ``tokens_per_second`` and ``mfu`` of the steps since the last one, and rank 0's ``peak_memory_bytes``. On
-    a terminal a bar is drawn; elsewhere each log is one line. With `to_csv`, each figure is a line of
-    ``metrics.csv``, too.
+    The first line has ``max_steps``; the others have ``step``, ``elapsed_seconds`` and the Trainer's own
+    names (``loss``, ``learning_rate``, ...). With a ``loss`` come ``tokens_per_second`` and ``mfu`` since the
+    last log, and rank 0's ``peak_memory_bytes``. A terminal gets a bar, other outputs a line per log.
+    `to_csv` also writes ``metrics.csv``.
     """
 
     def __init__(
@@ -189,8 +188,8 @@ _KIB = 1024
 class PeakMemory:
     """Peak bytes since :meth:`start`, above the bytes in use then.
 
-    On a GPU, torch's allocated bytes. On CPU, the growth of the resident set, which includes libraries that
-    are loaded later and the allocator's reserves.
+    On a GPU, torch's allocated bytes. On CPU, the growth of the resident set, including libraries loaded
+    later.
     """
 
     def __init__(self, *, cuda: bool) -> None:

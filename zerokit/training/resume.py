@@ -51,11 +51,11 @@ def find_resume(group: RankGroup, resolved: Resolved, loaded: LoadedRecipe) -> P
     Removes the key from the resolved arguments.
 
     Raises:
-        RecipeError: there is none, or it lacks the Trainer's state; in a rehearsal, also if another number of
-            ranks saved it.
-        CheckpointError: a part of it is missing, also if only one machine does not see it; or it has a link
-            or a special file that zerokit does not read. True selects an older checkpoint only if a newer one
-            is incomplete, and never because of a link.
+        RecipeError: there is none, or it lacks the Trainer's state; in a rehearsal, also for another number
+            of ranks.
+        CheckpointError: a part is missing, also on one machine only, or a link or special file is not
+            readable. True
+        selects an older checkpoint only if a newer one is incomplete, and never because of a link.
         DataError: machines see different checkpoints of this name.
     """
     asked = resolved.training.pop("resume_from_checkpoint", None)
@@ -89,11 +89,11 @@ def find_resume(group: RankGroup, resolved: Resolved, loaded: LoadedRecipe) -> P
 
 
 def _last_whole(output_dir: Path, where: str) -> Path:
-    """The last checkpoint-N of a run that is whole, or the last one if none is.
+    """The last checkpoint-N of a run that is complete, or the last one if none is.
 
     Raises:
         RecipeError: there is none.
-        CheckpointError: a later one is a link to nothing, or has a link or a special file that is not read.
+        CheckpointError: a later one is a dangling link, or has a link or a special file that is not read.
     """
     found = [folder for folder in checkpoints(output_dir) if any(folder.glob(TRAINER_STATE))]
     if not found:
@@ -122,11 +122,8 @@ def _last_whole(output_dir: Path, where: str) -> Path:
 
 
 def _check_whole(folder: Path, where: str, world_size: int) -> None:
-    """Check that a run of `world_size` ranks can resume from a checkpoint-N.
-
-    Raises:
-        RecipeError: as :func:`find_resume`.
-        CheckpointError: a part is missing.
+    """Check that a run of `world_size` ranks can resume from a checkpoint-N; errors as of
+    :func:`find_resume`.
     """
     if not folder.exists():
         others = ", ".join(path.name for path in checkpoints(folder.parent)[-4:])
@@ -156,11 +153,7 @@ def _check_whole(folder: Path, where: str, world_size: int) -> None:
 
 
 def _check_readable(folder: Path) -> None:
-    """Refuse a checkpoint-N with a special file or a link that leads out of it.
-
-    Raises:
-        CheckpointError: it has one.
-    """
+    """Refuse a checkpoint-N with a special file or a link that leads out of it (CheckpointError)."""
     with suppress(OSError):  # reported by missing_part
         if (found := first_unreadable(folder)) is not None:
             raise CheckpointError(found[1], where=shown(found[0]), hint=COPY)
@@ -229,8 +222,7 @@ class ReshardedCheckpoint:
     def __init__(self, group: RankGroup, resume: Path | None, output_dir: Path) -> None:
         """Reshard a checkpoint of another number of ranks into a folder next to this run's checkpoints.
 
-        Raises:
-            ZerokitError: it cannot be resharded, or the disk is full; the same on every rank.
+        ZerokitError on every rank if it cannot be resharded, or the disk is full.
         """
         self.folder = resume
         self._made: Path | None = None
@@ -250,7 +242,7 @@ class ReshardedCheckpoint:
         self.remove()
 
     def remove(self) -> None:
-        """Remove what was made, when every rank has loaded it."""
+        """Remove the resharded checkpoint, after every rank has loaded it."""
         if self._made is not None and self._is_main:
             with suppress(OSError):
                 remove(self._made.parent)
@@ -272,8 +264,9 @@ def resumed_identity(checkpoint: Path, now: Identity, *, where: str) -> Identity
     """The identity of a run that is resumed from `checkpoint`.
 
     Raises:
-        RecipeError: the checkpoint belongs to another recipe, other data or another model. Most differences
-            would be ignored, because DeepSpeed loads the optimizer's settings from the checkpoint.
+        RecipeError: the checkpoint is of another recipe, data or model. Most differences would have no
+            effect, because
+        DeepSpeed loads the optimizer's settings from the checkpoint.
         CheckpointError: the identity in the checkpoint cannot be read.
     """
     was = read_identity(checkpoint)

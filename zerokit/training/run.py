@@ -50,10 +50,10 @@ def run(context: RunContext, rehearsed: RehearsedFigures | None = None) -> RunRe
     """Train, evaluate before and after, save, and write ``run.json``.
 
     Returns:
-        the report; its times are this rank's, and the rest is the same on every rank.
+        the report; its times are this rank's, the rest is the same on every rank.
 
     Raises:
-        RankError: this rank has no memory left.
+        RankError: this rank is out of memory.
         RunError: the run has diverged; the same on every rank.
     """
     group = context.group

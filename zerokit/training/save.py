@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from zerokit.training.trainer import ZeroTrainer
 
 _NEW_LINK = f"{MARK}-link"
-"""Name in ``.replaced`` of a new link, before it gets its own name."""
+"""Temporary name in ``.replaced`` of a new link."""
 
 
 def save_model(trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, report: RunReport) -> list[Path]:
     """Save weights (safetensors), config, generation config, tokenizer and ``run.json`` into `output`.
 
     All ranks take part, because under ZeRO-3 each holds a part of the weights. Whatever ends this process,
-    the folder has the model that it had, or the new one with all that belongs to it.
+    the folder has its earlier model, or the new one with all files.
 
     Returns:
-        the files, on rank 0; nothing on the others.
+        the files, on rank 0; nothing on other ranks.
 
     Raises:
         CheckpointError: the saved weights are missing or empty.
@@ -134,10 +134,8 @@ def _earlier_files(folder: Path) -> set[str]:
 def _switch(folder: Path, old: set[str], new: set[str]) -> None:
     """Make the names of a model's files refer to those in ``.saving``, all at the same moment.
 
-    Each name becomes a link through ``.model``, which leads to the old files until it is replaced.
-
-    Raises:
-        OSError: this file system has no links, or is full, or another file has the name ``.model``.
+    Each name becomes a link through ``.model``, which leads to the old files until it is replaced. OSError if
+    the file system has no links, is full, or another file has the name ``.model``.
     """
     current, replaced = folder / CURRENT, folder / REPLACED
     if not can_link_current(folder):

@@ -1,4 +1,4 @@
-"""Skips steps of DeepSpeed's optimizers, on all ranks alike.
+"""Skips steps of DeepSpeed's optimizers, the same on all ranks.
 
 A skipped step changes no weight, optimizer state, learning rate or loss scale, and clears all gradients. Each
 DeepSpeed optimizer keeps gradients in its own buffers, so it clears them as after an overflow in fp16.
@@ -41,7 +41,7 @@ _WRAPPED = PrivateAttribute(
 
 
 class SkippableSteps:
-    """Asks before each step of an engine's optimizer whether to skip it.
+    """Decides before each step of an engine's optimizer whether to skip it.
 
     ``optimizer.overflow`` is true after a skipped step, also if DeepSpeed skipped it.
     """
@@ -49,10 +49,8 @@ class SkippableSteps:
     def __init__(
         self, engine: Any, accelerator: Accelerator, leaves_out: Callable[[torch.Tensor], bool]
     ) -> None:
-        """Patch the engine.
-
-        Args:
-            leaves_out: takes the loss of the last micro batch; returns the same on every rank.
+        """Patch the engine. `leaves_out` gets the loss of the last micro batch, and returns the same on every
+        rank.
         """
         self._optimizer = optimizer = engine.optimizer
         self._is_asked = leaves_out
@@ -118,10 +116,7 @@ class SkippableSteps:
 
 
 def _are_numbers(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether all gradients are finite; a sum needs no memory, and one that is not makes it none.
-
-    The device is asked once.
-    """
+    """Whether all gradients are finite. A sum needs no memory, and one wait for the device."""
     gradients = (weight.grad for group in optimizer.param_groups for weight in group["params"])
     sums = [gradient.sum(dtype=torch.float32) for gradient in gradients if gradient is not None]
     return not sums or bool(torch.stack(sums).isfinite().all())

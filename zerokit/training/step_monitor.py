@@ -1,7 +1,7 @@
 """Watches the loss and the gradient norm of each step, over all ranks.
 
 A step with a loss that is not a number, or that spikes, is reported or skipped, or it ends the run before
-anything is saved. Every rank does the same.
+anything is saved; the same on every rank.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class UsualLoss:
 
 
 def worst(losses: Iterable[Iterable[float]]) -> tuple[int, int]:
-    """The rank and the micro batch with the first loss that is no number, else with the largest.
+    """The rank and the micro batch of a step with the first loss that is not a number, else with the largest.
 
     Args:
-        losses: of the micro batches of a step, of each rank.
+        losses: of the micro batches of each rank.
     """
     found = [(rank, micro, loss) for rank, own in enumerate(losses) for micro, loss in enumerate(own)]
     broken = [batch for batch in found if not math.isfinite(batch[2])]
@@ -84,12 +84,13 @@ def worst(losses: Iterable[Iterable[float]]) -> tuple[int, int]:
 
 
 class StepMonitor:
-    """Knows the loss of each step over all ranks, and the micro batch with the highest loss.
+    """Computes the loss of each step over all ranks, and the micro batch with the highest loss.
 
     Args:
         name_batch: returns the examples of a micro batch, by its rank, its number in the step and the number
-            of steps before; an empty string on ranks that do not know them.
-        padding_token: id of the token that is not counted where batches have no attention mask.
+            of steps
+        before; an empty string on ranks that do not know them.
+        padding_token: id of the token that is not counted if batches have no attention mask.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class StepMonitor:
         """In a row."""
 
     def count_tokens(self, inputs: Mapping[str, Any]) -> None:
-        """Count the tokens of a micro batch, before its step: the sum over ranks is taken in the step."""
+        """Count the tokens of a micro batch, before its step: the step sums them over the ranks."""
         if self.counts_tokens == "no" or "input_ids" not in inputs:
             return
         if self.counts_tokens == "all":
@@ -153,11 +154,7 @@ class StepMonitor:
     def end_step(self, norm: torch.Tensor | float | None) -> float | None:
         """Judge a step that the optimizer has made; returns the gradient norm to log.
 
-        Args:
-            norm: DeepSpeed's norm of the gradients, the same on every rank.
-
-        Raises:
-            RunError: the run has diverged, or too many steps were skipped; the same on every rank.
+        RunError on every rank if the run has diverged, or too many steps were skipped.
         """
         losses, self._losses = self._losses, []
         was_skipped, self._is_skipped = self._is_skipped, False
@@ -188,10 +185,8 @@ class StepMonitor:
         return grad_norm
 
     def skips_step(self, loss: torch.Tensor) -> bool:
-        """Whether the optimizer is to skip the step that ends with a micro batch of this loss.
-
-        Raises:
-            RunError: too many steps were skipped; the same on every rank.
+        """Whether to skip the step that ends with a micro batch of this loss. RunError if too many were
+        skipped.
         """
         losses = [*self._losses, loss]
         loss_over_ranks, _ = self._sum_over_ranks(losses, None)
@@ -207,13 +202,10 @@ class StepMonitor:
         return True
 
     def stop(self, what: str, losses: list[torch.Tensor] | None = None) -> None:
-        """End the run, which has diverged; does nothing where values mean nothing.
+        """End the run, which has diverged (RunError on every rank); does nothing in a rehearsal.
 
         Args:
             losses: of this rank's micro batches of the step, to find the batch.
-
-        Raises:
-            RunError: always, the same on every rank.
         """
         if not self._group.policy.has_values:
             return

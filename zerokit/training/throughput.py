@@ -29,7 +29,7 @@ class Throughput:
     """The time of steps, without evaluations and checkpoints.
 
     Args:
-        flops: that all cards together could do in a second; None where they are not known.
+        flops: FLOP/s of all cards together; None if unknown.
     """
 
     def __init__(self, operations_per_token: int | None = None, flops: float | None = None) -> None:
@@ -84,16 +84,12 @@ _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 
 def operations_per_token(model: PreTrainedModel) -> int | None:
-    """Floating-point operations of a training step for each token, in products with parameters.
+    """FLOPs of a training step per token, in matmuls with parameters.
 
-    Two for each parameter forward and two for the gradient of its input; two more for its own gradient, if it
-    is trained. Not counted: attention's products of tokens with each other, which are few where sequences are
-    short, and what checkpointing computes again. So the model's FLOPs of the PaLM paper (appendix B) less
-    its term for attention.
-
-    Returns:
-        None where a token does not meet all parameters in ways known here: encoder-decoders, and experts of
-        which the config does not say how many a token meets.
+    Two for each parameter forward, two for the gradient of its input, and two for its own gradient if it is
+    trained. These are the model's FLOPs of the PaLM paper (appendix B) without its term for attention, and
+    without what checkpointing recomputes. None for encoder-decoders, and for experts without a known number
+    per token.
     """
     if getattr(model.config, "is_encoder_decoder", False):
         return None
@@ -117,7 +113,7 @@ def operations_per_token(model: PreTrainedModel) -> int | None:
 
 
 def _looked_up(model: torch.nn.Module) -> set[int]:
-    """Embeddings that are no matrix of a product: not those that are the output's matrix, too."""
+    """Embeddings that are not the matrix of a matmul, unlike one that is also the output's."""
     from torch.nn import Embedding
 
     tables = {id(module.weight) for module in model.modules() if isinstance(module, Embedding)}
@@ -126,10 +122,10 @@ def _looked_up(model: torch.nn.Module) -> set[int]:
 
 
 def peak_flops(card: str, precision: str, matmul_precision: str | None) -> float | None:
-    """Operations per second of dense products of a card, None where it is not known.
+    """FLOP/s of dense matmuls of a card; None if unknown.
 
     Args:
-        matmul_precision: of products in fp32; None is torch's ``highest``.
+        matmul_precision: of matmuls in fp32; None is torch's ``highest``.
     """
     known = gpu_of_torch(card)
     if precision == "fp32" and matmul_precision in ("high", "medium"):

@@ -83,8 +83,6 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
     """Trains every example exactly once an epoch, and measures the loss per held-out token.
 
     Args:
-        context: the run, completely prepared.
-        model: with its adapter.
         operations_per_token: of the model, for the logged FLOPs.
         callbacks: called before zerokit's own hooks.
     """
@@ -153,7 +151,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
     ) -> tuple[list[Any], Any]:
         """The micro batches of a step, and the number of its losses over all ranks.
 
-        A run that is resumed at its end gets none. The Trainer would notice the end after one more step.
+        A run that is resumed at its end gets none; the Trainer would notice the end after one more step.
         """
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
@@ -238,8 +236,8 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
     def _uses_one_group(self, checkpoint: str | None) -> bool:
         """Whether the optimizer has all weights in one group: ranks exchange each group separately.
 
-        The Trainer makes a group of the weights that decay and one of the others. A checkpoint has the groups
-        of the run that saved it.
+        The Trainer makes a group of the weights that decay and one of the others. A checkpoint keeps its
+        groups.
         """
         if self.args.weight_decay or self.args.optim not in _ELEMENTWISE:
             return False
@@ -310,10 +308,9 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         self.args.include_num_input_tokens_seen = kept
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the weights, if all of them are numbers; in a checkpoint, also the identity of its run.
+        """Save the weights, and in a checkpoint also the identity of its run.
 
-        Raises:
-            RunError: a weight is not a number; the same on every rank.
+        RunError on every rank if a weight is not a number.
         """
         # A sum needs no memory, unlike isfinite(), and one weight that is not a number makes it none.
         total = torch.zeros((), device=self.args.device)
@@ -375,7 +372,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
 
 
 class _Hooks(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
-    """What a ZeroTrainer does at the Trainer's hooks; after all other callbacks."""
+    """Actions of a ZeroTrainer at the Trainer's hooks, after all other callbacks."""
 
     def __init__(
         self, group: RankGroup, batches: BatchSource, monitor: StepMonitor, checkpoints: CheckpointWriter
@@ -422,8 +419,8 @@ class _Hooks(TrainerCallback):  # type: ignore[misc]  # transformers is untyped 
 def _own_weights(model: torch.nn.Module) -> Iterator[torch.Tensor]:
     """The weights that this rank holds: whole ones, or under ZeRO-3 its part of each that is in memory.
 
-    All parts have the same length, and the last ones are filled up with uninitialized memory (``torch.empty``
-    in DeepSpeed's partition_parameters.py).
+    All parts have the same length, and the last ones end in uninitialized memory (``torch.empty`` in
+    DeepSpeed's partition_parameters.py).
     """
     parameter: Any  # with what DeepSpeed adds to a parameter
     for parameter in model.parameters():

@@ -1,4 +1,4 @@
-"""The trained model on the Hugging Face Hub, where ``--push-to-hub`` asks for it."""
+"""Uploads the trained model to the Hugging Face Hub (``--push-to-hub``)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,10 @@ OPTION = "--push-to-hub"
 
 
 def check_upload(repo: str) -> None:
-    """Check before training that a model can be uploaded as `repo`, as far as the Hub knows.
+    """Check before training that a model can be uploaded as `repo`, as far as the Hub reports it
+    (LaunchError).
 
     The Hub does not report the permissions of fine-grained tokens, nor the free space.
-
-    Raises:
-        LaunchError: the name is wrong or someone else's, there is no network, nobody is logged in, or the
-        token
-            can only read.
     """
     from huggingface_hub import HfApi, constants, get_token
 
@@ -59,13 +55,9 @@ def check_upload(repo: str) -> None:
 
 
 def upload(folder: Path, repo: str) -> str:
-    """Upload the model of a run, with its ``run.json``, into a repository that is private if it is made here.
+    """Upload the model of a run, with its ``run.json``; a new repository is private. Returns its address.
 
-    Returns:
-        its address.
-
-    Raises:
-        RunError: the Hub does not take them; the model is saved all the same.
+    RunError if the Hub refuses; the model is saved all the same.
     """
     from huggingface_hub import HfApi
 

@@ -42,14 +42,11 @@ def check_trained(
     task: Task,
     num_ranks: int = 1,
 ) -> None:
-    """Refuse an adapter that does not work with the model, the task or another key.
+    """Refuse an adapter that does not work with the model, the task or another key (RecipeError).
 
     The adapter is added to a model on the meta device, which is called if virtual tokens may not fit. Remote
-    code that cannot be built on the meta device is not checked.
-
-    Raises:
-        RecipeError: the adapter does not work.
-        ConfigError: several ranks cannot train the model in this ZeRO stage.
+    code that cannot be built there is not checked. ConfigError if several ranks cannot train the model in
+    this ZeRO stage.
     """
     stage = int(resolved.ds_config[ZERO].get("stage", 0))
     in_order = num_ranks > 1 and stage in (1, 2)
@@ -75,7 +72,7 @@ def _check_tokens(
     task: Task,
     base: PreTrainedModel | None,
 ) -> None:
-    """What is known of learned tokens."""
+    """Refuse virtual tokens that do not work with the task, the model or another key."""
     type_, where = loaded.recipe.task.type, loaded.where("peft", "type")
     noun, count = settings.method.noun, settings.num_virtual_tokens
     if task.peft_type is None:
@@ -121,7 +118,7 @@ def _takes_cache(base: PreTrainedModel) -> bool:
 
 
 def _on_meta(loaded: LoadedRecipe, model: PreparedModel, task: Task) -> PreTrainedModel | None:
-    """The model without weights; None where code of its own cannot make it so."""
+    """The model without weights; None if its own code cannot make it."""
     import torch
     from transformers.initialization import meta_device_safe_creation_ops
 
@@ -156,7 +153,7 @@ def _try(loaded: LoadedRecipe, settings: PeftSettings, task: Task, base: PreTrai
 
 
 def _problem(model: Any, task: Task) -> str | None:
-    """Why a model without weights cannot be called; None where it can."""
+    """Why calling a model without weights fails; None if it works."""
     import torch
 
     given = {"input_ids": torch.zeros(1, 2, dtype=torch.long, device="meta")}
@@ -225,12 +222,7 @@ class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def check_four_bits(
     loaded: LoadedRecipe, settings: PeftSettings, resolved: Resolved, model: PreparedModel
 ) -> None:
-    """Refuse a run whose model cannot be kept in 4 bits.
-
-    Raises:
-        RecipeError: bitsandbytes is missing, the model has no weights to quantize, or ZeRO-3 would partition
-            them.
-    """
+    """Refuse a run whose model cannot be kept in 4 bits (RecipeError)."""
     where = loaded.where("peft", "type")
     if importlib.util.find_spec("bitsandbytes") is None:
         raise RecipeError(
@@ -260,13 +252,10 @@ def check_four_bits(
 
 
 def loading_options(loaded: LoadedRecipe, settings: PeftSettings | None, precision: str) -> dict[str, Any]:
-    """What ``from_pretrained`` is given for the recipe's adapter: of ``qlora``, the layers in 4 bits.
+    """Options of ``from_pretrained`` for the recipe's adapter: for ``qlora``, the layers in 4 bits.
 
-    By default nf4 with constants that are quantized, too (Dettmers et al. 2023, section 3), computing in the
-    precision of the run.
-
-    Raises:
-        RecipeError: transformers refuses a value.
+    By default nf4 with quantized constants (Dettmers et al. 2023, section 3), computing in the precision of
+    the run. RecipeError if transformers refuses a value.
     """
     if settings is None or settings.type_ != "qlora":
         return {}

@@ -1,4 +1,4 @@
-"""The tasks of fine-tuning: a file each, and the registry by which a recipe names them."""
+"""The tasks of fine-tuning: one file each, and the registry."""
 
 from __future__ import annotations
 

@@ -53,10 +53,8 @@ class DPO(Task):
         return inputs["shift_labels"]
 
     def log_probabilities(self, model: Any, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Sum over the tokens of each answer: (pairs, 2), the chosen one first.
-
-        Args:
-            inputs: a batch: all chosen sequences, then all rejected ones.
+        """Sum over the tokens of each answer: (pairs, 2), the chosen one first. A batch has all chosen
+        sequences first.
         """
         from zerokit.training.chunked_loss import row_sums
 
@@ -68,9 +66,9 @@ class DPO(Task):
     ) -> tuple[torch.Tensor, Any]:
         """The sum of the losses of the pairs, and the rewards: (pairs, 2).
 
-        -log sigmoid of the difference of the rewards, each beta times the log-probability of an answer less
-        the reference's. With `smoothing` e, the share of pairs that are labelled the wrong way round
-        (conservative DPO, Mitchell 2023): (1 - e) of that and e of the other sign's.
+        -log sigmoid of the difference of the rewards, each beta times the log probability of an answer less
+        the reference's. With `smoothing` e, the share of wrongly labelled pairs (conservative DPO, Mitchell
+        2023): (1 - e) of that and e of the opposite.
         """
         from torch.nn.functional import logsigmoid
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class MaskedLM(Task):
-    """Cross-entropy of the tokens that are masked, other ones each time; accuracy on held-out data.
+    """Cross-entropy of masked tokens, chosen anew each time; accuracy on held-out data.
 
     Of the chosen tokens 80 % become the mask, 10 % another token and 10 % stay (Devlin et al. 2018, section
-    3.1); of chosen words all become the mask, as transformers' collator has it.
+    3.1); chosen words all become the mask, as in transformers' collator.
     """
 
     model = ModelKind("AutoModelForMaskedLM", "a masked language model", "BERT", new_head=False)
@@ -98,7 +98,7 @@ class _Encoder(Encoder):
 
 
 class _Masking:
-    """transformers' collator for masked tokens, with masks that are there already where a batch has some."""
+    """transformers' collator for masked tokens; keeps existing masks of a batch."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, task: MaskedLM) -> None:
         from transformers import DataCollatorForLanguageModeling, DataCollatorForTokenClassification
@@ -141,7 +141,7 @@ class _Masking:
         return [*padding, *offsets] if self.tokenizer.padding_side == "left" else [*offsets, *padding]
 
     def fixed(self, example: dict[str, Any]) -> dict[str, list[int]]:
-        """An example with masks that its tokens decide, at least one where there is a token to mask."""
+        """An example with masks that its tokens determine, at least one if possible."""
         import torch
 
         seed = zlib.crc32(array("q", example["input_ids"]).tobytes())

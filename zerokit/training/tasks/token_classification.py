@@ -1,4 +1,4 @@
-"""A tag of each word: named entities, parts of speech."""
+"""Tags each word: named entities, parts of speech."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from zerokit.training.tasks.task import Collator
 
 Entity = tuple[str, int, int]
-"""Its type, and the numbers of its first and last word."""
+"""Type, and numbers of the first and last word."""
 
 
 class TokenClassification(LabelledTask):
@@ -101,8 +101,8 @@ class TokenClassification(LabelledTask):
 def entities(tags: Sequence[str]) -> list[Entity]:
     """The entities in a sequence of tags such as ``B-PER``, ``I-PER``, ``O``, also ``S-`` and ``E-``.
 
-    By the rules of conlleval, as seqeval 1.2.2 has them in its default mode (``get_entities``): an entity
-    also begins where ``I-`` follows ``O`` or another type, and ends where the next word is of another.
+    By the rules of conlleval, as in seqeval 1.2.2's default mode (``get_entities``): an entity also begins at
+    an ``I-`` after ``O`` or another type, and ends before a word of another type.
     """
     found, start = [], 0
     previous, previous_type = "O", ""
