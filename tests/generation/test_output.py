@@ -17,7 +17,6 @@ from zerokit.generation.output import (
     check_output,
     record,
 )
-from zerokit.generation.prompts import Prompt
 
 DONE = Completion("☃", 2, "stop")
 LONG = Completion("x", 3, "length")
@@ -28,7 +27,7 @@ def lines(text: str) -> list[dict[str, object]]:
 
 
 def test_one_completion() -> None:
-    assert list(record(4, Prompt("Hi"), 1, [DONE]).items()) == [
+    assert list(record(4, "Hi", 1, [DONE]).items()) == [
         ("index", 4),
         ("prompt", "Hi"),
         ("completion", "☃"),
@@ -40,7 +39,7 @@ def test_one_completion() -> None:
 
 def test_several_completions_of_a_chat() -> None:
     messages = [{"role": "user", "content": "Hi"}]
-    assert record(0, Prompt(messages), 5, [DONE, LONG]) == {
+    assert record(0, messages, 5, [DONE, LONG]) == {
         "index": 0,
         "messages": messages,
         "completions": [
@@ -54,8 +53,8 @@ def test_several_completions_of_a_chat() -> None:
 def test_input_order_on_a_stream() -> None:
     stream = io.StringIO()
     results = Results(None, stream)
-    results.add([record(2, Prompt("c"), 1, [DONE]), record(0, Prompt("a"), 1, [DONE])])
-    results.add([record(1, Prompt("b"), 1, [DONE])])
+    results.add([record(2, "c", 1, [DONE]), record(0, "a", 1, [DONE])])
+    results.add([record(1, "b", 1, [DONE])])
     assert stream.getvalue() == ""
     results.finish()
     assert [line["prompt"] for line in lines(stream.getvalue())] == ["a", "b", "c"]
@@ -65,8 +64,8 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     results = Results(out, io.StringIO())
     assert list(tmp_path.iterdir()) == []
-    results.add([record(1, Prompt("b"), 1, [DONE])])
-    results.add([record(0, Prompt("a"), 1, [LONG])])
+    results.add([record(1, "b", 1, [DONE])])
+    results.add([record(0, "a", 1, [LONG])])
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl.partial"]
     assert [line["index"] for line in lines(Path(f"{out}.partial").read_text(encoding="utf-8"))] == [1, 0]
     results.finish()
@@ -97,7 +96,7 @@ def test_a_pipe_gets_results_at_the_end_and_nothing_is_kept_beside_it(tmp_path: 
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     check_output(pipe, force=False)
     results = Results(pipe, io.StringIO())
-    results.add([record(0, Prompt("a"), 1, [DONE])])
+    results.add([record(0, "a", 1, [DONE])])
     assert list(tmp_path.iterdir()) == [pipe]
     results.finish()
     assert json.loads(os.read(reader, 1000))["index"] == 0
@@ -107,7 +106,7 @@ def test_a_pipe_gets_results_at_the_end_and_nothing_is_kept_beside_it(tmp_path: 
 def test_results_that_cannot_be_kept_are_one_line(tmp_path: Path) -> None:
     results = Results(tmp_path / "gone" / "out.jsonl", io.StringIO())
     with pytest.raises(ZerokitError, match=r"out\.jsonl\.partial: cannot be written: No such file"):
-        results.add([record(0, Prompt("a"), 1, [DONE])])
+        results.add([record(0, "a", 1, [DONE])])
 
 
 @pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to])
@@ -118,7 +117,7 @@ def test_what_is_kept_until_the_end_takes_the_place_of_a_link(
     theirs.write_text("theirs")
     plant(Path(f"{out}.partial"), theirs)
     results = Results(out, io.StringIO())
-    results.add([record(0, Prompt("a"), 1, [DONE])])
+    results.add([record(0, "a", 1, [DONE])])
     assert not Path(f"{out}.partial").is_symlink()
     results.finish()
     assert theirs.read_text() == "theirs"

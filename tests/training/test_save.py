@@ -394,7 +394,7 @@ def test_no_write_of_deepspeed_ends_its_save_where_other_ranks_wait(tmp_path: Pa
     torch.nn.Module.__init__(engine)
     engine.checkpoint_engine = SimpleNamespace(save=fail, makedirs=fail)
     problems = DiskProblems()
-    problems.note_those_of(engine)
+    problems.collect_from(engine)
     engine.checkpoint_engine.save({}, "file")
     engine.checkpoint_engine.makedirs("folder")
     engine._copy_recovery_script(str(tmp_path / "gone"))

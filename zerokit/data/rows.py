@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any
 
 from zerokit.data.files import FileFormat
 from zerokit.data.json_rows import Rows, json_rows
@@ -34,39 +32,10 @@ def read_rows(file: Path, format_: FileFormat, *, text_unit: str = "paragraph", 
     return _lines(file, skip) if text_unit == "line" else _paragraphs(file, skip)
 
 
-def cell_chunks(file: Path, format_: FileFormat, size: int) -> Iterator[list[list[str]]]:
-    """The cells of rows of a table of text, of several rows at a time; first those of the names, alone.
-
-    A row may have fewer cells than there are names.
-
-    Raises:
-        DataError: the table is malformed, with file and line.
-    """
-    with opened_text(file, "") as text:
-        reader = _reader(text, format_)
-        try:
-            names = next(filter(None, reader), None)
-            if names is None:
-                return
-            yield [_column_names(names, f"{file}:{reader.line_num}")]
-            while chunk := list(islice(reader, size)):
-                if max(map(len, chunk)) > len(names):
-                    raise csv.Error
-                yield chunk if all(chunk) else list(filter(None, chunk))  # without blank lines
-        except csv.Error:
-            for _ in _table_rows(file, format_, 0):
-                pass
-            raise
-
-
-def _reader(text: IO[str], format_: FileFormat) -> Any:
-    csv.field_size_limit(sys.maxsize)
-    return csv.reader(text, delimiter=format_.separator or ",", strict=True)
-
-
 def _table_rows(file: Path, format_: FileFormat, skip: int) -> Rows:
     with opened_text(file, "") as text:
-        reader = _reader(text, format_)
+        csv.field_size_limit(sys.maxsize)
+        reader = csv.reader(text, delimiter=format_.separator or ",", strict=True)
         names: list[str] = []
         start = 1
         while True:

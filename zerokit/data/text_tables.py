@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +12,9 @@ from pyarrow import compute
 from pyarrow.json import read_json
 
 from zerokit.data.files import FileFormat
-from zerokit.data.json_rows import MAX_DEPTH, Rows, chunk_rows, is_json_list, list_rows
+from zerokit.data.json_rows import MAX_DEPTH, chunk_rows, is_json_list, list_rows
 from zerokit.data.row_dataset import JSON_COLUMN
-from zerokit.data.rows import cell_chunks, read_rows
+from zerokit.data.rows import read_rows
 from zerokit.data.text_file import line_chunks
 
 _MOST_CHARACTERS = 8 << 20
@@ -97,48 +97,18 @@ def _depth(type_: pa.DataType) -> int:
 
 
 def column_names(files: Sequence[Path], format_: FileFormat) -> list[str]:
-    """The names of the columns of tables of text, or of texts.
-
-    Raises:
-        DataError: a file is malformed, with file and line.
-    """
-    if format_.kind == "text":
-        return ["text"]
-    names: dict[str, None] = {}
-    for file in files:
-        names.update(dict.fromkeys(next(cell_chunks(file, format_, 1), [[]])[0]))
-    return list(names)
+    """The columns of text tables, or of texts. DataError if a first row is malformed."""
+    rows = (row for file in files for _, row in islice(read_rows(file, format_), 1))
+    return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def string_tables(
     files: Iterable[Path], format_: FileFormat, text_unit: str, columns: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """The rows of tables of text, or of texts, as columns of strings.
-
-    Args:
-        files: the files.
-        format_: their format.
-        text_unit: as of :func:`read_rows`.
-        columns: of :func:`column_names`.
-
-    Raises:
-        DataError: a file is malformed, with file and line.
-    """
+    """The rows of text tables, or of texts, as columns of strings. DataError with file and line."""
     for file in files:
-        if format_.kind == "text":
-            names = ["text"]
-            chunks = _text_chunks(read_rows(file, format_, text_unit=text_unit))
-        else:
-            chunks = cell_chunks(file, format_, _MOST_ROWS)
-            names = next(chunks, [[]])[0]
-        for chunk in chunks:
-            # A row may lack its last cells.
-            cells = zip(names, zip_longest(*chunk), strict=False)
-            arrays = {name: pa.array(column, pa.string()) for name, column in cells}
-            nulls = pa.nulls(len(chunk), pa.string())
-            yield pa.table({name: arrays.get(name, nulls) for name in columns})
-
-
-def _text_chunks(rows: Rows) -> Iterator[list[list[str]]]:
-    while chunk := [[row["text"]] for _, row in islice(rows, _MOST_ROWS)]:
-        yield chunk
+        rows = read_rows(file, format_, text_unit=text_unit)
+        while chunk := [row for _, row in islice(rows, _MOST_ROWS)]:
+            yield pa.table(
+                {name: pa.array([row.get(name) for row in chunk], pa.string()) for name in columns}
+            )

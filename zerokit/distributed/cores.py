@@ -12,13 +12,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from zerokit.distributed.group import RankGroup
+from zerokit.distributed.ranks import Ranks
 from zerokit.processors import num_threads, physical_cores, within_limit
-
-if TYPE_CHECKING:
-    from zerokit.distributed.group import RankGroup
-    from zerokit.distributed.ranks import Ranks
 
 _THREADS = "OMP_NUM_THREADS"
 _set_here: str | None = None

@@ -17,12 +17,12 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerokit import console
-from zerokit.distributed.group import count_gpus
-from zerokit.distributed.ninja import find_own_ninja
+from zerokit.distributed.group import RankGroup, count_gpus
 from zerokit.distributed.process_table import process_with
 from zerokit.distributed.shared_memory import check_shared_memory
 from zerokit.documents import shown
@@ -30,10 +30,7 @@ from zerokit.errors import LaunchError
 from zerokit.files import cache_folder, write_file
 from zerokit.staging import open_own
 
-if TYPE_CHECKING:
-    from zerokit.distributed.group import RankGroup
-
-
+NINJA = "ninja"
 COMPILING = "compiling DeepSpeed's "
 """Beginning of the line that reports a compilation."""
 
@@ -204,3 +201,34 @@ def _load(builder: Any) -> None:
             where="this machine",
             hint="Run 'zerokit doctor' to see what this machine lacks",
         ) from error
+
+
+def own_ninja() -> Path | None:
+    """The ninja of this Python's package, else the one next to Python; None if there is none."""
+    try:
+        files = metadata.files(NINJA) or []
+    except metadata.PackageNotFoundError:
+        files = []
+    brought = [Path(str(file.locate())) for file in files if file.name == NINJA]
+    programs = (one for one in (*brought, Path(sys.executable).parent / NINJA) if os.access(one, os.X_OK))
+    return next((one.resolve() for one in programs), None)
+
+
+def find_own_ninja(folder: Path) -> None:
+    """Make this process, and those that it starts, find this environment's own ninja first.
+
+    Puts a folder with only a link to it, inside `folder`, at the front of the PATH: its own folder may
+    contain compilers that must not come first.
+    """
+    own, found = own_ninja(), shutil.which(NINJA)
+    if own is None or (found is not None and own.samefile(found)):
+        return
+    linked = folder.absolute() / f"{NINJA}-{hashlib.sha256(os.fsencode(own)).hexdigest()[:12]}"
+    try:
+        linked.mkdir(parents=True, exist_ok=True)
+        (linked / NINJA).symlink_to(own)
+    except FileExistsError:
+        pass
+    except OSError:  # whoever compiles there says so
+        return
+    os.environ["PATH"] = os.pathsep.join([str(linked), os.environ.get("PATH") or os.defpath])

@@ -25,7 +25,7 @@ from zerokit.distributed.exit_reports import exit_now
 from zerokit.distributed.launcher_watch import watch
 from zerokit.distributed.other_hosts import OtherHosts
 from zerokit.distributed.preemption import SAVE_WITHIN, SIGNALS, LeaveRequest
-from zerokit.distributed.ranks import STUCK_AFTER, Ranks, check_devices, port_taken, read_ranks
+from zerokit.distributed.ranks import STUCK_AFTER, Ranks, port_taken, read_ranks
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.distributed.stuck import StuckWatch, Work
 from zerokit.errors import DataError, LaunchError, PreemptedError, RankError, ZerokitError, visible_lines
@@ -33,6 +33,7 @@ from zerokit.exits.explain import explain_log
 from zerokit.exits.log import Log
 from zerokit.extras import differing, versions
 from zerokit.files import refusals_told
+from zerokit.units import quantity
 
 T = TypeVar("T")
 
@@ -325,5 +326,13 @@ def leave(exit_code: int) -> NoReturn:
 
 
 def check_launch(ranks: Ranks) -> None:
-    """Refuse a launch with more ranks on this node than devices (LaunchError)."""
-    check_devices(ranks, num_gpus=count_gpus(), num_cores=os.cpu_count() or 1)
+    """Refuse more ranks on this node than it has GPUs, or cores if there is no GPU (LaunchError)."""
+    num_gpus = count_gpus()
+    kind, devices = ("GPU", num_gpus) if num_gpus else ("CPU core", os.cpu_count() or 1)
+    if ranks.local_world_size > devices:
+        raise LaunchError(
+            f"{quantity(ranks.local_world_size, 'rank')} on this node, which has {quantity(devices, kind)}",
+            where="launcher",
+            hint=f"Start at most {devices}: 'deepspeed --num_gpus {devices}' or "
+            f"'torchrun --nproc-per-node {devices}'",
+        )

@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from zerokit import console
 from zerokit.choices import SAFE_PATH
@@ -21,9 +22,6 @@ from zerokit.distributed.process_table import catches, descendants, stat_of, var
 from zerokit.distributed.ranks import free_port
 from zerokit.errors import RunError
 from zerokit.exits.codes import signal_of
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 _BIN = Path(sys.executable).parent
 """Folder of the `deepspeed` program: that of this Python, which may not be on the PATH."""

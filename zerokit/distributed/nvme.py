@@ -10,17 +10,15 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerokit.distributed.extensions import check_compiler, is_loaded
+from zerokit.distributed.group import RankGroup
 from zerokit.documents import KeyPath
 from zerokit.errors import ConfigError
 from zerokit.staging import open_own
-
-if TYPE_CHECKING:
-    from zerokit.distributed.group import RankGroup
 
 INSTALL_LIBAIO = "apt install libaio-dev (Debian, Ubuntu), dnf install libaio-devel (Fedora)"
 _SECTIONS = ("offload_param", "offload_optimizer")
@@ -70,31 +68,36 @@ def check_nvme(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> None
 
 
 @contextmanager
-def holding_swap_folders(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> Iterator[None]:
-    """Lock the swap folders against other runs: DeepSpeed gives the files of all runs the same names.
+def locked_swap_folders(
+    group: RankGroup, zero: Mapping[str, Any], where: Callable[[KeyPath], str]
+) -> Iterator[None]:
+    """Lock the swap folders against other runs, by the first rank of each machine.
+
+    DeepSpeed gives the files of all runs the same names. The same error on every rank:
 
     Raises:
         ConfigError: another run holds one, or it has a link where DeepSpeed writes.
         ZerokitError: a link is in the place of the lock.
     """
-    folders = {Path(offload["nvme_path"]).resolve(): section for section, offload in _offloaded(zero)}
-    with ExitStack() as held:
-        for folder, section in folders.items():
-            # By machine, whose ranks are one run's: where several share the folder, each has its own.
-            lock = folder / f".zerokit-{os.uname().nodename}-{os.getuid()}"
-            _check_swap_folder(folder, where(("zero_optimization", section, "nvme_path")))
-            try:
-                opened = held.enter_context(open_own(lock))
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"another run swaps to '{folder}'",
-                    where=where(("zero_optimization", section, "nvme_path")),
-                    hint="Give each run on a machine a folder of its own",
-                ) from None
-            except OSError:
-                continue  # a file system without locks
+    with ExitStack() as locks:
+        group.together(lambda: _lock_swap_folders(locks, zero, where) if group.ranks.is_node_main else None)
         yield
+
+
+def _lock_swap_folders(locks: ExitStack, zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> None:
+    folders = {Path(offload["nvme_path"]).resolve(): section for section, offload in _offloaded(zero)}
+    for folder, section in folders.items():
+        # By machine, whose ranks are one run's: if several share the folder, each has its own lock.
+        lock = folder / f".zerokit-{os.uname().nodename}-{os.getuid()}"
+        place = where(("zero_optimization", section, "nvme_path"))
+        _check_swap_folder(folder, place)
+        try:
+            fcntl.flock(locks.enter_context(open_own(lock)), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            hint = "Give each run on a machine a folder of its own"
+            raise ConfigError(f"another run swaps to '{folder}'", where=place, hint=hint) from None
+        except OSError:
+            continue  # a file system without locks
 
 
 def _check_swap_folder(folder: Path, where: str) -> None:
@@ -105,17 +108,6 @@ def _check_swap_folder(folder: Path, where: str) -> None:
             raise ConfigError(
                 f"'{path}' is a link, and DeepSpeed clears what is there", where=where, hint="Remove the link"
             )
-
-
-@contextmanager
-def holding_swap_folders_together(
-    group: RankGroup, zero: Mapping[str, Any], where: Callable[[KeyPath], str]
-) -> Iterator[None]:
-    """As :func:`holding_swap_folders`, by the first rank of each machine; ConfigError on all ranks."""
-    with ExitStack() as held:
-        mine = holding_swap_folders(zero, where) if group.ranks.is_node_main else nullcontext()
-        group.together(lambda: held.enter_context(mine))
-        yield
 
 
 def clear_swap_folder(zero: Mapping[str, Any], rank: int) -> None:

@@ -14,15 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from zerokit import console
 from zerokit.distributed.exit_reports import exit_now
 from zerokit.distributed.process_table import stat_of
 from zerokit.errors import PreemptedError
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 SAVE_WITHIN = 60.0
 """Seconds from the request to the end of the process."""

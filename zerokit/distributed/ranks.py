@@ -8,15 +8,11 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zerokit.errors import LaunchError
-from zerokit.units import quantity
-
-if TYPE_CHECKING:
-    from collections.abc import MutableMapping
 
 STUCK_AFTER = 100.0
 """Seconds after which a rank that is stuck is ended."""
@@ -79,18 +75,6 @@ def _refuse_bare_starters(env: MutableMapping[str, str]) -> None:
                 where=name,
                 hint="Start one process per node, with 'torchrun' or 'deepspeed' in it",
             )
-
-
-def check_devices(ranks: Ranks, *, num_gpus: int, num_cores: int) -> None:
-    """Refuse more ranks on this node than it has GPUs, or cores if there is no GPU (LaunchError)."""
-    kind, devices = ("GPU", num_gpus) if num_gpus else ("CPU core", num_cores)
-    if ranks.local_world_size > devices:
-        raise LaunchError(
-            f"{quantity(ranks.local_world_size, 'rank')} on this node, which has {quantity(devices, kind)}",
-            where="launcher",
-            hint=f"Start at most {devices}: 'deepspeed --num_gpus {devices}' or "
-            f"'torchrun --nproc-per-node {devices}'",
-        )
 
 
 def _number(env: MutableMapping[str, str], name: str, default: int | None = None) -> int:

@@ -28,7 +28,8 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NoReturn
+from types import FrameType
+from typing import NoReturn
 
 from zerokit import console
 from zerokit.distributed.exit_reports import exit_now
@@ -40,13 +41,9 @@ from zerokit.distributed.process_table import (
     stat_of,
     variables_of,
 )
+from zerokit.distributed.ranks import Ranks
 from zerokit.errors import RankError
 from zerokit.whose_code import is_installed, is_no_file, is_pythons
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-    from zerokit.distributed.ranks import Ranks
 
 POLL_SECONDS = 1.0
 _IDLE_SHARE = 0.05

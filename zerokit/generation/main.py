@@ -49,12 +49,12 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> None:
     job = prepare(group, options)
 
     from zerokit.distributed.extensions import compile_extensions
-    from zerokit.distributed.nvme import holding_swap_folders_together
+    from zerokit.distributed.nvme import locked_swap_folders
 
     if job.engine.zero_stage == 3:
         compile_extensions(group, cpu_optimizer=None)
     zero = job.engine.ds_config["zero_optimization"]
-    with holding_swap_folders_together(group, zero, lambda path: f"--ds-config ({dotted(path)})"):
+    with locked_swap_folders(group, zero, lambda path: f"--ds-config ({dotted(path)})"):
         _run(group, job, stream)
 
 
@@ -94,9 +94,8 @@ class Job:
 
 def prepare(group: RankGroup, options: Options) -> Job:
     """Read and check all input, quick checks first. ZerokitError on every rank for bad input."""
-    from zerokit.generation.ds_config import plan_engine
+    from zerokit.generation.ds_config import choose_mode, plan_engine
     from zerokit.generation.engine import find_device
-    from zerokit.generation.mode import choose_mode
     from zerokit.generation.model import find_model, read_model
     from zerokit.generation.prompts import digest_prompts, load_prompts, tokenize
     from zerokit.generation.sampling import settle_sampling, try_sampling

@@ -54,7 +54,7 @@ def record(
     index: int, prompt: Prompt, num_prompt_tokens: int, completions: Sequence[Completion]
 ) -> dict[str, Any]:
     """One line of the output, with one or several completions."""
-    head = {"index": index, prompt.field: prompt.content}
+    head = {"index": index, "prompt" if isinstance(prompt, str) else "messages": prompt}
     if len(completions) == 1:
         text, *rest = completions[0].fields().items()
         return dict([*head.items(), text, ("num_prompt_tokens", num_prompt_tokens), *rest])

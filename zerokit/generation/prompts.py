@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +24,8 @@ COLUMNS = ("prompt", "messages", "text")
 Message = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """One prompt, as the user gave it."""
-
-    content: str | list[Message]
-    """Text, or the messages of a chat."""
-
-    @property
-    def field(self) -> str:
-        """Its name in a record: ``prompt`` or ``messages``."""
-        return "prompt" if isinstance(self.content, str) else "messages"
+Prompt = str | list[Message]
+"""Text, or the messages of a chat, as the user gave it."""
 
 
 def digest_prompts(options: Options) -> dict[Path, FileContent]:
@@ -132,18 +122,18 @@ def _from_words(text: str, number: int) -> Prompt:
         text.encode("utf-8")
     except UnicodeEncodeError:
         raise DataError("is not UTF-8", where=_place(number), hint="Set the terminal to UTF-8") from None
-    return Prompt(text)
+    return text
 
 
 def _from_row(value: Any, column: str) -> Prompt:
     """The prompt of a row; DataError, without a place, if it is none."""
     if isinstance(value, str) and column != "messages":
-        return Prompt(value)
+        return value
     if not isinstance(value, list) or column == "text":
         expected = "a list of messages" if column == "messages" else "text"
         found = "nothing" if value is None else f"{value!r}"
         raise DataError(f"expected {expected} in '{column}', found {found}", hint="Correct that row")
-    return Prompt(_messages(value))
+    return _messages(value)
 
 
 def _messages(value: list[Any]) -> list[Message]:
@@ -169,8 +159,8 @@ def _messages(value: list[Any]) -> list[Message]:
 def _tokens_of(
     prompt: Prompt, number: int, tokenizer: PreTrainedTokenizerBase, most: int | None
 ) -> list[int]:
-    if isinstance(prompt.content, str):
-        return encode(tokenizer, prompt.content, most=most)
+    if isinstance(prompt, str):
+        return encode(tokenizer, prompt, most=most)
     if tokenizer.chat_template is None:
         raise DataError(
             "is a chat, but the tokenizer has no chat template",
@@ -178,7 +168,7 @@ def _tokens_of(
             hint="Use a chat model, or a column 'prompt' with text",
         )
     try:
-        text = render_chat(tokenizer, prompt.content, add_generation_prompt=True)
+        text = render_chat(tokenizer, prompt, add_generation_prompt=True)
     except DataError as error:
         raise DataError(
             f"the chat template refuses it: {error.message}",

@@ -6,9 +6,11 @@ rest. Here types are checked by the tables below, the rest by running the option
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import ConfigError, ZerokitError, did_you_mean, noted, raise_together
@@ -36,48 +38,12 @@ _SAMPLING_ONLY = ("temperature", "top_k", *_FRACTIONS)
 _BEAMS_ONLY = ("length_penalty", "early_stopping")
 
 _HOW = "Quote a prompt that has spaces, and write --prompt before each"
-_SET_BY_ZEROKIT = "The output is text; there is nothing to set"
-_ASSISTED = "Leave it out: assisted decoding takes one prompt at a time"
-_MOVED = "Leave it out: transformers moved this method to the Hub"
-_ENCODER = "Leave it out: it is for encoder-decoder models"
 REFUSED: Mapping[str, str] = {
-    "max_length": "It counts the prompt and its padding too, which differ by batch: use --max_new_tokens",
-    "min_length": "It counts the prompt and its padding too, which differ by batch: use --min_new_tokens",
-    "guidance_scale": "Leave it out: it runs the model outside the steps that ranks take together",
-    "token_healing": "Leave it out: it changes the prompt",
-    "compile_config": "Leave it out: ZeRO-3 does not compile",
-    "max_cache_len": "Leave it out: the cache is sized by --max_new_tokens",
-    "continuous_batching_config": "Leave it out: use --batch-size",
-    "is_assistant": _ASSISTED,
-    "use_mtp": _ASSISTED,
-    "speculation_type": _ASSISTED,
-    "prompt_lookup_num_tokens": _ASSISTED,
-    "max_matching_ngram_size": _ASSISTED,
-    "num_assistant_tokens": _ASSISTED,
-    "num_assistant_tokens_schedule": _ASSISTED,
-    "assistant_confidence_threshold": _ASSISTED,
-    "assistant_early_exit": _ASSISTED,
-    "assistant_lookbehind": _ASSISTED,
-    "assistant_ensemble_weight": _ASSISTED,
-    "target_lookbehind": _ASSISTED,
-    "penalty_alpha": _MOVED,
-    "dola_layers": _MOVED,
-    "constraints": _MOVED,
-    "force_words_ids": _MOVED,
-    "num_beam_groups": _MOVED,
-    "diversity_penalty": _MOVED,
-    "low_memory": _MOVED,
-    "encoder_repetition_penalty": _ENCODER,
-    "encoder_no_repeat_ngram_size": _ENCODER,
-    "decoder_start_token_id": _ENCODER,
-    "output_attentions": _SET_BY_ZEROKIT,
-    "output_hidden_states": _SET_BY_ZEROKIT,
-    "output_scores": _SET_BY_ZEROKIT,
-    "output_logits": _SET_BY_ZEROKIT,
-    "return_dict_in_generate": _SET_BY_ZEROKIT,
-    "transformers_version": _SET_BY_ZEROKIT,
+    name: hint
+    for hint, names in json.loads(Path(__file__).with_name("refused_options.json").read_bytes()).items()
+    for name in names
 }
-"""Names of GenerationConfig that have no use here, and what to do instead."""
+"""Names of GenerationConfig that have no use here -> what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -267,10 +233,10 @@ def _refused(sampling: Sampling, error: Exception) -> ConfigError:
 
 def _check_effect(sampling: Sampling, config: GenerationConfig) -> None:
     """Refuse options that transformers would ignore."""
-    for names, on, mend in (
+    for names, is_on, fix in (
         (_SAMPLING_ONLY, config.do_sample is True, "Add --do_sample true"),
         (_BEAMS_ONLY, (config.num_beams or 1) > 1, "Add --num_beams 4"),
     ):
         given = [name for name in names if name in sampling.values]
-        if given and not on:
-            raise ConfigError("would have no effect", where=sampling.where(given[0]), hint=mend)
+        if given and not is_on:
+            raise ConfigError("would have no effect", where=sampling.where(given[0]), hint=fix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zerokit import console
@@ -29,19 +29,13 @@ _GAIN = 1.1
 """Least gain of examples per token to report."""
 
 
-@dataclass(frozen=True)
-class Expected:
-    """Expected memory of a rank's device."""
+def announce(
+    context: RunContext, model: PreTrainedModel, *, cuda: bool, chunked: bool = False
+) -> tuple[int | None, int | None]:
+    """Report the run. `chunked`: whether the loss is in chunks.
 
-    model_states_bytes: int | None
-    """Without offloaded states; None for an unknown optimizer."""
-    peak_bytes: int | None
-    """None on CPU, and where it is not estimated."""
-
-
-def announce(context: RunContext, model: PreTrainedModel, *, cuda: bool, chunked: bool = False) -> Expected:
-    """Report the run; returns its expected memory, complete on rank 0. `chunked`: whether the loss is in
-    chunks.
+    Returns:
+        expected bytes of model states on a rank's device, and of its peak (on rank 0); None if not estimated.
     """
     whole, trained = count_parameters(model, trainable=False), count_parameters(model, trainable=True)
     group, world_size = context.group, context.group.ranks.world_size
@@ -78,11 +72,10 @@ def announce(context: RunContext, model: PreTrainedModel, *, cuda: bool, chunked
             import torch
 
             size = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-            peak_estimate = expected_peak(context, model, trained, group.ranks, size, chunked=chunked)
-            peak = peak_estimate.bytes
-            for line in peak_estimate.lines:
-                console.note(line)
-    return Expected(kept, peak)
+            lines, peak = expected_peak(context, model, trained, group.ranks, size, chunked=chunked)
+            for each in lines:
+                console.note(each)
+    return kept, peak
 
 
 def _begins(context: RunContext) -> str:

@@ -10,27 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from datasets import Dataset
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data import Dataset as TorchDataset
+from transformers import TrainingArguments
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
+from zerokit.distributed.group import RankGroup
 from zerokit.errors import ZerokitError
-from zerokit.training.datasets import name_examples
-from zerokit.training.packing import lengths_of, may_arrange
-from zerokit.training.streaming import MicroBatch, StreamOfRank, write_position
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from transformers import TrainingArguments
-
-    from zerokit.distributed.group import RankGroup
-    from zerokit.training.datasets import Places
-    from zerokit.training.packing import Layout
-    from zerokit.training.streaming import Stream
-    from zerokit.training.tasks.task import Collator, Task
+from zerokit.training.datasets import Places, name_examples
+from zerokit.training.packing import Layout, lengths_of, may_arrange
+from zerokit.training.streaming import MicroBatch, Stream, StreamOfRank, write_position
+from zerokit.training.tasks.task import Collator, Task
 
 
 class FilledDataset(TorchDataset[dict[str, Any]]):
@@ -49,16 +43,14 @@ class FilledDataset(TorchDataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         if index >= len(self):
             raise IndexError(index)  # by which iteration ends
-        found = self.examples[index] if index < len(self.examples) else self.blank
-        return {**found, **{name: values[index] for name, values in self.more.items()}}
+        return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """A batch, read at once. Data loaders of torch call this method."""
         there = [index for index in indices if index < len(self.examples)]
         found = dict(zip(there, self.examples.__getitems__(there), strict=True)) if there else {}
-        more = self.more.items()
         return [
-            {**found.get(index, self.blank), **{name: values[index] for name, values in more}}
+            found.get(index, self.blank) | {name: values[index] for name, values in self.more.items()}
             for index in indices
         ]
 

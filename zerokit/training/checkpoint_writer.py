@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors import SafetensorError
+from transformers import TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from zerokit import console, staging
 from zerokit.checkpoint.unfinished import UNFINISHED, remove_all_unfinished, unfinished_path
+from zerokit.distributed.group import RankGroup
 from zerokit.errors import ZerokitError
 from zerokit.patches import Patch, declare, replace
 from zerokit.training.checksums import publish
 from zerokit.training.folder import SAVING, checkpoints, remove_old
 from zerokit.units import format_bytes
-
-if TYPE_CHECKING:
-    from transformers import TrainerState
-
-    from zerokit.distributed.group import RankGroup
 
 
 class CheckpointWriter:
@@ -90,7 +87,7 @@ class CheckpointWriter:
         problems = self._group.gather_objects(self._make_folder())
         if problem := next((problem for problem in problems if problem is not None), None):
             return problem
-        with self.problems.noted():  # from here on, an error must not make another rank wait
+        with self.problems.collect():  # from here on, an error must not make another rank wait
             write(unfinished_path(saved))
         problems = self._group.gather_objects(next(iter(self.problems), None))
         problem = next((problem for problem in problems if problem is not None), None)
@@ -120,15 +117,16 @@ class CheckpointWriter:
             write: writes all files into a folder; it must not communicate.
         """
         for place in (folder, *self.other_places):
-            with self.problems.noted():
+            num_problems = len(self.problems)
+            with self.problems.collect():
                 if place.name == SAVING and self._is_writer:
                     place.parent.mkdir(parents=True, exist_ok=True)
                     staging.make_staging(place)
                 write(str(place))
+                # safetensors makes its files readable by the owner only.
                 for file in place.glob("*.safetensors") if self._is_writer else ():
-                    file.chmod(
-                        place.stat().st_mode & 0o666
-                    )  # safetensors makes them readable by the owner only
+                    file.chmod(place.stat().st_mode & 0o666)
+            if len(self.problems) == num_problems:
                 return
             if self._is_writer:
                 with suppress(OSError):
@@ -185,39 +183,33 @@ def folder_bytes(folder: Path) -> int:
 class DiskProblems(list[str]):
     """Reasons why files could not be written on this rank, in order."""
 
-    def noted(self) -> _Noted:
-        """A context that notes disk errors of its block instead of raising them."""
-        return _Noted(self)
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """A context that collects disk errors of its block instead of raising them."""
+        try:
+            yield
+        except Exception as error:
+            problem = disk_problem(error)
+            if problem is None:
+                raise
+            self.append(problem)
 
-    def note_those_of(self, engine: Any) -> None:
+    def collect_from(self, engine: Any) -> None:
         """Make DeepSpeed's engine continue a save after a disk error: other ranks would wait in its barriers.
 
         The caller writes the file ``latest``, which the engine would write between two barriers.
         """
         for patch in _WRITES:
-            replace(engine.checkpoint_engine, patch.name, self._noting)
-        replace(engine, _COPIES.name, self._noting)  # by rank 0, before the last barrier
+            replace(engine.checkpoint_engine, patch.name, self._collecting)
+        replace(engine, _COPIES.name, self._collecting)  # by rank 0, before the last barrier
         replace(engine, _SAVES.name, lambda save: partial(save, save_latest=False))
 
-    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _collecting(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            with self.noted():
-                return function(*args, **kwargs)
-            return None
+            result = None
+            with self.collect():
+                result = function(*args, **kwargs)
+            return result  # noqa: RET504  # None after a disk error
 
         return call
-
-
-class _Noted:
-    def __init__(self, problems: DiskProblems) -> None:
-        self._problems = problems
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        problem = disk_problem(error) if isinstance(error, Exception) else None
-        if problem is not None:
-            self._problems.append(problem)
-        return problem is not None

@@ -6,7 +6,6 @@ import os
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zerokit import console
 from zerokit.checkpoint.checksums import (
@@ -19,11 +18,9 @@ from zerokit.checkpoint.checksums import (
     write_checksums,
 )
 from zerokit.checkpoint.pickles import check_pickles
+from zerokit.distributed.group import RankGroup
 from zerokit.errors import ZerokitError
 from zerokit.units import quantity
-
-if TYPE_CHECKING:
-    from zerokit.distributed.group import RankGroup
 
 
 def publish(group: RankGroup, written: Path, saved: Path) -> str | None:

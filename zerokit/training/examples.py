@@ -34,11 +34,9 @@ class Tokenized:
 
     dataset: Dataset
     num_left_out: int
-    """Examples without a token to train on."""
+    """Examples with nothing to learn, as :attr:`Encoder.left_out_reason` says."""
     num_cut: int
     """Examples cut to the longest sequence."""
-    nothing_taught: str | None = None
-    """A message about examples that are left out although they have such tokens."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,6 @@ class Encoded:
     is_cut: bool = False
     has_targets: bool = True
     """Whether any of its tokens is trained on."""
-    teaches_nothing: bool = False
-    """Whether none is although it has labels: :attr:`Encoder.nothing_taught` has the reason."""
 
 
 class UnusableError(DataError):
@@ -67,8 +63,7 @@ class Encoder(ABC):
     """Tokens of a packed sequence; None without packing."""
     apart = False
     """Whether packed documents stay apart and whole, or are joined to one text and cut."""
-    nothing_taught: str = ""
-    """Why an example teaches nothing; empty if that cannot happen."""
+    left_out_reason: str = "no token to train on"
 
     @abstractmethod
     def sequences(self, example: dict[str, Any]) -> Iterable[Encoded]:
@@ -93,17 +88,13 @@ class _BatchEncoder:
                 error.index = index
                 raise
             for sequence in sequences:
-                marks = {
-                    _IS_CUT: sequence.is_cut,
-                    _HAS_TARGETS: sequence.has_targets,
-                    _TEACHES_NOTHING: sequence.teaches_nothing,
-                }
+                marks = {_IS_CUT: sequence.is_cut, _HAS_TARGETS: sequence.has_targets}
                 for name, value in {**sequence.features, **marks}.items():
                     rows.setdefault(name, []).append(value)
         return rows
 
 
-_IS_CUT, _HAS_TARGETS, _TEACHES_NOTHING = "is_cut", "has_targets", "teaches_nothing"
+_IS_CUT, _HAS_TARGETS = "is_cut", "has_targets"
 
 
 @full_disk_told()
@@ -138,43 +129,23 @@ def tokenize(
         )
     except UnusableError as error:
         raise DataError(error.message, where=at(error.index), hint=error.hint) from error
-    nothing_taught = _nothing_taught(tokenized, encoder, seq_len, at)
-    num_idle, num_cut, num_left_out = sum(tokenized[_TEACHES_NOTHING]), sum(tokenized[_IS_CUT]), 0
+    num_cut, num_left_out = sum(tokenized[_IS_CUT]), 0
     joined = encoder.packed_len is not None and not encoder.apart and _enough_to_pack(tokenized)
     if not joined:
         num_left_out = len(tokenized)
         tokenized = tokenized.filter(bool, input_columns=_HAS_TARGETS, desc="Filtering")
-        num_left_out -= len(tokenized) + num_idle
-    tokenized = tokenized.remove_columns([_IS_CUT, _HAS_TARGETS, _TEACHES_NOTHING])
+        num_left_out -= len(tokenized)
+    tokenized = tokenized.remove_columns([_IS_CUT, _HAS_TARGETS])
     if encoder.packed_len is not None and (joined or encoder.apart) and len(tokenized):
         tokenized = _pack(tokenized, joined_texts if joined else packed_rows, encoder.packed_len)
     if len(tokenized) == 0:
-        why = f": {nothing_taught}" if nothing_taught else ""
         raise DataError(
-            f"none of its {len(examples)} examples has a token to train on within {seq_len} tokens{why}",
+            f"none of its {len(examples)} examples can be trained on within {seq_len} tokens "
+            f"({encoder.left_out_reason})",
             where=where,
             hint="Raise task.seq_len, or check the data",
         )
-    return Tokenized(tokenized, num_left_out, num_cut, nothing_taught)
-
-
-def _nothing_taught(
-    tokenized: Dataset, encoder: Encoder, seq_len: int, at: Callable[[int], str]
-) -> str | None:
-    """How many examples teach nothing, and where one is; separately for those that were cut."""
-    marks = list(zip(tokenized[_TEACHES_NOTHING], tokenized[_IS_CUT], strict=True))
-    whole, cut = (
-        [index for index, mark in enumerate(marks) if mark == (True, is_cut)] for is_cut in (False, True)
-    )
-    told = []
-    if whole:
-        told.append(f"in {len(whole):,} {encoder.nothing_taught} (such as {at(whole[0])})")
-    if cut:
-        told.append(
-            f"in {len(cut):,} {encoder.nothing_taught} within {seq_len} tokens (such as {at(cut[0])}), which "
-            "a larger task.seq_len may fix"
-        )
-    return "; ".join(told) or None
+    return Tokenized(tokenized, num_left_out, num_cut)
 
 
 def text_or_none(example: dict[str, Any], column: str) -> str | None:

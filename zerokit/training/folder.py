@@ -14,21 +14,19 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from zerokit import console, staging
 from zerokit.checkpoint.unfinished import UNFINISHED, move_to_unfinished, remove_all_unfinished
 from zerokit.choices import OUTPUT_DIR
+from zerokit.distributed.group import RankGroup
 from zerokit.documents import shown
 from zerokit.errors import RecipeError, ZerokitError, noted, raise_together
+from zerokit.recipe import LoadedRecipe
 from zerokit.training.identity import read_identity
 from zerokit.training.report import CSV_FILE, METRICS_FILE, REPORT_FILE
 from zerokit.training.trackers import tracker_files, trackers
 from zerokit.units import quantity
-
-if TYPE_CHECKING:
-    from zerokit.distributed.group import RankGroup
-    from zerokit.recipe import LoadedRecipe
 
 LOCK_FILE = "run.lock"
 EARLIER = "earlier"
@@ -273,7 +271,7 @@ class OutputFolder:
             self._move(later, (), run_id, f"behind {self.resume.name}")
         elif left or (self.path / REPORT_FILE).exists():
             identity = read_identity(left[-1]) if left else None
-            name = identity.run_id if identity is not None else _now().strftime("%Y%m%d-%H%M%S")
+            name = identity.run_id if identity is not None else datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
             self._move(left, (METRICS_FILE, CSV_FILE), name, "of an earlier run")
 
     def _move(self, left: list[Path], files: Sequence[str], name: str, which: str) -> None:
@@ -314,7 +312,9 @@ def _lock(folder: Path, where: str, run_id: str) -> Iterator[None]:
     opened = _held(file, folder, where)
     try:
         opened.truncate(0)
-        owner = _Owner(socket.gethostname(), os.getpid(), run_id, _now().isoformat(timespec="seconds"))
+        owner = _Owner(
+            socket.gethostname(), os.getpid(), run_id, datetime.now(UTC).isoformat(timespec="seconds")
+        )
         json.dump(asdict(owner), opened)
         opened.flush()
         yield
@@ -372,24 +372,12 @@ def _is_same(file: Path, opened: IO[str]) -> bool:
         return False
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 _FOLDERS = re.compile(r"checkpoint-\d+|earlier|runs|\.unfinished|\.saving|\.replaced")
 _FILES = (
-    *(
-        "run.lock",
-        "run.json",
-        "metrics.jsonl",
-        "metrics.csv",
-        "loss.png",
-        "emissions.csv",
-        "training_args.bin",
-    ),
+    *("run.lock", "run.json", "metrics.jsonl", "metrics.csv", "loss.png", "emissions.csv"),
     *("model*.safetensors*", "adapter_*", "README.md", "config.json", "generation_config.json"),
     *("tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*"),
-    *("merges.txt", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja"),
+    *("training_args.bin", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja"),
 )
 """Patterns of names. A run removes what has the name of a file of its model, and all that is below it."""
 

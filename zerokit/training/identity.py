@@ -174,8 +174,7 @@ def differences(was: Identity, now: Identity) -> list[str]:
         *_changed("task", _learning(was.recipe["task"]), _learning(now.recipe["task"]), _DEFAULTS["task"]),
     ]
     found += num_examples_differ(was, now)
-    is_compared = not has_partial_digest(was) and RunPolicy.current().reads_weights
-    if is_compared and was.weights != now.weights:
+    if RunPolicy.current().reads_weights and was.weights != now.weights:
         found.append("the model to start from has other weights")
     if was.examples != now.examples:
         causes = [
@@ -194,11 +193,6 @@ def differences(was: Identity, now: Identity) -> list[str]:
     elif was.streamed_files is not None and was.streamed_files != now.streamed_files:
         found.append("the content of the streamed files has changed")
     return found
-
-
-def has_partial_digest(run: Identity) -> bool:
-    """Whether the digest of weights covers the first bytes of each tensor only, as in earlier versions."""
-    return run.weights is not None and ":" not in run.weights
 
 
 def _learning(task: Mapping[str, Any] | None) -> dict[str, Any]:

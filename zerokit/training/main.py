@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerokit import console
 from zerokit.checkpoint.source import check_before_launch, read_model_config
@@ -17,9 +17,6 @@ from zerokit.extras import require
 from zerokit.recipe.load import LoadedRecipe, load_recipe
 from zerokit.recipe.training_keys import check_without_imports
 from zerokit.training.datasets import data_sources
-
-if TYPE_CHECKING:
-    from zerokit.recipe.load import LoadedRecipe
 
 
 def main(
@@ -60,7 +57,7 @@ def train(
         share_threads(group.ranks)
 
     # Imported here so that a mistyped option is answered before torch and transformers load.
-    from zerokit.distributed.nvme import clear_swap_folder, holding_swap_folders_together
+    from zerokit.distributed.nvme import clear_swap_folder, locked_swap_folders
     from zerokit.training.arguments import ds_config_place
     from zerokit.training.prepare import prepare, preview
 
@@ -83,7 +80,7 @@ def train(
     zero = context.resolved.ds_config["zero_optimization"] if group.policy.uses_this_machine else {}
     with (
         context.output.owned(group, context.identity.run_id),
-        holding_swap_folders_together(group, zero, lambda path: ds_config_place(path, loaded)),
+        locked_swap_folders(group, zero, lambda path: ds_config_place(path, loaded)),
     ):
         clear_swap_folder(zero, group.ranks.rank)
         run(context, expected)

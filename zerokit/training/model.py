@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -228,13 +228,6 @@ def switch_dropout_off(model: torch.nn.Module) -> None:
         )
 
 
-def count_parameters(
-    config: PretrainedConfig, *, trust_remote_code: bool = False, kind: ModelKind = CAUSAL_LM
-) -> int:
-    """Parameters of the model that `config` describes, tied ones once, without making any weights."""
-    return sum(parameter.numel() for parameter in _on_meta(config, trust_remote_code, kind).parameters())
-
-
 def _on_meta(config: PretrainedConfig, trust_remote_code: bool, kind: ModelKind) -> PreTrainedModel:
     import torch
 
@@ -273,7 +266,7 @@ def _config_from_scratch(
         config = AutoConfig.for_model(model_type, **keys)
         _check_heads(config.get_text_config(decoder=True))
         # On the meta device: what the config lets through may still not be a model.
-        count_parameters(config, kind=task.model)
+        _on_meta(config, trust_remote_code=False, kind=task.model)
     except Exception as error:
         # Each architecture checks its own sizes, with exceptions of its own.
         reason = str(error) if " " in str(error) else f"{type(error).__name__}: {error}"
@@ -312,3 +305,47 @@ def _known_keys(model_type: str, where: str, kind: ModelKind) -> set[str]:
         fields |= set(config().to_dict())
     # Other names of the same keys: gpt2 has n_embd for hidden_size.
     return fields | set(config.attribute_map)
+
+
+def set_leaf_modules(
+    model: torch.nn.Module, stage: int, where: str, note: Callable[[str], None] | None
+) -> None:
+    """Make all ranks call the same modules: mark experts as ZeRO-3 leaves, disable layerdrop; report that to
+    `note`.
+
+    ConfigError as of :func:`check_experts`.
+    """
+    from deepspeed.utils import set_z3_leaf_module
+
+    check_experts(model, stage, where)
+    skips = False
+    for module in model.modules():
+        if _calls_some(module):
+            set_z3_leaf_module(module, True)
+        if vars(module).get("layerdrop"):  # which each rank throws dice for
+            skips, vars(module)["layerdrop"] = True, 0.0
+    if skips and note is not None:
+        note("no layer is left out by chance (layerdrop): each rank would leave out others")
+
+
+def check_experts(model: torch.nn.Module, stage: int, where: str) -> None:
+    """Refuse trained experts that are called one by one under ZeRO stages 1 and 2 (ConfigError).
+
+    These stages exchange gradients in the order of each rank, and would silently mix up those of different
+    experts.
+    """
+    for module in model.modules() if stage in (1, 2) else ():
+        if _calls_some(module) and any(parameter.requires_grad for parameter in module.parameters()):
+            raise ConfigError(
+                f"{type(module).__name__} calls experts one by one, by the tokens of a rank: under "
+                f"ZeRO-{stage} ranks that call others would take gradients of one for those of another",
+                where=where,
+                hint="Train under ZeRO-3, which takes them as one, or an adapter that no expert has",
+            )
+
+
+def _calls_some(module: torch.nn.Module) -> bool:
+    """Whether a module is a list with its own forward(), as of experts that it calls selectively."""
+    from torch.nn import Module, ModuleDict, ModuleList
+
+    return isinstance(module, (ModuleDict, ModuleList)) and type(module).forward is not Module.forward

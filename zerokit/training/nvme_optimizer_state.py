@@ -10,15 +10,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerokit.checkpoint.step_folder import find_step_folder
+from zerokit.distributed.group import RankGroup
 from zerokit.documents import shown
 from zerokit.errors import CheckpointError
 from zerokit.patches import PrivateAttribute
-
-if TYPE_CHECKING:
-    from zerokit.distributed.group import RankGroup
 
 _STAGE_3 = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
 _PURPOSE = "take the states of an optimizer on NVMe from a checkpoint"

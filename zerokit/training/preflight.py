@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import CAUSAL_LM
@@ -28,16 +28,6 @@ if TYPE_CHECKING:
 
     from zerokit.choices import OptimizerKind
     from zerokit.training.run_context import RunContext
-
-
-@dataclass(frozen=True)
-class ExpectedPeak:
-    """The estimated peak of a run, and advice."""
-
-    lines: list[str]
-    """Whether the run fits, and advice if it does not."""
-    bytes: int | None = None
-    """On the fullest rank's GPU, as ``torch.cuda.max_memory_allocated`` counts; None: not estimated."""
 
 
 def _questions(
@@ -98,13 +88,16 @@ def expected_peak(
     gpu_bytes: int,
     *,
     chunked: bool = False,
-) -> ExpectedPeak:
-    """The peak that a run on GPUs will reach."""
+) -> tuple[list[str], int | None]:
+    """Lines about the memory of a run on GPUs, with advice, and the peak of the fullest rank.
+
+    In bytes, as ``torch.cuda.max_memory_allocated`` counts; None if it is not estimated.
+    """
     host = host_memory_bytes() if RunPolicy.current().uses_this_machine else None
     cluster = Cluster(ranks.world_size, ranks.local_world_size, some_gpu(None, gpu_bytes), host)
     if context.task.model != CAUSAL_LM:
         noun = context.task.model.noun
-        return ExpectedPeak([f"peak memory is not estimated: {noun} is none that it counts"])
+        return [f"peak memory is not estimated: {noun} is none that it counts"], None
     try:
         questions = _questions(context, model, cluster, chunked=chunked)
         answers = [_estimate(question, num_trainable) for question in questions]
@@ -115,11 +108,11 @@ def expected_peak(
     except Exception as error:
         # Whatever a config or an argument that nobody has seen leads to: the run does not need the estimate.
         reason = error.message if isinstance(error, ZerokitError) else f"{type(error).__name__}: {error}"
-        return ExpectedPeak([f"peak memory is not estimated: {reason}"])
+        return [f"peak memory is not estimated: {reason}"], None
     low, high = fit.needed_low_bytes, fit.needed_high_bytes
     line = verdict_line(fit.verdict, low, high, gpu_bytes, fit.host).plain
     said = f"estimated peak per rank, in {phase_words(answer.device.peak_phase)}: {line}"
-    return ExpectedPeak([said, *advice], answer.device.peak_bytes)
+    return [said, *advice], answer.device.peak_bytes
 
 
 def _advice(question: Question, answer: Estimate, fit: Fit, at_once: int) -> Iterator[str]:

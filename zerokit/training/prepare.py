@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from zerokit.checkpoint.weights_digest import weights_digest
 from zerokit.config.base import ZERO
 from zerokit.distributed.extensions import compile_extensions
 from zerokit.distributed.gpus_alone import check_gpus_alone
-from zerokit.distributed.group import count_gpus, device_precision
+from zerokit.distributed.group import RankGroup, count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.nvme import check_nvme, uses_nvme
 from zerokit.errors import ModelError
 from zerokit.extras import versions
+from zerokit.recipe import LoadedRecipe
 from zerokit.training.arguments import (
     build_arguments,
     check_fp16,
@@ -31,7 +32,7 @@ from zerokit.training.arguments import (
 )
 from zerokit.training.checksums import check_resumed
 from zerokit.training.folder import OutputFolder
-from zerokit.training.identity import identify
+from zerokit.training.identity import Identity, identify
 from zerokit.training.model import (
     PreparedModel,
     check_checkpointing,
@@ -64,11 +65,6 @@ from zerokit.training.preview import show
 from zerokit.training.report import git_commit
 from zerokit.training.resume import find_resume, resumed_identity
 from zerokit.training.run_context import RunContext
-
-if TYPE_CHECKING:
-    from zerokit.distributed.group import RankGroup
-    from zerokit.recipe import LoadedRecipe
-    from zerokit.training.identity import Identity
 
 
 @dataclass(frozen=True)

@@ -182,12 +182,12 @@ def tokenize_reported(context: RunContext, examples: Examples, which: str) -> Da
         joined = "" if encoder.packed_len is None or encoder.apart else "; joined and cut into full sequences"
         labels = describe_labels(context.task.labels)
         note(context, f"data: {quantity(len(dataset), 'example')} of {what}{labels}{joined}")
-    if tokenized.num_cut or tokenized.num_left_out or tokenized.nothing_taught:
-        more = f"; left out, too: {tokenized.nothing_taught}" if tokenized.nothing_taught else ""
+    if tokenized.num_cut or tokenized.num_left_out:
+        _, encoder = context.encoder(examples)
         note(
             context,
             f"{which} data: of {quantity(len(dataset), 'example')}, {tokenized.num_cut:,} cut to "
-            f"{seq_len} tokens, {tokenized.num_left_out:,} left out (no token to train on){more}",
+            f"{seq_len} tokens, {tokenized.num_left_out:,} left out ({encoder.left_out_reason})",
         )
     return tokenized.dataset
 

@@ -106,13 +106,8 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
 
     def _measured(self, tokens: int) -> dict[str, Any]:
         """Speed and memory since the last log, if tokens are counted."""
-        speed = self._throughput.since_last(tokens)
-        if speed is None:
-            return {}
-        found: dict[str, Any] = {"tokens_per_second": round(speed.tokens_per_second, 1)}
-        if speed.mfu is not None:
-            found["mfu"] = round(speed.mfu, 4)
-        if self._memory is not None:
+        found: dict[str, Any] = {**self._throughput.since_last(tokens)}
+        if found and self._memory is not None:
             found["peak_memory_bytes"] = self._memory.read()
         return found
 
@@ -161,11 +156,8 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
 
 def _words(measured: dict[str, Any]) -> list[str]:
     """``8,031 tokens/s``, ``MFU 41.2%``, ``peak 12.3 GiB``."""
-    formats = {
-        "tokens_per_second": "{:,.0f} tokens/s",
-        "mfu": "MFU {:.1%}",
-    }
-    words = [shown.format(measured[name]) for name, shown in formats.items() if name in measured]
+    formats = {"tokens_per_second": "{:,.0f} tokens/s", "mfu": "MFU {:.1%}"}
+    words = [form.format(measured[name]) for name, form in formats.items() if name in measured]
     if "peak_memory_bytes" in measured:
         words.append(f"peak {format_bytes(measured['peak_memory_bytes'])}")
     return words

@@ -177,18 +177,6 @@ OPTION = "--rehearsed"
 _MOST_BYTES = 64 << 20
 
 
-@dataclass(frozen=True)
-class RehearsedFigures:
-    """Figures of a rehearsal, of the rank that needs most memory."""
-
-    peak_bytes: int
-    """Tensors on the device, as ``torch.cuda.max_memory_allocated`` counts."""
-    step_seconds: float | None
-    """None if it was rehearsed without ``--time``."""
-    low_seconds: float | None
-    high_seconds: float | None
-
-
 class _Device(BaseModel):
     peak_bytes: int
 
@@ -213,9 +201,10 @@ class _Report(BaseModel):
     time: _Time | None = None
 
 
-def read_rehearsal(file: Path, world_size: int) -> RehearsedFigures:
-    """Read the output of ``zerokit rehearse -o FILE``; LaunchError if it is something else, or of other
-    ranks.
+def read_rehearsal(file: Path, world_size: int) -> dict[str, float | None]:
+    """The figures of :attr:`RunReport.rehearsed`, of the rank that needs most memory.
+
+    LaunchError if the file is not the output of ``zerokit rehearse -o FILE``, or of other ranks.
     """
     try:
         report = _Report.model_validate_json(read_bytes(file, max_bytes=_MOST_BYTES))
@@ -235,7 +224,6 @@ def read_rehearsal(file: Path, world_size: int) -> RehearsedFigures:
             where=OPTION,
             hint=f"Rehearse with --num-gpus {world_size}",
         )
-    time = report.time
-    seconds = (None,) * 3 if time is None else (time.step_seconds, time.low_seconds, time.high_seconds)
     peak = max([report.device.peak_bytes, *(rank.device_peak_bytes for rank in report.ranks)])
-    return RehearsedFigures(peak, *seconds)
+    time = dict.fromkeys(_Time.model_fields) if report.time is None else report.time.model_dump()
+    return {"peak_bytes": peak, **time}

@@ -9,32 +9,29 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from zerokit import console
 from zerokit.checkpoint.checksums import SUMS_FILE
 from zerokit.checkpoint.reshard import reshard
 from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
 from zerokit.checkpoint.torch_file import read_archive
+from zerokit.distributed.group import RankGroup
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import COPY, first_unreadable, shown
 from zerokit.errors import CheckpointError, RecipeError
+from zerokit.recipe import LoadedRecipe
+from zerokit.resolving.settle import Resolved
 from zerokit.staging import make_staging, remove
 from zerokit.training.folder import DIVIDED, checkpoint_number, checkpoints, dangling_checkpoints
 from zerokit.training.identity import (
+    Identity,
     differences,
-    has_partial_digest,
     in_words,
     num_examples_differ,
     read_identity,
 )
 from zerokit.units import quantity
-
-if TYPE_CHECKING:
-    from zerokit.distributed.group import RankGroup
-    from zerokit.recipe import LoadedRecipe
-    from zerokit.resolving.settle import Resolved
-    from zerokit.training.identity import Identity
 
 _ANOTHER = "Continue from an earlier checkpoint-N"
 
@@ -273,26 +270,21 @@ def resumed_identity(checkpoint: Path, now: Identity, *, where: str) -> Identity
     if was is None:
         console.note(f"{checkpoint} does not say which run it is of: recipe, data and model are not compared")
         return now
-    if has_partial_digest(was):
-        console.note(
-            f"{checkpoint} was saved by an earlier version of zerokit: the weights of the model that the run "
-            "started from are not compared"
-        )
     different = differences(was, now)
     if not different:
         return replace(now, run_id=was.run_id, started=was.started)
-    mend = "Set it back"
+    fix = "Set it back"
     of = "a run that differs"
     if different == num_examples_differ(was, now):
         each, left = divmod(was.examples_per_step, now.world_size)
-        mend = f"Set per_device_train_batch_size times gradient_accumulation_steps to {each}"
+        fix = f"Set per_device_train_batch_size times gradient_accumulation_steps to {each}"
         if left:
-            mend = f"Start a number of ranks that divides {was.examples_per_step}"
+            fix = f"Start a number of ranks that divides {was.examples_per_step}"
         if was.world_size != now.world_size:
             of = f"a run of {quantity(was.world_size, 'rank')}"
     raise RecipeError(
         f"'{checkpoint}' is of {of}: {in_words(different)}",
         where=where,
-        hint=f"{mend}; or begin another run from its weights, with --model {checkpoint} and another "
+        hint=f"{fix}; or begin another run from its weights, with --model {checkpoint} and another "
         "output_dir",
     )

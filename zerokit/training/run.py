@@ -23,8 +23,7 @@ from zerokit.reporting.curves import draw_losses
 from zerokit.training.announce import announce, count_parameters
 from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss
 from zerokit.training.engine import read_parameters_once, reset_module_order
-from zerokit.training.leaf_modules import set_leaf_modules
-from zerokit.training.model import build_model, switch_dropout_off
+from zerokit.training.model import build_model, set_leaf_modules, switch_dropout_off
 from zerokit.training.optimizers import host_optimizer
 from zerokit.training.peft.adapter import add_adapter
 from zerokit.training.peft.compatibility import loading_options
@@ -41,12 +40,11 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel, Trainer
 
-    from zerokit.training.report import RehearsedFigures
     from zerokit.training.run_context import RunContext
     from zerokit.training.trainer import ZeroTrainer
 
 
-def run(context: RunContext, rehearsed: RehearsedFigures | None = None) -> RunReport:
+def run(context: RunContext, rehearsed: dict[str, float | None] | None = None) -> RunReport:
     """Train, evaluate before and after, save, and write ``run.json``.
 
     Returns:
@@ -78,7 +76,7 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory"
 
 
 def _run(
-    context: RunContext, checkpoint: ReshardedCheckpoint, rehearsed: RehearsedFigures | None
+    context: RunContext, checkpoint: ReshardedCheckpoint, rehearsed: dict[str, float | None] | None
 ) -> RunReport:
     group = context.group
     note = console.note if group.ranks.is_main else None
@@ -96,7 +94,7 @@ def _run(
     learns = context.adapter is not None and context.adapter.method.tokens == "embedded"
     chunked = asks_for_chunks(context.task.section, context.args, learns_tokens=learns)
     chunked = chunked and chunk_the_loss(model, note)
-    expected = announce(context, model, cuda=cuda, chunked=chunked)
+    states_bytes, peak_bytes = announce(context, model, cuda=cuda, chunked=chunked)
     if num_cores is not None and note is not None:
         note(
             f"each rank keeps to {quantity(num_cores, 'core')} of its own, for the optimizer's step; "
@@ -146,10 +144,10 @@ def _run(
         metrics_before=before,
         metrics_after=after,
         train_loss=float(result.metrics["train_loss"]) if steps > progress.first_step else None,
-        model_states_bytes=expected.model_states_bytes,
-        expected_peak_bytes=expected.peak_bytes,
+        model_states_bytes=states_bytes,
+        expected_peak_bytes=peak_bytes,
         peak_memory_bytes=max(peaks),
-        rehearsed=None if rehearsed is None else asdict(rehearsed),
+        rehearsed=rehearsed,
         padding=None if context.padding is None else asdict(context.padding),
         recipe=context.loaded.recipe.model_dump(exclude_unset=True),
         ds_config=context.resolved.ds_config,

@@ -52,7 +52,7 @@ def save_model(trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, rep
     writer = trainer.checkpoints
     writer.problems.clear()
     if group.ranks.is_main:
-        with writer.problems.noted():
+        with writer.problems.collect():
             settle(output.path)
         for place in places:
             _remove(place / SAVING)
@@ -72,7 +72,7 @@ def _publish_in_first(places: list[Path], problems: DiskProblems, report: RunRep
     output_dir = places[0]
     staging = output_dir / SAVING
     for place in places[len(problems) :]:
-        with problems.noted():
+        with problems.collect():
             if not is_staging(place / SAVING):
                 shutil.copytree(staging, make_staging(place / SAVING), dirs_exist_ok=True)
             files = _publish(place / SAVING, place, report)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +12,6 @@ from zerokit.hardware.gpus import gpu_of_torch
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
-
-
-@dataclass(frozen=True)
-class Speed:
-    """Speed of some steps."""
-
-    tokens_per_second: float
-    """Over all ranks, without padding."""
-    mfu: float | None
-    """Model FLOPs utilization; None if the FLOPs of the model or the cards are unknown."""
 
 
 class Throughput:
@@ -52,32 +41,34 @@ class Throughput:
         """Exclude the time since the last step."""
         self._since = now
 
-    def since_last(self, tokens: int) -> Speed | None:
-        """The speed since the last call, at a total of `tokens`; None without steps."""
+    def since_last(self, tokens: int) -> dict[str, float]:
+        """``tokens_per_second`` and ``mfu``, if known, since the last call; empty without steps.
+
+        Args:
+            tokens: of the run so far, over all ranks, without padding.
+        """
         new, seconds = tokens - self._tokens, self._seconds
         self._tokens, self._seconds = tokens, 0.0
-        return self.speed(new, seconds) if new > 0 and seconds > 0 else None
-
-    def speed(self, tokens: int, seconds: float) -> Speed:
-        """The speed of `tokens` in `seconds`."""
-        rate = tokens / seconds
-        known = self._operations is not None and self._flops is not None
-        return Speed(rate, rate * self._operations / self._flops if known else None)  # type: ignore[operator]
+        if new <= 0 or seconds <= 0:
+            return {}
+        mfu = self._mfu(new, seconds)
+        known = {} if mfu is None else {"mfu": round(mfu, 4)}
+        return {"tokens_per_second": round(new / seconds, 1), **known}
 
     def mfu(self, tokens: int) -> float | None:
         """Model FLOPs utilization of all steps, with `tokens` in them; None if unknown."""
-        return self.speed(tokens, self.seconds).mfu if self.seconds else None
+        seconds = sum(self._steps)
+        return self._mfu(tokens, seconds) if seconds else None
+
+    def _mfu(self, tokens: int, seconds: float) -> float | None:
+        known = self._operations is not None and self._flops is not None
+        return tokens / seconds * self._operations / self._flops if known else None  # type: ignore[operator]
 
     @property
     def step_seconds(self) -> float | None:
         """The median, without the first step, which allocates and compiles, if there are others."""
         steps = self._steps[1:] or self._steps
         return median(steps) if steps else None
-
-    @property
-    def seconds(self) -> float:
-        """Total of all steps."""
-        return sum(self._steps)
 
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerokit.errors import RecipeError, did_you_mean
 from zerokit.extras import require
-
-if TYPE_CHECKING:
-    from zerokit.recipe.load import LoadedRecipe
+from zerokit.recipe.load import LoadedRecipe
 
 BUILT_IN = ("csv", "png")
 """``metrics.csv`` and the curve of the loss, which zerokit writes itself."""
@@ -31,13 +29,8 @@ _ALTERNATIVES = {"tensorboard": "tensorboardX"}
 _PACKAGES = {"azureml": "azureml-core", "comet_ml": "comet-ml"}
 """Module -> its package, if the names differ."""
 _READ_BY: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        (
-            *("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
-            "hub_private_repo",
-        ),
-        ("trackio",),
-    ),
+    **{f"trackio_{name}": ("trackio",) for name in ("space_id", "bucket_id", "static_space_id")},
+    **dict.fromkeys(("project", "hub_private_repo"), ("trackio",)),
     "run_name": ("wandb", "mlflow", "comet_ml", "swanlab", "trackio", "dagshub"),
 }
 """Key of `training` that only trackers read -> the trackers that read it."""

@@ -7,19 +7,29 @@ and `CheckpointWriter` (files).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from transformers import Trainer, TrainerCallback
+from torch.utils.data import DataLoader
+from transformers import (
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_utils import EvalLoopOutput
 
 from zerokit import console
 from zerokit.checkpoint.pickles import known_classes_only
 from zerokit.checkpoint.saved_states import num_groups
 from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
+from zerokit.distributed.group import RankGroup
 from zerokit.distributed.heap import keep_freed_memory
 from zerokit.distributed.ranks import read_ranks
 from zerokit.distributed.shared_memory import release_shared_memory
@@ -34,29 +44,15 @@ from zerokit.training.folder import checkpoints
 from zerokit.training.nvme_optimizer_state import load_nvme_optimizer_states
 from zerokit.training.optimizers import warm_up_line
 from zerokit.training.peft.prompts import saved_whole
+from zerokit.training.run_context import RunContext
 from zerokit.training.skipped_steps import SkippableSteps
 from zerokit.training.step_monitor import StepMonitor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch.utils.data import DataLoader
-    from transformers import PreTrainedModel, TrainerControl, TrainerState, TrainingArguments
-
-    from zerokit.distributed.group import RankGroup
-    from zerokit.training.run_context import RunContext
 
 _TRAINER = "transformers.trainer:Trainer"
 for _name in (
     *("_get_dataloader", "_get_num_items_in_batch", "_load_optimizer_and_scheduler", "_load_scaler"),
-    *(
-        "_train_batch_size",
-        "_prepare_inputs",
-        "_save",
-        "_save_optimizer_and_scheduler",
-        "_save_rng_state",
-        "_wrap_model",
-    ),
+    *("_train_batch_size", "_prepare_inputs", "_save", "_save_optimizer_and_scheduler"),
+    *("_save_rng_state", "_wrap_model"),
 ):
     PrivateAttribute(_TRAINER, _name, "train with DeepSpeed")
 
@@ -220,7 +216,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
                     self._load(resume_from_checkpoint)
             if resume_from_checkpoint is not None:
                 load_nvme_optimizer_states(self.deepspeed, Path(resume_from_checkpoint), self._group)
-        self.checkpoints.problems.note_those_of(self.deepspeed)
+        self.checkpoints.problems.collect_from(self.deepspeed)
         if resume_from_checkpoint is None:
             undo_dummy_step(self.deepspeed.optimizer)
         speed_up_calls(self.deepspeed)
@@ -329,9 +325,9 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         with saved_whole(self.model, weights):
             self.checkpoints.write_weights(folder, partial(self._save, state_dict=weights))
         if _internal_call and self.args.should_save:
-            with self.checkpoints.problems.noted():
+            with self.checkpoints.problems.collect():
                 self._context.identity.write(folder)
-            with self.checkpoints.problems.noted():
+            with self.checkpoints.problems.collect():
                 self.batches.write_position(folder)
 
     def _gather_weights(self) -> Any:
@@ -359,12 +355,12 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         self.store_flos()
         self.save_model(str(folder), _internal_call=True)
         if not self.args.save_only_model:
-            with problems.noted():
+            with problems.collect():
                 self._save_optimizer_and_scheduler(str(folder))
-            with problems.noted():
+            with problems.collect():
                 if is_writer:
                     write_file(folder / LATEST, f"global_step{self.deepspeed.global_steps}")
-            with problems.noted():
+            with problems.collect():
                 self._save_rng_state(str(folder))
         if is_writer:
             self.state.stateful_callbacks["TrainerControl"] = self.control.state()

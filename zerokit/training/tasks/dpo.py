@@ -103,7 +103,8 @@ class _Encoder(Encoder):
     def __init__(self, tokenizer: PreTrainedTokenizerBase, columns: Columns, section: TaskSection) -> None:
         self.columns = columns
         self.answers = AnswerEncoder(tokenizer, "preference", columns, section)
-        self.nothing_taught = f"'{columns.chosen}' and '{columns.rejected}' are the same"
+        same = f"'{columns.chosen}' and '{columns.rejected}' are the same"
+        self.left_out_reason = f"no token to train on, or {same} within task.seq_len"
 
     def sequences(self, example: dict[str, Any]) -> list[Encoded]:
         chosen, rejected = (
@@ -114,10 +115,9 @@ class _Encoder(Encoder):
             **{f"rejected_{name}": value for name, value in rejected.features.items()},
         }
         is_cut = chosen.is_cut or rejected.is_cut
-        has_targets = chosen.has_targets and rejected.has_targets
-        # The difference of their rewards, and its gradient, would be 0 whatever the model says.
-        is_same = has_targets and chosen.features == rejected.features
-        return [Encoded(features, is_cut, has_targets and not is_same, teaches_nothing=is_same)]
+        # Of the same answers, the difference of the rewards and its gradient would always be 0.
+        differ = chosen.features != rejected.features
+        return [Encoded(features, is_cut, chosen.has_targets and rejected.has_targets and differ)]
 
     def _answer(self, example: dict[str, Any], column: str) -> Encoded:
         answer, prompt = example[column], example.get(self.columns.prompt)

@@ -180,7 +180,7 @@ class Task(ABC):
     def scores(
         self, output: Any, inputs: Mapping[str, torch.Tensor], model: Any, tokenizer: PreTrainedTokenizerBase
     ) -> Sequence[float]:
-        """Sums for the metrics of one batch, which may have only blanks; they add up over batches and ranks."""
+        """Sums for the metrics of one batch, which may have only blanks; they add up over batches."""
         return ()
 
     def metrics(self, scores: Sequence[float]) -> dict[str, float]:
