@@ -13,7 +13,7 @@ from typing import IO, Any, NoReturn
 from pydantic_core import from_json
 
 from zerokit.data.files import faults_named, opened
-from zerokit.data.text_file import decoded, line_chunks, opened_text
+from zerokit.data.text_file import decoded, numbered_lines, opened_text
 from zerokit.documents import parse_json
 from zerokit.errors import DataError, DocumentError
 
@@ -76,13 +76,19 @@ def json_rows(file: Path, *, skip: int = 0) -> Rows:
             else:
                 yield number, row
         return skip
-    for first, chunk in line_chunks(file):
-        for number, line in _lines(chunk, first):
-            if skip:
-                skip -= 1
-            else:
-                yield number, _line_row(line, file, number)[1]
+    for number, line in numbered_lines(file):
+        if skip:
+            skip -= 1
+        else:
+            yield number, _line_row(line, file, number)[1]
     return skip
+
+
+def json_texts(file: Path) -> Iterator[tuple[str, Row]]:
+    """Text and value of each row of a JSON file. Raises DataError."""
+    if is_json_list(file):
+        return ((text, row) for _, text, row in list_rows(file))
+    return (_line_row(line, file, number) for number, line in numbered_lines(file))
 
 
 def list_rows(file: Path) -> Iterator[tuple[int, str, Row]]:
@@ -91,17 +97,6 @@ def list_rows(file: Path) -> Iterator[tuple[int, str, Row]]:
         for number, text, row in _items(content, file):
             _check_example(row, f"{file}:{number}")
             yield number, text, row
-
-
-def chunk_rows(chunk: bytes, file: Path, first: int) -> Iterator[tuple[str, Row]]:
-    """Text and value of each row of a chunk of :func:`line_chunks`. Raises DataError."""
-    return (_line_row(line, file, number) for number, line in _lines(chunk, first))
-
-
-def _lines(chunk: bytes, first: int) -> Iterator[tuple[int, bytes]]:
-    """Each line that is not blank, with its number."""
-    numbered = enumerate(chunk.split(b"\n"), start=first)
-    return ((number, line) for number, line in numbered if line and not line.isspace())
 
 
 def _line_row(line: bytes, file: Path, number: int) -> tuple[str, Row]:

@@ -11,9 +11,6 @@ from typing import IO
 from zerokit.data.files import faults_named, opened
 from zerokit.errors import DataError
 
-_CHUNK = 8 << 20
-"""Bytes to read at once."""
-
 
 @contextmanager
 def opened_text(file: Path, newline: str | None) -> Iterator[IO[str]]:
@@ -30,17 +27,15 @@ def opened_text(file: Path, newline: str | None) -> Iterator[IO[str]]:
             raise DataError(str(error), where=str(file), hint="Save it as UTF-8") from None
 
 
-def line_chunks(file: Path) -> Iterator[tuple[int, bytes]]:
-    """The number of the first line, from 1, and the bytes of several whole lines. Raises DataError."""
+def numbered_lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """Number, from 1, and content of each line that is not blank, without line end. Raises DataError."""
     with faults_named(file):
         _refuse_wide_characters(file)
         with opened(file) as content:
-            line, chunk = 1, content.read(_CHUNK).removeprefix(BOM_UTF8)
-            while chunk:
-                chunk += content.readline()
-                yield line, chunk
-                line += chunk.count(b"\n")
-                chunk = content.read(_CHUNK)
+            for number, line in enumerate(content, start=1):
+                text = line.removeprefix(BOM_UTF8) if number == 1 else line
+                if text and not text.isspace():
+                    yield number, text.removesuffix(b"\n")
 
 
 def decoded(line: bytes, where: str) -> str:

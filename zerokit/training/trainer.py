@@ -30,7 +30,6 @@ from zerokit.checkpoint.pickles import known_classes_only
 from zerokit.checkpoint.saved_states import num_groups
 from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
 from zerokit.distributed.group import RankGroup
-from zerokit.distributed.heap import keep_freed_memory
 from zerokit.distributed.ranks import read_ranks
 from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.errors import PreemptedError
@@ -220,8 +219,6 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         if resume_from_checkpoint is None:
             undo_dummy_step(self.deepspeed.optimizer)
         speed_up_calls(self.deepspeed)
-        if self.args.device.type == "cpu":
-            keep_freed_memory()
         if self.args.torch_compile:
             exclude_timer_from_compile(self.deepspeed)
         if self.monitor.max_skipped is not None:
