@@ -393,8 +393,7 @@ def test_malformed_csv_is_a_data_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [ConnectionError("no network\nfor you"), ValueError('Unknown split "trian"'), RuntimeError()],
+    "error", [ConnectionError("no network\nfor you"), ValueError('Unknown split "trian"'), RuntimeError()]
 )
 def test_a_hub_that_does_not_answer_is_a_data_error(
     error: Exception, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
+from zerokit.distributed.group import RankGroup, run_on_all_ranks
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import DataError, LaunchError, RecipeError, ZerokitError
 
@@ -100,6 +100,12 @@ def no_space() -> None:
     raise OSError(28, "No space left on device")
 
 
+def no_memory() -> None:
+    raise RuntimeError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB"
+    )
+
+
 def quoted() -> None:
     raise KeyError("x") if os else MemoryError("Cannot allocate memory")
 
@@ -112,6 +118,7 @@ def without_mend() -> None:
     ("bug", "last"),
     [
         (no_space, r"zerokit: a disk is full\. Make .*"),
+        (no_memory, r"zerokit: a GPU ran out of memory in a step: 2\.00 GiB more were req.*, 8\.00 .*"),
         (quoted, "KeyError: 'x'"),
         (without_mend, "zerokit: it is so"),
     ],
@@ -239,13 +246,6 @@ def test_errors_survive_the_way_to_another_rank(kind: type[ZerokitError]) -> Non
     assert str(other) == str(error) == "here: what. Mend it"
 
 
-@pytest.mark.torch
-def test_more_ranks_than_this_machine_has_devices_are_refused() -> None:
-    check_launch(Ranks())
-    with pytest.raises(LaunchError, match="ranks on this node"):
-        check_launch(Ranks(0, 100_000, 0, 100_000))
-
-
 def test_gpus_are_hidden_from_a_run_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deepspeed launcher sets CUDA_VISIBLE_DEVICES for every rank."""
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
@@ -253,19 +253,6 @@ def test_gpus_are_hidden_from_a_run_on_cpu(monkeypatch: pytest.MonkeyPatch) -> N
     seen: list[str] = []
     assert run_on_all_ranks(lambda group: seen.append(os.environ["CUDA_VISIBLE_DEVICES"])) == 0
     assert seen == [""]
-
-
-def test_an_exception_that_is_known_is_followed_by_its_cause(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail(group: RankGroup) -> None:
-        raise RuntimeError(
-            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB"
-        )
-
-    assert run_on_all_ranks(fail) == 1
-    *_, last = capsys.readouterr().err.splitlines()
-    assert last.startswith(
-        "zerokit: a GPU ran out of memory in a step: 2.00 GiB more were requested, 8.00 GiB total. Try"
-    )
 
 
 def test_a_host_with_other_packages_is_refused_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,7 @@ from zerokit.distributed.libraries import leave_out_false_alarms
 @pytest.mark.parametrize(
     ("logger", "text"),
     [
-        (
-            "accelerate.accelerator",
-            "Gradient accumulation steps mismatch: GradientAccumulationPlugin has",
-        ),
+        ("accelerate.accelerator", "Gradient accumulation steps mismatch: GradientAccumulationPlugin has"),
         (
             "transformers.trainer_utils",
             "Warning: The following arguments do not match the ones in the `trainer_state.json` within",

@@ -10,13 +10,7 @@ import pytest
 
 from zerokit.errors import ZerokitError
 from zerokit.generation.model import ModelFiles
-from zerokit.generation.output import (
-    Completion,
-    CompletionCutter,
-    Results,
-    check_output,
-    record,
-)
+from zerokit.generation.output import Completion, CompletionCutter, Results, check_output, record
 
 DONE = Completion("☃", 2, "stop")
 LONG = Completion("x", 3, "length")

@@ -177,15 +177,6 @@ def test_a_small_model_is_copied_to_every_rank(
     assert outcome(records) == outcome(expected)
 
 
-def test_bad_input_ends_all_ranks_with_one_line(model: Path, tmp_path: Path) -> None:
-    words = [SCRIPT, "--model", model, "--prompts", "none.txt", "-o", "out.jsonl"]
-    run = launch(words, ranks=2, launcher="none", cwd=tmp_path)
-    assert run.returncode == 2
-    assert errors(run.stderr) == ["--prompts: no such file: 'none.txt'. Check the path"]
-    assert "Traceback" not in run.stdout + run.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_wrong_option_is_said_once(tmp_path: Path) -> None:
     words = [SCRIPT, "--model", "m", "--prompt", "a", "--batch-size", "0"]
     run = launch(words, ranks=2, launcher="none", cwd=tmp_path)

@@ -89,11 +89,7 @@ def answer_loss(model: torch.nn.Module, tokenizer: Any, conversations: list[list
     return total / count
 
 
-OFFLOADED = {
-    "stage": 3,
-    "offload_optimizer": {"device": "cpu"},
-    "offload_param": {"device": "cpu"},
-}
+OFFLOADED = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
 
 
 @pytest.mark.parametrize(

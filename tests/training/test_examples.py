@@ -607,10 +607,7 @@ def test_columns_of_no_known_format_are_listed() -> None:
 
 
 @examples(40)
-@given(
-    st.lists(st.text(max_size=40), min_size=1, max_size=8),
-    st.integers(min_value=8, max_value=40),
-)
+@given(st.lists(st.text(max_size=40), min_size=1, max_size=8), st.integers(min_value=8, max_value=40))
 def test_texts_of_a_model_that_mixes_them_are_joined_and_cut_into_full_sequences(
     tokenizer: PreTrainedTokenizerBase, texts: list[str], seq_len: int
 ) -> None:

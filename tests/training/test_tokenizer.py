@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.tiny import tiny_tokenizer
 from zerokit.errors import ModelError
 from zerokit.recipe import load_recipe
-from zerokit.training.prepare_data import _get_tokenizer
+from zerokit.training.prepare_data import load_run_tokenizer
 from zerokit.training.tasks import task_of
 from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
 
@@ -102,5 +102,8 @@ def test_a_tokenizer_of_the_model_s_own_name_is_of_its_revision(tmp_path: Path) 
     loaded = load_recipe(None, [*words, "--data.train", "x"])
     group: Any = SimpleNamespace(node_main_first=lambda load: load())
     examples: Any = None
-    found = _get_tokenizer(group, loaded, tmp_path, examples, task_of(loaded.recipe.task))
+    task = task_of(loaded.recipe.task)
+    context: Any = SimpleNamespace(group=group, loaded=loaded, folder=tmp_path, examples=examples, task=task)
+    load_run_tokenizer(context)
+    found = context.tokenizer
     assert found.name_or_path == str(tmp_path)

@@ -12,8 +12,7 @@ from typing import IO, Any, NoReturn
 
 from pydantic_core import from_json
 
-from zerokit.data.files import faults_named, opened
-from zerokit.data.text_file import decoded, numbered_lines, opened_text
+from zerokit.data.files import decoded, faults_named, numbered_lines, opened, opened_text
 from zerokit.documents import parse_json
 from zerokit.errors import DataError, DocumentError
 

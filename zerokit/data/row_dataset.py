@@ -47,7 +47,7 @@ class RowDecoder:
             # Twice as fast as Python's reader.
             return [absent | from_json(text, cache_strings="keys") for text in batch[JSON_COLUMN]]
         columns = [
-            [_without_nulls(value) for value in batch[name]] if name in self.with_objects else batch[name]
+            [without_nulls(value) for value in batch[name]] if name in self.with_objects else batch[name]
             for name in self.columns
         ]
         return [dict(zip(self.columns, values, strict=True)) for values in zip(*columns, strict=True)]
@@ -130,14 +130,14 @@ def _has_objects(type_: pa.DataType) -> bool:
     return pa.types.is_struct(type_) or (is_list and _has_objects(type_.value_type))
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
     """A value without keys of objects that are null."""
     if isinstance(value, dict):
         return {
-            key: _without_nulls(each) if isinstance(each, _NESTED) else each
+            key: without_nulls(each) if isinstance(each, _NESTED) else each
             for key, each in value.items()
             if each is not None
         }
     if isinstance(value, list):
-        return [_without_nulls(each) if isinstance(each, _NESTED) else each for each in value]
+        return [without_nulls(each) if isinstance(each, _NESTED) else each for each in value]
     return value

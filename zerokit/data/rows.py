@@ -7,9 +7,8 @@ import sys
 from itertools import zip_longest
 from pathlib import Path
 
-from zerokit.data.files import FileFormat
+from zerokit.data.files import FileFormat, opened_text
 from zerokit.data.json_rows import Rows, json_rows
-from zerokit.data.text_file import opened_text
 from zerokit.errors import DataError
 
 _CHUNK = 1 << 20

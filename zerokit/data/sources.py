@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.data.content import FileContent, digest_files
-from zerokit.data.files import (
-    TABLES,
-    common_format,
-    format_of,
-    given_files,
-)
+from zerokit.data.files import TABLES, common_format, format_of, given_files
 from zerokit.data.full_disk import full_disk_told
 from zerokit.data.rows import read_rows
 from zerokit.errors import DataError

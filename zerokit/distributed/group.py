@@ -133,6 +133,10 @@ class RankGroup:
         dist.all_gather_object(values, value, group=self._objects_group)
         return values
 
+    def share(self, items: list[T]) -> list[T]:
+        """This rank's part of items that all ranks divide."""
+        return items[self.ranks.rank :: self.ranks.world_size]
+
     def close(self) -> None:
         """Leave the process group, and tell the other hosts that it is on purpose."""
         if self._hosts is not None:

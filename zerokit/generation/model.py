@@ -48,10 +48,7 @@ class ModelFiles:
 def find_model(options: Options) -> Path:
     """The local folder of the model, downloaded if it is on the Hub. Raises ModelError."""
     return resolve_checkpoint(
-        options.model,
-        where=_WHERE,
-        revision=options.revision,
-        remote_code=options.trust_remote_code,
+        options.model, where=_WHERE, revision=options.revision, remote_code=options.trust_remote_code
     )
 
 

@@ -82,11 +82,7 @@ def load_prompts(options: Options, contents: Mapping[Path, FileContent] | None =
 
 
 def tokenize(
-    prompts: Sequence[Prompt],
-    model: ModelFiles,
-    *,
-    max_prompt_tokens: int | None,
-    max_new_tokens: int,
+    prompts: Sequence[Prompt], model: ModelFiles, *, max_prompt_tokens: int | None, max_new_tokens: int
 ) -> list[list[int]]:
     """The tokens of each prompt, with those that the tokenizer or its chat template adds.
 
@@ -142,16 +138,14 @@ def _messages(value: list[Any]) -> list[Message]:
     for message in value:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise DataError(
-                "a message is not a mapping with a role",
-                hint='Write {"role": "user", "content": "..."}',
+                "a message is not a mapping with a role", hint='Write {"role": "user", "content": "..."}'
             )
     check_chat(value)
     # Templates test for the presence of keys.
     messages = [{key: item for key, item in message.items() if item is not None} for message in value]
     if messages[-1]["role"] == "assistant":
         raise DataError(
-            "the last message is the assistant's, so there is nothing to answer",
-            hint="Remove that message",
+            "the last message is the assistant's, so there is nothing to answer", hint="Remove that message"
         )
     return messages
 

@@ -216,16 +216,11 @@ def duplicates_line(
 
 def _hashes(examples: RowDataset, columns: Collection[str]) -> Iterator[int]:
     """A hash of `columns` of each example; equal for equal values within this process."""
+    from zerokit.data.row_dataset import without_nulls
+
     for row in examples:
-        example = _without_none({column: row[column] for column in columns})
+        example = without_nulls({column: row[column] for column in columns})
         yield hash(json.dumps(example, sort_keys=True, default=str))
-
-
-def _without_none(value: Any) -> Any:
-    """A value without entries that are None."""
-    if isinstance(value, dict):
-        return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
-    return [_without_none(entry) for entry in value] if isinstance(value, list) else value
 
 
 _MOST_NAMED = 8

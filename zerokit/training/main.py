@@ -20,12 +20,7 @@ from zerokit.training.datasets import data_sources
 
 
 def main(
-    recipe: Path | None,
-    overrides: Sequence[str],
-    *,
-    stuck_after: float,
-    save_within: float,
-    **options: Any,
+    recipe: Path | None, overrides: Sequence[str], *, stuck_after: float, save_within: float, **options: Any
 ) -> int:
     """Run on this rank; returns the exit code. Options are those of :func:`train`."""
     return run_on_all_ranks(

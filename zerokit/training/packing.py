@@ -210,9 +210,7 @@ def padding_of(train: Dataset, layout: Layout, seed: int) -> Padding:
             documents += [end - start for start, end in pairwise([*starts, len(row)])]
         documents = chance.permutation(documents).tolist()
     return Padding(
-        layout.left(lengths),
-        layout.padded(documents),
-        layout.step_size * len(documents) / len(lengths),
+        layout.left(lengths), layout.padded(documents), layout.step_size * len(documents) / len(lengths)
     )
 
 

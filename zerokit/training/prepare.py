@@ -30,7 +30,6 @@ from zerokit.training.arguments import (
     resolve_arguments,
     size_nvme_buffers,
 )
-from zerokit.training.checksums import check_resumed
 from zerokit.training.folder import OutputFolder
 from zerokit.training.identity import Identity, identify
 from zerokit.training.model import (
@@ -63,7 +62,7 @@ from zerokit.training.prepare_data import (
 )
 from zerokit.training.preview import show
 from zerokit.training.report import git_commit
-from zerokit.training.resume import find_resume, resumed_identity
+from zerokit.training.resume import check_resumed, find_resume, resumed_identity
 from zerokit.training.run_context import RunContext
 
 
@@ -138,9 +137,7 @@ def _resolve(context: RunContext) -> None:
     context.versions = versions()
     context.git_commit = git_commit() if context.group.ranks.is_main else None
     context.resolved = resolve_arguments(
-        context.loaded,
-        world_size=context.group.ranks.world_size,
-        default_precision=device_precision(),
+        context.loaded, world_size=context.group.ranks.world_size, default_precision=device_precision()
     )
 
 
@@ -158,36 +155,25 @@ def _check_machine(context: RunContext) -> None:
 
 def _find_resume(context: RunContext) -> None:
     context.resume = find_resume(context.group, context.resolved, context.loaded)
-
-
-def _check_zenflow(context: RunContext) -> None:
-    check_zenflow(
-        context.resolved.ds_config[ZERO],
-        resumes=context.resume is not None,
-        where=ds_config_place((ZERO, "zenflow"), context.loaded),
-    )
-
-
-def _check_resumed(context: RunContext) -> None:
     if context.resume is not None:
         check_resumed(context.group, context.resume, verify=context.verify, trusted=context.trust_checkpoint)
 
 
-def _check_output(context: RunContext) -> None:
-    context.own = read_own_keys(context.resolved, context.loaded)
+def _check_settings(context: RunContext) -> None:
+    loaded = context.loaded
+    zero, resumes = context.resolved.ds_config[ZERO], context.resume is not None
+    check_zenflow(zero, resumes=resumes, where=ds_config_place((ZERO, "zenflow"), loaded))
+    context.own = read_own_keys(context.resolved, loaded)
     context.output = OutputFolder(
         Path(context.resolved.training["output_dir"]),
-        context.loaded.where("training", "output_dir"),
+        loaded.where("training", "output_dir"),
         context.force,
         context.resume,
         None if context.own.rescue_dir is None else Path(context.own.rescue_dir),
     )
     if context.group.policy.writes_files:
-        context.output.check(context.loaded)
-
-
-def _check_adapter(context: RunContext) -> None:
-    context.adapter = check_peft_keys(context.loaded)
+        context.output.check(loaded)
+    context.adapter = check_peft_keys(loaded)
 
 
 def _find_checkpoint(context: RunContext) -> None:
@@ -267,14 +253,7 @@ def _measure_padding(context: RunContext) -> None:
 
 
 ARGUMENTS = (Step(_resolve),)
-CHECKS = (
-    Step(_check_machine),
-    Step(_find_resume, "collective"),
-    Step(_check_zenflow),
-    Step(_check_resumed, "collective"),
-    Step(_check_output),
-    Step(_check_adapter),
-)
+CHECKS = (Step(_check_machine), Step(_find_resume, "collective"), Step(_check_settings))
 EXAMPLES = (
     Step(_find_checkpoint, "node_first"),
     Step(digest_files, "collective"),

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Self
 
 from zerokit import console
-from zerokit.checkpoint.checksums import SUMS_FILE
+from zerokit.checkpoint.checksums import SUMS_FILE, check_checksums, complete_checksums, files_of
+from zerokit.checkpoint.pickles import check_pickles
 from zerokit.checkpoint.reshard import reshard
 from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
 from zerokit.checkpoint.torch_file import read_archive
@@ -24,13 +25,7 @@ from zerokit.recipe import LoadedRecipe
 from zerokit.resolving.settle import Resolved
 from zerokit.staging import make_staging, remove
 from zerokit.training.folder import DIVIDED, checkpoint_number, checkpoints, dangling_checkpoints
-from zerokit.training.identity import (
-    Identity,
-    differences,
-    in_words,
-    num_examples_differ,
-    read_identity,
-)
+from zerokit.training.identity import Identity, differences, in_words, num_examples_differ, read_identity
 from zerokit.units import quantity
 
 _ANOTHER = "Continue from an earlier checkpoint-N"
@@ -211,6 +206,33 @@ def _saving_ranks(states: Path) -> set[int]:
 def num_saving_ranks(folder: Path) -> int:
     """Number of ranks that saved a checkpoint-N; 0 without ZeRO, which does not partition the optimizer."""
     return max(_saving_ranks(_states_folder(folder)), default=-1) + 1
+
+
+def check_resumed(group: RankGroup, folder: Path, *, verify: bool, trusted: bool) -> None:
+    """Check that a checkpoint is unchanged and cannot run code; each rank checks its share of the files.
+
+    Args:
+        trusted: whether its pickles may load any class.
+
+    Raises:
+        CheckpointError: it is damaged, its checksums are incomplete, or it loads an unknown class; on every
+            rank.
+    """
+
+    def check() -> None:
+        sums = complete_checksums(folder) if verify else None
+        if sums is None and verify and group.ranks.is_main:
+            console.note(f"{folder} has no {SUMS_FILE}: it is not verified")
+        if sums is not None:
+            check_checksums(folder, {name: sums[name] for name in group.share(sorted(sums))})
+            added = [name for name in files_of(folder) if name not in sums]
+            if added and group.ranks.is_main:
+                some = f"{quantity(len(added), 'file')}, such as '{added[0]}'"
+                console.note(f"{folder} was saved without {some}: not verified")
+        if not trusted:
+            check_pickles(folder, group.share(files_of(folder)))
+
+    group.together(check)
 
 
 class ReshardedCheckpoint:

@@ -14,14 +14,7 @@ from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import read_document
 from zerokit.errors import CheckpointError, DocumentError, ModelError, RunError
 from zerokit.staging import MARK, is_staging, make_staging, remove, remove_empty
-from zerokit.training.folder import (
-    CURRENT,
-    REPLACED,
-    SAVING,
-    can_link_current,
-    checkpoints,
-    is_current_link,
-)
+from zerokit.training.folder import CURRENT, REPLACED, SAVING, can_link_current, checkpoints, is_current_link
 from zerokit.training.report import REPORT_FILE
 
 if TYPE_CHECKING:

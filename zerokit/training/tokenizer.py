@@ -43,9 +43,7 @@ def check_tells_words(tokenizer: PreTrainedTokenizerBase, *, where: str, hint: s
     """Refuse a slow tokenizer: only fast ones map tokens to words (ModelError)."""
     if not tokenizer.is_fast:
         raise ModelError(
-            f"the tokenizer ({type(tokenizer).__name__}) does not map tokens to words",
-            where=where,
-            hint=hint,
+            f"the tokenizer ({type(tokenizer).__name__}) does not map tokens to words", where=where, hint=hint
         )
 
 

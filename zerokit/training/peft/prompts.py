@@ -12,9 +12,7 @@ from zerokit import patches
 from zerokit.patches import Patch
 
 _TO_SAVE = Patch(
-    "peft.peft_model:PeftModel",
-    "get_prompt_embedding_to_save",
-    "save learned tokens that ZeRO-3 has divided",
+    "peft.peft_model:PeftModel", "get_prompt_embedding_to_save", "save learned tokens that ZeRO-3 has divided"
 )
 _whole_weights: ContextVar[Mapping[str, Any] | None] = ContextVar(
     "weights of a model that is saved", default=None

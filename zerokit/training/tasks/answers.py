@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from zerokit.data.encoding import check_chat, described_value, encode, render_chat
 from zerokit.errors import DataError, nearest
-from zerokit.training.examples import (
-    IGNORED,
-    Encoded,
-    Encoder,
-    UnusableError,
-    text_of,
-    text_or_none,
-)
+from zerokit.training.examples import IGNORED, Encoded, Encoder, UnusableError, text_of, text_or_none
 from zerokit.training.formats import ROLES, messages_of
 
 if TYPE_CHECKING:
