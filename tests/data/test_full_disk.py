@@ -10,7 +10,7 @@ import datasets
 import huggingface_hub
 import pytest
 
-from zerokit.data.full_disk import full_disk_told
+from zerokit.data.full_disk import report_full_disk
 from zerokit.data.sources import load_examples
 from zerokit.errors import DataError
 
@@ -94,5 +94,5 @@ def test_the_disk_is_that_of_the_file_that_has_no_room(
 
 
 def test_other_errors_stay_as_they_are() -> None:
-    with pytest.raises(OSError, match="refused"), full_disk_told():
+    with pytest.raises(OSError, match="refused"), report_full_disk():
         raise OSError(errno.EACCES, "refused")

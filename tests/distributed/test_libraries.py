@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from zerokit.distributed.libraries import leave_out_false_alarms
+from zerokit.distributed.libraries import suppress_false_alarms
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from zerokit.distributed.libraries import leave_out_false_alarms
     ],
 )
 def test_a_warning_of_no_mistake_is_left_out(logger: str, text: str) -> None:
-    leave_out_false_alarms()
+    suppress_false_alarms()
     record = logging.LogRecord(logger, logging.WARNING, "", 1, text, None, None)
     assert not logging.getLogger(logger).filter(record)
     record.msg = "something else"

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from zerokit.memory import loss_chunks
 from zerokit.recipe.model import TaskSection
 from zerokit.training import chunked_loss
-from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss, row_sums
+from zerokit.training.chunked_loss import chunk_the_loss, row_sums, wants_chunked_loss
 from zerokit.training.examples import IGNORED
 
 if TYPE_CHECKING:
@@ -315,4 +315,4 @@ def test_who_asks_for_chunks(
     args: Any = SimpleNamespace(**{**usual, **keys})
     section = TaskSection(**task)
     expected = expected and not (section.type == "dpo" and learns_tokens)
-    assert asks_for_chunks(section, args, learns_tokens=learns_tokens) is expected
+    assert wants_chunked_loss(section, args, learns_tokens=learns_tokens) is expected

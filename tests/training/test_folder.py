@@ -284,10 +284,10 @@ def test_a_machine_that_does_not_see_the_folder_is_named_as_the_run_begins(
     group: Any = alone(world_size=2)
     group.together = lambda action: action()
     output = OutputFolder(tmp_path / "out", "there", force=False, resume=None)
-    with output.owned(group, "0123abcd"):
+    with output.locked(group, "0123abcd"):
         assert capsys.readouterr().err == ""
     group.gather_objects = lambda value: [value, "other"]
-    with output.owned(group, "0123abcd"):
+    with output.locked(group, "0123abcd"):
         assert f"other does not see {tmp_path / 'out'}: " in capsys.readouterr().err
 
 

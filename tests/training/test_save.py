@@ -248,17 +248,22 @@ def test_a_save_that_fails_its_check_leaves_the_old_model_untouched(
     assert contents(tmp_path) == before
 
 
+class OtherRank(RankGroup):
+    """The second of two ranks; rank 0 could not write to the first places."""
+
+    problems: tuple[str, ...] = ()
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        return [None, value]
+
+    def broadcast_object(self, value: Any) -> Any:
+        return self.problems
+
+
 def test_other_ranks_publish_nothing(model: PreTrainedModel, tmp_path: Path) -> None:
     staging = tmp_path / ".saving"
     staging.mkdir()
     (staging / "model.safetensors").write_bytes(b"rank 0 writes this")
-
-    class OtherRank(RankGroup):
-        def gather_objects(self, value: Any) -> list[Any]:
-            return [None, value]
-
-        def broadcast_object(self, value: Any) -> Any:
-            return []
 
     class Silent(WithWriter):
         def save_model(self, folder: str) -> None:
@@ -275,7 +280,7 @@ def test_what_an_ended_resume_has_left_is_removed(tmp_path: Path) -> None:
     for name in (".divided/checkpoint-3-on-2-ranks", ".mine", "checkpoint-3"):
         (tmp_path / name).mkdir()
     output = OutputFolder(tmp_path, "w", False, tmp_path / "checkpoint-3")
-    with output.owned(RankGroup(Ranks()), "1"):
+    with output.locked(RankGroup(Ranks()), "1"):
         assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {".mine", "checkpoint-3"}
 
 
@@ -309,13 +314,6 @@ def test_a_folder_that_fails_before_the_save_does_not_lose_the_model(
 
 
 def test_a_second_rank_saves_where_rank_0_can(tmp_path: Path) -> None:
-    class OtherRank(RankGroup):
-        def gather_objects(self, value: Any) -> list[Any]:
-            return [None, value]
-
-        def broadcast_object(self, value: Any) -> Any:
-            return ["Input/output error"]
-
     class Saving(WithWriter):
         def save_model(self, folder: str) -> None:
             folders.append(folder)
@@ -323,7 +321,9 @@ def test_a_second_rank_saves_where_rank_0_can(tmp_path: Path) -> None:
     folders: list[str] = []
     output = OutputFolder(tmp_path / "out", "w", False, None, tmp_path / "second")
     trainer: Any = Saving()
-    assert save_model(trainer, output, OtherRank(Ranks(1, 2, 1, 2)), REPORT) == []
+    group = OtherRank(Ranks(1, 2, 1, 2))
+    group.problems = ("Input/output error",)
+    assert save_model(trainer, output, group, REPORT) == []
     assert folders == [str(tmp_path / "second/.saving")]
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from zerokit.data.files import faults_named
+from zerokit.data.files import report_read_errors
 from zerokit.digest_cache import DigestCache, digest_cache
 from zerokit.errors import DataError
 
@@ -47,7 +47,7 @@ def check_unchanged(file: Path, content: FileContent) -> None:
 
 
 def _content_of(file: Path, digests: DigestCache) -> FileContent:
-    with faults_named(file):
+    with report_read_errors(file):
         state = file_state(file)
     return FileContent(digests.get("xxh3_128 of a file", [file], lambda: _digest_file(file)), state)
 
@@ -56,7 +56,7 @@ def _digest_file(file: Path) -> str:
     from xxhash import xxh3_128  # 5 GB/s, three times as fast as SHA-256
 
     digest, buffer = xxh3_128(), memoryview(bytearray(_BLOCK))
-    with faults_named(file), file.open("rb", buffering=0) as content:
+    with report_read_errors(file), file.open("rb", buffering=0) as content:
         while size := content.readinto(buffer):
             digest.update(buffer[:size])
     return digest.hexdigest()
@@ -76,12 +76,12 @@ def _sample(files: Sequence[Path]) -> str:
     digest = xxh3_128()
     sizes = []
     for file in files:
-        with faults_named(file):
+        with report_read_errors(file):
             sizes.append(file.stat().st_size)
     stride = _BLOCK * max(1, -(-sum(sizes) // SAMPLED_BYTES))
     for file, size in zip(files, sizes, strict=True):
         digest.update(f"{size};".encode())
-        with faults_named(file), file.open("rb", buffering=0) as content:
+        with report_read_errors(file), file.open("rb", buffering=0) as content:
             for start in range(0, size, stride):
                 content.seek(start)
                 digest.update(content.read(_BLOCK))

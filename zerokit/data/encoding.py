@@ -90,7 +90,7 @@ def pieces(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def described_value(value: Any) -> str:
+def value_kind(value: Any) -> str:
     """The type of a value, in the words of JSON."""
     kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
     kinds |= {str: "text", type(None): "null"}
@@ -112,7 +112,7 @@ def check_chat(messages: Sequence[Mapping[str, Any]]) -> None:
         role, content = message.get("role"), message.get(_CONTENT)
         for key in ("role", *_THOUGHTS):
             if not isinstance(message.get(key), str | None):
-                raise _not_text(key, number, f"{described_value(message[key])}, not text")
+                raise _not_text(key, number, f"{value_kind(message[key])}, not text")
         if role is None and has_roles:
             raise _not_text("role", number, "absent or null")
         others = message.keys() - {"role", _CONTENT, "name"}
@@ -128,14 +128,14 @@ def check_content(content: Any, key: str, number: int) -> None:
     if content is None:
         raise _not_text(key, number, "absent or null")
     if not isinstance(content, str | list):
-        raise _not_text(key, number, f"{described_value(content)}, neither text nor a list of parts")
+        raise _not_text(key, number, f"{value_kind(content)}, neither text nor a list of parts")
     for index, part in enumerate(content if isinstance(content, list) else ()):
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
             what = 'not a part, such as {"type": "text", "text": "..."}'
             raise _not_text(f"{key}[{index}]", number, what)
         text = part.get("text")
         if not isinstance(text, str) and (part["type"] == "text" or text is not None):
-            raise _not_text(f"{key}[{index}].text", number, f"{described_value(text)}, not text")
+            raise _not_text(f"{key}[{index}].text", number, f"{value_kind(text)}, not text")
 
 
 def _not_text(key: str, number: int, what: str) -> DataError:

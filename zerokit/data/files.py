@@ -87,7 +87,7 @@ def opened(file: Path, mode: str = "rb", **options: Any) -> IO[Any]:
 
 
 @contextmanager
-def faults_named(file: Path) -> Iterator[None]:
+def report_read_errors(file: Path) -> Iterator[None]:
     """Turn errors of reading `file` in this context into DataErrors with its name."""
     module = _COMPRESSED.get(file.suffix.lower())
     damage = [resolve_name(_DAMAGE[module])] if module in _DAMAGE else []
@@ -106,7 +106,7 @@ def opened_text(file: Path, newline: str | None) -> Iterator[IO[str]]:
     """A file as text without a byte order mark; `newline` as of :func:`open`. DataError if it is damaged or
     not UTF-8.
     """
-    with faults_named(file):
+    with report_read_errors(file):
         _refuse_wide_characters(file)
         try:
             with opened(file, "rt", encoding="utf-8-sig", newline=newline) as text:
@@ -118,7 +118,7 @@ def opened_text(file: Path, newline: str | None) -> Iterator[IO[str]]:
 
 def numbered_lines(file: Path) -> Iterator[tuple[int, bytes]]:
     """Number, from 1, and content of each line that is not blank, without line end. Raises DataError."""
-    with faults_named(file):
+    with report_read_errors(file):
         _refuse_wide_characters(file)
         with opened(file) as content:
             for number, line in enumerate(content, start=1):
@@ -190,7 +190,7 @@ def local_files(name: str, where: str, split: str | None = "train") -> list[Path
     return []
 
 
-def left_out(sources: Sequence[str], where: str, split: str = "train") -> list[Path]:
+def other_split_files(sources: Sequence[str], where: str, split: str = "train") -> list[Path]:
     """The files of other splits in folders, which :func:`local_files` leaves out.
 
     Paths are relative to the folder if it is the only source.
@@ -312,7 +312,7 @@ def _is_of(file: Path, folder: Path, names: Sequence[str]) -> bool:
     return re.search(rf"(?<![a-z])(?:{words})(?:(?<!\d)|(?!\d))(?![a-z])", text) is not None
 
 
-def given_files(sources: str | Sequence[str], where: str, split: str | None = "train") -> list[Path]:
+def find_files(sources: str | Sequence[str], where: str, split: str | None = "train") -> list[Path]:
     """The files of `sources`; empty for one name that may be on the Hub. ``builtin:NAME`` is a folder of this
     package.
 

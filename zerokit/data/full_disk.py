@@ -17,7 +17,7 @@ builder.py).
 
 
 @contextmanager
-def full_disk_told() -> Iterator[None]:
+def report_full_disk() -> Iterator[None]:
     """Raise DataError if there is no room to download, load or tokenize data; also as a decorator."""
     try:
         yield

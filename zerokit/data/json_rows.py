@@ -12,7 +12,7 @@ from typing import IO, Any, NoReturn
 
 from pydantic_core import from_json
 
-from zerokit.data.files import decoded, faults_named, numbered_lines, opened, opened_text
+from zerokit.data.files import decoded, numbered_lines, opened, opened_text, report_read_errors
 from zerokit.documents import parse_json
 from zerokit.errors import DataError, DocumentError
 
@@ -55,7 +55,7 @@ _FAULTS = (ValueError, RecursionError, _DuplicateKeyError)
 
 def is_json_list(file: Path) -> bool:
     """Whether a JSON file is one list instead of lines. Raises DataError."""
-    with faults_named(file), opened(file) as content:
+    with report_read_errors(file), opened(file) as content:
         start: bytes = content.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
         while not start.strip() and (more := content.read(64)):
             start = more

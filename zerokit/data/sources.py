@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.data.content import FileContent, digest_files
-from zerokit.data.files import TABLES, common_format, format_of, given_files
-from zerokit.data.full_disk import full_disk_told
+from zerokit.data.files import TABLES, common_format, find_files, format_of
+from zerokit.data.full_disk import report_full_disk
 from zerokit.data.rows import read_rows
 from zerokit.errors import DataError
 from zerokit.hub import not_given
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zerokit.data.row_dataset import RowDataset
 
 
-@full_disk_told()
+@report_full_disk()
 def load_examples(
     source: str | Sequence[str],
     *,
@@ -49,7 +49,7 @@ def load_examples(
     from zerokit.data.row_dataset import RowDataset
 
     sources = [source] if isinstance(source, str) else list(source)
-    if files := given_files(sources, where, split):
+    if files := find_files(sources, where, split):
         from zerokit.data.table_cache import cached_rows
 
         found = common_format(files, where)
@@ -78,7 +78,7 @@ def place_of(source: str | Sequence[str], row: int, *, where: str, split: str | 
         row: number of the example, from 0.
     """
     left = row
-    for file in given_files(source, where, split):
+    for file in find_files(source, where, split):
         for place in _places(file):
             if left == 0:
                 return f"{file}{place}"

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from zerokit.data.content import sampled_digest
-from zerokit.data.files import TABLES, common_format, given_files
+from zerokit.data.files import TABLES, common_format, find_files
 from zerokit.data.sources import load_hub, no_examples, read_examples
 from zerokit.errors import DataError, ZerokitError
 
@@ -32,7 +32,7 @@ class ExampleStream:
         self._where = where
         sources = [source] if isinstance(source, str) else list(source)
         self._name = ", ".join(sources)
-        self._files = given_files(sources, where, split)
+        self._files = find_files(sources, where, split)
         self._hub: IterableDataset | None = None
         if not self._files:
             self._hub = load_hub(sources[0], subset, split, where, streaming=True)

@@ -62,7 +62,7 @@ def _differ(first: Path, second: Path, where: str, how: str) -> DataError:
 
 def file_schema(file: Path, format_: FileFormat) -> pa.Schema:
     """The columns of a file. Raises DataError."""
-    with _faults_named(file), file.open("rb") as content:
+    with _report_read_errors(file), file.open("rb") as content:
         schema = ParquetFile(content).schema_arrow if format_.kind == "parquet" else _opened(content).schema
         return Features.from_arrow_schema(schema).arrow_schema
 
@@ -70,7 +70,7 @@ def file_schema(file: Path, format_: FileFormat) -> pa.Schema:
 def typed_tables(file: Path, format_: FileFormat, schema: pa.Schema) -> Iterator[pa.Table]:
     """The rows of a file, with the columns of `schema`. Raises DataError."""
     for _, read in _parts(file, format_):
-        with _faults_named(file):
+        with _report_read_errors(file):
             for table in map(_checked, read()):
                 for field in schema:
                     if field.name not in table.column_names:
@@ -88,7 +88,7 @@ def typed_rows(file: Path, format_: FileFormat, *, skip: int = 0) -> Rows:
             skip -= size
             number += size
             continue
-        with _faults_named(file):
+        with _report_read_errors(file):
             for table in map(_checked, read()):
                 for row in decode(features.decode_batch(table.to_pydict())):
                     number += 1
@@ -102,7 +102,7 @@ def typed_rows(file: Path, format_: FileFormat, *, skip: int = 0) -> Rows:
 def num_rows(file: Path, format_: FileFormat) -> int:
     """The number of rows of a file. Raises DataError."""
     if format_.kind == "parquet":
-        with _faults_named(file):
+        with _report_read_errors(file):
             return int(read_metadata(file).num_rows)
     return sum(size for size, _ in _parts(file, format_))
 
@@ -118,7 +118,7 @@ def _checked(batch: pa.RecordBatch) -> pa.Table:
 
 
 def _parts(file: Path, format_: FileFormat) -> Iterator[Part]:
-    with _faults_named(file), file.open("rb") as content:
+    with _report_read_errors(file), file.open("rb") as content:
         if format_.kind == "parquet":
             parquet = ParquetFile(content)
             for group in range(parquet.num_row_groups):
@@ -146,7 +146,7 @@ def _opened(content: IO[bytes]) -> Any:
 
 
 @contextmanager
-def _faults_named(file: Path) -> Iterator[None]:
+def _report_read_errors(file: Path) -> Iterator[None]:
     """Turn errors of reading `file` in this context into DataErrors with its name."""
     try:
         yield

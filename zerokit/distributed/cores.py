@@ -49,7 +49,7 @@ def bind_to_cores(group: RankGroup) -> int | None:
     return len(own)
 
 
-def take_all_cores() -> None:
+def use_all_cores() -> None:
     """Compute with as many threads as the machine has CPUs, unless a person has set a number; for a
     rehearsal.
     """

@@ -100,7 +100,7 @@ def _load_all(names: list[str], *, speaks: bool) -> None:
     from deepspeed.accelerator import get_accelerator
 
     folder = Path(os.environ["TORCH_EXTENSIONS_DIR"])
-    with _alone_in(folder, speaks=speaks):
+    with _locked(folder, speaks=speaks):
         for name in names:
             builder = get_accelerator().create_op_builder(name)
             if builder is None or is_loaded(builder.name):  # the accelerator needs none, or it is there
@@ -109,16 +109,16 @@ def _load_all(names: list[str], *, speaks: bool) -> None:
             if _is_damaged(target):
                 console.note(f"{target} is damaged: it is compiled again")
                 shutil.rmtree(target)
-            _look_at_lock(target / "lock")
+            _check_torch_lock(target / "lock")
             if not any(target.glob("*.so")):
                 check_compiler()
                 console.note(f"{COMPILING}{builder.name}, once per environment: about a minute")
             _load(builder)
-            _note_digest(target)
+            _write_digest(target)
 
 
 @contextmanager
-def _alone_in(folder: Path, *, speaks: bool) -> Iterator[None]:
+def _locked(folder: Path, *, speaks: bool) -> Iterator[None]:
     """Hold the lock of `folder`. The kernel releases it when this process ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ def _alone_in(folder: Path, *, speaks: bool) -> Iterator[None]:
         yield
 
 
-def _look_at_lock(lock: Path) -> None:
+def _check_torch_lock(lock: Path) -> None:
     """Remove torch's lock if it was left behind; otherwise report which process torch will wait for.
 
     In this environment's own folder only the holder of the guard takes it, and that is this process now.
@@ -179,7 +179,7 @@ def _is_damaged(target: Path) -> bool:
     return file.is_file() and file.read_text(encoding="utf-8", errors="replace") != _digest(target)
 
 
-def _note_digest(target: Path) -> None:
+def _write_digest(target: Path) -> None:
     if target.is_dir() and (_is_damaged(target) or not (target / _DIGEST).is_file()):
         write_file(target / _DIGEST, _digest(target))
 

@@ -225,14 +225,14 @@ def run_on_all_ranks(
             console.note("zerokit: interrupted")
         return 130
     except Exception as error:
-        with _undisturbed():
-            return _say_why(error, group.ranks.rank)
+        with _ignored_signals():
+            return _report_exception(error, group.ranks.rank)
     group.close()
     return exit_code
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _ignored_signals() -> Iterator[None]:
     """Ignore signals while this process reports why it ends: launchers send them once a rank is gone."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -245,7 +245,7 @@ def _undisturbed() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-def _say_why(error: Exception, rank: int) -> int:
+def _report_exception(error: Exception, rank: int) -> int:
     """Print what ended this rank; returns its exit code."""
     # This rank may be alone: to close the group would be to wait for ranks that are in a collective.
     if "EADDRINUSE" in str(error):  # torch's DistNetworkError: rank 0 alone opens the port

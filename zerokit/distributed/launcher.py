@@ -31,7 +31,7 @@ _GRACE_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 
 
-def deepspeed_words(num_ranks: int, *words: str, port: int = 0) -> list[str]:
+def deepspeed_command(num_ranks: int, *words: str, port: int = 0) -> list[str]:
     """The command line that starts a script, or ``--module NAME``, with its options on this machine.
 
     Args:
@@ -91,25 +91,25 @@ class LaunchedRanks:
         if len(reported) == self._num_ranks and len(codes) == 1:
             return codes.pop()
         if not any(codes):
-            console.print_error(RunError(self._what_ended_it(code), hint=again))
+            console.print_error(RunError(self._describe_end(code), hint=again))
         if self._requests:
             return 128 + self._requests[0]
         return code if code > 0 else 128 - code if code < 0 else 1
 
     def stop(self) -> None:
         """Ask the ranks to save and end, and wait until they have."""
-        self.hand_on(signal.SIGTERM)
+        self.forward_signal(signal.SIGTERM)
         self.process.wait()
         self._end_ranks()
 
-    def hand_on(self, number: int, frame: FrameType | None = None) -> None:
+    def forward_signal(self, number: int, frame: FrameType | None = None) -> None:
         """A signal handler: ask the ranks to save and end. The second Ctrl-C kills them."""
         self._requests.append(signal.Signals(number))
         ranks = self._ranks()
         if self._requests.count(signal.SIGINT) > 1:
             _send(signal.SIGKILL, ranks)
         elif not ranks:
-            self.send_to_all(signal.SIGTERM)
+            self.send_signal(signal.SIGTERM)
         elif len(self._requests) == 1:
             # A rank that saves before it ends has handlers for SIGTERM and Ctrl-C, and says by which it was
             # asked. Before that Python alone handles Ctrl-C, and not while a rank waits in a collective.
@@ -117,7 +117,7 @@ class LaunchedRanks:
             _send(number, saves)
             _send(signal.SIGTERM, set(ranks) - set(saves))
 
-    def send_to_all(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         """Send a signal to the launcher and all processes that it has started."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
@@ -138,7 +138,7 @@ class LaunchedRanks:
             asked |= new
             time.sleep(_POLL_SECONDS)
 
-    def _what_ended_it(self, code: int) -> str:
+    def _describe_end(self, code: int) -> str:
         if self._requests:
             return f"the run was stopped by {self._requests[0].name} before it finished"
         if code < 0:
@@ -180,20 +180,20 @@ def run_launcher(
     launched = LaunchedRanks(command, num_ranks, environment, save_within=save_within)
 
     def pause(number: int, frame: FrameType | None) -> None:
-        launched.send_to_all(signal.SIGSTOP)
+        launched.send_signal(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
-        launched.send_to_all(signal.SIGCONT)
+        launched.send_signal(signal.SIGCONT)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, launched.hand_on)
+        signal.signal(number, launched.forward_signal)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
-        signal.signal(signal.SIGHUP, launched.hand_on)
+        signal.signal(signal.SIGHUP, launched.forward_signal)
     signal.signal(signal.SIGTSTP, pause)
     try:
         return launched.exit_code(again)
     finally:
         if launched.process.returncode is None:  # no Ctrl-C would reach it any more
-            launched.send_to_all(signal.SIGTERM)
+            launched.send_signal(signal.SIGTERM)
 
 
 def _become_subreaper() -> None:

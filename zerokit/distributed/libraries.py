@@ -35,7 +35,7 @@ def set_up_libraries(ranks: Ranks) -> None:
     if not ranks.is_main:
         warnings.simplefilter("ignore")
 
-    leave_out_false_alarms()
+    suppress_false_alarms()
     # Where it is imported, it warns of kernels for 4-bit models on the CPU.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
@@ -75,7 +75,7 @@ _FALSE_ALARMS = {
 """Logger -> text of a warning that needs no action."""
 
 
-def leave_out_false_alarms() -> None:
+def suppress_false_alarms() -> None:
     """Suppress warnings that need no action."""
 
     def is_true(record: logging.LogRecord) -> bool:

@@ -37,12 +37,12 @@ class LeaveRequest:
         self._rank = rank
         self._save_within = save_within
         self._since = 0.0
-        self._is_heeded = False
+        self._handles_requests = False
         self._interrupts = 0
         os.register_at_fork(after_in_child=self._forget)
 
     @contextmanager
-    def heeded(self, gather: Callable[[Any], list[Any]]) -> Iterator[None]:
+    def handle_requests(self, gather: Callable[[Any], list[Any]]) -> Iterator[None]:
         """In this context a request ends nothing: the code in it checks :attr:`why` after each step.
 
         A second Ctrl-C raises KeyboardInterrupt. Does nothing with `save_within` 0, and outside of the main
@@ -60,7 +60,7 @@ class LeaveRequest:
         reads, writes = os.pipe()
         os.set_blocking(writes, False)
         wakes_before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
-        self.why, self._interrupts, self._is_heeded = None, 0, True
+        self.why, self._interrupts, self._handles_requests = None, 0, True
         before = {number: signal.signal(number, self._handler(this)) for number in SIGNALS}
         over = threading.Event()
         bound = threading.Thread(target=self._bound, args=(reads, filter(_runs, others), over), daemon=True)
@@ -69,7 +69,7 @@ class LeaveRequest:
             yield
         finally:
             over.set()
-            self._is_heeded = False
+            self._handles_requests = False
             for number, handler in before.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(wakes_before)
@@ -79,14 +79,14 @@ class LeaveRequest:
             os.close(writes)
 
     def launcher_ended(self, pid: int) -> bool:
-        """Treat the end of a launcher as a request; False if none is heeded, or it is too late."""
-        if self._is_heeded:
+        """Treat the end of a launcher as a request; False if none is handle_requests, or it is too late."""
+        if self._handles_requests:
             self._ask(f"its launcher, process {pid}, has ended")
         return self.why is not None and not self._is_late()
 
     def _forget(self) -> None:
         """In a forked child: do not write its signals into this process's pipe."""
-        if self._is_heeded:
+        if self._handles_requests:
             signal.set_wakeup_fd(-1)
 
     def _ask(self, why: str) -> None:

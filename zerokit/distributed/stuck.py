@@ -135,7 +135,7 @@ class StuckWatch:
 
     def _end_stopped(self, pid: int, rank: str) -> NoReturn:
         looks = self._stopped[pid]
-        _say(f"rank {rank}", f"a signal stopped it (process {pid}) {looks * POLL_SECONDS:.0f} s ago")
+        _report(f"rank {rank}", f"a signal stopped it (process {pid}) {looks * POLL_SECONDS:.0f} s ago")
         with suppress(ProcessLookupError):
             os.kill(pid, _show_stack())  # which it does as soon as it goes on
             os.kill(pid, signal.SIGCONT)
@@ -194,7 +194,7 @@ class StuckWatch:
         at = traceback.extract_stack(_caller(frame), limit=1)[-1]
         call = f"'{at.line or at.name}' ({at.filename}:{at.lineno})"
         where = "the run" if self._is_alone else f"rank {self._ranks.rank}"
-        _say(where, f"{what} for {looks * POLL_SECONDS:.0f} s, in {call}", waiting=not self._is_alone)
+        _report(where, f"{what} for {looks * POLL_SECONDS:.0f} s, in {call}", waiting=not self._is_alone)
         sys.stderr.writelines(traceback.format_stack(frame))
         sys.stderr.flush()
         exit_now(1)
@@ -210,7 +210,7 @@ def _uses_gpu() -> bool:
     return torch is not None and torch.cuda.is_initialized()
 
 
-def _say(where: str, why: str, *, waiting: bool = True) -> None:
+def _report(where: str, why: str, *, waiting: bool = True) -> None:
     error = RankError(
         f"is stuck: {why}{', and the others wait for it' * waiting}",
         where=where,

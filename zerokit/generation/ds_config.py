@@ -9,7 +9,7 @@ from typing import Any
 
 from zerokit import console
 from zerokit.config import load_ds_config, read_ds_config
-from zerokit.distributed.gpus_alone import check_gpus_alone
+from zerokit.distributed.gpu_features import check_gpu_features
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.nvme import check_nvme
 from zerokit.distributed.ranks import Ranks
@@ -121,7 +121,7 @@ def _zero_section(zero: Mapping[str, Any], given: Document, model: ModelFiles) -
     for key in ("stage3_gather_16bit_weights_on_model_save", "overlap_comm", "contiguous_gradients"):
         if section.get(key) == "auto":
             del section[key]
-    check_gpus_alone(section, given.where)
+    check_gpu_features(section, given.where)
     check_nvme(section, given.where)
     return section
 

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 from zerokit import console
 from zerokit.checkpoint.source import check_before_launch
 from zerokit.config import load_ds_config
-from zerokit.data.files import given_files
+from zerokit.data.files import find_files
 from zerokit.distributed.cores import share_threads
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.distributed.libraries import set_up_libraries
@@ -208,7 +208,7 @@ def _look_at_files(options: Options, errors: list[ZerokitError], *, output: bool
         with noted(errors):
             check_before_launch(options.model, where="--model", revision=options.revision)
         with noted(errors):
-            given_files(options.prompts or (), "--prompts", options.split)
+            find_files(options.prompts or (), "--prompts", options.split)
         if options.ds_config is not None:
             with noted(errors):
                 load_ds_config(options.ds_config)

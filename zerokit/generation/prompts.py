@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.data.content import FileContent, digest_files
 from zerokit.data.encoding import check_chat, encode, render_chat
-from zerokit.data.files import common_format, given_files
+from zerokit.data.files import common_format, find_files
 from zerokit.data.sources import load_examples, place_of
 from zerokit.errors import DataError, did_you_mean
 
@@ -30,7 +30,7 @@ Prompt = str | list[Message]
 
 def digest_prompts(options: Options) -> dict[Path, FileContent]:
     """The content of the files with prompts. DataError if files are missing or cannot be read."""
-    return digest_files(given_files(options.prompts or (), "--prompts", options.split))
+    return digest_files(find_files(options.prompts or (), "--prompts", options.split))
 
 
 def load_prompts(options: Options, contents: Mapping[Path, FileContent] | None = None) -> list[Prompt]:
@@ -63,7 +63,7 @@ def load_prompts(options: Options, contents: Mapping[Path, FileContent] | None =
             hint=rename,
         )
     values = list(examples.column(column))
-    files = given_files(options.prompts, "--prompts", options.split)
+    files = find_files(options.prompts, "--prompts", options.split)
     if files and common_format(files, "--prompts").kind == "text":
         values = [line.rstrip("\r") for line in values if line.strip()]
         if not values:

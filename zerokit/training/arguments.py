@@ -32,7 +32,7 @@ from zerokit.resolving.arguments import TRAINER_DEFAULTS
 from zerokit.resolving.nvme_buffers import PLACE, uses_nvme_for_parameters
 from zerokit.resolving.run import Run
 from zerokit.resolving.settle import Resolved, resolve_for_trainer
-from zerokit.training.optimizers import check_replaced, without_toolkit
+from zerokit.training.optimizers import check_offloaded_optimizer, replace_fused_optimizer
 from zerokit.training.trackers import BUILT_IN, trackers
 from zerokit.units import format_bytes, quantity
 from zerokit.writing.build import build_ds_config
@@ -80,8 +80,8 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
     ds_config, ds_where = load_ds_config(document).dump(), document.name
     at = loaded.where("training", "optim") if "optim" in loaded.recipe.training else ds_where
     optim = str(training.get("optim", TRAINER_DEFAULTS["optim"]))
-    check_replaced(ds_config, optim, ds_where=ds_where, where=at)
-    if (instead := without_toolkit(ds_config, where=at)) is not None and read_ranks().is_main:
+    check_offloaded_optimizer(ds_config, optim, ds_where=ds_where, where=at)
+    if (instead := replace_fused_optimizer(ds_config, where=at)) is not None and read_ranks().is_main:
         console.note(instead)
     _spread_precision(loaded, training, ds_config, ds_where)
     return resolve_for_trainer(
@@ -90,7 +90,7 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
         default_precision=default_precision,
         world_size=world_size,
         ds_where=ds_where,
-        where=lambda name: loaded.where(*written_at(name, loaded)),
+        where=lambda name: loaded.where(*recipe_path(name, loaded)),
     )
 
 
@@ -151,7 +151,7 @@ def ds_config_place(path: KeyPath, loaded: LoadedRecipe) -> str:
     return _place(path, _ds_document(loaded), loaded)
 
 
-def written_at(name: str, loaded: LoadedRecipe) -> KeyPath:
+def recipe_path(name: str, loaded: LoadedRecipe) -> KeyPath:
     """Path of a training argument in the recipe."""
     is_spread = name in ("bf16", "fp16") and name not in loaded.recipe.training
     return ("precision",) if is_spread else ("training", name)
@@ -254,13 +254,13 @@ def build_arguments(
         get_reporting_integration_callbacks(args.report_to)  # refuses names that the Trainer will refuse
         return args
     except (ValueError, TypeError, ImportError, NotImplementedError) as error:
-        path = _named_by(str(error), loaded.recipe.training)
+        path = _key_of_error(str(error), loaded.recipe.training)
         raise RecipeError(
             f"TrainingArguments: {error}", where=loaded.where("training", *path), hint="Change that key"
         ) from error
 
 
-def _named_by(said: str, training: Mapping[str, Any]) -> list[str]:
+def _key_of_error(said: str, training: Mapping[str, Any]) -> list[str]:
     """The training key that an error names, or whose value it names; empty if there is none."""
     named = [name for name in training if re.search(rf"\b{name}\b", said)]
     valued = [
@@ -310,7 +310,7 @@ def check_precision(resolved: Resolved, loaded: LoadedRecipe) -> None:
             device = "the CPU" if count_gpus() == 0 else "the GPU"
             raise RecipeError(
                 f"{name} does not run on {device} of this machine",
-                where=loaded.where(*written_at(name, loaded)),
+                where=loaded.where(*recipe_path(name, loaded)),
                 hint=f"Set precision to {' or '.join(supported)}",
             )
 
@@ -327,7 +327,7 @@ def check_fp16(resolved: Resolved, loaded: LoadedRecipe, folder: Path | None) ->
         others = [name for name in _precisions() if name != "fp16"]
         raise RecipeError(
             f"the run would be in fp16, but '{folder}' was trained in bf16, of which fp16 lacks the range",
-            where=loaded.where(*written_at("fp16", loaded)),
+            where=loaded.where(*recipe_path("fp16", loaded)),
             hint=f"Set precision to {' or '.join(others)}, or model.dtype to float16 if fp16 is meant",
         )
 

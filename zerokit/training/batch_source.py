@@ -22,7 +22,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 from zerokit.distributed.group import RankGroup
 from zerokit.errors import ZerokitError
 from zerokit.training.datasets import Places, name_examples
-from zerokit.training.packing import Layout, lengths_of, may_arrange
+from zerokit.training.packing import Layout, can_arrange, lengths_of
 from zerokit.training.streaming import MicroBatch, Stream, StreamOfRank, write_position
 from zerokit.training.tasks.task import Collator, Task
 
@@ -122,7 +122,7 @@ class BatchSource:
     ) -> None:
         self._group, self._args, self._places = group, args, places
         self.dataset = examples
-        arranges = may_arrange(args)
+        arranges = can_arrange(args)
         batch = args.per_device_train_batch_size
         if hasattr(examples, "__len__") and (arranges or task.needs_reference):
             self.dataset = FilledDataset(examples, batch * args.world_size if arranges else 1, task.blank())

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from zerokit.recipe.model import TaskSection
 
 
-def asks_for_chunks(section: TaskSection, args: TrainingArguments, *, learns_tokens: bool) -> bool:
+def wants_chunked_loss(section: TaskSection, args: TrainingArguments, *, learns_tokens: bool) -> bool:
     """Whether to compute a run's loss in chunks if that saves memory.
 
     Not in fp16, where the gradients of an unscaled loss would underflow; not with Liger and torch.compile,
@@ -46,14 +46,14 @@ def asks_for_chunks(section: TaskSection, args: TrainingArguments, *, learns_tok
 
 
 @dataclass
-class _Asked:
+class _Request:
     """A request for values of logits other than the model's own loss."""
 
     labels: Tensor
-    is_answered: bool = False
+    is_done: bool = False
 
 
-_asked: ContextVar[_Asked | None] = ContextVar("sums of log-probabilities", default=None)
+_request: ContextVar[_Request | None] = ContextVar("sums of log-probabilities", default=None)
 
 
 def row_sums(model: Any, inputs: Mapping[str, Tensor], labels: Tensor) -> Tensor:
@@ -62,13 +62,13 @@ def row_sums(model: Any, inputs: Mapping[str, Tensor], labels: Tensor) -> Tensor
     Args:
         labels: (rows, tokens), -100 for tokens without a label.
     """
-    asked = _Asked(labels)
-    token = _asked.set(asked)
+    request = _Request(labels)
+    token = _request.set(request)
     try:
         logits = model(**inputs).logits
     finally:
-        _asked.reset(token)
-    if asked.is_answered:
+        _request.reset(token)
+    if request.is_done:
         return logits  # type: ignore[no-any-return]
     logits, labels = logits[:, :-1], labels[:, 1:]
     # By rows: the copy in float32 is of one sequence at a time.
@@ -100,16 +100,16 @@ def chunk_the_loss(model: PreTrainedModel, note: Callable[[str], object] | None 
     output = _Output(head, note)
 
     def begin(_: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
-        labels, asked = kwargs.get("labels"), _asked.get()
-        if asked is not None:
-            labels = asked.labels
+        labels, request = kwargs.get("labels"), _request.get()
+        if request is not None:
+            labels = request.labels
         if labels is not None and output.saves(labels.numel(), getattr(head, "in_features", 0)):
             vars(owner)[name] = output  # found before the module of that name, which stays where it is
 
     def end(_: Any, args: Any, result: Any) -> Any:
         vars(owner).pop(name, None)
-        asked = _asked.get()
-        return _pytree.tree_map_only(_Pending, lambda logits: logits.after_the_loss(asked), result)
+        request = _request.get()
+        return _pytree.tree_map_only(_Pending, lambda logits: logits.after_the_loss(request), result)
 
     base.register_forward_pre_hook(begin, with_kwargs=True)
     base.register_forward_hook(end, always_call=True)
@@ -242,12 +242,12 @@ class _Pending(Tensor):
                 self.logits, self.before = do(before.made()), None
         return self.logits
 
-    def after_the_loss(self, asked: _Asked | None) -> Tensor | None:
+    def after_the_loss(self, request: _Request | None) -> Tensor | None:
         """What the model returns as logits: None if its loss needed none, or the requested values."""
-        if asked is not None and self.ndim == 3 and self.shape[:2] == asked.labels.shape:
-            asked.is_answered = not self.call.are_made
-        if asked is not None and asked.is_answered:
-            return self._row_sums(asked.labels)
+        if request is not None and self.ndim == 3 and self.shape[:2] == request.labels.shape:
+            request.is_done = not self.call.are_made
+        if request is not None and request.is_done:
+            return self._row_sums(request.labels)
         return None if self.call.is_chunked else self.made()
 
     def _row_sums(self, labels: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.data.content import FileContent, digest_files
-from zerokit.data.files import given_files, is_builtin, left_out
-from zerokit.data.full_disk import full_disk_told
+from zerokit.data.files import find_files, is_builtin, other_split_files
+from zerokit.data.full_disk import report_full_disk
 from zerokit.data.sources import load_examples, place_of
 from zerokit.data.streams import ExampleStream
 from zerokit.errors import DataError
@@ -46,7 +46,7 @@ class Examples:
     def left_out(self) -> str | None:
         """A message about files that belong to other splits and are not read; None if there are none."""
         names = [self.source] if isinstance(self.source, str) else self.source
-        files = [str(file) for file in left_out(names, self.where, self.split)]
+        files = [str(file) for file in other_split_files(names, self.where, self.split)]
         if not files:
             return None
         more = f" and {len(files) - _MOST_FILES_NAMED} more" if files[_MOST_FILES_NAMED:] else ""
@@ -103,10 +103,10 @@ def digest_sources(loaded: LoadedRecipe) -> dict[Path, FileContent]:
     """Digests of all data files of the recipe, except streamed ones. DataError if a file cannot be read."""
     (train, *others) = data_sources(loaded)
     named = others if loaded.recipe.data.streaming else [train, *others]
-    return digest_files(file for source in named for file in given_files(*source))
+    return digest_files(file for source in named for file in find_files(*source))
 
 
-@full_disk_told()
+@report_full_disk()
 def load_datasets(
     loaded: LoadedRecipe, seed: int, contents: Mapping[Path, FileContent] | None = None
 ) -> tuple[Examples, Examples | None]:
@@ -151,9 +151,9 @@ def _held_out(
         DataError: they are missing, malformed, or also trained on without being named twice.
     """
     data = loaded.recipe.data
-    given = given_files(data.train, loaded.where("data", "train"), data.train_split)
+    given = find_files(data.train, loaded.where("data", "train"), data.train_split)
     trained = {file.resolve() for file in given}
-    files = given_files(source, where, split)
+    files = find_files(source, where, split)
     shared = [file for file in files if file.resolve() in trained]
     # A file that both keys name is meant to show what the model memorizes. A folder, a pattern or one source
     # for two splits may share files by accident.

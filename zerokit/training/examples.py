@@ -11,8 +11,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from zerokit.data.content import code_digest, digest_of
-from zerokit.data.encoding import described_value
-from zerokit.data.full_disk import full_disk_told
+from zerokit.data.encoding import value_kind
+from zerokit.data.full_disk import report_full_disk
 from zerokit.errors import DataError
 from zerokit.extras import versions
 from zerokit.training.packing import best_fit, lengths_of
@@ -97,7 +97,7 @@ class _BatchEncoder:
 _IS_CUT, _HAS_TARGETS = "is_cut", "has_targets"
 
 
-@full_disk_told()
+@report_full_disk()
 def tokenize(
     examples: RowDataset,
     encoder: Encoder,
@@ -159,9 +159,7 @@ def text_of(example: dict[str, Any], column: str) -> str:
     if value is None:  # datasets fills in what an example lacks
         raise UnusableError(f"'{column}' is absent or null", hint="Fix or remove that example")
     if not isinstance(value, str):
-        raise UnusableError(
-            f"'{column}' is {described_value(value)}, not text", hint="Fix or remove that example"
-        )
+        raise UnusableError(f"'{column}' is {value_kind(value)}, not text", hint="Fix or remove that example")
     return value
 
 

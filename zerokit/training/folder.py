@@ -177,7 +177,7 @@ class OutputFolder:
         raise_together(errors)
 
     @contextmanager
-    def owned(self, group: RankGroup, run_id: str) -> Iterator[None]:
+    def locked(self, group: RankGroup, run_id: str) -> Iterator[None]:
         """Lock the folder against other runs, and move files of an earlier run away.
 
         Raises:
@@ -230,7 +230,7 @@ class OutputFolder:
                 where=self.where,
                 hint="Name another folder",
             ) from None
-        if self.force or self._goes_on():
+        if self.force or self._is_resumed():
             return
         if has_model:
             raise RecipeError(
@@ -246,7 +246,7 @@ class OutputFolder:
                 "--force to set it aside",
             )
 
-    def _goes_on(self) -> bool:
+    def _is_resumed(self) -> bool:
         """Whether the resumed run is the one in the folder."""
         if self.resume is None:
             return False
@@ -265,7 +265,7 @@ class OutputFolder:
         A resumed run moves only checkpoints after its own, so that its own is the last one in the folder.
         """
         left = checkpoints(self.path)
-        if self.resume is not None and self._goes_on():
+        if self.resume is not None and self._is_resumed():
             start = self._resumed()
             later = left[left.index(start) + 1 :] if start is not None else []
             self._move(later, (), run_id, f"behind {self.resume.name}")
@@ -309,7 +309,7 @@ def _lock(folder: Path, where: str, run_id: str) -> Iterator[None]:
     holds it.
     """
     file = folder / LOCK_FILE
-    opened = _held(file, folder, where)
+    opened = _open_lock(file, folder, where)
     try:
         opened.truncate(0)
         owner = _Owner(
@@ -324,7 +324,7 @@ def _lock(folder: Path, where: str, run_id: str) -> Iterator[None]:
         opened.close()
 
 
-def _held(file: Path, folder: Path, where: str) -> IO[str]:
+def _open_lock(file: Path, folder: Path, where: str) -> IO[str]:
     """Open and lock the lock file.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 
 from zerokit import console
 from zerokit.checkpoint.source import check_before_launch, read_model_config
-from zerokit.data.files import common_format, given_files
+from zerokit.data.files import common_format, find_files
 from zerokit.distributed.cores import share_threads
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.errors import ZerokitError, noted, raise_together
@@ -74,7 +74,7 @@ def train(
 
     zero = context.resolved.ds_config["zero_optimization"] if group.policy.uses_this_machine else {}
     with (
-        context.output.owned(group, context.identity.run_id),
+        context.output.locked(group, context.identity.run_id),
         locked_swap_folders(group, zero, lambda path: ds_config_place(path, loaded)),
     ):
         clear_swap_folder(zero, group.ranks.rank)
@@ -123,5 +123,5 @@ def _look_for_model(loaded: LoadedRecipe) -> None:
 
 
 def _look_for_data(source: str | list[str], where: str, split: str) -> None:
-    if files := given_files(source, where, split):
+    if files := find_files(source, where, split):
         common_format(files, where)

@@ -29,7 +29,7 @@ def host_optimizer(ds_config: Mapping[str, Any]) -> str | None:
     offload.
 
     Source: `_configure_basic_optimizer` in deepspeed/runtime/engine.py. Without a section `optimizer` it is
-    Adam: see :func:`check_replaced`.
+    Adam: see :func:`check_offloaded_optimizer`.
     """
     if not _offloads(ds_config):
         return None
@@ -37,7 +37,7 @@ def host_optimizer(ds_config: Mapping[str, Any]) -> str | None:
     return {"adagrad": "Adagrad", "lion": "Lion"}.get(name, "Adam")
 
 
-def check_replaced(ds_config: Mapping[str, Any], optim: str, *, ds_where: str, where: str) -> None:
+def check_offloaded_optimizer(ds_config: Mapping[str, Any], optim: str, *, ds_where: str, where: str) -> None:
     """Refuse optimizers that accelerate would silently replace by Adam when they are offloaded (ConfigError).
 
     It replaces PyTorch's AdamW by DeepSpeed's with the same settings. For Adagrad it fails, because
@@ -82,7 +82,7 @@ def check_zenflow(zero: Mapping[str, Any], *, resumes: bool, where: str) -> None
         )
 
 
-def check_made(args: TrainingArguments, ds_config: Mapping[str, Any], stage: int, where: str) -> None:
+def check_optimizer(args: TrainingArguments, ds_config: Mapping[str, Any], stage: int, where: str) -> None:
     """Refuse, before loading the model, an optimizer whose package is missing or that does not work with
     ZeRO.
 
@@ -108,7 +108,7 @@ def check_made(args: TrainingArguments, ds_config: Mapping[str, Any], stage: int
             hint=works,
         )
     try:
-        _made_of(args)
+        _optimizer_of(args)
     except (ImportError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise RecipeError(f"{name} cannot be made here: {reason}", where=where, hint=works) from error
@@ -118,7 +118,7 @@ _OF_OPTIMIZER = ("optim_args", "optim_target_modules", "adam_beta1", "adam_beta2
 
 
 def check_optimizer_keys(args: TrainingArguments, ds_config: Mapping[str, Any], loaded: LoadedRecipe) -> None:
-    """Refuse keys of `training` that the optimizer does not read (RecipeError); :func:`check_made` has
+    """Refuse keys of `training` that the optimizer does not read (RecipeError); :func:`check_optimizer` has
     passed.
     """
     name = str(getattr(args.optim, "value", args.optim))
@@ -133,7 +133,7 @@ def check_optimizer_keys(args: TrainingArguments, ds_config: Mapping[str, Any], 
             continue
         without = copy.copy(args)
         vars(without)[key] = default
-        if is_deepspeeds or _made_of(without) == _made_of(args):
+        if is_deepspeeds or _optimizer_of(without) == _optimizer_of(args):
             optimizer = f"DeepSpeed's {ds_config['optimizer'].get('type')}" if is_deepspeeds else name
             raise RecipeError(
                 f"{key} has no effect: {optimizer} does not read it",
@@ -167,7 +167,7 @@ def check_schedule(args: TrainingArguments, ds_config: Mapping[str, Any], where:
         ) from error
 
 
-def warm_up_line(args: TrainingArguments, ds_config: Mapping[str, Any], steps: int) -> str | None:
+def warmup_warning(args: TrainingArguments, ds_config: Mapping[str, Any], steps: int) -> str | None:
     """A warning for a run that ends during warmup; None for others."""
     schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     if "scheduler" in ds_config or schedule in _AT_ONCE or args.warmup_steps < max(1, steps):
@@ -185,7 +185,7 @@ _MANY_STEPS = 10**6
 """Steps to try a schedule with if epochs decide their number."""
 
 
-def _made_of(args: TrainingArguments) -> tuple[Any, dict[str, Any]]:
+def _optimizer_of(args: TrainingArguments) -> tuple[Any, dict[str, Any]]:
     """Class and arguments of an optimizer."""
     from transformers import Trainer
 
@@ -196,7 +196,7 @@ def _made_of(args: TrainingArguments) -> tuple[Any, dict[str, Any]]:
 _WHOLE_MATRICES = ("galore", "apollo", "lomo")
 
 
-def without_toolkit(ds_config: dict[str, Any], *, where: str) -> str | None:
+def replace_fused_optimizer(ds_config: dict[str, Any], *, where: str) -> str | None:
     """Replace DeepSpeed's fused AdamW by torch's if its kernel cannot be compiled; returns a note about it.
 
     ConfigError if torch has no such optimizer.

@@ -160,7 +160,7 @@ class Layout:
         return 1 - tokens / max(slots, 1)
 
 
-def may_arrange(args: TrainingArguments) -> bool:
+def can_arrange(args: TrainingArguments) -> bool:
     """Whether zerokit may choose the order of examples and fill up the last batches with blanks."""
     return (
         args.average_tokens_across_devices

@@ -13,7 +13,7 @@ from typing import Literal
 from zerokit.checkpoint.weights_digest import weights_digest
 from zerokit.config.base import ZERO
 from zerokit.distributed.extensions import compile_extensions
-from zerokit.distributed.gpus_alone import check_gpus_alone
+from zerokit.distributed.gpu_features import check_gpu_features
 from zerokit.distributed.group import RankGroup, count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.nvme import check_nvme, uses_nvme
@@ -41,13 +41,13 @@ from zerokit.training.model import (
     prepare_model,
 )
 from zerokit.training.optimizers import (
-    check_made,
+    check_optimizer,
     check_optimizer_keys,
     check_schedule,
     check_zenflow,
     host_optimizer,
 )
-from zerokit.training.packing import may_arrange, padding_of
+from zerokit.training.packing import can_arrange, padding_of
 from zerokit.training.peft.compatibility import check_trained
 from zerokit.training.peft.keys import check_peft_keys
 from zerokit.training.prepare_data import (
@@ -148,7 +148,7 @@ def _check_machine(context: RunContext) -> None:
         return ds_config_place(path, loaded)
 
     check_precision(context.resolved, loaded)
-    check_gpus_alone(zero, where, ranks=context.group.ranks.world_size)
+    check_gpu_features(zero, where, ranks=context.group.ranks.world_size)
     if context.group.policy.uses_this_machine:
         check_nvme(zero, where)
 
@@ -208,7 +208,7 @@ def _compile_extensions(context: RunContext) -> None:
 def _build_arguments(context: RunContext) -> None:
     loaded, resolved = context.loaded, context.resolved
     args = build_arguments(resolved, loaded, use_cpu=count_gpus() == 0, evaluate=context.held_out is not None)
-    check_made(args, resolved.ds_config, context.zero_stage, loaded.where("training", "optim"))
+    check_optimizer(args, resolved.ds_config, context.zero_stage, loaded.where("training", "optim"))
     check_optimizer_keys(args, resolved.ds_config, loaded)
     schedule = "lr_scheduler_type" if args.lr_scheduler_kwargs is None else "lr_scheduler_kwargs"
     check_schedule(args, resolved.ds_config, loaded.where("training", schedule))
@@ -247,8 +247,8 @@ def _measure_padding(context: RunContext) -> None:
     args = context.args
     layout = context.task.layout(args.per_device_train_batch_size, context.identity.examples_per_step)
     context.padding = None
-    if layout is not None and (layout.in_rows or may_arrange(args)):
-        layout = replace(layout, arranges=may_arrange(args))
+    if layout is not None and (layout.in_rows or can_arrange(args)):
+        layout = replace(layout, arranges=can_arrange(args))
         context.padding = padding_of(context.train, layout, args.seed)
 
 

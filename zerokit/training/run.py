@@ -14,14 +14,14 @@ from transformers import TrainerCallback
 
 import zerokit
 from zerokit import console
-from zerokit.distributed.cores import bind_to_cores, take_all_cores
+from zerokit.distributed.cores import bind_to_cores, use_all_cores
 from zerokit.distributed.group import count_gpus
 from zerokit.distributed.loader_workers import report_lost_batches
 from zerokit.errors import ConfigError, RankError, RunError, ZerokitError
 from zerokit.patches import Patch, put
 from zerokit.reporting.curves import draw_losses
 from zerokit.training.announce import announce, count_parameters
-from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss
+from zerokit.training.chunked_loss import chunk_the_loss, wants_chunked_loss
 from zerokit.training.engine import read_parameters_once, reset_module_order
 from zerokit.training.model import build_model, set_leaf_modules, switch_dropout_off
 from zerokit.training.optimizers import host_optimizer
@@ -92,7 +92,7 @@ def _run(
         read_parameters_once()
     model = _build_model(context, note)
     learns = context.adapter is not None and context.adapter.method.tokens == "embedded"
-    chunked = asks_for_chunks(context.task.section, context.args, learns_tokens=learns)
+    chunked = wants_chunked_loss(context.task.section, context.args, learns_tokens=learns)
     chunked = chunked and chunk_the_loss(model, note)
     states_bytes, peak_bytes = announce(context, model, cuda=cuda, chunked=chunked)
     if num_cores is not None and note is not None:
@@ -108,7 +108,7 @@ def _run(
     )
     trainer = _make_trainer(context, model, [progress, _RemoveCheckpoint(checkpoint)], operations)
     try:
-        leaves = group.leave_request.heeded(group.gather_objects)
+        leaves = group.leave_request.handle_requests(group.gather_objects)
         with leaves if group.policy.writes_files else nullcontext():
             result = _fit(trainer, context, checkpoint.folder)
     finally:
@@ -166,7 +166,7 @@ def _assign_cores(context: RunContext) -> int | None:
         return None
     if context.group.policy.uses_this_machine:
         return bind_to_cores(context.group)
-    take_all_cores()
+    use_all_cores()
     return None
 
 

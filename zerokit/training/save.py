@@ -137,12 +137,12 @@ def _switch(folder: Path, old: set[str], new: set[str]) -> None:
     make_staging(replaced)
     for name in old:
         _duplicate(folder / name, replaced / name)
-    _point(current, REPLACED)
+    _set_link(current, REPLACED)
     for name in old | new:
         if (folder / name).is_dir() and not (folder / name).is_symlink():
             shutil.rmtree(folder / name)  # which no link can replace in one step
-        _point(folder / name, f"{CURRENT}/{name}")
-    _point(current, SAVING)
+        _set_link(folder / name, f"{CURRENT}/{name}")
+    _set_link(current, SAVING)
 
 
 def settle(folder: Path) -> None:
@@ -167,7 +167,7 @@ def _remove(folder: Path) -> None:
         remove_empty(folder)  # a kill may have left one without its mark
 
 
-def _point(link: Path, target: str) -> None:
+def _set_link(link: Path, target: str) -> None:
     """Make or change a link in one step. The folder ``.replaced`` next to it exists."""
     new = link.with_name(REPLACED) / _NEW_LINK
     new.unlink(missing_ok=True)

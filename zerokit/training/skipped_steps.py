@@ -53,7 +53,7 @@ class SkippableSteps:
         rank.
         """
         self._optimizer = optimizer = engine.optimizer
-        self._is_asked = leaves_out
+        self._skips_step = leaves_out
         self._loss: torch.Tensor | None = None
         """Loss of the last micro batch."""
         self._leaves_out = False
@@ -66,26 +66,26 @@ class SkippableSteps:
                 wrapper.__has_overflow__ = True
         if hasattr(optimizer, _LOOKS.name):
             optimizer.check_grad_overflow = True
-        replace(engine, _BACKWARD.name, self._noting_loss)
-        replace(optimizer, "step", self._asking)
+        replace(engine, _BACKWARD.name, self._keep_loss)
+        replace(optimizer, "step", self._decide)
         instead = ((_UPDATE_SCALE[0].name, self._overflow), (_MUON.name, lambda *_: None))
         for name, other in instead:
             if hasattr(optimizer, name):
                 replace(optimizer, name, partial(self._instead, other))
 
-    def _noting_loss(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+    def _keep_loss(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         def noted(loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             self._loss = loss.detach()
             return backward(loss, *args, **kwargs)
 
         return noted
 
-    def _asking(self, step: Callable[..., Any]) -> Callable[..., Any]:
+    def _decide(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def stepped(*args: Any, **kwargs: Any) -> Any:
             if self._is_plain:
                 self._optimizer.overflow = not _are_numbers(self._optimizer)  # reduced: alike on every rank
             assert self._loss is not None
-            self._leaves_out = self._is_asked(self._loss)
+            self._leaves_out = self._skips_step(self._loss)
             if self._leaves_out:
                 self._clear(step)
                 self._leaves_out = False

@@ -39,7 +39,7 @@ def load_tokenizer(
     return tokenizer
 
 
-def check_tells_words(tokenizer: PreTrainedTokenizerBase, *, where: str, hint: str) -> None:
+def check_maps_words(tokenizer: PreTrainedTokenizerBase, *, where: str, hint: str) -> None:
     """Refuse a slow tokenizer: only fast ones map tokens to words (ModelError)."""
     if not tokenizer.is_fast:
         raise ModelError(

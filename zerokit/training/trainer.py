@@ -41,8 +41,8 @@ from zerokit.training.engine import exclude_timer_from_compile, speed_up_calls, 
 from zerokit.training.evaluator import Evaluator
 from zerokit.training.folder import checkpoints
 from zerokit.training.nvme_optimizer_state import load_nvme_optimizer_states
-from zerokit.training.optimizers import warm_up_line
-from zerokit.training.peft.prompts import saved_whole
+from zerokit.training.optimizers import warmup_warning
+from zerokit.training.peft.prompts import save_virtual_tokens
 from zerokit.training.run_context import RunContext
 from zerokit.training.skipped_steps import SkippableSteps
 from zerokit.training.step_monitor import StepMonitor
@@ -196,7 +196,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
     ) -> tuple[Any, Any]:
         # Only the Trainer knows how many steps its epochs have.
         if self._group.ranks.is_main and (
-            line := warm_up_line(self.args, self.args.hf_deepspeed_config.config, max_steps)
+            line := warmup_warning(self.args, self.args.hf_deepspeed_config.config, max_steps)
         ):
             console.note(line)
         self.monitor.state = self.state
@@ -319,7 +319,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             generation_config._original_object_hash = hash(generation_config)
         weights = self._gather_weights()
         folder = Path(output_dir or self.args.output_dir)
-        with saved_whole(self.model, weights):
+        with save_virtual_tokens(self.model, weights):
             self.checkpoints.write_weights(folder, partial(self._save, state_dict=weights))
         if _internal_call and self.args.should_save:
             with self.checkpoints.problems.collect():

@@ -15,7 +15,7 @@ from torch import nn
 from zerokit.errors import RecipeError, nearest, raise_together
 from zerokit.spelling import mistyped
 from zerokit.training.peft.keys import VIRTUAL_TOKENS, PeftSettings, config_class
-from zerokit.training.peft.prompts import without_learned_tokens
+from zerokit.training.peft.prompts import drop_virtual_token_logits
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -48,7 +48,7 @@ def add_adapter(
         # The input of the first checkpointed block would need no gradient, and neither would its output.
         adapted.enable_input_require_grads()
     if settings.method.tokens == "embedded" and task_type in ("CAUSAL_LM", "TOKEN_CLS"):
-        adapted.register_forward_hook(without_learned_tokens, with_kwargs=True)
+        adapted.register_forward_hook(drop_virtual_token_logits, with_kwargs=True)
     return adapted
 
 
@@ -66,7 +66,7 @@ def adapted_model(
     if outermost := [name for name in whole if not _is_below(name, (*whole, *anyway))]:
         keys["modules_to_save"] = outermost
     if is_all_linear(keys.get("target_modules")) and (unfit := unfit_layers(model)):
-        keys["exclude_modules"] = _and_those(keys.get("exclude_modules"), unfit)
+        keys["exclude_modules"] = _add_excluded(keys.get("exclude_modules"), unfit)
     try:
         return get_peft_model(model, config_class(settings.type_)(**keys))
     except (ValueError, TypeError, NotImplementedError, RuntimeError, re.error) as error:
@@ -127,7 +127,7 @@ def _of_decoder(config: PretrainedConfig) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _and_those(excluded: str | Sequence[str] | None, unfit: list[str]) -> str | list[str]:
+def _add_excluded(excluded: str | Sequence[str] | None, unfit: list[str]) -> str | list[str]:
     """Excluded modules, as peft takes them (a pattern, or name endings), and more name endings."""
     if not excluded or isinstance(excluded, str):
         return f"{excluded}|{pattern_of(unfit)}" if excluded else pattern_of(unfit)

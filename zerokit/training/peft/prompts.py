@@ -19,7 +19,7 @@ _whole_weights: ContextVar[Mapping[str, Any] | None] = ContextVar(
 )
 
 
-def without_learned_tokens(_: Any, args: Any, given: Mapping[str, Any], output: Any) -> Any:
+def drop_virtual_token_logits(_: Any, args: Any, given: Mapping[str, Any], output: Any) -> Any:
     """A hook on a model: removes the logits of the learned tokens, which come first and have no label."""
     if output.logits is not None:  # a loss in chunks has made none
         output.logits = output.logits[:, -given["input_ids"].shape[1] :]
@@ -27,7 +27,7 @@ def without_learned_tokens(_: Any, args: Any, given: Mapping[str, Any], output: 
 
 
 @contextmanager
-def saved_whole(model: Any, weights: Mapping[str, Any] | None) -> Iterator[None]:
+def save_virtual_tokens(model: Any, weights: Mapping[str, Any] | None) -> Iterator[None]:
     """A context in which virtual tokens are saved from whole weights.
 
     peft calls their module on the rank that saves; under ZeRO-3 the other ranks would have to call it, too.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from zerokit.data.encoding import check_chat, described_value, encode, render_chat
+from zerokit.data.encoding import check_chat, encode, render_chat, value_kind
 from zerokit.errors import DataError, nearest
 from zerokit.training.examples import IGNORED, Encoded, Encoder, UnusableError, text_of, text_or_none
 from zerokit.training.formats import ROLES, messages_of
@@ -120,7 +120,7 @@ class AnswerEncoder(Encoder):
         history = example.get(names.history)
         if not isinstance(history, list | None):
             raise UnusableError(
-                f"'{names.history}' is {described_value(history)}, not a list",
+                f"'{names.history}' is {value_kind(history)}, not a list",
                 hint="Fix or remove that example",
             )
         for pair in history or []:
@@ -266,7 +266,7 @@ def joined(prompt: Any, answer: list[Any], name: str) -> tuple[list[Any], int]:
         return [_turn("system", prompt), *answer], 0
     if not isinstance(prompt, list):
         raise UnusableError(
-            f"'{name}' is {described_value(prompt)}, neither text nor a list of messages",
+            f"'{name}' is {value_kind(prompt)}, neither text nor a list of messages",
             hint="Fix or remove that example",
         )
     first = answer[: len(prompt)]

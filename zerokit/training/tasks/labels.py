@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from zerokit.data.encoding import described_value
+from zerokit.data.encoding import value_kind
 from zerokit.errors import DataError, did_you_mean, visible
 from zerokit.training.examples import Encoder, UnusableError
 from zerokit.training.tasks.task import Task
@@ -77,7 +77,7 @@ def label_text(value: Any, names: Sequence[str] | None, column: str) -> str:
         )
     if isinstance(value, str) and value.strip():
         return value
-    what = "a number with a fraction" if isinstance(value, float) else described_value(value)
+    what = "a number with a fraction" if isinstance(value, float) else value_kind(value)
     raise UnusableError(
         f"'{column}' is {'empty' if isinstance(value, str) else what}, not a label",
         hint="Write a text or a whole number",

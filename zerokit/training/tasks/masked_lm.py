@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import ModelKind
 from zerokit.data.encoding import encode_whole, pieces
-from zerokit.data.full_disk import full_disk_told
+from zerokit.data.full_disk import report_full_disk
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of
 from zerokit.training.preview import marked
 from zerokit.training.tasks.task import Task, ratio
-from zerokit.training.tokenizer import FAST, check_tells_words
+from zerokit.training.tokenizer import FAST, check_maps_words
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,7 @@ class MaskedLM(Task):
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase, where: str) -> None:
         if self.section.whole_words:
-            check_tells_words(tokenizer, where=where, hint="Set task.whole_words to false, or " + FAST)
+            check_maps_words(tokenizer, where=where, hint="Set task.whole_words to false, or " + FAST)
 
     def encoder(self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns) -> Encoder:
         return _Encoder(tokenizer, columns, self)
@@ -50,7 +50,7 @@ class MaskedLM(Task):
     def blank(self) -> dict[str, Any]:
         return {"input_ids": [], "words": []} if self.section.whole_words else {"input_ids": []}
 
-    @full_disk_told()
+    @report_full_disk()
     def with_fixed_targets(self, held_out: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
         masking = _Masking(tokenizer, self)
         return held_out.map(masking.fixed, remove_columns=held_out.column_names, desc="Masking")

@@ -8,13 +8,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import ModelKind
-from zerokit.data.encoding import described_value, encode_whole
+from zerokit.data.encoding import encode_whole, value_kind
 from zerokit.errors import visible
 from zerokit.reporting.tables import STRONG
 from zerokit.training.examples import IGNORED, Encoded, Encoder, UnusableError
 from zerokit.training.tasks.labels import LabelEncoder, LabelledTask, classes_of, found_labels, names_of
 from zerokit.training.tasks.task import ratio
-from zerokit.training.tokenizer import FAST, check_tells_words
+from zerokit.training.tokenizer import FAST, check_maps_words
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +46,7 @@ class TokenClassification(LabelledTask):
         return replace(self, labels=classes_of(found, known, columns.tags, where), names=names)
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase, where: str) -> None:
-        check_tells_words(tokenizer, where=where, hint=FAST.capitalize())
+        check_maps_words(tokenizer, where=where, hint=FAST.capitalize())
 
     def encoder(self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns) -> Encoder:
         return _Encoder(tokenizer, columns, self)
@@ -145,7 +145,7 @@ class _Encoder(LabelEncoder):
         for word in words:
             if not isinstance(word, str):
                 raise UnusableError(
-                    f"'{self.columns.tokens}' has {described_value(word)} among its words, not text",
+                    f"'{self.columns.tokens}' has {value_kind(word)} among its words, not text",
                     hint="Fix or remove that example",
                 )
         ids = [self.label_id(tag, column) for tag in tags]
@@ -167,6 +167,6 @@ class _Encoder(LabelEncoder):
     def _list(self, example: dict[str, Any], column: str) -> list[Any]:
         value = example[column]
         if not isinstance(value, list):
-            what = "absent or null" if value is None else described_value(value)
+            what = "absent or null" if value is None else value_kind(value)
             raise UnusableError(f"'{column}' is {what}, not a list", hint="Fix or remove that example")
         return value

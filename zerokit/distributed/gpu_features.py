@@ -13,7 +13,7 @@ _WEIGHTS = ("zero_quantized_weights", "zero_quantized_nontrainable_weights")
 _GRADIENTS = "zero_quantized_gradients"
 
 
-def check_gpus_alone(zero: Mapping[str, Any], where: Callable[[KeyPath], str], *, ranks: int = 1) -> None:
+def check_gpu_features(zero: Mapping[str, Any], where: Callable[[KeyPath], str], *, ranks: int = 1) -> None:
     """Refuse, on CPU ranks, SuperOffload and ZeRO++'s quantization, which need CUDA (ConfigError).
 
     Args:
