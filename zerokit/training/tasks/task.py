@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from zerokit.reporting.tables import StyledLine
     from zerokit.training.packing import Layout
 
-    Collator = Callable[[list[dict[str, Any]]], Mapping[str, torch.Tensor]]
+Collator = Callable[[list[dict[str, Any]]], Mapping[str, "torch.Tensor"]]
 
 
 @dataclass(frozen=True)
