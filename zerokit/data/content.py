@@ -63,9 +63,7 @@ def _digest_file(file: Path) -> str:
 
 
 def sampled_digest(files: Sequence[Path]) -> str:
-    """A digest of the sizes of files and of at most 1 GiB of their content, in blocks spread evenly. Raises
-    DataError.
-    """
+    """A digest of sizes of files and of at most 1 GiB of content, spread evenly. Raises DataError."""
     with digest_cache() as digests:
         return digests.get(f"xxh3_128 of {SAMPLED_BYTES} bytes", files, lambda: _sample(files))
 

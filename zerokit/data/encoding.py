@@ -122,9 +122,7 @@ def check_chat(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def check_content(content: Any, key: str, number: int) -> None:
-    """Refuse the content of message `number` that is neither text nor a list of parts (DataError without a
-    place).
-    """
+    """Refuse content of message `number` that is not text or a list of parts; DataError without place."""
     if content is None:
         raise _not_text(key, number, "absent or null")
     if not isinstance(content, str | list):
@@ -174,9 +172,7 @@ def _line_of_template(error: Exception) -> int | None:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """Limit the CPU time (in the main thread, which alone gets signals) and the additional memory of the
-    block.
-    """
+    """Limit the CPU time (in the main thread, which gets signals) and the additional memory."""
     import resource  # which Windows lacks
 
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -103,9 +103,7 @@ def report_read_errors(file: Path) -> Iterator[None]:
 
 @contextmanager
 def opened_text(file: Path, newline: str | None) -> Iterator[IO[str]]:
-    """A file as text without a byte order mark; `newline` as of :func:`open`. DataError if it is damaged or
-    not UTF-8.
-    """
+    """A file as text without a byte order mark. DataError if it is damaged or not UTF-8."""
     with report_read_errors(file):
         _refuse_wide_characters(file)
         try:
@@ -340,9 +338,7 @@ def _builtin_folder(source: str, where: str) -> Path:
 
 
 def common_format(files: list[Path], where: str) -> FileFormat:
-    """The common format of files; DataError if it is unknown, they differ, or its decompressor is not
-    installed.
-    """
+    """The common format of files. DataError if unknown, different, or without a decompressor."""
     formats = {format_of(file): file for file in files}
     if (odd := formats.get(None)) is not None:
         raise DataError(

@@ -11,9 +11,7 @@ from zerokit.errors import DataError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _TOO_LITTLE = "Not enough disk space"
-"""Message of `datasets`, without an error number, if its cache lacks room (`download_and_prepare` in
-builder.py).
-"""
+"""Message of `datasets` if its cache lacks room (`download_and_prepare` in builder.py)."""
 
 
 @contextmanager

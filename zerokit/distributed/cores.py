@@ -50,9 +50,7 @@ def bind_to_cores(group: RankGroup) -> int | None:
 
 
 def use_all_cores() -> None:
-    """Compute with as many threads as the machine has CPUs, unless a person has set a number; for a
-    rehearsal.
-    """
+    """Use as many threads as there are CPUs, unless a person has set a number; for a rehearsal."""
     _set_threads(os.cpu_count() or 1)
 
 

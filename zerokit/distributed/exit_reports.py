@@ -14,9 +14,7 @@ from typing import NoReturn
 _VARIABLE = "ZEROKIT_EXIT_REPORTS"
 
 _pipe = os.environ.pop(_VARIABLE, None)
-"""Where this rank reports. Removed from its environment, so that processes that it starts do not report for
-it.
-"""
+"""Where this rank reports. Processes that it starts do not inherit it."""
 
 
 class ExitReports:

@@ -172,9 +172,7 @@ def _digest(target: Path) -> str:
 
 
 def _is_damaged(target: Path) -> bool:
-    """Whether the library differs from the one that was loaded last. A truncated one would end this process
-    by SIGBUS.
-    """
+    """Whether the library differs from the one loaded last; a truncated one would raise SIGBUS."""
     file = target / _DIGEST
     return file.is_file() and file.read_text(encoding="utf-8", errors="replace") != _digest(target)
 

@@ -56,9 +56,7 @@ def launchers() -> list[LauncherProcess]:
 
 
 def watch(rank: int, for_stuck: stuck.StuckWatch | None, leave: LeaveRequest) -> None:
-    """End this process soon after one of its launchers, unless `leave` lets it save first; look for stuck
-    ranks.
-    """
+    """End this process soon after a launcher of it, unless `leave` lets it save; look for stuck ranks."""
     if _is_orphan():
         _end(rank, "its launcher has ended")
     watched = launchers()

@@ -16,9 +16,7 @@ from zerokit.errors import visible_lines
 
 
 def set_up_libraries(ranks: Ranks) -> None:
-    """Choose the device and silence messages that need no action. Call on every rank before importing
-    deepspeed.
-    """
+    """Choose the device and silence libraries. Call on every rank before importing deepspeed."""
     release_shared_memory(ranks)
     atexit.register(release_shared_memory, ranks, of_all=True)  # where the engine fails early
     choose_extensions_folder()

@@ -1,6 +1,4 @@
-"""Ends the run with a message when a data loader worker fails, instead of waiting for a batch that never
-comes.
-"""
+"""Ends the run with a message when a data loader worker fails."""
 
 from __future__ import annotations
 

@@ -44,9 +44,7 @@ def has_async_io() -> bool:
 
 
 def check_nvme(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> None:
-    """Refuse offload to NVMe without a writable folder or libaio (ConfigError), or without a compiler
-    (LaunchError).
-    """
+    """Refuse offload to NVMe without a writable folder, libaio (ConfigError) or compiler (LaunchError)."""
     for section, offload in _offloaded(zero):
         path, folder = ("zero_optimization", section, "nvme_path"), offload.get("nvme_path")
         if folder is None or folder == "auto":

@@ -62,9 +62,7 @@ def read_ranks(environment: MutableMapping[str, str] | None = None) -> Ranks:
 
 
 def _refuse_bare_starters(env: MutableMapping[str, str]) -> None:
-    """Refuse processes of srun and mpirun without torch's variables: each would run alone and write the same
-    files.
-    """
+    """Refuse processes of srun and mpirun without torch's variables: each would run alone."""
     names = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"]
     if "SLURM_STEP_ID" in env:
         names.append("SLURM_NTASKS")

@@ -171,9 +171,7 @@ class StuckWatch:
                 self._end(frame, "it has been getting one batch", self._one_batch)
 
     def _activity(self) -> tuple[bool, bool] | None:
-        """Whether this process and its children were idle since the last look, and whether they use disks;
-        None if unknown.
-        """
+        """Whether this process and its children were idle, and whether they use disks; None if unknown."""
         pid = os.getpid()
         if not lists_children():
             return None

@@ -14,9 +14,7 @@ Mode = Literal["auto", "replicated", "sharded"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options with their defaults. ConfigError without prompts, or with prompts or mode given in two
-    ways.
-    """
+    """The options with their defaults. ConfigError for contradicting or missing prompts and modes."""
 
     model: str
     """A folder or a Hub id."""

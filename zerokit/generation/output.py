@@ -41,9 +41,7 @@ def partial_path(path: Path) -> Path | None:
 
 
 def claim_stdout() -> IO[str]:
-    """Reserve stdout for results: other output of this process, such as DeepSpeed's, goes to stderr from now
-    on.
-    """
+    """Reserve stdout for results: other output of this process goes to stderr from now on."""
     sys.stdout.flush()
     results = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -165,9 +165,7 @@ def end_tokens(config: GenerationConfig) -> frozenset[int]:
 
 
 def try_sampling(sampling: Sampling, config: GenerationConfig, model: ModelFiles) -> None:
-    """Generate once with a tiny model, to find options that transformers refuses before loading
-    (ConfigError).
-    """
+    """Try the options on a tiny model, before loading. ConfigError if transformers refuses them."""
     import torch
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 

@@ -141,9 +141,7 @@ class BatchSource:
         return None
 
     def begin_epoch(self, number: int) -> None:
-        """Choose the order of an epoch. The Trainer cannot: accelerate wraps the sampler of an epoch that
-        skips batches.
-        """
+        """Choose the order of an epoch; the Trainer cannot reach a sampler that accelerate has wrapped."""
         if self.sampler is not None:
             self.sampler.set_epoch(number)
 
@@ -225,9 +223,7 @@ class StreamSource(BatchSource):
         )
 
     def take(self, batches: Iterator[MicroBatch | ZerokitError], count: int) -> list[Any]:
-        """The inputs of `count` micro batches, once every rank has read its own. ZerokitError on every rank
-        if one cannot.
-        """
+        """The inputs of `count` micro batches. ZerokitError on every rank if one cannot read its own."""
         found = self._group.together(lambda: self._read(batches, count))
         self._next_step, self._numbers = found[-1].end, [batch.numbers for batch in found]
         self.epoch = float(self._next_step.epoch)

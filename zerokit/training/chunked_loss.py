@@ -203,9 +203,7 @@ class _Call:
 
 
 class _Pending(Tensor):
-    """Logits that are made if anything but their cross entropy is needed: a tensor of their shape without
-    storage.
-    """
+    """Logits that are made if anything but their cross entropy is needed: a tensor without storage."""
 
     call: _Call
     rows: Tensor
@@ -213,9 +211,7 @@ class _Pending(Tensor):
     each: tuple[Callable[[Tensor], Tensor], ...]
     """Functions applied to each logit."""
     before: tuple[_Pending, Callable[[Tensor], Tensor]] | None
-    """The logits that these are made of, and the function; None for the matrix's logits, or once they are
-    made.
-    """
+    """The logits that these are made of, and the function; None if they are made."""
     logits: Tensor | None
     """The logits, once made: kept, since they may be changed in place."""
 
@@ -310,9 +306,7 @@ class _Pending(Tensor):
         return self._make(like, self.call, rows, each, (self, do))
 
     def _cross_entropy(self, *args: Any, **kwargs: Any) -> Tensor | None:
-        """The loss in chunks; None if that saves no memory, or it is another loss, or the logits exist
-        already.
-        """
+        """The loss in chunks; None if that saves no memory or cannot be done."""
         if self.call.are_made:
             return None
         given = inspect.signature(cross_entropy).bind(self, *args, **kwargs)
@@ -417,9 +411,7 @@ class Sum(torch.autograd.Function):
 
 
 class Each(torch.autograd.Function):
-    """All losses; the backward pass, which alone knows their weights, computes the gradients from the hidden
-    states.
-    """
+    """All losses; the backward pass, which knows their weights, computes the gradients."""
 
     @staticmethod
     def forward(

@@ -1,6 +1,4 @@
-"""Turns examples into token ids and labels; -100 marks tokens without a loss. Each task has its
-:class:`Encoder`.
-"""
+"""Turns examples into token ids and labels; -100 marks tokens without a loss."""
 
 from __future__ import annotations
 
@@ -188,9 +186,7 @@ def packed_rows(tokenized: Dataset, seq_len: int) -> Iterator[Features]:
 
 
 def joined_texts(tokenized: Dataset, seq_len: int, *, keep_rest: bool = False) -> Iterator[Features]:
-    """Full sequences of the joined documents. The incomplete rest is dropped unless it is all, or with
-    `keep_rest`.
-    """
+    """Full sequences of joined documents. The rest is dropped unless it is all, or with `keep_rest`."""
     names = tokenized.column_names
     rest: dict[str, list[Any]] = {name: [] for name in names}
     full = False

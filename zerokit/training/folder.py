@@ -305,9 +305,7 @@ class _Owner:
 
 @contextmanager
 def _lock(folder: Path, where: str, run_id: str) -> Iterator[None]:
-    """Hold the folder's lock, which the system releases when its holder ends. RecipeError if another process
-    holds it.
-    """
+    """Hold the folder's lock until this process ends. RecipeError if another process holds it."""
     file = folder / LOCK_FILE
     opened = _open_lock(file, folder, where)
     try:

@@ -105,9 +105,7 @@ def identify(
     weights: str | None = None,
     stream: Stream | None = None,
 ) -> Identity:
-    """The identity of a new run; reads all of its examples, or the files of `stream`. DataError if that
-    fails.
-    """
+    """The identity of a new run; reads all examples, or the files of `stream`. Raises DataError."""
     written = loaded.recipe.model_dump(mode="json", exclude_unset=True)
     given = {name: value for name, value in args.to_dict().items() if name in _LEARNING}
     steps = args.per_device_train_batch_size * args.gradient_accumulation_steps * world_size
@@ -139,9 +137,7 @@ _ADDED = ("transformers_version", "_name_or_path", "dtype", "architectures", "us
 
 
 def read_identity(checkpoint: Path) -> Identity | None:
-    """The identity of a checkpoint's run; None if the checkpoint has none. CheckpointError if it cannot be
-    read.
-    """
+    """The identity of a checkpoint's run; None if it has none. CheckpointError if damaged."""
     file = checkpoint / IDENTITY_FILE
     if not file.is_file():
         return None

@@ -39,9 +39,7 @@ class PreparedModel:
 
 
 def find_checkpoint(section: ModelSection, where: str) -> Path | None:
-    """The local folder of the checkpoint to start from (downloaded if it is on the Hub). ModelError if
-    incomplete.
-    """
+    """The local folder of the checkpoint to start from, downloaded if needed. Raises ModelError."""
     if section.path is None:
         return None
     folder = resolve_checkpoint(
@@ -102,9 +100,7 @@ def check_checkpointing(
 
 
 def check_sizes(ds_config: Mapping[str, Any], loaded: LoadedRecipe, config: PretrainedConfig) -> None:
-    """Refuse "auto" sizes that the Trainer cannot compute because the model's config has no hidden size
-    (ConfigError).
-    """
+    """Refuse "auto" sizes if the model's config has no hidden size to compute them from (ConfigError)."""
     for found in (config, getattr(config, "text_config", None)):
         if hasattr(found, "hidden_size") or hasattr(found, "hidden_sizes"):
             return

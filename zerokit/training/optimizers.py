@@ -118,9 +118,7 @@ _OF_OPTIMIZER = ("optim_args", "optim_target_modules", "adam_beta1", "adam_beta2
 
 
 def check_optimizer_keys(args: TrainingArguments, ds_config: Mapping[str, Any], loaded: LoadedRecipe) -> None:
-    """Refuse keys of `training` that the optimizer does not read (RecipeError); :func:`check_optimizer` has
-    passed.
-    """
+    """Refuse keys of `training` that the optimizer does not read (RecipeError)."""
     name = str(getattr(args.optim, "value", args.optim))
     if any(word in name for word in _WHOLE_MATRICES):
         return
@@ -143,9 +141,7 @@ def check_optimizer_keys(args: TrainingArguments, ds_config: Mapping[str, Any], 
 
 
 def check_schedule(args: TrainingArguments, ds_config: Mapping[str, Any], where: str) -> None:
-    """Refuse a learning rate schedule with missing or wrong arguments, before the model is loaded
-    (RecipeError).
-    """
+    """Refuse a learning rate schedule with missing or wrong arguments (RecipeError)."""
     import torch
     from transformers import get_scheduler
 

@@ -140,9 +140,7 @@ def _fits_gpu(fit: Fit) -> bool:
 
 
 def own_optimizer(ds_config: Mapping[str, Any], args: Any) -> OptimizerKind | None:
-    """The optimizer that the Trainer makes; None if the ds_config has one. ZerokitError if its memory is
-    unknown.
-    """
+    """The optimizer that the Trainer makes; None if the ds_config has one. Raises ZerokitError."""
     config = plain_config(ds_config)
     if config.optimizer is not None:
         return None

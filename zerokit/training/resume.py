@@ -114,9 +114,7 @@ def _last_whole(output_dir: Path, where: str) -> Path:
 
 
 def _check_whole(folder: Path, where: str, world_size: int) -> None:
-    """Check that a run of `world_size` ranks can resume from a checkpoint-N; errors as of
-    :func:`find_resume`.
-    """
+    """Check that `world_size` ranks can resume from a checkpoint-N; errors as :func:`find_resume`."""
     if not folder.exists():
         others = ", ".join(path.name for path in checkpoints(folder.parent)[-4:])
         raise RecipeError(

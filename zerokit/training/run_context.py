@@ -43,9 +43,7 @@ class RunContext:
     """Whether to compare the checksums of that checkpoint."""
 
     versions: dict[str, str] = field(init=False)
-    """Versions of packages at the start: the folder may change while the run trains. The same holds for the
-    commit.
-    """
+    """Versions of packages at the start: the folder may change while the run trains."""
     git_commit: str | None = field(init=False)
     """None outside of a repository, and on other ranks than 0."""
     resolved: Resolved = field(init=False)

@@ -49,9 +49,7 @@ class SkippableSteps:
     def __init__(
         self, engine: Any, accelerator: Accelerator, leaves_out: Callable[[torch.Tensor], bool]
     ) -> None:
-        """Patch the engine. `leaves_out` gets the loss of the last micro batch, and returns the same on every
-        rank.
-        """
+        """Patch the engine. `leaves_out` gets the last loss, and returns the same on every rank."""
         self._optimizer = optimizer = engine.optimizer
         self._skips_step = leaves_out
         self._loss: torch.Tensor | None = None

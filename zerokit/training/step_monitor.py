@@ -185,9 +185,7 @@ class StepMonitor:
         return grad_norm
 
     def skips_step(self, loss: torch.Tensor) -> bool:
-        """Whether to skip the step that ends with a micro batch of this loss. RunError if too many were
-        skipped.
-        """
+        """Whether to skip the step that ends with this loss. RunError if too many were skipped."""
         losses = [*self._losses, loss]
         loss_over_ranks, _ = self._sum_over_ranks(losses, None)
         if math.isfinite(loss_over_ranks):

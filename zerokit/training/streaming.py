@@ -152,9 +152,7 @@ class Stream:
         return self.first.sequences
 
     def steps(self, size: int, blank: Mapping[str, Any]) -> Iterator[Step]:
-        """Steps of `size` sequences over all ranks; the last one of an epoch is filled up with blanks. Raises
-        DataError.
-        """
+        """Steps of `size` sequences; the last one of an epoch has blanks. Raises DataError."""
         begin = self.begin
         while True:
             rows: list[Features] = []

@@ -53,9 +53,7 @@ class DPO(Task):
         return inputs["shift_labels"]
 
     def log_probabilities(self, model: Any, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Sum over the tokens of each answer: (pairs, 2), the chosen one first. A batch has all chosen
-        sequences first.
-        """
+        """Sum over the tokens of each answer: (pairs, 2), the chosen one first."""
         from zerokit.training.chunked_loss import row_sums
 
         given = {name: inputs[name] for name in ("input_ids", "attention_mask")}

@@ -191,9 +191,7 @@ class _Batch:
 
 
 def _own_padding(config: PretrainedConfig) -> int:
-    """The multiple to which a model pads sources itself, with calls of its embeddings that other ranks do not
-    make.
-    """
+    """The multiple to which a model pads sources itself, at which ranks could differ."""
     windows = getattr(config, "attention_window", 1)  # LED's
     window: int = windows if isinstance(windows, int) else max(windows)
     return window * (config.block_size if getattr(config, "attention_type", "") == "block_sparse" else 1)

@@ -95,15 +95,11 @@ class Task(ABC):
         return self
 
     def layout(self, batch_size: int, step_size: int) -> Layout | None:
-        """How the examples of a step (`step_size` over all ranks) are distributed over micro batches; None
-        keeps their order.
-        """
+        """How the examples of a step are distributed over micro batches; None keeps their order."""
         return None
 
     def layout_words(self, *, packed: bool) -> str:
-        """A message about :meth:`layout` and how to switch it off. `packed`: whether sequences have several
-        documents.
-        """
+        """A message about :meth:`layout`. `packed`: whether sequences have several documents."""
         raise NotImplementedError
 
     def config_keys(self) -> dict[str, Any]:
