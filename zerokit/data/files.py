@@ -189,10 +189,7 @@ def local_files(name: str, where: str, split: str | None = "train") -> list[Path
 
 
 def other_split_files(sources: Sequence[str], where: str, split: str = "train") -> list[Path]:
-    """The files of other splits in folders, which :func:`local_files` leaves out.
-
-    Paths are relative to the folder if it is the only source.
-    """
+    """Files of other splits in folders, relative to the folder if it is the only source."""
     folders = [folder for name in sources if (folder := Path(name).expanduser()).is_dir()]
     files = [
         (folder, file)

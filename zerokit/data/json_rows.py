@@ -63,11 +63,7 @@ def is_json_list(file: Path) -> bool:
 
 
 def json_rows(file: Path, *, skip: int = 0) -> Rows:
-    """Read the rows of a JSON file, which may be compressed, without the first `skip`.
-
-    Raises:
-        DataError: the file is malformed, with file and line.
-    """
+    """Read the rows of a JSON file, without the first `skip`. DataError with file and line."""
     if is_json_list(file):
         for number, _, row in list_rows(file):
             if skip:

@@ -98,11 +98,7 @@ def _places(file: Path) -> Iterator[str]:
 
 
 def read_examples(files: Sequence[Path], where: str, *, skip: int = 0) -> Rows:
-    """Read the examples of files one by one, without the first `skip`; keys that an example lacks are absent.
-
-    Raises:
-        DataError: a file is malformed.
-    """
+    """Read the examples of files one by one, without the first `skip`. Raises DataError."""
     found = common_format(list(files), where)
     for file in files:
         if found.kind in TABLES:

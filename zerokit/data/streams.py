@@ -21,10 +21,7 @@ _FIRST_ROWS = 100
 
 
 class ExampleStream:
-    """The examples of a data set, read from the first one or from an earlier position.
-
-    Arguments and errors as of :func:`zerokit.data.sources.load_examples`.
-    """
+    """The examples of a data set, read one by one; arguments and errors as of ``load_examples``."""
 
     def __init__(
         self, source: str | Sequence[str], *, where: str, subset: str | None = None, split: str = "train"

@@ -40,10 +40,7 @@ def has_lost_receiver() -> bool:
 
 
 def exit_now(code: int) -> NoReturn:
-    """Report the exit code of this rank, and end this process without Python's exit handlers.
-
-    Processes of ``multiprocessing``, such as loader workers, are killed: one that is stopped would stay.
-    """
+    """Report the exit code of this rank, kill its loader workers, and end it without exit handlers."""
     if _pipe is not None:
         with suppress(OSError):  # the process that started the launcher has ended
             os.write(os.open(_pipe, os.O_WRONLY | os.O_NONBLOCK), f"{os.environ['RANK']} {code}\n".encode())

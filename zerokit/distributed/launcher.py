@@ -32,11 +32,7 @@ _POLL_SECONDS = 0.1
 
 
 def deepspeed_command(num_ranks: int, *words: str, port: int = 0) -> list[str]:
-    """The command line that starts a script, or ``--module NAME``, with its options on this machine.
-
-    Args:
-        port: rendezvous port; 0 for a free one. A taken port raises LaunchError.
-    """
+    """The command line of a script, or ``--module NAME``; `port` 0 is a free one. LaunchError if taken."""
     launcher = [str(_BIN / "deepspeed"), "--num_gpus", str(num_ranks), "--master_port", str(free_port(port))]
     # DeepSpeed would read /job/hostfile by itself, and start ranks on other machines.
     return [*launcher, "--hostfile", os.devnull, *words]

@@ -36,11 +36,7 @@ class LostBatch(ExceptionWrapper):
 
 @functools.cache  # a forked worker inherits what this process has replaced
 def report_lost_batches() -> None:
-    """Make loader workers report each batch that they cannot pass on, such as one for which /dev/shm has no
-    room.
-
-    Python would print the reason in the worker and drop the batch.
-    """
+    """Make loader workers report batches that they cannot pass on; Python would drop them."""
     wrap(_FEED, _feed)
     put(_LOOP, _reporting_loop)
 

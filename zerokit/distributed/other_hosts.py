@@ -39,11 +39,7 @@ class OtherHosts:
     """The connections of this rank to the other hosts of the run."""
 
     def __init__(self, ranks: Ranks, gather: Gather) -> None:
-        """Connect. If that fails, for example because of a firewall, the run goes on without.
-
-        Args:
-            gather: returns the value of every rank, in rank order; called twice.
-        """
+        """Connect, if possible. `gather` returns the value of every rank in rank order; called twice."""
         self._connections: list[socket.socket] = []
         self._leaves = threading.Event()
         server = _server() if ranks.is_main else None

@@ -71,11 +71,7 @@ class Generator:
         return self._engine.module
 
     def generate(self, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[list[int]]]:
-        """Generate for a batch of prompts. Under ZeRO-3 every rank calls this equally often.
-
-        Returns:
-            for each prompt its ``num_return_sequences`` token lists, with padding after them.
-        """
+        """``num_return_sequences`` padded token lists per prompt. Under ZeRO-3 every rank must call it."""
         if not prompts:
             if self.synced:
                 self._run_placeholder(config)
@@ -164,11 +160,7 @@ def distribute(lengths: Sequence[int], *, batch_size: int, world_size: int) -> l
 
 
 def left_pad(sequences: Sequence[Sequence[int]], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad token sequences on the left.
-
-    Returns:
-        token ids and attention mask (0 for padding), int64 of shape [sequences, longest].
-    """
+    """Token ids and attention mask (0 for padding), padded on the left: int64, [sequences, longest]."""
     import torch
 
     longest = max(len(sequence) for sequence in sequences)

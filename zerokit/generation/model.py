@@ -53,11 +53,7 @@ def find_model(options: Options) -> Path:
 
 
 def read_model(folder: Path, options: Options) -> ModelFiles:
-    """Read config and tokenizer, and check the headers of the weights against the config.
-
-    Raises:
-        ModelError: a file is missing or malformed, the model generates no text, or the weights do not fit.
-    """
+    """Read config and tokenizer, and check the headers of the weights. Raises ModelError."""
     check_checkpoint(folder, where=_WHERE)
     remote = options.trust_remote_code
     config = read_config(folder, where=_WHERE, trust_remote_code=remote)

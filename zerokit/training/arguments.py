@@ -316,10 +316,7 @@ def check_precision(resolved: Resolved, loaded: LoadedRecipe) -> None:
 
 
 def check_fp16(resolved: Resolved, loaded: LoadedRecipe, folder: Path | None) -> None:
-    """Refuse fp16 for a bf16 checkpoint unless the recipe sets `model.dtype` (RecipeError).
-
-    Its activations may exceed 65,504, the limit of fp16.
-    """
+    """Refuse fp16, with its limit of 65,504, for a bf16 checkpoint without `model.dtype` (RecipeError)."""
     if folder is None or not resolved.training["fp16"] or loaded.recipe.model.dtype is not None:
         return
     config = read_model_config(folder / "config.json", where=loaded.where("model", "path")).data
@@ -333,11 +330,7 @@ def check_fp16(resolved: Resolved, loaded: LoadedRecipe, folder: Path | None) ->
 
 
 def read_own_keys(resolved: Resolved, loaded: LoadedRecipe) -> OwnKeys:
-    """Remove the keys of the training section that only zerokit reads from the resolved arguments, and return
-    them.
-
-    RecipeError if `on_spike` is ``skip`` with an optimizer that cannot skip steps.
-    """
+    """Remove zerokit's own keys from the resolved arguments. RecipeError if steps cannot be skipped."""
     given = {key.name: resolved.training.pop(key.name, None) for key in fields(OwnKeys)}
     own = OwnKeys(**{name: value for name, value in given.items() if value not in (None, "")})
     if own.on_spike == "skip":

@@ -140,11 +140,7 @@ def _best(state: TrainerState) -> tuple[Any, Any, Any]:
 
 
 def publish(group: RankGroup, written: Path, saved: Path) -> str | None:
-    """Seal a checkpoint and rename it in one step from `written`, a folder on the same disk, to `saved`.
-
-    Returns:
-        why the checkpoint is incomplete, the same on every rank; None if it is complete.
-    """
+    """Seal a checkpoint and rename it; returns why it is incomplete, or None, on every rank."""
     problem = seal(group, written)
     if problem is None and group.ranks.is_main:
         try:
@@ -158,11 +154,7 @@ def publish(group: RankGroup, written: Path, saved: Path) -> str | None:
 
 
 def seal(group: RankGroup, folder: Path) -> str | None:
-    """Flush a checkpoint to disk and write its ``SHA256SUMS``. Every rank reads its share of the files.
-
-    Returns:
-        why the checkpoint is incomplete, the same on every rank; None if it is complete.
-    """
+    """Flush a checkpoint and write ``SHA256SUMS``; returns why it is incomplete, or None, on every rank."""
     names = group.broadcast_object(files_of(folder) if group.ranks.is_main else [])
     if group.ranks.local_world_size < group.ranks.world_size:
         problem = _unseen(group, folder, names)

@@ -145,11 +145,7 @@ def _held_out(
     split: str,
     contents: Mapping[Path, FileContent],
 ) -> Examples:
-    """Held-out examples that the recipe names.
-
-    Raises:
-        DataError: they are missing, malformed, or also trained on without being named twice.
-    """
+    """Held-out examples that the recipe names. DataError if they are also trained on by accident."""
     data = loaded.recipe.data
     given = find_files(data.train, loaded.where("data", "train"), data.train_split)
     trained = {file.resolve() for file in given}
@@ -186,10 +182,7 @@ _MOST_EXAMPLES = 500_000
 def duplicates_line(
     train: Examples, held_out: Examples | None, loaded: LoadedRecipe, task: Task
 ) -> str | None:
-    """A warning about held-out examples that are also trained on, with the place of one.
-
-    None without any, or without a comparison: the data are streamed, too many, or the same by intention.
-    """
+    """A warning about held-out examples that are also trained on; None without any, or unchecked."""
     data = loaded.recipe.data
     if held_out is None or held_out.also_trained or data.streaming:
         return None
@@ -232,11 +225,7 @@ Places = Callable[[Sequence[int]], list[str]]
 
 
 def find_places(numbers: Iterator[int], place: Callable[[int], str]) -> Places:
-    """Places of sequences, found by going through the data set once in a run, as far as needed.
-
-    Args:
-        numbers: number of the example of each sequence, computed lazily.
-    """
+    """Places of sequences, by the `numbers` of their examples, found by reading the data set once."""
     taken = array("q")
 
     def places(rows: Sequence[int]) -> list[str]:

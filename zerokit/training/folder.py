@@ -178,11 +178,7 @@ class OutputFolder:
 
     @contextmanager
     def locked(self, group: RankGroup, run_id: str) -> Iterator[None]:
-        """Lock the folder against other runs, and move files of an earlier run away.
-
-        Raises:
-            RecipeError: another run has the folder, or has left something since :meth:`check`.
-        """
+        """Lock the folder against other runs (RecipeError), and move files of an earlier run away."""
         with ExitStack() as held:
             if group.policy.writes_files:
                 group.together(lambda: self._take(held, run_id) if group.ranks.is_main else None)

@@ -131,10 +131,7 @@ def describe_format(
 
 
 def messages_of(conversation: Any) -> Any:
-    """A ShareGPT conversation as messages, from its first question on; other lists unchanged.
-
-    DataError, without a place, for an unknown speaker or a value that is not text.
-    """
+    """A ShareGPT conversation as messages, from its first question on; DataError without a place."""
     if not isinstance(conversation, list) or not all(isinstance(turn, dict) for turn in conversation):
         return conversation
     messages = []

@@ -88,10 +88,7 @@ def train(
 
 
 def read_recipe(group: RankGroup, recipe: Path | None, overrides: Sequence[str]) -> LoadedRecipe:
-    """The recipe with its overrides, for a launch that fits this machine.
-
-    ZerokitError for a wrong recipe or override, a missing model, data or package, or more ranks than devices.
-    """
+    """The recipe with its overrides, for a launch that fits this machine. Raises ZerokitError."""
     loaded = load_recipe(recipe, overrides)
     require("train", where="zerokit train")
     if group.ranks.is_node_main:

@@ -148,11 +148,7 @@ def generation_config(
     task: Task,
     model: PreparedModel,
 ) -> GenerationConfig | None:
-    """The checkpoint's own generation config, with the recipe's keys on top; None for a task without
-    generation.
-
-    RecipeError for a wrong key or value.
-    """
+    """The checkpoint's generation config with the recipe's keys (RecipeError); None without generation."""
     if not task.generates:
         return None
     from transformers import GenerationConfig
@@ -306,11 +302,7 @@ def _known_keys(model_type: str, where: str, kind: ModelKind) -> set[str]:
 def set_leaf_modules(
     model: torch.nn.Module, stage: int, where: str, note: Callable[[str], None] | None
 ) -> None:
-    """Make all ranks call the same modules: mark experts as ZeRO-3 leaves, disable layerdrop; report that to
-    `note`.
-
-    ConfigError as of :func:`check_experts`.
-    """
+    """Make all ranks call the same modules: experts become ZeRO-3 leaves, layerdrop 0. ConfigError."""
     from deepspeed.utils import set_z3_leaf_module
 
     check_experts(model, stage, where)

@@ -83,11 +83,7 @@ def check_zenflow(zero: Mapping[str, Any], *, resumes: bool, where: str) -> None
 
 
 def check_optimizer(args: TrainingArguments, ds_config: Mapping[str, Any], stage: int, where: str) -> None:
-    """Refuse, before loading the model, an optimizer whose package is missing or that does not work with
-    ZeRO.
-
-    Raises RecipeError.
-    """
+    """Refuse an optimizer whose package is missing or that does not work with ZeRO (RecipeError)."""
     name = str(getattr(args.optim, "value", args.optim))
     on_matrices = any(word in name for word in _WHOLE_MATRICES)
     if "optimizer" in ds_config or (on_matrices and stage == 0):
@@ -193,10 +189,7 @@ _WHOLE_MATRICES = ("galore", "apollo", "lomo")
 
 
 def replace_fused_optimizer(ds_config: dict[str, Any], *, where: str) -> str | None:
-    """Replace DeepSpeed's fused AdamW by torch's if its kernel cannot be compiled; returns a note about it.
-
-    ConfigError if torch has no such optimizer.
-    """
+    """Use torch's AdamW if DeepSpeed's cannot be compiled; returns a note. ConfigError for others."""
     section = ds_config.get("optimizer") or {}
     name = str(section.get("type", "")).lower()
     params = section.get("params") or {}

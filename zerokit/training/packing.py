@@ -268,10 +268,7 @@ def packing_unsupported_reason(
 
 
 def _masks_by_position(module: ModuleType) -> bool:
-    """Whether all causal masks that a module requests from transformers are made from positions, too.
-
-    The functions have several names, and take keywords or one dictionary of them.
-    """
+    """Whether all causal masks that a module requests from transformers are made from positions."""
     arguments: list[set[Any]] = []
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.Call):

@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 def _questions(
     context: RunContext, model: PreTrainedModel, cluster: Cluster, *, chunked: bool
 ) -> list[Question]:
-    """The batches of the run that may take most memory, the usual one first.
-
-    Examples that share rows take at most one row less than there are examples, with a mask.
-    """
+    """The batches that may take most memory, the usual one first; with a mask if examples share rows."""
     question = _question(context, model, cluster, chunked=chunked)
     batch, evaluated = question.micro_batch_size, question.eval_batch_size
     layout = context.task.layout(1, 1)

@@ -202,10 +202,7 @@ class _Report(BaseModel):
 
 
 def read_rehearsal(file: Path, world_size: int) -> dict[str, float | None]:
-    """The figures of :attr:`RunReport.rehearsed`, of the rank that needs most memory.
-
-    LaunchError if the file is not the output of ``zerokit rehearse -o FILE``, or of other ranks.
-    """
+    """The figures of :attr:`RunReport.rehearsed`. LaunchError for another file, or number of ranks."""
     try:
         report = _Report.model_validate_json(read_bytes(file, max_bytes=_MOST_BYTES))
     except DocumentError as error:

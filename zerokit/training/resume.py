@@ -237,10 +237,7 @@ class ReshardedCheckpoint:
     """The checkpoint to resume from, with one part for each rank of this run."""
 
     def __init__(self, group: RankGroup, resume: Path | None, output_dir: Path) -> None:
-        """Reshard a checkpoint of another number of ranks into a folder next to this run's checkpoints.
-
-        ZerokitError on every rank if it cannot be resharded, or the disk is full.
-        """
+        """Reshard a checkpoint of another number of ranks next to this run's. ZerokitError on every rank."""
         self.folder = resume
         self._made: Path | None = None
         self._is_main = group.ranks.is_main

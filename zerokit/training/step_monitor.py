@@ -70,11 +70,7 @@ class UsualLoss:
 
 
 def worst(losses: Iterable[Iterable[float]]) -> tuple[int, int]:
-    """The rank and the micro batch of a step with the first loss that is not a number, else with the largest.
-
-    Args:
-        losses: of the micro batches of each rank.
-    """
+    """Rank and micro batch with the first loss that is not a number, else the largest."""
     found = [(rank, micro, loss) for rank, own in enumerate(losses) for micro, loss in enumerate(own)]
     broken = [batch for batch in found if not math.isfinite(batch[2])]
     rank, micro, _ = (
@@ -141,10 +137,7 @@ class StepMonitor:
             self._num_tokens += inputs["input_ids"].numel()
 
     def add_loss(self, loss: torch.Tensor) -> torch.Tensor:
-        """Add the loss of a micro batch; returns the loss to log.
-
-        With skipped steps it is the last finite loss, because one NaN would stay in the logged mean.
-        """
+        """Add a loss; returns the loss to log: with skipped steps the last finite one, as NaN would stay."""
         self._losses.append(loss.detach())
         if self.max_skipped is None:
             return loss
@@ -152,10 +145,7 @@ class StepMonitor:
         return self._last_finite_loss
 
     def end_step(self, norm: torch.Tensor | float | None) -> float | None:
-        """Judge a step that the optimizer has made; returns the gradient norm to log.
-
-        RunError on every rank if the run has diverged, or too many steps were skipped.
-        """
+        """Judge a step; returns the gradient norm to log. RunError on every rank if the run has diverged."""
         losses, self._losses = self._losses, []
         was_skipped, self._is_skipped = self._is_skipped, False
         if was_skipped:

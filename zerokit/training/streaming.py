@@ -280,10 +280,7 @@ class MicroBatch:
 
 
 class StreamOfRank(IterableDataset[MicroBatch | ZerokitError]):
-    """The micro batches of one rank. An error in the data is its last item.
-
-    torch's data loaders would drop the place and hint of an error that a worker raises.
-    """
+    """The micro batches of one rank. An error is its last item, because workers would drop its hint."""
 
     def __init__(
         self,

@@ -42,11 +42,7 @@ class Throughput:
         self._since = now
 
     def since_last(self, tokens: int) -> dict[str, float]:
-        """``tokens_per_second`` and ``mfu``, if known, since the last call; empty without steps.
-
-        Args:
-            tokens: of the run so far, over all ranks, without padding.
-        """
+        """``tokens_per_second`` and ``mfu`` since the last call, at a total of `tokens`; may be empty."""
         new, seconds = tokens - self._tokens, self._seconds
         self._tokens, self._seconds = tokens, 0.0
         if new <= 0 or seconds <= 0:

@@ -48,11 +48,7 @@ def check_maps_words(tokenizer: PreTrainedTokenizerBase, *, where: str, hint: st
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, *, mask: bool = False) -> PreTrainedTokenizerBase:
-    """Train a byte-level BPE tokenizer, which encodes any text and decodes it exactly.
-
-    Args:
-        vocab_size: most entries in the vocabulary; a small corpus may give fewer.
-    """
+    """Train a byte-level BPE tokenizer with at most `vocab_size` entries; it decodes any text exactly."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

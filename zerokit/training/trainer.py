@@ -301,10 +301,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         self.args.include_num_input_tokens_seen = kept
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the weights, and in a checkpoint also the identity of its run.
-
-        RunError on every rank if a weight is not a number.
-        """
+        """Save the weights, in a checkpoint also the run's identity. RunError if a weight is not a number."""
         # A sum needs no memory, unlike isfinite(), and one weight that is not a number makes it none.
         total = torch.zeros((), device=self.args.device)
         for weight in _own_weights(self.model):

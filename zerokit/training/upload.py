@@ -37,10 +37,7 @@ def check_upload(repo: str) -> None:
 
 
 def upload(folder: Path, repo: str) -> str:
-    """Upload the model of a run, with its ``run.json``; a new repository is private. Returns its address.
-
-    RunError if the Hub refuses; the model is saved all the same.
-    """
+    """Upload the model of a run; a new repository is private. Returns its address. Raises RunError."""
     from huggingface_hub import HfApi
 
     try:

@@ -37,10 +37,7 @@ def add_adapter(
     args: TrainingArguments,
     task_type: str | None,
 ) -> PreTrainedModel:
-    """Freeze the model and add the adapter of the recipe, if it has one.
-
-    RecipeError if peft refuses the values, or no module of the model is a target.
-    """
+    """Freeze the model and add the adapter of the recipe. RecipeError if peft refuses it."""
     if settings is None:
         return model
     adapted = adapted_model(model, settings, loaded, task_type)
@@ -188,11 +185,7 @@ def is_all_linear(targets: Any) -> bool:
 
 
 def check_targets(model: PreTrainedModel, settings: PeftSettings, loaded: LoadedRecipe) -> None:
-    """Refuse module names if none of them exists, or if one is clearly mistyped (all together, as
-    RecipeError).
-
-    Lists are often shared between models, so one existing name is enough.
-    """
+    """Refuse names if none exists, or if one is clearly mistyped (RecipeError): lists are often shared."""
     modules = dict(model.named_modules(remove_duplicate=False))
     layers = sorted({name.rpartition(".")[2] for name, layer in modules.items() if _has_matrix(layer)})
     parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]

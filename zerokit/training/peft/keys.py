@@ -81,10 +81,7 @@ def method_of(loaded: LoadedRecipe) -> Method | None:
 
 
 def check_peft_keys(loaded: LoadedRecipe) -> PeftSettings | None:
-    """The checked section `peft`; None if all parameters are trained.
-
-    ZerokitError if peft is not installed, or for an unknown type or key.
-    """
+    """The checked section `peft`; None if all parameters are trained. Raises ZerokitError."""
     section = loaded.recipe.peft
     if section is None:
         return None
@@ -159,10 +156,7 @@ def _checked_value(name: str, value: Any, kind: Any) -> Any:
 
 
 def _is_for_people(kind: Any) -> bool:
-    """Whether a type lists choices such as ``pissa_niter_[number of iters]``, which stand for more values.
-
-    peft refuses wrong values itself, when it has the weights.
-    """
+    """Whether a type lists patterns of choices, such as ``pissa_niter_[number of iters]``."""
     return any("[" in choice for choice in _choices(kind))
 
 

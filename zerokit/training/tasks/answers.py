@@ -209,11 +209,7 @@ class AnswerEncoder(Encoder):
 
 
 def _why_not_masked(prompt: str, whole: str, number: int) -> tuple[str, str]:
-    """Why an answer's tokens cannot be separated from those before it, and a hint.
-
-    Args:
-        number: of the answer's message, from 1.
-    """
+    """Why the tokens of an answer, message `number`, cannot be separated, and a hint."""
     if not whole.startswith(prompt):
         what = f"cannot be masked: message {number} does not begin with the generation prompt"
         return what, _OTHER_TEMPLATE

@@ -81,11 +81,7 @@ class Task(ABC):
         return self
 
     def for_model(self, config: PretrainedConfig, loaded: LoadedRecipe) -> Task:
-        """This task, adapted to a model.
-
-        RecipeError if the model does not support a key of the recipe, or has a router loss that this task
-        would ignore.
-        """
+        """This task, adapted to a model. RecipeError if the model does not support a key of the recipe."""
         if uses_router_loss(config):
             raise RecipeError(
                 f"the model's config sets output_router_logits, and {self.section.type} adds no router loss",
