@@ -340,6 +340,9 @@ def test_a_file_without_examples_is_named(name: str, content: str, tmp_path: Pat
     line = str(error_of(file))
     assert file in line
     assert "at least one example" in line
+    with pytest.raises(DataError) as caught:
+        ExampleStream(file, where="data.train")
+    assert str(caught.value) == line
 
 
 def test_an_empty_folder_is_named_with_the_endings_it_could_have(tmp_path: Path) -> None:
