@@ -75,9 +75,6 @@ def test_results_are_not_replaced_unasked(tmp_path: Path) -> None:
     with pytest.raises(ZerokitError, match=r"out\.jsonl\.partial: the file exists\. Add --force"):
         check_output(out, force=False)
     check_output(out, force=True)
-
-
-def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
     with pytest.raises(ZerokitError, match="is a folder"):
         check_output(tmp_path, force=True)
     with pytest.raises(ZerokitError, match="its folder does not exist"):
@@ -128,27 +125,16 @@ def tokens_of(model: ModelFiles, text: str) -> list[int]:
 @pytest.mark.parametrize("padding", [[], [PAD, PAD], [END]])
 def test_ends_at_the_end_token(model: ModelFiles, padding: list[int]) -> None:
     tokens = tokens_of(model, "The sequence")
-    finish = CompletionCutter(model.tokenizer, frozenset({END}), [])
-    assert finish([*tokens, END, *padding]) == Completion("The sequence", len(tokens) + 1, "stop")
-
-
-def test_without_an_end_it_is_cut_by_length(model: ModelFiles) -> None:
-    tokens = tokens_of(model, "The sequence")
     finish = CompletionCutter(model.tokenizer, frozenset({END}), ["never"])
+    assert finish([*tokens, END, *padding]) == Completion("The sequence", len(tokens) + 1, "stop")
     assert finish(tokens) == Completion("The sequence", len(tokens), "length")
+    assert finish([END, *padding]) == Completion("", 1, "stop")
 
 
-def test_nothing_but_the_end(model: ModelFiles) -> None:
-    assert CompletionCutter(model.tokenizer, frozenset({END}), [])([END]) == Completion("", 1, "stop")
-
-
-def test_ends_before_the_first_stop_string(model: ModelFiles) -> None:
-    finish = CompletionCutter(model.tokenizer, frozenset({END}), ["zzz", "\n", "!"])
-    tokens = tokens_of(model, "One! Two\n")
-    assert finish([*tokens, END]) == Completion("One", len(tokens_of(model, "One!")), "stop")
-
-
-def test_a_special_token_as_stop_string(model: ModelFiles) -> None:
-    tokens = tokens_of(model, "One")
-    finish = CompletionCutter(model.tokenizer, frozenset(), ["<|pad|>"])
-    assert finish([*tokens, PAD, *tokens]) == Completion("One", len(tokens) + 1, "stop")
+@pytest.mark.parametrize(
+    ("text", "kept", "stops"),
+    [("One! Two\n", "One!", ["zzz", "\n", "!"]), ("One<|pad|>x", "One<|pad|>", ["<|pad|>"])],
+)
+def test_ends_before_the_first_stop_string(model: ModelFiles, text: str, kept: str, stops: list[str]) -> None:
+    finish = CompletionCutter(model.tokenizer, frozenset({END}), stops)
+    assert finish(tokens_of(model, text)) == Completion("One", len(tokens_of(model, kept)), "stop")

@@ -55,11 +55,6 @@ def test_columns_of_text(tmp_path: Path, column: str) -> None:
     assert load(file) == ["a", "b"]
 
 
-def test_csv(tmp_path: Path) -> None:
-    (tmp_path / "p.csv").write_text('id,prompt\n1,"a, b"\n', encoding="utf-8")
-    assert load(tmp_path / "p.csv") == ["a, b"]
-
-
 @pytest.mark.parametrize("column", ["prompt", "messages"])
 def test_chats_lose_keys_that_only_others_have(tmp_path: Path, column: str) -> None:
     named = [{"role": "user", "content": "Hi", "name": "Ann"}]
@@ -109,12 +104,6 @@ def test_a_replaced_file_with_prompts_is_read(tmp_path: Path) -> None:
         file = write(tmp_path / "p.jsonl", {"prompt": text})
         os.utime(file, ns=(1, 1))
         assert load(file) == [text]
-
-
-def test_a_broken_file_names_its_line(tmp_path: Path) -> None:
-    (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n{"prompt": \n', encoding="utf-8")
-    with pytest.raises(DataError, match=r"p\.jsonl:2"):
-        load(tmp_path / "p.jsonl")
 
 
 def test_blank_lines_only(tmp_path: Path) -> None:

@@ -68,60 +68,41 @@ def run(group, words):
 
 def test_all_ranks_raise_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
-        "empty.jsonl": "",
         "broken.jsonl": '{"prompt": "a", "completion": "b"}\n{"prompt": \n',
         "column.jsonl": '{"promt": "a", "completion": "b"}\n',
         "typo.yaml": RECIPE.replace("seq_len", "seq_lne"),
-        "twice.yaml": RECIPE + "model: other\n",
-        "typo.json": '{\n  "zero_optimisation": {"stage": 3}\n}',
         "broken.json": '{"zero_optimization": {"stage": 3}',
         "offload.json": '{"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}',
         "ungathered.json": '{"zero_optimization": {"stage": 3, '
         '"stage3_gather_16bit_weights_on_model_save": false}}',
-        "clip.json": '{"gradient_clipping": 1.0, "zero_optimization": {"stage": 2}}',
     }
     for name, nvme in (("nvme", "."), ("unmounted", "/none")):
         offload = {"device": "nvme", "nvme_path": nvme}
         ds_config = {"zero_optimization": {"stage": 3, "offload_optimizer": offload}}
         files[f"{name}.json"] = json.dumps(ds_config, indent=2)
-    for name, keys in (
-        ("super", {"offload_optimizer": {"device": "cpu", "super_offload": True}}),
-        ("plusplus", {"zero_quantized_weights": True}),
-    ):
-        files[f"{name}.json"] = json.dumps({"zero_optimization": {"stage": 3, **keys}}, indent=2)
     monkeypatch.setenv("LDFLAGS", "-Wl,--no-such-option")  # with which there is no libaio on any machine
     for name, text in files.items():
         (folder / name).write_text(text)
-    (folder / "hollow").mkdir()
     (folder / "trained").mkdir()
     (folder / "trained" / "run.json").write_text("{}")
     (folder / "file").touch()
     mistakes = {
         "typo.yaml:5 (task.seq_lne): unknown key 'seq_lne'. Did you mean": "--recipe typo.yaml",
-        "twice.yaml:9: the key 'model' stands twice (first on line 1)": "--recipe twice.yaml",
         "--training.learning_rat: 'learning_rat' is not a TrainingArguments key": "--training.learning_rat 1",
         "--training.max_steps: ": "--training.max_steps many",
-        "empty.jsonl: the file is empty": "--data.train empty.jsonl",
         "broken.jsonl:2": "--data.train broken.jsonl",
         "--data.train: cannot tell what an example is from the columns promt": "--data.train column.jsonl",
-        "none.json: no such file": "--deepspeed none.json",
         "broken.json:1": "--deepspeed broken.json",
-        "typo.json:2 (zero_optimisation): unknown key 'zero_optimisation'": "--deepspeed typo.json",
-        "--training.max_grad_norm: max_grad_norm is 0": "--training.max_grad_norm 0.5 --deepspeed clip.json",
         "offload.json:1 (zero_optimization.offload_param": "--deepspeed offload.json",
         "ungathered.json (zero_optimization.stage3_gather_16bit_weights_on_m": "--deepspeed ungathered.json",
         "--training.resume_from_checkpoint: 'out' has no": "--training.resume_from_checkpoint true",
         "--training.output_dir: 'model' is the model to start from": "--training.output_dir model",
         "--training.output_dir: 'trained' has the model of an ea": "--training.output_dir trained",
         "--model: no such model folder: './none'": "--model ./none",
-        "--model: 'hollow' has no config.json": "--model hollow",
         "--training.output_dir: cannot write into 'file/out'": "--training.output_dir file/out",
         "--task.seq_len: sequences of 9999 tokens, but the model has 256 positions": "--task.seq_len 9999",
         "--generation.max_new_token: 'max_new_token' is not a Generation": "--generation.max_new_token 4",
-        "--peft.rank: 'rank' is not a LoraConfig key. It is called r": "--peft.rank 4",
         "nvme.json:4 (zero_optimization.offload_optimizer): offload to nvme needs l": "--deepspeed nvme.json",
-        "super.json:6 (zero_optimization.offload_optimizer.super_offload): Super": "--deepspeed super.json",
-        "plusplus.json:4 (zero_optimization.zero_quantized_weights): is a CUDA": "--deepspeed plusplus.json",
         "unmounted.json:6 (zero_optimization.offload_optimizer.nvme_path)": "--deepspeed unmounted.json",
     }
     good = ["--recipe", "good.yaml"]

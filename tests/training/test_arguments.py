@@ -70,17 +70,10 @@ def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
         ("lr: 1", "lr", "is not a TrainingArguments key. It is called learning_rate"),
         ("warmup_ratio: 0.1", "warmup_ratio", "It is called warmup_steps"),
         ("learning_rate: abc", "learning_rate", 'expected a number, found the string "abc". Change'),
-        ("weight_decay: '0,1'", "weight_decay", 'expected a number, found the string "0,1". Change'),
-        (
-            "learning_rate: '1,000'",
-            "learning_rate",
-            'expected a number, found the string "1,000". Change the value',
-        ),
         ("max_steps: '1,000'", "max_steps", 'expected a whole number, found the string "1,000". Write 1000'),
         ("learning_rate: null", "learning_rate", "expected a number, found null"),
         ("max_steps: 1.5", "max_steps", "expected a whole number, found 1.5"),
         ("max_steps: 0", "max_steps", "max_steps is 0. Make it at least 1, or remove it"),
-        ("max_steps: -5", "max_steps", "max_steps is -5. Make it at least 1"),
         ("num_train_epochs: 0", "num_train_epochs", "num_train_epochs is 0. Make it at least 0.001"),
         (
             "learning_rate: 0",
@@ -110,7 +103,6 @@ def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
         ("auto_find_batch_size: true", "auto_find_batch_size", "Set per_device_train_batch_size: 'zerokit e"),
         ("bf16_full_eval: true", "bf16_full_eval", "Evaluation runs in the precision of training"),
         ("per_device_train_batch_size: 0", "per_device_train_batch_size", "Make it at least 1"),
-        ("per_device_eval_batch_size: -1", "per_device_eval_batch_size", "Make it at least 1"),
         ("gradient_accumulation_steps: 0", "gradient_accumulation_steps", "Make it at least 1"),
         ("dataloader_num_workers: -1", "dataloader_num_workers", "Make it at least 0"),
         ("learning_rate: -1", "learning_rate", "learning_rate is -1. Make it at least 0"),
@@ -122,7 +114,6 @@ def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
         ),
         ("label_smoothing_factor: 1.5", "label_smoothing_factor", "Make it less than 1"),
         ("label_smoothing_factor: -1", "label_smoothing_factor", "Make it at least 0"),
-        ("adam_beta1: 1.5", "adam_beta1", "Make it less than 1"),
         ("seed: -1", "seed", "Make it at least 0"),
     ],
 )
