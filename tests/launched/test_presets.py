@@ -14,7 +14,7 @@ from tests.tiny import REPOSITORY, launch, tiny_llama
 
 FOLDERS = {"auto": REPOSITORY / "ds_configs", "plain": REPOSITORY / "ds_configs" / "plain"}
 PRESETS = sorted({file.stem for file in FOLDERS["auto"].glob("*.json")} - {"zeropp"})
-"""All but ZeRO++, whose kernels are CUDA only; ``tests/rehearsal/test_features.py`` rehearses it."""
+"""All but ZeRO++, whose kernels are CUDA only; ``tests/rehearsal/test_presets.py`` rehearses it."""
 TRAINING = [preset for preset in PRESETS if preset != "inference"]
 
 
