@@ -125,7 +125,6 @@ def test_other_encodings_are_one_clear_error(name: str, encoding: str) -> None:
         ("a.jsonl", '{"text": ' + "[" * 100_000 + "]" * 100_000 + "}\n", "1:209"),
         ("a.json", '[{"text": "a"},\n {"text": "b", "text": "c"}]', "2:16"),
         ("a.json", '[{"text": "a"}]\n[]', "2:1"),
-        ("a.json", '["a"]', "1"),
         ("a.csv", 'text,label\na,b\n"a" b,c\n', "3"),
         ("a.csv", 'text,label\na,b\n"a,c\n\n', "3"),
         ("a.csv", "text,label\na,b\n\na,b,c\n", "4"),

@@ -17,20 +17,6 @@ from zerokit.errors import DataError
 pytestmark = pytest.mark.torch
 
 
-def test_a_full_disk_is_no_fault_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(*args: object, **options: object) -> NoReturn:
-        try:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        except OSError as error:
-            raise datasets.exceptions.DatasetGenerationError("An error occurred") from error
-
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", Path("/cache"))
-    with pytest.raises(DataError) as caught:
-        load_examples("owner/name", where="data.train")
-    assert str(caught.value) == _room_line("/cache", "datasets", "HF_DATASETS_CACHE")
-
-
 def test_a_file_without_room_for_its_table_is_no_fault_of_the_data(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -83,7 +69,8 @@ def test_the_disk_is_that_of_the_file_that_has_no_room(
     file: str | None, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(*args: object, **options: object) -> NoReturn:
-        raise OSError(errno.ENOSPC, "No space left on device", file)
+        error = OSError(errno.ENOSPC, "No space left on device", file)
+        raise datasets.exceptions.DatasetGenerationError("An error occurred") from error
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", Path("/cache"))

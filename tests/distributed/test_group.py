@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import re
 import signal
 import socket
@@ -15,7 +14,7 @@ import pytest
 
 from zerokit.distributed.group import RankGroup, run_on_all_ranks
 from zerokit.distributed.ranks import Ranks
-from zerokit.errors import DataError, LaunchError, RecipeError, ZerokitError
+from zerokit.errors import DataError, LaunchError, ZerokitError
 
 
 @pytest.fixture(autouse=True)
@@ -42,16 +41,6 @@ def test_bad_input_exits_with_its_code_and_one_line(capsys: pytest.CaptureFixtur
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == f"zerokit: error: a.jsonl:3: [bold]two lines {'x' * 300}. Mend it\n"
-
-
-def test_the_exit_code_is_the_errors_own() -> None:
-    class NoError(ZerokitError):
-        exit_code = 1
-
-    def fail(group: RankGroup) -> None:
-        raise NoError("no")
-
-    assert run_on_all_ranks(fail) == 1
 
 
 @pytest.mark.torch
@@ -236,14 +225,6 @@ def test_the_error_of_the_lowest_rank_is_raised_on_all() -> None:
     group = ThreeRanks(Ranks(2, 3, 2, 3))
     with pytest.raises(DataError, match="second"):
         group.together(lambda: None)
-
-
-@pytest.mark.parametrize("kind", [DataError, RecipeError, LaunchError])
-def test_errors_survive_the_way_to_another_rank(kind: type[ZerokitError]) -> None:
-    error = kind("what", where="here", hint="Mend it")
-    other = pickle.loads(pickle.dumps(error))
-    assert type(other) is kind
-    assert str(other) == str(error) == "here: what. Mend it"
 
 
 def test_gpus_are_hidden_from_a_run_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

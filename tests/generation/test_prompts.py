@@ -1,6 +1,5 @@
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +96,6 @@ def test_prompts_that_look_like_something_else_are_text(tmp_path: Path, ending: 
         name = {"jsonl": "a.jsonl", "csv": "a.csv", "tsv": "a.tsv", "parquet": "a.parquet"}[ending]
         file.write_bytes(OF_TEXTS[name](rows))
     assert load(file) == texts
-
-
-def test_a_replaced_file_with_prompts_is_read(tmp_path: Path) -> None:
-    for text in ("old", "new"):
-        file = write(tmp_path / "p.jsonl", {"prompt": text})
-        os.utime(file, ns=(1, 1))
-        assert load(file) == [text]
 
 
 def test_blank_lines_only(tmp_path: Path) -> None:

@@ -119,7 +119,6 @@ def test_a_model_that_cannot_compute_activations_again_is_refused(tmp_path: Path
         ({"num_key_value_heads": 3}, "num_attention_heads (4) is not a multiple of num_key_value_heads (3)"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
         ({"num_attention_heads": 0}, "no llama can be made from it"),
-        ({"hidden_size": 0}, "no llama can be made from it"),
         ({"hidden_size": "abc"}, "'hidden_size' expected int"),
         ({"hidden_act": "foo"}, "no llama can be made from it: KeyError: 'foo'"),
         ({"vocab_size": 100}, "the model has 100 embeddings, the tokenizer"),
@@ -142,10 +141,6 @@ def test_errors_name_the_line_of_the_key_or_the_option(
     assert isinstance(error, RecipeError)
     assert error.where == "--task.seq_len"
     assert error.hint == "Set task.seq_len to at most 64"
-
-
-def test_a_config_without_a_model_type_is_refused(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
-    assert error_of(recipe(tmp_path, {"hidden_size": 64}), tokenizer).message == "has no 'model_type'"
 
 
 def test_other_names_of_a_key_are_known(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:

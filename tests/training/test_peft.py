@@ -53,13 +53,6 @@ def test_the_keys_are_those_of_lora_config() -> None:
     assert (asked.keys, asked.four_bits) == ({"r": 4}, {"bnb_4bit_quant_type": "fp4"})
 
 
-def test_only_the_adapter_is_trained(model: PreTrainedModel) -> None:
-    adapted = add(model, r="4", target_modules="[q_proj]")
-    trained = {name: p.numel() for name, p in adapted.named_parameters() if p.requires_grad}
-    assert all("lora_" in name and "q_proj" in name for name in trained)
-    assert sum(trained.values()) == 2 * (64 * 4 + 4 * 64)
-
-
 def test_gradients_reach_the_adapter_through_checkpointed_blocks(model: PreTrainedModel) -> None:
     import torch
 
