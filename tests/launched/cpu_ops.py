@@ -9,9 +9,8 @@ from __future__ import annotations
 import torch
 
 
-def install() -> str:
-    """Make Adam on the device and NVMe work here, and say whose I/O it is: ``deepspeed``'s or a
-    ``stand-in``.
+def install() -> None:
+    """Make Adam on the device and NVMe work here.
 
     - `fused_adam`: its CPU version takes over a minute to compile.
     - `async_io`: is built on libaio, whose headers few machines have. Without them zerokit's stand-in reads
@@ -23,10 +22,8 @@ def install() -> str:
     from tests.rehearsal.real_ops import fused_adam
 
     OpBuilder._loaded_ops["fused_adam"] = fused_adam()
-    if AsyncIOBuilder().is_compatible(verbose=False):
-        return "deepspeed"
-    stand_in_for_async_io()
-    return "stand-in"
+    if not AsyncIOBuilder().is_compatible(verbose=False):
+        stand_in_for_async_io()
 
 
 def stand_in_for_async_io() -> None:

@@ -72,16 +72,15 @@ def test_cards_are_known_by_the_names_that_torch_has() -> None:
     assert peak_flops("Radeon", "bf16", None) is None
 
 
-def test_the_summary_counts_what_was_saved_beside_the_metrics(capsys: pytest.CaptureFixture[str]) -> None:
-    _print_summary(REPORT, SimpleNamespace(output_dir="runs/first"), 6)  # type: ignore[arg-type]
-    assert capsys.readouterr().err.endswith("\nsaved 6 files in runs/first, next to metrics.jsonl\n")
-
-
-def test_the_summary_says_when_nothing_was_left_to_train(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_says_what_was_saved_and_when_nothing_was_left_to_train(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     where = SimpleNamespace(output_dir="runs/first")
     for report, is_said in ((REPORT, False), (replace(REPORT, train_loss=None), True)):
         _print_summary(report, where, 6)  # type: ignore[arg-type]
-        assert ("nothing was left to train" in capsys.readouterr().err) == is_said
+        said = capsys.readouterr().err
+        assert ("nothing was left to train" in said) == is_said
+        assert said.endswith("\nsaved 6 files in runs/first, next to metrics.jsonl\n")
 
 
 def test_measured_stands_beside_expected() -> None:
