@@ -39,6 +39,7 @@ def test_the_last_whole_checkpoint_and_the_best_stay(
 ) -> None:
     for number in (2, 10, 20, 30):
         (tmp_path / f"checkpoint-{number}").mkdir()
+    (tmp_path / "checkpoint-50").touch()  # a file is none
     remove_old(tmp_path, limit, last=tmp_path / f"checkpoint-{last}", best=best)
     assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{number}" for number in left]
 
