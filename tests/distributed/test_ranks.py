@@ -114,14 +114,8 @@ def test_a_slurm_job_of_one_process_is_plain_python(environment: dict[str, str])
 
 
 def test_a_launcher_inside_srun_counts() -> None:
-    environment = {
-        "SLURM_NTASKS": "4",
-        "SLURM_STEP_ID": "0",
-        "RANK": "3",
-        "WORLD_SIZE": "4",
-        "LOCAL_RANK": "1",
-    }
-    assert read_ranks(environment).rank == 3
+    launched = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
+    assert read_ranks({"SLURM_NTASKS": "4", "SLURM_STEP_ID": "0", **launched}).rank == 3
 
 
 def test_one_rank_is_main_and_one_per_node_prepares() -> None:

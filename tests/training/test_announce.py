@@ -179,14 +179,8 @@ def test_the_advice_is_of_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_adapter_of_more_than_the_estimate_knows_is_not_estimated() -> None:
-    adapter = SimpleNamespace(
-        r=8,
-        target_modules={"q_proj", "v_proj"},
-        peft_type="LORA",
-        is_prompt_learning=False,
-        use_dora=False,
-        lora_dropout=0.0,
-    )
+    keys = {"r": 8, "target_modules": {"q_proj", "v_proj"}, "use_dora": False, "lora_dropout": 0.0}
+    adapter = SimpleNamespace(**keys, peft_type="LORA", is_prompt_learning=False)
     known = estimate(shape(), num_gpus=2, zero_stage=2, lora=Lora(8)).num_trainable_parameters
     (line,) = _peak_lines(24 * GIB, adapter=adapter, num_trainable=known)
     assert line.startswith("estimated peak")
