@@ -147,7 +147,7 @@ def test_long_examples_are_cut_and_those_left_without_a_target_dropped(
     rows = [{"prompt": "x" * size, "completion": "y" * answer} for size, answer in ((6, 6), (8, 1), (7, 9))]
     encoder = task_of(TaskSection(seq_len=8)).encoder(tokenizer, "prompt_completion", Columns())
     result = tokenize(RowDataset.of_rows(rows), encoder, seq_len=8, where="here")
-    assert (len(result.dataset), result.num_cut, result.num_left_out) == (2, 2, 1)
+    assert (len(result.dataset), result.num_cut, result.num_left_out) == (2, 3, 1)
     examples = result.dataset.to_list()
     (x,), (y,) = tokenizer("x")["input_ids"], tokenizer("y")["input_ids"]
     assert [example["input_ids"] for example in examples] == [[x] * 6 + [y] * 2, [x] * 7 + [y]]
