@@ -10,25 +10,11 @@ import datasets
 import huggingface_hub
 import pytest
 
-from zerokit.data.full_disk import explain_full_disk
+from zerokit.data.full_disk import report_full_disk
 from zerokit.data.sources import load_examples
 from zerokit.errors import DataError
 
 pytestmark = pytest.mark.torch
-
-
-def test_a_full_disk_is_no_fault_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(*args: object, **options: object) -> NoReturn:
-        try:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        except OSError as error:
-            raise datasets.exceptions.DatasetGenerationError("An error occurred") from error
-
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", Path("/cache"))
-    with pytest.raises(DataError) as caught:
-        load_examples("owner/name", where="data.train")
-    assert str(caught.value) == _room_line("/cache", "datasets", "HF_DATASETS_CACHE")
 
 
 def test_a_file_without_room_for_its_table_is_no_fault_of_the_data(
@@ -83,7 +69,8 @@ def test_the_disk_is_that_of_the_file_that_has_no_room(
     file: str | None, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(*args: object, **options: object) -> NoReturn:
-        raise OSError(errno.ENOSPC, "No space left on device", file)
+        error = OSError(errno.ENOSPC, "No space left on device", file)
+        raise datasets.exceptions.DatasetGenerationError("An error occurred") from error
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", Path("/cache"))
@@ -94,5 +81,5 @@ def test_the_disk_is_that_of_the_file_that_has_no_room(
 
 
 def test_other_errors_stay_as_they_are() -> None:
-    with pytest.raises(OSError, match="refused"), explain_full_disk():
+    with pytest.raises(OSError, match="refused"), report_full_disk():
         raise OSError(errno.EACCES, "refused")

@@ -61,19 +61,6 @@ def test_a_stream_has_the_examples_that_are_loaded_and_goes_on_where_it_was(
         assert list(again.read()) == loaded
 
 
-def test_a_place_in_a_large_file_is_found_behind_its_first_chunk(tmp_path: Path) -> None:
-    rows = [{"text": f"{number} " + "x" * 60_000} for number in range(400)]  # 24 MB, in chunks of 10
-    file = write(tmp_path, "jsonl", rows)
-    stream = ExampleStream(str(file), where="w")
-    for place in (150, 200, 390):
-        first = [row["text"].split()[0] for row in islice(stream.read(), place)]
-        assert first == [str(number) for number in range(place)]
-        again = ExampleStream(str(file), where="w")
-        assert [row["text"].split()[0] for row in again.read(place)] == [
-            str(number) for number in range(place, len(rows))
-        ]
-
-
 def test_a_fault_far_in_is_named_with_its_line_when_it_is_read(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     lines = [json.dumps({"text": "x" * 60_000}) for _ in range(400)]
@@ -84,26 +71,4 @@ def test_a_fault_far_in_is_named_with_its_line_when_it_is_read(tmp_path: Path) -
     with pytest.raises(DataError) as caught:
         list(reading)
     assert f"{file}:381" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.jsonl", b"", "the file is empty"),
-        ("a.json", b"[]", "has no examples"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', "a.jsonl:2: 'utf-8' codec"),
-        ("a.txt", b"", "the file is empty"),
-        ("a.csv", b"text\n", "has no examples"),
-        ("a.pdf", b"x", "no known data format"),
-    ],
-)
-def test_what_cannot_be_streamed_is_said_in_one_line(
-    name: str, content: bytes, message: str, tmp_path: Path
-) -> None:
-    file = tmp_path / name
-    file.write_bytes(content)
-    with pytest.raises(DataError) as caught:
-        list(ExampleStream(str(file), where="data.train").read())
-    assert message in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -14,9 +14,8 @@ import pytest
 
 from zerokit import console
 from zerokit.distributed import extensions
-from zerokit.distributed.extensions import compile_extensions
+from zerokit.distributed.extensions import compile_extensions, own_ninja
 from zerokit.distributed.group import RankGroup
-from zerokit.distributed.ninja import own_ninja
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import LaunchError
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from zerokit.distributed.group import RankGroup
 from zerokit.distributed.nvme import (
     check_nvme,
     clear_swap_folder,
     has_async_io,
-    holding_swap_folders,
+    locked_swap_folders,
     uses_nvme,
 )
+from zerokit.distributed.ranks import Ranks
 from zerokit.documents import dotted
 from zerokit.errors import ConfigError, ZerokitError
 
 pytestmark = pytest.mark.torch
+
+
+swap_folders = partial(locked_swap_folders, RankGroup(Ranks()))
 
 
 def on_nvme(section: str, folder: object, stage: int = 3) -> dict[str, Any]:
@@ -50,17 +56,17 @@ def test_without_libaio_it_is_refused(section: str, tmp_path: Path, monkeypatch:
 def test_two_runs_do_not_swap_to_one_folder(tmp_path: Path) -> None:
     optimizer = on_nvme("offload_optimizer", f"{tmp_path}/../{tmp_path.name}/")  # written in another way
     both = {**on_nvme("offload_param", str(tmp_path)), **optimizer}
-    with holding_swap_folders(both, dotted):
+    with swap_folders(both, dotted):
         says = r"^zero_optimization.offload_optimizer.nvme_path: another run swaps to '"
         with (
             pytest.raises(ConfigError, match=says),
-            holding_swap_folders(on_nvme("offload_optimizer", str(tmp_path)), dotted),
+            swap_folders(on_nvme("offload_optimizer", str(tmp_path)), dotted),
         ):
             pass
         (tmp_path / "other").mkdir()
-        with holding_swap_folders(on_nvme("offload_optimizer", str(tmp_path / "other")), dotted):
+        with swap_folders(on_nvme("offload_optimizer", str(tmp_path / "other")), dotted):
             pass
-    with holding_swap_folders(both, dotted):
+    with swap_folders(both, dotted):
         pass
 
 
@@ -88,17 +94,17 @@ def test_a_link_where_deepspeed_swaps_to_is_refused(name: str, tmp_path: Path) -
     link.parent.mkdir(parents=True)
     link.symlink_to(tmp_path / "home")
     zero = on_nvme("offload_optimizer", str(tmp_path / "nvme"))
-    with pytest.raises(ConfigError, match=r"nvme_path: '.*' is a link"), holding_swap_folders(zero, dotted):
+    with pytest.raises(ConfigError, match=r"nvme_path: '.*' is a link"), swap_folders(zero, dotted):
         pass
 
 
 def test_the_lock_of_a_swap_folder_is_no_link(tmp_path: Path) -> None:
     zero = on_nvme("offload_optimizer", str(tmp_path))
-    with holding_swap_folders(zero, dotted):
+    with swap_folders(zero, dotted):
         (lock,) = tmp_path.iterdir()
     lock.unlink()
     (tmp_path / "theirs").write_text("theirs")
     lock.symlink_to("theirs")
-    with pytest.raises(ZerokitError, match="is a link"), holding_swap_folders(zero, dotted):
+    with pytest.raises(ZerokitError, match="is a link"), swap_folders(zero, dotted):
         pass
     assert (tmp_path / "theirs").read_text() == "theirs"

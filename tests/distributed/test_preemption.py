@@ -16,7 +16,7 @@ from zerokit.distributed.preemption import LeaveRequest
 FORKS = """
 import os, signal, sys
 from zerokit.distributed.preemption import LeaveRequest
-with LeaveRequest(0, 60).heeded(lambda this: [this]):
+with LeaveRequest(0, 60).handle_requests(lambda this: [this]):
     child = os.fork()
     if child == 0:
         os._exit(signal.set_wakeup_fd(-1) != -1)
@@ -33,7 +33,7 @@ import os, subprocess, sys, threading
 from zerokit.distributed.preemption import LeaveRequest
 other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 leave = LeaveRequest(3, float(sys.argv[1]))
-with leave.heeded(lambda this: [this, (this[0], other.pid)]):
+with leave.handle_requests(lambda this: [this, (this[0], other.pid)]):
     print(other.pid, flush=True)
     lock = threading.Lock()
     lock.acquire()
@@ -47,14 +47,14 @@ with leave.heeded(lambda this: [this, (this[0], other.pid)]):
 def test_a_request_is_noted_and_a_second_interrupt_ends_the_block() -> None:
     handler = signal.getsignal(signal.SIGTERM)
     leave = LeaveRequest(0, 60)
-    with pytest.raises(KeyboardInterrupt), leave.heeded(lambda this: [this]):  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), leave.handle_requests(lambda this: [this]):  # noqa: PT012
         assert leave.why is None
         for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
             os.kill(os.getpid(), number)
         assert leave.why == "SIGTERM"
         os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is handler
-    with leave.heeded(lambda this: [this]):
+    with leave.handle_requests(lambda this: [this]):
         assert leave.why is None
         assert leave.launcher_ended(7)
         assert leave.why == "its launcher, process 7, has ended"

@@ -7,8 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 
+from zerokit.distributed import group
 from zerokit.distributed import ranks as ranks_module
-from zerokit.distributed.ranks import Ranks, check_devices, free_port, read_ranks
+from zerokit.distributed.ranks import Ranks, free_port, read_ranks
 from zerokit.errors import LaunchError
 
 ADDRESS = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
@@ -113,14 +114,8 @@ def test_a_slurm_job_of_one_process_is_plain_python(environment: dict[str, str])
 
 
 def test_a_launcher_inside_srun_counts() -> None:
-    environment = {
-        "SLURM_NTASKS": "4",
-        "SLURM_STEP_ID": "0",
-        "RANK": "3",
-        "WORLD_SIZE": "4",
-        "LOCAL_RANK": "1",
-    }
-    assert read_ranks(environment).rank == 3
+    launched = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
+    assert read_ranks({"SLURM_NTASKS": "4", "SLURM_STEP_ID": "0", **launched}).rank == 3
 
 
 def test_one_rank_is_main_and_one_per_node_prepares() -> None:
@@ -142,14 +137,16 @@ def test_one_rank_is_main_and_one_per_node_prepares() -> None:
     ],
 )
 def test_more_ranks_than_devices_are_refused(
-    ranks: int, num_gpus: int, num_cores: int, message: str | None
+    ranks: int, num_gpus: int, num_cores: int, message: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(group, "count_gpus", lambda: num_gpus)
+    monkeypatch.setattr(group.os, "cpu_count", lambda: num_cores)
     place = Ranks(0, 16, 0, ranks)
     if message is None:
-        check_devices(place, num_gpus=num_gpus, num_cores=num_cores)
+        group.check_launch(place)
         return
     with pytest.raises(LaunchError) as caught:
-        check_devices(place, num_gpus=num_gpus, num_cores=num_cores)
+        group.check_launch(place)
     assert caught.value.message == message
     assert f"--num_gpus {num_gpus or num_cores}" in (caught.value.hint or "")
 

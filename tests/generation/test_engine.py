@@ -8,32 +8,18 @@ SIZES = st.integers(1, 9)
 
 
 @given(LENGTHS, SIZES, SIZES)
-def test_every_prompt_exactly_once_in_equal_rounds(
+def test_prompts_are_dealt_once_longest_first_in_as_few_equal_rounds_as_they_need(
     lengths: list[int], batch_size: int, world_size: int
 ) -> None:
     rounds = distribute(lengths, batch_size=batch_size, world_size=world_size)
-    assert all(len(batches) == world_size for batches in rounds)
+    assert all(len(batches) == world_size and any(batches) for batches in rounds)
+    assert len(rounds) == -(-len(lengths) // (batch_size * world_size))
     dealt = [index for batches in rounds for batch in batches for index in batch]
     assert sorted(dealt) == list(range(len(lengths)))
-
-
-@given(LENGTHS, SIZES, SIZES)
-def test_no_more_rounds_and_empty_batches_than_needed(
-    lengths: list[int], batch_size: int, world_size: int
-) -> None:
-    rounds = distribute(lengths, batch_size=batch_size, world_size=world_size)
+    assert [lengths[index] for index in dealt] == sorted(lengths, reverse=True)
     sizes = [len(batch) for batches in rounds for batch in batches]
-    assert len(rounds) == -(-len(lengths) // (batch_size * world_size))
     assert max(sizes, default=0) <= batch_size
     assert not sizes or max(sizes) - min(sizes) <= 1
-    assert all(any(batches) for batches in rounds)
-
-
-@given(LENGTHS, SIZES, SIZES)
-def test_longest_first(lengths: list[int], batch_size: int, world_size: int) -> None:
-    rounds = distribute(lengths, batch_size=batch_size, world_size=world_size)
-    dealt = [lengths[index] for batches in rounds for batch in batches for index in batch]
-    assert dealt == sorted(lengths, reverse=True)
 
 
 def test_few_prompts_are_shared_out() -> None:

@@ -9,27 +9,21 @@ from __future__ import annotations
 import torch
 
 
-def install() -> str:
-    """Make Adam on the device, NVMe and ZeRO++ work here, and say whose I/O it is: ``deepspeed``'s or a
-    ``stand-in``.
+def install() -> None:
+    """Make Adam on the device and NVMe work here.
 
     - `fused_adam`: its CPU version takes over a minute to compile.
     - `async_io`: is built on libaio, whose headers few machines have. Without them zerokit's stand-in reads
       and writes the same files with plain system calls.
-    - `quantizer`: is CUDA only.
     """
     from deepspeed.ops.op_builder.builder import OpBuilder
     from deepspeed.ops.op_builder.cpu import AsyncIOBuilder
 
-    from tests.launched import cpu_quantizer
     from tests.rehearsal.real_ops import fused_adam
 
     OpBuilder._loaded_ops["fused_adam"] = fused_adam()
-    cpu_quantizer.install()
-    if AsyncIOBuilder().is_compatible(verbose=False):
-        return "deepspeed"
-    stand_in_for_async_io()
-    return "stand-in"
+    if not AsyncIOBuilder().is_compatible(verbose=False):
+        stand_in_for_async_io()
 
 
 def stand_in_for_async_io() -> None:

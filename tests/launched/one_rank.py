@@ -54,6 +54,12 @@ class OneRank:
         """
         return self.pool.submit(_train, self.folder, words, force, fault).result(timeout=PATIENCE)
 
+    def error_of(self, *words: str, force: bool = False, fault: Fault = nullcontext) -> str:
+        """The error that ends such a run."""
+        error = self.train(*words, force=force, fault=fault).error
+        assert error is not None
+        return error
+
     def run(self, code: str) -> None:
         """Run Python code in that process, in the folder."""
         self.pool.submit(_execute, self.folder, code).result(timeout=PATIENCE)

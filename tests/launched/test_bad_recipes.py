@@ -38,11 +38,7 @@ def errors(stderr: str) -> list[str]:
             ["--recipe", "good.yaml", "--data.train", "none.jsonl"],
             "--data.train: no such file: 'none.jsonl'. Check the path",
         ),
-        (
-            64,
-            ["--recipe", "good.yaml"],
-            "launcher: 64 ranks on this node, which has ",
-        ),
+        (64, ["--recipe", "good.yaml"], "launcher: 64 ranks on this node, which has "),
     ],
     ids=["recipe", "data", "ranks"],
 )
@@ -72,122 +68,47 @@ def run(group, words):
 
 def test_all_ranks_raise_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
-        "empty.jsonl": "",
         "broken.jsonl": '{"prompt": "a", "completion": "b"}\n{"prompt": \n',
         "column.jsonl": '{"promt": "a", "completion": "b"}\n',
         "typo.yaml": RECIPE.replace("seq_len", "seq_lne"),
-        "twice.yaml": RECIPE + "model: other\n",
-        "typo.json": '{\n  "zero_optimisation": {"stage": 3}\n}',
         "broken.json": '{"zero_optimization": {"stage": 3}',
         "offload.json": '{"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}',
         "ungathered.json": '{"zero_optimization": {"stage": 3, '
         '"stage3_gather_16bit_weights_on_model_save": false}}',
-        "clip.json": '{"gradient_clipping": 1.0, "zero_optimization": {"stage": 2}}',
     }
     for name, nvme in (("nvme", "."), ("unmounted", "/none")):
         offload = {"device": "nvme", "nvme_path": nvme}
         ds_config = {"zero_optimization": {"stage": 3, "offload_optimizer": offload}}
         files[f"{name}.json"] = json.dumps(ds_config, indent=2)
-    for name, keys in (
-        ("super", {"offload_optimizer": {"device": "cpu", "super_offload": True}}),
-        ("plusplus", {"zero_quantized_weights": True}),
-    ):
-        files[f"{name}.json"] = json.dumps({"zero_optimization": {"stage": 3, **keys}}, indent=2)
     monkeypatch.setenv("LDFLAGS", "-Wl,--no-such-option")  # with which there is no libaio on any machine
     for name, text in files.items():
         (folder / name).write_text(text)
-    (folder / "hollow").mkdir()
     (folder / "trained").mkdir()
     (folder / "trained" / "run.json").write_text("{}")
     (folder / "file").touch()
-    good = ["--recipe", "good.yaml"]
     mistakes = {
-        "typo.yaml:5 (task.seq_lne): unknown key 'seq_lne'. Did you mean 'seq_len'?": [
-            "--recipe",
-            "typo.yaml",
-        ],
-        "twice.yaml:9: the key 'model' appears twice (first on line 1)": ["--recipe", "twice.yaml"],
-        "--training.learning_rat: 'learning_rat' is not a TrainingArguments key. Did you mean": [
-            *good,
-            "--training.learning_rat",
-            "1",
-        ],
-        "--training.max_steps: ": [*good, "--training.max_steps", "many"],
-        "empty.jsonl: the file is empty": [*good, "--data.train", "empty.jsonl"],
-        "broken.jsonl:2": [*good, "--data.train", "broken.jsonl"],
-        "--data.train: cannot tell what an example is from the columns promt, completion": [
-            *good,
-            "--data.train",
-            "column.jsonl",
-        ],
-        "none.json: no such file": [*good, "--deepspeed", "none.json"],
-        "broken.json:1": [*good, "--deepspeed", "broken.json"],
-        "typo.json:2 (zero_optimisation): unknown key 'zero_optimisation'": [
-            *good,
-            "--deepspeed",
-            "typo.json",
-        ],
-        "--training.max_grad_norm: max_grad_norm is 0.5, but gradient_clipping in clip.json is 1.0": [
-            *good,
-            *("--deepspeed", "clip.json", "--training.max_grad_norm", "0.5"),
-        ],
-        "offload.json:1 (zero_optimization.offload_param": [*good, "--deepspeed", "offload.json"],
-        "ungathered.json (zero_optimization.stage3_gather_16bit_weights_on_model_save): the trained": [
-            *good,
-            "--deepspeed",
-            "ungathered.json",
-        ],
-        "--training.resume_from_checkpoint: 'out' has no checkpoint-N": [
-            *good,
-            "--training.resume_from_checkpoint",
-            "true",
-        ],
-        "--training.output_dir: 'model' is the model to start from": [
-            *good,
-            "--training.output_dir",
-            "model",
-        ],
-        "--training.output_dir: 'trained' has the model of an earlier run": [
-            *good,
-            "--training.output_dir",
-            "trained",
-        ],
-        "--model: no such model folder: './none'": [*good, "--model", "./none"],
-        "--model: 'hollow' has no config.json": [*good, "--model", "hollow"],
-        "--training.output_dir: cannot write into 'file/out'": [
-            *good,
-            "--training.output_dir",
-            "file/out",
-        ],
-        "--task.seq_len: sequences of 9999 tokens, but the model has 256 positions": [
-            *good,
-            "--task.seq_len",
-            "9999",
-        ],
-        "--generation.max_new_token: 'max_new_token' is not a GenerationConfig key": [
-            *good,
-            "--generation.max_new_token",
-            "4",
-        ],
-        "--peft.rank: 'rank' is not a LoraConfig key. It is called r": [*good, "--peft.rank", "4"],
-        "nvme.json:4 (zero_optimization.offload_optimizer): offload to nvme needs libaio": [
-            *good,
-            "--deepspeed",
-            "nvme.json",
-        ],
-        "super.json:6 (zero_optimization.offload_optimizer.super_offload): SuperOffload needs GPUs": [
-            *good,
-            *("--deepspeed", "super.json"),
-        ],
-        "plusplus.json:4 (zero_optimization.zero_quantized_weights): is a CUDA kernel of DeepSpeed's": [
-            *good,
-            *("--deepspeed", "plusplus.json"),
-        ],
-        "unmounted.json:6 (zero_optimization.offload_optimizer.nvme_path): '/none' is no folder that": [
-            *good,
-            "--deepspeed",
-            "unmounted.json",
-        ],
+        "typo.yaml:5 (task.seq_lne): unknown key 'seq_lne'. Did you mean": "--recipe typo.yaml",
+        "--training.learning_rat: 'learning_rat' is not a TrainingArguments key": "--training.learning_rat 1",
+        "--training.max_steps: ": "--training.max_steps many",
+        "broken.jsonl:2": "--data.train broken.jsonl",
+        "--data.train: cannot tell what an example is from the columns promt": "--data.train column.jsonl",
+        "broken.json:1": "--deepspeed broken.json",
+        "offload.json:1 (zero_optimization.offload_param": "--deepspeed offload.json",
+        "ungathered.json (zero_optimization.stage3_gather_16bit_weights_on_m": "--deepspeed ungathered.json",
+        "--training.resume_from_checkpoint: 'out' has no": "--training.resume_from_checkpoint true",
+        "--training.output_dir: 'model' is the model to start from": "--training.output_dir model",
+        "--training.output_dir: 'trained' has the model of an ea": "--training.output_dir trained",
+        "--model: no such model folder: './none'": "--model ./none",
+        "--training.output_dir: cannot write into 'file/out'": "--training.output_dir file/out",
+        "--task.seq_len: sequences of 9999 tokens, but the model has 256 positions": "--task.seq_len 9999",
+        "--generation.max_new_token: 'max_new_token' is not a Generation": "--generation.max_new_token 4",
+        "nvme.json:4 (zero_optimization.offload_optimizer): offload to nvme needs l": "--deepspeed nvme.json",
+        "unmounted.json:6 (zero_optimization.offload_optimizer.nvme_path)": "--deepspeed unmounted.json",
     }
-    both_ranks_say(mistakes, PREPARE, folder)
+    good = ["--recipe", "good.yaml"]
+    words = {
+        message: [*(() if text.startswith("--recipe") else good), *text.split()]
+        for message, text in mistakes.items()
+    }
+    both_ranks_say(words, PREPARE, folder)
     assert not (folder / "out").exists()

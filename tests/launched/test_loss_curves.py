@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from transformers import AutoTokenizer, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 from tests.tiny import launch, tiny_llama, tiny_tokenizer
 
@@ -21,12 +21,10 @@ LEARNING_RATE = 1e-3
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    """A folder with a model, a mixture of experts, and prompt/completion pairs of unequal lengths."""
+    """A folder with a model and prompt/completion pairs of unequal lengths."""
     folder = tmp_path_factory.mktemp("start")
     tiny_tokenizer(folder / "model")
     tiny_llama(folder / "model", initializer_range=0.05)
-    tiny_tokenizer(folder / "experts")
-    _experts(folder / "experts")
     text = "the for statement is used to iterate over elements of a sequence in order"
     words = text.split()
     with (folder / "pairs.jsonl").open("w") as file:
@@ -45,18 +43,17 @@ def train(start, tmp_path_factory):
     """Runs launch/train.py on two ranks and gives the loss of each step; equal runs run once."""
     done: dict[str, list[float]] = {}
 
-    def run(*, stage: int, bf16=False, split=(4, 1), launcher="none", model="model", epochs=EPOCHS):
-        name = f"{model}-stage{stage}-{'bf16' if bf16 else 'fp32'}-{split[0]}x{split[1]}-{launcher}"
+    def run(*, stage: int, bf16=False, split=(4, 1), launcher="none"):
+        name = f"stage{stage}-{'bf16' if bf16 else 'fp32'}-{split[0]}x{split[1]}-{launcher}"
         if name not in done:
             folder = tmp_path_factory.mktemp(name)
             recipe = {
-                "model": str(start / model),
+                "model": str(start / "model"),
                 "data": {"train": str(start / "pairs.jsonl"), "eval_fraction": 0},
-                # Which examples share a micro batch matters to experts: it is their order here.
-                "task": {"seq_len": 64, **({"padding_free": False} if model == "experts" else {})},
+                "task": {"seq_len": 64},
                 "training": {
                     "output_dir": str(folder / "out"),
-                    "num_train_epochs": epochs,
+                    "num_train_epochs": EPOCHS,
                     "per_device_train_batch_size": split[0],
                     "gradient_accumulation_steps": split[1],
                     "learning_rate": LEARNING_RATE,
@@ -111,54 +108,28 @@ def test_torchrun_gives_the_same_losses(train):
     assert train(stage=2, launcher="torchrun") == train(stage=2)
 
 
-@pytest.mark.parametrize(("stage", "split"), [(0, (2, 2)), (1, (1, 4)), (2, (2, 2)), (3, (2, 2))])
-def test_the_router_loss_counts_once_a_step(stage, split, start, train):
-    """Of a mixture of experts, with each micro batch's share of the tokens."""
-    tokenizer = AutoTokenizer.from_pretrained(start / "experts")
-    batches = _batches(start / "pairs.jsonl", tokenizer, micro=split[0])
-    losses = train(stage=stage, split=split, model="experts", epochs=1)
-    assert losses == pytest.approx(_plain_loop_of_experts(start / "experts", batches), abs=1e-5)
-
-
 def test_the_loss_falls(reference):
     """Guards the comparisons above: equal curves of a loop that does not train would prove nothing."""
     for losses in reference.values():
         assert losses[-1] < 0.7 * losses[0]
 
 
-def _experts(folder: Path) -> None:
-    """Make a tiny Mixtral with a router loss that is large beside the loss of tokens."""
-    config = MixtralConfig(
-        **{"vocab_size": 320, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2},
-        **{"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4},
-        **{"output_router_logits": True, "router_aux_loss_coef": 0.5},
-        **{"bos_token_id": None, "eos_token_id": 0, "pad_token_id": 1},
-    )
-    torch.manual_seed(0)
-    MixtralForCausalLM(config).save_pretrained(folder)
-
-
-def _batches(file: Path, tokenizer, micro: int | None = None):
-    """The global batches of an epoch, as input ids and labels, padded; or lists of micro batches of them."""
+def _batches(file: Path, tokenizer):
+    """The global batches of an epoch, as padded input ids, masks and labels."""
     examples = []
     for pair in map(json.loads, file.read_text().splitlines()):
         prompt = tokenizer(pair["prompt"])["input_ids"]
         completion = [*tokenizer(pair["completion"])["input_ids"], tokenizer.eos_token_id]
         examples.append((prompt + completion, [-100] * len(prompt) + completion))
     result = []
-    if micro is not None:
-        examples += [([0], [-100])] * (-len(examples) % micro)  # the blank that fills up the last micro batch
-    for begin in range(0, len(examples), micro or GLOBAL_BATCH):
-        batch = examples[begin : begin + (micro or GLOBAL_BATCH)]
+    for begin in range(0, len(examples), GLOBAL_BATCH):
+        batch = examples[begin : begin + GLOBAL_BATCH]
         width = max(len(ids) for ids, _ in batch)
         ids = torch.tensor([ids + [tokenizer.pad_token_id] * (width - len(ids)) for ids, _ in batch])
         mask = torch.tensor([[1] * len(ids) + [0] * (width - len(ids)) for ids, _ in batch])
         labels = torch.tensor([labels + [-100] * (width - len(labels)) for _, labels in batch])
         result.append((ids, mask, labels))
-    if micro is None:
-        return result
-    accumulated = GLOBAL_BATCH // micro
-    return [result[begin : begin + accumulated] for begin in range(0, len(result), accumulated)]
+    return result
 
 
 def _plain_loop(model_folder: Path, batches, dtype: torch.dtype) -> list[float]:
@@ -180,22 +151,4 @@ def _plain_loop(model_folder: Path, batches, dtype: torch.dtype) -> list[float]:
                 for master, parameter in zip(masters, parameters, strict=True):
                     parameter.copy_(master)
             losses.append(loss.item())
-    return losses
-
-
-def _plain_loop_of_experts(model_folder: Path, steps) -> list[float]:
-    model = MixtralForCausalLM.from_pretrained(model_folder, dtype=torch.float32).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
-    losses = []
-    for step in steps:
-        counts = [int((labels[:, 1:] != -100).sum()) for _, _, labels in step]
-        parts = [
-            model(input_ids=ids, attention_mask=mask, labels=labels).loss * count / sum(counts)
-            for (ids, mask, labels), count in zip(step, counts, strict=True)
-        ]
-        sum(parts).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(sum(parts).item())
     return losses

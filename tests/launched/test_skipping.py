@@ -27,15 +27,19 @@ STEPS = (
 ONE = ("--training.per_device_train_batch_size", "4", "--training.gradient_accumulation_steps", "2")
 
 
+def lines(count: int, bad: range) -> list[str]:
+    return [
+        json.dumps({"prompt": f"What is {n}?", "completion": f"{'Bad' if n in bad else 'The'} number {n}."})
+        for n in range(count)
+    ]
+
+
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneRank]:
     """Data with four bad examples, and the same without the step that they are in."""
     folder = tmp_path_factory.mktemp("skip")
     make_folder(folder)
-    rows = [
-        json.dumps({"prompt": f"What is {n}?", "completion": f"{'Bad' if n in BAD else 'The'} number {n}."})
-        for n in range(ROWS)
-    ]
+    rows = lines(ROWS, BAD)
     (folder / "data.jsonl").write_text("\n".join(rows) + "\n")
     (folder / "without.jsonl").write_text("\n".join(rows[:16] + rows[24:]) + "\n")
     with one_process() as pool:
@@ -83,18 +87,14 @@ def test_a_step_that_is_left_out_might_never_have_been(
     found = logged(here.folder / "out")
     without = here.train(*recipe, "--data.train", "without.jsonl", force=True, fault=partial(with_fp16, "1"))
     assert without.error is None, without
-    assert_same_steps(found, logged(here.folder / "out"))
-
-
-def assert_same_steps(found: list[tuple[float, float]], expected: list[tuple[float, float]]) -> None:
-    """All but the third, which the second run had not, with equal losses and learning rates."""
-    assert_all_but(3, found, expected)
+    assert_all_but(3, found, logged(here.folder / "out"))
     assert found[3][0] < found[0][0]
 
 
 def assert_all_but(
     left_out: int, found: list[tuple[float, float]], expected: list[tuple[float, float]]
 ) -> None:
+    """The second run had not that step; the others have equal losses and learning rates."""
     others = found[: left_out - 1] + found[left_out:]
     for step, its in zip(others, expected[: len(others)], strict=True):
         assert step == pytest.approx(its, rel=1e-6)
@@ -121,17 +121,14 @@ def test_all_ranks_leave_out_what_one_has_seen(here: OneRank) -> None:
     assert "the loss is nan at step 3: rank 1 with data.jsonl:21" in said
     said, expected = on_two_ranks(here, "1", "without.jsonl")
     assert "is left out" not in said
-    assert_same_steps(found, expected)
+    assert_all_but(3, found, expected)
 
 
 @pytest.mark.parametrize("stage", ["2", pytest.param("3", marks=REST)])
 def test_a_leap_that_is_a_number_is_left_out_by_all_ranks(stage: str, here: OneRank) -> None:
     """Known from 20 steps: in the 23rd, one rank's loss is 30 times as high."""
     bad, count = range(22 * 8 + 4, 22 * 8 + 8), 25 * 8
-    rows = [
-        json.dumps({"prompt": f"What is {n}?", "completion": f"{'Bad' if n in bad else 'The'} number {n}."})
-        for n in range(count)
-    ]
+    rows = lines(count, bad)
     (here.folder / "leap.jsonl").write_text("\n".join(rows) + "\n")
     (here.folder / "level.jsonl").write_text("\n".join(rows[: 22 * 8] + rows[23 * 8 :]) + "\n")
     more = ("--training.max_steps", "25", "--training.learning_rate", "0.001")

@@ -89,11 +89,7 @@ def answer_loss(model: torch.nn.Module, tokenizer: Any, conversations: list[list
     return total / count
 
 
-OFFLOADED = {
-    "stage": 3,
-    "offload_optimizer": {"device": "cpu"},
-    "offload_param": {"device": "cpu"},
-}
+OFFLOADED = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
 
 
 @pytest.mark.parametrize(
@@ -113,14 +109,14 @@ def test_saved_model_is_the_trained_one(zero: dict[str, Any], start: Path, tmp_p
     assert answer_loss(model, tokenizer, MESSAGES[19:]) == pytest.approx(report["loss_after"], abs=1e-5)
     assert len({file.stat().st_mode for file in out.iterdir()}) == 1
     assert {file.name for file in out.iterdir()} == {
-        "chat_template.jinja",
-        "config.json",
-        "generation_config.json",
-        "metrics.jsonl",
-        "model.safetensors",
-        "run.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
+        *(
+            "chat_template.jinja",
+            "config.json",
+            "generation_config.json",
+            "metrics.jsonl",
+            "model.safetensors",
+        ),
+        *("run.json", "tokenizer.json", "tokenizer_config.json"),
     }
 
 

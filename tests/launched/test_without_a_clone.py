@@ -68,19 +68,8 @@ def test_train_and_generate_on_two_ranks(unpacked: Path, tmp_path: Path) -> None
     report = json.loads((tmp_path / "out" / "run.json").read_text())
     assert (report["world_size"], report["steps"], report["recipe"]["training"]["seed"]) == (2, 1, 7)
 
-    words = [
-        "--model",
-        "out",
-        "--prompt",
-        "for",
-        "--prompt",
-        "class",
-        "-o",
-        "out.jsonl",
-        "--max_new_tokens",
-        "2",
-    ]
-    run = zerokit(unpacked, tmp_path, "generate", "--num-gpus", "2", *words)
+    words = "generate --num-gpus 2 --model out --prompt for --prompt class -o out.jsonl --max_new_tokens 2"
+    run = zerokit(unpacked, tmp_path, *words.split())
     assert run.returncode == 0, run.stderr
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["prompt"] for line in lines] == ["for", "class"]

@@ -112,16 +112,13 @@ def of_the_engine(engine: Any) -> dict[str, Any]:
 
 def release() -> None:
     """Leave nothing of one run to the next."""
-    from deepspeed.utils import groups
     from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
     unset_hf_deepspeed_config()
-    groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None
-    groups._ALL_TO_ALL_GROUP = {}
     gc.collect()
 
 
-def prepare() -> str:
+def prepare() -> None:
     """Open the process group and give DeepSpeed the extensions that this machine can have."""
     from zerokit.distributed.extensions import choose_extensions_folder, compile_extensions
     from zerokit.distributed.group import RankGroup
@@ -135,13 +132,14 @@ def prepare() -> str:
     from tests.launched import cpu_ops
 
     deepspeed.init_distributed("gloo")
-    return cpu_ops.install()
+    cpu_ops.install()
 
 
 def main() -> None:
     folder, output, form, *named = sys.argv[1:]
     rank = int(os.environ["RANK"])
-    results: dict[str, Any] = {"async_io": prepare()}
+    prepare()
+    results: dict[str, Any] = {}
     for word in named:
         name, file = word.split("=", 1)
         config = json.loads(Path(file).read_text(encoding="utf-8"))

@@ -23,7 +23,7 @@ from zerokit.recipe import load_recipe
 from zerokit.recipe.model import TaskSection
 from zerokit.resolving.settle import resolve_for_trainer
 from zerokit.training import preflight
-from zerokit.training.announce import Expected, announce, expected_states, padding_line, states_line
+from zerokit.training.announce import announce, expected_states, padding_line, states_line
 from zerokit.training.packing import Padding
 from zerokit.training.preflight import expected_peak
 from zerokit.training.tasks.causal_lm import CausalLM
@@ -128,9 +128,9 @@ def _peak_lines(
     adapters = None if adapter is None else {"default": adapter}
     model = SimpleNamespace(config=SimpleNamespace(to_dict=lambda: LLAMA), peft_config=adapters)
     told: Any = (prepared, model)
-    peak = expected_peak(*told, num_trainable, Ranks(0, 2, 0, 2), gpu_bytes)
-    assert (peak.bytes is None) is ("is not estimated" in peak.lines[0])
-    return peak.lines
+    lines, peak = expected_peak(*told, num_trainable, Ranks(0, 2, 0, 2), gpu_bytes)
+    assert (peak is None) is ("is not estimated" in lines[0])
+    return lines
 
 
 def test_the_peak_is_said_with_what_to_lower() -> None:
@@ -179,14 +179,8 @@ def test_the_advice_is_of_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_adapter_of_more_than_the_estimate_knows_is_not_estimated() -> None:
-    adapter = SimpleNamespace(
-        r=8,
-        target_modules={"q_proj", "v_proj"},
-        peft_type="LORA",
-        is_prompt_learning=False,
-        use_dora=False,
-        lora_dropout=0.0,
-    )
+    keys = {"r": 8, "target_modules": {"q_proj", "v_proj"}, "use_dora": False, "lora_dropout": 0.0}
+    adapter = SimpleNamespace(**keys, peft_type="LORA", is_prompt_learning=False)
     known = estimate(shape(), num_gpus=2, zero_stage=2, lora=Lora(8)).num_trainable_parameters
     (line,) = _peak_lines(24 * GIB, adapter=adapter, num_trainable=known)
     assert line.startswith("estimated peak")
@@ -290,7 +284,7 @@ def test_a_run_says_what_it_keeps(
     )
     model: Any = torch.nn.Linear(10, 10)
     told: Any = (prepared, model)
-    assert announce(*told, cuda=False) == Expected(expected, None)
+    assert announce(*told, cuda=False) == (expected, None)
     said = capsys.readouterr().err
     since = "" if expected else ", resumed from out/checkpoint-7"
     recipe = "a model from scratch by the embedded default recipe, as there is no --recipe"

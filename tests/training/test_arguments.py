@@ -69,30 +69,11 @@ def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
         ("learning_rat: 1", "learning_rat", "is not a TrainingArguments key. Did you mean 'learning_rate'?"),
         ("lr: 1", "lr", "is not a TrainingArguments key. It is called learning_rate"),
         ("warmup_ratio: 0.1", "warmup_ratio", "It is called warmup_steps"),
-        (
-            "learning_rate: abc",
-            "learning_rate",
-            'expected a number, found the string "abc". Change',
-        ),
-        (
-            "weight_decay: '0,1'",
-            "weight_decay",
-            'expected a number, found the string "0,1". Change',
-        ),
-        (
-            "learning_rate: '1,000'",
-            "learning_rate",
-            'expected a number, found the string "1,000". Change the value',
-        ),
+        ("learning_rate: abc", "learning_rate", 'expected a number, found the string "abc". Change'),
         ("max_steps: '1,000'", "max_steps", 'expected a whole number, found the string "1,000". Write 1000'),
         ("learning_rate: null", "learning_rate", "expected a number, found null"),
         ("max_steps: 1.5", "max_steps", "expected a whole number, found 1.5"),
-        (
-            "max_steps: 0",
-            "max_steps",
-            "max_steps is 0. Make it at least 1, or remove it",
-        ),
-        ("max_steps: -5", "max_steps", "max_steps is -5. Make it at least 1"),
+        ("max_steps: 0", "max_steps", "max_steps is 0. Make it at least 1, or remove it"),
         ("num_train_epochs: 0", "num_train_epochs", "num_train_epochs is 0. Make it at least 0.001"),
         (
             "learning_rate: 0",
@@ -119,14 +100,9 @@ def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
         ("local_rank: 0", "local_rank", "The launcher sets it"),
         ("overwrite_output_dir: true", "overwrite_output_dir", "Replace an earlier run with --force"),
         ("past_index: 1", "past_index", "transformers 5 has no such argument"),
-        (
-            "auto_find_batch_size: true",
-            "auto_find_batch_size",
-            "Set per_device_train_batch_size: 'zerokit e",
-        ),
+        ("auto_find_batch_size: true", "auto_find_batch_size", "Set per_device_train_batch_size: 'zerokit e"),
         ("bf16_full_eval: true", "bf16_full_eval", "Evaluation runs in the precision of training"),
         ("per_device_train_batch_size: 0", "per_device_train_batch_size", "Make it at least 1"),
-        ("per_device_eval_batch_size: -1", "per_device_eval_batch_size", "Make it at least 1"),
         ("gradient_accumulation_steps: 0", "gradient_accumulation_steps", "Make it at least 1"),
         ("dataloader_num_workers: -1", "dataloader_num_workers", "Make it at least 0"),
         ("learning_rate: -1", "learning_rate", "learning_rate is -1. Make it at least 0"),
@@ -138,7 +114,6 @@ def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
         ),
         ("label_smoothing_factor: 1.5", "label_smoothing_factor", "Make it less than 1"),
         ("label_smoothing_factor: -1", "label_smoothing_factor", "Make it at least 0"),
-        ("adam_beta1: 1.5", "adam_beta1", "Make it less than 1"),
         ("seed: -1", "seed", "Make it at least 0"),
     ],
 )
@@ -245,6 +220,7 @@ def test_a_key_that_needs_another_is_refused_without_it(text: str, message: str,
         "save_total_limit: 3",
         "save_total_limit: 3\n  save_strategy: epoch",
         "num_train_epochs: 2\n  max_steps: -1",
+        "gradient_checkpointing: true\n  activation_checkpointing_kwargs: {use_reentrant: false}",
     ],
 )
 def test_a_key_that_acts_is_accepted(text: str, recipe_file: Path) -> None:
@@ -279,19 +255,10 @@ def test_the_name_of_a_run_is_refused_without_a_tracker_that_reads_it(recipe_fil
         trackers(with_training(recipe_file, "run_name: foo\n  report_to: [csv]"))
     assert caught.value.where == f"{recipe_file}:5 (training.run_name)"
     assert trackers(with_training(recipe_file, "run_name: foo\n  report_to: all")) == ("all",)
-    with_training(recipe_file, "run_name: foo\n  report_to: all")
-    assert trackers(load_recipe(recipe_file, ["--training.report_to", "none"])) == ()
-
-
-def test_checkpointing_has_two_names(recipe_file: Path) -> None:
-    text = "gradient_checkpointing: true\n  activation_checkpointing_kwargs: {use_reentrant: false}"
-    assert len(check_training_keys(with_training(recipe_file, text))) == 2
-
-
-def test_a_key_of_a_tracker_is_refused_without_it(recipe_file: Path) -> None:
     with pytest.raises(RecipeError, match=r"project has no effect without trackio. Add trackio to training"):
         trackers(with_training(recipe_file, "project: mine"))
-    assert trackers(with_training(recipe_file, "project: mine\n  report_to: all")) == ("all",)
+    with_training(recipe_file, "run_name: foo\n  report_to: all")
+    assert trackers(load_recipe(recipe_file, ["--training.report_to", "none"])) == ()
 
 
 @pytest.mark.parametrize(

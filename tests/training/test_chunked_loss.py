@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from zerokit.memory import loss_chunks
 from zerokit.recipe.model import TaskSection
 from zerokit.training import chunked_loss
-from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss, row_sums
+from zerokit.training.chunked_loss import chunk_the_loss, row_sums, wants_chunked_loss
 from zerokit.training.examples import IGNORED
 
 if TYPE_CHECKING:
@@ -96,16 +96,6 @@ def test_loss_and_gradients_are_those_of_all_logits(name: str) -> None:
         torch.testing.assert_close(chunked(batch()["input_ids"]).logits, usual(batch()["input_ids"]).logits)
 
 
-@pytest.mark.usefixtures("small_chunks")
-def test_a_batch_without_labels_leaves_gradients_as_they_are() -> None:
-    model = made("llama")
-    chunk_the_loss(model)
-    given = batch()
-    given["labels"][:] = IGNORED
-    model(**given).loss.backward()
-    assert all(one.grad is None or not one.grad.any() for one in model.parameters())
-
-
 def answers() -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """What a model is called with, and labels of four rows: one has a single one, and one none."""
     given = {"input_ids": batch()["input_ids"]}
@@ -141,12 +131,14 @@ def test_log_probabilities_of_rows_and_their_gradients_are_those_of_all_logits(
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_rows_without_labels_give_all_weights_a_gradient() -> None:
+def test_a_batch_without_labels_leaves_gradients_as_they_are() -> None:
     model = made("llama")
     chunk_the_loss(model)
     given, labels = answers()
     row_sums(model, given, torch.full_like(labels, IGNORED)).sum().backward()
     assert all(weight.grad is not None and not weight.grad.any() for weight in model.parameters())
+    model(**given, labels=torch.full_like(labels, IGNORED)).loss.backward()
+    assert not any(weight.grad.any() for weight in model.parameters())
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -251,47 +243,31 @@ class Held(TorchDispatchMode):
         return result
 
 
-def test_the_logits_of_a_large_vocabulary_take_a_third(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_vocabulary_takes_a_third_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a quarter of the tokens in a chunk, counted in bytes beyond those of the model's body."""
     vocabulary = 131_072
     monkeypatch.setattr(loss_chunks, "CHUNK_LOGITS", 16 * vocabulary)
     model = made("llama", vocab_size=vocabulary, hidden_size=8, num_attention_heads=1, num_key_value_heads=1)
     ids = torch.zeros(2, 32, dtype=torch.long)
 
-    def peak(of_loss: Callable[[Any], torch.Tensor], **keys: torch.Tensor) -> int:
+    def peak(loss: Callable[[], torch.Tensor]) -> int:
         with Held() as held:
-            of_loss(model(ids, **keys)).backward()
+            loss().backward()  # type: ignore[no-untyped-call]
         model.zero_grad()
         return held.peak
 
-    body = peak(lambda output: output.logits.sum(), logits_to_keep=torch.tensor([0]))
-    whole = peak(lambda output: output.loss, labels=ids) - body
+    def peaks() -> tuple[int, int]:
+        of_rows = peak(lambda: row_sums(model, {"input_ids": ids}, ids).prod())
+        return peak(lambda: model(ids, labels=ids).loss), of_rows
+
+    body = peak(lambda: model(ids, logits_to_keep=torch.tensor([0])).logits.sum())
+    whole, whole_of_rows = peaks()
     chunk_the_loss(model)
-    chunked = peak(lambda output: output.loss, labels=ids) - body
-    assert whole > 2 * 4 * ids.numel() * vocabulary
-    assert chunked < whole / 3
-
-
-def test_log_probabilities_of_a_large_vocabulary_hold_what_the_loss_in_chunks_holds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    vocabulary = 131_072
-    monkeypatch.setattr(loss_chunks, "CHUNK_LOGITS", 16 * vocabulary)
-    model = made("llama", vocab_size=vocabulary, hidden_size=8, num_attention_heads=1, num_key_value_heads=1)
-    ids = torch.zeros(2, 32, dtype=torch.long)
-
-    def peak(of: Callable[[], torch.Tensor]) -> int:
-        with Held() as held:
-            of().backward()  # type: ignore[no-untyped-call]
-        model.zero_grad()
-        return held.peak
-
-    whole = peak(lambda: row_sums(model, {"input_ids": ids}, ids).prod())
-    chunk_the_loss(model)
-    loss = peak(lambda: model(ids, labels=ids).loss)
-    found = peak(lambda: row_sums(model, {"input_ids": ids}, ids).prod())
-    assert found <= 1.05 * loss
-    assert found < whole / 2
+    chunked, of_rows = peaks()
+    assert whole - body > 2 * 4 * ids.numel() * vocabulary
+    assert chunked - body < (whole - body) / 3
+    assert of_rows <= 1.05 * chunked
+    assert of_rows < whole_of_rows / 2
 
 
 @pytest.mark.parametrize(
@@ -315,4 +291,4 @@ def test_who_asks_for_chunks(
     args: Any = SimpleNamespace(**{**usual, **keys})
     section = TaskSection(**task)
     expected = expected and not (section.type == "dpo" and learns_tokens)
-    assert asks_for_chunks(section, args, learns_tokens=learns_tokens) is expected
+    assert wants_chunked_loss(section, args, learns_tokens=learns_tokens) is expected

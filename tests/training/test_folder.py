@@ -15,11 +15,9 @@ import pytest
 from zerokit.checkpoint.unfinished import UNFINISHED
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import Ranks
-from zerokit.distributed.run_policy import RunPolicy
 from zerokit.errors import CheckpointError, DataError, RecipeError, ZerokitError
 from zerokit.staging import make_staging
-from zerokit.training.checkpoint_writer import disk_space_problem
-from zerokit.training.checksums import publish, seal
+from zerokit.training.checkpoint_writer import disk_space_problem, publish, seal
 from zerokit.training.folder import OutputFolder, checkpoints, remove_old
 from zerokit.training.identity import Identity
 from zerokit.training.resume import find_resume, num_saving_ranks
@@ -41,6 +39,7 @@ def test_the_last_whole_checkpoint_and_the_best_stay(
 ) -> None:
     for number in (2, 10, 20, 30):
         (tmp_path / f"checkpoint-{number}").mkdir()
+    (tmp_path / "checkpoint-50").touch()  # a file is none
     remove_old(tmp_path, limit, last=tmp_path / f"checkpoint-{last}", best=best)
     assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{number}" for number in left]
 
@@ -224,14 +223,18 @@ def test_machines_with_different_checkpoints_of_one_name_do_not_resume(tmp_path:
         last_of(tmp_path, Different(checkpoint))
 
 
-def alone(**ranks: int) -> Any:
-    """The group of a rank, the first."""
-    return SimpleNamespace(
-        ranks=SimpleNamespace(is_main=True, **{"rank": 0, "world_size": 1, "local_world_size": 1, **ranks}),
-        policy=RunPolicy(),
-        broadcast_object=lambda value: value,
-        gather_objects=lambda value: [value],
-    )
+class Alone(RankGroup):
+    """The first of several ranks, which hears of no other."""
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        return [value]
+
+    def broadcast_object(self, value: Any) -> Any:
+        return value
+
+
+def alone(**ranks: int) -> RankGroup:
+    return Alone(Ranks(**ranks))
 
 
 def test_a_checkpoint_has_its_name_only_when_all_of_it_is_there(tmp_path: Path) -> None:
@@ -279,13 +282,13 @@ def test_a_checkpoint_whose_checksums_cannot_be_written_is_not_whole(tmp_path: P
 def test_a_machine_that_does_not_see_the_folder_is_named_as_the_run_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    group = alone(world_size=2, is_node_main=True)
+    group: Any = alone(world_size=2)
     group.together = lambda action: action()
     output = OutputFolder(tmp_path / "out", "there", force=False, resume=None)
-    with output.owned(group, "0123abcd"):
+    with output.locked(group, "0123abcd"):
         assert capsys.readouterr().err == ""
     group.gather_objects = lambda value: [value, "other"]
-    with output.owned(group, "0123abcd"):
+    with output.locked(group, "0123abcd"):
         assert f"other does not see {tmp_path / 'out'}: " in capsys.readouterr().err
 
 

@@ -16,13 +16,13 @@ from zerokit.recipe import load_recipe
 from zerokit.training import optimizers
 from zerokit.training.arguments import resolve_arguments
 from zerokit.training.optimizers import (
-    check_made,
+    check_optimizer,
     check_optimizer_keys,
     check_schedule,
     check_zenflow,
     host_optimizer,
-    warm_up_line,
-    without_toolkit,
+    replace_fused_optimizer,
+    warmup_warning,
 )
 from zerokit.writing.named_optimizer import OF_DEEPSPEED
 
@@ -122,17 +122,17 @@ def test_torch_serves_where_no_toolkit_compiles(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(optimizers, "count_gpus", lambda: 1)
     monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
     section: dict[str, Any] = {"type": "AdamW", "params": {"lr": 0.5, "weight_decay": 0.1}}
-    said = without_toolkit({"optimizer": section}, where="here")
+    said = replace_fused_optimizer({"optimizer": section}, where="here")
     assert said == "no CUDA toolkit (nvcc) to compile DeepSpeed's AdamW with: torch's fused one serves"
     assert section["params"] == {"lr": 0.5, "weight_decay": 0.1, "torch_adam": True, "fused": True}
-    assert without_toolkit({"optimizer": section}, where="here") is None
+    assert replace_fused_optimizer({"optimizer": section}, where="here") is None
     for other in ({"type": "Lion"}, {"type": "Adam", "params": {"bias_correction": False}}):
         with pytest.raises(ConfigError, match="no CUDA toolkit"):
-            without_toolkit({"optimizer": other}, where="here")
+            replace_fused_optimizer({"optimizer": other}, where="here")
     monkeypatch.setattr(optimizers, "count_gpus", lambda: 0)
-    assert without_toolkit({"optimizer": {"type": "AdamW"}}, where="here") is None
+    assert replace_fused_optimizer({"optimizer": {"type": "AdamW"}}, where="here") is None
     with pytest.raises(ConfigError, match="Lamb is a CUDA kernel of DeepSpeed's, and CPU ranks have none"):
-        without_toolkit({"optimizer": {"type": "Lamb"}}, where="here")
+        replace_fused_optimizer({"optimizer": {"type": "Lamb"}}, where="here")
 
 
 @pytest.mark.parametrize(
@@ -150,15 +150,15 @@ def test_an_optimizer_that_cannot_be_made_is_refused_before_the_model_is(
     args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
     args.optim = optim
     with pytest.raises(RecipeError, match=re.escape(message)) as caught:
-        check_made(args, {}, 2, "here")
+        check_optimizer(args, {}, 2, "here")
     assert "\n" not in str(caught.value)
-    check_made(args, {"optimizer": {}}, 2, "here")
+    check_optimizer(args, {"optimizer": {}}, 2, "here")
     args.optim = "sgd"
-    check_made(args, {}, 2, "here")
+    check_optimizer(args, {}, 2, "here")
     args.optim = "adagrad"
-    check_made(args, {}, 0, "here")
+    check_optimizer(args, {}, 0, "here")
     with pytest.raises(RecipeError, match=r"in stage 3 its first step fails\. Use deepspeed_adagrad"):
-        check_made(args, {}, 3, "here")
+        check_optimizer(args, {}, 3, "here")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_zenflow_is_refused_where_it_would_train_something_else(
 def test_a_warm_up_that_the_run_does_not_outlast_is_told(
     keys: dict[str, Any], ds_config: dict[str, Any], steps: int, is_told: bool, tmp_path: Path
 ) -> None:
-    line = warm_up_line(TrainingArguments(str(tmp_path), use_cpu=True, **keys), ds_config, steps)
+    line = warmup_warning(TrainingArguments(str(tmp_path), use_cpu=True, **keys), ds_config, steps)
     assert (line is not None) == is_told
     if line is not None:
         assert line == (

@@ -28,8 +28,8 @@ from zerokit.training.packing import (
     Layout,
     _masks_by_position,
     best_fit,
+    can_arrange,
     fewest_rows,
-    may_arrange,
     packing_unsupported_reason,
     padding_of,
 )
@@ -314,7 +314,7 @@ def test_batches_that_come_as_they_do_have_their_own_share_of_padding() -> None:
 def test_examples_are_arranged_where_their_order_is_free(changed: dict[str, Any], expected: bool) -> None:
     usual = {"dataloader_drop_last": False, "average_tokens_across_devices": True}
     args: Any = SimpleNamespace(**{**usual, "train_sampling_strategy": "random", **changed})
-    assert may_arrange(args) is expected
+    assert can_arrange(args) is expected
 
 
 @pytest.mark.parametrize("cache", CACHE_NAMES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests import processes
-from zerokit.documents import parse_json, replace_nonfinite
+from zerokit.documents import parse_json
 from zerokit.reporting.curves import draw_losses
 from zerokit.training.progress import RunProgress
 from zerokit.training.report import METRICS_FILE, REPORT_FILE, RunReport, git_commit
@@ -96,7 +95,7 @@ def test_a_log_tells_the_speed_of_the_steps_since_the_last_one(
     first, second = capsys.readouterr().err.splitlines()
     assert first == "step 1/4  loss 1.0000  15 tokens/s  MFU 15.0%  peak 1.00 MiB  12.0 s left"
     assert second == "step 2/4  loss 1.0000  30 tokens/s  MFU 30.0%  peak 1.00 MiB  1 min 46 s left"
-    assert (throughput.step_seconds, throughput.seconds) == (2, 6)
+    assert throughput.step_seconds == 2
 
 
 def test_each_figure_is_a_line_of_a_table(tmp_path: Path) -> None:
@@ -314,26 +313,6 @@ def test_the_report_is_strict_json_with_every_field(tmp_path: Path) -> None:
     assert data["loss_after"] is None
     assert data["ds_config"] == {"zero_optimization": {"stage": 2}, "steps_per_print": None}
     assert data["recipe"] == {"training": {"output_dir": "runs"}}
-
-
-def test_a_report_that_cannot_be_written_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = REPORT.write(tmp_path).read_text()
-
-    def fail(*_: Any, **__: Any) -> str:
-        raise MemoryError
-
-    monkeypatch.setattr(json, "dumps", fail)
-    with pytest.raises(MemoryError):
-        REPORT.write(tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == [REPORT_FILE]
-    assert (tmp_path / REPORT_FILE).read_text() == old
-
-
-def test_finite_keeps_what_json_has() -> None:
-    data = {"a": [1, 1.5, True, None, "NaN"], "b": {"c": (NAN, -INFINITE)}}
-    assert replace_nonfinite(data) == {"a": [1, 1.5, True, None, "NaN"], "b": {"c": [None, None]}}
 
 
 @pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to])

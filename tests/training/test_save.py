@@ -25,7 +25,7 @@ from zerokit.errors import CheckpointError, RecipeError, RunError, ZerokitError
 from zerokit.recipe import load_recipe
 from zerokit.staging import make_staging
 from zerokit.training.checkpoint_writer import CheckpointWriter, DiskProblems
-from zerokit.training.folder import OutputFolder, checkpoints
+from zerokit.training.folder import OutputFolder
 from zerokit.training.save import save_model, settle
 
 if TYPE_CHECKING:
@@ -248,26 +248,36 @@ def test_a_save_that_fails_its_check_leaves_the_old_model_untouched(
     assert contents(tmp_path) == before
 
 
-def test_other_ranks_publish_nothing(model: PreTrainedModel, tmp_path: Path) -> None:
-    staging = tmp_path / ".saving"
-    staging.mkdir()
-    (staging / "model.safetensors").write_bytes(b"rank 0 writes this")
+class OtherRank(RankGroup):
+    """The second of two ranks; rank 0 could not write to the first places."""
 
-    class OtherRank(RankGroup):
-        def gather_objects(self, value: Any) -> list[Any]:
-            return [None, value]
+    problems: tuple[str, ...] = ()
 
-        def broadcast_object(self, value: Any) -> Any:
-            return []
+    def gather_objects(self, value: Any) -> list[Any]:
+        return [None, value]
 
-    class Silent(WithWriter):
+    def broadcast_object(self, value: Any) -> Any:
+        return self.problems
+
+
+@pytest.mark.parametrize(("problems", "place"), [((), "out"), (("Input/output error",), "second")])
+def test_other_ranks_publish_nothing_and_save_where_rank_0_can(
+    problems: tuple[str, ...], place: str, tmp_path: Path
+) -> None:
+    class Saving(WithWriter):
         def save_model(self, folder: str) -> None:
-            assert folder == str(staging)
+            folders.append(folder)
 
-    output = OutputFolder(tmp_path, "w", False, None)
-    trainer: Any = Silent()
-    assert save_model(trainer, output, OtherRank(Ranks(1, 2, 1, 2)), REPORT) == []
-    assert (staging / "model.safetensors").exists()
+    folders: list[str] = []
+    for name in ("out", "second"):
+        (tmp_path / name / ".saving").mkdir(parents=True)
+    output = OutputFolder(tmp_path / "out", "w", False, None, tmp_path / "second")
+    trainer: Any = Saving()
+    group = OtherRank(Ranks(1, 2, 1, 2))
+    group.problems = problems
+    assert save_model(trainer, output, group, REPORT) == []
+    assert folders == [str(tmp_path / place / ".saving")]
+    assert (tmp_path / place / ".saving").is_dir(), "rank 0 writes into it"
 
 
 def test_what_an_ended_resume_has_left_is_removed(tmp_path: Path) -> None:
@@ -275,7 +285,7 @@ def test_what_an_ended_resume_has_left_is_removed(tmp_path: Path) -> None:
     for name in (".divided/checkpoint-3-on-2-ranks", ".mine", "checkpoint-3"):
         (tmp_path / name).mkdir()
     output = OutputFolder(tmp_path, "w", False, tmp_path / "checkpoint-3")
-    with output.owned(RankGroup(Ranks()), "1"):
+    with output.locked(RankGroup(Ranks()), "1"):
         assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {".mine", "checkpoint-3"}
 
 
@@ -306,25 +316,6 @@ def test_a_folder_that_fails_before_the_save_does_not_lose_the_model(
     assert not list(output.path.iterdir())
     if rescue is not None:
         check_checkpoint(tmp_path / rescue, where="w")
-
-
-def test_a_second_rank_saves_where_rank_0_can(tmp_path: Path) -> None:
-    class OtherRank(RankGroup):
-        def gather_objects(self, value: Any) -> list[Any]:
-            return [None, value]
-
-        def broadcast_object(self, value: Any) -> Any:
-            return ["Input/output error"]
-
-    class Saving(WithWriter):
-        def save_model(self, folder: str) -> None:
-            folders.append(folder)
-
-    folders: list[str] = []
-    output = OutputFolder(tmp_path / "out", "w", False, None, tmp_path / "second")
-    trainer: Any = Saving()
-    assert save_model(trainer, output, OtherRank(Ranks(1, 2, 1, 2)), REPORT) == []
-    assert folders == [str(tmp_path / "second/.saving")]
 
 
 @pytest.mark.parametrize("name", ["..model.link", ".model.link", ".link"])
@@ -394,17 +385,11 @@ def test_no_write_of_deepspeed_ends_its_save_where_other_ranks_wait(tmp_path: Pa
     torch.nn.Module.__init__(engine)
     engine.checkpoint_engine = SimpleNamespace(save=fail, makedirs=fail)
     problems = DiskProblems()
-    problems.note_those_of(engine)
+    problems.collect_from(engine)
     engine.checkpoint_engine.save({}, "file")
     engine.checkpoint_engine.makedirs("folder")
     engine._copy_recovery_script(str(tmp_path / "gone"))
     assert problems == ["No space left on device"] * 2 + ["No such file or directory"]
-
-
-def test_a_file_by_the_name_of_a_checkpoint_is_none(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint-5").mkdir()
-    (tmp_path / "checkpoint-50").touch()
-    assert checkpoints(tmp_path) == [tmp_path / "checkpoint-5"]
 
 
 def test_a_link_to_nothing_is_refused_before_the_run(tmp_path: Path) -> None:

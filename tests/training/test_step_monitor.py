@@ -86,12 +86,7 @@ class Steps:
     [
         ((2.0, NAN, 1.0), 1.0, False, "the loss is nan at step 7"),
         ((2.0,), INFINITE, False, "the gradient norm is inf at step 7"),
-        (
-            (2.0,),
-            INFINITE,
-            True,
-            "the gradient norm is inf at step 7",
-        ),  # skipped by DeepSpeed
+        ((2.0,), INFINITE, True, "the gradient norm is inf at step 7"),  # skipped by DeepSpeed
         ((INFINITE,), None, False, "the loss is inf at step 7"),
     ],
 )

@@ -99,19 +99,6 @@ def test_labels_of_files_keep_their_spelling(
     assert [task.labels[row["labels"]] for row in encoded(task, rows, tokenizer)] == list(labels)
 
 
-@pytest.mark.parametrize("label", [1.5, None, ""])
-def test_what_is_no_label_is_refused_with_its_line(
-    label: Any, tmp_path: Path, tokenizer: PreTrainedTokenizerBase
-) -> None:
-    rows = [{"text": "t", "label": value} for value in ("a", "b", label)]
-    (tmp_path / "a.jsonl").write_bytes(OF_TEXTS["a.jsonl"](rows))
-    loaded = load_examples(str(tmp_path / "a.jsonl"), where="data.train")
-    task = made("sequence_classification", loaded)
-    with pytest.raises(DataError, match="'label' is ") as caught:
-        encoded(task, loaded, tokenizer)
-    assert caught.value.where == "data.train, example 3"
-
-
 def test_classes_keep_the_names_of_the_data_set_and_the_ids_of_the_checkpoint(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
@@ -140,6 +127,7 @@ def test_a_checkpoint_names_its_classes_or_not() -> None:
     [
         (None, "example 3: 'label' is absent or null"),
         ("", "example 3: 'label' is empty, not a label"),
+        (1.5, "example 3: 'label' is a number with a fraction, not a label"),
         ("goo", "example 3: 'label' is 'goo', a class that the model does not have. Did you mean 'good'?"),
     ],
 )

@@ -194,14 +194,14 @@ def start_ranks(
                 hint="Leave it out under a launcher",
             )
         return
-    from zerokit.distributed.launcher import deepspeed_words, run_launcher
+    from zerokit.distributed.launcher import deepspeed_command, run_launcher
     from zerokit.extras import require
 
     require("train", where=f"zerokit {command}")
     # Results may go to stdout, where the launcher would add its own lines.
     quiet = ["--quiet"] if command == "generate" else []
     module = [*quiet, "--module", f"zerokit.{command}"]
-    launcher = deepspeed_words(num_gpus, *module, *words, port=master_port or 0)
+    launcher = deepspeed_command(num_gpus, *module, *words, port=master_port or 0)
     raise typer.Exit(run_launcher(launcher, num_gpus, os.environ, again=again, save_within=save_within))
 
 

@@ -1,1 +1,1 @@
-"""Text to train on that every machine has: no download, no licence to agree to."""
+"""Data sets: files and Hub data sets, read exactly as they are written."""

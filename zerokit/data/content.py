@@ -1,4 +1,4 @@
-"""Digests of data files by their content: a file that replaces another may have its path, size and time."""
+"""Digests of data files by content: a file that replaces another may have the same path, size and time."""
 
 from __future__ import annotations
 
@@ -9,31 +9,27 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from zerokit.data.files import faults_named
+from zerokit.data.files import report_read_errors
 from zerokit.digest_cache import DigestCache, digest_cache
 from zerokit.errors import DataError
 
 _BLOCK = 1 << 20
-"""Bytes that are read at once."""
+"""Bytes to read at once."""
 
 SAMPLED_BYTES = 1 << 30
-"""Bytes that :func:`sampled_digest` reads at most."""
+"""Most bytes that :func:`sampled_digest` reads."""
 
 
 @dataclass(frozen=True)
 class FileContent:
-    """The content of a file, and the state of the file when it was read."""
+    """The digest of a file, and the state of the file when it was read."""
 
     digest: str
     state: tuple[int, ...] = field(compare=False)
 
 
 def digest_files(files: Iterable[Path]) -> dict[Path, FileContent]:
-    """The content of each file; reads the files once that have changed since they were last digested.
-
-    Raises:
-        DataError: a file cannot be read.
-    """
+    """The content of each file; reads only files that changed since their last digest. Raises DataError."""
     with digest_cache() as digests:
         return {file: _content_of(file, digests) for file in dict.fromkeys(files)}
 
@@ -45,17 +41,13 @@ def file_state(file: Path) -> tuple[int, ...]:
 
 
 def check_unchanged(file: Path, content: FileContent) -> None:
-    """Check that a file still has the content that was read; reads it again if its state is another.
-
-    Raises:
-        DataError: it has not.
-    """
+    """Check that a file still has the content that was read; raises DataError if not."""
     if file_state(file) != content.state and _digest_file(file) != content.digest:
         raise DataError("the file was changed while it was read", where=str(file), hint="Start again")
 
 
 def _content_of(file: Path, digests: DigestCache) -> FileContent:
-    with faults_named(file):
+    with report_read_errors(file):
         state = file_state(file)
     return FileContent(digests.get("xxh3_128 of a file", [file], lambda: _digest_file(file)), state)
 
@@ -64,20 +56,14 @@ def _digest_file(file: Path) -> str:
     from xxhash import xxh3_128  # 5 GB/s, three times as fast as SHA-256
 
     digest, buffer = xxh3_128(), memoryview(bytearray(_BLOCK))
-    with faults_named(file), file.open("rb", buffering=0) as content:
+    with report_read_errors(file), file.open("rb", buffering=0) as content:
         while size := content.readinto(buffer):
             digest.update(buffer[:size])
     return digest.hexdigest()
 
 
 def sampled_digest(files: Sequence[Path]) -> str:
-    """A digest of the sizes of files and of at most 1 GiB of their content, in blocks spread evenly.
-
-    Files of less than 1 GiB in total are read completely.
-
-    Raises:
-        DataError: a file cannot be read.
-    """
+    """A digest of sizes of files and of at most 1 GiB of content, spread evenly. Raises DataError."""
     with digest_cache() as digests:
         return digests.get(f"xxh3_128 of {SAMPLED_BYTES} bytes", files, lambda: _sample(files))
 
@@ -88,12 +74,12 @@ def _sample(files: Sequence[Path]) -> str:
     digest = xxh3_128()
     sizes = []
     for file in files:
-        with faults_named(file):
+        with report_read_errors(file):
             sizes.append(file.stat().st_size)
     stride = _BLOCK * max(1, -(-sum(sizes) // SAMPLED_BYTES))
     for file, size in zip(files, sizes, strict=True):
         digest.update(f"{size};".encode())
-        with faults_named(file), file.open("rb", buffering=0) as content:
+        with report_read_errors(file), file.open("rb", buffering=0) as content:
             for start in range(0, size, stride):
                 content.seek(start)
                 digest.update(content.read(_BLOCK))

@@ -1,7 +1,7 @@
-"""Texts and chats to tokens, within bounds: neither a long line nor a chat template takes the machine.
+"""Encodes texts and chats within limits of time and memory.
 
-A tokenizer needs some 200 bytes per character of one text, and cuts only what it has encoded. A chat template
-is a program of whoever made the model: transformers keeps it from files and from Python, not from loops.
+A tokenizer needs some 200 bytes per character of a text, and truncates only after encoding. A chat template
+is a program by the model's author: transformers keeps it from files and from Python, not from endless loops.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _PIECE = 1 << 18
-"""Characters that are encoded at once: more than any context, a second's work and 100 MiB."""
+"""Characters to encode at once: longer than any context, one second of work and 100 MiB."""
 
 TEMPLATE_SECONDS = 5.0
 """CPU time to render one chat; milliseconds are usual."""
@@ -31,16 +31,11 @@ TEMPLATE_BYTES = 512 << 20
 def encode(
     tokenizer: PreTrainedTokenizerBase, text: str, *, most: int | None = None, special_tokens: bool = True
 ) -> list[int]:
-    """The tokens of `text`, with what the tokenizer puts around a text.
-
-    A text of more than 262,144 characters is encoded piece by piece, each up to a space, so that there the
-    tokens may be others than those of the whole.
+    """The tokens of `text`. A text of more than 262,144 characters is encoded in pieces that end at spaces.
 
     Args:
-        tokenizer: the tokenizer.
-        text: what to encode.
-        most: leave out what comes after so many tokens, unread; None for all.
-        special_tokens: whether it puts anything around it.
+        most: stop after this many tokens; None for all.
+        special_tokens: whether to add the tokenizer's special tokens.
     """
     tokens: list[int] = []
     for number, piece in enumerate(pieces(text)):
@@ -62,15 +57,14 @@ def encode_whole(
     is_target: bool = False,
     **options: Any,
 ) -> tuple[Any, bool]:
-    """A text with what the tokenizer puts around one, also where it is cut, and whether it is.
+    """A text with the tokenizer's special tokens, also if it is truncated, and whether it was.
 
     Args:
-        tokenizer: the tokenizer.
-        text: of which the first 262,144 characters are looked at.
-        most: tokens, with those around it.
-        pair: a second text, which the tokenizer joins to it; the longer one is cut first.
-        is_target: whether it is what a model is to say, which some tokenizers encode in another way.
-        options: more of the tokenizer's.
+        text: only its first 262,144 characters are read.
+        most: limit of tokens, special ones included.
+        pair: a second text for the tokenizer to join; the longer one is truncated first.
+        is_target: encode as a target, which some tokenizers do differently.
+        options: further options of the tokenizer.
     """
     piece = next(pieces(text))
     given = {"text_target" if is_target else "text": piece}
@@ -86,7 +80,7 @@ def encode_whole(
 
 
 def pieces(text: str) -> Iterator[str]:
-    """A text in parts that are encoded one by one, each up to a space."""
+    """Parts of a text to encode one by one, each up to a space."""
     start = 0
     while len(text) - start > _PIECE:
         space = text.rfind(" ", start + 1, start + _PIECE)
@@ -96,8 +90,8 @@ def pieces(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def described_value(value: Any) -> str:
-    """What a value is, in the words of JSON."""
+def value_kind(value: Any) -> str:
+    """The type of a value, in the words of JSON."""
     kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
     kinds |= {str: "text", type(None): "null"}
     return kinds.get(type(value), f"of type {type(value).__name__}")
@@ -105,23 +99,20 @@ def described_value(value: Any) -> str:
 
 _CONTENT, _THOUGHTS = "content", ("reasoning_content", "thinking")
 _NEED_CONTENT = ("user", "system")
-"""Roles of messages that can say nothing else."""
+"""Roles of messages that must have content."""
 
 
 def check_chat(messages: Sequence[Mapping[str, Any]]) -> None:
     """Refuse messages whose role or content is not text; content may also be a list of parts.
 
-    A template would print another value as Python does: ``None``, ``True``, ``datetime.datetime(...)``.
-
-    Raises:
-        DataError: the message and its key; without a place.
+    A template would print another value as Python does: ``None``, ``True``. The DataError has no place.
     """
     has_roles = any(message.get("role") is not None for message in messages)
     for number, message in enumerate(messages, start=1):
         role, content = message.get("role"), message.get(_CONTENT)
         for key in ("role", *_THOUGHTS):
             if not isinstance(message.get(key), str | None):
-                raise _not_text(key, number, f"{described_value(message[key])}, not text")
+                raise _not_text(key, number, f"{value_kind(message[key])}, not text")
         if role is None and has_roles:
             raise _not_text("role", number, "absent or null")
         others = message.keys() - {"role", _CONTENT, "name"}
@@ -131,27 +122,18 @@ def check_chat(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def check_content(content: Any, key: str, number: int) -> None:
-    """Refuse the content of a message that is neither text nor a list of parts.
-
-    Args:
-        content: the value.
-        key: its name.
-        number: of the message, from 1.
-
-    Raises:
-        DataError: the message and its key; without a place.
-    """
+    """Refuse content of message `number` that is not text or a list of parts; DataError without place."""
     if content is None:
         raise _not_text(key, number, "absent or null")
     if not isinstance(content, str | list):
-        raise _not_text(key, number, f"{described_value(content)}, neither text nor a list of parts")
+        raise _not_text(key, number, f"{value_kind(content)}, neither text nor a list of parts")
     for index, part in enumerate(content if isinstance(content, list) else ()):
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
             what = 'not a part, such as {"type": "text", "text": "..."}'
             raise _not_text(f"{key}[{index}]", number, what)
         text = part.get("text")
         if not isinstance(text, str) and (part["type"] == "text" or text is not None):
-            raise _not_text(f"{key}[{index}].text", number, f"{described_value(text)}, not text")
+            raise _not_text(f"{key}[{index}].text", number, f"{value_kind(text)}, not text")
 
 
 def _not_text(key: str, number: int, what: str) -> DataError:
@@ -161,13 +143,8 @@ def _not_text(key: str, number: int, what: str) -> DataError:
 def render_chat(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any]], **options: Any) -> str:
     """The text of a chat by the tokenizer's template; :func:`encode` it without special tokens.
 
-    Args:
-        tokenizer: the tokenizer.
-        messages: the chat.
-        options: more of ``apply_chat_template``'s.
-
     Raises:
-        DataError: the template refuses the chat, is wrong, or takes too much time or memory; without a place.
+        DataError: the template refuses the chat, fails, or takes too much time or memory; without a place.
     """
     try:
         with _limited():
@@ -188,17 +165,14 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any
 
 
 def _line_of_template(error: Exception) -> int | None:
-    """jinja puts the lines of a template into the traceback."""
+    """The line of the template that failed: jinja puts its lines into the traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     return next((frame.lineno for frame in reversed(frames) if frame.filename == "<template>"), None)
 
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """End what the block does after `TEMPLATE_SECONDS`, or where it asks for `TEMPLATE_BYTES` more memory.
-
-    Seconds are counted in the main thread alone: Python hears signals nowhere else.
-    """
+    """Limit the CPU time (in the main thread, which gets signals) and the additional memory."""
     import resource  # which Windows lacks
 
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)

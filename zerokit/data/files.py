@@ -1,13 +1,14 @@
-"""Which local files a name stands for, what format they have, and how they are opened.
+"""Finds the local files that a name stands for, their format, and opens them.
 
-A name is a file, a pattern, or a folder: of one file for each split, as data sets are handed on, those of the
-split that is asked for.
+A name is a file, a pattern, or a folder. In a folder with a file for each split, only the requested split
+counts.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,53 +23,53 @@ from zerokit.errors import DataError, did_you_mean
 from zerokit.hub import is_hub_id
 
 BUILTIN = "builtin:"
-"""Begins the names of data that zerokit ships."""
+"""Prefix of names of data that zerokit ships."""
 _DEMO = Path(__file__).parent / "demo"
 
 
 def is_builtin(source: str | Sequence[str]) -> bool:
-    """Whether data have such a name."""
+    """Whether a source is data that zerokit ships."""
     return isinstance(source, str) and source.startswith(BUILTIN)
 
 
 @dataclass(frozen=True)
 class FileFormat:
-    """How files are read."""
+    """Format of a file."""
 
     kind: str
     """``json``, ``csv``, ``text``, ``parquet`` or ``arrow``."""
     separator: str | None = None
-    """Between the columns of a table that is text."""
+    """Between the columns of a text table."""
 
 
 _JSON, _CSV = FileFormat("json"), FileFormat("csv", ",")
 TABLES = ("parquet", "arrow")
-"""Kinds of files that have typed columns; the others are text."""
+"""Kinds of files with typed columns; the others are text."""
 _FORMATS = {
     **{".jsonl": _JSON, ".json": _JSON, ".ndjson": _JSON, ".csv": _CSV, ".tsv": FileFormat("csv", "\t")},
     **{".parquet": FileFormat("parquet"), ".arrow": FileFormat("arrow"), ".txt": FileFormat("text")},
 }
 ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".txt")
-"""Those that errors name."""
+"""Endings that errors name."""
 _COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "zstandard"}
-"""May follow the ending of a text -> the module that opens it; parquet and arrow are compressed inside."""
+"""Ending after that of a text file -> the module that opens it; parquet and arrow compress inside."""
 _DAMAGE = {"gzip": "zlib:error", "lzma": "lzma:LZMAError", "zstandard": "zstandard:ZstdError"}
-"""What these modules raise of damaged files, beside OSError and EOFError."""
+"""What these modules raise for damaged files, in addition to OSError and EOFError."""
 _NO_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
-"""What `datasets` saves beside data; what it has computed of them lies there, too (``cache-*.arrow``)."""
+"""Files that `datasets` saves next to data; its computed results (``cache-*.arrow``) are there, too."""
 _ABOUT_DATA = re.compile(r"(?:readme|licen[cs]e|copying|notice|changelog|citation)(?![a-z])")
-"""How texts begin to be called that say something of the data beside them."""
+"""Beginnings of names of texts about the data."""
 
 _SPLITS = (
     ("train", "training"),
     ("validation", "valid", "val", "dev"),
     ("test", "testing", "eval", "evaluation"),
 )
-"""What the files of a split are called, as `datasets` has it (data_files.py SPLIT_KEYWORDS)."""
+"""Names of splits in file names, as in `datasets` (data_files.py SPLIT_KEYWORDS)."""
 
 
 def format_of(file: Path) -> FileFormat | None:
-    """By its ending; None of one that is not known."""
+    """The format by the file's ending; None if unknown."""
     endings = [ending.lower() for ending in file.suffixes[-2:]]
     if endings and endings[-1] in _COMPRESSED:
         found = _FORMATS.get(endings[0]) if len(endings) > 1 else None
@@ -77,7 +78,7 @@ def format_of(file: Path) -> FileFormat | None:
 
 
 def opened(file: Path, mode: str = "rb", **options: Any) -> IO[Any]:
-    """A file as it is before it was compressed."""
+    """Open a file, decompressed."""
     module = _COMPRESSED.get(file.suffix.lower())
     if module is None:
         return file.open(mode, **options)
@@ -86,8 +87,8 @@ def opened(file: Path, mode: str = "rb", **options: Any) -> IO[Any]:
 
 
 @contextmanager
-def faults_named(file: Path) -> Iterator[None]:
-    """Raise DataError with the name of the file where what is read of it within cannot be read."""
+def report_read_errors(file: Path) -> Iterator[None]:
+    """Turn errors of reading `file` in this context into DataErrors with its name."""
     module = _COMPRESSED.get(file.suffix.lower())
     damage = [resolve_name(_DAMAGE[module])] if module in _DAMAGE else []
     try:
@@ -100,16 +101,67 @@ def faults_named(file: Path) -> Iterator[None]:
         ) from None
 
 
+@contextmanager
+def opened_text(file: Path, newline: str | None) -> Iterator[IO[str]]:
+    """A file as text without a byte order mark. DataError if it is damaged or not UTF-8."""
+    with report_read_errors(file):
+        _refuse_wide_characters(file)
+        try:
+            with opened(file, "rt", encoding="utf-8-sig", newline=newline) as text:
+                yield text
+        except UnicodeDecodeError as error:
+            _refuse_line(file)
+            raise DataError(str(error), where=str(file), hint="Save it as UTF-8") from None
+
+
+def numbered_lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """Number, from 1, and content of each line that is not blank, without line end. Raises DataError."""
+    with report_read_errors(file):
+        _refuse_wide_characters(file)
+        with opened(file) as content:
+            for number, line in enumerate(content, start=1):
+                text = line.removeprefix(BOM_UTF8) if number == 1 else line
+                if text and not text.isspace():
+                    yield number, text.removesuffix(b"\n")
+
+
+def decoded(line: bytes, where: str) -> str:
+    """A line as text; DataError if it is not UTF-8."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(str(error), where=where, hint="Save it as UTF-8") from None
+
+
+def _refuse_line(file: Path) -> None:
+    """Raise DataError for the first line that is not UTF-8."""
+    with opened(file) as lines:
+        for number, line in enumerate(lines, start=1):
+            decoded(line, f"{file}:{number}")
+
+
+def _refuse_wide_characters(file: Path) -> None:
+    with opened(file) as content:
+        start: bytes = content.read(64)
+    has_mark = start.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
+    # Without a mark: every second byte is zero, but not all are.
+    halves = start[::2], start[1::2]
+    is_wide = len(start) >= 8 and any(start) and not all(any(half) for half in halves)
+    if has_mark or is_wide:
+        raise DataError(
+            "the file is not UTF-8 but UTF-16 or UTF-32", where=str(file), hint="Save it as UTF-8"
+        )
+
+
 def local_files(name: str, where: str, split: str | None = "train") -> list[Path]:
-    """The files that `name` stands for, or none if it is not local.
+    """The files that `name` stands for; empty if it is not local.
 
     Args:
-        name: of a file or a folder, or a pattern.
-        where: its place in the user's input, for errors.
-        split: of a folder whose files say which split they are of, what is read; None: all of them.
+        name: a file, a folder or a pattern.
+        split: the split to read of a folder whose files name their splits; None for all files.
 
     Raises:
-        DataError: there are none where it says, or none of the split, or it can be no name on the Hub.
+        DataError: no file, none of the split, or no valid name on the Hub.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -136,12 +188,8 @@ def local_files(name: str, where: str, split: str | None = "train") -> list[Path
     return []
 
 
-def left_out(sources: Sequence[str], where: str, split: str = "train") -> list[Path]:
-    """The files of folders that :func:`local_files` leaves out, because they are of other splits.
-
-    Returns:
-        their paths, relative to the folder if that is all of `sources`.
-    """
+def other_split_files(sources: Sequence[str], where: str, split: str = "train") -> list[Path]:
+    """Files of other splits in folders, relative to the folder if it is the only source."""
     folders = [folder for name in sources if (folder := Path(name).expanduser()).is_dir()]
     files = [
         (folder, file)
@@ -175,7 +223,7 @@ def _in_folder(folder: Path, where: str) -> list[Path]:
 
 
 def _check_regular(file: Path, where: str) -> None:
-    """Refuse a file that the kernel makes up, or a link to a missing file. Other links may lead anywhere.
+    """Refuse special files and links to missing files. Other links may lead anywhere.
 
     git-annex and DVC keep the content of files in a store elsewhere, and fetch it later.
     """
@@ -187,7 +235,7 @@ def _check_regular(file: Path, where: str) -> None:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """All files in a folder that are not hidden, also those in folders that links lead to."""
+    """All files in a folder, also through links, except hidden ones."""
     seen = set()
     for place, folders, names in os.walk(folder, followlinks=True):
         is_new = (real := os.path.realpath(place)) not in seen  # links may lead in a circle
@@ -211,13 +259,10 @@ def _is_dangling(file: Path) -> bool:
 def _of_split(
     folder: Path, files: list[Path], split: str | None, where: str
 ) -> tuple[list[Path], list[Path]]:
-    """Those of a split, and the others.
+    """The files of a split, and the others; DataError if there are none of the split.
 
-    Files that name no split belong to training; where none names any they are of every split. What is
-    tested on is validated on where there is nothing else for that.
-
-    Raises:
-        DataError: there are none of this split.
+    Files that name no split belong to training; if no file names a split, all belong to each. The test split
+    serves for validation if there is nothing else for it.
     """
     if split is None:
         return files, []
@@ -253,22 +298,21 @@ def _refuse_parts(split: str | None, where: str) -> None:
 
 
 def _is_of(file: Path, folder: Path, names: Sequence[str]) -> bool:
-    """Whether a file, or a folder that it is in, is called by one of these words.
+    """Whether a file, or a folder that contains it, is named by one of these words.
 
-    No letter stands beside the word, numbers may (``train2017``).
+    No letter may be next to the word, numbers may (``train2017``).
     """
     words = "|".join(re.escape(name.lower()) for name in names)
     text = str(file.relative_to(folder)).lower()
     return re.search(rf"(?<![a-z])(?:{words})(?:(?<!\d)|(?!\d))(?![a-z])", text) is not None
 
 
-def given_files(sources: str | Sequence[str], where: str, split: str | None = "train") -> list[Path]:
-    """The files that `sources` stand for; none for one name that may be the Hub's.
-
-    ``builtin:NAME`` is a folder of this package.
+def find_files(sources: str | Sequence[str], where: str, split: str | None = "train") -> list[Path]:
+    """The files of `sources`; empty for one name that may be on the Hub. ``builtin:NAME`` is a folder of this
+    package.
 
     Raises:
-        DataError: one of several is no file, no built-in data has the name, or as of :func:`local_files`.
+        DataError: one of several is not a file, the built-in name is unknown, or as :func:`local_files`.
     """
     sources = [sources] if isinstance(sources, str) else sources
     if len(sources) == 1 and is_builtin(sources[0]):
@@ -291,12 +335,7 @@ def _builtin_folder(source: str, where: str) -> Path:
 
 
 def common_format(files: list[Path], where: str) -> FileFormat:
-    """The format of files.
-
-    Raises:
-        DataError: it is none that is known, they are of several, or nothing here reads how they are
-            compressed.
-    """
+    """The common format of files. DataError if unknown, different, or without a decompressor."""
     formats = {format_of(file): file for file in files}
     if (odd := formats.get(None)) is not None:
         raise DataError(

@@ -1,4 +1,4 @@
-"""A full disk beneath a cache of Hugging Face's, which lies elsewhere than the data and what a run writes."""
+"""Reports a full disk below a cache of Hugging Face, which is elsewhere than the data and the run's files."""
 
 from __future__ import annotations
 
@@ -11,19 +11,12 @@ from zerokit.errors import DataError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _TOO_LITTLE = "Not enough disk space"
-"""What `datasets` says of its own, without a number, where its cache lacks room for what it is to write
-(`download_and_prepare` in datasets/builder.py)."""
+"""Message of `datasets` if its cache lacks room (`download_and_prepare` in builder.py)."""
 
 
 @contextmanager
-def explain_full_disk() -> Iterator[None]:
-    """Raise DataError where there is no room to download, load or tokenize data; also as a decorator.
-
-    What was begun is its library's to remove, and is made anew the next time.
-
-    Raises:
-        DataError: there is none. Other errors of the block are its own.
-    """
+def report_full_disk() -> Iterator[None]:
+    """Raise DataError if there is no room to download, load or tokenize data; also as a decorator."""
     try:
         yield
     except Exception as error:
@@ -34,7 +27,7 @@ def explain_full_disk() -> Iterator[None]:
 
 
 def _of_full_disk(error: BaseException | None) -> OSError | None:
-    """The error that says so: one, or one that it came of, as `datasets` raises others of its own."""
+    """The error of a full disk in a chain of errors: `datasets` wraps it in others."""
     while error is not None:
         if isinstance(error, OSError) and (error.errno in _NO_ROOM or str(error).startswith(_TOO_LITTLE)):
             return error
@@ -43,7 +36,7 @@ def _of_full_disk(error: BaseException | None) -> OSError | None:
 
 
 def _no_room(full: OSError) -> DataError:
-    """What to say of it. Few such errors name a file; it is the cache of datasets that most is written to."""
+    """The error to report. Few errors name a file; most writes go to the cache of datasets."""
     from datasets import config
     from huggingface_hub import constants
 

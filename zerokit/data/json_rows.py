@@ -1,4 +1,4 @@
-"""Rows of JSON files: one list of objects, or an object on each line. Each row is exactly what is written."""
+"""Reads rows of JSON files: one list of objects, or an object on each line."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from typing import IO, Any, NoReturn
 
 from pydantic_core import from_json
 
-from zerokit.data.files import faults_named, opened
-from zerokit.data.text_file import decoded, line_chunks, opened_text
+from zerokit.data.files import decoded, numbered_lines, opened, opened_text, report_read_errors
 from zerokit.documents import parse_json
 from zerokit.errors import DataError, DocumentError
 
 Row = dict[str, Any]
 Rows = Generator[tuple[int, Row], None, int]
-"""The line on which each row begins, from 1, and the row. Returns how many rows are left to pass over."""
+"""Line of each row, from 1, and the row. Returns the number of rows that are left to skip."""
 
 _CHUNK = 1 << 20
-"""Characters of a list that are read at once."""
+"""Characters of a list to read at once."""
 _LARGE_LIST = 16 << 20
-"""Bytes above which the slow reader, which knows the usual causes of faults, does not read a list."""
+"""Bytes; larger lists are not read again to find the usual cause of a fault."""
 _SPACE = re.compile(r"[ \t\n\r]*")
 _HALF_OF_A_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 MAX_DEPTH = 200
-"""Levels of brackets, as pydantic's reader has it."""
+"""Levels of brackets, as in pydantic's reader."""
 _MARK = "\ufeff"
 
 
 class _DuplicateKeyError(Exception):
-    """A key that an object has twice."""
+    """An object has a key twice."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Row:
@@ -55,12 +54,8 @@ _FAULTS = (ValueError, RecursionError, _DuplicateKeyError)
 
 
 def is_json_list(file: Path) -> bool:
-    """Whether a JSON file is one list, not lines.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    with faults_named(file), opened(file) as content:
+    """Whether a JSON file is one list instead of lines. Raises DataError."""
+    with report_read_errors(file), opened(file) as content:
         start: bytes = content.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
         while not start.strip() and (more := content.read(64)):
             start = more
@@ -68,15 +63,7 @@ def is_json_list(file: Path) -> bool:
 
 
 def json_rows(file: Path, *, skip: int = 0) -> Rows:
-    """Read the rows of a JSON file one by one.
-
-    Args:
-        file: may be compressed.
-        skip: rows to pass over.
-
-    Raises:
-        DataError: the file is malformed, with file and line.
-    """
+    """Read the rows of a JSON file, without the first `skip`. DataError with file and line."""
     if is_json_list(file):
         for number, _, row in list_rows(file):
             if skip:
@@ -84,40 +71,27 @@ def json_rows(file: Path, *, skip: int = 0) -> Rows:
             else:
                 yield number, row
         return skip
-    for first, chunk in line_chunks(file):
-        for number, line in _lines(chunk, first):
-            if skip:
-                skip -= 1
-            else:
-                yield number, _line_row(line, file, number)[1]
+    for number, line in numbered_lines(file):
+        if skip:
+            skip -= 1
+        else:
+            yield number, _line_row(line, file, number)[1]
     return skip
 
 
-def list_rows(file: Path) -> Iterator[tuple[int, str, Row]]:
-    """The line, the text and the value of each item of a file that is one list.
+def json_texts(file: Path) -> Iterator[tuple[str, Row]]:
+    """Text and value of each row of a JSON file. Raises DataError."""
+    if is_json_list(file):
+        return ((text, row) for _, text, row in list_rows(file))
+    return (_line_row(line, file, number) for number, line in numbered_lines(file))
 
-    Raises:
-        DataError: as of :func:`json_rows`.
-    """
+
+def list_rows(file: Path) -> Iterator[tuple[int, str, Row]]:
+    """Line, text and value of each item of a file that is one list. Raises DataError."""
     with opened_text(file, "\n") as content:
         for number, text, row in _items(content, file):
             _check_example(row, f"{file}:{number}")
             yield number, text, row
-
-
-def chunk_rows(chunk: bytes, file: Path, first: int) -> Iterator[tuple[str, Row]]:
-    """The text and the value of each row of :func:`line_chunks`.
-
-    Raises:
-        DataError: as of :func:`json_rows`.
-    """
-    return (_line_row(line, file, number) for number, line in _lines(chunk, first))
-
-
-def _lines(chunk: bytes, first: int) -> Iterator[tuple[int, bytes]]:
-    """Each line that is not blank, with its number."""
-    numbered = enumerate(chunk.split(b"\n"), start=first)
-    return ((number, line) for number, line in numbered if line and not line.isspace())
 
 
 def _line_row(line: bytes, file: Path, number: int) -> tuple[str, Row]:
@@ -132,11 +106,7 @@ def _line_row(line: bytes, file: Path, number: int) -> tuple[str, Row]:
 
 
 def _items(content: IO[str], file: Path) -> Iterator[tuple[int, str, Any]]:
-    """The line, text and value of each item of a list of JSON; keeps a part of the list in memory.
-
-    Raises:
-        DataError: it is not one list of JSON.
-    """
+    """Line, text and value of each item of a JSON list, with only a part of it in memory. DataError."""
     text, at, line = "", 0, 1
     separator = "["
     while True:
@@ -179,7 +149,7 @@ def _after_space(text: str, at: int) -> int:
 
 
 def _check(text: str, value: Any) -> None:
-    """Raise ValueError for half of a character, which UTF-8 cannot write, and for deep nesting."""
+    """Raise ValueError for half of a surrogate pair, which UTF-8 cannot write, and for deep nesting."""
     if _HALF_OF_A_CHARACTER.search(text):
         json.dumps(value, ensure_ascii=False).encode()
     if text.count("[") + text.count("{") > MAX_DEPTH and _is_too_deep(text):
@@ -187,7 +157,7 @@ def _check(text: str, value: Any) -> None:
 
 
 def _is_too_deep(text: str) -> bool:
-    """Whether a row of JSON has more levels than are read back from the cache."""
+    """Whether a row has more levels than can be read back from the cache."""
     try:
         from_json(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Examples of a data set, each with exactly the keys and values that its source has.
+"""Rows of a data set, each with exactly the keys and values of its source.
 
 Arrow gives all values of a column one type and all objects in it the same keys. So rows of JSON are stored as
 their text, and objects of typed files lose the keys that are null.
@@ -19,24 +19,24 @@ from pydantic_core import from_json
 from zerokit.data.json_rows import Row
 
 JSON_COLUMN = "json"
-"""The column of a table in which rows are stored as their text."""
+"""The column with the text of each row."""
 _BATCH = 1000
 _NESTED = (dict, list)
 
 
 @dataclass(frozen=True)
 class RowDecoder:
-    """Decodes batches of a table into rows, which have all columns: None is what a row lacks."""
+    """Decodes batches of a table into rows with all columns; None if a row lacks one."""
 
     columns: tuple[str, ...]
     is_json: bool
-    """Whether rows are stored as their text."""
+    """Whether rows are stored as text."""
     with_objects: tuple[str, ...] = ()
     """Columns of a typed table that have objects."""
 
     @classmethod
     def of_features(cls, features: Features) -> RowDecoder:
-        """That of a typed table."""
+        """The decoder of a typed table."""
         names = tuple(field.name for field in features.arrow_schema if _has_objects(field.type))
         return cls(tuple(features), is_json=False, with_objects=names)
 
@@ -47,7 +47,7 @@ class RowDecoder:
             # Twice as fast as Python's reader.
             return [absent | from_json(text, cache_strings="keys") for text in batch[JSON_COLUMN]]
         columns = [
-            [_without_nulls(value) for value in batch[name]] if name in self.with_objects else batch[name]
+            [without_nulls(value) for value in batch[name]] if name in self.with_objects else batch[name]
             for name in self.columns
         ]
         return [dict(zip(self.columns, values, strict=True)) for values in zip(*columns, strict=True)]
@@ -67,12 +67,12 @@ class RowDataset:
 
     @classmethod
     def of_table(cls, table: Dataset) -> RowDataset:
-        """That of a typed table."""
+        """The rows of a typed table."""
         return cls(table, RowDecoder.of_features(table.features))
 
     @classmethod
     def of_rows(cls, rows: Iterable[Row]) -> RowDataset:
-        """Rows in memory; values that JSON does not have become objects, which are no texts or labels."""
+        """Rows in memory; values that JSON lacks become objects, which are no texts or labels."""
         texts: list[bytes] = []
         names: Row = {}
         for row in rows:
@@ -97,18 +97,18 @@ class RowDataset:
             yield from self.decode(batch)
 
     def column(self, name: str) -> Iterator[Any]:
-        """The values of a column, in their order."""
+        """The values of a column, in order."""
         selected = self
         if not self.decode.is_json:
             selected = self.of_table(self.table.select_columns([name]))
         return (row[name] for row in selected)
 
     def first(self, count: int) -> RowDataset:
-        """The first rows, as many as there are."""
+        """At most the first `count` rows."""
         return replace(self, table=self.table.select(range(min(count, len(self)))))
 
     def split(self, size: int, seed: int) -> tuple[Part, Part]:
-        """All rows but `size` of them, and those; both are shuffled by a seed."""
+        """All rows but `size`, and the other `size`; both shuffled by a seed."""
         numbers = Dataset.from_dict({"row": range(len(self))})
         parts, rows = (each.train_test_split(test_size=size, seed=seed) for each in (self.table, numbers))
         train, test = ((replace(self, table=parts[name]), rows[name]["row"]) for name in ("train", "test"))
@@ -130,14 +130,14 @@ def _has_objects(type_: pa.DataType) -> bool:
     return pa.types.is_struct(type_) or (is_list and _has_objects(type_.value_type))
 
 
-def _without_nulls(value: Any) -> Any:
-    """A value without the keys of objects that are null."""
+def without_nulls(value: Any) -> Any:
+    """A value without keys of objects that are null."""
     if isinstance(value, dict):
         return {
-            key: _without_nulls(each) if isinstance(each, _NESTED) else each
+            key: without_nulls(each) if isinstance(each, _NESTED) else each
             for key, each in value.items()
             if each is not None
         }
     if isinstance(value, list):
-        return [_without_nulls(each) if isinstance(each, _NESTED) else each for each in value]
+        return [without_nulls(each) if isinstance(each, _NESTED) else each for each in value]
     return value

@@ -1,31 +1,25 @@
-"""Rows of text files, exactly as they are written: a string stays a string, whatever it looks like."""
+"""Reads rows of text files exactly as written: a string stays a string, whatever it looks like."""
 
 from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any
 
-from zerokit.data.files import FileFormat
+from zerokit.data.files import FileFormat, opened_text
 from zerokit.data.json_rows import Rows, json_rows
-from zerokit.data.text_file import opened_text
 from zerokit.errors import DataError
 
 _CHUNK = 1 << 20
-"""Characters that are read at once."""
+"""Characters to read at once."""
 
 
 def read_rows(file: Path, format_: FileFormat, *, text_unit: str = "paragraph", skip: int = 0) -> Rows:
-    """Read the rows of a text file one by one.
+    """Read the rows of a text file, which may be compressed, without the first `skip`.
 
     Args:
-        file: may be compressed.
-        format_: its format: JSON, a table of text, or text.
-        text_unit: what a row of text is: ``paragraph`` or ``line``.
-        skip: rows to pass over.
+        text_unit: a row of plain text: ``paragraph`` or ``line``.
 
     Raises:
         DataError: the file is malformed, with file and line.
@@ -37,39 +31,10 @@ def read_rows(file: Path, format_: FileFormat, *, text_unit: str = "paragraph", 
     return _lines(file, skip) if text_unit == "line" else _paragraphs(file, skip)
 
 
-def cell_chunks(file: Path, format_: FileFormat, size: int) -> Iterator[list[list[str]]]:
-    """The cells of rows of a table of text, of several rows at a time; first those of the names, alone.
-
-    A row may have fewer cells than there are names.
-
-    Raises:
-        DataError: the table is malformed, with file and line.
-    """
-    with opened_text(file, "") as text:
-        reader = _reader(text, format_)
-        try:
-            names = next(filter(None, reader), None)
-            if names is None:
-                return
-            yield [_column_names(names, f"{file}:{reader.line_num}")]
-            while chunk := list(islice(reader, size)):
-                if max(map(len, chunk)) > len(names):
-                    raise csv.Error
-                yield chunk if all(chunk) else list(filter(None, chunk))  # without blank lines
-        except csv.Error:
-            for _ in _table_rows(file, format_, 0):
-                pass
-            raise
-
-
-def _reader(text: IO[str], format_: FileFormat) -> Any:
-    csv.field_size_limit(sys.maxsize)
-    return csv.reader(text, delimiter=format_.separator or ",", strict=True)
-
-
 def _table_rows(file: Path, format_: FileFormat, skip: int) -> Rows:
     with opened_text(file, "") as text:
-        reader = _reader(text, format_)
+        csv.field_size_limit(sys.maxsize)
+        reader = csv.reader(text, delimiter=format_.separator or ",", strict=True)
         names: list[str] = []
         start = 1
         while True:

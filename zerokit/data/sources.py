@@ -1,7 +1,7 @@
-"""Examples of files and of the Hub.
+"""Loads examples of files and of the Hub.
 
-Files are read once and stored as an Arrow table in the cache of `datasets`. The table is mapped into memory,
-so that data may be larger than memory. The cache finds a table by the content of the files.
+Files are read once and stored as an Arrow table in the cache of `datasets`, which is mapped into memory, so
+data may be larger than memory. The cache finds a table by the content of the files.
 """
 
 from __future__ import annotations
@@ -11,13 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.data.content import FileContent, digest_files
-from zerokit.data.files import (
-    TABLES,
-    common_format,
-    format_of,
-    given_files,
-)
-from zerokit.data.full_disk import explain_full_disk
+from zerokit.data.files import TABLES, common_format, find_files, format_of
+from zerokit.data.full_disk import report_full_disk
 from zerokit.data.rows import read_rows
 from zerokit.errors import DataError
 from zerokit.hub import describe_failure
@@ -27,7 +22,7 @@ if TYPE_CHECKING:
     from zerokit.data.row_dataset import RowDataset
 
 
-@explain_full_disk()
+@report_full_disk()
 def load_examples(
     source: str | Sequence[str],
     *,
@@ -40,21 +35,21 @@ def load_examples(
     """Load a data set.
 
     Args:
-        source: files, patterns of names, folders, a Hub id, or ``builtin:NAME``.
-        where: the place of `source` in the user's input, for errors.
+        source: files, patterns, folders, a Hub id, or ``builtin:NAME``.
+        where: the place of `source` in the user's input.
         subset: configuration of a Hub data set.
-        split: of a Hub data set, or of a folder with files of several; None: all files of
-            folders, "train" of others.
-        text_unit: what one example of a .txt file is: ``paragraph`` or ``line``.
-        contents: of :func:`digest_files`; None reads the files for it.
+        split: of a Hub data set, or of a folder with files of several; None: all files of folders, else
+            "train".
+        text_unit: an example of a .txt file: ``paragraph`` or ``line``.
+        contents: from :func:`digest_files`; None computes them.
 
     Raises:
-        DataError: missing, malformed, of mixed or unknown formats, or without a single example.
+        DataError: missing, malformed, of mixed or unknown formats, or empty.
     """
     from zerokit.data.row_dataset import RowDataset
 
     sources = [source] if isinstance(source, str) else list(source)
-    if files := given_files(sources, where, split):
+    if files := find_files(sources, where, split):
         from zerokit.data.table_cache import cached_rows
 
         found = common_format(files, where)
@@ -68,7 +63,7 @@ def load_examples(
 
 
 def no_examples(sources: Sequence[str], files: Sequence[Path], where: str) -> DataError:
-    """The error of sources, or of the files that they stand for, which have no examples."""
+    """The error for sources, or their files, without examples."""
     hint = "Give it at least one example"
     if (empty := next((file for file in files if file.stat().st_size == 0), None)) is not None:
         return DataError("the file is empty", where=str(empty), hint=hint)
@@ -76,16 +71,14 @@ def no_examples(sources: Sequence[str], files: Sequence[Path], where: str) -> Da
 
 
 def place_of(source: str | Sequence[str], row: int, *, where: str, split: str | None = "train") -> str:
-    """Where an example was read: file and line, or its number where there are no lines.
+    """File and line of an example, or its number if there are no lines; arguments as of
+    :func:`load_examples`.
 
     Args:
-        source: as of :func:`load_examples`.
-        row: its number in what that returned, from 0.
-        where: the place of `source` in the user's input.
-        split: as of :func:`load_examples`.
+        row: number of the example, from 0.
     """
     left = row
-    for file in given_files(source, where, split):
+    for file in find_files(source, where, split):
         for place in _places(file):
             if left == 0:
                 return f"{file}{place}"
@@ -94,7 +87,7 @@ def place_of(source: str | Sequence[str], row: int, *, where: str, split: str | 
 
 
 def _places(file: Path) -> Iterator[str]:
-    """What follows the name of a file in the place of each of its examples, in their order."""
+    """Suffixes of a file's name that give the place of each of its examples, in order."""
     found = format_of(file)
     assert found is not None
     if found.kind in TABLES:
@@ -105,16 +98,7 @@ def _places(file: Path) -> Iterator[str]:
 
 
 def read_examples(files: Sequence[Path], where: str, *, skip: int = 0) -> Rows:
-    """Read the examples of files one by one; keys that an example lacks are absent.
-
-    Args:
-        files: at least one.
-        where: their place in the user's input, for errors.
-        skip: examples to pass over.
-
-    Raises:
-        DataError: a file is malformed.
-    """
+    """Read the examples of files one by one, without the first `skip`. Raises DataError."""
     found = common_format(list(files), where)
     for file in files:
         if found.kind in TABLES:
@@ -127,11 +111,7 @@ def read_examples(files: Sequence[Path], where: str, *, skip: int = 0) -> Rows:
 
 
 def load_hub(name: str, subset: str | None, split: str, where: str, **options: Any) -> Any:
-    """A data set of the Hub, as `datasets.load_dataset` gives it with `options`.
-
-    Raises:
-        DataError: it cannot be had.
-    """
+    """A data set of the Hub from `datasets.load_dataset`; DataError if that fails."""
     import datasets
 
     try:

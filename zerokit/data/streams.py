@@ -1,4 +1,4 @@
-"""Examples that are read one by one and stored nowhere, of files and data sets too large for that."""
+"""Streams examples, for files and data sets that are too large to be stored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from zerokit.data.content import sampled_digest
-from zerokit.data.files import TABLES, common_format, given_files
+from zerokit.data.files import TABLES, common_format, find_files
 from zerokit.data.sources import load_hub, no_examples, read_examples
 from zerokit.errors import DataError, ZerokitError
 
@@ -17,21 +17,11 @@ if TYPE_CHECKING:
     from zerokit.data.json_rows import Row
 
 _FIRST_ROWS = 100
-"""Examples of JSON, the keys of which are the columns."""
+"""Rows of JSON whose keys are the columns."""
 
 
 class ExampleStream:
-    """The examples of a data set, from the first or from where an earlier reading was.
-
-    Args:
-        source: files, patterns of names, folders, a Hub id, or ``builtin:NAME``.
-        where: the place of `source` in the user's input, for errors.
-        subset: configuration of a Hub data set.
-        split: of a Hub data set, or of a folder with files of several.
-
-    Raises:
-        DataError: missing, malformed, of mixed or unknown formats, or without a single example.
-    """
+    """The examples of a data set, read one by one; arguments and errors as of ``load_examples``."""
 
     def __init__(
         self, source: str | Sequence[str], *, where: str, subset: str | None = None, split: str = "train"
@@ -39,7 +29,7 @@ class ExampleStream:
         self._where = where
         sources = [source] if isinstance(source, str) else list(source)
         self._name = ", ".join(sources)
-        self._files = given_files(sources, where, split)
+        self._files = find_files(sources, where, split)
         self._hub: IterableDataset | None = None
         if not self._files:
             self._hub = load_hub(sources[0], subset, split, where, streaming=True)
@@ -49,14 +39,11 @@ class ExampleStream:
             raise no_examples(sources, self._files, where)
 
     def read(self, skip: int = 0, state: dict[str, Any] | None = None) -> Iterator[Row]:
-        """The examples, in their order; one reading at a time.
+        """The examples in order; only one reading at a time. DataError if an example cannot be read.
 
         Args:
-            skip: examples to pass over.
-            state: what :meth:`state` returned after so many examples.
-
-        Raises:
-            DataError: an example cannot be read, with its file and line where that is known.
+            skip: examples to skip.
+            state: result of :meth:`state` after that many examples.
         """
         if self._files:
             absent = dict.fromkeys(self.columns)
@@ -66,15 +53,11 @@ class ExampleStream:
             yield from self._read_hub(state)
 
     def state(self) -> dict[str, Any] | None:
-        """Where the reading of a Hub data set is, as plain data; None of others."""
+        """Position in a Hub data set, as plain data; None for files."""
         return None if self._hub is None else dict(self._hub.state_dict())
 
     def content(self) -> str | None:
-        """A digest of the files (:func:`sampled_digest`); None where there are none.
-
-        Raises:
-            DataError: a file cannot be read.
-        """
+        """A digest of the files (:func:`sampled_digest`); None for the Hub."""
         return sampled_digest(self._files) if self._files else None
 
     def _find_columns(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Data files as tables in the cache of `datasets`, which finds them by the content of the files."""
+"""Stores data files as tables in the cache of `datasets`, found by the content of the files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,11 +16,16 @@ from datasets.table import MemoryMappedTable
 
 from zerokit.data.content import FileContent, check_unchanged, code_digest, digest_of
 from zerokit.data.files import TABLES, FileFormat
+from zerokit.data.json_rows import json_texts
 from zerokit.data.row_dataset import JSON_COLUMN, RowDataset, RowDecoder
-from zerokit.data.text_tables import column_names, json_tables, string_tables
+from zerokit.data.rows import read_rows
 from zerokit.data.typed_files import common_schema, typed_tables
 
 _TABLE, _COLUMNS = "rows.arrow", "columns.json"
+_MOST_BYTES = 8 << 20
+"""Limit of the rows of JSON to write at once."""
+_MOST_ROWS = 500
+"""Limit of the rows of strings to write at once."""
 
 
 def cached_rows(
@@ -29,16 +35,10 @@ def cached_rows(
     contents: Mapping[Path, FileContent],
     where: str,
 ) -> RowDataset:
-    """The rows of files, read if the cache does not have them.
+    """The rows of files, read if the cache does not have them; arguments as of :func:`load_examples`.
 
-    The fingerprint of the table, and so of what `datasets` caches of it, depends on the content of the files.
-
-    Args:
-        files: at least one.
-        format_: their format.
-        text_unit: as of :func:`read_rows`.
-        contents: of :func:`digest_files`.
-        where: the place of the files in the user's input, for errors.
+    The fingerprint of the table, and so of all that `datasets` caches of it, depends on the content of the
+    files.
 
     Raises:
         DataError: a file is malformed, or was changed while it was read.
@@ -80,11 +80,11 @@ def _write(files: Sequence[Path], format_: FileFormat, text_unit: str, where: st
         tables = (table for file in files for table in typed_tables(file, format_, schema))
     elif format_.kind == "json":
         schema = pa.schema({JSON_COLUMN: pa.binary()})
-        tables = json_tables(files, keys)
+        tables = _json_tables(files, keys)
     else:
-        names = column_names(files, format_)
+        names = _column_names(files, format_)
         schema = pa.schema([(name, pa.string()) for name in names])
-        tables = string_tables(files, format_, text_unit, names)
+        tables = _string_tables(files, format_, text_unit, names)
     with (folder / _TABLE).open("xb") as sink:
         with pa.ipc.new_stream(sink, schema) as stream:
             for table in tables:
@@ -92,3 +92,34 @@ def _write(files: Sequence[Path], format_: FileFormat, text_unit: str, where: st
         sink.flush()
         os.fsync(sink.fileno())
     (folder / _COLUMNS).write_text(json.dumps(list(keys) if format_.kind == "json" else None))
+
+
+def _json_tables(files: Sequence[Path], columns: dict[str, None]) -> Iterator[pa.Table]:
+    """The rows of JSON files as text; adds all keys of the rows to `columns`."""
+    texts: list[bytes] = []
+    size = 0
+    for text, row in (item for file in files for item in json_texts(file)):
+        columns.update(dict.fromkeys(row))
+        texts.append(text.encode())
+        size += len(texts[-1])
+        if size > _MOST_BYTES:
+            yield pa.table({JSON_COLUMN: pa.array(texts, pa.binary())})
+            texts, size = [], 0
+    yield pa.table({JSON_COLUMN: pa.array(texts, pa.binary())})
+
+
+def _column_names(files: Sequence[Path], format_: FileFormat) -> list[str]:
+    """The columns of text tables, or of texts."""
+    rows = (row for file in files for _, row in islice(read_rows(file, format_), 1))
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _string_tables(
+    files: Sequence[Path], format_: FileFormat, text_unit: str, columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """The rows of text tables, or of texts, as columns of strings."""
+    for file in files:
+        rows = read_rows(file, format_, text_unit=text_unit)
+        while chunk := [row for _, row in islice(rows, _MOST_ROWS)]:
+            cells = {name: [row.get(name) for row in chunk] for name in columns}
+            yield pa.table({name: pa.array(values, pa.string()) for name, values in cells.items()})

@@ -1,4 +1,4 @@
-"""Files that have types: parquet and arrow."""
+"""Reads files with types: parquet and arrow."""
 
 from __future__ import annotations
 
@@ -19,23 +19,14 @@ from zerokit.data.row_dataset import RowDecoder
 from zerokit.errors import DataError
 
 _BATCH = 1000
-"""Rows that are read at once."""
+"""Rows to read at once."""
 
 Part = tuple[int, Callable[[], Iterable[pa.RecordBatch]]]
-"""The number of rows of a part of a file, and what reads them."""
+"""Number of rows of a part of a file, and a function that reads them."""
 
 
 def common_schema(files: Sequence[Path], format_: FileFormat, where: str) -> pa.Schema:
-    """The columns of all files, with types that keep the values of each.
-
-    Args:
-        files: at least one.
-        format_: their format.
-        where: their place in the user's input, for errors.
-
-    Raises:
-        DataError: a file cannot be read, or files have different types in a column.
-    """
+    """The columns of all files, with types that keep all values; DataError if types cannot be unified."""
     first = file_schema(files[0], format_)
     features = Features.from_arrow_schema(first)
     types = first.remove_metadata()
@@ -70,24 +61,16 @@ def _differ(first: Path, second: Path, where: str, how: str) -> DataError:
 
 
 def file_schema(file: Path, format_: FileFormat) -> pa.Schema:
-    """The columns of a file.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    with _faults_named(file), file.open("rb") as content:
+    """The columns of a file. Raises DataError."""
+    with _report_read_errors(file), file.open("rb") as content:
         schema = ParquetFile(content).schema_arrow if format_.kind == "parquet" else _opened(content).schema
         return Features.from_arrow_schema(schema).arrow_schema
 
 
 def typed_tables(file: Path, format_: FileFormat, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of a file with the columns of :func:`common_schema`.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """The rows of a file, with the columns of `schema`. Raises DataError."""
     for _, read in _parts(file, format_):
-        with _faults_named(file):
+        with _report_read_errors(file):
             for table in map(_checked, read()):
                 for field in schema:
                     if field.name not in table.column_names:
@@ -96,16 +79,7 @@ def typed_tables(file: Path, format_: FileFormat, schema: pa.Schema) -> Iterator
 
 
 def typed_rows(file: Path, format_: FileFormat, *, skip: int = 0) -> Rows:
-    """Read the rows of a file one by one, each with its number from 1.
-
-    Args:
-        file: parquet or arrow.
-        format_: which of them.
-        skip: rows to pass over.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """Read the rows of a file, without the first `skip`, each with its number from 1. Raises DataError."""
     features = Features.from_arrow_schema(file_schema(file, format_))
     decode = RowDecoder.of_features(features)
     number = 0
@@ -114,7 +88,7 @@ def typed_rows(file: Path, format_: FileFormat, *, skip: int = 0) -> Rows:
             skip -= size
             number += size
             continue
-        with _faults_named(file):
+        with _report_read_errors(file):
             for table in map(_checked, read()):
                 for row in decode(features.decode_batch(table.to_pydict())):
                     number += 1
@@ -126,19 +100,15 @@ def typed_rows(file: Path, format_: FileFormat, *, skip: int = 0) -> Rows:
 
 
 def num_rows(file: Path, format_: FileFormat) -> int:
-    """The number of rows of a file.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """The number of rows of a file. Raises DataError."""
     if format_.kind == "parquet":
-        with _faults_named(file):
+        with _report_read_errors(file):
             return int(read_metadata(file).num_rows)
     return sum(size for size, _ in _parts(file, format_))
 
 
 def _checked(batch: pa.RecordBatch) -> pa.Table:
-    """The table of a batch, with plain values for those of a dictionary."""
+    """The table of a batch, with dictionary columns decoded."""
     batch.validate(full=True)  # whether strings are UTF-8, too
     table = pa.Table.from_batches([batch])
     for index, field in enumerate(table.schema):
@@ -148,7 +118,7 @@ def _checked(batch: pa.RecordBatch) -> pa.Table:
 
 
 def _parts(file: Path, format_: FileFormat) -> Iterator[Part]:
-    with _faults_named(file), file.open("rb") as content:
+    with _report_read_errors(file), file.open("rb") as content:
         if format_.kind == "parquet":
             parquet = ParquetFile(content)
             for group in range(parquet.num_row_groups):
@@ -176,8 +146,8 @@ def _opened(content: IO[bytes]) -> Any:
 
 
 @contextmanager
-def _faults_named(file: Path) -> Iterator[None]:
-    """Raise DataError with the name of the file where it cannot be read."""
+def _report_read_errors(file: Path) -> Iterator[None]:
+    """Turn errors of reading `file` in this context into DataErrors with its name."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, NotImplementedError) as error:

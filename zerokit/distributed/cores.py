@@ -1,8 +1,7 @@
-"""Ranks of a machine share its cores: each has its part of the threads, and may have cores of its own.
+"""Divides a machine's cores among its ranks: each gets a share of the threads, or cores of its own.
 
-OpenMP and DeepSpeed's CPU optimizers take a thread for each core that they see. Ranks that all see all cores
-wait for each other's threads; DeepSpeed's launcher divides the cores only if asked to
-(``--bind_cores_to_rank``), and torchrun gives each rank one thread.
+OpenMP and DeepSpeed's CPU optimizers start a thread for each core that they see, so ranks that see all cores
+wait for each other's threads.
 """
 
 from __future__ import annotations
@@ -13,13 +12,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from zerokit.distributed.group import RankGroup
+from zerokit.distributed.ranks import Ranks
 from zerokit.processors import num_threads, physical_cores, within_limit
-
-if TYPE_CHECKING:
-    from zerokit.distributed.group import RankGroup
-    from zerokit.distributed.ranks import Ranks
 
 _THREADS = "OMP_NUM_THREADS"
 _set_here: str | None = None
@@ -27,14 +23,13 @@ _set_here: str | None = None
 
 
 def bind_to_cores(group: RankGroup) -> int | None:
-    """Keep this rank, and what it starts from now on, to its share of the machine's cores.
+    """Bind this rank, and the processes that it starts, to its share of the machine's cores.
 
-    Left alone are ranks that somebody has bound already, which see other cores than their neighbours, and
-    ranks that are more than cores. ``OMP_NUM_THREADS`` is heeded where a person has set it; torchrun sets it
-    to 1 where nobody has.
+    Ranks that a person has bound already (they see different cores), and ranks in excess of cores, stay as
+    they are.
 
     Returns:
-        how many cores it has, without their second threads; None where it was left alone.
+        number of physical cores; None if nothing was bound.
     """
     if sys.platform != "linux":
         return None
@@ -54,27 +49,24 @@ def bind_to_cores(group: RankGroup) -> int | None:
     return len(own)
 
 
-def take_all_cores() -> None:
-    """Have this rank compute by as many threads as the machine has CPUs, where nobody has said otherwise.
-
-    In a rehearsal, where the machine stands for one whose cores nobody knows.
-    """
+def use_all_cores() -> None:
+    """Use as many threads as there are CPUs, unless a person has set a number; for a rehearsal."""
     _set_threads(os.cpu_count() or 1)
 
 
 def share_threads(ranks: Ranks) -> None:
-    """Give this rank its share of the threads that its machine has cores for, and to all that it starts.
+    """Give this rank, and the processes that it starts, its share of the machine's threads. Call before
+    importing torch.
 
-    To be called before torch is imported: OpenMP and MKL take a thread for each core otherwise, in every
-    rank, and ranks wait for each other's threads. A number that a person has set is left alone, and so is
-    the share of a rank that its launcher has bound to cores.
+    A number that a person has set stays, and so does the share of a rank that its launcher has bound to
+    cores.
     """
     is_bound = sys.platform == "linux" and os.sched_getaffinity(0) < os.sched_getaffinity(os.getppid())
     _set_threads(num_threads(1 if is_bound else ranks.local_world_size))
 
 
 def _may_set_threads() -> bool:
-    """Whether no person has set a number of threads; torchrun sets 1 where nobody has."""
+    """Whether no person has set a number of threads; torchrun sets 1 if none is set."""
     told = os.environ.get(_THREADS)
     of_torchrun = told == "1" and "TORCHELASTIC_RUN_ID" in os.environ
     return (told is None or told == _set_here or of_torchrun) and "MKL_NUM_THREADS" not in os.environ
@@ -89,5 +81,5 @@ def _set_threads(number: int) -> None:
 
 
 def share(cores: Sequence[Sequence[int]], rank: int, num_ranks: int) -> Sequence[Sequence[int]]:
-    """The cores of one of `num_ranks` ranks: neighbours, so that most lie in one socket."""
+    """The cores of one rank: neighbours, so that most are in one socket."""
     return cores[len(cores) * rank // num_ranks : len(cores) * (rank + 1) // num_ranks]

@@ -14,7 +14,7 @@ from typing import NoReturn
 _VARIABLE = "ZEROKIT_EXIT_REPORTS"
 
 _pipe = os.environ.pop(_VARIABLE, None)
-"""Where this rank reports. Not in its environment, so that the processes it starts do not report for it."""
+"""Where this rank reports. Processes that it starts do not inherit it."""
 
 
 class ExitReports:
@@ -24,7 +24,7 @@ class ExitReports:
         self._reading_end, self._writing_end = os.pipe()
         os.set_blocking(self._reading_end, False)
         self.variables = {_VARIABLE: f"/proc/{os.getpid()}/fd/{self._writing_end}"}
-        """What the ranks need in their environment. DeepSpeed's launcher passes on no open files."""
+        """Environment variables for the ranks. DeepSpeed's launcher passes on no open files."""
 
     def read(self) -> dict[int, int]:
         """The exit code of each rank that has reported one since the last call."""
@@ -40,10 +40,7 @@ def has_lost_receiver() -> bool:
 
 
 def exit_now(code: int) -> NoReturn:
-    """Report the exit code of this rank, and end this process without Python's exit handlers.
-
-    Processes of ``multiprocessing``, such as loader workers, are killed: one that is stopped would stay.
-    """
+    """Report the exit code of this rank, kill its loader workers, and end it without exit handlers."""
     if _pipe is not None:
         with suppress(OSError):  # the process that started the launcher has ended
             os.write(os.open(_pipe, os.O_WRONLY | os.O_NONBLOCK), f"{os.environ['RANK']} {code}\n".encode())

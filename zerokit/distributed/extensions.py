@@ -1,10 +1,8 @@
-"""The C++ extensions that DeepSpeed compiles on first use, compiled once and without a way to get stuck.
+"""DeepSpeed's C++ extensions, compiled once per environment, without a way to get stuck.
 
-DeepSpeed lets every rank compile when it first needs an extension. torch guards that with a lock file that
-outlives a killed compiler, upon which every later run waits forever without a word. zerokit gives its
-environment a folder of its own, compiles there on one rank per node, and loads on all, under a lock that dies
-with its holder. What DeepSpeed asks for later is loaded by then: torch's lock is only ever taken under that
-one. It says plainly when a compiler is missing, before the model is loaded.
+DeepSpeed lets every rank compile an extension when it first needs it. torch guards this with a lock file that
+outlives a killed compiler; every later run then waits forever. zerokit gives its environment a folder of its
+own, compiles there on one rank per node under a lock that dies with its holder, and loads on all ranks.
 """
 
 from __future__ import annotations
@@ -19,12 +17,12 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerokit import console
-from zerokit.distributed.group import count_gpus
-from zerokit.distributed.ninja import find_own_ninja
+from zerokit.distributed.group import RankGroup, count_gpus
 from zerokit.distributed.process_table import process_with
 from zerokit.distributed.shared_memory import check_shared_memory
 from zerokit.documents import printable
@@ -32,12 +30,9 @@ from zerokit.errors import LaunchError
 from zerokit.files import cache_folder, write_file
 from zerokit.staging import open_private_file
 
-if TYPE_CHECKING:
-    from zerokit.distributed.group import RankGroup
-
-
+NINJA = "ninja"
 COMPILING = "compiling DeepSpeed's "
-"""How the line begins that says so."""
+"""Beginning of the line that reports a compilation."""
 
 
 def choose_extensions_folder() -> None:
@@ -48,10 +43,7 @@ def choose_extensions_folder() -> None:
 
 
 def own_folder() -> Path:
-    """The folder for the extensions of this environment and torch version.
-
-    In one that environments share, each would compile again what another has compiled.
-    """
+    """The folder for the extensions of this environment and torch version. Environments do not share one."""
     import torch
 
     key = hashlib.sha256(f"{sys.prefix} {torch.__version__}".encode()).hexdigest()[:12]
@@ -62,13 +54,11 @@ def compile_extensions(group: RankGroup, *, cpu_optimizer: str | None, async_io:
     """Compile what this run needs: communication of CPU ranks, an optimizer on the CPU, I/O for offload.
 
     Args:
-        group: all ranks; one per node compiles, then all load.
-        cpu_optimizer: the one that is offloaded, ``Adam``, ``Adagrad`` or ``Lion``; None: none is.
+        cpu_optimizer: ``Adam``, ``Adagrad`` or ``Lion`` if it is offloaded.
         async_io: whether anything is offloaded to NVMe.
 
     Raises:
-        LaunchError: there is no C++ compiler or no Python headers, the compiler fails, or there is too little
-            shared memory for the ranks of this node.
+        LaunchError: no C++ compiler or Python headers, the compiler fails, or too little shared memory.
     """
     names = []
     if count_gpus() == 0:  # DeepSpeed loads it in a world of one, too
@@ -84,18 +74,14 @@ def compile_extensions(group: RankGroup, *, cpu_optimizer: str | None, async_io:
 
 
 def is_loaded(name: str) -> bool:
-    """Whether DeepSpeed has an operator, which is then not compiled."""
+    """Whether DeepSpeed has loaded an operator, which is then not compiled."""
     from deepspeed.ops.op_builder.builder import OpBuilder
 
     return name in OpBuilder._loaded_ops
 
 
 def check_compiler() -> None:
-    """Check for what compiling an extension takes.
-
-    Raises:
-        LaunchError: there is no C++ compiler, or Python's headers are missing.
-    """
+    """Refuse a machine without a C++ compiler or Python's headers (LaunchError)."""
     if shutil.which(os.environ.get("CXX", "c++")) is None and shutil.which("g++") is None:
         raise LaunchError(
             "no C++ compiler, with which DeepSpeed builds its extensions",
@@ -114,7 +100,7 @@ def _load_all(names: list[str], *, speaks: bool) -> None:
     from deepspeed.accelerator import get_accelerator
 
     folder = Path(os.environ["TORCH_EXTENSIONS_DIR"])
-    with _alone_in(folder, speaks=speaks):
+    with _locked(folder, speaks=speaks):
         for name in names:
             builder = get_accelerator().create_op_builder(name)
             if builder is None or is_loaded(builder.name):  # the accelerator needs none, or it is there
@@ -123,17 +109,17 @@ def _load_all(names: list[str], *, speaks: bool) -> None:
             if _is_damaged(target):
                 console.note(f"{target} is damaged: it is compiled again")
                 shutil.rmtree(target)
-            _look_at_lock(target / "lock")
+            _check_torch_lock(target / "lock")
             if not any(target.glob("*.so")):
                 check_compiler()
                 console.note(f"{COMPILING}{builder.name}, once per environment: about a minute")
             _load(builder)
-            _note_digest(target)
+            _write_digest(target)
 
 
 @contextmanager
-def _alone_in(folder: Path, *, speaks: bool) -> Iterator[None]:
-    """Hold the lock of `folder`, which the kernel releases when this process ends, however it ends."""
+def _locked(folder: Path, *, speaks: bool) -> Iterator[None]:
+    """Hold the lock of `folder`. The kernel releases it when this process ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         guard = open_private_file(folder / "compiling")
@@ -158,10 +144,10 @@ def _alone_in(folder: Path, *, speaks: bool) -> Iterator[None]:
         yield
 
 
-def _look_at_lock(lock: Path) -> None:
-    """Remove torch's lock if it was left behind; otherwise say for whom torch is going to wait.
+def _check_torch_lock(lock: Path) -> None:
+    """Remove torch's lock if it was left behind; otherwise report which process torch will wait for.
 
-    In this environment's own folder it is taken by those alone who hold the guard, as this process does now.
+    In this environment's own folder only the holder of the guard takes it, and that is this process now.
     """
     if not lock.exists():
         return
@@ -174,7 +160,7 @@ def _look_at_lock(lock: Path) -> None:
 
 
 _DIGEST = "zerokit.sha256"
-"""Of the compiled library, beside it."""
+"""File with the digest of the compiled library."""
 
 
 def _digest(target: Path) -> str:
@@ -186,18 +172,18 @@ def _digest(target: Path) -> str:
 
 
 def _is_damaged(target: Path) -> bool:
-    """Whether the library is not the one that was loaded last: a cut one would end this process by SIGBUS."""
+    """Whether the library differs from the one loaded last; a truncated one would raise SIGBUS."""
     file = target / _DIGEST
     return file.is_file() and file.read_text(encoding="utf-8", errors="replace") != _digest(target)
 
 
-def _note_digest(target: Path) -> None:
+def _write_digest(target: Path) -> None:
     if target.is_dir() and (_is_damaged(target) or not (target / _DIGEST).is_file()):
         write_file(target / _DIGEST, _digest(target))
 
 
 _OF_COMPILER = re.compile(r"\berror: |exhausted: |out of memory|No space left on device", re.IGNORECASE)
-"""In the line in which a compiler, an assembler or a linker says why it gave up."""
+"""Text in the line in which a compiler, an assembler or a linker reports its error."""
 _WIDEST = 300
 
 
@@ -213,3 +199,34 @@ def _load(builder: Any) -> None:
             where="this machine",
             hint="Run 'zerokit doctor' to see what this machine lacks",
         ) from error
+
+
+def own_ninja() -> Path | None:
+    """The ninja of this Python's package, else the one next to Python; None if there is none."""
+    try:
+        files = metadata.files(NINJA) or []
+    except metadata.PackageNotFoundError:
+        files = []
+    brought = [Path(str(file.locate())) for file in files if file.name == NINJA]
+    programs = (one for one in (*brought, Path(sys.executable).parent / NINJA) if os.access(one, os.X_OK))
+    return next((one.resolve() for one in programs), None)
+
+
+def find_own_ninja(folder: Path) -> None:
+    """Make this process, and those that it starts, find this environment's own ninja first.
+
+    Puts a folder with only a link to it, inside `folder`, at the front of the PATH: its own folder may
+    contain compilers that must not come first.
+    """
+    own, found = own_ninja(), shutil.which(NINJA)
+    if own is None or (found is not None and own.samefile(found)):
+        return
+    linked = folder.absolute() / f"{NINJA}-{hashlib.sha256(os.fsencode(own)).hexdigest()[:12]}"
+    try:
+        linked.mkdir(parents=True, exist_ok=True)
+        (linked / NINJA).symlink_to(own)
+    except FileExistsError:
+        pass
+    except OSError:  # whoever compiles there says so
+        return
+    os.environ["PATH"] = os.pathsep.join([str(linked), os.environ.get("PATH") or os.defpath])

@@ -1,9 +1,8 @@
 """The process group, and phases that every rank leaves together.
 
-A rank that exits alone leaves the others waiting in a collective until a timeout half an hour later,
-and a launcher that sees one rank fail ends the others before rank 0 could say why. So whatever can
-fail on bad input runs inside :meth:`RankGroup.together`: if it fails anywhere, all ranks learn of it,
-raise the same error and leave through :func:`run_on_all_ranks`.
+A rank that exits alone leaves the others waiting in a collective for half an hour, and a launcher that sees
+one rank fail ends the others before rank 0 could report why. So everything that can fail on bad input runs
+inside :meth:`RankGroup.together`: all ranks raise the same error and leave through :func:`run_on_all_ranks`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from zerokit.distributed.exit_reports import exit_now
 from zerokit.distributed.launcher_watch import watch
 from zerokit.distributed.other_hosts import OtherHosts
 from zerokit.distributed.preemption import SAVE_WITHIN, SIGNALS, LeaveRequest
-from zerokit.distributed.ranks import STUCK_AFTER, Ranks, check_devices, port_taken, read_ranks
+from zerokit.distributed.ranks import STUCK_AFTER, Ranks, port_taken, read_ranks
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.distributed.stuck import StuckWatch, Work
 from zerokit.errors import DataError, LaunchError, PreemptedError, RankError, ZerokitError, visible_lines
@@ -34,13 +33,14 @@ from zerokit.exits.explain import explain_log
 from zerokit.exits.log import Log
 from zerokit.extras import package_versions, version_differences
 from zerokit.files import explain_file_errors
+from zerokit.units import quantity
 
 T = TypeVar("T")
 
 _STEP_TIMEOUT = timedelta(minutes=30)
-"""How long a rank waits for the others in a collective of a step."""
+"""Limit of a collective of a step."""
 _PREPARATION_TIMEOUT = timedelta(days=7)
-"""How long it waits while one of them downloads a model or tokenizes a data set."""
+"""Limit while one rank downloads a model or tokenizes a data set."""
 
 
 class RankGroup:
@@ -55,11 +55,11 @@ class RankGroup:
         self._hosts: OtherHosts | None = None
 
     def together(self, action: Callable[[], T]) -> T:
-        """Run `action` on every rank and return its result, or raise on all what failed on any.
+        """Run `action` on every rank and return its result, or raise on all ranks what failed on any.
 
-        `action` must not communicate: a rank that fails would leave the others waiting inside it.
-        Only :class:`ZerokitError` is shared, and what the system says of a file: any other exception is a
-        bug, and ends its rank at once with a traceback, upon which the launcher ends the others.
+        `action` must not communicate: a rank that fails would leave the others waiting. Only
+        :class:`ZerokitError` and errors of the system about files are shared. Any other exception is a bug
+        and ends its rank with a traceback; the launcher then ends the others.
         """
         result: T | None = None
         error: ZerokitError | None = None
@@ -92,8 +92,8 @@ class RankGroup:
         """Run `action` on one rank of each node and return its result on all ranks.
 
         Args:
-            action: gives what files contain (picklable), which must be the same on all nodes.
-            where: the place of the files in the user's input, for errors.
+            action: returns file contents (picklable), which must be the same on all nodes.
+            where: the place of the files in the user's input.
 
         Raises:
             ZerokitError: `action` raised it on a node, or the results differ.
@@ -133,8 +133,12 @@ class RankGroup:
         dist.all_gather_object(values, value, group=self._objects_group)
         return values
 
+    def share(self, items: list[T]) -> list[T]:
+        """This rank's part of items that all ranks divide."""
+        return items[self.ranks.rank :: self.ranks.world_size]
+
     def close(self) -> None:
-        """Leave the process group, and tell other hosts that this is on purpose."""
+        """Leave the process group, and tell the other hosts that it is on purpose."""
         if self._hosts is not None:
             self._hosts.leave()
         if "torch" not in sys.modules:
@@ -160,7 +164,7 @@ class RankGroup:
             self._refuse_other_versions(self._hosts.names)
 
     def _refuse_other_versions(self, hosts: list[str]) -> None:
-        """Have all ranks raise where a host has other packages than rank 0's: they would part ways later."""
+        """Raise LaunchError on all ranks if a host has other package versions than rank 0's."""
         first, *others = self.gather_objects({**package_versions(), "zerokit": __version__})
         for rank, theirs in enumerate(others, 1):
             if what := version_differences(theirs, first, f"on {hosts[0]}"):
@@ -178,7 +182,7 @@ def count_gpus() -> int:
 
 
 def device_precision() -> Precision:
-    """What this machine trains in when nobody says: bf16 on GPUs that have it, else fp16; fp32 on CPU."""
+    """Default precision of this machine: bf16 on GPUs that have it, else fp16; fp32 on CPU."""
     import torch
 
     if count_gpus() == 0:
@@ -192,13 +196,13 @@ def run_on_all_ranks(
     """Run a command on this rank and return the exit code of the whole run.
 
     Args:
-        main: the command.
-        stuck_after: seconds after which a rank that is stuck is ended, and with it the run; 0: never.
-        save_within: seconds in which a run that is asked to leave saves; 0: it leaves at once.
+        stuck_after: seconds after which a stuck rank, and with it the run, is ended; 0: never.
+        save_within: seconds to save when the run is asked to leave; 0: it leaves at once.
 
-    0 when `main` returns; :attr:`ZerokitError.exit_code` when bad input stopped it, after rank 0 has
-    printed its one line, or a rank that ended alone has; that of :class:`PreemptedError` where the run was
-    asked to leave; 130 after Ctrl-C; 1 after any other exception, with its traceback.
+    Returns:
+        0 after success; :attr:`ZerokitError.exit_code` after bad input, the end of a single rank or a
+            preemption;
+        130 after Ctrl-C; 1 after any other exception, with its traceback.
     """
     if os.environ.get("DS_ACCELERATOR") == "cpu":
         # The deepspeed launcher shows each rank GPUs even so, and transformers would take them.
@@ -221,15 +225,15 @@ def run_on_all_ranks(
             console.note("zerokit: interrupted")
         return 130
     except Exception as error:
-        with _undisturbed():
-            return _say_why(error, group.ranks.rank)
+        with _ignored_signals():
+            return _report_exception(error, group.ranks.rank)
     group.close()
     return exit_code
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Have nothing end this process before it has said why it ends: launchers do, once a rank is gone."""
+def _ignored_signals() -> Iterator[None]:
+    """Ignore signals while this process reports why it ends: launchers send them once a rank is gone."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -241,7 +245,7 @@ def _undisturbed() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-def _say_why(error: Exception, rank: int) -> int:
+def _report_exception(error: Exception, rank: int) -> int:
     """Print what ended this rank; returns its exit code."""
     # This rank may be alone: to close the group would be to wait for ranks that are in a collective.
     if "EADDRINUSE" in str(error):  # torch's DistNetworkError: rank 0 alone opens the port
@@ -274,7 +278,7 @@ def _say_why(error: Exception, rank: int) -> int:
 
 
 _IN_VAIN = "Timed out waiting"
-"""What gloo says of a rank that may still be there."""
+"""gloo's message about a rank that may still be there."""
 _LOST = (
     *("Connection reset by peer", "Connection closed by peer", "Broken pipe", _IN_VAIN),  # gloo
     "remote process exited",  # NCCL
@@ -282,10 +286,7 @@ _LOST = (
 
 
 def _of_collectives(error: Exception) -> bool:
-    """Whether a collective raised it: others, such as what downloads, have connections, too.
-
-    DeepSpeed waits for asynchronous ones itself.
-    """
+    """Whether a collective raised it, also an asynchronous one of DeepSpeed, and not a download."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     modules = [str(frame.f_globals.get("__name__", "")) for frame in frames]
     return modules[-1].startswith("deepspeed.") or any(
@@ -317,9 +318,8 @@ def _run(main: Callable[[RankGroup], None], group: RankGroup) -> int:
 def leave(exit_code: int) -> NoReturn:
     """End this process at once, after Python's own exit handlers.
 
-    The ordinary way out aborts now and then (exit code -6, "terminate called without an active
-    exception"): a gloo thread that still holds a tensor of the last collective needs the interpreter to
-    let go of it, and finds it shutting down. A run that did all its work would count as failed.
+    A normal exit sometimes aborts (exit code -6): a gloo thread still holds a tensor of the last collective
+    and needs the interpreter, which is shutting down. A run that did all its work would then count as failed.
     """
     if exit_code == 0:
         threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, uploads among them
@@ -330,9 +330,13 @@ def leave(exit_code: int) -> NoReturn:
 
 
 def check_launch(ranks: Ranks) -> None:
-    """Refuse a launch with more ranks on this node than devices.
-
-    Raises:
-        LaunchError: see :func:`zerokit.distributed.ranks.check_devices`.
-    """
-    check_devices(ranks, num_gpus=count_gpus(), num_cores=os.cpu_count() or 1)
+    """Refuse more ranks on this node than it has GPUs, or cores if there is no GPU (LaunchError)."""
+    num_gpus = count_gpus()
+    kind, devices = ("GPU", num_gpus) if num_gpus else ("CPU core", os.cpu_count() or 1)
+    if ranks.local_world_size > devices:
+        raise LaunchError(
+            f"{quantity(ranks.local_world_size, 'rank')} on this node, which has {quantity(devices, kind)}",
+            where="launcher",
+            hint=f"Start at most {devices}: 'deepspeed --num_gpus {devices}' or "
+            f"'torchrun --nproc-per-node {devices}'",
+        )

@@ -1,4 +1,4 @@
-"""Ranks on this machine, started by DeepSpeed's launcher."""
+"""Starts ranks on this machine with DeepSpeed's launcher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from zerokit import console
 from zerokit.choices import SAFE_PATH
@@ -22,41 +23,26 @@ from zerokit.distributed.ranks import free_port
 from zerokit.errors import RunError
 from zerokit.exits.codes import signal_of
 
-if TYPE_CHECKING:
-    from types import FrameType
-
 _BIN = Path(sys.executable).parent
-"""Where deepspeed lies: beside the Python that runs this, whether or not that is on the PATH."""
+"""Folder of the `deepspeed` program: that of this Python, which may not be on the PATH."""
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_SECONDS = 10.0
-"""How long ranks may outlive their launcher, besides the time in which they save."""
+"""How long ranks may outlive their launcher, in addition to the time in which they save."""
 _POLL_SECONDS = 0.1
 
 
-def deepspeed_words(num_ranks: int, *words: str, port: int = 0) -> list[str]:
-    """The command line that starts `words`, a script or ``--module NAME`` with its options, on this machine.
-
-    Args:
-        num_ranks: processes to start.
-        words: what they run.
-        port: where they meet; 0: a free one, so that a run beside it is in nobody's way.
-
-    Raises:
-        LaunchError: the port is taken.
-    """
+def deepspeed_command(num_ranks: int, *words: str, port: int = 0) -> list[str]:
+    """The command line of a script, or ``--module NAME``; `port` 0 is a free one. LaunchError if taken."""
     launcher = [str(_BIN / "deepspeed"), "--num_gpus", str(num_ranks), "--master_port", str(free_port(port))]
     # DeepSpeed would read /job/hostfile by itself, and start ranks on other machines.
     return [*launcher, "--hostfile", os.devnull, *words]
 
 
 class LaunchedRanks:
-    """A launcher and the ranks that it has started, which all end before :meth:`exit_code` returns.
+    """A launcher and its ranks, which have all ended before :meth:`exit_code` returns.
 
     Args:
-        command: the command line of the launcher.
-        num_ranks: how many ranks it starts.
-        environment: all variables of it.
-        save_within: seconds in which ranks may save when their launcher has ended.
+        save_within: seconds in which ranks may save after their launcher has ended.
         options: of :class:`subprocess.Popen`.
     """
 
@@ -82,16 +68,15 @@ class LaunchedRanks:
         )
 
     def exit_code(self, again: str) -> int:
-        """Wait until the launcher and all ranks have ended.
-
-        An error line says what happened if no rank can have printed one.
+        """Wait until the launcher and all ranks have ended; report the reason if no rank can have done so.
 
         Args:
-            again: how to continue, as an instruction, for that line.
+            again: how to continue, as an instruction.
 
         Returns:
-            the code that all ranks have reported. If they do not agree, the code of a shell for the signal
-            that this process got, and else that of the launcher: never 0.
+            the code that all ranks have reported; if they differ, that of the signal that this process got,
+                else the
+            launcher's: never 0.
         """
         code = self.process.wait()
         self._end_ranks()
@@ -102,25 +87,25 @@ class LaunchedRanks:
         if len(reported) == self._num_ranks and len(codes) == 1:
             return codes.pop()
         if not any(codes):
-            console.print_error(RunError(self._what_ended_it(code), hint=again))
+            console.print_error(RunError(self._describe_end(code), hint=again))
         if self._requests:
             return 128 + self._requests[0]
         return code if code > 0 else 128 - code if code < 0 else 1
 
     def stop(self) -> None:
         """Ask the ranks to save and end, and wait until they have."""
-        self.hand_on(signal.SIGTERM)
+        self.forward_signal(signal.SIGTERM)
         self.process.wait()
         self._end_ranks()
 
-    def hand_on(self, number: int, frame: FrameType | None = None) -> None:
-        """Ask the ranks to save and end, as a handler of a signal. The second Ctrl-C kills them."""
+    def forward_signal(self, number: int, frame: FrameType | None = None) -> None:
+        """A signal handler: ask the ranks to save and end. The second Ctrl-C kills them."""
         self._requests.append(signal.Signals(number))
         ranks = self._ranks()
         if self._requests.count(signal.SIGINT) > 1:
             _send(signal.SIGKILL, ranks)
         elif not ranks:
-            self.send_to_all(signal.SIGTERM)
+            self.send_signal(signal.SIGTERM)
         elif len(self._requests) == 1:
             # A rank that saves before it ends has handlers for SIGTERM and Ctrl-C, and says by which it was
             # asked. Before that Python alone handles Ctrl-C, and not while a rank waits in a collective.
@@ -128,8 +113,8 @@ class LaunchedRanks:
             _send(number, saves)
             _send(signal.SIGTERM, set(ranks) - set(saves))
 
-    def send_to_all(self, number: int) -> None:
-        """Send a signal to the launcher and all that it has started."""
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the launcher and all processes that it has started."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
@@ -149,7 +134,7 @@ class LaunchedRanks:
             asked |= new
             time.sleep(_POLL_SECONDS)
 
-    def _what_ended_it(self, code: int) -> str:
+    def _describe_end(self, code: int) -> str:
         if self._requests:
             return f"the run was stopped by {self._requests[0].name} before it finished"
         if code < 0:
@@ -162,11 +147,11 @@ class LaunchedRanks:
         return f"DeepSpeed's launcher ended with exit code {code} before the run finished"
 
     def _members(self) -> list[int]:
-        """The processes of the launcher's session that live."""
+        """The running processes of the launcher's session."""
         return [pid for pid in descendants(os.getpid()) if _is_in_session(pid, self.process.pid)]
 
     def _ranks(self) -> list[int]:
-        """The ranks among them, without the processes that ranks have started."""
+        """The ranks of the session, without processes that ranks have started."""
 
         def is_rank(pid: int) -> bool:
             return "LOCAL_RANK" in variables_of(pid)
@@ -183,32 +168,28 @@ def run_launcher(
     again: str,
     save_within: float = 0.0,
 ) -> int:
-    """Run a launcher and its ranks to their end, and hand on signals; arguments as of :class:`LaunchedRanks`.
+    """Run a launcher and its ranks to their end, and pass signals on; arguments as of :class:`LaunchedRanks`.
 
-    DeepSpeed's own ends at once by Ctrl-C or SIGTERM, whatever its ranks do then. In a session of its own it
-    gets neither from a terminal, and ends when its ranks have, which save first. And there it may read the
-    terminal, which stops a background group of the same session.
-
-    Returns:
-        as :meth:`LaunchedRanks.exit_code`.
+    DeepSpeed's launcher would end at once by Ctrl-C or SIGTERM. In a session of its own it gets neither from
+    a terminal, and ends after its ranks, which save first.
     """
     launched = LaunchedRanks(command, num_ranks, environment, save_within=save_within)
 
     def pause(number: int, frame: FrameType | None) -> None:
-        launched.send_to_all(signal.SIGSTOP)
+        launched.send_signal(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
-        launched.send_to_all(signal.SIGCONT)
+        launched.send_signal(signal.SIGCONT)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, launched.hand_on)
+        signal.signal(number, launched.forward_signal)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
-        signal.signal(signal.SIGHUP, launched.hand_on)
+        signal.signal(signal.SIGHUP, launched.forward_signal)
     signal.signal(signal.SIGTSTP, pause)
     try:
         return launched.exit_code(again)
     finally:
         if launched.process.returncode is None:  # no Ctrl-C would reach it any more
-            launched.send_to_all(signal.SIGTERM)
+            launched.send_signal(signal.SIGTERM)
 
 
 def _become_subreaper() -> None:

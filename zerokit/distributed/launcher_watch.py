@@ -1,7 +1,7 @@
-"""A rank ends with the launcher that started it.
+"""Ends a rank after the launcher that started it has ended.
 
-On one machine DeepSpeed's runner hands on no signals, and a launcher that is killed never does: its ranks
-would train on, hold the GPUs and write into the output folder.
+A killed launcher, and DeepSpeed's runner on one machine, pass no signals on: their ranks would train on, hold
+the GPUs and write into the output folder.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from zerokit.distributed.preemption import LeaveRequest
 from zerokit.distributed.process_table import stat_of, variables_of
 
 _PROGRAMS = (*get_args(Launcher), "zerokit")
-"""The last starts the first, as in the quickstart."""
+"""zerokit starts deepspeed, as in the quickstart."""
 _MODULES = (*LAUNCHER_MODULES, "zerokit")
 _STARTED_BY_ANOTHER = "deepspeed.launcher.launch"
 _LAUNCH_VARIABLE = "CROSS_RANK"
-"""Set for each rank by that launcher alone."""
+"""Only that launcher sets it, for each rank."""
 
 
 class LauncherProcess(NamedTuple):
-    """A process, told from a later one with the same number."""
+    """A process, distinguished from a later one with the same number."""
 
     pid: int
     started: str
-    """Ticks after the machine's start, as /proc has it."""
+    """Ticks after the machine's start (proc(5))."""
 
     @property
     def runs(self) -> bool:
-        """Whether it is still there, and has not ended unnoticed by its own parent."""
+        """Whether it has not ended, also not as a zombie."""
         stat = stat_of(self.pid)
         return stat is not None and stat.started == self.started and stat.runs
 
@@ -56,13 +56,7 @@ def launchers() -> list[LauncherProcess]:
 
 
 def watch(rank: int, for_stuck: stuck.StuckWatch | None, leave: LeaveRequest) -> None:
-    """End this process soon after a launcher of it has ended, and look for ranks that are stuck.
-
-    Args:
-        rank: of this process.
-        for_stuck: what looks for them; None: nobody does.
-        leave: what lets it save before it ends.
-    """
+    """End this process soon after a launcher of it, unless `leave` lets it save; look for stuck ranks."""
     if _is_orphan():
         _end(rank, "its launcher has ended")
     watched = launchers()
@@ -85,7 +79,7 @@ def _watch(
 
 
 def _end(rank: int, reason: str) -> NoReturn:
-    """End this process, whatever its main thread waits for. One rank of each machine says why."""
+    """End this process, whatever its main thread waits for. One rank of each machine reports why."""
     if os.environ.get("LOCAL_RANK", "0") != "0":
         threading.Event().wait(2 * stuck.POLL_SECONDS)  # a launcher ends the others when one has ended
         os._exit(1)
@@ -108,7 +102,7 @@ def _is_orphan() -> bool:
 
 
 def is_launcher(pid: int) -> bool:
-    """Whether a process is Python that runs a launcher: a shell that was told to start one is none."""
+    """Whether a process is Python running a launcher; a shell that was asked to start one is not."""
     words = _words(pid)
     if not Path(words[0]).name.startswith("python"):
         return False
@@ -121,7 +115,7 @@ def is_launcher(pid: int) -> bool:
 
 
 def _words(pid: int) -> list[str]:
-    """The command line of a process; an empty word of one that has ended."""
+    """The command line of a process; one empty word if it has ended."""
     try:
         return Path("/proc", str(pid), "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:

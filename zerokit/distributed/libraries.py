@@ -1,4 +1,4 @@
-"""How zerokit sets up the libraries below it: on which device, and how much they say."""
+"""Sets up the libraries below zerokit: device and log levels."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from zerokit.errors import visible_lines
 
 
 def set_up_libraries(ranks: Ranks) -> None:
-    """Choose the device, and let the libraries say only what a person should act on, once per run.
-
-    To be called on every rank before deepspeed is imported.
-    """
+    """Choose the device and silence libraries. Call on every rank before importing deepspeed."""
     release_shared_memory(ranks)
     atexit.register(release_shared_memory, ranks, of_all=True)  # where the engine fails early
     choose_extensions_folder()
@@ -36,7 +33,7 @@ def set_up_libraries(ranks: Ranks) -> None:
     if not ranks.is_main:
         warnings.simplefilter("ignore")
 
-    leave_out_false_alarms()
+    suppress_false_alarms()
     # Where it is imported, it warns of kernels for 4-bit models on the CPU.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
@@ -54,7 +51,7 @@ def set_up_libraries(ranks: Ranks) -> None:
 
 
 def escape_logs() -> None:
-    """Have libraries log names of others' tensors and files without what a terminal would act on."""
+    """Escape control characters in what libraries log of tensor and file names."""
 
     def escape(record: logging.LogRecord) -> bool:
         record.msg, record.args = visible_lines(record.getMessage()), ()
@@ -73,11 +70,11 @@ _FALSE_ALARMS = {
     # What matters of it `zerokit.training.resume` compares; a share of steps is no longer one in the state.
     "transformers.trainer_utils": "do not match the ones in the `trainer_state.json`",
 }
-"""Logger -> words of a warning of nothing that a person could mend."""
+"""Logger -> text of a warning that needs no action."""
 
 
-def leave_out_false_alarms() -> None:
-    """Keep warnings to oneself that would have a person look for a mistake."""
+def suppress_false_alarms() -> None:
+    """Suppress warnings that need no action."""
 
     def is_true(record: logging.LogRecord) -> bool:
         return _FALSE_ALARMS[record.name] not in record.getMessage()

@@ -1,4 +1,4 @@
-"""Workers of data loaders that fail: the run ends with a line, and waits for no batch that never comes."""
+"""Ends the run with a message when a data loader worker fails."""
 
 from __future__ import annotations
 
@@ -26,26 +26,23 @@ _ENDED = re.compile(
 
 
 class LostBatch(ExceptionWrapper):
-    """What a worker sends in the place of a batch that it could not send."""
+    """Sent by a worker in place of a batch that it could not send."""
 
     def reraise(self) -> NoReturn:
-        """Raise RankError, in the process that waits for the batch."""
+        """Raise RankError in the process that waits for the batch."""
         reason = str(self.exc_msg).strip().splitlines()[-1]
         raise _error(f"a data loader worker cannot pass on a batch: {reason}", reason)
 
 
 @functools.cache  # a forked worker inherits what this process has replaced
 def report_lost_batches() -> None:
-    """Have loader workers that start from now on report each batch that they cannot pass on.
-
-    Python prints the reason in the worker and drops the batch, such as one for which /dev/shm has no room.
-    """
+    """Make loader workers report batches that they cannot pass on; Python would drop them."""
     wrap(_FEED, _feed)
     put(_LOOP, _reporting_loop)
 
 
 def _reporting_loop(*args: Any) -> None:
-    """Run torch's loop of a worker. A spawned worker imports this module, and so replaces the names, too."""
+    """torch's loop of a worker. A spawned worker imports this module, and so replaces the names, too."""
     report_lost_batches()
     _worker_loop(*args)
 
@@ -64,7 +61,7 @@ def _feed(original: Any, buffer: Any, *args: Any) -> None:
 
 
 def worker_failure(error: BaseException) -> RankError | None:
-    """What to say if `error` is torch's word on a loader worker that ended; else None."""
+    """The error to report if `error` is torch's message about a loader worker that ended; else None."""
     found = _ENDED.search(str(error))
     return None if found is None else _error(found[0].replace("DataLoader", "data loader"), str(error))
 

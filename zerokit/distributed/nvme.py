@@ -1,4 +1,8 @@
-"""What offload to NVMe takes of a machine: a folder, and DeepSpeed's `async_io`, which is built on libaio."""
+"""Offload to NVMe: a folder, and DeepSpeed's operator `async_io`, which needs libaio.
+
+`zero` is the section `zero_optimization` as DeepSpeed gets it; `where` gives the place of a key of the
+ds_config.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +10,29 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerokit.distributed.extensions import check_compiler, is_loaded
+from zerokit.distributed.group import RankGroup
 from zerokit.documents import KeyPath
 from zerokit.errors import ConfigError
 from zerokit.staging import open_private_file
 
-if TYPE_CHECKING:
-    from zerokit.distributed.group import RankGroup
-
 INSTALL_LIBAIO = "apt install libaio-dev (Debian, Ubuntu), dnf install libaio-devel (Fedora)"
 _SECTIONS = ("offload_param", "offload_optimizer")
 _SWAPPED = "zero_stage_3"
-"""What DeepSpeed calls the folder of its swap files."""
+"""DeepSpeed's name of the folder of its swap files."""
 
 
 def uses_nvme(zero: Mapping[str, Any]) -> bool:
-    """Whether a section `zero_optimization` has parameters or the optimizer's states on NVMe: in stage 3."""
+    """Whether parameters or optimizer states are on NVMe: in stage 3."""
     return bool(_offloaded(zero))
 
 
 def has_async_io() -> bool:
-    """Whether DeepSpeed has its operator `async_io`, or can compile it; imports DeepSpeed.
-
-    Raises:
-        LaunchError: nothing can be compiled here.
-    """
+    """Whether DeepSpeed has its operator `async_io`, or can compile it. LaunchError without a compiler."""
     from deepspeed.git_version_info import installed_ops
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
@@ -46,16 +44,7 @@ def has_async_io() -> bool:
 
 
 def check_nvme(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> None:
-    """Refuse offload to NVMe that this machine does not have.
-
-    Args:
-        zero: the section `zero_optimization`, as DeepSpeed gets it.
-        where: the place of a key of the ds_config, for an error.
-
-    Raises:
-        ConfigError: no folder to write to, or no libaio.
-        LaunchError: nothing can be compiled here.
-    """
+    """Refuse offload to NVMe without a writable folder, libaio (ConfigError) or compiler (LaunchError)."""
     for section, offload in _offloaded(zero):
         path, folder = ("zero_optimization", section, "nvme_path"), offload.get("nvme_path")
         if folder is None or folder == "auto":
@@ -77,39 +66,40 @@ def check_nvme(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> None
 
 
 @contextmanager
-def holding_swap_folders(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> Iterator[None]:
-    """Keep other runs out of the folders that one swaps to: DeepSpeed gives the files of all the same names.
+def locked_swap_folders(
+    group: RankGroup, zero: Mapping[str, Any], where: Callable[[KeyPath], str]
+) -> Iterator[None]:
+    """Lock the swap folders against other runs, by the first rank of each machine.
 
-    Args:
-        zero: the section `zero_optimization`, as DeepSpeed gets it.
-        where: the place of a key of the ds_config, for an error.
+    DeepSpeed gives the files of all runs the same names. The same error on every rank:
 
     Raises:
-        ConfigError: another run holds one, or a link is in it where DeepSpeed writes.
+        ConfigError: another run holds one, or it has a link where DeepSpeed writes.
         ZerokitError: a link is in the place of the lock.
     """
-    folders = {Path(offload["nvme_path"]).resolve(): section for section, offload in _offloaded(zero)}
-    with ExitStack() as held:
-        for folder, section in folders.items():
-            # By machine, whose ranks are one run's: where several share the folder, each has its own.
-            lock = folder / f".zerokit-{os.uname().nodename}-{os.getuid()}"
-            _check_swap_folder(folder, where(("zero_optimization", section, "nvme_path")))
-            try:
-                opened = held.enter_context(open_private_file(lock))
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"another run swaps to '{folder}'",
-                    where=where(("zero_optimization", section, "nvme_path")),
-                    hint="Give each run on a machine a folder of its own",
-                ) from None
-            except OSError:
-                continue  # a file system without locks
+    with ExitStack() as locks:
+        group.together(lambda: _lock_swap_folders(locks, zero, where) if group.ranks.is_node_main else None)
         yield
 
 
+def _lock_swap_folders(locks: ExitStack, zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> None:
+    folders = {Path(offload["nvme_path"]).resolve(): section for section, offload in _offloaded(zero)}
+    for folder, section in folders.items():
+        # By machine, whose ranks are one run's: if several share the folder, each has its own lock.
+        lock = folder / f".zerokit-{os.uname().nodename}-{os.getuid()}"
+        place = where(("zero_optimization", section, "nvme_path"))
+        _check_swap_folder(folder, place)
+        try:
+            fcntl.flock(locks.enter_context(open_private_file(lock)), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            hint = "Give each run on a machine a folder of its own"
+            raise ConfigError(f"another run swaps to '{folder}'", where=place, hint=hint) from None
+        except OSError:
+            continue  # a file system without locks
+
+
 def _check_swap_folder(folder: Path, where: str) -> None:
-    """See that no link is in the way of what DeepSpeed clears and writes: `zero_stage_3/*/rank*`."""
+    """Refuse links in the folders that DeepSpeed clears and writes: `zero_stage_3/*/rank*`."""
     made = folder / _SWAPPED
     for path in (made, *made.glob("*"), *made.glob("*/rank*")):
         if path.is_symlink():
@@ -118,28 +108,8 @@ def _check_swap_folder(folder: Path, where: str) -> None:
             )
 
 
-@contextmanager
-def holding_swap_folders_together(
-    group: RankGroup, zero: Mapping[str, Any], where: Callable[[KeyPath], str]
-) -> Iterator[None]:
-    """As :func:`holding_swap_folders`, for all ranks of a run: on each machine the first holds them.
-
-    Raises:
-        ConfigError: another run holds one; the same on every rank.
-    """
-    with ExitStack() as held:
-        mine = holding_swap_folders(zero, where) if group.ranks.is_node_main else nullcontext()
-        group.together(lambda: held.enter_context(mine))
-        yield
-
-
 def clear_swap_folder(zero: Mapping[str, Any], rank: int) -> None:
-    """Remove what an earlier run has left of a rank's optimizer: each checkpoint would have it, too.
-
-    Args:
-        zero: the section `zero_optimization`, as DeepSpeed gets it.
-        rank: of this process, of all.
-    """
+    """Remove optimizer states of an earlier run of this rank; each checkpoint would contain them."""
     offload = dict(_offloaded(zero)).get("offload_optimizer")
     if offload is not None:
         folder = Path(offload["nvme_path"]) / _SWAPPED / "optimizer" / f"rank{rank}"

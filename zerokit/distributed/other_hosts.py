@@ -1,9 +1,8 @@
-"""A run on several machines ends when one of them is gone.
+"""Ends a run on several machines when one of them is gone.
 
-A host that lost its power or its network tells nobody: collectives wait for it for half an hour, and with
-NCCL for one whose processes have ended, too. So one rank of each host keeps a connection to rank 0, over
-which nothing is sent. The kernels at both ends see to it (TCP's keepalive), however busy or stopped the
-processes are.
+Collectives would wait half an hour for a host without power or network; with NCCL also for one whose
+processes have ended. So one rank of each host keeps a connection to rank 0, on which TCP's keepalive detects
+the end.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from zerokit.errors import RankError
 
 _PROBE_SECONDS = 5
 _PROBES = 6
-"""Unanswered, after which a host counts as gone: 35 seconds, in which a switch can restart a port."""
+"""Unanswered probes until a host counts as gone: 35 seconds, in which a switch can restart a port."""
 _CONNECT_SECONDS = 10
 _ACCEPT_SECONDS = 1
 _TOKEN_BYTES = 16
 _LEAVES = b"."
-"""Sent by who leaves in order."""
+"""Sent by a rank that leaves in order."""
 _GRACE_SECONDS = 5.0
-"""In which collectives may say more about a rank that has ended."""
+"""Time for collectives to report more about a rank that has ended."""
 
 Gather = Callable[[Any], list[Any]]
 
@@ -40,12 +39,7 @@ class OtherHosts:
     """The connections of this rank to the other hosts of the run."""
 
     def __init__(self, ranks: Ranks, gather: Gather) -> None:
-        """Connect. Where that cannot be, such as behind a firewall, the run goes on without.
-
-        Args:
-            ranks: of the run.
-            gather: gives the value of every rank, in rank order, on every rank; called twice.
-        """
+        """Connect, if possible. `gather` returns the value of every rank in rank order; called twice."""
         self._connections: list[socket.socket] = []
         self._leaves = threading.Event()
         server = _server() if ranks.is_main else None
@@ -91,7 +85,7 @@ class OtherHosts:
                     threading.Thread(target=self._meet, args=(connection, token, others), daemon=True).start()
 
     def _meet(self, connection: socket.socket, token: bytes, others: set[int]) -> None:
-        """Take a connection of one of `others`, once, and of nobody else; a stranger keeps nobody waiting."""
+        """Accept a connection of each of `others` once, and of no stranger."""
         connection.settimeout(_CONNECT_SECONDS)
         with suppress(OSError):
             said = connection.recv(len(token) + 4, socket.MSG_WAITALL)
@@ -118,7 +112,7 @@ class OtherHosts:
         threading.Thread(target=self._wait, args=(connection, where), name=where, daemon=True).start()
 
     def _wait(self, connection: socket.socket, where: str) -> None:
-        """Wait for the end of `connection`, and end this process if it is not that of the run."""
+        """Wait for the end of `connection`, and end this process unless the run is over."""
         try:
             if connection.recv(1) == _LEAVES or self._leaves.is_set():
                 return
@@ -135,7 +129,7 @@ class OtherHosts:
 
 
 def _server() -> socket.socket:
-    """Listens on a free port of all addresses."""
+    """A socket that listens on a free port of all addresses."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", 0))

@@ -1,9 +1,8 @@
-"""A run that is asked to leave saves a checkpoint first: by SIGTERM, Ctrl-C, or the end of its launcher.
+"""Saves a checkpoint when a run is asked to leave: by SIGTERM, Ctrl-C, or the end of its launcher.
 
-Schedulers send SIGTERM before they take a machine away, some to each process, some to the launcher alone, and
-DeepSpeed's hands it to one rank after the other. So a rank that is asked tells the others at the end of its
-step, and all save together. What may keep it from that end is bounded: by `save_within` seconds, and by the
-end of another rank, which would be waited for in vain.
+Schedulers send SIGTERM to each process or only to the launcher, and DeepSpeed's launcher passes it to one
+rank after the other. So ranks exchange the request at the end of a step, and save together. The time until
+then is limited by `save_within` seconds, and by the end of another rank, which would never arrive.
 """
 
 from __future__ import annotations
@@ -15,20 +14,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from zerokit import console
 from zerokit.distributed.exit_reports import exit_now
 from zerokit.distributed.process_table import stat_of
 from zerokit.errors import PreemptedError
 
-if TYPE_CHECKING:
-    from types import FrameType
-
 SAVE_WITHIN = 60.0
 """Seconds from the request to the end of the process."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""That ask a rank to leave."""
+"""Signals that ask a rank to leave."""
 _POLL_SECONDS = 0.5
 
 
@@ -40,19 +37,19 @@ class LeaveRequest:
         self._rank = rank
         self._save_within = save_within
         self._since = 0.0
-        self._is_heeded = False
+        self._handles_requests = False
         self._interrupts = 0
         os.register_at_fork(after_in_child=self._forget)
 
     @contextmanager
-    def heeded(self, gather: Callable[[Any], list[Any]]) -> Iterator[None]:
-        """Within the block a request ends nothing: what runs there looks at :attr:`why` after each step.
+    def handle_requests(self, gather: Callable[[Any], list[Any]]) -> Iterator[None]:
+        """In this context a request ends nothing: the code in it checks :attr:`why` after each step.
 
-        A second Ctrl-C raises KeyboardInterrupt. With `save_within` 0, and in another thread than the main
-        one, which alone has signals, nothing changes.
+        A second Ctrl-C raises KeyboardInterrupt. Does nothing with `save_within` 0, and outside of the main
+        thread, which alone gets signals.
 
         Args:
-            gather: takes an object of each rank, and returns all in rank order.
+            gather: returns the object of each rank, in rank order.
         """
         if self._save_within == 0 or threading.current_thread() is not threading.main_thread():
             yield
@@ -63,7 +60,7 @@ class LeaveRequest:
         reads, writes = os.pipe()
         os.set_blocking(writes, False)
         wakes_before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
-        self.why, self._interrupts, self._is_heeded = None, 0, True
+        self.why, self._interrupts, self._handles_requests = None, 0, True
         before = {number: signal.signal(number, self._handler(this)) for number in SIGNALS}
         over = threading.Event()
         bound = threading.Thread(target=self._bound, args=(reads, filter(_runs, others), over), daemon=True)
@@ -72,7 +69,7 @@ class LeaveRequest:
             yield
         finally:
             over.set()
-            self._is_heeded = False
+            self._handles_requests = False
             for number, handler in before.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(wakes_before)
@@ -82,14 +79,14 @@ class LeaveRequest:
             os.close(writes)
 
     def launcher_ended(self, pid: int) -> bool:
-        """Take the end of a launcher for a request; False if it is none, or was made long ago."""
-        if self._is_heeded:
+        """Treat the end of a launcher as a request; False if none is handle_requests, or it is too late."""
+        if self._handles_requests:
             self._ask(f"its launcher, process {pid}, has ended")
         return self.why is not None and not self._is_late()
 
     def _forget(self) -> None:
-        """In a child, whose signals would be written into this process's pipe."""
-        if self._is_heeded:
+        """In a forked child: do not write its signals into this process's pipe."""
+        if self._handles_requests:
             signal.set_wakeup_fd(-1)
 
     def _ask(self, why: str) -> None:
@@ -114,7 +111,7 @@ class LeaveRequest:
         return handle
 
     def _bound(self, reads: int, others: Iterator[int], over: threading.Event) -> None:
-        """Wait for a request, and then end this process where the end of its step does not come."""
+        """Wait for a request, and end this process if its step does not end in time."""
         ranks = list(others)
         while self.why is None:
             number = os.read(reads, 1)[0]

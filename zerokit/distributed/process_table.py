@@ -1,4 +1,4 @@
-"""What proc(5) says of processes."""
+"""Reads proc(5)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Stat(NamedTuple):
     started: str
     """Ticks after the machine's start."""
     cpu_seconds: float
-    """Its own, and those of its children that have ended."""
+    """Of the process and its children that have ended."""
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended, unnoticed by its own parent."""
+        """Whether it has not ended, also not as a zombie."""
         return self.state not in "ZX"
 
 
 def stat_of(pid: int) -> Stat | None:
-    """What a process does; None of one that has ended."""
+    """The state of a process; None if it has ended."""
     try:
         # Its name, in parentheses, may hold anything; the rest is separated by spaces.
         words = Path("/proc", str(pid), "stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -55,7 +55,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def variables_of(pid: int) -> dict[str, str]:
-    """The environment that a process was started with; empty of another user's."""
+    """The initial environment of a process; empty for another user's."""
     try:
         text = Path("/proc", str(pid), "environ").read_bytes().decode(errors="replace")
     except OSError:
@@ -64,7 +64,7 @@ def variables_of(pid: int) -> dict[str, str]:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal; False of one that has ended."""
+    """Whether a process has a handler for a signal; False if it has ended."""
     try:
         text = Path("/proc", str(pid), "status").read_text(errors="replace")
     except OSError:
@@ -74,13 +74,13 @@ def catches(pid: int, number: int) -> bool:
 
 
 def lists_children() -> bool:
-    """Whether this system says which children a process has: not all kernels do."""
+    """Whether this kernel reports the children of a process."""
     pid = str(os.getpid())
     return Path("/proc", pid, "task", pid, "children").exists()
 
 
 def bytes_moved(pid: int) -> int | None:
-    """What a process has written to files, and read from and written to disks; None where nobody says."""
+    """Bytes that a process has written to files, and read from and written to disks; None if unknown."""
     try:
         lines = Path("/proc", str(pid), "io").read_text().splitlines()
     except OSError:

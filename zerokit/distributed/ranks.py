@@ -1,6 +1,6 @@
-"""Who this process is among the ranks of a run, as the launcher's environment says.
+"""The place of this process among the ranks of a run, from the launcher's environment. Imports no torch.
 
-Understands ``deepspeed``, ``torchrun``, ``accelerate launch`` and plain ``python``. Imports no torch.
+Supports ``deepspeed``, ``torchrun``, ``accelerate launch`` and plain ``python``.
 """
 
 from __future__ import annotations
@@ -8,15 +8,11 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zerokit.errors import LaunchError
-from zerokit.units import quantity
-
-if TYPE_CHECKING:
-    from collections.abc import MutableMapping
 
 STUCK_AFTER = 100.0
 """Seconds after which a rank that is stuck is ended."""
@@ -43,10 +39,8 @@ class Ranks:
 
 
 def read_ranks(environment: MutableMapping[str, str] | None = None) -> Ranks:
-    """Read the launcher's variables, and complete them for plain ``python``.
-
-    Without a launcher the variables of a world of one are set, so that DeepSpeed does not go looking
-    for MPI.
+    """Read the launcher's variables. For plain ``python``, set those of a world of one, so DeepSpeed needs no
+    MPI.
 
     Raises:
         LaunchError: a variable is not a number, or some are set and others missing.
@@ -68,10 +62,7 @@ def read_ranks(environment: MutableMapping[str, str] | None = None) -> Ranks:
 
 
 def _refuse_bare_starters(env: MutableMapping[str, str]) -> None:
-    """srun and mpirun start one process per task, but set none of the variables that torch reads.
-
-    Each process would take itself for a run of its own, and all would write the same files.
-    """
+    """Refuse processes of srun and mpirun without torch's variables: each would run alone."""
     names = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"]
     if "SLURM_STEP_ID" in env:
         names.append("SLURM_NTASKS")
@@ -82,22 +73,6 @@ def _refuse_bare_starters(env: MutableMapping[str, str]) -> None:
                 where=name,
                 hint="Start one process per node, with 'torchrun' or 'deepspeed' in it",
             )
-
-
-def check_devices(ranks: Ranks, *, num_gpus: int, num_cores: int) -> None:
-    """Refuse more ranks on this node than it has devices: GPUs, or cores where there is no GPU.
-
-    Raises:
-        LaunchError: two ranks would share one device.
-    """
-    kind, devices = ("GPU", num_gpus) if num_gpus else ("CPU core", num_cores)
-    if ranks.local_world_size > devices:
-        raise LaunchError(
-            f"{quantity(ranks.local_world_size, 'rank')} on this node, which has {quantity(devices, kind)}",
-            where="launcher",
-            hint=f"Start at most {devices}: 'deepspeed --num_gpus {devices}' or "
-            f"'torchrun --nproc-per-node {devices}'",
-        )
 
 
 def _number(env: MutableMapping[str, str], name: str, default: int | None = None) -> int:
@@ -120,11 +95,9 @@ def free_port(wanted: int = 0) -> int:
     """A TCP port of this machine that was free a moment ago.
 
     Args:
-        wanted: this one; 0: any that the system does not hand out by itself. The ranks meet seconds after
-            this was asked, and by then a port of the system's range may serve somebody's connection.
-
-    Raises:
-        LaunchError: `wanted` is taken.
+        wanted: this port, or LaunchError if it is taken; 0: one that the system does not assign by itself, as
+            ranks
+        meet only seconds later.
     """
     if wanted:
         if not _bound(wanted):
@@ -142,13 +115,13 @@ def free_port(wanted: int = 0) -> int:
 
 
 _PORTS = range(10_000, 29_500)
-"""To draw from: below the launchers' default, 29500, and what Kubernetes gives to services, from 30000."""
+"""Range to draw from: below the launchers' default, 29500, and Kubernetes' range for services, from 30000."""
 
 _PORT_TRIES = 100
 
 
 def _handed_out() -> range:
-    """The ports that this system gives to connections and to whoever asks for any port."""
+    """The ports that this system assigns to connections and on request."""
     try:
         first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
     except OSError:
@@ -157,7 +130,7 @@ def _handed_out() -> range:
 
 
 def _bound(port: int) -> int:
-    """The port that can be bound to where `port` is asked for, 0 being any; 0: it is taken."""
+    """The port that was bound for `port`, where 0 is any; 0 if it is taken."""
     with socket.socket() as probe:
         # A port whose last run has just ended is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -169,7 +142,7 @@ def _bound(port: int) -> int:
 
 
 def port_taken(port: int | str) -> LaunchError:
-    """What to say when the ranks cannot meet at `port`."""
+    """The error if the ranks cannot meet at `port`."""
     return LaunchError(
         f"another process has port {port}",
         where="--master_port",

@@ -1,4 +1,4 @@
-"""What a run does for real, and what its rehearsal leaves out."""
+"""What differs between a run and its rehearsal."""
 
 from __future__ import annotations
 

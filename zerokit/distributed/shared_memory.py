@@ -16,12 +16,10 @@ BYTES_PER_RANK = 66 << 20
 
 
 def check_shared_memory(ranks: Ranks) -> None:
-    """See that there is room for what all ranks of this node are going to share.
+    """Refuse too little shared memory for all ranks of this node, as in a container with Docker's 64 MB
+    (LaunchError).
 
-    DeepSpeed does not look: where there is none the ranks die of SIGBUS or SIGSEGV, without a word.
-
-    Raises:
-        LaunchError: there is too little, as in a container with Docker's default of 64 MB.
+    DeepSpeed does not check: its ranks would die of SIGBUS or SIGSEGV without a message.
     """
     space = os.statvfs(SHARED_MEMORY)
     free = space.f_bavail * space.f_frsize
@@ -36,12 +34,12 @@ def check_shared_memory(ranks: Ranks) -> None:
 
 
 def release_shared_memory(ranks: Ranks, *, of_all: bool = False) -> None:
-    """Remove the name of this rank's shared memory, or of all ranks'.
+    """Remove the name of this rank's shared memory, or of all ranks'. The memory itself lasts until the ranks
+    end.
 
-    DeepSpeed never does. Each run would leave 66 MiB per rank in /dev/shm, and the next one on the same port
-    could meet the states that the last one left. To be called before the process group of DeepSpeed opens,
-    when all ranks have it open, and when this process ends, which may be between the two; then `of_all`, for
-    the launcher ends the other ranks by a signal. The memory itself lives on until they end.
+    DeepSpeed never does: each run would leave 66 MiB per rank, and the next run on the same port could read
+    old states. Call before DeepSpeed's process group opens, when all ranks have it open, and when this
+    process ends (`of_all`, because the launcher ends the other ranks by a signal).
     """
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     for rank in range(ranks.world_size) if of_all else (ranks.rank,):

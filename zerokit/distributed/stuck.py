@@ -1,22 +1,20 @@
-"""A rank that is stuck is found out, named and ended: the others would wait for it for half an hour.
+"""Finds, names and ends a rank that is stuck: the others would wait for it for half an hour.
 
-What is slow is not stuck, and nothing but the clock tells one from the other. So a rank is stuck only by one
-of three signs, each for as long as the person allows:
+Slow is not stuck, and only time can distinguish them. So a rank is stuck only by one of three signs, each for
+as long as the user allows:
 
-- it was stopped by a signal, as the other ranks of its node see;
-- it does nothing at all inside a step, in code that is not installed: no CPU, no file, no child that works.
-  Libraries wait for other ranks, for devices and for networks;
-- it has been getting one batch for that long, and 20 times longer than the slowest one before it, and reads
-  from no disk.
+- a signal stopped it, as the other ranks of its node see;
+- it does nothing inside a step (no CPU, no file, no busy child), in code that is not installed. Libraries
+  wait for
+other ranks, devices and networks;
+- it has been loading one batch for that long, and 20 times longer than the slowest before, without reading
+  disks.
 
 A rank that is alone waits for no other, so without a GPU it is stuck also where a library waits, and while it
-gets its first batch.
+loads its first batch. Where the system does not count what processes do, only the first sign works.
 
-Where the system does not count what processes do, the first sign is the only one.
-
-Not seen here: a rank that computes without end; one that does nothing elsewhere, as while it saves or
-evaluates, where it may wait for a network; one that waits inside a library, or holds Python's lock there; a
-stopped rank that is alone on its node. The timeout of collectives ends these.
+Not detected: endless computation; waiting while it saves or evaluates, or inside a library; a stopped rank
+that is alone on its node. The timeout of collectives ends these.
 """
 
 from __future__ import annotations
@@ -30,7 +28,8 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NoReturn
+from types import FrameType
+from typing import NoReturn
 
 from zerokit import console
 from zerokit.distributed.exit_reports import exit_now
@@ -42,31 +41,27 @@ from zerokit.distributed.process_table import (
     stat_of,
     variables_of,
 )
+from zerokit.distributed.ranks import Ranks
 from zerokit.errors import RankError
 from zerokit.whose_code import is_installed, is_no_file, is_stdlib
 
-if TYPE_CHECKING:
-    from types import FrameType
-
-    from zerokit.distributed.ranks import Ranks
-
 POLL_SECONDS = 1.0
 _IDLE_SHARE = 0.05
-"""Of one CPU, below which a process does nothing: what polls now and then takes less."""
+"""Share of one CPU below which a process does nothing: occasional polling takes less."""
 _SLOWER = 20
 _LIBRARIES = {"accelerate", "deepspeed", "peft", "torch", "transformers", "zerokit"}
-"""Those that may run from a clone, which is no installed package's folder."""
+"""Packages that may run from a clone, outside of the folder of installed packages."""
 _DEBUGGERS = {"IPython", "_pydevd_bundle", "bdb", "code", "pdb"}
 _SHARED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
-"""What the ranks of a run have in common, and no other process has."""
+"""Variables that the ranks of one run have in common."""
 
 
 class Work:
-    """What a rank does that only its own work, and other ranks, can take long."""
+    """The part of a rank's work that only itself and other ranks can delay."""
 
     def __init__(self) -> None:
         self.number = 0
-        """Of parts begun."""
+        """Parts begun."""
         self.is_step = False
         self.is_batch = False
         self.slowest_batch: float | None = None
@@ -96,9 +91,9 @@ class Work:
 
 
 class StuckWatch:
-    """Looks once in `POLL_SECONDS` at this rank, and at the others of its node.
+    """Looks at this rank, and at the others of its node, once in `POLL_SECONDS`.
 
-    Time is counted in looks, so that the hours of a machine that was suspended are none.
+    Time is counted in looks, so that the hours of a suspended machine do not count.
     """
 
     def __init__(self, ranks: Ranks, work: Work, stuck_after: float) -> None:
@@ -140,7 +135,7 @@ class StuckWatch:
 
     def _end_stopped(self, pid: int, rank: str) -> NoReturn:
         looks = self._stopped[pid]
-        _say(f"rank {rank}", f"a signal stopped it (process {pid}) {looks * POLL_SECONDS:.0f} s ago")
+        _report(f"rank {rank}", f"a signal stopped it (process {pid}) {looks * POLL_SECONDS:.0f} s ago")
         with suppress(ProcessLookupError):
             os.kill(pid, _show_stack())  # which it does as soon as it goes on
             os.kill(pid, signal.SIGCONT)
@@ -176,11 +171,7 @@ class StuckWatch:
                 self._end(frame, "it has been getting one batch", self._one_batch)
 
     def _activity(self) -> tuple[bool, bool] | None:
-        """Whether this process and its children did nothing since the last look; whether they use disks.
-
-        Returns:
-            None where the system does not say, which is not to say that they did nothing.
-        """
+        """Whether this process and its children were idle, and whether they use disks; None if unknown."""
         pid = os.getpid()
         if not lists_children():
             return None
@@ -201,14 +192,14 @@ class StuckWatch:
         at = traceback.extract_stack(_caller(frame), limit=1)[-1]
         call = f"'{at.line or at.name}' ({at.filename}:{at.lineno})"
         where = "the run" if self._is_alone else f"rank {self._ranks.rank}"
-        _say(where, f"{what} for {looks * POLL_SECONDS:.0f} s, in {call}", waiting=not self._is_alone)
+        _report(where, f"{what} for {looks * POLL_SECONDS:.0f} s, in {call}", waiting=not self._is_alone)
         sys.stderr.writelines(traceback.format_stack(frame))
         sys.stderr.flush()
         exit_now(1)
 
 
 def _show_stack() -> int:
-    """The signal that has a rank print its stack: one that nobody else sends. Linux has it."""
+    """The signal that makes a rank print its stack; no other program sends it. Linux has it."""
     return signal.SIGRTMAX - 3
 
 
@@ -217,7 +208,7 @@ def _uses_gpu() -> bool:
     return torch is not None and torch.cuda.is_initialized()
 
 
-def _say(where: str, why: str, *, waiting: bool = True) -> None:
+def _report(where: str, why: str, *, waiting: bool = True) -> None:
     error = RankError(
         f"is stuck: {why}{', and the others wait for it' * waiting}",
         where=where,
@@ -235,10 +226,7 @@ def _frames(innermost: FrameType) -> Iterator[str]:
 
 
 def _caller(innermost: FrameType) -> FrameType:
-    """The innermost frame of a file that is not Python's own: the one that called what waits.
-
-    Code that was made, as torch.compile does, has no file.
-    """
+    """The innermost frame outside of Python's own files and of generated code."""
     frame: FrameType | None = innermost
     while frame is not None:
         path = frame.f_code.co_filename

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zerokit.distributed.ninja import NINJA, own_ninja
+from zerokit.distributed.extensions import NINJA, own_ninja
 from zerokit.distributed.nvme import INSTALL_LIBAIO
 from zerokit.distributed.process_table import process_with
 from zerokit.doctor.result import CheckResult, Status, not_checked, ok

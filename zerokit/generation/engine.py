@@ -36,11 +36,7 @@ def find_device() -> Device:
 
 
 class Generator:
-    """A loaded model. Making one is collective under ZeRO-3.
-
-    Raises:
-        ModelError: weights are missing; the same on every rank.
-    """
+    """A loaded model. Loading is collective under ZeRO-3; missing weights raise ModelError on every rank."""
 
     def __init__(self, files: ModelFiles, plan: Engine, ranks: Ranks, *, trust_remote_code: bool) -> None:
         import torch
@@ -75,11 +71,7 @@ class Generator:
         return self._engine.module
 
     def generate(self, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[list[int]]]:
-        """Generate for a batch of prompts. Under ZeRO-3 every rank calls this equally often.
-
-        Returns:
-            for each prompt its ``num_return_sequences`` token lists, with whatever padding follows them.
-        """
+        """``num_return_sequences`` padded token lists per prompt. Under ZeRO-3 every rank must call it."""
         if not prompts:
             if self.synced:
                 self._run_placeholder(config)
@@ -92,7 +84,7 @@ class Generator:
         return [made[start : start + per_prompt] for start in range(0, len(made), per_prompt)]
 
     def _run_placeholder(self, config: GenerationConfig) -> None:
-        """Take part in the forward passes of the others, with one token that is finished at once."""
+        """Take part in the forward passes of other ranks, with one token that is finished at once."""
         import torch
 
         token = torch.zeros(1, 1, dtype=torch.long)
@@ -138,18 +130,14 @@ def _stop_at_once() -> Any:
 
 
 Batch = tuple[int, ...]
-"""Indices of prompts that are generated together; empty for a rank that has run out."""
+"""Indices of prompts that are generated together; empty for a rank without prompts left."""
 
 
 def distribute(lengths: Sequence[int], *, batch_size: int, world_size: int) -> list[list[Batch]]:
-    """Deal prompts into rounds of one batch per rank.
+    """Distribute prompts into rounds of one batch per rank.
 
-    Longest first, so that running out of memory happens in the first round; neighbours in length share
-    a batch and a round, so that little is padded and ranks wait little for each other. Batches differ in
-    size by one at most: five prompts on two ranks are 3 + 2, not 5 + 0.
-
-    Args:
-        lengths: tokens of each prompt.
+    Longest first, so that the first round runs out of memory if any does. Prompts of similar length share a
+    batch and a round. Batch sizes differ by at most one: five prompts on two ranks are 3 + 2.
 
     Returns:
         ``rounds[r][rank]``: each index of `lengths` exactly once.
@@ -172,12 +160,7 @@ def distribute(lengths: Sequence[int], *, batch_size: int, world_size: int) -> l
 
 
 def left_pad(sequences: Sequence[Sequence[int]], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad token sequences on the left.
-
-    Returns:
-        token ids and attention mask (1 for tokens, 0 for padding), both int64 of shape
-        [sequences, longest].
-    """
+    """Token ids and attention mask (0 for padding), padded on the left: int64, [sequences, longest]."""
     import torch
 
     longest = max(len(sequence) for sequence in sequences)

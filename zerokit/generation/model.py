@@ -1,4 +1,4 @@
-"""The model on disk: found, looked through, and its config and tokenizer read, before any rank loads it.
+"""Finds and checks a model, its config and tokenizer, before any rank loads it.
 
 Loading under ZeRO-3 is collective, so an error halfway would leave ranks waiting for each other.
 """
@@ -46,26 +46,14 @@ class ModelFiles:
 
 
 def find_model(options: Options) -> Path:
-    """The local folder of the model, downloaded first if it is on the Hub.
-
-    Raises:
-        ModelError: there is none.
-    """
+    """The local folder of the model, downloaded if it is on the Hub. Raises ModelError."""
     return resolve_checkpoint(
-        options.model,
-        where=_WHERE,
-        revision=options.revision,
-        remote_code=options.trust_remote_code,
+        options.model, where=_WHERE, revision=options.revision, remote_code=options.trust_remote_code
     )
 
 
 def read_model(folder: Path, options: Options) -> ModelFiles:
-    """Read config and tokenizer, and check the headers of the weights against the config.
-
-    Raises:
-        ModelError: a file is missing or malformed, the model generates no text, or the weights do not
-            belong to the config.
-    """
+    """Read config and tokenizer, and check the headers of the weights. Raises ModelError."""
     check_checkpoint(folder, where=_WHERE)
     remote = options.trust_remote_code
     config = read_config(folder, where=_WHERE, trust_remote_code=remote)

@@ -14,11 +14,7 @@ Mode = Literal["auto", "replicated", "sharded"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options with their defaults.
-
-    Raises:
-        ConfigError: there are no prompts, or prompts or the mode are given in two ways.
-    """
+    """The options with their defaults. ConfigError for contradicting or missing prompts and modes."""
 
     model: str
     """A folder or a Hub id."""
@@ -43,9 +39,9 @@ class Options:
     seed: int = 0
     force: bool = False
     sampling_words: tuple[str, ...] = ()
-    """The words that are none of the options above; :mod:`zerokit.generation.sampling` reads them."""
+    """The words that are not options of the command; :mod:`zerokit.generation.sampling` reads them."""
     own_names: tuple[str, ...] = field(default=(), compare=False)
-    """The command's own options, which a misspelled word may mean."""
+    """The command's options, for hints about misspelled words."""
 
     def __post_init__(self) -> None:
         if self.prompts is None and not self.texts:

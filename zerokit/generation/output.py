@@ -1,7 +1,7 @@
-"""Results: one JSON line per prompt in the order of the input, in a file that is complete or missing.
+"""Writes results: one JSON line per prompt in the order of the input, in a file that is complete or missing.
 
-During a run the results are in ``OUT.jsonl.partial`` in the order of completion. An interrupted run leaves
-that file behind.
+During a run the results are in ``OUT.jsonl.partial`` in the order of completion; an interrupted run leaves
+it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 
 def check_output(path: Path | None, *, force: bool) -> None:
-    """Check that results can be written, before they are computed.
-
-    Raises:
-        ZerokitError: they cannot, or results of an earlier run are there and `force` is false.
-    """
+    """Check, before computing, that results can be written (ZerokitError); earlier ones only with `force`."""
     if path is None:
         return
     check_writable(path, force=force, follow_links=True)
@@ -39,16 +35,13 @@ def check_output(path: Path | None, *, force: bool) -> None:
 
 
 def partial_path(path: Path) -> Path | None:
-    """Return where results are kept until all of them are there; None for a pipe or a device."""
+    """File for results until all are there; None for a pipe or a device."""
     is_special = path.exists() and not path.is_file()
     return None if is_special else path.with_name(f"{path.name}.partial")
 
 
 def claim_stdout() -> IO[str]:
-    """Take stdout for results alone: whatever else in this process prints goes to stderr from now on.
-
-    DeepSpeed, and compilers that it starts, print to stdout.
-    """
+    """Reserve stdout for results: other output of this process goes to stderr from now on."""
     sys.stdout.flush()
     results = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -58,8 +51,8 @@ def claim_stdout() -> IO[str]:
 def record(
     index: int, prompt: Prompt, num_prompt_tokens: int, completions: Sequence[Completion]
 ) -> dict[str, Any]:
-    """One line of the output; several completions are listed in it."""
-    head = {"index": index, prompt.field: prompt.content}
+    """One line of the output, with one or several completions."""
+    head = {"index": index, "prompt" if isinstance(prompt, str) else "messages": prompt}
     if len(completions) == 1:
         text, *rest = completions[0].fields().items()
         return dict([*head.items(), text, ("num_prompt_tokens", num_prompt_tokens), *rest])
@@ -71,11 +64,7 @@ def record(
 
 
 class Results:
-    """Collects records on rank 0 and writes them out in order.
-
-    Args:
-        path: the file to write; None for `stream`.
-    """
+    """Collects records on rank 0 and writes them in order, to `path` or, if it is None, to `stream`."""
 
     def __init__(self, path: Path | None, stream: IO[str]) -> None:
         self.path = path
@@ -84,11 +73,7 @@ class Results:
         self._partial: IO[str] | None = None
 
     def add(self, records: Iterable[dict[str, Any]]) -> None:
-        """Keep records, whatever their order.
-
-        Raises:
-            ZerokitError: they cannot be written.
-        """
+        """Keep records, whatever their order. ZerokitError if they cannot be written."""
         records = list(records)
         self.records += records
         partial = None if self.path is None else partial_path(self.path)
@@ -151,7 +136,7 @@ class CompletionCutter:
         self.stop_strings = [stop for stop in stop_strings if stop not in special]
 
     def __call__(self, tokens: Sequence[int]) -> Completion:
-        """The completion that `tokens` begin with; what follows its end is padding."""
+        """The completion at the beginning of `tokens`; the rest is padding."""
         end = next((at for at, token in enumerate(tokens) if token in self.end_tokens), None)
         body = tokens if end is None else tokens[:end]
         text = self._decode(body)
@@ -170,7 +155,7 @@ class CompletionCutter:
         return min((at for at in found if at >= 0), default=None)
 
     def _tokens_until_stop(self, tokens: Sequence[int]) -> int:
-        """How many tokens it took until a stop string was complete."""
+        """Number of tokens until a stop string was complete."""
         return bisect_left(
             range(len(tokens)),
             True,

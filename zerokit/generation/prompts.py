@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.data.content import FileContent, digest_files
 from zerokit.data.encoding import check_chat, encode, render_chat
-from zerokit.data.files import common_format, given_files
+from zerokit.data.files import common_format, find_files
 from zerokit.data.sources import load_examples, place_of
 from zerokit.errors import DataError, did_you_mean
 
@@ -20,41 +19,28 @@ if TYPE_CHECKING:
     from zerokit.generation.options import Options
 
 COLUMNS = ("prompt", "messages", "text")
-"""Columns that are looked for, the first one found is taken."""
+"""Columns with prompts; the first that exists is used."""
 
 Message = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """One prompt, as the user gave it."""
-
-    content: str | list[Message]
-    """Text, or the messages of a chat."""
-
-    @property
-    def field(self) -> str:
-        """Its name in a record: ``prompt`` or ``messages``."""
-        return "prompt" if isinstance(self.content, str) else "messages"
+Prompt = str | list[Message]
+"""Text, or the messages of a chat, as the user gave it."""
 
 
 def digest_prompts(options: Options) -> dict[Path, FileContent]:
-    """The content of the files with prompts.
-
-    Raises:
-        DataError: files are missing or cannot be read.
-    """
-    return digest_files(given_files(options.prompts or (), "--prompts", options.split))
+    """The content of the files with prompts. DataError if files are missing or cannot be read."""
+    return digest_files(find_files(options.prompts or (), "--prompts", options.split))
 
 
 def load_prompts(options: Options, contents: Mapping[Path, FileContent] | None = None) -> list[Prompt]:
-    """All prompts, in the order of the input. Blank lines of texts are passed over.
+    """All prompts, in the order of the input, without blank lines of texts.
 
     Args:
-        contents: of :func:`digest_prompts`; None reads the files for it.
+        contents: from :func:`digest_prompts`; None computes them.
 
     Raises:
-        DataError: missing, malformed or empty, without a usable column, or with a row that is no prompt.
+        DataError: missing, malformed or empty, without a usable column, or with a row that is not a prompt.
     """
     if options.prompts is None:
         return [_from_words(text, number) for number, text in enumerate(options.texts)]
@@ -77,7 +63,7 @@ def load_prompts(options: Options, contents: Mapping[Path, FileContent] | None =
             hint=rename,
         )
     values = list(examples.column(column))
-    files = given_files(options.prompts, "--prompts", options.split)
+    files = find_files(options.prompts, "--prompts", options.split)
     if files and common_format(files, "--prompts").kind == "text":
         values = [line.rstrip("\r") for line in values if line.strip()]
         if not values:
@@ -96,11 +82,7 @@ def load_prompts(options: Options, contents: Mapping[Path, FileContent] | None =
 
 
 def tokenize(
-    prompts: Sequence[Prompt],
-    model: ModelFiles,
-    *,
-    max_prompt_tokens: int | None,
-    max_new_tokens: int,
+    prompts: Sequence[Prompt], model: ModelFiles, *, max_prompt_tokens: int | None, max_new_tokens: int
 ) -> list[list[int]]:
     """The tokens of each prompt, with those that the tokenizer or its chat template adds.
 
@@ -136,22 +118,18 @@ def _from_words(text: str, number: int) -> Prompt:
         text.encode("utf-8")
     except UnicodeEncodeError:
         raise DataError("is not UTF-8", where=_place(number), hint="Set the terminal to UTF-8") from None
-    return Prompt(text)
+    return text
 
 
 def _from_row(value: Any, column: str) -> Prompt:
-    """The prompt of a row.
-
-    Raises:
-        DataError: it is none; without a place.
-    """
+    """The prompt of a row; DataError, without a place, if it is none."""
     if isinstance(value, str) and column != "messages":
-        return Prompt(value)
+        return value
     if not isinstance(value, list) or column == "text":
         expected = "a list of messages" if column == "messages" else "text"
         found = "nothing" if value is None else f"{value!r}"
         raise DataError(f"expected {expected} in '{column}', found {found}", hint="Correct that row")
-    return Prompt(_messages(value))
+    return _messages(value)
 
 
 def _messages(value: list[Any]) -> list[Message]:
@@ -160,16 +138,14 @@ def _messages(value: list[Any]) -> list[Message]:
     for message in value:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise DataError(
-                "a message is not a mapping with a role",
-                hint='Write {"role": "user", "content": "..."}',
+                "a message is not a mapping with a role", hint='Write {"role": "user", "content": "..."}'
             )
     check_chat(value)
     # Templates test for the presence of keys.
     messages = [{key: item for key, item in message.items() if item is not None} for message in value]
     if messages[-1]["role"] == "assistant":
         raise DataError(
-            "the last message is the assistant's, so there is nothing to answer",
-            hint="Remove that message",
+            "the last message is the assistant's, so there is nothing to answer", hint="Remove that message"
         )
     return messages
 
@@ -177,8 +153,8 @@ def _messages(value: list[Any]) -> list[Message]:
 def _tokens_of(
     prompt: Prompt, number: int, tokenizer: PreTrainedTokenizerBase, most: int | None
 ) -> list[int]:
-    if isinstance(prompt.content, str):
-        return encode(tokenizer, prompt.content, most=most)
+    if isinstance(prompt, str):
+        return encode(tokenizer, prompt, most=most)
     if tokenizer.chat_template is None:
         raise DataError(
             "is a chat, but the tokenizer has no chat template",
@@ -186,7 +162,7 @@ def _tokens_of(
             hint="Use a chat model, or a column 'prompt' with text",
         )
     try:
-        text = render_chat(tokenizer, prompt.content, add_generation_prompt=True)
+        text = render_chat(tokenizer, prompt, add_generation_prompt=True)
     except DataError as error:
         raise DataError(
             f"the chat template refuses it: {error.message}",

@@ -1,15 +1,16 @@
-"""Sampling options: the names and values of transformers' ``GenerationConfig``, checked before a model loads.
+"""Sampling options: names and values of transformers' ``GenerationConfig``, checked before a model loads.
 
 transformers checks some values when the config is made, others in the first decoding step, and ignores the
-rest. Here all checks happen before loading: types by the table below, the rest by running the options once on
-a tiny model.
+rest. Here types are checked by the tables below, the rest by running the options once on a tiny model.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import ConfigError, ZerokitError, collect_errors, did_you_mean, raise_together
@@ -37,48 +38,12 @@ _SAMPLING_ONLY = ("temperature", "top_k", *_FRACTIONS)
 _BEAMS_ONLY = ("length_penalty", "early_stopping")
 
 _HOW = "Quote a prompt that has spaces, and write --prompt before each"
-_SET_BY_ZEROKIT = "The output is text; there is nothing to set"
-_ASSISTED = "Leave it out: assisted decoding takes one prompt at a time"
-_MOVED = "Leave it out: transformers moved this method to the Hub"
-_ENCODER = "Leave it out: it is for encoder-decoder models"
 REFUSED: Mapping[str, str] = {
-    "max_length": "It counts the prompt and its padding too, which differ by batch: use --max_new_tokens",
-    "min_length": "It counts the prompt and its padding too, which differ by batch: use --min_new_tokens",
-    "guidance_scale": "Leave it out: it runs the model outside the steps that ranks take together",
-    "token_healing": "Leave it out: it changes the prompt",
-    "compile_config": "Leave it out: ZeRO-3 does not compile",
-    "max_cache_len": "Leave it out: the cache is sized by --max_new_tokens",
-    "continuous_batching_config": "Leave it out: use --batch-size",
-    "is_assistant": _ASSISTED,
-    "use_mtp": _ASSISTED,
-    "speculation_type": _ASSISTED,
-    "prompt_lookup_num_tokens": _ASSISTED,
-    "max_matching_ngram_size": _ASSISTED,
-    "num_assistant_tokens": _ASSISTED,
-    "num_assistant_tokens_schedule": _ASSISTED,
-    "assistant_confidence_threshold": _ASSISTED,
-    "assistant_early_exit": _ASSISTED,
-    "assistant_lookbehind": _ASSISTED,
-    "assistant_ensemble_weight": _ASSISTED,
-    "target_lookbehind": _ASSISTED,
-    "penalty_alpha": _MOVED,
-    "dola_layers": _MOVED,
-    "constraints": _MOVED,
-    "force_words_ids": _MOVED,
-    "num_beam_groups": _MOVED,
-    "diversity_penalty": _MOVED,
-    "low_memory": _MOVED,
-    "encoder_repetition_penalty": _ENCODER,
-    "encoder_no_repeat_ngram_size": _ENCODER,
-    "decoder_start_token_id": _ENCODER,
-    "output_attentions": _SET_BY_ZEROKIT,
-    "output_hidden_states": _SET_BY_ZEROKIT,
-    "output_scores": _SET_BY_ZEROKIT,
-    "output_logits": _SET_BY_ZEROKIT,
-    "return_dict_in_generate": _SET_BY_ZEROKIT,
-    "transformers_version": _SET_BY_ZEROKIT,
+    name: hint
+    for hint, names in json.loads(Path(__file__).with_name("refused_options.json").read_bytes()).items()
+    for name in names
 }
-"""Names of GenerationConfig that have no use here, and what to do instead."""
+"""Names of GenerationConfig that have no use here -> what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +61,7 @@ class Sampling:
 
 
 def known_names() -> list[str]:
-    """The names that this version of GenerationConfig knows."""
+    """The names that the installed GenerationConfig knows."""
     from transformers import GenerationConfig
 
     return [name for name in vars(GenerationConfig()) if not name.startswith("_")]
@@ -106,8 +71,8 @@ def parse_sampling(words: Sequence[str], own_names: Sequence[str] = ()) -> Sampl
     """Read ``--name value``, ``--name=value`` and, for a switch, ``--name``.
 
     Raises:
-        ZerokitError: a word that is no option, an unknown name (with the nearest one), one that has no use
-            here, one given twice, or a value of the wrong type; it has all others of them with it.
+        ZerokitError: an unknown, useless or repeated option, or a value of the wrong type; all of them
+            together.
     """
     names = known_names()
     values: dict[str, Any] = {}
@@ -168,14 +133,13 @@ def _expected(name: str, value: Any) -> str | None:
 
 
 def settle_sampling(sampling: Sampling, model: ModelFiles) -> GenerationConfig:
-    """The model's own settings with the command line's on top, and whatever both leave open filled in.
+    """The model's own settings with the command line's on top, and defaults.
 
-    The end-of-text and padding tokens are the tokenizer's if nothing else names them. Without a padding
-    token that the model knows, the first end-of-text token pads.
+    End-of-text and padding tokens default to the tokenizer's. Without a padding token that the model knows,
+    the first end-of-text token pads.
 
     Raises:
-        ConfigError: values that transformers refuses, tokens that the model does not have, or options
-            without effect.
+        ConfigError: values that transformers refuses, tokens that the model lacks, or options without effect.
     """
     _check_tokens(sampling, model.vocab_size)
     config = _merge(sampling, model.defaults)
@@ -193,7 +157,7 @@ def settle_sampling(sampling: Sampling, model: ModelFiles) -> GenerationConfig:
 
 
 def end_tokens(config: GenerationConfig) -> frozenset[int]:
-    """The tokens that end a completion; empty if there is none."""
+    """The tokens that end a completion; may be empty."""
     ends = config.eos_token_id
     if ends is None:
         return frozenset()
@@ -201,11 +165,7 @@ def end_tokens(config: GenerationConfig) -> frozenset[int]:
 
 
 def try_sampling(sampling: Sampling, config: GenerationConfig, model: ModelFiles) -> None:
-    """Generate once with a tiny model, to find what transformers refuses before loading.
-
-    Raises:
-        ConfigError: transformers refuses the options.
-    """
+    """Try the options on a tiny model, before loading. ConfigError if transformers refuses them."""
     import torch
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
@@ -271,10 +231,10 @@ def _refused(sampling: Sampling, error: Exception) -> ConfigError:
 
 def _check_effect(sampling: Sampling, config: GenerationConfig) -> None:
     """Refuse options that transformers would ignore."""
-    for names, on, mend in (
+    for names, is_on, fix in (
         (_SAMPLING_ONLY, config.do_sample is True, "Add --do_sample true"),
         (_BEAMS_ONLY, (config.num_beams or 1) > 1, "Add --num_beams 4"),
     ):
         given = [name for name in names if name in sampling.values]
-        if given and not on:
-            raise ConfigError("would have no effect", where=sampling.where(given[0]), hint=mend)
+        if given and not is_on:
+            raise ConfigError("would have no effect", where=sampling.where(given[0]), hint=fix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zerokit import console
@@ -26,24 +26,16 @@ if TYPE_CHECKING:
     from zerokit.training.tasks.task import Task
 
 _GAIN = 1.1
-"""Times as many examples in as many tokens that are worth a word."""
+"""Least gain of examples per token to report."""
 
 
-@dataclass(frozen=True)
-class Expected:
-    """Expected memory of a rank's device."""
+def announce(
+    context: RunContext, model: PreTrainedModel, *, cuda: bool, chunked: bool = False
+) -> tuple[int | None, int | None]:
+    """Report the run. `chunked`: whether the loss is in chunks.
 
-    model_states_bytes: int | None
-    """Without offloaded states; None for an unknown optimizer."""
-    peak_bytes: int | None
-    """None on CPU, and where it is not estimated."""
-
-
-def announce(context: RunContext, model: PreTrainedModel, *, cuda: bool, chunked: bool = False) -> Expected:
-    """Report the run; returns its expected memory, complete on rank 0.
-
-    Args:
-        chunked: whether the model computes its loss in chunks.
+    Returns:
+        expected bytes of model states on a rank's device, and of its peak (on rank 0); None if not estimated.
     """
     whole, trained = count_parameters(model, trainable=False), count_parameters(model, trainable=True)
     group, world_size = context.group, context.group.ranks.world_size
@@ -80,15 +72,14 @@ def announce(context: RunContext, model: PreTrainedModel, *, cuda: bool, chunked
             import torch
 
             size = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-            peak_estimate = expected_peak(context, model, trained, group.ranks, size, chunked=chunked)
-            peak = peak_estimate.bytes
-            for line in peak_estimate.lines:
-                console.note(line)
-    return Expected(kept, peak)
+            lines, peak = expected_peak(context, model, trained, group.ranks, size, chunked=chunked)
+            for each in lines:
+                console.note(each)
+    return kept, peak
 
 
 def _begins(context: RunContext) -> str:
-    """What is run, from where on, and where it is saved."""
+    """What the run trains, where it begins, and where it saves."""
     recipe, resume = context.loaded.origins.document.name, context.output.resume
     what = context.loaded.recipe.model.path or "a model from scratch"
     what = f"{what} by the {recipe}, as there is no --recipe" if recipe in EMBEDDED.values() else what
@@ -97,7 +88,7 @@ def _begins(context: RunContext) -> str:
 
 
 def _rows(context: RunContext) -> str:
-    """What batches are made of: an example, a part of a long text, or several packed into a sequence."""
+    """The number of rows of the training data."""
     return "streamed rows" if context.stream is not None else quantity(len(context.train), "row")
 
 
@@ -115,14 +106,7 @@ def _chunk(context: RunContext, model: PreTrainedModel) -> int | None:
 def expected_states(
     ds_config: Mapping[str, Any], args: Any, world_size: int, num_parameters: int, num_trainable: int
 ) -> ModelStates:
-    """The model states of one rank.
-
-    Args:
-        args: name the optimizer if the ds_config does not.
-
-    Raises:
-        ZerokitError: an optimizer whose memory is not known.
-    """
+    """The model states of one rank; ZerokitError for an optimizer whose memory is not known."""
     run = TrainingRun(
         model=num_parameters,
         ds_config=plain_config(ds_config),
@@ -154,7 +138,7 @@ def padding_line(padding: Padding, task: Task, train: Dataset) -> str:
 
 
 def count_parameters(model: PreTrainedModel, *, trainable: bool) -> int:
-    """Parameters, whole ones."""
+    """Number of whole parameters."""
     return sum(
         num_elements(parameter)
         for parameter in model.parameters()
@@ -163,12 +147,12 @@ def count_parameters(model: PreTrainedModel, *, trainable: bool) -> int:
 
 
 def is_packed(parameter: Any) -> bool:
-    """Whether bitsandbytes keeps it in 4 bits."""
+    """Whether bitsandbytes stores it in 4 bits."""
     return getattr(parameter, "quant_state", None) is not None
 
 
 def num_elements(parameter: Any) -> int:
-    """Elements of a whole parameter. Its numel is 0 under ZeRO-3, and half of them in 4 bits."""
+    """Elements of a whole parameter. numel() is 0 under ZeRO-3, and half of them in 4 bits."""
     if is_packed(parameter):
         return int(parameter.quant_state.shape.numel())
     return getattr(parameter, "ds_numel", None) or int(parameter.numel())

@@ -32,7 +32,7 @@ from zerokit.resolving.arguments import TRAINER_DEFAULTS
 from zerokit.resolving.nvme_buffers import PLACE, uses_nvme_for_parameters
 from zerokit.resolving.run import Run
 from zerokit.resolving.settle import Resolved, resolve_for_trainer
-from zerokit.training.optimizers import check_replaced, without_toolkit
+from zerokit.training.optimizers import check_offloaded_optimizer, replace_fused_optimizer
 from zerokit.training.trackers import BUILT_IN, trackers
 from zerokit.units import format_bytes, quantity
 from zerokit.writing.build import build_ds_config
@@ -67,7 +67,7 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
     """Check the recipe's training keys and ds_config, and settle them with each other.
 
     Args:
-        default_precision: ``bf16``, ``fp16`` or ``fp32``, used when neither side names one.
+        default_precision: ``bf16``, ``fp16`` or ``fp32``, used if neither side names one.
 
     Raises:
         RecipeError: an unknown training key, or a value of the wrong type.
@@ -80,8 +80,8 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
     ds_config, ds_where = load_ds_config(document).dump(), document.name
     at = loaded.where("training", "optim") if "optim" in loaded.recipe.training else ds_where
     optim = str(training.get("optim", TRAINER_DEFAULTS["optim"]))
-    check_replaced(ds_config, optim, ds_where=ds_where, where=at)
-    if (instead := without_toolkit(ds_config, where=at)) is not None and read_ranks().is_main:
+    check_offloaded_optimizer(ds_config, optim, ds_where=ds_where, where=at)
+    if (instead := replace_fused_optimizer(ds_config, where=at)) is not None and read_ranks().is_main:
         console.note(instead)
     _spread_precision(loaded, training, ds_config, ds_where)
     return resolve_for_trainer(
@@ -90,7 +90,7 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
         default_precision=default_precision,
         world_size=world_size,
         ds_where=ds_where,
-        where=lambda name: loaded.where(*written_at(name, loaded)),
+        where=lambda name: loaded.where(*recipe_path(name, loaded)),
     )
 
 
@@ -111,13 +111,11 @@ def _ds_document(loaded: LoadedRecipe) -> Document:
 
 
 def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int, *, named: bool) -> None:
-    """Check the ds_config like ``zerokit check --target trainer``, except for what the recipe adds.
+    """Check the ds_config like ``zerokit check --target trainer``, except for keys that the recipe adds
+    (ConfigError).
 
     Args:
-        named: whether the optimizer is there because `training.optim` names it.
-
-    Raises:
-        ConfigError: the first error.
+        named: whether `training.optim` names the optimizer.
     """
 
     def where(path: KeyPath) -> str:
@@ -153,7 +151,7 @@ def ds_config_place(path: KeyPath, loaded: LoadedRecipe) -> str:
     return _place(path, _ds_document(loaded), loaded)
 
 
-def written_at(name: str, loaded: LoadedRecipe) -> KeyPath:
+def recipe_path(name: str, loaded: LoadedRecipe) -> KeyPath:
     """Path of a training argument in the recipe."""
     is_spread = name in ("bf16", "fp16") and name not in loaded.recipe.training
     return ("precision",) if is_spread else ("training", name)
@@ -165,8 +163,8 @@ def _spread_precision(
     """Set training arguments and the section `bf16` from the recipe's one key for precision.
 
     Raises:
-        RecipeError: the recipe says another precision in `training`, or another of matrix products.
-        ConfigError: all of it in bf16, which ZeRO stage 0 does not have.
+        RecipeError: `training` has another precision, or another precision of matmuls.
+        ConfigError: ``bf16-true`` without ZeRO, or contradicted by the ds_config.
     """
     recipe = loaded.recipe
     if recipe.matmul_precision is not None and training.get("tf32") is not None:
@@ -213,13 +211,11 @@ _NEED_HELD_OUT_DATA = (
 def build_arguments(
     resolved: Resolved, loaded: LoadedRecipe, *, use_cpu: bool, evaluate: bool
 ) -> TrainingArguments:
-    """Make the TrainingArguments, which registers the ds_config with transformers.
+    """Make the TrainingArguments, which registers the ds_config with transformers. Raises RecipeError for
+    wrong values.
 
     Args:
-        evaluate: whether there is held-out data; the loss on it is then measured before training too.
-
-    Raises:
-        RecipeError: a value that TrainingArguments does not take.
+        evaluate: whether there is held-out data; its loss is then measured before training, too.
     """
     from accelerate.utils import TorchDynamoPlugin
     from transformers import TrainingArguments
@@ -258,13 +254,13 @@ def build_arguments(
         get_reporting_integration_callbacks(args.report_to)  # refuses names that the Trainer will refuse
         return args
     except (ValueError, TypeError, ImportError, NotImplementedError) as error:
-        path = _named_by(str(error), loaded.recipe.training)
+        path = _key_of_error(str(error), loaded.recipe.training)
         raise RecipeError(
             f"TrainingArguments: {error}", where=loaded.where("training", *path), hint="Change that key"
         ) from error
 
 
-def _named_by(said: str, training: Mapping[str, Any]) -> list[str]:
+def _key_of_error(said: str, training: Mapping[str, Any]) -> list[str]:
     """The training key that an error names, or whose value it names; empty if there is none."""
     named = [name for name in training if re.search(rf"\b{name}\b", said)]
     valued = [
@@ -287,11 +283,7 @@ def _use_new_names(keys: dict[str, Any]) -> None:
 
 
 def check_full_batch(args: TrainingArguments, count: int, num_ranks: int, loaded: LoadedRecipe) -> None:
-    """Refuse to drop the only batch: the run would succeed without a step.
-
-    Raises:
-        RecipeError: no batch would be left.
-    """
+    """Refuse to drop the only batch: the run would succeed without a step (RecipeError)."""
     batch = args.per_device_train_batch_size * num_ranks
     if args.dataloader_drop_last and count < batch:
         raise RecipeError(
@@ -302,7 +294,7 @@ def check_full_batch(args: TrainingArguments, count: int, num_ranks: int, loaded
 
 
 def _precisions() -> list[str]:
-    """What this machine trains in, by what DeepSpeed asks when it has loaded the model."""
+    """Precisions of this machine, as DeepSpeed checks them after it has loaded the model."""
     from deepspeed.accelerator import get_accelerator
 
     accelerator = get_accelerator()
@@ -311,28 +303,20 @@ def _precisions() -> list[str]:
 
 
 def check_precision(resolved: Resolved, loaded: LoadedRecipe) -> None:
-    """Refuse a precision that this machine does not have.
-
-    Raises:
-        RecipeError: it does not.
-    """
+    """Refuse a precision that this machine does not have (RecipeError)."""
     supported = _precisions()
     for name in ("bf16", "fp16"):
         if resolved.training[name] and name not in supported:
             device = "the CPU" if count_gpus() == 0 else "the GPU"
             raise RecipeError(
                 f"{name} does not run on {device} of this machine",
-                where=loaded.where(*written_at(name, loaded)),
+                where=loaded.where(*recipe_path(name, loaded)),
                 hint=f"Set precision to {' or '.join(supported)}",
             )
 
 
 def check_fp16(resolved: Resolved, loaded: LoadedRecipe, folder: Path | None) -> None:
-    """Refuse fp16 for a checkpoint in bf16, whose activations may exceed 65,504, the limit of fp16.
-
-    Raises:
-        RecipeError: the checkpoint is in bf16, and the recipe does not set `model.dtype`.
-    """
+    """Refuse fp16, with its limit of 65,504, for a bf16 checkpoint without `model.dtype` (RecipeError)."""
     if folder is None or not resolved.training["fp16"] or loaded.recipe.model.dtype is not None:
         return
     config = read_model_config(folder / "config.json", where=loaded.where("model", "path")).data
@@ -340,17 +324,13 @@ def check_fp16(resolved: Resolved, loaded: LoadedRecipe, folder: Path | None) ->
         others = [name for name in _precisions() if name != "fp16"]
         raise RecipeError(
             f"the run would be in fp16, but '{folder}' was trained in bf16, of which fp16 lacks the range",
-            where=loaded.where(*written_at("fp16", loaded)),
+            where=loaded.where(*recipe_path("fp16", loaded)),
             hint=f"Set precision to {' or '.join(others)}, or model.dtype to float16 if fp16 is meant",
         )
 
 
 def read_own_keys(resolved: Resolved, loaded: LoadedRecipe) -> OwnKeys:
-    """The keys of the training section that only zerokit reads, removed from the resolved arguments.
-
-    Raises:
-        RecipeError: `on_spike` is ``skip`` with an optimizer that cannot skip steps.
-    """
+    """Remove zerokit's own keys from the resolved arguments. RecipeError if steps cannot be skipped."""
     given = {key.name: resolved.training.pop(key.name, None) for key in fields(OwnKeys)}
     own = OwnKeys(**{name: value for name, value in given.items() if value not in (None, "")})
     if own.on_spike == "skip":
@@ -380,10 +360,10 @@ def size_nvme_buffers(
     """Fill in number and size of NVMe buffers by the model; DeepSpeed's defaults do not depend on it.
 
     Returns:
-        the run, and a line about what was filled in; None where nothing was.
+        the run, and a line about the filled-in values, or None if nothing was.
 
     Raises:
-        ConfigError: the ds_config has buffers too few or too small for the model.
+        ConfigError: the ds_config has too few or too small buffers for the model.
     """
     section = value_at(resolved.ds_config, PLACE)
     if not uses_nvme_for_parameters(resolved.ds_config):

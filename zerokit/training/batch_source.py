@@ -1,9 +1,8 @@
-"""Where a run's batches come from: a data set with blank examples at its end, or a stream.
+"""The batches of a run: from a data set with blank examples at its end, or from a stream.
 
-All ranks must run the same number of batches of one size. If the examples cannot be divided evenly,
-accelerate repeats some from the beginning, so that the last update of an epoch, and the held-out loss,
-depend on the number of ranks. zerokit appends blank examples instead: one token, not trained on. Losses are
-sums over tokens divided by the tokens of all ranks, so a blank adds nothing to either.
+All ranks must run the same number of batches of one size. accelerate would repeat examples to fill the last
+batches, so that losses depend on the number of ranks. zerokit appends blank examples instead: one token
+without a label, which adds nothing to a loss.
 """
 
 from __future__ import annotations
@@ -11,27 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from datasets import Dataset
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data import Dataset as TorchDataset
+from transformers import TrainingArguments
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
+from zerokit.distributed.group import RankGroup
 from zerokit.errors import ZerokitError
-from zerokit.training.datasets import name_examples
-from zerokit.training.packing import lengths_of, may_arrange
-from zerokit.training.streaming import MicroBatch, StreamOfRank, write_position
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from transformers import TrainingArguments
-
-    from zerokit.distributed.group import RankGroup
-    from zerokit.training.datasets import Places
-    from zerokit.training.packing import Layout
-    from zerokit.training.streaming import Stream
-    from zerokit.training.tasks.task import Collator, Task
+from zerokit.training.datasets import Places, name_examples
+from zerokit.training.packing import Layout, can_arrange, lengths_of
+from zerokit.training.streaming import MicroBatch, Stream, StreamOfRank, write_position
+from zerokit.training.tasks.task import Collator, Task
 
 
 class FilledDataset(TorchDataset[dict[str, Any]]):
@@ -50,16 +43,14 @@ class FilledDataset(TorchDataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         if index >= len(self):
             raise IndexError(index)  # by which iteration ends
-        found = self.examples[index] if index < len(self.examples) else self.blank
-        return {**found, **{name: values[index] for name, values in self.more.items()}}
+        return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """A batch, read at once. Data loaders of torch call this method."""
         there = [index for index in indices if index < len(self.examples)]
         found = dict(zip(there, self.examples.__getitems__(there), strict=True)) if there else {}
-        more = self.more.items()
         return [
-            {**found.get(index, self.blank), **{name: values[index] for name, values in more}}
+            found.get(index, self.blank) | {name: values[index] for name, values in self.more.items()}
             for index in indices
         ]
 
@@ -67,11 +58,10 @@ class FilledDataset(TorchDataset[dict[str, Any]]):
 class BlanksLastSampler(Sampler[int]):
     """The examples of a :class:`FilledDataset`, shuffled in each epoch or in order, then its blanks.
 
-    The order depends on the seed and the epoch only, so a resumed run continues it. A layout spreads the
-    examples of each optimizer step over its micro batches by their lengths.
+    The order depends only on the seed and the epoch, so a resumed run continues it.
 
     Args:
-        layout: of a step; None keeps the order.
+        layout: how to distribute the examples of a step over micro batches; None keeps the order.
         grouped: examples of a step if they have similar lengths (`group_by_length`); else None.
     """
 
@@ -132,7 +122,7 @@ class BatchSource:
     ) -> None:
         self._group, self._args, self._places = group, args, places
         self.dataset = examples
-        arranges = may_arrange(args)
+        arranges = can_arrange(args)
         batch = args.per_device_train_batch_size
         if hasattr(examples, "__len__") and (arranges or task.needs_reference):
             self.dataset = FilledDataset(examples, batch * args.world_size if arranges else 1, task.blank())
@@ -151,10 +141,7 @@ class BatchSource:
         return None
 
     def begin_epoch(self, number: int) -> None:
-        """Choose the order of an epoch.
-
-        If a resumed epoch skips batches, accelerate wraps the sampler, and the Trainer cannot reach it.
-        """
+        """Choose the order of an epoch; the Trainer cannot reach a sampler that accelerate has wrapped."""
         if self.sampler is not None:
             self.sampler.set_epoch(number)
 
@@ -174,7 +161,7 @@ class BatchSource:
 
         Args:
             micro: number of the batch in the step.
-            step: steps before this one.
+            step: number of steps before this one.
         """
         if self.sampler is None or not self._group.ranks.is_main:
             return ""
@@ -236,11 +223,7 @@ class StreamSource(BatchSource):
         )
 
     def take(self, batches: Iterator[MicroBatch | ZerokitError], count: int) -> list[Any]:
-        """The inputs of `count` micro batches, once every rank has read its own.
-
-        Raises:
-            ZerokitError: a rank cannot read its batches; the same on every rank.
-        """
+        """The inputs of `count` micro batches. ZerokitError on every rank if one cannot read its own."""
         found = self._group.together(lambda: self._read(batches, count))
         self._next_step, self._numbers = found[-1].end, [batch.numbers for batch in found]
         self.epoch = float(self._next_step.epoch)
@@ -257,7 +240,7 @@ class StreamSource(BatchSource):
         return found
 
     def name_batch(self, rank: int, micro: int, step: int) -> str:
-        """The examples of a micro batch; an empty string on all ranks but the one that had it."""
+        """The examples of a micro batch; an empty string on ranks that did not have it."""
         if rank != self._group.ranks.rank:
             return ""
         numbers = self._numbers[micro]

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors import SafetensorError
+from transformers import TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from zerokit import console, staging
+from zerokit.checkpoint.checksums import checksums, files_of, record_num_files, write_checksums
 from zerokit.checkpoint.unfinished import UNFINISHED, remove_all_unfinished, unfinished_path
+from zerokit.distributed.group import RankGroup
 from zerokit.errors import ZerokitError
 from zerokit.patches import Patch, declare, replace
-from zerokit.training.checksums import publish
 from zerokit.training.folder import SAVING, checkpoints, remove_old
 from zerokit.units import format_bytes
-
-if TYPE_CHECKING:
-    from transformers import TrainerState
-
-    from zerokit.distributed.group import RankGroup
 
 
 class CheckpointWriter:
@@ -54,8 +53,8 @@ class CheckpointWriter:
         """Save a checkpoint, or report why it cannot be saved; the same on every rank.
 
         Args:
-            state: the trainer's. If the save fails, its best checkpoint is that of the last save again.
-            write: writes this rank's part into a folder, and notes disk problems in :attr:`problems`.
+            state: the trainer's. If the save fails, its best checkpoint is reset to that of the last save.
+            write: writes this rank's part into a folder; disk problems go to :attr:`problems`.
         """
         saved = self._folder / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         if state.best_global_step == state.global_step and self._group.policy.writes_files:
@@ -90,7 +89,7 @@ class CheckpointWriter:
         problems = self._group.gather_objects(self._make_folder())
         if problem := next((problem for problem in problems if problem is not None), None):
             return problem
-        with self.problems.noted():  # from here on, an error must not make another rank wait
+        with self.problems.collect():  # from here on, an error must not make another rank wait
             write(unfinished_path(saved))
         problems = self._group.gather_objects(next(iter(self.problems), None))
         problem = next((problem for problem in problems if problem is not None), None)
@@ -120,15 +119,16 @@ class CheckpointWriter:
             write: writes all files into a folder; it must not communicate.
         """
         for place in (folder, *self.other_places):
-            with self.problems.noted():
+            num_problems = len(self.problems)
+            with self.problems.collect():
                 if place.name == SAVING and self._is_writer:
                     place.parent.mkdir(parents=True, exist_ok=True)
                     staging.make_staging(place)
                 write(str(place))
+                # safetensors makes its files readable by the owner only.
                 for file in place.glob("*.safetensors") if self._is_writer else ():
-                    file.chmod(
-                        place.stat().st_mode & 0o666
-                    )  # safetensors makes them readable by the owner only
+                    file.chmod(place.stat().st_mode & 0o666)
+            if len(self.problems) == num_problems:
                 return
             if self._is_writer:
                 with suppress(OSError):
@@ -137,6 +137,81 @@ class CheckpointWriter:
 
 def _best(state: TrainerState) -> tuple[Any, Any, Any]:
     return state.best_metric, state.best_global_step, state.best_model_checkpoint
+
+
+def publish(group: RankGroup, written: Path, saved: Path) -> str | None:
+    """Seal a checkpoint and rename it; returns why it is incomplete, or None, on every rank."""
+    problem = seal(group, written)
+    if problem is None and group.ranks.is_main:
+        try:
+            if saved.is_symlink():  # a dangling link or a link to a file; a link to a folder is a checkpoint
+                saved.unlink()
+            written.rename(saved)
+            _sync_folders([written.parent, saved.parent])
+        except OSError as error:
+            problem = _why(error)
+    return group.broadcast_object(problem)
+
+
+def seal(group: RankGroup, folder: Path) -> str | None:
+    """Flush a checkpoint and write ``SHA256SUMS``; returns why it is incomplete, or None, on every rank."""
+    names = group.broadcast_object(files_of(folder) if group.ranks.is_main else [])
+    if group.ranks.local_world_size < group.ranks.world_size:
+        problem = _unseen(group, folder, names)
+        if problem is not None:
+            return problem
+    parts = group.gather_objects(_synced_sums(folder, group.share(names)))
+    problem = next((part for part in parts if isinstance(part, str)), None if names else "it was removed")
+    if problem is not None:
+        return problem
+    if group.ranks.is_main:
+        whole = {name: digest for part in parts if not isinstance(part, str) for name, digest in part.items()}
+        problem = _write_sums(folder, whole)
+    return group.broadcast_object(problem)
+
+
+def _unseen(group: RankGroup, folder: Path, names: list[str]) -> str | None:
+    """An error about a machine that does not see the files of rank 0, the same on every rank; or None."""
+    sees = all((folder / name).exists() for name in names)
+    blind = next(filter(None, group.gather_objects("" if sees else socket.gethostname())), None)
+    return blind and f"{blind} does not see it: training.output_dir must be on a disk that all machines share"
+
+
+def _write_sums(folder: Path, sums: dict[str, str]) -> str | None:
+    """Write ``SHA256SUMS`` after all of its files are on disk; returns why it cannot be written."""
+    try:
+        sums |= record_num_files(folder, len(sums))
+        _sync_folders([*(path for path in folder.rglob("*") if path.is_dir()), folder, folder.parent])
+        write_checksums(folder, sums)
+        _sync_folders([folder])
+    except (OSError, ZerokitError) as error:
+        return _why(error)
+    return None
+
+
+def _sync_folders(folders: list[Path]) -> None:
+    for folder in folders:
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # not every file system supports it
+                os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
+def _synced_sums(folder: Path, names: list[str]) -> dict[str, str] | str:
+    """Flush files to disk and return their SHA-256, or why that failed."""
+    try:
+        for name in names:
+            with (folder / name).open("rb") as file:
+                os.fsync(file.fileno())  # a full file server reports its error here
+        return checksums(folder, names)
+    except (OSError, ZerokitError) as error:
+        return _why(error)
+
+
+def _why(error: OSError | ZerokitError) -> str:
+    return str(getattr(error, "strerror", None) or error)
 
 
 _PURPOSE = "outlive a full disk"
@@ -164,7 +239,7 @@ def disk_problem(error: Exception) -> str | None:
 
 
 def disk_space_problem(folder: Path, num_bytes: int) -> str | None:
-    """Why `num_bytes` cannot be written into `folder`; None if there is room or the space is unknown."""
+    """Why `num_bytes` cannot be written into `folder`; None if they can, or the space is unknown."""
     with suppress(OSError):
         disk = shutil.disk_usage(folder)
         if disk.total and disk.free < num_bytes:  # some file systems of a program's own say 0 of 0
@@ -185,39 +260,33 @@ def folder_bytes(folder: Path) -> int:
 class DiskProblems(list[str]):
     """Reasons why files could not be written on this rank, in order."""
 
-    def noted(self) -> _Noted:
-        """A context that notes disk errors of its block instead of raising them."""
-        return _Noted(self)
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """A context that collects disk errors of its block instead of raising them."""
+        try:
+            yield
+        except Exception as error:
+            problem = disk_problem(error)
+            if problem is None:
+                raise
+            self.append(problem)
 
-    def note_those_of(self, engine: Any) -> None:
+    def collect_from(self, engine: Any) -> None:
         """Make DeepSpeed's engine continue a save after a disk error: other ranks would wait in its barriers.
 
         The caller writes the file ``latest``, which the engine would write between two barriers.
         """
         for patch in _WRITES:
-            replace(engine.checkpoint_engine, patch.name, self._noting)
-        replace(engine, _COPIES.name, self._noting)  # by rank 0, before the last barrier
+            replace(engine.checkpoint_engine, patch.name, self._collecting)
+        replace(engine, _COPIES.name, self._collecting)  # by rank 0, before the last barrier
         replace(engine, _SAVES.name, lambda save: partial(save, save_latest=False))
 
-    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _collecting(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            with self.noted():
-                return function(*args, **kwargs)
-            return None
+            result = None
+            with self.collect():
+                result = function(*args, **kwargs)
+            return result  # noqa: RET504  # None after a disk error
 
         return call
-
-
-class _Noted:
-    def __init__(self, problems: DiskProblems) -> None:
-        self._problems = problems
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        problem = disk_problem(error) if isinstance(error, Exception) else None
-        if problem is not None:
-            self._problems.append(problem)
-        return problem is not None

@@ -1,10 +1,10 @@
 """Cross entropy of a model's logits in chunks, without all logits in memory.
 
 While a model computes its loss, its output matrix returns :class:`_Pending` logits, a placeholder that
-records what the model does to logits before the loss (scale, cap, cast, shift, flatten). At the cross entropy
-the matrix is called once, so that ZeRO-3's hooks gather it once, and goes through the tokens in chunks. The
-gradients of a chunk are computed with its loss, as in Liger (Hsu et al. 2024, section 3.2), and summed in
-fp32. Any other use of the logits computes them all, and the model gets what it would have got.
+records what the model does to them (scale, cap, cast, shift, flatten). At the cross entropy the matrix is
+called once, so that ZeRO-3's hooks gather it once, and processes the tokens in chunks. The gradients of a
+chunk are computed with its loss, as in Liger (Hsu et al. 2024, section 3.2), and summed in fp32. Any other
+use computes all logits.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from zerokit.recipe.model import TaskSection
 
 
-def asks_for_chunks(section: TaskSection, args: TrainingArguments, *, learns_tokens: bool) -> bool:
-    """Whether to compute a run's loss in chunks where that saves memory.
+def wants_chunked_loss(section: TaskSection, args: TrainingArguments, *, learns_tokens: bool) -> bool:
+    """Whether to compute a run's loss in chunks if that saves memory.
 
-    Not in fp16: the gradients of a chunk belong to the unscaled loss, and would underflow. Not with Liger and
-    torch.compile, which have their own kernels, nor with label smoothing, which needs all logits. With
-    `learns_tokens` a model has logits before each sequence, for which :func:`row_sums` has no labels.
+    Not in fp16, where the gradients of an unscaled loss would underflow; not with Liger and torch.compile,
+    which have their own kernels; not with label smoothing, which needs all logits; not for DPO with learned
+    tokens, whose logits come before each sequence.
     """
     otherwise = {
         "causal_lm": (args.fp16, args.use_liger_kernel, args.torch_compile, args.label_smoothing_factor),
@@ -46,31 +46,29 @@ def asks_for_chunks(section: TaskSection, args: TrainingArguments, *, learns_tok
 
 
 @dataclass
-class _Asked:
+class _Request:
     """A request for values of logits other than the model's own loss."""
 
     labels: Tensor
-    is_answered: bool = False
+    is_done: bool = False
 
 
-_asked: ContextVar[_Asked | None] = ContextVar("sums of log-probabilities", default=None)
+_request: ContextVar[_Request | None] = ContextVar("sums of log-probabilities", default=None)
 
 
 def row_sums(model: Any, inputs: Mapping[str, Tensor], labels: Tensor) -> Tensor:
-    """The sum of the log-probabilities of the labels in each row: (rows,).
-
-    It is computed in chunks if :func:`chunk_the_loss` has prepared the model and that saves memory.
+    """The sum of the log probabilities of the labels in each row: (rows,). In chunks if that saves memory.
 
     Args:
         labels: (rows, tokens), -100 for tokens without a label.
     """
-    asked = _Asked(labels)
-    token = _asked.set(asked)
+    request = _Request(labels)
+    token = _request.set(request)
     try:
         logits = model(**inputs).logits
     finally:
-        _asked.reset(token)
-    if asked.is_answered:
+        _request.reset(token)
+    if request.is_done:
         return logits  # type: ignore[no-any-return]
     logits, labels = logits[:, :-1], labels[:, 1:]
     # By rows: the copy in float32 is of one sequence at a time.
@@ -82,7 +80,7 @@ def row_sums(model: Any, inputs: Mapping[str, Tensor], labels: Tensor) -> Tensor
 
 
 def chunk_the_loss(model: PreTrainedModel, note: Callable[[str], object] | None = None) -> bool:
-    """Make a model compute its loss in chunks where that saves memory; returns whether it can.
+    """Make a model compute its loss in chunks if that saves memory; returns whether it can.
 
     Call it before DeepSpeed's engine is made. A model without a known output matrix does not change.
 
@@ -102,16 +100,16 @@ def chunk_the_loss(model: PreTrainedModel, note: Callable[[str], object] | None 
     output = _Output(head, note)
 
     def begin(_: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
-        labels, asked = kwargs.get("labels"), _asked.get()
-        if asked is not None:
-            labels = asked.labels
+        labels, request = kwargs.get("labels"), _request.get()
+        if request is not None:
+            labels = request.labels
         if labels is not None and output.saves(labels.numel(), getattr(head, "in_features", 0)):
             vars(owner)[name] = output  # found before the module of that name, which stays where it is
 
     def end(_: Any, args: Any, result: Any) -> Any:
         vars(owner).pop(name, None)
-        asked = _asked.get()
-        return _pytree.tree_map_only(_Pending, lambda logits: logits.after_the_loss(asked), result)
+        request = _request.get()
+        return _pytree.tree_map_only(_Pending, lambda logits: logits.after_the_loss(request), result)
 
     base.register_forward_pre_hook(begin, with_kwargs=True)
     base.register_forward_hook(end, always_call=True)
@@ -119,7 +117,7 @@ def chunk_the_loss(model: PreTrainedModel, note: Callable[[str], object] | None 
 
 
 class _Output:
-    """Stands for an output matrix while a model is called."""
+    """Replaces an output matrix while a model is called."""
 
     def __init__(self, head: torch.nn.Module, note: Callable[[str], object] | None) -> None:
         self.head = head
@@ -133,12 +131,12 @@ class _Output:
         return _Pending.of(_Call(self, hidden))
 
     def saves(self, tokens: int, hidden: int) -> bool:
-        """Whether chunks take less memory than all logits, in the pass that runs now."""
+        """Whether chunks take less memory than all logits in the current pass."""
         vocabulary = int(self.head.out_features)  # type: ignore[arg-type]
         return saves_memory(tokens, vocabulary, hidden=hidden, trained=self.is_trained())
 
     def note_all(self) -> None:
-        """Say, once, that all logits are made."""
+        """Report, once, that all logits are made."""
         if self._note is not None:
             self._note(
                 "zerokit: warning: the loss is not computed in chunks: the model asks for all its logits, "
@@ -147,7 +145,7 @@ class _Output:
             self._note = None
 
     def is_trained(self) -> bool:
-        """In the pass that runs now."""
+        """Whether the current pass needs gradients of the matrix."""
         return torch.is_grad_enabled() and any(
             parameter.requires_grad for parameter in self.head.parameters()
         )
@@ -205,24 +203,21 @@ class _Call:
 
 
 class _Pending(Tensor):
-    """Logits that are made when anything but their cross entropy is asked of them.
-
-    It is a tensor without storage, of their shape and type.
-    """
+    """Logits that are made if anything but their cross entropy is needed: a tensor without storage."""
 
     call: _Call
     rows: Tensor
-    """The hidden states, (..., h), that its (..., V) are made of."""
+    """Hidden states, (..., h), of the (..., V) logits."""
     each: tuple[Callable[[Tensor], Tensor], ...]
-    """What is done to each logit."""
+    """Functions applied to each logit."""
     before: tuple[_Pending, Callable[[Tensor], Tensor]] | None
-    """What it is made of, and how; None: of the matrix's logits, or it is made already."""
+    """The logits that these are made of, and the function; None if they are made."""
     logits: Tensor | None
-    """The logits themselves, once made: kept, since they may be changed in place."""
+    """The logits, once made: kept, since they may be changed in place."""
 
     @classmethod
     def of(cls, call: _Call) -> _Pending:
-        """Those that a call of the matrix would give."""
+        """The logits of a call of the matrix."""
         shape = (*call.hidden.shape[:-1], call.output.head.out_features)
         like = torch.empty(shape, dtype=call.hidden.dtype, device="meta")
         return cls._make(like, call, call.hidden, (), None)
@@ -243,12 +238,12 @@ class _Pending(Tensor):
                 self.logits, self.before = do(before.made()), None
         return self.logits
 
-    def after_the_loss(self, asked: _Asked | None) -> Tensor | None:
+    def after_the_loss(self, request: _Request | None) -> Tensor | None:
         """What the model returns as logits: None if its loss needed none, or the requested values."""
-        if asked is not None and self.ndim == 3 and self.shape[:2] == asked.labels.shape:
-            asked.is_answered = not self.call.are_made
-        if asked is not None and asked.is_answered:
-            return self._row_sums(asked.labels)
+        if request is not None and self.ndim == 3 and self.shape[:2] == request.labels.shape:
+            request.is_done = not self.call.are_made
+        if request is not None and request.is_done:
+            return self._row_sums(request.labels)
         return None if self.call.is_chunked else self.made()
 
     def _row_sums(self, labels: Tensor) -> Tensor:
@@ -284,7 +279,7 @@ class _Pending(Tensor):
         return func(*args, **kwargs)
 
     def _then(self, func: Any, *args: Any, **kwargs: Any) -> Any:
-        """The result of a function; None where it needs the logits."""
+        """The result of a function; None if it needs the logits."""
         if func in _DESCRIBE:
             return func(self, *args, **kwargs)
         if func == Tensor.device.__get__:
@@ -311,10 +306,7 @@ class _Pending(Tensor):
         return self._make(like, self.call, rows, each, (self, do))
 
     def _cross_entropy(self, *args: Any, **kwargs: Any) -> Tensor | None:
-        """In chunks, if that is less memory; None where it is something else, or takes all logits.
-
-        Logits that were made are there anyway, and may have been changed.
-        """
+        """The loss in chunks; None if that saves no memory or cannot be done."""
         if self.call.are_made:
             return None
         given = inspect.signature(cross_entropy).bind(self, *args, **kwargs)
@@ -376,7 +368,7 @@ def leaves(result: Tensor) -> Iterator[Tensor]:
 
 
 class Sum(torch.autograd.Function):
-    """A sum of losses, and its gradients with it, a chunk of tokens after the other."""
+    """A sum of losses, and with it its gradients, in chunks of tokens."""
 
     @staticmethod
     def forward(
@@ -419,10 +411,7 @@ class Sum(torch.autograd.Function):
 
 
 class Each(torch.autograd.Function):
-    """All losses, with gradients computed in the backward pass from the hidden states.
-
-    The weight of each loss is known only in the backward pass.
-    """
+    """All losses; the backward pass, which knows their weights, computes the gradients."""
 
     @staticmethod
     def forward(
@@ -438,7 +427,7 @@ class Each(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, worth: Tensor) -> tuple[Tensor | None, ...]:
-        """`worth`: of each loss, (tokens,)."""
+        """`worth`: gradient of each loss, (tokens,)."""
         hidden, labels, *used = ctx.saved_tensors
         wants_hidden, wanted = ctx.needs_input_grad[2], ctx.needs_input_grad[4:]
         used = [parameter for parameter, wants in zip(used, wanted, strict=True) if wants]
@@ -462,5 +451,5 @@ class Each(torch.autograd.Function):
 
 
 def _parts(hidden: Tensor, rows: int) -> list[slice]:
-    """At least one: of no tokens, gradients are 0, not none."""
+    """Slices of the tokens, at least one: without tokens, gradients are 0, not None."""
     return [slice(start, start + rows) for start in range(0, max(len(hidden), 1), rows)]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.data.content import FileContent, digest_files
-from zerokit.data.files import given_files, is_builtin, left_out
-from zerokit.data.full_disk import explain_full_disk
+from zerokit.data.files import find_files, is_builtin, other_split_files
+from zerokit.data.full_disk import report_full_disk
 from zerokit.data.sources import load_examples, place_of
 from zerokit.data.streams import ExampleStream
 from zerokit.errors import DataError
@@ -46,7 +46,7 @@ class Examples:
     def left_out(self) -> str | None:
         """A message about files that belong to other splits and are not read; None if there are none."""
         names = [self.source] if isinstance(self.source, str) else self.source
-        files = [str(file) for file in left_out(names, self.where, self.split)]
+        files = [str(file) for file in other_split_files(names, self.where, self.split)]
         if not files:
             return None
         more = f" and {len(files) - _MOST_FILES_NAMED} more" if files[_MOST_FILES_NAMED:] else ""
@@ -100,28 +100,21 @@ def data_sources(loaded: LoadedRecipe) -> Iterator[tuple[str | list[str], str, s
 
 
 def digest_sources(loaded: LoadedRecipe) -> dict[Path, FileContent]:
-    """Digests of all data files of the recipe, except streamed ones.
-
-    Raises:
-        DataError: files are missing or cannot be read.
-    """
+    """Digests of all data files of the recipe, except streamed ones. DataError if a file cannot be read."""
     (train, *others) = data_sources(loaded)
     named = others if loaded.recipe.data.streaming else [train, *others]
-    return digest_files(file for source in named for file in given_files(*source))
+    return digest_files(file for source in named for file in find_files(*source))
 
 
-@explain_full_disk()
+@report_full_disk()
 def load_datasets(
     loaded: LoadedRecipe, seed: int, contents: Mapping[Path, FileContent] | None = None
 ) -> tuple[Examples, Examples | None]:
-    """Training and held-out examples.
+    """Training and held-out examples. DataError if they are missing or malformed.
 
     Args:
         seed: of the held-out share.
         contents: from :func:`digest_sources`; None computes them.
-
-    Raises:
-        DataError: they are missing or malformed.
     """
     data = loaded.recipe.data
     (_, where, _), *others = data_sources(loaded)
@@ -152,15 +145,11 @@ def _held_out(
     split: str,
     contents: Mapping[Path, FileContent],
 ) -> Examples:
-    """Held-out examples that the recipe names.
-
-    Raises:
-        DataError: they are missing, malformed, or also trained on without being named twice.
-    """
+    """Held-out examples that the recipe names. DataError if they are also trained on by accident."""
     data = loaded.recipe.data
-    given = given_files(data.train, loaded.where("data", "train"), data.train_split)
+    given = find_files(data.train, loaded.where("data", "train"), data.train_split)
     trained = {file.resolve() for file in given}
-    files = given_files(source, where, split)
+    files = find_files(source, where, split)
     shared = [file for file in files if file.resolve() in trained]
     # A file that both keys name is meant to show what the model memorizes. A folder, a pattern or one source
     # for two splits may share files by accident.
@@ -193,11 +182,7 @@ _MOST_EXAMPLES = 500_000
 def duplicates_line(
     train: Examples, held_out: Examples | None, loaded: LoadedRecipe, task: Task
 ) -> str | None:
-    """A warning about held-out examples that are also trained on, with the place of one.
-
-    None if there are none, and if they are not compared: the data are streamed, too many, or the same by
-    intention.
-    """
+    """A warning about held-out examples that are also trained on; None without any, or unchecked."""
     data = loaded.recipe.data
     if held_out is None or held_out.also_trained or data.streaming:
         return None
@@ -224,16 +209,11 @@ def duplicates_line(
 
 def _hashes(examples: RowDataset, columns: Collection[str]) -> Iterator[int]:
     """A hash of `columns` of each example; equal for equal values within this process."""
+    from zerokit.data.row_dataset import without_nulls
+
     for row in examples:
-        example = _without_none({column: row[column] for column in columns})
+        example = without_nulls({column: row[column] for column in columns})
         yield hash(json.dumps(example, sort_keys=True, default=str))
-
-
-def _without_none(value: Any) -> Any:
-    """A value without entries that are None."""
-    if isinstance(value, dict):
-        return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
-    return [_without_none(entry) for entry in value] if isinstance(value, list) else value
 
 
 _MOST_NAMED = 8
@@ -245,11 +225,7 @@ Places = Callable[[Sequence[int]], list[str]]
 
 
 def find_places(numbers: Iterator[int], place: Callable[[int], str]) -> Places:
-    """Places of sequences, found by going through the data set once in a run, as far as needed.
-
-    Args:
-        numbers: number of the example of each sequence, computed lazily.
-    """
+    """Places of sequences, by the `numbers` of their examples, found by reading the data set once."""
     taken = array("q")
 
     def places(rows: Sequence[int]) -> list[str]:

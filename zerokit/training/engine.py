@@ -1,12 +1,10 @@
-"""Changes of DeepSpeed's engine: calls that cost time or fail in every step, and its state before the first.
+"""Changes of DeepSpeed's engine: faster calls, and fixes of its state before the first step.
 
 `PartitionedParameterCoordinator` of stage 3 remembers for good which parameters it releases after each module
-of the first order that it has seen. Evaluation before the first step is such an order, with no backward pass:
-in training, parameters would then be released that the backward pass begins with, and gathered again. With
-parameters on NVMe it stops: "Not enough buffers 0 for swapping 1".
-
-It reads the next uses of parameters ahead from NVMe. Around the last layers, and in small models, both passes
-use the same parameters soon, and it stops at the second: "already assigned swap buffer".
+of the first order that it has seen. Evaluation before the first step is such an order, without a backward
+pass: in training, parameters would be released too early. With parameters on NVMe this fails: "Not enough
+buffers 0 for swapping 1". It also reads the next uses of parameters ahead from NVMe. If both passes use the
+same parameters soon, it fails at the second use: "already assigned swap buffer".
 """
 
 from __future__ import annotations
@@ -46,8 +44,8 @@ put(_DEFAULTS, _Defaults())
 def exclude_timer_from_compile(engine: Any) -> None:
     """Exclude the engine's timer from compiled code.
 
-    A hook of the module starts it. From the third step on it waits for the GPU by
-    `torch.cuda.synchronize(None)`, at which Dynamo of torch 2.13 fails.
+    A hook of the module starts it; from the third step on it calls `torch.cuda.synchronize(None)`, at which
+    Dynamo of torch 2.13 fails.
     """
     replace(engine.tput_timer, _START.name, torch.compiler.disable)
 
@@ -85,12 +83,11 @@ for _owner, _names in (
 
 
 def undo_dummy_step(optimizer: Any) -> None:
-    """Bring a 16-bit optimizer without ZeRO back to where Adam begins.
+    """Reset a 16-bit optimizer without ZeRO to Adam's initial state.
 
-    DeepSpeed 0.19.8 allocates its states with a step on zero gradients (``initialize_optimizer_states``
-    in runtime/fp16/unfused_optimizer.py and fused_optimizer.py). That step counts: Adam's bias correction
-    starts at 2, so that the first updates are a quarter too small, and the master weights have decayed
-    once. The optimizers of ZeRO 1 to 3 do not do so.
+    DeepSpeed 0.19.8 allocates its states with a step on zero gradients (``initialize_optimizer_states`` in
+    runtime/fp16/unfused_optimizer.py and fused_optimizer.py). That step counts in Adam's bias correction, so
+    the first updates are a quarter too small, and decays the master weights once.
     """
     from deepspeed.runtime.fp16.fused_optimizer import FP16_Optimizer
     from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer

@@ -53,11 +53,7 @@ class Evaluator:
         return metrics, num_batches
 
     def check_best_metric(self, metrics: dict[str, float], prefix: str) -> None:
-        """Check that ``training.metric_for_best_model`` is one of the metrics.
-
-        Raises:
-            RecipeError: it is not; the same on every rank.
-        """
+        """Check that ``training.metric_for_best_model`` is one of the metrics (RecipeError on every rank)."""
         best = (self._args.metric_for_best_model or "loss").removeprefix(f"{prefix}_")
         if best not in metrics:
             raise RecipeError(

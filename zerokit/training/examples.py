@@ -1,7 +1,4 @@
-"""Examples become token ids and labels; -100 marks the tokens that the loss leaves out.
-
-What one example becomes is its task's to say, in an :class:`Encoder`; here is what all tasks share.
-"""
+"""Turns examples into token ids and labels; -100 marks tokens without a loss."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from zerokit.data.content import code_digest, digest_of
-from zerokit.data.encoding import described_value
-from zerokit.data.full_disk import explain_full_disk
+from zerokit.data.encoding import value_kind
+from zerokit.data.full_disk import report_full_disk
 from zerokit.errors import DataError
 from zerokit.extras import package_versions
 from zerokit.training.packing import best_fit, lengths_of
@@ -24,22 +21,20 @@ if TYPE_CHECKING:
     from zerokit.data.row_dataset import RowDataset, RowDecoder
 
 Features = dict[str, Any]
-"""What a model is given of a sequence, by name: ``input_ids`` and what goes with them."""
+"""A sequence as a model gets it: ``input_ids`` and other features by name."""
 
 IGNORED = -100
 
 
 @dataclass(frozen=True)
 class Tokenized:
-    """Examples as features, and what became of those that did not fit."""
+    """Examples as features, and the number of those that did not fit."""
 
     dataset: Dataset
     num_left_out: int
-    """Examples without a token to train on."""
+    """Examples with nothing to learn, as :attr:`Encoder.left_out_reason` says."""
     num_cut: int
     """Examples cut to the longest sequence."""
-    nothing_taught: str | None = None
-    """A message about examples that have such tokens and are left out: how many, why, and where one is."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +44,7 @@ class Encoded:
     features: Features
     is_cut: bool = False
     has_targets: bool = True
-    """Whether anything of it would be trained on."""
-    teaches_nothing: bool = False
-    """Whether that is so although it has tokens to train on: :attr:`Encoder.nothing_taught` says why."""
+    """Whether any of its tokens is trained on."""
 
 
 class UnusableError(DataError):
@@ -65,24 +58,19 @@ class Encoder(ABC):
     """Examples to features; picklable, so that `datasets` can cache its results."""
 
     packed_len: int | None = None
-    """Tokens of the sequences into which all are packed; None leaves each by itself."""
+    """Tokens of a packed sequence; None without packing."""
     apart = False
-    """Whether packed documents are kept apart and whole, or joined to one text, which is cut."""
-    nothing_taught: str = ""
-    """What is so of an example, one sequence, that teaches nothing; empty where none can be like that."""
+    """Whether packed documents stay apart and whole, or are joined to one text and cut."""
+    left_out_reason: str = "no token to train on"
 
     @abstractmethod
     def sequences(self, example: dict[str, Any]) -> Iterable[Encoded]:
-        """The sequences of an example, at least one.
-
-        Raises:
-            UnusableError: it cannot be trained on.
-        """
+        """The sequences of an example, at least one. UnusableError if it cannot be trained on."""
 
 
 @dataclass(frozen=True)
 class _BatchEncoder:
-    """Batches of a table to features. `datasets` caches the results by all that is in it."""
+    """Encodes batches of a table. `datasets` caches the results by all attributes."""
 
     encoder: Encoder
     decode: RowDecoder
@@ -98,20 +86,16 @@ class _BatchEncoder:
                 error.index = index
                 raise
             for sequence in sequences:
-                marks = {
-                    _IS_CUT: sequence.is_cut,
-                    _HAS_TARGETS: sequence.has_targets,
-                    _TEACHES_NOTHING: sequence.teaches_nothing,
-                }
+                marks = {_IS_CUT: sequence.is_cut, _HAS_TARGETS: sequence.has_targets}
                 for name, value in {**sequence.features, **marks}.items():
                     rows.setdefault(name, []).append(value)
         return rows
 
 
-_IS_CUT, _HAS_TARGETS, _TEACHES_NOTHING = "is_cut", "has_targets", "teaches_nothing"
+_IS_CUT, _HAS_TARGETS = "is_cut", "has_targets"
 
 
-@explain_full_disk()
+@report_full_disk()
 def tokenize(
     examples: RowDataset,
     encoder: Encoder,
@@ -120,14 +104,13 @@ def tokenize(
     where: str,
     place: Callable[[int], str] | None = None,
 ) -> Tokenized:
-    """Turn examples into features, of at most `seq_len` tokens.
+    """Turn examples into features of at most `seq_len` tokens.
 
     Args:
-        place: of one example, by its number from 0; by default its number from 1.
+        place: returns the place of an example, by its number from 0.
 
     Raises:
-        DataError: a value of the wrong type, a chat that the tokenizer's template cannot render, or no
-            token left to train on.
+        DataError: a wrong value, a chat that the template cannot render, or no token to train on.
     """
 
     def at(index: int) -> str:
@@ -146,43 +129,23 @@ def tokenize(
         )
     except UnusableError as error:
         raise DataError(error.message, where=at(error.index), hint=error.hint) from error
-    nothing_taught = _nothing_taught(tokenized, encoder, seq_len, at)
-    num_idle, num_cut, num_left_out = sum(tokenized[_TEACHES_NOTHING]), sum(tokenized[_IS_CUT]), 0
+    num_cut, num_left_out = sum(tokenized[_IS_CUT]), 0
     joined = encoder.packed_len is not None and not encoder.apart and _enough_to_pack(tokenized)
     if not joined:
         num_left_out = len(tokenized)
         tokenized = tokenized.filter(bool, input_columns=_HAS_TARGETS, desc="Filtering")
-        num_left_out -= len(tokenized) + num_idle
-    tokenized = tokenized.remove_columns([_IS_CUT, _HAS_TARGETS, _TEACHES_NOTHING])
+        num_left_out -= len(tokenized)
+    tokenized = tokenized.remove_columns([_IS_CUT, _HAS_TARGETS])
     if encoder.packed_len is not None and (joined or encoder.apart) and len(tokenized):
         tokenized = _pack(tokenized, joined_texts if joined else packed_rows, encoder.packed_len)
     if len(tokenized) == 0:
-        why = f": {nothing_taught}" if nothing_taught else ""
         raise DataError(
-            f"none of its {len(examples)} examples has a token to train on within {seq_len} tokens{why}",
+            f"none of its {len(examples)} examples can be trained on within {seq_len} tokens "
+            f"({encoder.left_out_reason})",
             where=where,
             hint="Raise task.seq_len, or check the data",
         )
-    return Tokenized(tokenized, num_left_out, num_cut, nothing_taught)
-
-
-def _nothing_taught(
-    tokenized: Dataset, encoder: Encoder, seq_len: int, at: Callable[[int], str]
-) -> str | None:
-    """How many examples teach nothing, and where one is; separately for those that were cut."""
-    marks = list(zip(tokenized[_TEACHES_NOTHING], tokenized[_IS_CUT], strict=True))
-    whole, cut = (
-        [index for index, mark in enumerate(marks) if mark == (True, is_cut)] for is_cut in (False, True)
-    )
-    told = []
-    if whole:
-        told.append(f"in {len(whole):,} {encoder.nothing_taught} (such as {at(whole[0])})")
-    if cut:
-        told.append(
-            f"in {len(cut):,} {encoder.nothing_taught} within {seq_len} tokens (such as {at(cut[0])}), which "
-            "a larger task.seq_len may fix"
-        )
-    return "; ".join(told) or None
+    return Tokenized(tokenized, num_left_out, num_cut)
 
 
 def text_or_none(example: dict[str, Any], column: str) -> str | None:
@@ -191,18 +154,12 @@ def text_or_none(example: dict[str, Any], column: str) -> str | None:
 
 
 def text_of(example: dict[str, Any], column: str) -> str:
-    """The text in a column.
-
-    Raises:
-        UnusableError: there is none.
-    """
+    """The text in a column; UnusableError if there is none."""
     value = example[column]
     if value is None:  # datasets fills in what an example lacks
         raise UnusableError(f"'{column}' is absent or null", hint="Fix or remove that example")
     if not isinstance(value, str):
-        raise UnusableError(
-            f"'{column}' is {described_value(value)}, not text", hint="Fix or remove that example"
-        )
+        raise UnusableError(f"'{column}' is {value_kind(value)}, not text", hint="Fix or remove that example")
     return value
 
 
@@ -212,7 +169,7 @@ def _enough_to_pack(tokenized: Dataset) -> bool:
 
 
 def _pack(tokenized: Dataset, made: Callable[[Dataset, int], Iterator[Features]], seq_len: int) -> Dataset:
-    """Sequences of at most `seq_len` tokens that have several documents each, as `made` makes them."""
+    """Sequences of at most `seq_len` tokens with several documents each, by the function `made`."""
     from datasets import Dataset
 
     # Keyword arguments are hashed for the cache, so that a second rank finds what the first one wrote.
@@ -220,7 +177,7 @@ def _pack(tokenized: Dataset, made: Callable[[Dataset, int], Iterator[Features]]
 
 
 def packed_rows(tokenized: Dataset, seq_len: int) -> Iterator[Features]:
-    """Whole documents side by side, the positions of each from 0 on, and its first token not trained on."""
+    """Whole documents side by side; positions restart at 0, and first tokens have no label."""
     for row in best_fit(lengths_of(tokenized), seq_len):
         documents = [tokenized[index] for index in row]
         yield {
@@ -231,10 +188,7 @@ def packed_rows(tokenized: Dataset, seq_len: int) -> Iterator[Features]:
 
 
 def joined_texts(tokenized: Dataset, seq_len: int, *, keep_rest: bool = False) -> Iterator[Features]:
-    """Full sequences of the joined documents; the rest, which fills none, is dropped unless it is all.
-
-    With `keep_rest` it is the last one, shorter than the others.
-    """
+    """Full sequences of joined documents. The rest is dropped unless it is all, or with `keep_rest`."""
     names = tokenized.column_names
     rest: dict[str, list[Any]] = {name: [] for name in names}
     full = False

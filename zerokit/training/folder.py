@@ -1,4 +1,4 @@
-"""The output folder of a run: that one run alone writes into it, and what an earlier one has left there."""
+"""The output folder of a run: only one run writes into it, and files of an earlier run are not lost."""
 
 from __future__ import annotations
 
@@ -14,32 +14,30 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from zerokit import console, staging
 from zerokit.checkpoint.unfinished import UNFINISHED, move_to_unfinished, remove_all_unfinished
 from zerokit.choices import OUTPUT_DIR
+from zerokit.distributed.group import RankGroup
 from zerokit.documents import printable
 from zerokit.errors import RecipeError, ZerokitError, collect_errors, raise_together
+from zerokit.recipe import LoadedRecipe
 from zerokit.training.identity import read_identity
 from zerokit.training.report import CSV_FILE, METRICS_FILE, REPORT_FILE
 from zerokit.training.trackers import tracker_files, trackers
 from zerokit.units import quantity
 
-if TYPE_CHECKING:
-    from zerokit.distributed.group import RankGroup
-    from zerokit.recipe import LoadedRecipe
-
 LOCK_FILE = "run.lock"
 EARLIER = "earlier"
-"""Where checkpoints of replaced runs are set aside, in a folder for each."""
+"""Folder for checkpoints of replaced runs, in a folder for each run."""
 
 DIVIDED = ".divided"
 """Folder in a run for a checkpoint resharded for another number of ranks, until the run has loaded it."""
 SAVING, REPLACED = ".saving", ".replaced"
 """Folders of the whole new model, and of the one that it replaces."""
 CURRENT = ".model"
-"""While one replaces the other, a link to the folder of the model that counts."""
+"""While one model replaces the other, a link to the folder of the valid one."""
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
@@ -70,17 +68,16 @@ def is_current_link(link: Path) -> bool:
 
 
 def can_link_current(folder: Path) -> bool:
-    """Whether :data:`CURRENT` is free in a folder, or the link of an earlier save."""
+    """Whether :data:`CURRENT` does not exist in a folder, or is the link of an earlier save."""
     return not os.path.lexists(folder / CURRENT) or is_current_link(folder / CURRENT)
 
 
 def remove_old(folder: Path, limit: int | None, *, last: Path, best: str | None) -> None:
-    """Remove the oldest checkpoints until `limit` are left, if it is set.
+    """Remove the oldest checkpoints until `limit` (``save_total_limit``) are left; None or 0 keeps all.
 
     Args:
-        limit: ``save_total_limit``; as to transformers, none if it is 0 or less.
-        last: the one that has just been saved, and is whole.
-        best: the best one, if there is one. Both stay.
+        last: the checkpoint that has just been saved; it stays.
+        best: the best checkpoint; it stays.
     """
     if limit is not None and limit > 0:
         found = checkpoints(folder)
@@ -93,13 +90,12 @@ def remove_old(folder: Path, limit: int | None, *, last: Path, best: str | None)
 
 
 def check_earlier(loaded: LoadedRecipe, *, force: bool) -> None:
-    """Check, before ranks start, that this run would not replace files of an earlier one.
-
-    For a resumed run the ranks check it.
+    """Check, before ranks start, that this run would not replace files of an earlier one. Ranks check a
+    resumed run.
 
     Raises:
-        RecipeError: it has, or something is in the way of the files that the run writes.
-        ZerokitError: a link, or what zerokit did not make, has a name that zerokit needs there.
+        RecipeError: it would, or something is in the way of the run's files.
+        ZerokitError: a link, or a file that zerokit did not make, has a name that zerokit needs.
     """
     training = loaded.recipe.training
     where = loaded.where("training", "output_dir")
@@ -117,18 +113,18 @@ class OutputFolder:
     where: str
     """The place of its name in the recipe."""
     force: bool
-    """Whether what an earlier run has left there may be set aside and replaced."""
+    """Whether files of an earlier run may be set aside and replaced."""
     resume: Path | None
     """The checkpoint that the run continues from."""
     rescue: Path | None = None
-    """Where the model goes if it cannot be saved in the folder itself."""
+    """Folder for the model if it cannot be saved in `path`."""
 
     def check(self, loaded: LoadedRecipe) -> None:
-        """Find out before training, not after it, whether the model can be saved there.
+        """Check before training whether the model can be saved there.
 
         Raises:
-            RecipeError: it cannot, or an earlier run has left what would be lost.
-            ZerokitError: a link, or what zerokit did not make, has a name that zerokit needs there.
+            RecipeError: it cannot, or files of an earlier run would be lost.
+            ZerokitError: a link, or a file that zerokit did not make, has a name that zerokit needs.
         """
         model = loaded.recipe.model.path
         if model is not None and self.path.exists() and Path(model).resolve() == self.path.resolve():
@@ -160,7 +156,7 @@ class OutputFolder:
             )
 
     def _check_names(self, loaded: LoadedRecipe) -> None:
-        """See that what lies at the names that zerokit needs is zerokit's own."""
+        """Check that files at the names that zerokit needs are zerokit's own."""
         errors: list[ZerokitError] = []
         places = [path for path in (self.path, self.rescue) if path is not None]
         staged = [place / name for place in places for name in (SAVING, REPLACED)]
@@ -181,12 +177,8 @@ class OutputFolder:
         raise_together(errors)
 
     @contextmanager
-    def owned(self, group: RankGroup, run_id: str) -> Iterator[None]:
-        """Lock the folder against other runs, and move files of an earlier run away.
-
-        Raises:
-            RecipeError: another run has the folder, or has left something since :meth:`check`.
-        """
+    def locked(self, group: RankGroup, run_id: str) -> Iterator[None]:
+        """Lock the folder against other runs (RecipeError), and move files of an earlier run away."""
         with ExitStack() as held:
             if group.policy.writes_files:
                 group.together(lambda: self._take(held, run_id) if group.ranks.is_main else None)
@@ -234,7 +226,7 @@ class OutputFolder:
                 where=self.where,
                 hint="Name another folder",
             ) from None
-        if self.force or self._goes_on():
+        if self.force or self._is_resumed():
             return
         if has_model:
             raise RecipeError(
@@ -250,8 +242,8 @@ class OutputFolder:
                 "--force to set it aside",
             )
 
-    def _goes_on(self) -> bool:
-        """Whether the run that lies there is the one that is resumed."""
+    def _is_resumed(self) -> bool:
+        """Whether the resumed run is the one in the folder."""
         if self.resume is None:
             return False
         return self.resume.resolve().parent == self.path.resolve() or self._resumed() is not None
@@ -266,16 +258,16 @@ class OutputFolder:
     def _set_aside(self, run_id: str) -> None:
         """Move checkpoints and metrics of an earlier run away; its model stays until it is replaced.
 
-        A resumed run moves later checkpoints only, so that the last one in the folder is its own.
+        A resumed run moves only checkpoints after its own, so that its own is the last one in the folder.
         """
         left = checkpoints(self.path)
-        if self.resume is not None and self._goes_on():
+        if self.resume is not None and self._is_resumed():
             start = self._resumed()
             later = left[left.index(start) + 1 :] if start is not None else []
             self._move(later, (), run_id, f"behind {self.resume.name}")
         elif left or (self.path / REPORT_FILE).exists():
             identity = read_identity(left[-1]) if left else None
-            name = identity.run_id if identity is not None else _now().strftime("%Y%m%d-%H%M%S")
+            name = identity.run_id if identity is not None else datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
             self._move(left, (METRICS_FILE, CSV_FILE), name, "of an earlier run")
 
     def _move(self, left: list[Path], files: Sequence[str], name: str, which: str) -> None:
@@ -296,7 +288,7 @@ class OutputFolder:
 
 @dataclass(frozen=True)
 class _Owner:
-    """Who writes into a folder, as its lock says."""
+    """The owner of a folder's lock."""
 
     host: str
     pid: int
@@ -309,17 +301,14 @@ class _Owner:
 
 @contextmanager
 def _lock(folder: Path, where: str, run_id: str) -> Iterator[None]:
-    """Hold the folder's lock. The kernel, or the file server, lets go of it when its holder ends.
-
-    Raises:
-        RecipeError: another process holds it.
-        OSError: the file cannot be written.
-    """
+    """Hold the folder's lock until this process ends. RecipeError if another process holds it."""
     file = folder / LOCK_FILE
-    opened = _held(file, folder, where)
+    opened = _open_lock(file, folder, where)
     try:
         opened.truncate(0)
-        owner = _Owner(socket.gethostname(), os.getpid(), run_id, _now().isoformat(timespec="seconds"))
+        owner = _Owner(
+            socket.gethostname(), os.getpid(), run_id, datetime.now(UTC).isoformat(timespec="seconds")
+        )
         json.dump(asdict(owner), opened)
         opened.flush()
         yield
@@ -329,13 +318,12 @@ def _lock(folder: Path, where: str, run_id: str) -> Iterator[None]:
         opened.close()
 
 
-def _held(file: Path, folder: Path, where: str) -> IO[str]:
-    """The lock's file, held.
+def _open_lock(file: Path, folder: Path, where: str) -> IO[str]:
+    """Open and lock the lock file.
 
     Raises:
         RecipeError: another process holds it.
-        ZerokitError: a link is there, or a file that has other names.
-        OSError: it cannot be opened.
+        ZerokitError: it is a link, or a file with other names.
     """
     while True:
         opened = staging.open_private_file(file)
@@ -378,35 +366,18 @@ def _is_same(file: Path, opened: IO[str]) -> bool:
         return False
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 _FOLDERS = re.compile(r"checkpoint-\d+|earlier|runs|\.unfinished|\.saving|\.replaced")
 _FILES = (
-    *(
-        "run.lock",
-        "run.json",
-        "metrics.jsonl",
-        "metrics.csv",
-        "loss.png",
-        "emissions.csv",
-        "training_args.bin",
-    ),
+    *("run.lock", "run.json", "metrics.jsonl", "metrics.csv", "loss.png", "emissions.csv"),
     *("model*.safetensors*", "adapter_*", "README.md", "config.json", "generation_config.json"),
     *("tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*"),
-    *("merges.txt", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja"),
+    *("training_args.bin", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja"),
 )
 """Patterns of names. A run removes what has the name of a file of its model, and all that is below it."""
 
 
 def check_output_names(folder: Path, where: str) -> None:
-    """See that nothing in an output folder keeps a run from writing there.
-
-    Raises:
-        RecipeError: something does.
-        OSError: the folder cannot be read.
-    """
+    """Refuse an output folder with something in the way of the files that a run writes (RecipeError)."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         needs_folder = _FOLDERS.fullmatch(path.name) is not None
         if not needs_folder and not any(fnmatchcase(path.name, pattern) for pattern in _FILES):

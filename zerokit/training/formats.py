@@ -1,4 +1,4 @@
-"""Formats of examples, detected by their columns.
+"""Detects the format of examples by their columns.
 
 Alpaca's ``instruction``, ``input`` and ``output`` and ShareGPT's ``conversations`` become chats; without a
 chat template an instruction becomes the prompt of a completion.
@@ -32,18 +32,18 @@ _PAIRS = (
     ("question", "sentence"),
     ("text1", "text2"),
 )
-"""What the two texts of a pair are called in GLUE, SuperGLUE and the like."""
+"""Names of the two texts of a pair in GLUE, SuperGLUE and similar data."""
 
 
 def pair_of(names: Columns, columns: Collection[str]) -> tuple[str, str]:
-    """The columns of a pair of texts: those that the recipe names, else the usual ones that are there."""
+    """The columns of a pair of texts: those that the recipe names, else the usual ones."""
     own = (names.text, names.text_pair)
     usual = () if names.text in columns else _PAIRS
     return next((pair for pair in (own, *usual) if set(pair) <= set(columns)), own)
 
 
 def needed_columns(format_: Format, names: Columns, columns: Collection[str]) -> list[str]:
-    """The columns without which an example is not of a format, of data with `columns`."""
+    """The columns that an example of a format must have."""
     return {
         "messages": [names.messages],
         "sharegpt": [names.conversations],
@@ -96,7 +96,7 @@ def detect_format(
 
 
 def used_columns(format_: Format, names: Columns, columns: Sequence[str]) -> list[str]:
-    """All columns that make an example, of those that are there."""
+    """All existing columns that are part of an example."""
     may_be = {
         "alpaca": [names.input, names.system, names.history],
         "sharegpt": [names.system],
@@ -120,7 +120,7 @@ def text_columns(format_: Format, names: Columns, columns: Sequence[str]) -> lis
 def describe_format(
     format_: Format, names: Columns, columns: Sequence[str], tokenizer: PreTrainedTokenizerBase
 ) -> str:
-    """A message about the detected format, what it becomes, and the columns that are not read."""
+    """A message about the detected format, its conversion, and the columns that are not read."""
     used = used_columns(format_, names, columns)
     unused = [name for name in columns if name not in used]
     becomes = {"alpaca": " (alpaca), as chats", "sharegpt": " (sharegpt), as chats"}.get(format_, "")
@@ -131,11 +131,7 @@ def describe_format(
 
 
 def messages_of(conversation: Any) -> Any:
-    """A ShareGPT conversation as messages, from its first question on; other lists unchanged.
-
-    Raises:
-        DataError: a speaker is unknown, or a value is not text; without a place.
-    """
+    """A ShareGPT conversation as messages, from its first question on; DataError without a place."""
     if not isinstance(conversation, list) or not all(isinstance(turn, dict) for turn in conversation):
         return conversation
     messages = []

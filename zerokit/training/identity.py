@@ -105,14 +105,7 @@ def identify(
     weights: str | None = None,
     stream: Stream | None = None,
 ) -> Identity:
-    """The identity of a new run; reads all of its examples, or the files of a stream.
-
-    Args:
-        stream: what `train` is read from, if data are streamed.
-
-    Raises:
-        DataError: a streamed file cannot be read.
-    """
+    """The identity of a new run; reads all examples, or the files of `stream`. Raises DataError."""
     written = loaded.recipe.model_dump(mode="json", exclude_unset=True)
     given = {name: value for name, value in args.to_dict().items() if name in _LEARNING}
     steps = args.per_device_train_batch_size * args.gradient_accumulation_steps * world_size
@@ -144,11 +137,7 @@ _ADDED = ("transformers_version", "_name_or_path", "dtype", "architectures", "us
 
 
 def read_identity(checkpoint: Path) -> Identity | None:
-    """The identity of a checkpoint's run; None if the checkpoint has none.
-
-    Raises:
-        CheckpointError: it cannot be read.
-    """
+    """The identity of a checkpoint's run; None if it has none. CheckpointError if damaged."""
     file = checkpoint / IDENTITY_FILE
     if not file.is_file():
         return None
@@ -172,7 +161,7 @@ def _named(source: object) -> str:
 
 
 def differences(was: Identity, now: Identity) -> list[str]:
-    """In words, what would make `now` another run than `was`; empty if it is the same."""
+    """Descriptions of what makes `now` another run than `was`; empty for the same run."""
     found = [
         *_changed("training", was.training, now.training),
         *_changed("deepspeed", was.deepspeed, now.deepspeed, _default_of_deepspeed(now.deepspeed)),
@@ -181,8 +170,7 @@ def differences(was: Identity, now: Identity) -> list[str]:
         *_changed("task", _learning(was.recipe["task"]), _learning(now.recipe["task"]), _DEFAULTS["task"]),
     ]
     found += num_examples_differ(was, now)
-    is_compared = not has_partial_digest(was) and RunPolicy.current().reads_weights
-    if is_compared and was.weights != now.weights:
+    if RunPolicy.current().reads_weights and was.weights != now.weights:
         found.append("the model to start from has other weights")
     if was.examples != now.examples:
         causes = [
@@ -201,11 +189,6 @@ def differences(was: Identity, now: Identity) -> list[str]:
     elif was.streamed_files is not None and was.streamed_files != now.streamed_files:
         found.append("the content of the streamed files has changed")
     return found
-
-
-def has_partial_digest(run: Identity) -> bool:
-    """Whether the digest of weights covers the first bytes of each tensor only, as in earlier versions."""
-    return run.weights is not None and ":" not in run.weights
 
 
 def _learning(task: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -245,14 +228,14 @@ _DEFAULTS = {"data": _default_in(DataSection.model_construct()), "task": _defaul
 
 
 def num_examples_differ(was: Identity, now: Identity) -> list[str]:
-    """In words, that a step would train on more or fewer examples; empty if it does not."""
+    """Whether a step would train on more or fewer examples, as a description; empty if not."""
     if was.examples_per_step == now.examples_per_step:
         return []
     return [f"a step has {now.examples_per_step} examples, had {was.examples_per_step}"]
 
 
 def in_words(different: list[str]) -> str:
-    """`different`, the first few of them."""
+    """The first few differences."""
     more = len(different) - _MOST_NAMED
     return "; ".join([*different[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
@@ -263,7 +246,7 @@ def _changed(
     now: Mapping[str, Any],
     default: Callable[[KeyPath], Any] = lambda path: None,
 ) -> Iterator[str]:
-    """Each value that differs; to write a default out, or to leave it out, is no difference."""
+    """Each value that differs; writing a default out makes no difference."""
     before, after = dict(leaves(was)), dict(leaves(now))
     for path in dict.fromkeys([*before, *after]):
         old, new = (of[path] if path in of else default(path) for of in (before, after))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerokit import console
 from zerokit.checkpoint.source import check_before_launch, read_model_config
-from zerokit.data.files import common_format, given_files
+from zerokit.data.files import common_format, find_files
 from zerokit.distributed.cores import share_threads
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.errors import ZerokitError, collect_errors, raise_together
@@ -18,17 +18,9 @@ from zerokit.recipe.load import LoadedRecipe, load_recipe
 from zerokit.recipe.training_keys import check_without_imports
 from zerokit.training.datasets import data_sources
 
-if TYPE_CHECKING:
-    from zerokit.recipe.load import LoadedRecipe
-
 
 def main(
-    recipe: Path | None,
-    overrides: Sequence[str],
-    *,
-    stuck_after: float,
-    save_within: float,
-    **options: Any,
+    recipe: Path | None, overrides: Sequence[str], *, stuck_after: float, save_within: float, **options: Any
 ) -> int:
     """Run on this rank; returns the exit code. Options are those of :func:`train`."""
     return run_on_all_ranks(
@@ -48,22 +40,19 @@ def train(
     rehearsed: Path | None = None,
     **options: bool,
 ) -> None:
-    """Prepare, train, save and report.
+    """Prepare, train, save and report. ZerokitError on every rank for bad input.
 
     Args:
         recipe: its file; None for an embedded one.
         previewed: number of sequences to print instead of training.
         rehearsed: report of a rehearsal to compare with.
-
-    Raises:
-        ZerokitError: bad input; the same on every rank.
     """
     loaded = group.together(lambda: read_recipe(group, recipe, overrides))
     if group.policy.uses_this_machine:
         share_threads(group.ranks)
 
     # Imported here so that a mistyped option is answered before torch and transformers load.
-    from zerokit.distributed.nvme import clear_swap_folder, holding_swap_folders_together
+    from zerokit.distributed.nvme import clear_swap_folder, locked_swap_folders
     from zerokit.training.arguments import ds_config_place
     from zerokit.training.prepare import prepare, preview
 
@@ -85,8 +74,8 @@ def train(
 
     zero = context.resolved.ds_config["zero_optimization"] if group.policy.uses_this_machine else {}
     with (
-        context.output.owned(group, context.identity.run_id),
-        holding_swap_folders_together(group, zero, lambda path: ds_config_place(path, loaded)),
+        context.output.locked(group, context.identity.run_id),
+        locked_swap_folders(group, zero, lambda path: ds_config_place(path, loaded)),
     ):
         clear_swap_folder(zero, group.ranks.rank)
         run(context, expected)
@@ -99,12 +88,7 @@ def train(
 
 
 def read_recipe(group: RankGroup, recipe: Path | None, overrides: Sequence[str]) -> LoadedRecipe:
-    """The recipe with its overrides, for a launch that fits this machine.
-
-    Raises:
-        ZerokitError: the recipe or an override is not valid, a model or data that it names, or a package, is
-            missing, or there are more ranks than devices.
-    """
+    """The recipe with its overrides, for a launch that fits this machine. Raises ZerokitError."""
     loaded = load_recipe(recipe, overrides)
     require("train", where="zerokit train")
     if group.ranks.is_node_main:
@@ -114,11 +98,7 @@ def read_recipe(group: RankGroup, recipe: Path | None, overrides: Sequence[str])
 
 
 def check_recipe_quickly(loaded: LoadedRecipe) -> None:
-    """Check the recipe's keys, that the model it names is there, and its data, if they are local.
-
-    Raises:
-        ZerokitError: keys are not valid, or files are missing or broken; all of them at once.
-    """
+    """Check the recipe's keys, and that its model and local data exist. Raises all errors together."""
     looks: list[Callable[[], object]] = [
         partial(check_without_imports, loaded.recipe.training, loaded.origins),
         partial(_look_for_model, loaded),
@@ -140,5 +120,5 @@ def _look_for_model(loaded: LoadedRecipe) -> None:
 
 
 def _look_for_data(source: str | list[str], where: str, split: str) -> None:
-    if files := given_files(source, where, split):
+    if files := find_files(source, where, split):
         common_format(files, where)

@@ -1,15 +1,14 @@
 """The model of a run: its config checked on the host, its weights made or loaded on all ranks.
 
-Under ZeRO-3 the parameters are partitioned while the model is built, which every rank does together;
-:func:`prepare_model` therefore finds whatever is wrong beforehand, and :func:`build_model` is left with
-nothing that bad input could break.
+Under ZeRO-3 the parameters are partitioned while the model is built, which every rank does together. So
+:func:`prepare_model` finds all errors of bad input before :func:`build_model`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,11 +39,7 @@ class PreparedModel:
 
 
 def find_checkpoint(section: ModelSection, where: str) -> Path | None:
-    """The local folder of the checkpoint to start from (downloaded if it is on the Hub), checked.
-
-    Raises:
-        ModelError: it is not there, or not complete.
-    """
+    """The local folder of the checkpoint to start from, downloaded if needed. Raises ModelError."""
     if section.path is None:
         return None
     folder = resolve_checkpoint(
@@ -93,11 +88,7 @@ def prepare_model(
 def check_checkpointing(
     training: Mapping[str, Any], loaded: LoadedRecipe, config: PretrainedConfig, task: Task
 ) -> None:
-    """Refuse activation checkpointing for a model class that does not support it.
-
-    Raises:
-        RecipeError: the class does not support it.
-    """
+    """Refuse activation checkpointing for a model class that does not support it (RecipeError)."""
     made = class_of(config, loaded.recipe.model, task.model)
     for name in ("gradient_checkpointing", "activation_checkpointing"):
         if training.get(name) is True and not getattr(made, "supports_gradient_checkpointing", True):
@@ -109,11 +100,7 @@ def check_checkpointing(
 
 
 def check_sizes(ds_config: Mapping[str, Any], loaded: LoadedRecipe, config: PretrainedConfig) -> None:
-    """Refuse "auto" sizes that the Trainer would compute from a hidden size that the model's config lacks.
-
-    Raises:
-        ConfigError: the Trainer would stop there once the model is loaded.
-    """
+    """Refuse "auto" sizes if the model's config has no hidden size to compute them from (ConfigError)."""
     for found in (config, getattr(config, "text_config", None)):
         if hasattr(found, "hidden_size") or hasattr(found, "hidden_sizes"):
             return
@@ -128,7 +115,7 @@ def check_sizes(ds_config: Mapping[str, Any], loaded: LoadedRecipe, config: Pret
 
 
 def class_of(config: PretrainedConfig, section: ModelSection, kind: ModelKind) -> Any:
-    """The class that transformers has for a config; None where a checkpoint's own code comes before it."""
+    """The class that transformers has for a config; None if the checkpoint's own code replaces it."""
     known = kind.auto._model_mapping
     if type(config) not in known or (section.trust_remote_code and hasattr(config, "auto_map")):
         return None
@@ -140,8 +127,8 @@ def positions_of(
 ) -> int | None:
     """Most tokens of a sequence; None if the config sets no limit.
 
-    Models like RoBERTa count positions from the id of the padding token plus one. They are recognized by the
-    padding row of their position embeddings.
+    Models like RoBERTa count positions from the id of the padding token plus one. The padding row of their
+    position embeddings shows that.
     """
     positions: int | None = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
     padding = getattr(config, "pad_token_id", None)
@@ -161,11 +148,7 @@ def generation_config(
     task: Task,
     model: PreparedModel,
 ) -> GenerationConfig | None:
-    """The checkpoint's own generation config, with the recipe's keys on top; None where no text is made.
-
-    Raises:
-        RecipeError: a key or a value is not valid.
-    """
+    """The checkpoint's generation config with the recipe's keys (RecipeError); None without generation."""
     if not task.generates:
         return None
     from transformers import GenerationConfig
@@ -212,9 +195,7 @@ def build_model(
     """Build the model on all ranks together; under ZeRO-3 each keeps its share of the parameters.
 
     TrainingArguments (or an HfDeepSpeedConfig) must exist: through them transformers knows about ZeRO-3.
-
-    Raises:
-        ModelError: the checkpoint lacks some of the model's weights; the same on every rank.
+    ModelError on every rank if the checkpoint lacks weights.
     """
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": section.trust_remote_code}
     if section.attn_implementation is not None:
@@ -237,13 +218,6 @@ def switch_dropout_off(model: torch.nn.Module) -> None:
         of_module.update(
             {name: 0.0 for name, value in of_module.items() if isinstance(value, float) and rate in name}
         )
-
-
-def count_parameters(
-    config: PretrainedConfig, *, trust_remote_code: bool = False, kind: ModelKind = CAUSAL_LM
-) -> int:
-    """Parameters of the model that `config` describes, tied ones once, without making any weights."""
-    return sum(parameter.numel() for parameter in _on_meta(config, trust_remote_code, kind).parameters())
 
 
 def _on_meta(config: PretrainedConfig, trust_remote_code: bool, kind: ModelKind) -> PreTrainedModel:
@@ -284,7 +258,7 @@ def _config_from_scratch(
         config = AutoConfig.for_model(model_type, **keys)
         _check_heads(config.get_text_config(decoder=True))
         # On the meta device: what the config lets through may still not be a model.
-        count_parameters(config, kind=task.model)
+        _on_meta(config, trust_remote_code=False, kind=task.model)
     except Exception as error:
         # Each architecture checks its own sizes, with exceptions of its own.
         reason = str(error) if " " in str(error) else f"{type(error).__name__}: {error}"
@@ -323,3 +297,43 @@ def _known_keys(model_type: str, where: str, kind: ModelKind) -> set[str]:
         fields |= set(config().to_dict())
     # Other names of the same keys: gpt2 has n_embd for hidden_size.
     return fields | set(config.attribute_map)
+
+
+def set_leaf_modules(
+    model: torch.nn.Module, stage: int, where: str, note: Callable[[str], None] | None
+) -> None:
+    """Make all ranks call the same modules: experts become ZeRO-3 leaves, layerdrop 0. ConfigError."""
+    from deepspeed.utils import set_z3_leaf_module
+
+    check_experts(model, stage, where)
+    skips = False
+    for module in model.modules():
+        if _calls_some(module):
+            set_z3_leaf_module(module, True)
+        if vars(module).get("layerdrop"):  # which each rank throws dice for
+            skips, vars(module)["layerdrop"] = True, 0.0
+    if skips and note is not None:
+        note("no layer is left out by chance (layerdrop): each rank would leave out others")
+
+
+def check_experts(model: torch.nn.Module, stage: int, where: str) -> None:
+    """Refuse trained experts that are called one by one under ZeRO stages 1 and 2 (ConfigError).
+
+    These stages exchange gradients in the order of each rank, and would silently mix up those of different
+    experts.
+    """
+    for module in model.modules() if stage in (1, 2) else ():
+        if _calls_some(module) and any(parameter.requires_grad for parameter in module.parameters()):
+            raise ConfigError(
+                f"{type(module).__name__} calls experts one by one, by the tokens of a rank: under "
+                f"ZeRO-{stage} ranks that call others would take gradients of one for those of another",
+                where=where,
+                hint="Train under ZeRO-3, which takes them as one, or an adapter that no expert has",
+            )
+
+
+def _calls_some(module: torch.nn.Module) -> bool:
+    """Whether a module is a list with its own forward(), as of experts that it calls selectively."""
+    from torch.nn import Module, ModuleDict, ModuleList
+
+    return isinstance(module, (ModuleDict, ModuleList)) and type(module).forward is not Module.forward

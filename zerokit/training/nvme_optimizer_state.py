@@ -1,10 +1,8 @@
-"""The optimizer's states of a checkpoint, where they are swapped to NVMe: DeepSpeed leaves most of them out.
+"""Loads optimizer states on NVMe from a checkpoint; DeepSpeed loads only a part of them.
 
-``DeepSpeedEngine.load_checkpoint`` of DeepSpeed 0.19 copies the swap files of master weights and moments, and
-reads none of ``*_optim_states.pt`` (``if load_zero_checkpoint and not self.zero_nvme_offload_optimizer()``).
-What is lost without a word: the optimizer's moments and its count of steps, which begin at zero; the master
-weights of a group that is too small to be swapped, which are those that the run started from; the scale of
-losses.
+``DeepSpeedEngine.load_checkpoint`` of DeepSpeed 0.19 copies the swap files, and reads nothing of
+``*_optim_states.pt`` (``if load_zero_checkpoint and not self.zero_nvme_offload_optimizer()``). So it silently
+resets the moments and step count, the master weights of groups too small to be swapped, and the loss scale.
 """
 
 from __future__ import annotations
@@ -12,15 +10,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerokit.checkpoint.step_folder import find_step_folder
+from zerokit.distributed.group import RankGroup
 from zerokit.documents import printable
 from zerokit.errors import CheckpointError
 from zerokit.patches import PrivateAttribute
-
-if TYPE_CHECKING:
-    from zerokit.distributed.group import RankGroup
 
 _STAGE_3 = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
 _PURPOSE = "take the states of an optimizer on NVMe from a checkpoint"
@@ -36,11 +32,7 @@ _END = ".tensor.swp"
 
 
 def load_nvme_optimizer_states(engine: Any, folder: Path, group: RankGroup) -> None:
-    """Load optimizer states on NVMe from a checkpoint, which the engine does not load.
-
-    Raises:
-        CheckpointError: the swap files of a rank are missing; the same on every rank.
-    """
+    """Load optimizer states on NVMe. CheckpointError on every rank if swap files are missing."""
     if not engine.zero_nvme_offload_optimizer():
         return
     optimizer = engine.optimizer
@@ -69,11 +61,8 @@ def load_nvme_optimizer_states(engine: Any, folder: Path, group: RankGroup) -> N
 def _own_part(engine: Any, step: Path) -> Mapping[str, Any]:
     """This rank's part of the optimizer's states, with swap files renamed to those of the current groups.
 
-    A group is named by the numbers of its first and last parameter, counted over all parameters that the
-    process has created, so another model in the process shifts them.
-
-    Raises:
-        CheckpointError: a file is missing, or the groups differ.
+    A group is named by the numbers of its first and last parameter among all that the process has created, so
+    another model in the process shifts them. CheckpointError if a file is missing, or the groups differ.
     """
     optimizer = engine.optimizer
     parts = engine._get_all_zero_checkpoints(str(step.parent), step.name)

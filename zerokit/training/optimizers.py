@@ -1,4 +1,4 @@
-"""The recipe's one key for optimizers, ``training.optim``: those that the Trainer makes, and DeepSpeed's."""
+"""The recipe's key for optimizers, ``training.optim``: the Trainer's and DeepSpeed's."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _FOR_GPUS = {"adam": "fused_adam", "adamw": "fused_adam", "lamb": "fused_lamb", 
 
 
 def host_optimizer(ds_config: Mapping[str, Any]) -> str | None:
-    """DeepSpeed's CPU optimizer that steps for an offloaded one: ``Adam``, ``Adagrad`` or ``Lion``.
+    """DeepSpeed's CPU optimizer for an offloaded one: ``Adam``, ``Adagrad`` or ``Lion``; None without
+    offload.
 
     Source: `_configure_basic_optimizer` in deepspeed/runtime/engine.py. Without a section `optimizer` it is
-    Adam: see :func:`check_replaced`.
+    Adam: see :func:`check_offloaded_optimizer`.
     """
     if not _offloads(ds_config):
         return None
@@ -36,16 +37,12 @@ def host_optimizer(ds_config: Mapping[str, Any]) -> str | None:
     return {"adagrad": "Adagrad", "lion": "Lion"}.get(name, "Adam")
 
 
-def check_replaced(ds_config: Mapping[str, Any], optim: str, *, ds_where: str, where: str) -> None:
-    """Refuse optimizers that accelerate would silently replace by Adam when they are offloaded.
+def check_offloaded_optimizer(ds_config: Mapping[str, Any], optim: str, *, ds_where: str, where: str) -> None:
+    """Refuse optimizers that accelerate would silently replace by Adam when they are offloaded (ConfigError).
 
-    It replaces PyTorch's AdamW by DeepSpeed's with the same settings. It tries to keep Adagrad, and fails,
-    because DeepSpeedCPUAdagrad does not accept `adamw_mode`.
-
-    Source: `map_pytorch_optim_to_deepspeed` in accelerate utils/deepspeed.py (1.15).
-
-    Raises:
-        ConfigError: it would.
+    It replaces PyTorch's AdamW by DeepSpeed's with the same settings. For Adagrad it fails, because
+    DeepSpeedCPUAdagrad does not accept `adamw_mode`. Source: `map_pytorch_optim_to_deepspeed` in accelerate
+    utils/deepspeed.py (1.15).
     """
     if not _offloads(ds_config) or ds_config.get("zero_force_ds_cpu_optimizer") is False:
         return
@@ -62,14 +59,11 @@ def check_replaced(ds_config: Mapping[str, Any], optim: str, *, ds_where: str, w
 
 
 def check_zenflow(zero: Mapping[str, Any], *, resumes: bool, where: str) -> None:
-    """Refuse ZenFlow where it would silently train something else.
+    """Refuse ZenFlow if it would silently train something else (ConfigError).
 
-    Raises:
-        ConfigError: in stage 3, where hooks transpose each gathered matrix, but the engine has transposed
-        only
-            unpartitioned ones (`_initialize_zenflow_stage3_prologue` in
-            deepspeed/runtime/zenflow/engine_stage3.py); or in a resumed run, because no checkpoint has the
-            states of important columns and deferred gradients.
+    In stage 3 its hooks transpose each gathered matrix, but the engine has transposed only unpartitioned ones
+    (`_initialize_zenflow_stage3_prologue` in deepspeed/runtime/zenflow/engine_stage3.py). No checkpoint has
+    the states of important columns and deferred gradients, so a run cannot resume.
     """
     if not zero.get("zenflow"):
         return
@@ -88,12 +82,8 @@ def check_zenflow(zero: Mapping[str, Any], *, resumes: bool, where: str) -> None
         )
 
 
-def check_made(args: TrainingArguments, ds_config: Mapping[str, Any], stage: int, where: str) -> None:
-    """Refuse an optimizer that the Trainer cannot make, before the model is loaded.
-
-    Raises:
-        RecipeError: its package is missing, or it does not work with ZeRO.
-    """
+def check_optimizer(args: TrainingArguments, ds_config: Mapping[str, Any], stage: int, where: str) -> None:
+    """Refuse an optimizer whose package is missing or that does not work with ZeRO (RecipeError)."""
     name = str(getattr(args.optim, "value", args.optim))
     on_matrices = any(word in name for word in _WHOLE_MATRICES)
     if "optimizer" in ds_config or (on_matrices and stage == 0):
@@ -114,7 +104,7 @@ def check_made(args: TrainingArguments, ds_config: Mapping[str, Any], stage: int
             hint=works,
         )
     try:
-        _made_of(args)
+        _optimizer_of(args)
     except (ImportError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise RecipeError(f"{name} cannot be made here: {reason}", where=where, hint=works) from error
@@ -124,11 +114,7 @@ _OF_OPTIMIZER = ("optim_args", "optim_target_modules", "adam_beta1", "adam_beta2
 
 
 def check_optimizer_keys(args: TrainingArguments, ds_config: Mapping[str, Any], loaded: LoadedRecipe) -> None:
-    """Refuse keys of `training` that the optimizer does not read; :func:`check_made` has passed.
-
-    Raises:
-        RecipeError: there is one.
-    """
+    """Refuse keys of `training` that the optimizer does not read (RecipeError)."""
     name = str(getattr(args.optim, "value", args.optim))
     if any(word in name for word in _WHOLE_MATRICES):
         return
@@ -141,7 +127,7 @@ def check_optimizer_keys(args: TrainingArguments, ds_config: Mapping[str, Any], 
             continue
         without = copy.copy(args)
         vars(without)[key] = default
-        if is_deepspeeds or _made_of(without) == _made_of(args):
+        if is_deepspeeds or _optimizer_of(without) == _optimizer_of(args):
             optimizer = f"DeepSpeed's {ds_config['optimizer'].get('type')}" if is_deepspeeds else name
             raise RecipeError(
                 f"{key} has no effect: {optimizer} does not read it",
@@ -151,11 +137,7 @@ def check_optimizer_keys(args: TrainingArguments, ds_config: Mapping[str, Any], 
 
 
 def check_schedule(args: TrainingArguments, ds_config: Mapping[str, Any], where: str) -> None:
-    """Refuse a learning rate schedule that the Trainer cannot make, before the model is loaded.
-
-    Raises:
-        RecipeError: its arguments are missing or wrong.
-    """
+    """Refuse a learning rate schedule with missing or wrong arguments (RecipeError)."""
     import torch
     from transformers import get_scheduler
 
@@ -177,7 +159,7 @@ def check_schedule(args: TrainingArguments, ds_config: Mapping[str, Any], where:
         ) from error
 
 
-def warm_up_line(args: TrainingArguments, ds_config: Mapping[str, Any], steps: int) -> str | None:
+def warmup_warning(args: TrainingArguments, ds_config: Mapping[str, Any], steps: int) -> str | None:
     """A warning for a run that ends during warmup; None for others."""
     schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     if "scheduler" in ds_config or schedule in _AT_ONCE or args.warmup_steps < max(1, steps):
@@ -189,13 +171,13 @@ def warm_up_line(args: TrainingArguments, ds_config: Mapping[str, Any], steps: i
 
 
 _AT_ONCE = ("constant", "reduce_lr_on_plateau", "greedy")
-"""Schedules of the Trainer's without a warm-up."""
+"""Schedules of the Trainer without a warm-up."""
 
 _MANY_STEPS = 10**6
-"""Steps for the trial if epochs decide their number; no schedule fails because of its length."""
+"""Steps to try a schedule with if epochs decide their number."""
 
 
-def _made_of(args: TrainingArguments) -> tuple[Any, dict[str, Any]]:
+def _optimizer_of(args: TrainingArguments) -> tuple[Any, dict[str, Any]]:
     """Class and arguments of an optimizer."""
     from transformers import Trainer
 
@@ -206,12 +188,8 @@ def _made_of(args: TrainingArguments) -> tuple[Any, dict[str, Any]]:
 _WHOLE_MATRICES = ("galore", "apollo", "lomo")
 
 
-def without_toolkit(ds_config: dict[str, Any], *, where: str) -> str | None:
-    """Replace DeepSpeed's fused AdamW by torch's if its kernel cannot be compiled; returns a note about it.
-
-    Raises:
-        ConfigError: torch has no such optimizer.
-    """
+def replace_fused_optimizer(ds_config: dict[str, Any], *, where: str) -> str | None:
+    """Use torch's AdamW if DeepSpeed's cannot be compiled; returns a note. ConfigError for others."""
     section = ds_config.get("optimizer") or {}
     name = str(section.get("type", "")).lower()
     params = section.get("params") or {}
@@ -230,7 +208,7 @@ def without_toolkit(ds_config: dict[str, Any], *, where: str) -> str | None:
 
 
 _OF_BOTH = {"lr", "betas", "eps", "weight_decay", "adam_w_mode"}
-"""Arguments that DeepSpeed's FusedAdam and torch's classes take alike."""
+"""Arguments with the same meaning in DeepSpeed's FusedAdam and torch's classes."""
 
 
 def _lacks_kernel(name: str) -> bool:

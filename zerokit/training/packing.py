@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item")
 
 Places = list[list[int]]
-"""The indices of the sequences that each row, or micro batch, has."""
+"""Indices of the sequences of each row, or micro batch."""
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> Places:
-    """Few rows of at most `capacity` tokens, by best-fit decreasing.
+    """Few rows of at most `capacity` tokens, by best-fit decreasing, in the order of their first sequences.
 
-    Each sequence, longest first, goes into the fullest row that has room for it, which takes at most 11/9 of
-    the fewest rows and a few more (Johnson et al., "Worst-case performance bounds for simple one-dimensional
-    packing algorithms", 1974). O(n log n). The rows are in the order of their first sequences.
+    Each sequence, longest first, goes into the fullest row with room for it. Needs at most 11/9 of the fewest
+    rows and a few more (Johnson et al., "Worst-case performance bounds for simple one-dimensional packing
+    algorithms", 1974). O(n log n).
 
     Args:
-        lengths: tokens of each sequence, none of more than `capacity`.
+        lengths: tokens of each sequence, at most `capacity`.
     """
     rows: Places = []
     with_room: dict[int, list[int]] = {}
@@ -59,11 +59,11 @@ def best_fit(lengths: Sequence[int], capacity: int) -> Places:
 
 
 def fewest_rows(lengths: Sequence[int], capacity: int) -> Places:
-    """The fewest rows of at most `capacity` tokens that come out about equally long, for a micro batch.
+    """The fewest rows of at most `capacity` tokens with about equal lengths, for a micro batch.
 
     Each sequence, longest first, goes into the emptiest row (longest processing time first: Graham, "Bounds
-    on multiprocessing timing anomalies", 1969), with one row more until all are short enough. Where that
-    takes as much room as a row for each, each has one: there are never more tokens, padding included.
+    on multiprocessing timing anomalies", 1969); rows are added until all are short enough. One row per
+    sequence if that takes no more tokens, padding included.
     """
     most = len(lengths) * max(lengths)
     for count in range(ceil(sum(lengths) / capacity), len(lengths)):
@@ -75,11 +75,7 @@ def fewest_rows(lengths: Sequence[int], capacity: int) -> Places:
 
 
 def rows_for(lengths: Sequence[int], capacity: int | None) -> Places:
-    """The rows of a micro batch, each with several sequences.
-
-    Args:
-        capacity: most tokens of a row; None puts all sequences into one.
-    """
+    """The rows of a micro batch, of at most `capacity` tokens; None puts all sequences into one."""
     return [list(range(len(lengths)))] if capacity is None else fewest_rows(lengths, capacity)
 
 
@@ -90,7 +86,7 @@ def even_batches(lengths: Sequence[int], size: int) -> Places:
 
 
 def like_batches(lengths: Sequence[int], size: int) -> Places:
-    """Micro batches of `size` sequences of like lengths, the longest first: for a model that pads them."""
+    """Micro batches of `size` sequences of similar lengths, the longest first: for a model that pads them."""
     return [list(batch) for batch in _parts(_longest_first(lengths), size)]
 
 
@@ -134,11 +130,7 @@ class Layout:
     """False if zerokit must not change the order of micro batches."""
 
     def arranged(self, order: Sequence[int], lengths: Sequence[int]) -> Iterator[int]:
-        """The same sequences in each step as `order` has, in other micro batches of it.
-
-        Args:
-            order: of indices into `lengths`.
-        """
+        """The sequences of each step of `order`, distributed over its micro batches."""
         spread = even_batches if self.in_rows else like_batches
         for step in _parts(order, self.step_size):
             for batch in spread([lengths[index] for index in step], self.batch_size):
@@ -168,7 +160,7 @@ class Layout:
         return 1 - tokens / max(slots, 1)
 
 
-def may_arrange(args: TrainingArguments) -> bool:
+def can_arrange(args: TrainingArguments) -> bool:
     """Whether zerokit may choose the order of examples and fill up the last batches with blanks."""
     return (
         args.average_tokens_across_devices
@@ -218,9 +210,7 @@ def padding_of(train: Dataset, layout: Layout, seed: int) -> Padding:
             documents += [end - start for start, end in pairwise([*starts, len(row)])]
         documents = chance.permutation(documents).tolist()
     return Padding(
-        layout.left(lengths),
-        layout.padded(documents),
-        layout.step_size * len(documents) / len(lengths),
+        layout.left(lengths), layout.padded(documents), layout.step_size * len(documents) / len(lengths)
     )
 
 
@@ -230,7 +220,7 @@ def document_starts(position_ids: Sequence[int]) -> list[int]:
 
 
 CACHE_NAMES = ("past_key_values", "cache")
-"""What models of transformers call the keys and values that they are given, before release 5.24 and since."""
+"""Names of the key-value cache in models of transformers, before release 5.24 and since."""
 _MASKS = ("create_causal_mask", "create_sliding_window_causal_mask", "create_masks_for_generate")
 _BY_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 
@@ -242,8 +232,8 @@ def packing_unsupported_reason(
 
     transformers builds attention masks from positions that restart at 0 (``find_packed_sequence_indices`` in
     masking_utils.py; for flash attention, ``_is_packed_sequence`` in modeling_flash_attention_utils.py), if
-    the model's code asks for masks there and passes positions on. Recurrent states and convolutions ignore
-    them.
+    the model's code makes masks there and passes positions on. Recurrent states and convolutions ignore
+    positions.
 
     Args:
         model: its class; None if its code is not part of transformers.
@@ -278,10 +268,7 @@ def packing_unsupported_reason(
 
 
 def _masks_by_position(module: ModuleType) -> bool:
-    """Whether all causal masks that a module has transformers make are made from positions, too.
-
-    Their functions are called by several names, with keywords or with one dictionary of them for all.
-    """
+    """Whether all causal masks that a module requests from transformers are made from positions."""
     arguments: list[set[Any]] = []
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.Call):
@@ -298,7 +285,7 @@ def _masks_by_position(module: ModuleType) -> bool:
 
 
 def _turns_by_row(config: Any, seq_len: int) -> bool:
-    """Whether all positions of a batch are turned by the factors of its longest sequence."""
+    """Whether the longest sequence of a batch decides the rotary embeddings of all its positions."""
     rope = getattr(config, "rope_parameters", None) or {}
     for rotary in (rope, *(each for each in rope.values() if isinstance(each, dict))):
         kept = rotary.get("original_max_position_embeddings") or config.max_position_embeddings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import CAUSAL_LM
@@ -30,23 +30,10 @@ if TYPE_CHECKING:
     from zerokit.training.run_context import RunContext
 
 
-@dataclass(frozen=True)
-class ExpectedPeak:
-    """The estimated peak of a run, and advice."""
-
-    lines: list[str]
-    """For people: whether it fits, and what would help where it does not."""
-    bytes: int | None = None
-    """On the fullest rank's GPU, as ``torch.cuda.max_memory_allocated`` counts; None: not estimated."""
-
-
 def _questions(
     context: RunContext, model: PreTrainedModel, cluster: Cluster, *, chunked: bool
 ) -> list[Question]:
-    """The batches of the run that may take the most, the usual one first.
-
-    Examples that share rows lie in one row less than there are, at the most, with a mask.
-    """
+    """The batches that may take most memory, the usual one first; with a mask if examples share rows."""
     question = _question(context, model, cluster, chunked=chunked)
     batch, evaluated = question.micro_batch_size, question.eval_batch_size
     layout = context.task.layout(1, 1)
@@ -57,11 +44,7 @@ def _questions(
 
 
 def _question(context: RunContext, model: PreTrainedModel, cluster: Cluster, *, chunked: bool) -> Question:
-    """The run as its arguments have it.
-
-    Raises:
-        ZerokitError: a model type or optimizer that the estimate does not know.
-    """
+    """The run as its arguments describe it. ZerokitError for an unknown model type or optimizer."""
     args, ds_config = context.args, context.resolved.ds_config
     config: dict[str, Any] = model.config.to_dict()
     at_once = context.task.sequences_per_example
@@ -84,11 +67,7 @@ def _question(context: RunContext, model: PreTrainedModel, cluster: Cluster, *, 
 
 
 def _estimate(question: Question, num_trainable: int) -> Estimate:
-    """The estimate, if the adapter that it knows is the one that is trained.
-
-    Raises:
-        ZerokitError: it is not, or there is a setting that the estimate does not know.
-    """
+    """The estimate of a run. ZerokitError for an unknown setting, or another adapter than is trained."""
     answer = estimate_run(Runs().training_run(question))
     known = answer.num_trainable_parameters
     if (question.lora or question.ia3 or question.learned_tokens) is not None and known != num_trainable:
@@ -106,13 +85,16 @@ def expected_peak(
     gpu_bytes: int,
     *,
     chunked: bool = False,
-) -> ExpectedPeak:
-    """The peak that a run on GPUs will reach."""
+) -> tuple[list[str], int | None]:
+    """Lines about the memory of a run on GPUs, with advice, and the peak of the fullest rank.
+
+    In bytes, as ``torch.cuda.max_memory_allocated`` counts; None if it is not estimated.
+    """
     host = host_memory_bytes() if RunPolicy.current().uses_this_machine else None
     cluster = Cluster(ranks.world_size, ranks.local_world_size, some_gpu(None, gpu_bytes), host)
     if context.task.model != CAUSAL_LM:
         noun = context.task.model.noun
-        return ExpectedPeak([f"peak memory is not estimated: {noun} is none that it counts"])
+        return [f"peak memory is not estimated: {noun} is none that it counts"], None
     try:
         questions = _questions(context, model, cluster, chunked=chunked)
         answers = [_estimate(question, num_trainable) for question in questions]
@@ -123,15 +105,15 @@ def expected_peak(
     except Exception as error:
         # Whatever a config or an argument that nobody has seen leads to: the run does not need the estimate.
         reason = error.message if isinstance(error, ZerokitError) else f"{type(error).__name__}: {error}"
-        return ExpectedPeak([f"peak memory is not estimated: {reason}"])
+        return [f"peak memory is not estimated: {reason}"], None
     low, high = fit.needed_low_bytes, fit.needed_high_bytes
     line = verdict_line(fit.verdict, low, high, gpu_bytes, fit.host).plain
     said = f"estimated peak per rank, in {phase_words(answer.device.peak_phase)}: {line}"
-    return ExpectedPeak([said, *advice], answer.device.peak_bytes)
+    return [said, *advice], answer.device.peak_bytes
 
 
 def _advice(question: Question, answer: Estimate, fit: Fit, at_once: int) -> Iterator[str]:
-    """A line on the GPU's memory and one on the host's, of those that do not do."""
+    """A line about the GPU's memory and one about the host's, for each that is too small."""
     start = "zerokit: warning: the run will probably run out of"
     if not _fits_gpu(fit):
         less = _less_on_gpu(question, answer, fit, at_once)
@@ -155,11 +137,7 @@ def _fits_gpu(fit: Fit) -> bool:
 
 
 def own_optimizer(ds_config: Mapping[str, Any], args: Any) -> OptimizerKind | None:
-    """The optimizer that the Trainer makes; None if the ds_config has one.
-
-    Raises:
-        ZerokitError: its memory is unknown.
-    """
+    """The optimizer that the Trainer makes; None if the ds_config has one. Raises ZerokitError."""
     config = plain_config(ds_config)
     if config.optimizer is not None:
         return None
@@ -184,11 +162,7 @@ def _attention(model: PreTrainedModel) -> Any:
 
 
 def _adapter(model: PreTrainedModel) -> dict[str, Any]:
-    """The adapter of a model, and what keeps the model itself in 4 bits.
-
-    Raises:
-        ZerokitError: the estimate knows no such adapter.
-    """
+    """The adapter of a model, and the quantization of the model. ZerokitError for an unknown adapter."""
     adapters = getattr(model, "peft_config", None)
     if not adapters:
         return {}

@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from zerokit.checkpoint.weights_digest import weights_digest
 from zerokit.config.base import ZERO
 from zerokit.distributed.extensions import compile_extensions
-from zerokit.distributed.gpus_alone import check_gpus_alone
-from zerokit.distributed.group import count_gpus, device_precision
+from zerokit.distributed.gpu_features import check_gpu_features
+from zerokit.distributed.group import RankGroup, count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.nvme import check_nvme, uses_nvme
 from zerokit.errors import ModelError
 from zerokit.extras import package_versions
+from zerokit.recipe import LoadedRecipe
 from zerokit.training.arguments import (
     build_arguments,
     check_fp16,
@@ -29,9 +30,8 @@ from zerokit.training.arguments import (
     resolve_arguments,
     size_nvme_buffers,
 )
-from zerokit.training.checksums import check_resumed
 from zerokit.training.folder import OutputFolder
-from zerokit.training.identity import identify
+from zerokit.training.identity import Identity, identify
 from zerokit.training.model import (
     PreparedModel,
     check_checkpointing,
@@ -41,13 +41,13 @@ from zerokit.training.model import (
     prepare_model,
 )
 from zerokit.training.optimizers import (
-    check_made,
+    check_optimizer,
     check_optimizer_keys,
     check_schedule,
     check_zenflow,
     host_optimizer,
 )
-from zerokit.training.packing import may_arrange, padding_of
+from zerokit.training.packing import can_arrange, padding_of
 from zerokit.training.peft.compatibility import check_trained
 from zerokit.training.peft.keys import check_peft_keys
 from zerokit.training.prepare_data import (
@@ -62,13 +62,8 @@ from zerokit.training.prepare_data import (
 )
 from zerokit.training.preview import show
 from zerokit.training.report import git_commit
-from zerokit.training.resume import find_resume, resumed_identity
+from zerokit.training.resume import check_resumed, find_resume, resumed_identity
 from zerokit.training.run_context import RunContext
-
-if TYPE_CHECKING:
-    from zerokit.distributed.group import RankGroup
-    from zerokit.recipe import LoadedRecipe
-    from zerokit.training.identity import Identity
 
 
 @dataclass(frozen=True)
@@ -83,11 +78,7 @@ class Step:
 
 
 def run_steps(context: RunContext, steps: Iterable[Step]) -> None:
-    """Run steps in order. Local steps in a row share one exchange of errors between the ranks.
-
-    Raises:
-        ZerokitError: bad input; the same on every rank.
-    """
+    """Run steps in order. Local steps in a row share one exchange of errors. ZerokitError on every rank."""
     group = context.group
     for where, found in groupby(steps, key=lambda step: step.where):
         actions = [partial(step.run, context) for step in found]
@@ -114,15 +105,12 @@ def prepare(
     trust_checkpoint: bool = False,
     verify: bool = True,
 ) -> RunContext:
-    """Check and load everything but the model.
+    """Check and load everything but the model. ZerokitError on every rank for bad input.
 
     Args:
         force: replace a model that an earlier run has saved in the output folder.
         trust_checkpoint: let the checkpoint to resume from load any class.
         verify: compare the checksums of that checkpoint.
-
-    Raises:
-        ZerokitError: bad input; the same on every rank.
     """
     set_up_libraries(group.ranks)
     context = RunContext(group, loaded, force, trust_checkpoint, verify)
@@ -135,11 +123,7 @@ _PREVIEWED = 1000
 
 
 def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
-    """Print the first sequences as the model would see them.
-
-    Raises:
-        ZerokitError: bad input; the same on every rank.
-    """
+    """Print the first sequences as the model would see them. ZerokitError on every rank for bad input."""
     set_up_libraries(group.ranks)
     context = RunContext(group, loaded)
     run_steps(context, (*ARGUMENTS, *EXAMPLES))
@@ -153,9 +137,7 @@ def _resolve(context: RunContext) -> None:
     context.versions = package_versions()
     context.git_commit = git_commit() if context.group.ranks.is_main else None
     context.resolved = resolve_arguments(
-        context.loaded,
-        world_size=context.group.ranks.world_size,
-        default_precision=device_precision(),
+        context.loaded, world_size=context.group.ranks.world_size, default_precision=device_precision()
     )
 
 
@@ -166,43 +148,32 @@ def _check_machine(context: RunContext) -> None:
         return ds_config_place(path, loaded)
 
     check_precision(context.resolved, loaded)
-    check_gpus_alone(zero, where, ranks=context.group.ranks.world_size)
+    check_gpu_features(zero, where, ranks=context.group.ranks.world_size)
     if context.group.policy.uses_this_machine:
         check_nvme(zero, where)
 
 
 def _find_resume(context: RunContext) -> None:
     context.resume = find_resume(context.group, context.resolved, context.loaded)
-
-
-def _check_zenflow(context: RunContext) -> None:
-    check_zenflow(
-        context.resolved.ds_config[ZERO],
-        resumes=context.resume is not None,
-        where=ds_config_place((ZERO, "zenflow"), context.loaded),
-    )
-
-
-def _check_resumed(context: RunContext) -> None:
     if context.resume is not None:
         check_resumed(context.group, context.resume, verify=context.verify, trusted=context.trust_checkpoint)
 
 
-def _check_output(context: RunContext) -> None:
-    context.own = read_own_keys(context.resolved, context.loaded)
+def _check_settings(context: RunContext) -> None:
+    loaded = context.loaded
+    zero, resumes = context.resolved.ds_config[ZERO], context.resume is not None
+    check_zenflow(zero, resumes=resumes, where=ds_config_place((ZERO, "zenflow"), loaded))
+    context.own = read_own_keys(context.resolved, loaded)
     context.output = OutputFolder(
         Path(context.resolved.training["output_dir"]),
-        context.loaded.where("training", "output_dir"),
+        loaded.where("training", "output_dir"),
         context.force,
         context.resume,
         None if context.own.rescue_dir is None else Path(context.own.rescue_dir),
     )
     if context.group.policy.writes_files:
-        context.output.check(context.loaded)
-
-
-def _check_adapter(context: RunContext) -> None:
-    context.adapter = check_peft_keys(context.loaded)
+        context.output.check(loaded)
+    context.adapter = check_peft_keys(loaded)
 
 
 def _find_checkpoint(context: RunContext) -> None:
@@ -237,7 +208,7 @@ def _compile_extensions(context: RunContext) -> None:
 def _build_arguments(context: RunContext) -> None:
     loaded, resolved = context.loaded, context.resolved
     args = build_arguments(resolved, loaded, use_cpu=count_gpus() == 0, evaluate=context.held_out is not None)
-    check_made(args, resolved.ds_config, context.zero_stage, loaded.where("training", "optim"))
+    check_optimizer(args, resolved.ds_config, context.zero_stage, loaded.where("training", "optim"))
     check_optimizer_keys(args, resolved.ds_config, loaded)
     schedule = "lr_scheduler_type" if args.lr_scheduler_kwargs is None else "lr_scheduler_kwargs"
     check_schedule(args, resolved.ds_config, loaded.where("training", schedule))
@@ -276,20 +247,13 @@ def _measure_padding(context: RunContext) -> None:
     args = context.args
     layout = context.task.layout(args.per_device_train_batch_size, context.identity.examples_per_step)
     context.padding = None
-    if layout is not None and (layout.in_rows or may_arrange(args)):
-        layout = replace(layout, arranges=may_arrange(args))
+    if layout is not None and (layout.in_rows or can_arrange(args)):
+        layout = replace(layout, arranges=can_arrange(args))
         context.padding = padding_of(context.train, layout, args.seed)
 
 
 ARGUMENTS = (Step(_resolve),)
-CHECKS = (
-    Step(_check_machine),
-    Step(_find_resume, "collective"),
-    Step(_check_zenflow),
-    Step(_check_resumed, "collective"),
-    Step(_check_output),
-    Step(_check_adapter),
-)
+CHECKS = (Step(_check_machine), Step(_find_resume, "collective"), Step(_check_settings))
 EXAMPLES = (
     Step(_find_checkpoint, "node_first"),
     Step(digest_files, "collective"),
@@ -312,10 +276,8 @@ RUN = (
 def _weights_digest(group: RankGroup, loaded: LoadedRecipe, model: PreparedModel) -> str | None:
     """The digest of the weights to start from; None from scratch and in a rehearsal.
 
-    One rank of each machine reads the files, which then are in memory for the ranks that load them.
-
-    Raises:
-        ModelError: they cannot be read, or differ between machines; the same on every rank.
+    One rank of each machine reads the files, which also caches them. ModelError on every rank if they cannot
+    be read, or differ between machines.
     """
     folder, where = model.folder, loaded.where("model", "path")
     if folder is None or not group.policy.reads_weights:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
-    from zerokit.distributed.group import RankGroup
     from zerokit.recipe import LoadedRecipe
     from zerokit.training.tasks.task import Task
 
@@ -65,13 +64,6 @@ def choose_task(context: RunContext) -> None:
     context.task = _task_of_recipe(loaded, context.folder, examples)
     if context.group.ranks.is_main:
         note(context, duplicates_line(examples, held_out, loaded, context.task))
-
-
-def load_run_tokenizer(context: RunContext) -> None:
-    """Load the tokenizer, or train it on rank 0."""
-    context.tokenizer = _get_tokenizer(
-        context.group, context.loaded, context.folder, context.examples, context.task
-    )
 
 
 def tokenize_examples(context: RunContext) -> None:
@@ -111,9 +103,10 @@ def _task_of_recipe(loaded: LoadedRecipe, folder: Path | None, examples: Example
     )
 
 
-def _get_tokenizer(
-    group: RankGroup, loaded: LoadedRecipe, folder: Path | None, examples: Examples, task: Task
-) -> PreTrainedTokenizerBase:
+def load_run_tokenizer(context: RunContext) -> None:
+    """Load the tokenizer, or train it on rank 0."""
+    group, loaded, folder = context.group, context.loaded, context.folder
+    examples, task = context.examples, context.task
     section = loaded.recipe.model
     if section.tokenizer is None or isinstance(section.tokenizer, str):
         # One of the model's own name is of the model's revision.
@@ -127,7 +120,8 @@ def _get_tokenizer(
             task.check_tokenizer(tokenizer, where)
             return tokenizer
 
-        return group.node_main_first(load)
+        context.tokenizer = group.node_main_first(load)
+        return
     vocab_size = section.tokenizer.train_bpe.vocab_size
     columns = examples.columns
     format_ = group.together(
@@ -149,7 +143,7 @@ def _get_tokenizer(
         return train_tokenizer(texts, vocab_size, mask=task.needs == "mask")
 
     # Rank 0 sends it to the others, because all ranks must have the same merges.
-    return group.broadcast_object(group.together(train))
+    context.tokenizer = group.broadcast_object(group.together(train))
 
 
 def _places(context: RunContext) -> Places:
@@ -182,12 +176,12 @@ def tokenize_reported(context: RunContext, examples: Examples, which: str) -> Da
         joined = "" if encoder.packed_len is None or encoder.apart else "; joined and cut into full sequences"
         labels = describe_labels(context.task.labels)
         note(context, f"data: {quantity(len(dataset), 'example')} of {what}{labels}{joined}")
-    if tokenized.num_cut or tokenized.num_left_out or tokenized.nothing_taught:
-        more = f"; left out, too: {tokenized.nothing_taught}" if tokenized.nothing_taught else ""
+    if tokenized.num_cut or tokenized.num_left_out:
+        _, encoder = context.encoder(examples)
         note(
             context,
             f"{which} data: of {quantity(len(dataset), 'example')}, {tokenized.num_cut:,} cut to "
-            f"{seq_len} tokens, {tokenized.num_left_out:,} left out (no token to train on){more}",
+            f"{seq_len} tokens, {tokenized.num_left_out:,} left out ({encoder.left_out_reason})",
         )
     return tokenized.dataset
 
@@ -197,7 +191,7 @@ def open_stream(context: RunContext) -> None:
 
     Raises:
         DataError: an example of the buffer is unusable, or none has a token to train on.
-        CheckpointError: the checkpoint to resume from does not say where its run was in the data.
+        CheckpointError: the checkpoint to resume from has no position in the data.
     """
     examples, data, training = context.examples, context.loaded.recipe.data, context.resolved.training
     source = examples.dataset

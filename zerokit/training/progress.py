@@ -28,11 +28,10 @@ if TYPE_CHECKING:
 class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
     """Writes one JSON object per log to ``metrics.jsonl``, and shows progress on stderr.
 
-    The first line has ``max_steps``; the others have ``step``, ``elapsed_seconds`` and the Trainer's
-    own names (``loss``, ``eval_loss``, ``learning_rate``, ``grad_norm``, ``epoch``), with a ``loss`` also
-    ``tokens_per_second`` and ``mfu`` of the steps since the last one, and rank 0's ``peak_memory_bytes``. On
-    a terminal a bar is drawn; elsewhere each log is one line. With `to_csv`, each figure is a line of
-    ``metrics.csv``, too.
+    The first line has ``max_steps``; the others have ``step``, ``elapsed_seconds`` and the Trainer's own
+    names (``loss``, ``learning_rate``, ...). With a ``loss`` come ``tokens_per_second`` and ``mfu`` since the
+    last log, and rank 0's ``peak_memory_bytes``. A terminal gets a bar, other outputs a line per log.
+    `to_csv` also writes ``metrics.csv``.
     """
 
     def __init__(
@@ -107,13 +106,8 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
 
     def _measured(self, tokens: int) -> dict[str, Any]:
         """Speed and memory since the last log, if tokens are counted."""
-        speed = self._throughput.since_last(tokens)
-        if speed is None:
-            return {}
-        found: dict[str, Any] = {"tokens_per_second": round(speed.tokens_per_second, 1)}
-        if speed.mfu is not None:
-            found["mfu"] = round(speed.mfu, 4)
-        if self._memory is not None:
+        found: dict[str, Any] = {**self._throughput.since_last(tokens)}
+        if found and self._memory is not None:
             found["peak_memory_bytes"] = self._memory.read()
         return found
 
@@ -162,11 +156,8 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
 
 def _words(measured: dict[str, Any]) -> list[str]:
     """``8,031 tokens/s``, ``MFU 41.2%``, ``peak 12.3 GiB``."""
-    formats = {
-        "tokens_per_second": "{:,.0f} tokens/s",
-        "mfu": "MFU {:.1%}",
-    }
-    words = [shown.format(measured[name]) for name, shown in formats.items() if name in measured]
+    formats = {"tokens_per_second": "{:,.0f} tokens/s", "mfu": "MFU {:.1%}"}
+    words = [form.format(measured[name]) for name, form in formats.items() if name in measured]
     if "peak_memory_bytes" in measured:
         words.append(f"peak {format_bytes(measured['peak_memory_bytes'])}")
     return words
@@ -189,8 +180,8 @@ _KIB = 1024
 class PeakMemory:
     """Peak bytes since :meth:`start`, above the bytes in use then.
 
-    On a GPU, torch's allocated bytes. On CPU, the growth of the resident set, which includes libraries that
-    are loaded later and the allocator's reserves.
+    On a GPU, torch's allocated bytes. On CPU, the growth of the resident set, including libraries loaded
+    later.
     """
 
     def __init__(self, *, cuda: bool) -> None:

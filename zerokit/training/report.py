@@ -25,17 +25,17 @@ CSV_FILE = "metrics.csv"
 
 
 def git_commit() -> str | None:
-    """Return the commit of the current folder, with ``-dirty`` if tracked files differ from it.
+    """The commit of the current folder, with ``-dirty`` if tracked files differ; None outside of a
+    repository.
 
-    Returns None outside of a repository. The folder may be an unpacked archive, and its git config can name
-    programs: git runs none of them here.
+    The folder may be an unpacked archive whose git config names programs: git runs none of them here.
     """
     commit = _git("rev-parse", "--verify", "--quiet", "HEAD")
     return f"{commit}-dirty" if commit and _has_changes(commit) else commit or None
 
 
 def _has_changes(commit: str) -> bool:
-    """Whether tracked files differ from `commit`, as far as git knows.
+    """Whether tracked files differ from `commit`.
 
     git would run filters, file monitors and submodule commands of the repository's config. So the comparison
     runs in a scratch repository with its own config, which borrows objects and index.
@@ -74,12 +74,12 @@ def _is_index(path: Path) -> bool:
 _MOST_INDEX_BYTES = 1 << 30
 """Size of the index of a repository with five million files."""
 _COMPARISON_SETTINGS = ("filemode", "symlinks", "ignorecase", "autocrlf", "eol", "trustctime", "checkstat")
-"""The keys of git's section ``core`` that say how files are compared. None of them names a program."""
+"""Keys of git's section ``core`` that decide how files are compared. None of them names a program."""
 _SCRATCH_CONFIG = {
     40: "[core]\nrepositoryformatversion = 0\n",
     64: "[core]\nrepositoryformatversion = 1\n[extensions]\nobjectformat = sha256\n",
 }
-"""The config of a repository by the length of its commits' names."""
+"""Config of a repository by the length of its commit ids."""
 _GIT_VARIABLES = frozenset(
     ("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_NAMESPACE", "GIT_PREFIX")
 )
@@ -87,7 +87,7 @@ _GIT_VARIABLES = frozenset(
 
 
 def _git(*words: str, cwd: str | None = None, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return what a git command prints, without the line end; None if it fails or there is no git."""
+    """The output of a git command, without the line end; None if it fails or there is no git."""
     quiet = ("--no-pager", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
     command = ["git", *quiet, *words]
     try:
@@ -129,7 +129,7 @@ class RunReport:
     num_eval_examples: int
     steps: int
     resumed_from_step: int
-    """0 where the run was not resumed. Seconds, speed, `train_loss` and peak are of the steps after it."""
+    """0 for a new run. Seconds, speed, `train_loss` and peak are of the steps after it."""
     train_seconds: float
     tokens: int
     """Tokens trained on, without padding, over all ranks and all steps."""
@@ -140,8 +140,7 @@ class RunReport:
     mfu: float | None
     """Model FLOPs utilization in these steps (:mod:`zerokit.training.throughput`); None if unknown."""
     loss_before: float | None
-    """Mean loss per token (or example, where a task has one loss for each) on the held-out data before the
-    first step; None without such data."""
+    """Mean held-out loss per token (or example) before the first step; None without held-out data."""
     loss_after: float | None
     metrics_before: dict[str, float]
     """Metrics on held-out data before the first step, such as ``accuracy``; empty without held-out data."""
@@ -153,19 +152,18 @@ class RunReport:
     expected_peak_bytes: int | None
     """On the fullest rank's GPU, as it was estimated before the first step; None where it was not."""
     peak_memory_bytes: int
-    """Largest measured peak of any rank, from before the model was built: allocated bytes on a GPU, growth of
-    the process on CPU."""
+    """Largest measured peak of any rank: allocated bytes on a GPU, growth of the process on CPU."""
     rehearsed: dict[str, float | None] | None
-    """Figures of the rehearsal that ``--rehearsed`` names: `peak_bytes`, `step_seconds`, `low_seconds`,
-    `high_seconds`."""
+    """Figures of ``--rehearsed``: `peak_bytes`, `step_seconds`, `low_seconds`, `high_seconds`."""
     padding: dict[str, float] | None
-    """Share of padding (`share`), with one row per document (`share_if_padded`), and documents per optimizer
-    step (`examples_per_step`). None if batches are padded in their order; for a stream, of the first
-    buffer."""
+    """Padding: `share`, `share_if_padded` (with one row per document), `examples_per_step` (documents).
+
+    None if batches are padded in their order; for a stream, of the first buffer.
+    """
     recipe: dict[str, Any]
     ds_config: dict[str, Any]
     files: list[str] = field(default_factory=list)
-    """All that belongs to the model, by name."""
+    """Names of all files of the model."""
 
     def write(self, output_dir: Path) -> Path:
         """Write ``run.json`` into `output_dir`, whole or not at all."""
@@ -177,18 +175,6 @@ class RunReport:
 
 OPTION = "--rehearsed"
 _MOST_BYTES = 64 << 20
-
-
-@dataclass(frozen=True)
-class RehearsedFigures:
-    """Figures of a rehearsal, of the rank that needs most memory."""
-
-    peak_bytes: int
-    """Tensors on the device, as ``torch.cuda.max_memory_allocated`` counts."""
-    step_seconds: float | None
-    """None if it was rehearsed without ``--time``."""
-    low_seconds: float | None
-    high_seconds: float | None
 
 
 class _Device(BaseModel):
@@ -206,21 +192,17 @@ class _Rank(BaseModel):
 
 
 class _Report(BaseModel):
-    """What is looked at of a report of a rehearsal."""
+    """The part of a rehearsal's report that is read."""
 
     world_size: int
     device: _Device
     ranks: list[_Rank] = Field(default_factory=list)
-    """Where they differ; `device` may be of another than the one that needs most."""
+    """Ranks that differ; `device` may be of another rank than the one that needs most."""
     time: _Time | None = None
 
 
-def read_rehearsal(file: Path, world_size: int) -> RehearsedFigures:
-    """Read what ``zerokit rehearse -o FILE`` has written.
-
-    Raises:
-        LaunchError: it is none, or of another number of ranks.
-    """
+def read_rehearsal(file: Path, world_size: int) -> dict[str, float | None]:
+    """The figures of :attr:`RunReport.rehearsed`. LaunchError for another file, or number of ranks."""
     try:
         report = _Report.model_validate_json(read_bytes(file, max_bytes=_MOST_BYTES))
     except DocumentError as error:
@@ -239,7 +221,6 @@ def read_rehearsal(file: Path, world_size: int) -> RehearsedFigures:
             where=OPTION,
             hint=f"Rehearse with --num-gpus {world_size}",
         )
-    time = report.time
-    seconds = (None,) * 3 if time is None else (time.step_seconds, time.low_seconds, time.high_seconds)
     peak = max([report.device.peak_bytes, *(rank.device_peak_bytes for rank in report.ranks)])
-    return RehearsedFigures(peak, *seconds)
+    time = dict.fromkeys(_Time.model_fields) if report.time is None else report.time.model_dump()
+    return {"peak_bytes": peak, **time}

@@ -9,32 +9,24 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from zerokit import console
-from zerokit.checkpoint.checksums import SUMS_FILE
+from zerokit.checkpoint.checksums import SUMS_FILE, check_checksums, complete_checksums, files_of
+from zerokit.checkpoint.pickles import check_pickles
 from zerokit.checkpoint.reshard import reshard
 from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
 from zerokit.checkpoint.torch_file import read_archive
+from zerokit.distributed.group import RankGroup
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import COPY_HINT, first_unreadable, printable
 from zerokit.errors import CheckpointError, RecipeError
+from zerokit.recipe import LoadedRecipe
+from zerokit.resolving.settle import Resolved
 from zerokit.staging import make_staging, remove
 from zerokit.training.folder import DIVIDED, checkpoint_number, checkpoints, dangling_checkpoints
-from zerokit.training.identity import (
-    differences,
-    has_partial_digest,
-    in_words,
-    num_examples_differ,
-    read_identity,
-)
+from zerokit.training.identity import Identity, differences, in_words, num_examples_differ, read_identity
 from zerokit.units import quantity
-
-if TYPE_CHECKING:
-    from zerokit.distributed.group import RankGroup
-    from zerokit.recipe import LoadedRecipe
-    from zerokit.resolving.settle import Resolved
-    from zerokit.training.identity import Identity
 
 _ANOTHER = "Continue from an earlier checkpoint-N"
 
@@ -51,11 +43,11 @@ def find_resume(group: RankGroup, resolved: Resolved, loaded: LoadedRecipe) -> P
     Removes the key from the resolved arguments.
 
     Raises:
-        RecipeError: there is none, or it lacks the Trainer's state; in a rehearsal, also if another number of
-            ranks saved it.
-        CheckpointError: a part of it is missing, also if only one machine does not see it; or it has a link
-            or a special file that zerokit does not read. True selects an older checkpoint only if a newer one
-            is incomplete, and never because of a link.
+        RecipeError: there is none, or it lacks the Trainer's state; in a rehearsal, also for another number
+            of ranks.
+        CheckpointError: a part is missing, also on one machine only, or a link or special file is not
+            readable. True
+        selects an older checkpoint only if a newer one is incomplete, and never because of a link.
         DataError: machines see different checkpoints of this name.
     """
     asked = resolved.training.pop("resume_from_checkpoint", None)
@@ -89,11 +81,11 @@ def find_resume(group: RankGroup, resolved: Resolved, loaded: LoadedRecipe) -> P
 
 
 def _last_whole(output_dir: Path, where: str) -> Path:
-    """The last checkpoint-N of a run that is whole, or the last one if none is.
+    """The last checkpoint-N of a run that is complete, or the last one if none is.
 
     Raises:
         RecipeError: there is none.
-        CheckpointError: a later one is a link to nothing, or has a link or a special file that is not read.
+        CheckpointError: a later one is a dangling link, or has a link or a special file that is not read.
     """
     found = [folder for folder in checkpoints(output_dir) if any(folder.glob(TRAINER_STATE))]
     if not found:
@@ -122,12 +114,7 @@ def _last_whole(output_dir: Path, where: str) -> Path:
 
 
 def _check_whole(folder: Path, where: str, world_size: int) -> None:
-    """Check that a run of `world_size` ranks can resume from a checkpoint-N.
-
-    Raises:
-        RecipeError: as :func:`find_resume`.
-        CheckpointError: a part is missing.
-    """
+    """Check that `world_size` ranks can resume from a checkpoint-N; errors as :func:`find_resume`."""
     if not folder.exists():
         others = ", ".join(path.name for path in checkpoints(folder.parent)[-4:])
         raise RecipeError(
@@ -156,11 +143,7 @@ def _check_whole(folder: Path, where: str, world_size: int) -> None:
 
 
 def _check_readable(folder: Path) -> None:
-    """Refuse a checkpoint-N with a special file or a link that leads out of it.
-
-    Raises:
-        CheckpointError: it has one.
-    """
+    """Refuse a checkpoint-N with a special file or a link that leads out of it (CheckpointError)."""
     with suppress(OSError):  # reported by missing_part
         if (found := first_unreadable(folder)) is not None:
             raise CheckpointError(found[1], where=printable(found[0]), hint=COPY_HINT)
@@ -223,15 +206,38 @@ def num_saving_ranks(folder: Path) -> int:
     return max(_saving_ranks(_states_folder(folder)), default=-1) + 1
 
 
+def check_resumed(group: RankGroup, folder: Path, *, verify: bool, trusted: bool) -> None:
+    """Check that a checkpoint is unchanged and cannot run code; each rank checks its share of the files.
+
+    Args:
+        trusted: whether its pickles may load any class.
+
+    Raises:
+        CheckpointError: it is damaged, its checksums are incomplete, or it loads an unknown class; on every
+            rank.
+    """
+
+    def check() -> None:
+        sums = complete_checksums(folder) if verify else None
+        if sums is None and verify and group.ranks.is_main:
+            console.note(f"{folder} has no {SUMS_FILE}: it is not verified")
+        if sums is not None:
+            check_checksums(folder, {name: sums[name] for name in group.share(sorted(sums))})
+            added = [name for name in files_of(folder) if name not in sums]
+            if added and group.ranks.is_main:
+                some = f"{quantity(len(added), 'file')}, such as '{added[0]}'"
+                console.note(f"{folder} was saved without {some}: not verified")
+        if not trusted:
+            check_pickles(folder, group.share(files_of(folder)))
+
+    group.together(check)
+
+
 class ReshardedCheckpoint:
     """The checkpoint to resume from, with one part for each rank of this run."""
 
     def __init__(self, group: RankGroup, resume: Path | None, output_dir: Path) -> None:
-        """Reshard a checkpoint of another number of ranks into a folder next to this run's checkpoints.
-
-        Raises:
-            ZerokitError: it cannot be resharded, or the disk is full; the same on every rank.
-        """
+        """Reshard a checkpoint of another number of ranks next to this run's. ZerokitError on every rank."""
         self.folder = resume
         self._made: Path | None = None
         self._is_main = group.ranks.is_main
@@ -250,7 +256,7 @@ class ReshardedCheckpoint:
         self.remove()
 
     def remove(self) -> None:
-        """Remove what was made, when every rank has loaded it."""
+        """Remove the resharded checkpoint, after every rank has loaded it."""
         if self._made is not None and self._is_main:
             with suppress(OSError):
                 remove(self._made.parent)
@@ -272,34 +278,30 @@ def resumed_identity(checkpoint: Path, now: Identity, *, where: str) -> Identity
     """The identity of a run that is resumed from `checkpoint`.
 
     Raises:
-        RecipeError: the checkpoint belongs to another recipe, other data or another model. Most differences
-            would be ignored, because DeepSpeed loads the optimizer's settings from the checkpoint.
+        RecipeError: the checkpoint is of another recipe, data or model. Most differences would have no
+            effect, because
+        DeepSpeed loads the optimizer's settings from the checkpoint.
         CheckpointError: the identity in the checkpoint cannot be read.
     """
     was = read_identity(checkpoint)
     if was is None:
         console.note(f"{checkpoint} does not say which run it is of: recipe, data and model are not compared")
         return now
-    if has_partial_digest(was):
-        console.note(
-            f"{checkpoint} was saved by an earlier version of zerokit: the weights of the model that the run "
-            "started from are not compared"
-        )
     different = differences(was, now)
     if not different:
         return replace(now, run_id=was.run_id, started=was.started)
-    mend = "Set it back"
+    fix = "Set it back"
     of = "a run that differs"
     if different == num_examples_differ(was, now):
         each, left = divmod(was.examples_per_step, now.world_size)
-        mend = f"Set per_device_train_batch_size times gradient_accumulation_steps to {each}"
+        fix = f"Set per_device_train_batch_size times gradient_accumulation_steps to {each}"
         if left:
-            mend = f"Start a number of ranks that divides {was.examples_per_step}"
+            fix = f"Start a number of ranks that divides {was.examples_per_step}"
         if was.world_size != now.world_size:
             of = f"a run of {quantity(was.world_size, 'rank')}"
     raise RecipeError(
         f"'{checkpoint}' is of {of}: {in_words(different)}",
         where=where,
-        hint=f"{mend}; or begin another run from its weights, with --model {checkpoint} and another "
+        hint=f"{fix}; or begin another run from its weights, with --model {checkpoint} and another "
         "output_dir",
     )

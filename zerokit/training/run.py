@@ -14,17 +14,16 @@ from transformers import TrainerCallback
 
 import zerokit
 from zerokit import console
-from zerokit.distributed.cores import bind_to_cores, take_all_cores
+from zerokit.distributed.cores import bind_to_cores, use_all_cores
 from zerokit.distributed.group import count_gpus
 from zerokit.distributed.loader_workers import report_lost_batches
 from zerokit.errors import ConfigError, RankError, RunError, ZerokitError
 from zerokit.patches import Patch, put
 from zerokit.reporting.curves import draw_losses
 from zerokit.training.announce import announce, count_parameters
-from zerokit.training.chunked_loss import asks_for_chunks, chunk_the_loss
+from zerokit.training.chunked_loss import chunk_the_loss, wants_chunked_loss
 from zerokit.training.engine import read_parameters_once, reset_module_order
-from zerokit.training.leaf_modules import set_leaf_modules
-from zerokit.training.model import build_model, switch_dropout_off
+from zerokit.training.model import build_model, set_leaf_modules, switch_dropout_off
 from zerokit.training.optimizers import host_optimizer
 from zerokit.training.peft.adapter import add_adapter
 from zerokit.training.peft.compatibility import loading_options
@@ -41,19 +40,18 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel, Trainer
 
-    from zerokit.training.report import RehearsedFigures
     from zerokit.training.run_context import RunContext
     from zerokit.training.trainer import ZeroTrainer
 
 
-def run(context: RunContext, rehearsed: RehearsedFigures | None = None) -> RunReport:
+def run(context: RunContext, rehearsed: dict[str, float | None] | None = None) -> RunReport:
     """Train, evaluate before and after, save, and write ``run.json``.
 
     Returns:
-        the report; its times are this rank's, and the rest is the same on every rank.
+        the report; its times are this rank's, the rest is the same on every rank.
 
     Raises:
-        RankError: this rank has no memory left.
+        RankError: this rank is out of memory.
         RunError: the run has diverged; the same on every rank.
     """
     group = context.group
@@ -78,7 +76,7 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory"
 
 
 def _run(
-    context: RunContext, checkpoint: ReshardedCheckpoint, rehearsed: RehearsedFigures | None
+    context: RunContext, checkpoint: ReshardedCheckpoint, rehearsed: dict[str, float | None] | None
 ) -> RunReport:
     group = context.group
     note = console.note if group.ranks.is_main else None
@@ -94,9 +92,9 @@ def _run(
         read_parameters_once()
     model = _build_model(context, note)
     learns = context.adapter is not None and context.adapter.method.tokens == "embedded"
-    chunked = asks_for_chunks(context.task.section, context.args, learns_tokens=learns)
+    chunked = wants_chunked_loss(context.task.section, context.args, learns_tokens=learns)
     chunked = chunked and chunk_the_loss(model, note)
-    expected = announce(context, model, cuda=cuda, chunked=chunked)
+    states_bytes, peak_bytes = announce(context, model, cuda=cuda, chunked=chunked)
     if num_cores is not None and note is not None:
         note(
             f"each rank keeps to {quantity(num_cores, 'core')} of its own, for the optimizer's step; "
@@ -110,7 +108,7 @@ def _run(
     )
     trainer = _make_trainer(context, model, [progress, _RemoveCheckpoint(checkpoint)], operations)
     try:
-        leaves = group.leave_request.heeded(group.gather_objects)
+        leaves = group.leave_request.handle_requests(group.gather_objects)
         with leaves if group.policy.writes_files else nullcontext():
             result = _fit(trainer, context, checkpoint.folder)
     finally:
@@ -146,10 +144,10 @@ def _run(
         metrics_before=before,
         metrics_after=after,
         train_loss=float(result.metrics["train_loss"]) if steps > progress.first_step else None,
-        model_states_bytes=expected.model_states_bytes,
-        expected_peak_bytes=expected.peak_bytes,
+        model_states_bytes=states_bytes,
+        expected_peak_bytes=peak_bytes,
         peak_memory_bytes=max(peaks),
-        rehearsed=None if rehearsed is None else asdict(rehearsed),
+        rehearsed=rehearsed,
         padding=None if context.padding is None else asdict(context.padding),
         recipe=context.loaded.recipe.model_dump(exclude_unset=True),
         ds_config=context.resolved.ds_config,
@@ -168,7 +166,7 @@ def _assign_cores(context: RunContext) -> int | None:
         return None
     if context.group.policy.uses_this_machine:
         return bind_to_cores(context.group)
-    take_all_cores()
+    use_all_cores()
     return None
 
 

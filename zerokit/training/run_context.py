@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class RunContext:
-    """A run. :mod:`zerokit.training.prepare` has the steps that fill it."""
+    """A run, filled by the steps of :mod:`zerokit.training.prepare`."""
 
     group: RankGroup
     loaded: LoadedRecipe
@@ -43,9 +43,9 @@ class RunContext:
     """Whether to compare the checksums of that checkpoint."""
 
     versions: dict[str, str] = field(init=False)
-    """Of packages. Taken at the start like the commit, because the folder may change while the run trains."""
+    """Versions of packages at the start: the folder may change while the run trains."""
     git_commit: str | None = field(init=False)
-    """None on all ranks but the first, and outside of a repository."""
+    """None outside of a repository, and on other ranks than 0."""
     resolved: Resolved = field(init=False)
     resume: Path | None = field(init=False)
     """The checkpoint-N to resume from."""
@@ -80,11 +80,7 @@ class RunContext:
     """None for a task that pads its batches as they come."""
 
     def encoder(self, examples: Examples) -> tuple[Format, Encoder]:
-        """The format of examples, and what makes sequences of them.
-
-        Raises:
-            DataError: the columns are of no format of the task.
-        """
+        """The format of examples, and their encoder. DataError if no format of the task has their columns."""
         data = self.loaded.recipe.data
         format_ = detect_format(examples.columns, data, self.task.formats, where=examples.where)
         return format_, self.task.encoder(self.tokenizer, format_, data.columns)

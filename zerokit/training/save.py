@@ -14,14 +14,7 @@ from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import read_document
 from zerokit.errors import CheckpointError, DocumentError, ModelError, RunError
 from zerokit.staging import MARK, is_staging, make_staging, remove, remove_empty
-from zerokit.training.folder import (
-    CURRENT,
-    REPLACED,
-    SAVING,
-    can_link_current,
-    checkpoints,
-    is_current_link,
-)
+from zerokit.training.folder import CURRENT, REPLACED, SAVING, can_link_current, checkpoints, is_current_link
 from zerokit.training.report import REPORT_FILE
 
 if TYPE_CHECKING:
@@ -32,17 +25,17 @@ if TYPE_CHECKING:
     from zerokit.training.trainer import ZeroTrainer
 
 _NEW_LINK = f"{MARK}-link"
-"""Name in ``.replaced`` of a new link, before it gets its own name."""
+"""Temporary name in ``.replaced`` of a new link."""
 
 
 def save_model(trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, report: RunReport) -> list[Path]:
     """Save weights (safetensors), config, generation config, tokenizer and ``run.json`` into `output`.
 
     All ranks take part, because under ZeRO-3 each holds a part of the weights. Whatever ends this process,
-    the folder has the model that it had, or the new one with all that belongs to it.
+    the folder has its earlier model, or the new one with all files.
 
     Returns:
-        the files, on rank 0; nothing on the others.
+        the files, on rank 0; nothing on other ranks.
 
     Raises:
         CheckpointError: the saved weights are missing or empty.
@@ -52,7 +45,7 @@ def save_model(trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, rep
     writer = trainer.checkpoints
     writer.problems.clear()
     if group.ranks.is_main:
-        with writer.problems.noted():
+        with writer.problems.collect():
             settle(output.path)
         for place in places:
             _remove(place / SAVING)
@@ -72,7 +65,7 @@ def _publish_in_first(places: list[Path], problems: DiskProblems, report: RunRep
     output_dir = places[0]
     staging = output_dir / SAVING
     for place in places[len(problems) :]:
-        with problems.noted():
+        with problems.collect():
             if not is_staging(place / SAVING):
                 shutil.copytree(staging, make_staging(place / SAVING), dirs_exist_ok=True)
             files = _publish(place / SAVING, place, report)
@@ -134,10 +127,8 @@ def _earlier_files(folder: Path) -> set[str]:
 def _switch(folder: Path, old: set[str], new: set[str]) -> None:
     """Make the names of a model's files refer to those in ``.saving``, all at the same moment.
 
-    Each name becomes a link through ``.model``, which leads to the old files until it is replaced.
-
-    Raises:
-        OSError: this file system has no links, or is full, or another file has the name ``.model``.
+    Each name becomes a link through ``.model``, which leads to the old files until it is replaced. OSError if
+    the file system has no links, is full, or another file has the name ``.model``.
     """
     current, replaced = folder / CURRENT, folder / REPLACED
     if not can_link_current(folder):
@@ -146,12 +137,12 @@ def _switch(folder: Path, old: set[str], new: set[str]) -> None:
     make_staging(replaced)
     for name in old:
         _duplicate(folder / name, replaced / name)
-    _point(current, REPLACED)
+    _set_link(current, REPLACED)
     for name in old | new:
         if (folder / name).is_dir() and not (folder / name).is_symlink():
             shutil.rmtree(folder / name)  # which no link can replace in one step
-        _point(folder / name, f"{CURRENT}/{name}")
-    _point(current, SAVING)
+        _set_link(folder / name, f"{CURRENT}/{name}")
+    _set_link(current, SAVING)
 
 
 def settle(folder: Path) -> None:
@@ -176,7 +167,7 @@ def _remove(folder: Path) -> None:
         remove_empty(folder)  # a kill may have left one without its mark
 
 
-def _point(link: Path, target: str) -> None:
+def _set_link(link: Path, target: str) -> None:
     """Make or change a link in one step. The folder ``.replaced`` next to it exists."""
     new = link.with_name(REPLACED) / _NEW_LINK
     new.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Skips steps of DeepSpeed's optimizers, on all ranks alike.
+"""Skips steps of DeepSpeed's optimizers, the same on all ranks.
 
 A skipped step changes no weight, optimizer state, learning rate or loss scale, and clears all gradients. Each
 DeepSpeed optimizer keeps gradients in its own buffers, so it clears them as after an overflow in fp16.
@@ -41,7 +41,7 @@ _WRAPPED = PrivateAttribute(
 
 
 class SkippableSteps:
-    """Asks before each step of an engine's optimizer whether to skip it.
+    """Decides before each step of an engine's optimizer whether to skip it.
 
     ``optimizer.overflow`` is true after a skipped step, also if DeepSpeed skipped it.
     """
@@ -49,13 +49,9 @@ class SkippableSteps:
     def __init__(
         self, engine: Any, accelerator: Accelerator, leaves_out: Callable[[torch.Tensor], bool]
     ) -> None:
-        """Patch the engine.
-
-        Args:
-            leaves_out: takes the loss of the last micro batch; returns the same on every rank.
-        """
+        """Patch the engine. `leaves_out` gets the last loss, and returns the same on every rank."""
         self._optimizer = optimizer = engine.optimizer
-        self._is_asked = leaves_out
+        self._skips_step = leaves_out
         self._loss: torch.Tensor | None = None
         """Loss of the last micro batch."""
         self._leaves_out = False
@@ -68,26 +64,26 @@ class SkippableSteps:
                 wrapper.__has_overflow__ = True
         if hasattr(optimizer, _LOOKS.name):
             optimizer.check_grad_overflow = True
-        replace(engine, _BACKWARD.name, self._noting_loss)
-        replace(optimizer, "step", self._asking)
+        replace(engine, _BACKWARD.name, self._keep_loss)
+        replace(optimizer, "step", self._decide)
         instead = ((_UPDATE_SCALE[0].name, self._overflow), (_MUON.name, lambda *_: None))
         for name, other in instead:
             if hasattr(optimizer, name):
                 replace(optimizer, name, partial(self._instead, other))
 
-    def _noting_loss(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+    def _keep_loss(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         def noted(loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             self._loss = loss.detach()
             return backward(loss, *args, **kwargs)
 
         return noted
 
-    def _asking(self, step: Callable[..., Any]) -> Callable[..., Any]:
+    def _decide(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def stepped(*args: Any, **kwargs: Any) -> Any:
             if self._is_plain:
                 self._optimizer.overflow = not _are_numbers(self._optimizer)  # reduced: alike on every rank
             assert self._loss is not None
-            self._leaves_out = self._is_asked(self._loss)
+            self._leaves_out = self._skips_step(self._loss)
             if self._leaves_out:
                 self._clear(step)
                 self._leaves_out = False
@@ -118,10 +114,7 @@ class SkippableSteps:
 
 
 def _are_numbers(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether all gradients are finite; a sum needs no memory, and one that is not makes it none.
-
-    The device is asked once.
-    """
+    """Whether all gradients are finite. A sum needs no memory, and one wait for the device."""
     gradients = (weight.grad for group in optimizer.param_groups for weight in group["params"])
     sums = [gradient.sum(dtype=torch.float32) for gradient in gradients if gradient is not None]
     return not sums or bool(torch.stack(sums).isfinite().all())

@@ -1,7 +1,7 @@
 """Watches the loss and the gradient norm of each step, over all ranks.
 
 A step with a loss that is not a number, or that spikes, is reported or skipped, or it ends the run before
-anything is saved. Every rank does the same.
+anything is saved; the same on every rank.
 """
 
 from __future__ import annotations
@@ -70,11 +70,7 @@ class UsualLoss:
 
 
 def worst(losses: Iterable[Iterable[float]]) -> tuple[int, int]:
-    """The rank and the micro batch with the first loss that is no number, else with the largest.
-
-    Args:
-        losses: of the micro batches of a step, of each rank.
-    """
+    """Rank and micro batch with the first loss that is not a number, else the largest."""
     found = [(rank, micro, loss) for rank, own in enumerate(losses) for micro, loss in enumerate(own)]
     broken = [batch for batch in found if not math.isfinite(batch[2])]
     rank, micro, _ = (
@@ -84,12 +80,13 @@ def worst(losses: Iterable[Iterable[float]]) -> tuple[int, int]:
 
 
 class StepMonitor:
-    """Knows the loss of each step over all ranks, and the micro batch with the highest loss.
+    """Computes the loss of each step over all ranks, and the micro batch with the highest loss.
 
     Args:
         name_batch: returns the examples of a micro batch, by its rank, its number in the step and the number
-            of steps before; an empty string on ranks that do not know them.
-        padding_token: id of the token that is not counted where batches have no attention mask.
+            of steps
+        before; an empty string on ranks that do not know them.
+        padding_token: id of the token that is not counted if batches have no attention mask.
     """
 
     def __init__(
@@ -127,7 +124,7 @@ class StepMonitor:
         """In a row."""
 
     def count_tokens(self, inputs: Mapping[str, Any]) -> None:
-        """Count the tokens of a micro batch, before its step: the sum over ranks is taken in the step."""
+        """Count the tokens of a micro batch, before its step: the step sums them over the ranks."""
         if self.counts_tokens == "no" or "input_ids" not in inputs:
             return
         if self.counts_tokens == "all":
@@ -140,10 +137,7 @@ class StepMonitor:
             self._num_tokens += inputs["input_ids"].numel()
 
     def add_loss(self, loss: torch.Tensor) -> torch.Tensor:
-        """Add the loss of a micro batch; returns the loss to log.
-
-        With skipped steps it is the last finite loss, because one NaN would stay in the logged mean.
-        """
+        """Add a loss; returns the loss to log: with skipped steps the last finite one, as NaN would stay."""
         self._losses.append(loss.detach())
         if self.max_skipped is None:
             return loss
@@ -151,14 +145,7 @@ class StepMonitor:
         return self._last_finite_loss
 
     def end_step(self, norm: torch.Tensor | float | None) -> float | None:
-        """Judge a step that the optimizer has made; returns the gradient norm to log.
-
-        Args:
-            norm: DeepSpeed's norm of the gradients, the same on every rank.
-
-        Raises:
-            RunError: the run has diverged, or too many steps were skipped; the same on every rank.
-        """
+        """Judge a step; returns the gradient norm to log. RunError on every rank if the run has diverged."""
         losses, self._losses = self._losses, []
         was_skipped, self._is_skipped = self._is_skipped, False
         if was_skipped:
@@ -188,11 +175,7 @@ class StepMonitor:
         return grad_norm
 
     def skips_step(self, loss: torch.Tensor) -> bool:
-        """Whether the optimizer is to skip the step that ends with a micro batch of this loss.
-
-        Raises:
-            RunError: too many steps were skipped; the same on every rank.
-        """
+        """Whether to skip the step that ends with this loss. RunError if too many were skipped."""
         losses = [*self._losses, loss]
         loss_over_ranks, _ = self._sum_over_ranks(losses, None)
         if math.isfinite(loss_over_ranks):
@@ -207,13 +190,10 @@ class StepMonitor:
         return True
 
     def stop(self, what: str, losses: list[torch.Tensor] | None = None) -> None:
-        """End the run, which has diverged; does nothing where values mean nothing.
+        """End the run, which has diverged (RunError on every rank); does nothing in a rehearsal.
 
         Args:
             losses: of this rank's micro batches of the step, to find the batch.
-
-        Raises:
-            RunError: always, the same on every rank.
         """
         if not self._group.policy.has_values:
             return

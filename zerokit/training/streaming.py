@@ -1,7 +1,7 @@
-"""Streamed training data: read during training, with few examples in memory.
+"""Streams training data, with few examples in memory.
 
 Every rank reads all data, and takes its own part of each optimizer step. So all ranks know where the data
-end, none waits for another, a broken example ends all alike, and any number of ranks can resume.
+end, no rank waits for another, a broken example ends all of them, and any number of ranks can resume.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from zerokit.training.tasks.task import Collator
 
 _AT_ONCE = 500
-"""Sequences kept as Python lists at a time, which need three times the memory."""
+"""Sequences to keep as Python lists, which need three times the memory."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """A place in the data, within a buffer."""
+    """A position in the data, within a buffer."""
 
     epoch: int = 0
     """How often all data have been read."""
@@ -126,11 +126,7 @@ class Stream:
     """The first buffer, after :meth:`fill_first`."""
 
     def fill_first(self) -> None:
-        """Read the first buffer.
-
-        Raises:
-            DataError: an example of it is unusable, or none has a token to train on.
-        """
+        """Read the first buffer. DataError if an example is unusable, or none has a token to train on."""
         reading = islice(self.source.read(), self.max_examples)
         self.first = _Ahead(self._filled(reading, Position())).whole()
         if self.first.sequences is None:
@@ -156,14 +152,7 @@ class Stream:
         return self.first.sequences
 
     def steps(self, size: int, blank: Mapping[str, Any]) -> Iterator[Step]:
-        """Steps of `size` sequences; the last of an epoch is filled up with blanks.
-
-        Args:
-            size: of a step, over all ranks.
-
-        Raises:
-            DataError: an example is unusable, or cannot be read.
-        """
+        """Steps of `size` sequences; the last one of an epoch has blanks. Raises DataError."""
         begin = self.begin
         while True:
             rows: list[Features] = []
@@ -189,14 +178,14 @@ class Stream:
                 yield Step([*rows, *[dict(blank)] * missing], [*numbers, *[None] * missing], begin)
 
     def _order(self, buffer: Buffer) -> Sequence[int]:
-        """Shuffled order by the seed and the place of the buffer, so that a resumed run continues it."""
+        """Shuffled order by the seed and the position of the buffer, so that a resumed run continues it."""
         if self.seed is None:
             return range(len(buffer))
         chance = numpy.random.default_rng((self.seed, buffer.begin.epoch, buffer.begin.buffer))
         return chance.permutation(len(buffer)).tolist()  # type: ignore[no-any-return]
 
     def _buffers(self, begin: Position) -> Iterator[tuple[Buffer, _Ahead]]:
-        """Buffers to the end of the data, each with the next one, which is still to be read."""
+        """Buffers to the end of the data, each with the next one, which is not read yet."""
         begin = replace(begin, taken=0)
         kept = self.first if begin == Position() else None
         at = begin if kept is None else kept.end
@@ -208,7 +197,7 @@ class Stream:
             yield buffer, ahead
 
     def _filled(self, reading: Iterator[dict[str, Any]], begin: Position) -> Iterator[Buffer | None]:
-        """Nothing for each example that it reads, and then the buffer."""
+        """None for each example that is read, and then the buffer."""
         made, num_cut, num_left_out = _Table(), 0, 0
         numbers: list[int] = []
         packed_len, apart = self.encoder.packed_len, self.encoder.apart
@@ -255,7 +244,7 @@ class _Table:
             self._put_away()
 
     def whole(self) -> Dataset | None:
-        """All of them; None if there are none."""
+        """All rows; None if there are none."""
         from datasets import concatenate_datasets
 
         if self._rows:
@@ -291,10 +280,7 @@ class MicroBatch:
 
 
 class StreamOfRank(IterableDataset[MicroBatch | ZerokitError]):
-    """The micro batches of one rank. An error in the data is its last item.
-
-    An error raised in a worker of torch's data loaders would lose its place and hint.
-    """
+    """The micro batches of one rank. An error is its last item, because workers would drop its hint."""
 
     def __init__(
         self,
@@ -308,7 +294,7 @@ class StreamOfRank(IterableDataset[MicroBatch | ZerokitError]):
         blank: Mapping[str, Any],
         collator: Collator,
     ) -> None:
-        """`layout` of a step, or None to take it as it comes; the others as of the run."""
+        """`layout` of a step; None keeps the order."""
         self.stream = stream
         self.rank, self.ranks = rank, ranks
         self.batch_size, self.accumulation = batch_size, accumulation
@@ -337,7 +323,7 @@ class StreamOfRank(IterableDataset[MicroBatch | ZerokitError]):
 
 
 POSITION_FILE = "zerokit_stream.json"
-"""In a checkpoint: where the run was in its data."""
+"""File in a checkpoint with the run's position in its data."""
 
 
 def write_position(position: Position, checkpoint: Path) -> None:
@@ -346,11 +332,7 @@ def write_position(position: Position, checkpoint: Path) -> None:
 
 
 def read_position(checkpoint: Path) -> Position:
-    """Where the run of a checkpoint was in its data.
-
-    Raises:
-        CheckpointError: it does not say, or not in a way that can be read.
-    """
+    """The position of a checkpoint's run in its data. CheckpointError if it is missing or not readable."""
     file = checkpoint / POSITION_FILE
     if not file.is_file():
         raise CheckpointError(

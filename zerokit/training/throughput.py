@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -15,21 +14,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-@dataclass(frozen=True)
-class Speed:
-    """Speed of some steps."""
-
-    tokens_per_second: float
-    """Over all ranks, without padding."""
-    mfu: float | None
-    """Model FLOPs utilization; None if the FLOPs of the model or the cards are unknown."""
-
-
 class Throughput:
     """The time of steps, without evaluations and checkpoints.
 
     Args:
-        flops: that all cards together could do in a second; None where they are not known.
+        flops: FLOP/s of all cards together; None if unknown.
     """
 
     def __init__(self, operations_per_token: int | None = None, flops: float | None = None) -> None:
@@ -52,21 +41,24 @@ class Throughput:
         """Exclude the time since the last step."""
         self._since = now
 
-    def since_last(self, tokens: int) -> Speed | None:
-        """The speed since the last call, at a total of `tokens`; None without steps."""
+    def since_last(self, tokens: int) -> dict[str, float]:
+        """``tokens_per_second`` and ``mfu`` since the last call, at a total of `tokens`; may be empty."""
         new, seconds = tokens - self._tokens, self._seconds
         self._tokens, self._seconds = tokens, 0.0
-        return self.speed(new, seconds) if new > 0 and seconds > 0 else None
-
-    def speed(self, tokens: int, seconds: float) -> Speed:
-        """The speed of `tokens` in `seconds`."""
-        rate = tokens / seconds
-        known = self._operations is not None and self._flops is not None
-        return Speed(rate, rate * self._operations / self._flops if known else None)  # type: ignore[operator]
+        if new <= 0 or seconds <= 0:
+            return {}
+        mfu = self._mfu(new, seconds)
+        known = {} if mfu is None else {"mfu": round(mfu, 4)}
+        return {"tokens_per_second": round(new / seconds, 1), **known}
 
     def mfu(self, tokens: int) -> float | None:
         """Model FLOPs utilization of all steps, with `tokens` in them; None if unknown."""
-        return self.speed(tokens, self.seconds).mfu if self.seconds else None
+        seconds = sum(self._steps)
+        return self._mfu(tokens, seconds) if seconds else None
+
+    def _mfu(self, tokens: int, seconds: float) -> float | None:
+        known = self._operations is not None and self._flops is not None
+        return tokens / seconds * self._operations / self._flops if known else None  # type: ignore[operator]
 
     @property
     def step_seconds(self) -> float | None:
@@ -74,26 +66,17 @@ class Throughput:
         steps = self._steps[1:] or self._steps
         return median(steps) if steps else None
 
-    @property
-    def seconds(self) -> float:
-        """Total of all steps."""
-        return sum(self._steps)
-
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 
 def operations_per_token(model: PreTrainedModel) -> int | None:
-    """Floating-point operations of a training step for each token, in products with parameters.
+    """FLOPs of a training step per token, in matmuls with parameters.
 
-    Two for each parameter forward and two for the gradient of its input; two more for its own gradient, if it
-    is trained. Not counted: attention's products of tokens with each other, which are few where sequences are
-    short, and what checkpointing computes again. So the model's FLOPs of the PaLM paper (appendix B) less
-    its term for attention.
-
-    Returns:
-        None where a token does not meet all parameters in ways known here: encoder-decoders, and experts of
-        which the config does not say how many a token meets.
+    Two for each parameter forward, two for the gradient of its input, and two for its own gradient if it is
+    trained. These are the model's FLOPs of the PaLM paper (appendix B) without its term for attention, and
+    without what checkpointing recomputes. None for encoder-decoders, and for experts without a known number
+    per token.
     """
     if getattr(model.config, "is_encoder_decoder", False):
         return None
@@ -117,7 +100,7 @@ def operations_per_token(model: PreTrainedModel) -> int | None:
 
 
 def _looked_up(model: torch.nn.Module) -> set[int]:
-    """Embeddings that are no matrix of a product: not those that are the output's matrix, too."""
+    """Embeddings that are not the matrix of a matmul, unlike one that is also the output's."""
     from torch.nn import Embedding
 
     tables = {id(module.weight) for module in model.modules() if isinstance(module, Embedding)}
@@ -126,10 +109,10 @@ def _looked_up(model: torch.nn.Module) -> set[int]:
 
 
 def peak_flops(card: str, precision: str, matmul_precision: str | None) -> float | None:
-    """Operations per second of dense products of a card, None where it is not known.
+    """FLOP/s of dense matmuls of a card; None if unknown.
 
     Args:
-        matmul_precision: of products in fp32; None is torch's ``highest``.
+        matmul_precision: of matmuls in fp32; None is torch's ``highest``.
     """
     known = gpu_of_torch(card)
     if precision == "fp32" and matmul_precision in ("high", "medium"):

@@ -25,10 +25,8 @@ def load_tokenizer(
     """Load a tokenizer from a Hub id or folder; one without a padding token pads with its end-of-text.
 
     Args:
-        needs: the special token that the task cannot do without: ``eos``, ``pad`` or ``mask``.
-
-    Raises:
-        ModelError: there is none, or it has no such token.
+        needs: the special token that the task needs: ``eos``, ``pad`` or ``mask``. ModelError if it is
+            missing.
     """
     tokenizer = read_tokenizer(source, where=where, trust_remote_code=trust_remote_code)
     if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
@@ -41,26 +39,16 @@ def load_tokenizer(
     return tokenizer
 
 
-def check_tells_words(tokenizer: PreTrainedTokenizerBase, *, where: str, hint: str) -> None:
-    """Refuse a slow tokenizer: only fast ones map tokens to words.
-
-    Raises:
-        ModelError: the tokenizer is slow.
-    """
+def check_maps_words(tokenizer: PreTrainedTokenizerBase, *, where: str, hint: str) -> None:
+    """Refuse a slow tokenizer: only fast ones map tokens to words (ModelError)."""
     if not tokenizer.is_fast:
         raise ModelError(
-            f"the tokenizer ({type(tokenizer).__name__}) does not map tokens to words",
-            where=where,
-            hint=hint,
+            f"the tokenizer ({type(tokenizer).__name__}) does not map tokens to words", where=where, hint=hint
         )
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, *, mask: bool = False) -> PreTrainedTokenizerBase:
-    """Train a byte-level BPE tokenizer: any text can be encoded, and decoding gives it back exactly.
-
-    Args:
-        vocab_size: entries in the vocabulary, at most; a small corpus may give fewer.
-    """
+    """Train a byte-level BPE tokenizer with at most `vocab_size` entries; it decodes any text exactly."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerokit.errors import RecipeError, did_you_mean
 from zerokit.extras import require
-
-if TYPE_CHECKING:
-    from zerokit.recipe.load import LoadedRecipe
+from zerokit.recipe.load import LoadedRecipe
 
 BUILT_IN = ("csv", "png")
-"""``metrics.csv``, and the curve of the loss: what zerokit writes itself."""
+"""``metrics.csv`` and the curve of the loss, which zerokit writes itself."""
 CURVE_FILE = "loss.png"
 
 _MODULES: dict[str, tuple[str, ...]] = {
@@ -27,32 +25,27 @@ _MODULES: dict[str, tuple[str, ...]] = {
 }
 """What transformers' ``INTEGRATION_TO_CALLBACK`` knows -> what that imports."""
 _ALTERNATIVES = {"tensorboard": "tensorboardX"}
-"""Module -> another that transformers takes in its place."""
+"""Module -> another that transformers accepts instead."""
 _PACKAGES = {"azureml": "azureml-core", "comet_ml": "comet-ml"}
-"""Module -> the package that has it, where that is called otherwise."""
+"""Module -> its package, if the names differ."""
 _READ_BY: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        (
-            *("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
-            "hub_private_repo",
-        ),
-        ("trackio",),
-    ),
+    **{f"trackio_{name}": ("trackio",) for name in ("space_id", "bucket_id", "static_space_id")},
+    **dict.fromkeys(("project", "hub_private_repo"), ("trackio",)),
     "run_name": ("wandb", "mlflow", "comet_ml", "swanlab", "trackio", "dagshub"),
 }
 """Key of `training` that only trackers read -> the trackers that read it."""
 _OF_TRANSFORMERS = ("all",)
-"""Whatever is installed: transformers looks."""
+"""All installed trackers: transformers finds them."""
 _IN_OUTPUT_DIR = {"tensorboard": "runs", "codecarbon": "emissions.csv"}
-"""Tracker -> the file or folder that transformers' callback has it write in the output folder."""
+"""Tracker -> the file or folder that it writes in the output folder."""
 
 
 def trackers(loaded: LoadedRecipe) -> tuple[str, ...]:
-    """What ``training.report_to`` names; nothing of ``none``.
+    """The trackers that ``training.report_to`` names.
 
     Raises:
-        RecipeError: there is none of that name, a package that it needs is not installed, or a key of
-            `training` is only for one that is not named.
+        RecipeError: an unknown name, a missing package, or a key of `training` for a tracker that is not
+            named.
     """
     asked: Any = loaded.recipe.training.get("report_to")
     names = tuple(asked) if isinstance(asked, list) else (asked,)
@@ -91,7 +84,7 @@ def trackers(loaded: LoadedRecipe) -> tuple[str, ...]:
 
 
 def tracker_files(names: Sequence[str]) -> list[str]:
-    """What trackers write into the output folder, at names that are known beforehand."""
+    """Files and folders with known names that trackers write into the output folder."""
     return [
         written
         for tracker, written in _IN_OUTPUT_DIR.items()

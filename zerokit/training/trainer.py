@@ -7,20 +7,29 @@ and `CheckpointWriter` (files).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from transformers import Trainer, TrainerCallback
+from torch.utils.data import DataLoader
+from transformers import (
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_utils import EvalLoopOutput
 
 from zerokit import console
 from zerokit.checkpoint.pickles import known_classes_only
 from zerokit.checkpoint.saved_states import num_groups
 from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
-from zerokit.distributed.heap import keep_freed_memory
+from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import read_ranks
 from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.errors import PreemptedError
@@ -32,31 +41,17 @@ from zerokit.training.engine import exclude_timer_from_compile, speed_up_calls, 
 from zerokit.training.evaluator import Evaluator
 from zerokit.training.folder import checkpoints
 from zerokit.training.nvme_optimizer_state import load_nvme_optimizer_states
-from zerokit.training.optimizers import warm_up_line
-from zerokit.training.peft.prompts import saved_whole
+from zerokit.training.optimizers import warmup_warning
+from zerokit.training.peft.prompts import save_virtual_tokens
+from zerokit.training.run_context import RunContext
 from zerokit.training.skipped_steps import SkippableSteps
 from zerokit.training.step_monitor import StepMonitor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch.utils.data import DataLoader
-    from transformers import PreTrainedModel, TrainerControl, TrainerState, TrainingArguments
-
-    from zerokit.distributed.group import RankGroup
-    from zerokit.training.run_context import RunContext
 
 _TRAINER = "transformers.trainer:Trainer"
 for _name in (
     *("_get_dataloader", "_get_num_items_in_batch", "_load_optimizer_and_scheduler", "_load_scaler"),
-    *(
-        "_train_batch_size",
-        "_prepare_inputs",
-        "_save",
-        "_save_optimizer_and_scheduler",
-        "_save_rng_state",
-        "_wrap_model",
-    ),
+    *("_train_batch_size", "_prepare_inputs", "_save", "_save_optimizer_and_scheduler"),
+    *("_save_rng_state", "_wrap_model"),
 ):
     PrivateAttribute(_TRAINER, _name, "train with DeepSpeed")
 
@@ -83,8 +78,6 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
     """Trains every example exactly once an epoch, and measures the loss per held-out token.
 
     Args:
-        context: the run, completely prepared.
-        model: with its adapter.
         operations_per_token: of the model, for the logged FLOPs.
         callbacks: called before zerokit's own hooks.
     """
@@ -153,7 +146,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
     ) -> tuple[list[Any], Any]:
         """The micro batches of a step, and the number of its losses over all ranks.
 
-        A run that is resumed at its end gets none. The Trainer would notice the end after one more step.
+        A run that is resumed at its end gets none; the Trainer would notice the end after one more step.
         """
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
@@ -203,7 +196,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
     ) -> tuple[Any, Any]:
         # Only the Trainer knows how many steps its epochs have.
         if self._group.ranks.is_main and (
-            line := warm_up_line(self.args, self.args.hf_deepspeed_config.config, max_steps)
+            line := warmup_warning(self.args, self.args.hf_deepspeed_config.config, max_steps)
         ):
             console.note(line)
         self.monitor.state = self.state
@@ -222,12 +215,10 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
                     self._load(resume_from_checkpoint)
             if resume_from_checkpoint is not None:
                 load_nvme_optimizer_states(self.deepspeed, Path(resume_from_checkpoint), self._group)
-        self.checkpoints.problems.note_those_of(self.deepspeed)
+        self.checkpoints.problems.collect_from(self.deepspeed)
         if resume_from_checkpoint is None:
             undo_dummy_step(self.deepspeed.optimizer)
         speed_up_calls(self.deepspeed)
-        if self.args.device.type == "cpu":
-            keep_freed_memory()
         if self.args.torch_compile:
             exclude_timer_from_compile(self.deepspeed)
         if self.monitor.max_skipped is not None:
@@ -238,8 +229,8 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
     def _uses_one_group(self, checkpoint: str | None) -> bool:
         """Whether the optimizer has all weights in one group: ranks exchange each group separately.
 
-        The Trainer makes a group of the weights that decay and one of the others. A checkpoint has the groups
-        of the run that saved it.
+        The Trainer makes a group of the weights that decay and one of the others. A checkpoint keeps its
+        groups.
         """
         if self.args.weight_decay or self.args.optim not in _ELEMENTWISE:
             return False
@@ -310,11 +301,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         self.args.include_num_input_tokens_seen = kept
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the weights, if all of them are numbers; in a checkpoint, also the identity of its run.
-
-        Raises:
-            RunError: a weight is not a number; the same on every rank.
-        """
+        """Save the weights, in a checkpoint also the run's identity. RunError if a weight is not a number."""
         # A sum needs no memory, unlike isfinite(), and one weight that is not a number makes it none.
         total = torch.zeros((), device=self.args.device)
         for weight in _own_weights(self.model):
@@ -329,12 +316,12 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             generation_config._original_object_hash = hash(generation_config)
         weights = self._gather_weights()
         folder = Path(output_dir or self.args.output_dir)
-        with saved_whole(self.model, weights):
+        with save_virtual_tokens(self.model, weights):
             self.checkpoints.write_weights(folder, partial(self._save, state_dict=weights))
         if _internal_call and self.args.should_save:
-            with self.checkpoints.problems.noted():
+            with self.checkpoints.problems.collect():
                 self._context.identity.write(folder)
-            with self.checkpoints.problems.noted():
+            with self.checkpoints.problems.collect():
                 self.batches.write_position(folder)
 
     def _gather_weights(self) -> Any:
@@ -362,12 +349,12 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         self.store_flos()
         self.save_model(str(folder), _internal_call=True)
         if not self.args.save_only_model:
-            with problems.noted():
+            with problems.collect():
                 self._save_optimizer_and_scheduler(str(folder))
-            with problems.noted():
+            with problems.collect():
                 if is_writer:
                     write_file(folder / LATEST, f"global_step{self.deepspeed.global_steps}")
-            with problems.noted():
+            with problems.collect():
                 self._save_rng_state(str(folder))
         if is_writer:
             self.state.stateful_callbacks["TrainerControl"] = self.control.state()
@@ -375,7 +362,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
 
 
 class _Hooks(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
-    """What a ZeroTrainer does at the Trainer's hooks; after all other callbacks."""
+    """Actions of a ZeroTrainer at the Trainer's hooks, after all other callbacks."""
 
     def __init__(
         self, group: RankGroup, batches: BatchSource, monitor: StepMonitor, checkpoints: CheckpointWriter
@@ -422,8 +409,8 @@ class _Hooks(TrainerCallback):  # type: ignore[misc]  # transformers is untyped 
 def _own_weights(model: torch.nn.Module) -> Iterator[torch.Tensor]:
     """The weights that this rank holds: whole ones, or under ZeRO-3 its part of each that is in memory.
 
-    All parts have the same length, and the last ones are filled up with uninitialized memory (``torch.empty``
-    in DeepSpeed's partition_parameters.py).
+    All parts have the same length, and the last ones end in uninitialized memory (``torch.empty`` in
+    DeepSpeed's partition_parameters.py).
     """
     parameter: Any  # with what DeepSpeed adds to a parameter
     for parameter in model.parameters():

@@ -28,7 +28,7 @@ def asked(rank: Any, prices: FixedPrices) -> PeftSettings:
     from torch.nn.functional import conv_transpose2d, scaled_dot_product_attention
 
     import zerokit
-    from zerokit.distributed.cores import take_all_cores
+    from zerokit.distributed.cores import use_all_cores
     from zerokit.rehearsal.stand_ins import (
         flash_attention_norms,
         flash_attention_rotary,
@@ -101,7 +101,7 @@ def asked(rank: Any, prices: FixedPrices) -> PeftSettings:
         call()
         found[name] = [one for one in prices.asked if one[0] not in _HOST]
     os.environ.pop("OMP_NUM_THREADS", None)
-    take_all_cores()
+    use_all_cores()
     found["with all cores"] = rank.host_threads
     _do_nothing()
     found["unpriced"] = sorted(rank.unpriced)

@@ -1,4 +1,4 @@
-"""Add the adapter that a recipe asks for to a model: its own parameters are then all that is trained."""
+"""Adds the adapter of a recipe to a model: only its parameters are then trained."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 from zerokit.errors import RecipeError, nearest, raise_together
 from zerokit.spelling import mistyped
 from zerokit.training.peft.keys import VIRTUAL_TOKENS, PeftSettings, config_class
-from zerokit.training.peft.prompts import without_learned_tokens
+from zerokit.training.peft.prompts import drop_virtual_token_logits
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from zerokit.training.peft.keys import PeftSettings
 
 _NO_MODULE = "NoMatchingPeftModuleError"
-"""peft's error where all modules that are named are left out; older releases have none of that name."""
+"""peft's error if all named modules are left out; older releases lack it."""
 _SAVED_ANYWAY = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier", "score")}
 """Modules that peft adds to `modules_to_save` by itself, by the type of the task (peft_model.py)."""
 
@@ -37,11 +37,7 @@ def add_adapter(
     args: TrainingArguments,
     task_type: str | None,
 ) -> PreTrainedModel:
-    """Freeze the model and add the adapter that the recipe asks for, if it asks for one.
-
-    Raises:
-        RecipeError: peft refuses the values, or no module of the model is a target.
-    """
+    """Freeze the model and add the adapter of the recipe. RecipeError if peft refuses it."""
     if settings is None:
         return model
     adapted = adapted_model(model, settings, loaded, task_type)
@@ -49,18 +45,14 @@ def add_adapter(
         # The input of the first checkpointed block would need no gradient, and neither would its output.
         adapted.enable_input_require_grads()
     if settings.method.tokens == "embedded" and task_type in ("CAUSAL_LM", "TOKEN_CLS"):
-        adapted.register_forward_hook(without_learned_tokens, with_kwargs=True)
+        adapted.register_forward_hook(drop_virtual_token_logits, with_kwargs=True)
     return adapted
 
 
 def adapted_model(
     model: PreTrainedModel, settings: PeftSettings, loaded: LoadedRecipe, task_type: str | None
 ) -> PeftModel:
-    """The model with an adapter.
-
-    Raises:
-        RecipeError: peft refuses the values, or no module of the model is a target.
-    """
+    """The model with an adapter; RecipeError as of :func:`add_adapter`."""
     from peft import get_peft_model
 
     check_targets(model, settings, loaded)
@@ -71,7 +63,7 @@ def adapted_model(
     if outermost := [name for name in whole if not _is_below(name, (*whole, *anyway))]:
         keys["modules_to_save"] = outermost
     if is_all_linear(keys.get("target_modules")) and (unfit := unfit_layers(model)):
-        keys["exclude_modules"] = _and_those(keys.get("exclude_modules"), unfit)
+        keys["exclude_modules"] = _add_excluded(keys.get("exclude_modules"), unfit)
     try:
         return get_peft_model(model, config_class(settings.type_)(**keys))
     except (ValueError, TypeError, NotImplementedError, RuntimeError, re.error) as error:
@@ -95,7 +87,7 @@ def _is_below(name: str, others: Sequence[str]) -> bool:
 
 
 def _defaults(settings: PeftSettings, loaded: LoadedRecipe, model: PreTrainedModel) -> dict[str, Any]:
-    """Keys that the recipe does not set, and for which peft has no or wrong defaults."""
+    """Keys that the recipe does not set, and whose defaults in peft are missing or wrong."""
     if settings.method.tokens is None:
         return _default_targets(settings, model)
     text = model.config.get_text_config(decoder=True)
@@ -132,19 +124,19 @@ def _of_decoder(config: PretrainedConfig) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _and_those(excluded: str | Sequence[str] | None, unfit: list[str]) -> str | list[str]:
-    """What is excluded, as peft takes it, a pattern or ends of names; and some more ends of names."""
+def _add_excluded(excluded: str | Sequence[str] | None, unfit: list[str]) -> str | list[str]:
+    """Excluded modules, as peft takes them (a pattern, or name endings), and more name endings."""
     if not excluded or isinstance(excluded, str):
         return f"{excluded}|{pattern_of(unfit)}" if excluded else pattern_of(unfit)
     return [*excluded, *unfit]
 
 
 _HEADS = r".*(classifier|score)(\..*)?"
-"""Trained whole."""
+"""Modules that are trained whole."""
 
 
 def _default_targets(settings: PeftSettings, model: PreTrainedModel) -> dict[str, Any]:
-    """Peft's for the type of model, and all linear layers of one that it does not know."""
+    """peft's targets for the type of model; all linear layers for unknown types."""
     from peft.utils import constants
 
     model_type, of_ia3 = model.config.model_type, settings.type_ == "ia3"
@@ -172,12 +164,12 @@ _ENDS = {"target_modules": r"(.*\.)?", "feedforward_modules": r"(.*\.)?", "modul
 ``exclude_modules`` is not checked: it may name missing modules.
 """
 _PATTERNS = ("rank_pattern", "alpha_pattern")
-"""Keys that are a mapping, by patterns of the ends of names, of parameters, too."""
+"""Keys with a mapping from patterns of name endings, of modules or parameters."""
 
 
 @dataclass(frozen=True)
 class _Names:
-    """Of a model."""
+    """Names in a model."""
 
     modules: Collection[str]
     parameters: Collection[str]
@@ -193,13 +185,7 @@ def is_all_linear(targets: Any) -> bool:
 
 
 def check_targets(model: PreTrainedModel, settings: PeftSettings, loaded: LoadedRecipe) -> None:
-    """Refuse module names if none of them exists, or if one is clearly mistyped.
-
-    People share lists between models, so one existing name is enough.
-
-    Raises:
-        RecipeError: there are such names; all of them at once.
-    """
+    """Refuse names if none exists, or if one is clearly mistyped (RecipeError): lists are often shared."""
     modules = dict(model.named_modules(remove_duplicate=False))
     layers = sorted({name.rpartition(".")[2] for name, layer in modules.items() if _has_matrix(layer)})
     parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
@@ -213,10 +199,10 @@ def check_targets(model: PreTrainedModel, settings: PeftSettings, loaded: Loaded
 
 
 def _earlier_names(model: PreTrainedModel, settings: PeftSettings) -> Collection[str]:
-    """Those of `target_modules` that peft itself makes names of parameters.
+    """Names in `target_modules` that peft itself converts to names of parameters.
 
-    transformers 5 keeps the experts of a layer in one parameter; peft still takes what their layers were
-    called before, for the types of models that it knows.
+    transformers 5 keeps the experts of a layer in one parameter; for known types of models peft still accepts
+    the names of their former layers.
     """
     targets = settings.keys.get("target_modules")
     if not targets or settings.method.config != "LoraConfig":
@@ -239,7 +225,7 @@ def _earlier_names(model: PreTrainedModel, settings: PeftSettings) -> Collection
 
 
 def _unknown(key: str, value: Any, names: _Names) -> Iterator[tuple[str, str]]:
-    """What names nothing, and the hint."""
+    """Problem and hint for each name that matches nothing."""
     if isinstance(value, str):
         if (key == "target_modules" and is_all_linear(value)) or value in names.earlier:
             return
@@ -284,7 +270,7 @@ def _has_matrix(layer: Any) -> bool:
 
 
 _OF_MODELS = ("transformers", "transformers_modules")
-"""Packages with code of models; layers of other packages, such as quantized ones, are peft's business."""
+"""Packages with code of models; peft handles layers of other packages, such as quantized ones."""
 _READS_WEIGHT = re.compile(r"self\.(\w+)\.weight\b(?!\.(?:dtype|device|shape|size|is_\w+)|\s*=[^=])")
 
 
@@ -292,9 +278,8 @@ def unfit_layers(model: PreTrainedModel) -> list[str]:
     """Linear layers that cannot have an adapter: the last two parts of their names, sorted
     (``mixer.out_proj``).
 
-    - Layers that return more than a tensor, such as routers of Llama 4.
-    - Layers that are not called because the surrounding code uses their weights, such as Mamba's kernels.
-      peft refuses some of them, for some types of models.
+    They return more than a tensor, such as routers of Llama 4, or are not called because the surrounding code
+    uses their weights, such as Mamba's kernels. peft refuses some of them, for some types of models.
     """
     found = set()
     for name, module in model.named_modules():
@@ -341,7 +326,7 @@ def _methods(kind: Any) -> Iterator[tuple[str, str]]:
 
 
 def _is_plain(module: nn.Linear) -> bool:
-    """Whether it gives one tensor of one, as peft takes for granted."""
+    """Whether it returns one tensor, as peft expects."""
     if type(module).forward is nn.Linear.forward or not _is_of_models(module):
         return True
     # Without values: under ZeRO-3 a rank has none of most parameters.

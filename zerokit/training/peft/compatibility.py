@@ -5,19 +5,16 @@ from __future__ import annotations
 import copy
 import importlib.util
 import inspect
+import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from zerokit.config.base import ZERO
 from zerokit.distributed.group import count_gpus
 from zerokit.errors import RecipeError
-from zerokit.training.leaf_modules import check_experts
-from zerokit.training.model import positions_of
+from zerokit.training.model import check_experts, positions_of
 from zerokit.training.packing import CACHE_NAMES
 from zerokit.training.peft.adapter import adapted_model
 from zerokit.training.peft.keys import PeftSettings
@@ -42,14 +39,11 @@ def check_trained(
     task: Task,
     num_ranks: int = 1,
 ) -> None:
-    """Refuse an adapter that does not work with the model, the task or another key.
+    """Refuse an adapter that does not work with the model, the task or another key (RecipeError).
 
     The adapter is added to a model on the meta device, which is called if virtual tokens may not fit. Remote
-    code that cannot be built on the meta device is not checked.
-
-    Raises:
-        RecipeError: the adapter does not work.
-        ConfigError: several ranks cannot train the model in this ZeRO stage.
+    code that cannot be built there is not checked. ConfigError if several ranks cannot train the model in
+    this ZeRO stage.
     """
     stage = int(resolved.ds_config[ZERO].get("stage", 0))
     in_order = num_ranks > 1 and stage in (1, 2)
@@ -75,7 +69,7 @@ def _check_tokens(
     task: Task,
     base: PreTrainedModel | None,
 ) -> None:
-    """What is known of learned tokens."""
+    """Refuse virtual tokens that do not work with the task, the model or another key."""
     type_, where = loaded.recipe.task.type, loaded.where("peft", "type")
     noun, count = settings.method.noun, settings.num_virtual_tokens
     if task.peft_type is None:
@@ -93,7 +87,7 @@ def _check_tokens(
                 where=where,
                 hint=_OTHERS,
             )
-    elif type_ == "sequence_classification" and base is not None and reads_ids_itself(base):
+    elif type_ == "sequence_classification" and base is not None and finds_end_by_ids(base):
         # With embeddings in the place of ids, transformers takes the last token, which may be padding.
         raise RecipeError(
             f"{noun} hides from {base.config.model_type} where a text ends, by which it classifies",
@@ -121,8 +115,7 @@ def _takes_cache(base: PreTrainedModel) -> bool:
 
 
 def _on_meta(loaded: LoadedRecipe, model: PreparedModel, task: Task) -> PreTrainedModel | None:
-    """The model without weights; None where code of its own cannot make it so."""
-    import torch
+    """The model without weights; None if its own code cannot make it."""
     from transformers.initialization import meta_device_safe_creation_ops
 
     options = {"trust_remote_code": loaded.recipe.model.trust_remote_code, "dtype": torch.bfloat16}
@@ -137,11 +130,8 @@ def _on_meta(loaded: LoadedRecipe, model: PreparedModel, task: Task) -> PreTrain
 
 def _try(loaded: LoadedRecipe, settings: PeftSettings, task: Task, base: PreTrainedModel) -> PeftModel:
     """The model with its adapter, without weights."""
-    import torch
-
-    keys = {
-        name: value for name, value in settings.keys.items() if name != "init_lora_weights"
-    }  # made of weights
+    # init_lora_weights may compute with weights.
+    keys = {name: value for name, value in settings.keys.items() if name != "init_lora_weights"}
     works_alone = settings.method.tokens is not None and _problem(base, task) is None
     with torch.device("meta"):
         adapted = adapted_model(base, PeftSettings(settings.type_, keys, {}), loaded, task.peft_type)
@@ -156,9 +146,7 @@ def _try(loaded: LoadedRecipe, settings: PeftSettings, task: Task, base: PreTrai
 
 
 def _problem(model: Any, task: Task) -> str | None:
-    """Why a model without weights cannot be called; None where it can."""
-    import torch
-
+    """Why calling a model without weights fails; None if it works."""
     given = {"input_ids": torch.zeros(1, 2, dtype=torch.long, device="meta")}
     if task.peft_type == "SEQ_2_SEQ_LM":
         given["decoder_input_ids"] = given["input_ids"]
@@ -170,67 +158,15 @@ def _problem(model: Any, task: Task) -> str | None:
     return None
 
 
-def reads_ids_itself(model: PreTrainedModel) -> bool:
-    """Whether code outside of the body of a model computes with token ids.
-
-    The model is called once with a stub in place of its body, and every operation is recorded.
-    """
-    from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
-
-    children = ((owner, *child) for owner in model.modules() for child in owner.named_children())
-    body = model.base_model
-    owner, name = next(((owner, name) for owner, name, child in children if child is body), (None, ""))
-    ids = torch.zeros(1, 2, dtype=torch.long, device="meta")
-    states = torch.zeros(1, 2, _width(model), dtype=model.dtype, device="meta")
-    if owner is not None:  # found before the module of that name, which stays where it is
-        result = BaseModelOutputWithPoolingAndCrossAttentions(states, states[:, 0])
-        vars(owner)[name] = lambda *_, **__: result
-    reads = _Reads(ids)
-    # Of each architecture its own: one that takes more of its body is judged by what it does until it fails.
-    with suppress(Exception), torch.no_grad(), torch.device("meta"), reads:
-        model(input_ids=ids)
-    if owner is not None:
-        del vars(owner)[name]
-    return reads.found
-
-
-def _width(model: PreTrainedModel) -> int:
-    """Output of the stub, as wide as the next module expects."""
-    inside = set(model.base_model.modules())
-    widths = (getattr(own, "in_features", None) for own in model.modules() if own not in inside)
-    return next((width for width in widths if width is not None), 1)
-
-
-class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees each operation on some ids."""
-
-    def __init__(self, ids: torch.Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._ids = [ids]
-        """And views of them."""
-        self.found = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if any(value is known for value in _pytree.tree_leaves((args, kwargs)) for known in self._ids):
-            if func.is_view:
-                self._ids += [
-                    value for value in _pytree.tree_leaves(result) if isinstance(value, torch.Tensor)
-                ]
-            elif func is not torch.ops.aten.embedding.default:
-                self.found = True
-        return result
+def finds_end_by_ids(model: PreTrainedModel) -> bool:
+    """Whether a classifier finds the last token of a text in its ids, as decoders and BART do."""
+    return re.search(r"(?:pad|eos)_token_id", inspect.getsource(type(model).forward)) is not None
 
 
 def check_four_bits(
     loaded: LoadedRecipe, settings: PeftSettings, resolved: Resolved, model: PreparedModel
 ) -> None:
-    """Refuse a run whose model cannot be kept in 4 bits.
-
-    Raises:
-        RecipeError: bitsandbytes is missing, the model has no weights to quantize, or ZeRO-3 would partition
-            them.
-    """
+    """Refuse a run whose model cannot be kept in 4 bits (RecipeError)."""
     where = loaded.where("peft", "type")
     if importlib.util.find_spec("bitsandbytes") is None:
         raise RecipeError(
@@ -260,17 +196,13 @@ def check_four_bits(
 
 
 def loading_options(loaded: LoadedRecipe, settings: PeftSettings | None, precision: str) -> dict[str, Any]:
-    """What ``from_pretrained`` is given for the recipe's adapter: of ``qlora``, the layers in 4 bits.
+    """Options of ``from_pretrained`` for the recipe's adapter: for ``qlora``, the layers in 4 bits.
 
-    By default nf4 with constants that are quantized, too (Dettmers et al. 2023, section 3), computing in the
-    precision of the run.
-
-    Raises:
-        RecipeError: transformers refuses a value.
+    By default nf4 with quantized constants (Dettmers et al. 2023, section 3), computing in the precision of
+    the run. RecipeError if transformers refuses a value.
     """
     if settings is None or settings.type_ != "qlora":
         return {}
-    import torch
     from transformers import BitsAndBytesConfig
 
     computing = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[precision]

@@ -1,4 +1,4 @@
-"""The recipe's ``peft`` section: the method that it asks for, and its keys, which are peft's own."""
+"""The recipe's ``peft`` section: the method, and its keys, which are peft's own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Method:
     """One `peft.type`."""
 
     config: str
-    """The name of peft's class of its keys."""
+    """Name of peft's config class."""
     noun: str
     tokens: Literal["embedded", "cached"] | None = None
     """How virtual tokens are stored: as embeddings, or as keys and values; None without virtual tokens."""
@@ -81,11 +81,7 @@ def method_of(loaded: LoadedRecipe) -> Method | None:
 
 
 def check_peft_keys(loaded: LoadedRecipe) -> PeftSettings | None:
-    """The checked section `peft`; None if all parameters are trained.
-
-    Raises:
-        ZerokitError: peft is not installed, or an unknown type or key.
-    """
+    """The checked section `peft`; None if all parameters are trained. Raises ZerokitError."""
     section = loaded.recipe.peft
     if section is None:
         return None
@@ -124,11 +120,7 @@ _TYPES: Mapping[str, Any] = {"lora_alpha": int | FiniteFloat}
 
 
 def _checked(loaded: LoadedRecipe, type_: PeftType, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of peft's config, each of a type that it declares.
-
-    Raises:
-        RecipeError: values of others, or too small ones; all of them at once.
-    """
+    """The keys of peft's config, each of its declared type. Raises all errors together, as RecipeError."""
     types = {**typing.get_type_hints(config_class(type_)), **_TYPES}
     checked: dict[str, Any] = {}
     errors: list[ZerokitError] = []
@@ -140,7 +132,7 @@ def _checked(loaded: LoadedRecipe, type_: PeftType, keys: Mapping[str, Any]) -> 
 
 
 def _checked_value(name: str, value: Any, kind: Any) -> Any:
-    """The value, read as its type where it is written as another, as in ``'8'`` or ``8.0``."""
+    """The value, converted to its type from another notation, such as ``'8'`` or ``8.0``."""
     try:
         result = TypeAdapter(kind, config=_ANY_CLASS).validate_python(value)
     except PydanticUserError:  # of a type that has a config of its own
@@ -164,15 +156,12 @@ def _checked_value(name: str, value: Any, kind: Any) -> Any:
 
 
 def _is_for_people(kind: Any) -> bool:
-    """Whether a type lists choices such as ``pissa_niter_[number of iters]``, which describe more values.
-
-    peft refuses wrong values itself, when it has the weights.
-    """
+    """Whether a type lists patterns of choices, such as ``pissa_niter_[number of iters]``."""
     return any("[" in choice for choice in _choices(kind))
 
 
 def _choices(kind: Any) -> list[str]:
-    """The texts that a type lists."""
+    """The strings that a type lists."""
     if typing.get_origin(kind) is Literal:
         return [choice for choice in get_args(kind) if isinstance(choice, str)]
     return [choice for inner in get_args(kind) for choice in _choices(inner)]

@@ -1,4 +1,4 @@
-"""Virtual tokens: their logits, and how they are saved under ZeRO-3."""
+"""Virtual tokens: their logits, and how to save them under ZeRO-3."""
 
 from __future__ import annotations
 
@@ -12,30 +12,25 @@ from zerokit import patches
 from zerokit.patches import Patch
 
 _TO_SAVE = Patch(
-    "peft.peft_model:PeftModel",
-    "get_prompt_embedding_to_save",
-    "save learned tokens that ZeRO-3 has divided",
+    "peft.peft_model:PeftModel", "get_prompt_embedding_to_save", "save learned tokens that ZeRO-3 has divided"
 )
 _whole_weights: ContextVar[Mapping[str, Any] | None] = ContextVar(
     "weights of a model that is saved", default=None
 )
 
 
-def without_learned_tokens(_: Any, args: Any, given: Mapping[str, Any], output: Any) -> Any:
-    """A hook on a model: the logits of the sequence alone, side by side with its labels.
-
-    Those at the learned tokens come first, and no label belongs to them.
-    """
+def drop_virtual_token_logits(_: Any, args: Any, given: Mapping[str, Any], output: Any) -> Any:
+    """A hook on a model: removes the logits of the learned tokens, which come first and have no label."""
     if output.logits is not None:  # a loss in chunks has made none
         output.logits = output.logits[:, -given["input_ids"].shape[1] :]
     return output
 
 
 @contextmanager
-def saved_whole(model: Any, weights: Mapping[str, Any] | None) -> Iterator[None]:
+def save_virtual_tokens(model: Any, weights: Mapping[str, Any] | None) -> Iterator[None]:
     """A context in which virtual tokens are saved from whole weights.
 
-    peft calls their module on the rank that saves. Under ZeRO-3 the other ranks would have to call it, too.
+    peft calls their module on the rank that saves; under ZeRO-3 the other ranks would have to call it, too.
 
     Args:
         weights: of the whole model, by name; None if no module is partitioned.

@@ -1,21 +1,18 @@
-"""The tasks of fine-tuning: a file each, and the registry by which a recipe names them."""
+"""The tasks of fine-tuning: one file each, and the registry."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from zerokit.recipe.model import Columns, TaskSection
 from zerokit.training.formats import needed_columns
 from zerokit.training.tasks.causal_lm import CausalLM
 from zerokit.training.tasks.dpo import DPO
 from zerokit.training.tasks.masked_lm import MaskedLM
 from zerokit.training.tasks.seq2seq import Seq2Seq
 from zerokit.training.tasks.sequence_classification import SequenceClassification
+from zerokit.training.tasks.task import Task
 from zerokit.training.tasks.token_classification import TokenClassification
-
-if TYPE_CHECKING:
-    from zerokit.recipe.model import Columns, TaskSection
-    from zerokit.training.tasks.task import Task
 
 TASKS: dict[str, type[Task]] = {
     "causal_lm": CausalLM,

@@ -1,20 +1,13 @@
-"""Texts, completions and chats for models that predict the next token; answers are trained on."""
+"""Encodes texts, completions and chats for models that predict the next token; answers are trained on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from zerokit.data.encoding import check_chat, described_value, encode, render_chat
+from zerokit.data.encoding import check_chat, encode, render_chat, value_kind
 from zerokit.errors import DataError, nearest
-from zerokit.training.examples import (
-    IGNORED,
-    Encoded,
-    Encoder,
-    UnusableError,
-    text_of,
-    text_or_none,
-)
+from zerokit.training.examples import IGNORED, Encoded, Encoder, UnusableError, text_of, text_or_none
 from zerokit.training.formats import ROLES, messages_of
 
 if TYPE_CHECKING:
@@ -25,14 +18,14 @@ if TYPE_CHECKING:
 _OTHER_TEMPLATE = "Fix it, or use a tokenizer with another chat template"
 _MOST_ROLES = 4
 _LONGEST_ROLE = 40
-"""Characters of one that are shown; a file may have its texts there."""
+"""Characters of a role to print; a file may have its texts there."""
 
 
 class AnswerEncoder(Encoder):
-    """Texts, prompts with their completions, and chats as ``input_ids`` and ``labels``.
+    """Encodes texts, prompts with completions, and chats as ``input_ids`` and ``labels``.
 
     Args:
-        apart: whether the model keeps apart what lies in one sequence.
+        apart: whether the model keeps documents in one sequence apart.
     """
 
     def __init__(
@@ -64,7 +57,7 @@ class AnswerEncoder(Encoder):
         return [self._encoded(*pair) for pair in pairs]
 
     def _parts(self, input_ids: list[int], trained: list[bool]) -> Iterator[tuple[list[int], list[bool]]]:
-        """A text in sequences that are short enough; of a last token alone nothing can be predicted."""
+        """A text in sequences that are short enough; a single last token would have no prediction."""
         for start in range(0, max(len(input_ids) - 1, 1), self.seq_len):
             end = start + self.seq_len
             yield input_ids[start:end], trained[start:end]
@@ -80,15 +73,11 @@ class AnswerEncoder(Encoder):
         return Encoded({"input_ids": input_ids[:end], "labels": labels}, len(input_ids) > end, has_targets)
 
     def completion(self, prompt: str, completion: str) -> Encoded:
-        """A text and what follows it, which is trained on."""
+        """A prompt and its completion, which is trained on."""
         return self._encoded(*self._completion(prompt, completion)[0])
 
     def last_turn(self, messages: list[Any]) -> Encoded:
-        """A chat with its last turn as the answer.
-
-        Raises:
-            UnusableError: the last turn is not the assistant's, or the chat cannot be rendered.
-        """
+        """A chat with its last turn as the answer; UnusableError if that is not the assistant's."""
         return self._encoded(*self._answered(messages, len(messages) - 1)[-1])
 
     def _answered(self, messages: list[Any], given: int) -> list[tuple[list[int], list[bool]]]:
@@ -131,7 +120,7 @@ class AnswerEncoder(Encoder):
         history = example.get(names.history)
         if not isinstance(history, list | None):
             raise UnusableError(
-                f"'{names.history}' is {described_value(history)}, not a list",
+                f"'{names.history}' is {value_kind(history)}, not a list",
                 hint="Fix or remove that example",
             )
         for pair in history or []:
@@ -162,11 +151,11 @@ class AnswerEncoder(Encoder):
         return ids
 
     def _chat(self, messages: Any, given: int = 0) -> list[tuple[list[int], list[bool]]]:
-        """Render a conversation; the assistant's turns after those given (and what ends them) are trained on.
+        """Render a conversation; the assistant's turns after the first `given` ones are trained on.
 
-        One sequence, unless the template changes earlier turns when later ones come (some drop the
-        reasoning in them): then another one begins at each change, so that the model is trained on every
-        turn as it will see it.
+        One sequence, unless the template changes earlier turns when later ones follow (some drop the
+        reasoning): then another one begins at each change, so that the model is trained on every turn as it
+        will see it.
         """
         if not self.tokenizer.chat_template:
             raise DataError(
@@ -220,11 +209,7 @@ class AnswerEncoder(Encoder):
 
 
 def _why_not_masked(prompt: str, whole: str, number: int) -> tuple[str, str]:
-    """Why an answer's tokens cannot be separated from those before it, and a hint.
-
-    Args:
-        number: of the answer's message, from 1.
-    """
+    """Why the tokens of an answer, message `number`, cannot be separated, and a hint."""
     if not whole.startswith(prompt):
         what = f"cannot be masked: message {number} does not begin with the generation prompt"
         return what, _OTHER_TEMPLATE
@@ -238,7 +223,7 @@ def _why_not_masked(prompt: str, whole: str, number: int) -> tuple[str, str]:
 
 
 def _no_answer(turns: list[dict[str, Any]]) -> tuple[str, str]:
-    """The roles that a chat has instead of an assistant's, and what helps."""
+    """The roles in a chat without an assistant, and a hint."""
     roles = list(dict.fromkeys(str(turn["role"])[:_LONGEST_ROLE] for turn in turns if "role" in turn))
     shown = ", ".join(f"'{role}'" for role in roles[:_MOST_ROLES])
     more = ", ..." if roles[_MOST_ROLES:] else ""
@@ -253,15 +238,10 @@ def _no_answer(turns: list[dict[str, Any]]) -> tuple[str, str]:
 def joined(prompt: Any, answer: list[Any], name: str) -> tuple[list[Any], int]:
     """The messages of a prompt and its answer, and how many of them belong to the prompt.
 
-    A prompt is a string or messages. A whole chat already contains its prompt, which data sets often repeat
-    in a column. A string is the chat's instruction unless it is one of its messages, or contains all messages
-    before the answer.
-
-    Args:
-        prompt: None: there is none.
-
-    Raises:
-        UnusableError: the chat has another instruction, or there is no prompt to an answer.
+    A prompt is a string or messages; None for no prompt. A whole chat already contains its prompt, which data
+    sets often repeat in a column. A string is the system message unless it is one of the messages, or
+    contains all messages before the answer. UnusableError if the chat has another system message, or an
+    answer has no prompt.
     """
     begins = answer[0].get("role") if answer and isinstance(answer[0], dict) else None
     if prompt is None:
@@ -282,7 +262,7 @@ def joined(prompt: Any, answer: list[Any], name: str) -> tuple[list[Any], int]:
         return [_turn("system", prompt), *answer], 0
     if not isinstance(prompt, list):
         raise UnusableError(
-            f"'{name}' is {described_value(prompt)}, neither text nor a list of messages",
+            f"'{name}' is {value_kind(prompt)}, neither text nor a list of messages",
             hint="Fix or remove that example",
         )
     first = answer[: len(prompt)]

@@ -1,4 +1,4 @@
-"""Next-token prediction: on texts, from scratch or continued, and on the answers of completions and chats."""
+"""Next-token prediction on texts, and on the answers of completions and chats."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class CausalLM(Task):
     """The loss is the model's own, the mean over the tokens that are trained on."""
 
     mixed: str | None = None
-    """Why documents in one row would see each other; None where the model keeps them apart."""
+    """Why documents in one row would see each other; None if the model keeps them apart."""
     one_row: bool = False
-    """Whether it does so only where a micro batch is one row, as flash attention, which needs no padding."""
+    """Whether it does so only if a micro batch is one row, as flash attention, which needs no padding."""
 
     # In this order: Alpaca's own file has a column of whole texts too.
     formats = ("messages", "sharegpt", "prompt_completion", "alpaca", "text")
@@ -69,7 +69,7 @@ class CausalLM(Task):
         return Layout(batch_size, step_size, capacity, multiple, in_rows=in_rows)
 
     def _room(self) -> tuple[int | None, int]:
-        """The most tokens of a row that documents share, None: all; and what its length is a multiple of."""
+        """Most tokens of a row that documents share (None: all), and a divisor of its length."""
         return (None, 1) if self.one_row else (self.section.seq_len, self.pad_to() or 1)
 
     def layout_words(self, *, packed: bool) -> str:
@@ -121,7 +121,7 @@ class CausalLM(Task):
     ) -> tuple[torch.Tensor, Any]:
         """The model's own loss, counted once for each token that is trained on, and the model's output.
 
-        The model is not given `num_items_in_batch`. It would divide only the token loss by it, and add its
+        The model does not get `num_items_in_batch`: it would divide only the token loss by it, and add its
         router loss (or z-loss) in full for each micro batch of each rank.
         """
         if smoothing:
@@ -131,7 +131,7 @@ class CausalLM(Task):
 
 
 def _mixed_by_adapter(loaded: LoadedRecipe) -> str | None:
-    """Learned tokens before a sequence are before its first document alone."""
+    """Learned tokens are only before the first document of a sequence."""
     method = method_of(loaded)
     return (
         None if method is None or method.tokens is None else "learned tokens stand before the first one alone"
@@ -144,13 +144,13 @@ _COLUMNS = ("input_ids", "labels", "position_ids", "attention_mask")
 class PackedCollator:
     """A collator that packs the examples of a micro batch into few rows, with positions that restart at 0.
 
-    It returns ``input_ids``, ``labels`` and ``position_ids``, and an ``attention_mask`` to count tokens by:
-    (rows, tokens) each. Models must not get the mask: with a mask, transformers ignores documents in a row.
-    Padding comes after the last document of a row.
+    Returns ``input_ids``, ``labels`` and ``position_ids``, and an ``attention_mask`` to count tokens: (rows,
+    tokens) each. Models must not get the mask: with it, transformers ignores documents in a row. Padding is
+    at the end of a row.
 
     Args:
         capacity: most tokens of a row; None puts all examples into one.
-        multiple: the length of a row is a multiple of it.
+        multiple: divisor of the length of a row.
         shares: whether a row may have several examples.
     """
 

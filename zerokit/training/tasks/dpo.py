@@ -53,11 +53,7 @@ class DPO(Task):
         return inputs["shift_labels"]
 
     def log_probabilities(self, model: Any, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Sum over the tokens of each answer: (pairs, 2), the chosen one first.
-
-        Args:
-            inputs: a batch: all chosen sequences, then all rejected ones.
-        """
+        """Sum over the tokens of each answer: (pairs, 2), the chosen one first."""
         from zerokit.training.chunked_loss import row_sums
 
         given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
@@ -68,9 +64,9 @@ class DPO(Task):
     ) -> tuple[torch.Tensor, Any]:
         """The sum of the losses of the pairs, and the rewards: (pairs, 2).
 
-        -log sigmoid of the difference of the rewards, each beta times the log-probability of an answer less
-        the reference's. With `smoothing` e, the share of pairs that are labelled the wrong way round
-        (conservative DPO, Mitchell 2023): (1 - e) of that and e of the other sign's.
+        -log sigmoid of the difference of the rewards, each beta times the log probability of an answer less
+        the reference's. With `smoothing` e, the share of wrongly labelled pairs (conservative DPO, Mitchell
+        2023): (1 - e) of that and e of the opposite.
         """
         from torch.nn.functional import logsigmoid
 
@@ -105,7 +101,8 @@ class _Encoder(Encoder):
     def __init__(self, tokenizer: PreTrainedTokenizerBase, columns: Columns, section: TaskSection) -> None:
         self.columns = columns
         self.answers = AnswerEncoder(tokenizer, "preference", columns, section)
-        self.nothing_taught = f"'{columns.chosen}' and '{columns.rejected}' are the same"
+        same = f"'{columns.chosen}' and '{columns.rejected}' are the same"
+        self.left_out_reason = f"no token to train on, or {same} within task.seq_len"
 
     def sequences(self, example: dict[str, Any]) -> list[Encoded]:
         chosen, rejected = (
@@ -116,10 +113,9 @@ class _Encoder(Encoder):
             **{f"rejected_{name}": value for name, value in rejected.features.items()},
         }
         is_cut = chosen.is_cut or rejected.is_cut
-        has_targets = chosen.has_targets and rejected.has_targets
-        # The difference of their rewards, and its gradient, would be 0 whatever the model says.
-        is_same = has_targets and chosen.features == rejected.features
-        return [Encoded(features, is_cut, has_targets and not is_same, teaches_nothing=is_same)]
+        # Of the same answers, the difference of the rewards and its gradient would always be 0.
+        differ = chosen.features != rejected.features
+        return [Encoded(features, is_cut, chosen.has_targets and rejected.has_targets and differ)]
 
     def _answer(self, example: dict[str, Any], column: str) -> Encoded:
         answer, prompt = example[column], example.get(self.columns.prompt)

@@ -1,4 +1,4 @@
-"""The classes of labelled examples: found in the training data, kept in the model's config."""
+"""The classes of labelled examples: found in the training data, stored in the model's config."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from zerokit.data.encoding import described_value
+from zerokit.data.encoding import value_kind
 from zerokit.errors import DataError, did_you_mean, visible
 from zerokit.training.examples import Encoder, UnusableError
 from zerokit.training.tasks.task import Task
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LabelledTask(Task):
-    """Tells classes apart, which the model's config names."""
+    """A task with classes, which the model's config names."""
 
     needs = "pad"
 
@@ -43,11 +43,7 @@ class LabelEncoder(Encoder):
         self._ids = {label: index for index, label in enumerate(task.labels)}
 
     def label_id(self, value: Any, column: str) -> int:
-        """The id of a label as the data have it.
-
-        Raises:
-            UnusableError: it is none, or the training data have none of it.
-        """
+        """The id of a label of the data; UnusableError if it is not a label, or not in the training data."""
         label = label_text(value, self._names, column)
         if label not in self._ids:
             raise UnusableError(
@@ -58,14 +54,11 @@ class LabelEncoder(Encoder):
 
 
 def label_text(value: Any, names: Sequence[str] | None, column: str) -> str:
-    """A label as the model's config has it.
+    """A label as the model's config has it; UnusableError if it is not a label.
 
     Args:
-        value: as the data have it: a text, a whole number, true or false.
-        names: of the classes, where the data set says how its numbers are called.
-
-    Raises:
-        UnusableError: it is no label.
+        value: as in the data: a text, a whole number, true or false.
+        names: class names, if the data set names its numbers.
     """
     if value is None or value != value:  # a table with an empty cell has numbers with fractions
         raise UnusableError(f"'{column}' is absent or null", hint="Fix or remove that example")
@@ -84,7 +77,7 @@ def label_text(value: Any, names: Sequence[str] | None, column: str) -> str:
         )
     if isinstance(value, str) and value.strip():
         return value
-    what = "a number with a fraction" if isinstance(value, float) else described_value(value)
+    what = "a number with a fraction" if isinstance(value, float) else value_kind(value)
     raise UnusableError(
         f"'{column}' is {'empty' if isinstance(value, str) else what}, not a label",
         hint="Write a text or a whole number",
@@ -92,7 +85,7 @@ def label_text(value: Any, names: Sequence[str] | None, column: str) -> str:
 
 
 def in_order(labels: Iterable[str]) -> tuple[str, ...]:
-    """Each label once: numbers by their size, texts by the alphabet."""
+    """Each label once: numbers by size, texts by alphabet."""
     found = set(labels)
     if all(re.fullmatch(r"-?\d{1,18}", label) for label in found):
         return tuple(sorted(found, key=lambda label: (int(label), label)))
@@ -117,7 +110,7 @@ def names_of(examples: RowDataset, column: str) -> tuple[str, ...] | None:
 
 
 _MANY_CLASSES = 100
-"""More of them need two examples each on average: a column of ids has about one."""
+"""More classes need two examples each on average: a column of ids has about one."""
 
 
 def classes_of(
@@ -125,12 +118,11 @@ def classes_of(
 ) -> tuple[str, ...]:
     """The classes of a model by id: those of its checkpoint if they include all labels of the data.
 
+    DataError for one class only, or too many.
+
     Args:
         known: the checkpoint's.
         most: limit of classes; None if the data set names them.
-
-    Raises:
-        DataError: there is one class only, or too many.
     """
     if len(found) < 2:
         every = f"every '{column}' is {found[0]!r}: there is nothing to tell apart" if found else None

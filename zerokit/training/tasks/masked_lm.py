@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import ModelKind
 from zerokit.data.encoding import encode_whole, pieces
-from zerokit.data.full_disk import explain_full_disk
+from zerokit.data.full_disk import report_full_disk
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of
 from zerokit.training.preview import marked
 from zerokit.training.tasks.task import Task, ratio
-from zerokit.training.tokenizer import FAST, check_tells_words
+from zerokit.training.tokenizer import FAST, check_maps_words
 
 if TYPE_CHECKING:
     import torch
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class MaskedLM(Task):
-    """Cross-entropy of the tokens that are masked, other ones each time; accuracy on held-out data.
+    """Cross-entropy of masked tokens, chosen anew each time; accuracy on held-out data.
 
     Of the chosen tokens 80 % become the mask, 10 % another token and 10 % stay (Devlin et al. 2018, section
-    3.1); of chosen words all become the mask, as transformers' collator has it.
+    3.1); chosen words all become the mask, as in transformers' collator.
     """
 
     model = ModelKind("AutoModelForMaskedLM", "a masked language model", "BERT", new_head=False)
@@ -39,7 +39,7 @@ class MaskedLM(Task):
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase, where: str) -> None:
         if self.section.whole_words:
-            check_tells_words(tokenizer, where=where, hint="Set task.whole_words to false, or " + FAST)
+            check_maps_words(tokenizer, where=where, hint="Set task.whole_words to false, or " + FAST)
 
     def encoder(self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns) -> Encoder:
         return _Encoder(tokenizer, columns, self)
@@ -50,7 +50,7 @@ class MaskedLM(Task):
     def blank(self) -> dict[str, Any]:
         return {"input_ids": [], "words": []} if self.section.whole_words else {"input_ids": []}
 
-    @explain_full_disk()
+    @report_full_disk()
     def with_fixed_targets(self, held_out: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
         masking = _Masking(tokenizer, self)
         return held_out.map(masking.fixed, remove_columns=held_out.column_names, desc="Masking")
@@ -98,7 +98,7 @@ class _Encoder(Encoder):
 
 
 class _Masking:
-    """transformers' collator for masked tokens, with masks that are there already where a batch has some."""
+    """transformers' collator for masked tokens; keeps existing masks of a batch."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, task: MaskedLM) -> None:
         from transformers import DataCollatorForLanguageModeling, DataCollatorForTokenClassification
@@ -141,7 +141,7 @@ class _Masking:
         return [*padding, *offsets] if self.tokenizer.padding_side == "left" else [*offsets, *padding]
 
     def fixed(self, example: dict[str, Any]) -> dict[str, list[int]]:
-        """An example with masks that its tokens decide, at least one where there is a token to mask."""
+        """An example with masks that its tokens determine, at least one if possible."""
         import torch
 
         seed = zlib.crc32(array("q", example["input_ids"]).tobytes())

@@ -1,4 +1,4 @@
-"""An answer to a text by a model with an encoder and a decoder: translations, summaries."""
+"""Answers of models with an encoder and a decoder: translations, summaries."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Seq2Seq(Task):
 
 
 def rouge_l(said: str, wanted: str) -> float:
-    """F1 of the longest common subsequence of words (Lin 2004, section 3.1), as rouge_score 0.1.2 has it.
+    """F1 of the longest common subsequence of words (Lin 2004, section 3.1), as in rouge_score 0.1.2.
 
     Words consist of letters and digits of any script (in rouge_score: of ASCII). In scripts without spaces a
     word is as long as a sentence.
@@ -191,7 +191,7 @@ class _Batch:
 
 
 def _own_padding(config: PretrainedConfig) -> int:
-    """What a model pads sources to a multiple of, by calls of its embeddings that other ranks do not make."""
+    """The multiple to which a model pads sources itself, at which ranks could differ."""
     windows = getattr(config, "attention_window", 1)  # LED's
     window: int = windows if isinstance(windows, int) else max(windows)
     return window * (config.block_size if getattr(config, "attention_type", "") == "block_sparse" else 1)

@@ -1,4 +1,4 @@
-"""A label of a text, or of a pair of them: of its tone, its topic, whether one follows from the other."""
+"""Classifies a text, or a pair of texts."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ class SequenceClassification(LabelledTask):
         ).tolist()
 
     def metrics(self, scores: Sequence[float]) -> dict[str, float]:
-        """Accuracy, and the mean of F1 over the classes that there are or that were predicted.
+        """Accuracy, and the mean of F1 over the classes that exist or were predicted.
 
-        As scikit-learn's ``f1_score(average="macro")`` (3.4.4.9 of its user guide), with 0 for a class of
-        which nothing was found.
+        As scikit-learn's ``f1_score(average="macro")`` (3.4.4.9 of its user guide), with 0 for a class
+        without hits.
         """
         size = len(self.labels)
         right, there, said = (scores[start : start + size] for start in range(0, 3 * size, size))
@@ -125,7 +125,7 @@ class _Encoder(LabelEncoder):
 
 
 _SEGMENTS = "token_type_ids"
-"""Which of two texts a token is of."""
+"""Number of the text that a token belongs to."""
 
 
 class _Collator:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from zerokit.reporting.tables import StyledLine
     from zerokit.training.packing import Layout
 
-    Collator = Callable[[list[dict[str, Any]]], Mapping[str, torch.Tensor]]
+Collator = Callable[[list[dict[str, Any]]], Mapping[str, "torch.Tensor"]]
 
 
 @dataclass(frozen=True)
@@ -73,23 +73,15 @@ class Task(ABC):
     def with_labels_of(
         self, examples: RowDataset, columns: Columns, known: Sequence[str], where: str
     ) -> Task:
-        """This task with the classes of the training examples.
+        """This task with the classes of the training examples; DataError if there are not enough.
 
         Args:
             known: classes of the checkpoint, which are kept if they include all labels of the examples.
-
-        Raises:
-            DataError: there are not enough classes.
         """
         return self
 
     def for_model(self, config: PretrainedConfig, loaded: LoadedRecipe) -> Task:
-        """This task, adapted to a model.
-
-        Raises:
-            RecipeError: the model does not support what the recipe sets, or its config sets a router loss,
-                which this task would ignore.
-        """
+        """This task, adapted to a model. RecipeError if the model does not support a key of the recipe."""
         if uses_router_loss(config):
             raise RecipeError(
                 f"the model's config sets output_router_logits, and {self.section.type} adds no router loss",
@@ -99,19 +91,11 @@ class Task(ABC):
         return self
 
     def layout(self, batch_size: int, step_size: int) -> Layout | None:
-        """How the examples of an optimizer step are distributed over micro batches; None keeps their order.
-
-        Args:
-            step_size: examples of a step, over all ranks.
-        """
+        """How the examples of a step are distributed over micro batches; None keeps their order."""
         return None
 
     def layout_words(self, *, packed: bool) -> str:
-        """A message about what :meth:`layout` does and how to switch it off.
-
-        Args:
-            packed: whether sequences have several documents.
-        """
+        """A message about :meth:`layout`. `packed`: whether sequences have several documents."""
         raise NotImplementedError
 
     def config_keys(self) -> dict[str, Any]:
@@ -119,11 +103,7 @@ class Task(ABC):
         return {}
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase, where: str) -> None:
-        """Check that the tokenizer has what the task needs.
-
-        Raises:
-            ModelError: it does not.
-        """
+        """Refuse a tokenizer that lacks what the task needs (ModelError)."""
         return
 
     def complete(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -169,7 +149,7 @@ class Task(ABC):
         of the batch, counts once for each label: its weight in a step is the batch's share of the labels.
 
         Args:
-            smoothing: of the labels: the share of probability that is spread over all classes.
+            smoothing: share of probability that is spread over all classes.
         """
         from torch.nn.functional import cross_entropy
 
@@ -192,15 +172,11 @@ class Task(ABC):
     def scores(
         self, output: Any, inputs: Mapping[str, torch.Tensor], model: Any, tokenizer: PreTrainedTokenizerBase
     ) -> Sequence[float]:
-        """Sums for the metrics of one batch, which add up over batches and ranks.
-
-        Args:
-            inputs: the batch, which may be of blanks alone.
-        """
+        """Sums for the metrics of one batch, which may have only blanks; they add up over batches."""
         return ()
 
     def metrics(self, scores: Sequence[float]) -> dict[str, float]:
-        """Return the metrics by name, made of the sums of :meth:`scores`; nan where nothing was counted."""
+        """The metrics by name, from the sums of :meth:`scores`; nan without examples."""
         return {}
 
 
@@ -210,7 +186,7 @@ def uses_router_loss(config: PretrainedConfig) -> bool:
 
 
 def ratio(part: float, whole: float) -> float:
-    """Return `part` / `whole`, or nan if `whole` is 0: a virtual rank may see no held-out example."""
+    """`part` / `whole`, or nan if `whole` is 0: a virtual rank may see no held-out example."""
     return part / whole if whole else math.nan
 
 

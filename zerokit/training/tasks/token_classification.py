@@ -1,4 +1,4 @@
-"""A tag of each word: named entities, parts of speech."""
+"""Tags each word: named entities, parts of speech."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.pretrained import ModelKind
-from zerokit.data.encoding import described_value, encode_whole
+from zerokit.data.encoding import encode_whole, value_kind
 from zerokit.errors import visible
 from zerokit.reporting.tables import STRONG
 from zerokit.training.examples import IGNORED, Encoded, Encoder, UnusableError
 from zerokit.training.tasks.labels import LabelEncoder, LabelledTask, classes_of, found_labels, names_of
 from zerokit.training.tasks.task import ratio
-from zerokit.training.tokenizer import FAST, check_tells_words
+from zerokit.training.tokenizer import FAST, check_maps_words
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from zerokit.training.tasks.task import Collator
 
 Entity = tuple[str, int, int]
-"""Its type, and the numbers of its first and last word."""
+"""Type, and numbers of the first and last word."""
 
 
 class TokenClassification(LabelledTask):
@@ -46,7 +46,7 @@ class TokenClassification(LabelledTask):
         return replace(self, labels=classes_of(found, known, columns.tags, where), names=names)
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase, where: str) -> None:
-        check_tells_words(tokenizer, where=where, hint=FAST.capitalize())
+        check_maps_words(tokenizer, where=where, hint=FAST.capitalize())
 
     def encoder(self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns) -> Encoder:
         return _Encoder(tokenizer, columns, self)
@@ -101,8 +101,8 @@ class TokenClassification(LabelledTask):
 def entities(tags: Sequence[str]) -> list[Entity]:
     """The entities in a sequence of tags such as ``B-PER``, ``I-PER``, ``O``, also ``S-`` and ``E-``.
 
-    By the rules of conlleval, as seqeval 1.2.2 has them in its default mode (``get_entities``): an entity
-    also begins where ``I-`` follows ``O`` or another type, and ends where the next word is of another.
+    By the rules of conlleval, as in seqeval 1.2.2's default mode (``get_entities``): an entity also begins at
+    an ``I-`` after ``O`` or another type, and ends before a word of another type.
     """
     found, start = [], 0
     previous, previous_type = "O", ""
@@ -145,7 +145,7 @@ class _Encoder(LabelEncoder):
         for word in words:
             if not isinstance(word, str):
                 raise UnusableError(
-                    f"'{self.columns.tokens}' has {described_value(word)} among its words, not text",
+                    f"'{self.columns.tokens}' has {value_kind(word)} among its words, not text",
                     hint="Fix or remove that example",
                 )
         ids = [self.label_id(tag, column) for tag in tags]
@@ -167,6 +167,6 @@ class _Encoder(LabelEncoder):
     def _list(self, example: dict[str, Any], column: str) -> list[Any]:
         value = example[column]
         if not isinstance(value, list):
-            what = "absent or null" if value is None else described_value(value)
+            what = "absent or null" if value is None else value_kind(value)
             raise UnusableError(f"'{column}' is {what}, not a list", hint="Fix or remove that example")
         return value

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from zerokit.distributed import gpus_alone
-from zerokit.distributed.gpus_alone import check_gpus_alone
+from zerokit.distributed import gpu_features
+from zerokit.distributed.gpu_features import check_gpu_features
 from zerokit.documents import dotted
 from zerokit.errors import ConfigError
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus_alone, "count_gpus", lambda: 0)
+    monkeypatch.setattr(gpu_features, "count_gpus", lambda: 0)
     monkeypatch.setenv("LOCAL_SIZE", "2")  # DeepSpeed's launcher: the ranks of this node
 
 
@@ -37,7 +37,7 @@ def test_quantization_is_refused_where_deepspeed_would_load_its_kernels(
 ) -> None:
     match = r"^zero_optimization.zero_quantized_\w+: is a CUDA kernel"
     with pytest.raises(ConfigError, match=match) if refused else nullcontext():
-        check_gpus_alone(zero, dotted, ranks=ranks)
+        check_gpu_features(zero, dotted, ranks=ranks)
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_whatever_keeps_the_kernels_from_loading_they_are_not_there(
 
     monkeypatch.setattr(op_builder.QuantizerBuilder, "load", load)
     with pytest.raises(ConfigError, match="is a CUDA kernel"):
-        check_gpus_alone({"stage": 3, "zero_quantized_weights": True}, dotted)
+        check_gpu_features({"stage": 3, "zero_quantized_weights": True}, dotted)

@@ -1,4 +1,4 @@
-"""What of ZeRO runs on GPUs alone: DeepSpeed stops at it on CPU ranks once the model is loaded."""
+"""Refuses features of ZeRO that need GPUs: on CPU ranks DeepSpeed would fail after loading the model."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ _WEIGHTS = ("zero_quantized_weights", "zero_quantized_nontrainable_weights")
 _GRADIENTS = "zero_quantized_gradients"
 
 
-def check_gpus_alone(zero: Mapping[str, Any], where: Callable[[KeyPath], str], *, ranks: int = 1) -> None:
-    """Refuse on CPU ranks what DeepSpeed has for GPUs alone.
+def check_gpu_features(zero: Mapping[str, Any], where: Callable[[KeyPath], str], *, ranks: int = 1) -> None:
+    """Refuse, on CPU ranks, SuperOffload and ZeRO++'s quantization, which need CUDA (ConfigError).
 
     Args:
         zero: the section `zero_optimization`, as DeepSpeed gets it.
-        where: the place of a key of the ds_config, for an error.
-        ranks: that reduce gradients together.
-
-    Raises:
-        ConfigError: SuperOffload, whose optimizer asserts a CUDA device, or ZeRO++'s quantization, of which
-            there are CUDA kernels alone.
+        where: the place of a key of the ds_config.
+        ranks: number of ranks that reduce gradients together.
     """
     if count_gpus() > 0 or zero.get("stage") != 3:
         return
@@ -45,7 +41,7 @@ def check_gpus_alone(zero: Mapping[str, Any], where: Callable[[KeyPath], str], *
 
 
 def _devices_of_a_node() -> int:
-    """As DeepSpeed counts them, which quantizes gradients only where there are more ranks than that."""
+    """Devices that DeepSpeed counts. It quantizes gradients only if there are more ranks."""
     from deepspeed.accelerator import get_accelerator
 
     return int(get_accelerator().device_count())
