@@ -12,12 +12,12 @@ from torch import Tensor
 
 from tests.rehearsal import real_ops
 from zerokit.rehearsal.stand_ins import async_io
-from zerokit.rehearsal.stand_ins.async_io import PageLockedMemory, torch_pinned
+from zerokit.rehearsal.stand_ins.async_io import PageLockedMemory
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
 
 
 def _modules() -> dict[str, ModuleType]:
-    return async_io.modules(torch_pinned)
+    return async_io.modules(real_ops.host_memory)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_locked_memory_outlives_its_tensor_and_is_shared_by_the_ops(locked: Call
 
 
 def test_a_tensor_that_reaches_past_locked_memory_is_not_pinned() -> None:
-    memory = PageLockedMemory()
+    memory = PageLockedMemory(real_ops.host_memory)
     tensor = memory.new(16, torch.float32)
     neighbour = torch.empty(0).set_(tensor.untyped_storage(), 0, (16,), (1,))
     assert memory.owns(neighbour[3:9])

@@ -195,8 +195,8 @@ def test_deepspeed_uses_the_stand_ins_and_starts_no_compiler(tmp_path: Path) -> 
         import torch
         from zerokit.rehearsal.stand_ins import op_builders
         from zerokit.rehearsal.errors import RehearsalGap, met_gaps
-        from zerokit.rehearsal.stand_ins.async_io import torch_pinned
-        op_builders.install_ops(op_builders.op_modules(torch_pinned))
+        from tests.rehearsal.real_ops import host_memory
+        op_builders.install_ops(op_builders.op_modules(host_memory))
         import deepspeed
         from deepspeed.ops.adam import DeepSpeedCPUAdam
         from deepspeed.ops.op_builder.async_io import AsyncIOBuilder
@@ -284,9 +284,8 @@ def test_superoffload_runs_its_worker_here(tmp_path: Path) -> None:
         """
         import os, torch
         from zerokit.rehearsal.stand_ins import op_builders
-        from zerokit.rehearsal.stand_ins.async_io import torch_pinned
         from tests.rehearsal import real_ops
-        modules = op_builders.op_modules(torch_pinned)
+        modules = op_builders.op_modules(real_ops.host_memory)
         real_ops.give_values(modules)
         op_builders.install_ops(modules)
         from deepspeed.runtime.superoffload.superoffload_utils import SuperOffloadCPUOptimizer

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from zerokit.patches import Patch, apply, put
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.timing.rank_time import rank_time
@@ -54,8 +56,6 @@ def install(setup: RankSetup) -> None:
 
 def _paged(*shape: int, dtype: Any = None, device: Any = None) -> Any:
     """A tensor of unified memory: of the host's, where it lies when the GPU has no room for it."""
-    import torch
-
     result: Any = torch.zeros(shape, dtype=dtype or torch.float32)
     result.is_paged = True
     result.page_deviceid = torch.cuda.current_device() if device is None else device.index

@@ -15,12 +15,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from zerokit.files import write_file
-from zerokit.patches import Patch, apply, wrap
+from zerokit.patches import Patch, apply, put, wrap
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.native.backend import SMALL_BYTES, backend
 from zerokit.rehearsal.native.build import rehearsal_cache_folder
@@ -202,6 +202,7 @@ _COMPILE = Patch("torch.utils.cpp_extension", "_jit_compile", "compile the host 
 _CUDA_HOME = Patch("torch.utils.cpp_extension", "CUDA_HOME", "report the release of a CUDA toolkit")
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _COMPILE_ENGINE = Patch(_ENGINE, "compile", "refuse DeepCompile", since="0.16.6")
+_COMPILE_KERNEL = Patch("torch.cuda", "_compile_kernel", "refuse kernels compiled by NVRTC", since="2.8")
 _ON_LAUNCH = ctypes.CFUNCTYPE(
     None, ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_char_p, ctypes.c_int
 )
@@ -211,11 +212,12 @@ _DTYPES = {"d": torch.float64, "f": torch.float32, "e": torch.float16, "b": torc
 
 @stand_in("torch.utils.cpp_extension.load", "load_inline", "CUDA_HOME", "DeepCompile")
 def install(setup: RankSetup) -> None:
-    """Compile CUDA extensions without CUDA's toolkit, and refuse DeepCompile."""
+    """Compile CUDA extensions without CUDA's toolkit; refuse DeepCompile and NVRTC."""
     toolkit = setup.generated / "cuda"
     wrap(_COMPILE, _compile)
     apply(_CUDA_HOME, lambda home: home or str(_toolkit(toolkit, str(torch.version.cuda))))
     wrap(_COMPILE_ENGINE, _refuse_deepcompile)
+    put(_COMPILE_KERNEL, _refuse_nvrtc)
 
 
 def _toolkit(folder: Path, release: str) -> Path:
@@ -361,6 +363,10 @@ def _fill(begin: int, size: int, dtype: torch.dtype) -> None:
     memory = (ctypes.c_char * whole).from_address(begin)
     with backend().uncounted():
         torch.frombuffer(memory, dtype=dtype).fill_(1 if dtype.is_floating_point else 0)
+
+
+def _refuse_nvrtc(*_: Any, **__: Any) -> NoReturn:
+    raise RehearsalGap("torch.cuda._compile_kernel, which compiles a CUDA kernel by NVRTC", hint=_HINT)
 
 
 def _refuse_deepcompile(compile_engine: Any, engine: Any, *arguments: Any, **given: Any) -> Any:

@@ -13,6 +13,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.native.backend import backend, is_made_up
@@ -66,8 +68,6 @@ def install(setup: RankSetup) -> None:
 
 def names() -> set[str]:
     """All operators that are registered, but for torch's own."""
-    import torch
-
     found = torch._C._dispatch_get_all_op_names()
     return {name for name in found if name.partition("::")[0] not in _TORCH}
 
@@ -95,8 +95,6 @@ def _register(
 
 
 def _load(load: Any, operators: Any, path: Any) -> Any:
-    import torch
-
     result = load(operators, path)
     for name in torch._C._dispatch_get_all_op_names():
         if name.partition("::")[0] not in _TORCH and torch._C._dispatch_has_kernel_for_dispatch_key(
@@ -108,8 +106,6 @@ def _load(load: Any, operators: Any, path: Any) -> Any:
 
 def _size_if_compiled(name: str) -> None:
     """Replace a compiled CUDA kernel of operator `name` by its fake implementation."""
-    import torch
-
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA")
     if name in _state().in_python or not (has_kernel or name == _NMS):
         return
@@ -130,8 +126,6 @@ def _size_if_compiled(name: str) -> None:
 
 def _kept_boxes(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     """Which boxes torchvision's `nms` keeps: all if they have no values, which needs most memory."""
-    import torch
-
     if is_made_up(boxes) or is_made_up(scores):
         _state().keeping_all.add(_NMS)
         return torch.arange(boxes.size(0), device=boxes.device)
@@ -143,8 +137,6 @@ def _with_fallback(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """`kernel`, or the fake implementation of operator `name` if the kernel cannot run."""
 
     def run(*arguments: Any, **given: Any) -> Any:
-        import torch
-
         if name not in _state().sized:
             try:
                 return kernel(*arguments, **given)
@@ -160,7 +152,6 @@ def _with_fallback(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _run_fake(name: str, arguments: tuple[Any, ...], given: dict[str, Any]) -> Any:
-    import torch
     from torch.utils._pytree import tree_map
 
     space, _, rest = name.partition("::")
@@ -187,7 +178,5 @@ def _run_fake(name: str, arguments: tuple[Any, ...], given: dict[str, Any]) -> A
 
 
 def _make_up(value: Any) -> None:
-    import torch
-
     if isinstance(value, torch.Tensor):
         backend().make_up(value)

@@ -14,15 +14,13 @@ from torch import Tensor
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.flash_attention_calls import (
     Call,
-    Given,
     attend,
     backward,
     check_devices,
     forward,
-    is_within,
     pad_head,
-    with_parameters,
 )
+from zerokit.rehearsal.stand_ins.signatures import Given, is_within, with_parameters
 
 __all__ = [
     "_flash_attn_backward",

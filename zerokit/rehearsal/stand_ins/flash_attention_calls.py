@@ -5,23 +5,19 @@ Head sizes are padded to a multiple of 8, as in the packages. Nothing is compute
 
 from __future__ import annotations
 
-import ast
-import functools
-import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from packaging.version import Version
 from torch import Tensor
 from torch.nn.functional import pad
 
 from zerokit.hardware.prices.attention import keys_in_window, packed
 from zerokit.hardware.prices.kernels import Kernel
 from zerokit.rehearsal.native.backend import backend
-from zerokit.rehearsal.stand_ins.flash_attention import FLASH_ATTN
+from zerokit.rehearsal.stand_ins.signatures import Given
 from zerokit.rehearsal.timing.rank_time import rank_time, untimed
 
 _ROWS = 128
@@ -29,69 +25,6 @@ _ROWS = 128
 _KERNELS: dict[int, Kernel] = {2: "flash_attention_2", 3: "flash_attention_3", 4: "flash_attention_4"}
 ANY_WINDOW = (-1, -1)
 """Queries see all keys, to the left and to the right."""
-
-Given = Mapping[str, Any]
-"""The arguments of a call by name, defaults included."""
-
-
-def with_parameters(
-    parameters: str, since: str = ""
-) -> Callable[[Callable[[Given], Any]], Callable[..., Any]]:
-    """Makes a function of `Given` one with a package's signature: any argument by position or by name.
-
-    It is that of the newest release; its attribute `of_version` gives that of another (packages.of_version).
-
-    Args:
-        parameters: names in order, between spaces, each with its default, if it has one, after ``=``, and
-            the releases that have it, if not all have, after ``@``: ``@2.3``, ``@2.3-2.7`` (before 2.7),
-            ``@-2.7``.
-        since: the first release that has the function.
-    """
-
-    def with_signature(function: Callable[[Given], Any]) -> Callable[..., Any]:
-        def of(version: str) -> Callable[..., Any] | None:
-            return _call(function, parameters, version) if is_within(version, since, "") else None
-
-        newest = _call(function, parameters, FLASH_ATTN.newest)
-        newest.__dict__["of_version"] = of
-        return newest
-
-    return with_signature
-
-
-def is_within(version: str, since: str, until: str) -> bool:
-    """Whether `version` is `since` or later, and before `until`; an empty one is no bound."""
-    own = Version(version)
-    return not (since and own < Version(since)) and not (until and own >= Version(until))
-
-
-def _call(function: Callable[[Given], Any], parameters: str, version: str) -> Callable[..., Any]:
-    texts = [text.partition("@")[::2] for text in parameters.split()]
-    signature = inspect.Signature(
-        [_parameter(*text.split("=")) for text, releases in texts if _is_in(releases, version)]
-    )
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{function.__name__}() {error}") from None
-        bound.apply_defaults()
-        return function(bound.arguments)
-
-    call.__dict__["__signature__"] = signature  # what libraries look at to see which options there are
-    return call
-
-
-def _is_in(releases: str, version: str) -> bool:
-    since, _, until = releases.partition("-")
-    return is_within(version, since, until)
-
-
-def _parameter(name: str, default: str | None = None) -> inspect.Parameter:
-    value = inspect.Parameter.empty if default is None else ast.literal_eval(default)
-    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=value)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad
 
-from zerokit.rehearsal.stand_ins.flash_attention_calls import Given, with_parameters
+from zerokit.rehearsal.stand_ins.signatures import Given, with_parameters
 from zerokit.rehearsal.timing.rank_time import take_time
 
 __all__ = [

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+import torch
+
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.native.backend import backend
 from zerokit.rehearsal.timing.rank_time import rank_time
@@ -71,8 +73,6 @@ def note_launch(kind: str, name: str, moved: int, writes_integers: bool) -> None
 
 def tensors(argument: Any) -> Iterator[Any]:
     """The tensors in an argument: itself, in a tuple, or below a wrapper or descriptor."""
-    import torch
-
     if isinstance(argument, torch.Tensor):
         yield argument
     elif isinstance(argument, tuple | list):

@@ -123,7 +123,7 @@ def package_of(module: str) -> Package | None:
 
 
 def package_implemented_by(file: str) -> Package | None:
-    own = file.removeprefix(f"{_REHEARSAL}.").replace("flash_attention_calls", "flash_attention_2")
+    own = file.removeprefix(f"{_REHEARSAL}.")
     return next((one for one in known_packages() if own in one.modules.values()), None)
 
 

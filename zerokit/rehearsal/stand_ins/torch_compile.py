@@ -17,6 +17,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from zerokit.patches import Patch, put, wrap
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.errors import RehearsalGap, script_line
@@ -108,7 +110,7 @@ def _run_uncompiled(compile_with: Any, model: Any = None, **given: Any) -> Any:
         return compile_with(model, **given)
     if model is None:
         return lambda function: _run_uncompiled(compile_with, function, **given)
-    if isinstance(model, sys.modules["torch"].nn.Module):
+    if isinstance(model, torch.nn.Module):
         _note_that_triton_is_missing()
         return model
 
@@ -128,8 +130,6 @@ def _note_that_triton_is_missing() -> None:
 
 
 def _empty(size: Any, stride: Any, dtype: Any) -> Any:
-    import torch
-
     return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
 
 
@@ -178,8 +178,6 @@ def _note_that_it_runs_as_written(graph: Any, error: Exception, line: str) -> No
 
 def _launch(kernel: Any, *arguments: Any, **given: Any) -> None:
     """Make up what one of Inductor's kernels writes."""
-    import torch
-
     signature = kernel.triton_meta["signature"]
     names = [name for name in kernel.fn.arg_names if signature.get(name) != "constexpr"]
     bound = dict(zip(names, arguments, strict=False)) | given
@@ -196,8 +194,6 @@ def _take_time(time: RankTime, kernel: Any, arguments: Mapping[str, Any]) -> Non
     Of these, such as the table of an embedding, it reads a part: Inductor's own
     `estimate_kernel_num_bytes` (codegen/simd.py).
     """
-    import torch
-
     name = kernel.fn.__name__
     if name.startswith(_TEMPLATE):  # such as flex_attention, which is no matter of bytes alone
         time.unpriced.setdefault(name, "no times of Inductor's templates were found")

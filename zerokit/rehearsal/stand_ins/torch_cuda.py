@@ -13,6 +13,8 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+import torch
+
 from zerokit.patches import Patch, apply, declare, put, replace, wrap
 from zerokit.rehearsal.devices import DeviceProperties, VirtualDevice
 from zerokit.rehearsal.errors import RehearsalGap
@@ -178,14 +180,11 @@ def _profile_host(begin: Any, profiler: Any, *arguments: Any, **given: Any) -> N
 
 
 def _c(name: str) -> Any:
-    import torch
-
     return getattr(torch._C, f"_cuda_{name}")
 
 
 def _generator_class(backend: Backend, real: Any) -> type:
     """`torch.Generator`, whose own constructor asks the CUDA driver for one of the GPU."""
-    import torch
 
     class Kind(type):
         def __instancecheck__(cls, instance: object) -> bool:
@@ -199,14 +198,11 @@ def _generator_class(backend: Backend, real: Any) -> type:
 
 
 def _generators(visible: int) -> tuple[Any, ...]:
-    import torch
-
     return tuple(torch.Generator("cuda") for _ in range(visible))
 
 
 def _answers(backend: Backend, device: VirtualDevice, visible: int, index: int) -> dict[str, Any]:
     """The functions of :data:`_DRIVER` by name."""
-    import torch
 
     def check(wanted: int) -> None:
         if wanted >= visible:
@@ -260,8 +256,6 @@ _HARMLESS = (
 
 def _refuse_the_rest() -> None:
     """Whatever else a CUDA build would ask the driver stops with the function's name."""
-    import torch
-
     for name in dir(torch._C):
         is_harmless = any(part in name for part in _HARMLESS)
         if fnmatchcase(name, _OTHER_DRIVER.name) and not is_harmless:
@@ -298,7 +292,6 @@ def memory_stats(backend: Backend) -> dict[str, Any]:
 
 def _install_storage(backend: Backend) -> None:
     """Storages made and resized in Python, which a CPU build cannot do and a CUDA build does by itself."""
-    import torch
 
     def resize(resize_host: Any, storage: Any, size: int) -> Any:
         if storage.device.type != "cuda":

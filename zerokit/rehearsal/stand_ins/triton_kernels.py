@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+import torch
+
 from zerokit.patches import Patch, put, when_imported, wrap
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.native.backend import backend
@@ -99,8 +101,6 @@ def _check_pointers(arguments: Mapping[str, Any]) -> None:
 
 def _measured(function: Any, *_: Any, quantiles: Any = None, return_mode: str = "mean", **__: Any) -> Any:
     """As `triton.testing.do_bench`: milliseconds, a list of them for quantiles or "all"."""
-    import torch
-
     function()
     torch.empty(_CACHE_BYTES, dtype=torch.uint8, device="cuda")
     if quantiles is not None:
@@ -121,8 +121,6 @@ class _Driver:
         return self
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        import torch
-
         properties: Any = torch.cuda.get_device_properties(device)
         return {
             "max_shared_mem": properties.shared_memory_per_block_optin,
@@ -139,39 +137,27 @@ class _Driver:
         return sys.modules["triton.backends.compiler"].GPUTarget("cuda", 10 * major + minor, 32)
 
     def get_device_capability(self, device: Any = None) -> tuple[int, int]:
-        import torch
-
         return torch.cuda.get_device_capability(device)
 
     def get_current_device(self) -> int:
-        import torch
-
         return torch.cuda.current_device()
 
     def set_current_device(self, device: int) -> None:
-        import torch
-
         torch.cuda.set_device(device)
 
     def get_current_stream(self, _device: Any = None) -> int:
         return backend().current_stream
 
     def get_active_torch_device(self) -> Any:
-        import torch
-
         return torch.device("cuda", self.get_current_device())
 
     def get_device_interface(self) -> Any:
-        import torch
-
         return torch.cuda
 
     def get_benchmarker(self) -> Any:
         return _measured
 
     def get_empty_cache_for_benchmark(self) -> Any:
-        import torch
-
         return torch.empty(_CACHE_BYTES, dtype=torch.uint8, device="cuda")
 
     def clear_cache(self, cache: Any) -> None:

@@ -11,19 +11,12 @@ __all__ = ["MultiTensorApply", "multi_tensor_applier"]
 
 
 class MultiTensorApply:
-    """Calls functions of amp_C.
-
-    Args:
-        chunk_size: elements that a block of theirs works on.
-    """
+    """Calls functions of amp_C, whose blocks work on `chunk_size` elements."""
 
     available = True
 
     def __init__(self, chunk_size: int) -> None:
         self.chunk_size = chunk_size
-
-    def check_avail(self) -> None:
-        """Whether amp_C is there, which it is."""
 
     def __call__(
         self, op: Callable[..., Any], noop_flag_buffer: Tensor, tensor_lists: list[list[Tensor]], *args: Any
