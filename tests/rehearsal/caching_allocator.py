@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zerokit.rehearsal.native.c_functions import Signatures, declare
+
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parent.parent / "zerokit" / "rehearsal" / "native"
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
@@ -114,29 +116,23 @@ def build(folder: Path) -> ctypes.CDLL:
     sources = [HERE / "caching_allocator_driver.cpp", *sorted(NATIVE.glob("caching_allocator*.cpp"))]
     flags = ["-O2", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{NATIVE}"]
     subprocess.run(["g++", *flags, *map(str, sources), "-o", str(target)], check=True)
-    return declare(ctypes.CDLL(str(target)))
-
-
-def declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
-    pointer, size, stream = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "new": (pointer, [c_type for c_type, _ in OPTIONS.values()]),
-        "delete": (None, [pointer]),
-        "allocate": (pointer, [pointer, size, stream]),
-        "allocated_size": (size, [pointer]),
-        "address": (ctypes.c_uint64, [pointer]),
-        "record_stream": (None, [pointer, pointer, stream]),
-        "release": (None, [pointer, pointer]),
-        "synchronize": (None, [pointer]),
-        "empty_cache": (None, [pointer]),
-        "reset_peak": (None, [pointer]),
-        "stats": (ctypes.c_char_p, [pointer]),
-        "snapshot": (ctypes.c_char_p, [pointer]),
-    }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(loaded, f"allocator_{name}")
-        function.restype, function.argtypes = result, arguments
+    loaded = ctypes.CDLL(str(target))
+    declare(loaded, "allocator_", SIGNATURES)
     return loaded
+
+
+_POINTER, _SIZE, _STREAM = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+SIGNATURES: Signatures = {
+    "new": (_POINTER, [c_type for c_type, _ in OPTIONS.values()]),
+    "delete synchronize empty_cache reset_peak": (None, [_POINTER]),
+    "allocate": (_POINTER, [_POINTER, _SIZE, _STREAM]),
+    "allocated_size": (_SIZE, [_POINTER]),
+    "address": (ctypes.c_uint64, [_POINTER]),
+    "record_stream": (None, [_POINTER, _POINTER, _STREAM]),
+    "release": (None, [_POINTER, _POINTER]),
+    "stats snapshot": (ctypes.c_char_p, [_POINTER]),
+}
+"""Of the functions of caching_allocator_driver.cpp."""
 
 
 Operation = tuple[str, int, int, int]

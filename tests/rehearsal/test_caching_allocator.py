@@ -6,7 +6,6 @@ import ctypes
 import itertools
 import zlib
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 
-from .caching_allocator import GB, KB, MB, Allocator, Segment, build, trace
+from .caching_allocator import GB, KB, MB, Allocator, build, trace
 
 
 @pytest.fixture(scope="module")
@@ -244,16 +243,6 @@ def test_empty_cache_waits_for_events(library: ctypes.CDLL) -> None:
 # ---- long runs ------------------------------------------------------------------------------------------
 
 
-class AnyAllocator(Protocol):
-    def allocate(self, size: int, stream: int) -> int: ...
-    def release(self, allocation: int) -> None: ...
-    def record_stream(self, allocation: int, stream: int) -> None: ...
-    def synchronize(self) -> None: ...
-    def empty_cache(self) -> None: ...
-    def stats(self) -> dict[str, int]: ...
-    def snapshot(self) -> list[Segment]: ...
-
-
 @dataclass(frozen=True)
 class Case:
     seed: int
@@ -292,7 +281,7 @@ EXPECTED: dict[str, tuple[int, ...]] = {
 }
 
 
-def digest_update(digest: int, allocator: AnyAllocator) -> int:
+def digest_update(digest: int, allocator: Allocator) -> int:
     """Takes in all statistics and blocks, except what depends on the order in which streams are looked at:
     the history of inactive_split, and the former contents of free blocks."""
     stats = allocator.stats()
@@ -311,7 +300,7 @@ def digest_update(digest: int, allocator: AnyAllocator) -> int:
     return zlib.crc32("\n".join(words).encode(), digest)
 
 
-def run(allocator: AnyAllocator, case: Case) -> tuple[int, ...]:
+def run(allocator: Allocator, case: Case) -> tuple[int, ...]:
     """Runs the case's trace; returns FIGURES and a checksum of the state after every 25 operations."""
     allocations: dict[int, int] = {}
     digest = 0
@@ -426,19 +415,3 @@ def test_invariants(
     check(allocator)
     assert allocator.snapshot() == []
     assert allocator["reserved_bytes"] == allocator["requested_bytes"] == allocator["inactive_split"] == 0
-
-
-@given(operations=operations)
-@examples(50)
-def test_all_merges_when_all_is_released(
-    library: ctypes.CDLL, operations: list[tuple[str, int, int]]
-) -> None:
-    allocator = Allocator(library)
-    live = [
-        allocator.allocate(size, stream) for operation, size, stream in operations if operation == "allocate"
-    ]
-    reserved = allocator["reserved_bytes"]
-    allocator.release(*live)
-    assert all([block.state for block in segment.blocks] == ["inactive"] for segment in allocator.snapshot())
-    assert allocator["reserved_bytes"] == reserved
-    assert allocator["allocated_bytes"] == allocator["inactive_split_bytes"] == 0

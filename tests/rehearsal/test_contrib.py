@@ -261,24 +261,6 @@ def kernels_on_the_clock(rank: VirtualRank) -> dict[str, list[float]]:
     return told
 
 
-def apex_rotary(rank: VirtualRank) -> dict[str, Any]:
-    import torch
-    from apex.transformer.functional import fused_apply_rotary_pos_emb
-
-    t = torch.empty((50, 2, 4, 64), dtype=torch.bfloat16, device="cuda", requires_grad=True)
-    freqs = torch.empty((50, 1, 1, 64), device="cuda")
-    before = requested()
-    turned = fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory=True)
-    kept = requested() - before
-    torch.autograd.backward(turned, torch.empty_like(turned))
-    assert t.grad is not None
-    return {
-        "kept": kept,
-        "is of one piece": turned.transpose(0, 1).is_contiguous(),
-        "grad": list(t.grad.shape),
-    }
-
-
 # ---- the tests
 
 
@@ -336,11 +318,6 @@ def test_optimizers_of_apex_have_its_states() -> None:
     assert found["adam"] == [2 * numbers * 4, 2 * numbers * 4 + numbers * 2, True]
     assert found["norms"] == [[1], [2]]
     assert "expected 2 lists" in found["refused"]
-
-
-def test_rotary_embeddings_of_apex_keep_the_angles_alone() -> None:
-    found = answer(apex_rotary)
-    assert found == {"kept": 50 * 2 * 4 * 64 * 2, "is of one piece": True, "grad": [50, 2, 4, 64]}
 
 
 def test_weight_gradients_of_apex_are_added_in_their_place() -> None:

@@ -121,8 +121,8 @@ def test_zenflow_steps_when_submitted_and_is_waited_for_once() -> None:
     p, stale, unused = torch.zeros(4), torch.full((4,), 9.0), torch.full((4,), 5.0)
     states = [torch.zeros(4) for _ in range(4)]
     op.register_group(handle, p, unused, torch.ones(4), *states, stale)
-    control = torch.zeros(op.control_size(), dtype=torch.uint8)
-    op.initialise_control(control.data_ptr(), 1)
+    control = torch.zeros(op.ctrl_size(), dtype=torch.uint8)
+    op.ctrl_init(control.data_ptr(), 1)
     op.run_worker(handle, control.data_ptr())
     assert not op.wait(control.data_ptr(), 0.0)
     op.submit(control.data_ptr(), 1, 1, [LR], [0.9], [0.999], [EPS], [0.0], [1])

@@ -1,9 +1,9 @@
 """DeepNVMe's ops async_io, gds and pin_memory, with a ledger in place of the disk.
 
-Names and defaults follow csrc/aio/py_lib/py_ds_aio.cpp and csrc/gds/py_lib/py_ds_gds.cpp. A transfer of
-memory that is not page-locked uses a page-locked bounce buffer of the same size, from the request until the
-wait (csrc/aio/py_lib/deepspeed_cpu_op.cpp). DeepSpeed locks memory itself, at exactly its size
-(csrc/pin_memory/deepspeed_pin_tensor.cpp); it lives until it is freed by its address.
+Names and defaults follow csrc/aio/py_lib/py_ds_aio.cpp and csrc/gds/py_lib/py_ds_gds.cpp. Memory that is not
+page-locked is transferred through a locked bounce buffer of the same size, from the request until the wait
+(csrc/aio/py_lib/deepspeed_cpu_op.cpp). Locked memory has exactly its size and lives until it is freed by its
+address (csrc/pin_memory/deepspeed_pin_tensor.cpp).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from zerokit.hardware.prices.prices import Copy
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
 from zerokit.rehearsal.stand_ins.registry import op_module
-from zerokit.rehearsal.stand_ins.signatures import Given, positional
 from zerokit.rehearsal.timing.rank_time import rank_time
 
 PageLockedAllocator = Callable[[int], Tensor]
@@ -30,7 +29,7 @@ PageLockedAllocator = Callable[[int], Tensor]
 
 
 def locked_by(backend: Backend) -> PageLockedAllocator:
-    """Host memory that `backend` counts as pinned, at exactly its size."""
+    """Make host memory that `backend` counts as pinned, at exactly its size."""
 
     def allocate(num_bytes: int) -> Tensor:
         with backend.page_locking():
@@ -51,8 +50,7 @@ class PageLockedMemory:
         bytes_tensor = self._allocate(num_elements * dtype.itemsize)
         storage = bytes_tensor.untyped_storage()
         self._owned[storage.data_ptr()] = storage
-        # A tensor of its own over the storage: callers watch it with weakref, so nothing here may keep it
-        # alive.
+        # A tensor of its own over the storage: callers watch it with weakref.
         return torch.empty(0, dtype=dtype).set_(storage, 0, (num_elements,), (1,))
 
     def free_address(self, address: int) -> bool:
@@ -214,7 +212,7 @@ class IoHandle:
         bounce_buffer = self._memory.new(buffer.numel(), buffer.dtype) if bounce else None
         transfer = _Transfer(buffer, file, offset, reading, bounce_buffer)
         if reading:
-            nvme_ledger().read(buffer.nbytes)
+            nvme_ledger().read_bytes += buffer.nbytes
         else:
             nvme_ledger().write(file, offset, buffer.nbytes)
             if bounce_buffer is not None:
@@ -282,33 +280,17 @@ def modules(allocate: PageLockedAllocator) -> dict[str, ModuleType]:
     gds_handle: type[GdsHandle] = type("gds_handle", (GdsHandle,), shared)
     pin_handle: type[PinHandle] = type("pin_handle", (PinHandle,), shared)
 
-    def with_own_handle(method: Callable[[IoHandle, Tensor, str, bool], int]) -> Callable[..., int]:
-        """`method` of a handle that is made for this one call."""
-
-        @positional("buffer filename block_size queue_depth single overlap check")
-        def transfer(given: Given) -> int:
-            buffer, filename, *settings, check = given.values()
-            return method(aio_handle(*settings), buffer, filename, check)
-
-        return transfer
-
     def deepspeed_memcpy(dest: Tensor, src: Tensor, /) -> int:
         dest.contiguous().copy_(src.contiguous())
         return 0
 
     return {
-        "async_io": op_module(
-            "async_io",
-            aio_handle=aio_handle,
-            aio_read=with_own_handle(IoHandle.read),
-            aio_write=with_own_handle(IoHandle.write),
-            deepspeed_memcpy=deepspeed_memcpy,
-        ),
+        "async_io": op_module("async_io", aio_handle=aio_handle, deepspeed_memcpy=deepspeed_memcpy),
         "gds": op_module("gds", gds_handle=gds_handle),
         "pin_memory": op_module("pin_memory", pin_handle=pin_handle),
     }
 
 
 def _report(problem: str) -> None:
-    """The compiled ops say on stderr why they return -1; DeepSpeed then fails an assert without a message."""
+    """Print why an op returns -1, as the compiled ops do: DeepSpeed fails without a message."""
     sys.stderr.write(f"async_io: {Path(sys.argv[0]).name}: {problem}\n")

@@ -1,7 +1,7 @@
 """bitsandbytes: 4-bit and 8-bit layers and optimizers, whose kernels are C functions called by ctypes.
 
-The kernels get pointers into tensors that bitsandbytes' Python allocated, and allocate nothing. So the
-Python code runs unchanged and the CUDA functions do nothing. Functions for the CPU are the library's own.
+The kernels allocate nothing: they get pointers into tensors that bitsandbytes' Python allocated, which runs
+unchanged. The CUDA functions do nothing; functions for the CPU are the library's own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from zerokit.rehearsal.timing.rank_time import rank_time
 
 _SPECS = Patch("bitsandbytes.cuda_specs", "get_cuda_specs", "load the library for the CPU", since="0.43.1")
 _LIBRARY = Patch("bitsandbytes.cextension", "lib", "launch kernels that do nothing")
-_COMPILED = Patch("bitsandbytes.cextension", "COMPILED_WITH_CUDA", "have what a CUDA build has", until="0.43")
-"""Without it bitsandbytes does not make its tables of functions."""
 _PAGED = Patch("bitsandbytes.functional", "get_paged", "count paged states as memory of the host")
 
 
@@ -50,7 +48,6 @@ def install(setup: RankSetup) -> None:
     """Replace the library of kernels, where bitsandbytes is installed."""
     put(_SPECS, lambda: None)
     apply(_LIBRARY, _Library)
-    put(_COMPILED, True)
     put(_PAGED, _paged)
 
 

@@ -1,10 +1,8 @@
 """Custom operators (`torch.library`) with kernels for CUDA.
 
-Operators that are registered in Python run unchanged: torch counts what they allocate, and their Triton
-kernels are launched (triton_kernels). If such an operator calls code that a rehearsal cannot run, or has a
-compiled kernel as torchvision's do, its fake implementation gives the shapes: results are allocated, their
-values and those of arguments that it writes are made up, and the report names it. Without a fake
-implementation the rehearsal ends.
+Operators that are registered in Python run unchanged, with their Triton kernels. If one calls code that a
+rehearsal cannot run, or has a compiled kernel as torchvision's do, its fake implementation gives the shapes:
+results are allocated, values are made up, and the report names it. Without one the rehearsal ends.
 """
 
 from __future__ import annotations
@@ -37,9 +35,9 @@ class CustomOperators:
         self.sized: dict[str, str] = {}
         """Operators that were sized by their fake implementations, and why."""
         self.in_python: set[str] = set()
-        """Operators whose kernels for CUDA are replaced already, or run unchanged."""
+        """Operators whose CUDA kernels are replaced already, or run unchanged."""
         self.libraries: list[Any] = []
-        """Libraries with the replaced kernels, which live as long as these objects."""
+        """Keep the replaced kernels alive."""
         self.keeping_all: set[str] = set()
         """Operators that kept all boxes."""
 
@@ -68,8 +66,8 @@ def install(setup: RankSetup) -> None:
 
 def names() -> set[str]:
     """All operators that are registered, but for torch's own."""
-    found = torch._C._dispatch_get_all_op_names()
-    return {name for name in found if name.partition("::")[0] not in _TORCH}
+    known = torch._C._dispatch_get_all_op_names()
+    return {name for name in known if name.partition("::")[0] not in _TORCH}
 
 
 def run_as_they_are(operators: set[str]) -> None:
@@ -96,10 +94,8 @@ def _register(
 
 def _load(load: Any, operators: Any, path: Any) -> Any:
     result = load(operators, path)
-    for name in torch._C._dispatch_get_all_op_names():
-        if name.partition("::")[0] not in _TORCH and torch._C._dispatch_has_kernel_for_dispatch_key(
-            name, "Meta"
-        ):
+    for name in names():
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta"):
             _size_if_compiled(name)
     return result
 

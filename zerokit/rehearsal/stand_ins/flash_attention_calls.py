@@ -73,20 +73,11 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor
     q, k, v = (_contiguous_rows(part) for part in (q, k, v))
     with untimed():  # the package's kernel may be a faster one
         out, lse, state, _, softmax = torch.ops.aten._flash_attention_forward(
-            q,
-            k,
-            v,
-            cum_q,
-            cum_k,
-            longest_q,
-            longest_k,
-            call.dropout_p,
-            call.causal,
-            call.return_softmax and call.dropout_p > 0,
-            window_size_left=call.window[0],
-            window_size_right=call.window[1],
+            q, k, v, cum_q, cum_k, longest_q, longest_k,
+            call.dropout_p, call.causal, call.return_softmax and call.dropout_p > 0,
+            window_size_left=call.window[0], window_size_right=call.window[1],
             alibi_slopes=call.alibi_slopes,
-        )
+        )  # fmt: skip
     _take_time(q, k, call, backward=False)
     return out, lse, softmax, state
 
@@ -131,12 +122,12 @@ def _workspace_2(q: Tensor, k: Tensor, call: Call) -> Tensor:
     heads, head_size = q.shape[-2:]
     rounded = _round_up(head_size, 32 if head_size <= 128 else 64)
     sequences, rows = _rows(q, call, _ROWS)
-    sums = torch.empty(heads * rows, dtype=torch.float32, device=q.device)
+    sums = _floats(q, heads * rows)
     copies = 1
     if call.deterministic:
         processors = torch.cuda.get_device_properties(q.device).multi_processor_count
         copies = math.ceil(processors / (sequences * heads))
-    workspace = [torch.empty(copies * rows * heads * rounded, dtype=torch.float32, device=q.device)]
+    workspace = [_floats(q, copies * rows * heads * rounded)]
     if k.size(-2) != heads:  # a key and a value gradient for every query head
         shape = (*k.shape[:-2], heads, head_size)
         workspace += [torch.empty(shape, dtype=k.dtype, device=k.device) for _ in ("key", "value")]
@@ -148,25 +139,18 @@ def _workspace_3(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
     """hopper/flash_api.cpp, mha_bwd, for compute capability 9.0."""
     heads, head_size = q.shape[-2:]
     key_heads = k.size(-2)
-    largest = max(head_size, v.size(-1))
-    rounded = next(size for size in (64, 96, 128, 192, 256) if largest <= size)
+    rounded = next(size for size in (64, 96, 128, 192, 256) if max(head_size, v.size(-1)) <= size)
     masked = call.causal or call.window != ANY_WINDOW
     query_rows = 128 if rounded <= 64 else 80 if rounded == 128 and not masked else 64
     key_rows = 128 if rounded <= 128 else 96 if rounded <= 192 else 80
     sequences, rows = _rows(q, call, query_rows)
     _, key_total = _rows(k, replace(call, lengths=call.lengths and call.lengths[::-1]), key_rows)
-    device = q.device
-
-    def floats(count: int) -> Tensor:
-        return torch.empty(count, dtype=torch.float32, device=device)
-
-    sums = floats(heads * rows)
-    workspace = [floats(heads * rows), floats(heads * rows * rounded)]
+    sums = _floats(q, heads * rows)
+    workspace = [_floats(q, heads * rows), _floats(q, heads * rows * rounded)]
     if key_heads != heads:
-        workspace += [floats(key_heads * key_total * rounded) for _ in ("key", "value")]
-    longest_q = call.longest[0] if call.lengths else q.size(1)
-    blocks = math.ceil(longest_q / query_rows)
-    workspace.append(torch.empty(blocks * sequences * heads, dtype=torch.int32, device=device))
+        workspace += [_floats(q, key_heads * key_total * rounded) for _ in ("key", "value")]
+    blocks = math.ceil((call.longest[0] if call.lengths else q.size(1)) / query_rows)
+    workspace.append(torch.empty(blocks * sequences * heads, dtype=torch.int32, device=q.device))
     del workspace
     return sums
 
@@ -183,18 +167,15 @@ def _workspace_4(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
         blocks = math.ceil(part.size(1) / multiple)
         return part.size(0) * multiple * (blocks + blocks % cluster)
 
-    def floats(count: int) -> Tensor:
-        return torch.empty(count, dtype=torch.float32, device=q.device)
-
     of_queries, of_keys = call.lengths or (None, None)
     rows = rows_of(q, of_queries, query_rows)
     of_blackwell_alone = _major() in (10, 11) and head_size == v.size(-1) == 256
-    workspace = [] if of_blackwell_alone else [floats(heads * rows * _round_up(head_size, 32))]
-    sums = floats(heads * rows)
-    workspace.append(floats(heads * rows))
+    workspace = [] if of_blackwell_alone else [_floats(q, heads * rows * _round_up(head_size, 32))]
+    sums = _floats(q, heads * rows)
+    workspace.append(_floats(q, heads * rows))
     if k.size(-2) != heads and not of_blackwell_alone:
         keys = k.size(-2) * rows_of(k, of_keys, key_rows, cluster)
-        workspace += [floats(keys * _round_up(part.size(-1), 32)) for part in (k, v)]
+        workspace += [_floats(q, keys * _round_up(part.size(-1), 32)) for part in (k, v)]
     del workspace
     return sums
 
@@ -210,6 +191,10 @@ def _tiles_4(head_size: int, call: Call) -> tuple[int, int, int]:
     masked = call.causal or call.window != ANY_WINDOW
     query_rows = 128 if head_size <= 64 else 80 if 96 < head_size <= 128 and not masked else 64
     return query_rows, 128 if head_size <= 128 else 96 if head_size <= 192 else 64, 1
+
+
+def _floats(like: Tensor, count: int) -> Tensor:
+    return like.new_empty(count, dtype=torch.float32)
 
 
 def _major() -> int:

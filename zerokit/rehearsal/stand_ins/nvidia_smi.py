@@ -1,8 +1,7 @@
-"""The command `nvidia-smi`, which scripts run to log the GPU or to look for GPUs.
+"""The command `nvidia-smi`, which scripts run to log or to find GPUs. It comes first in PATH.
 
-It comes first in PATH, also on a machine that has one. Names, counts and memory are the virtual device's
-before anything runs on it. This file is also the program that runs, so it imports the standard library
-alone.
+Names, counts and memory are the virtual device's before anything runs on it. This file is also the program
+that runs, so it imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -26,15 +25,7 @@ def uuid(index: int) -> str:
 
 
 def install(folder: Path, *, name: str, total_bytes: int, capability: tuple[int, int], visible: int) -> None:
-    """Put the command in place.
-
-    Args:
-        folder: made for it.
-        name: of each GPU.
-        total_bytes: of its memory.
-        capability: its compute capability.
-        visible: GPUs of the node.
-    """
+    """Put the command in a new `folder`, for `visible` GPUs of the node, and in PATH."""
     from zerokit.files import write_file
 
     folder.mkdir(parents=True)
@@ -47,17 +38,10 @@ def install(folder: Path, *, name: str, total_bytes: int, capability: tuple[int,
 
 
 def answer(words: list[str], name: str, total_mib: int, capability: str, count: int) -> str:
-    """The command's output.
-
-    Args:
-        words: what it is called with.
-        name: of each GPU.
-        total_mib: of its memory.
-        capability: its compute capability.
-        count: GPUs of the node.
+    """The command's output for the arguments `words`, on a node with `count` GPUs of `total_mib` MiB.
 
     Raises:
-        ValueError: it is asked what the rehearsal does not know.
+        ValueError: the rehearsal knows no answer.
     """
     asked = _options(words)
     which = asked.pop("-i", None) or asked.pop("--id", None)

@@ -1,8 +1,7 @@
 """Answers for `torch.cuda`: the virtual device in place of the CUDA driver.
 
-`torch.cuda` itself stays as it is. Replaced are the C functions below it (`torch._C._cuda_*`) and the few
-Python classes that a CPU build leaves as dummies. On a CUDA build the same replacements keep the real GPU
-out.
+It replaces the C functions below `torch.cuda` (`torch._C._cuda_*`) and the Python classes that a CPU build
+leaves as dummies. On a CUDA build the same replacements keep the real GPU out.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _CONSTANTS: dict[str, Any] = {
     },
     "tunableop_is_enabled": False,
 }
-_ASKED = (
+_ANSWERED = (
     *("getDeviceCount", "getDevice", "setDevice", "exchangeDevice", "maybeExchangeDevice", "synchronize"),
     *("emptyCache", "memoryStats", "resetPeakMemoryStats", "getCurrentRawStream", "sleep"),
 )
@@ -68,7 +67,7 @@ _BEFORE_2_13: dict[str, Any] = {
 }
 _DRIVER = {
     name: Patch("torch._C", f"_cuda_{name}", "ask the virtual device", until=until, read_by="torch")
-    for until, names in ((None, (*_QUIET, *_CONSTANTS, *_ASKED)), ("2.13", _BEFORE_2_13))
+    for until, names in ((None, (*_QUIET, *_CONSTANTS, *_ANSWERED)), ("2.13", _BEFORE_2_13))
     for name in names
 }
 _OTHER_DRIVER = Patch("torch._C", "_cuda_*", "refuse what has no answer", read_by="torch")
@@ -85,8 +84,7 @@ _STREAMS = (
 class _Silent:
     """A namespace of functions that do nothing and succeed: nvtx ranges, the CUDA runtime.
 
-    cudaHostRegister, by which DeepSpeed can pin host memory, is among them: the stand-in of DeepSpeed's
-    allocator has counted that memory as pinned already.
+    Memory that cudaHostRegister pins is counted by the stand-in of DeepSpeed's allocator.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -94,7 +92,7 @@ class _Silent:
 
 
 class _Shown(NamedTuple):
-    """The virtual device, and how many like it the process sees."""
+    """The virtual device, and how many of them the process sees."""
 
     backend: Backend
     device: VirtualDevice
@@ -152,7 +150,7 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
         backend: the loaded library.
         device: the model of the GPU.
         visible: number of devices that the process sees, one for each GPU of its node.
-        index: the one of them that is current; the local rank.
+        index: of the current one; the local rank.
     """
     from zerokit.rehearsal.stand_ins import cuda_streams
 
@@ -171,7 +169,7 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
 
 
 def _profile_host(begin: Any, profiler: Any, *arguments: Any, **given: Any) -> None:
-    """A profiler that does without events of CUDA at each operator, which a CPU build prints a trace for."""
+    """A profiler without CUDA events at each operator, for which a CPU build prints a trace."""
     from torch._C._profiler import ProfilerState
 
     begin(profiler, *arguments, **given)
@@ -215,7 +213,7 @@ def _answers(backend: Backend, device: VirtualDevice, visible: int, index: int) 
         backend.use_device(wanted)
 
     def enter(wanted: int) -> int:
-        # Code that only asks one device after the other comes by here too; tensors made there are noted.
+        # Code that only queries one device after the other also comes here; tensors made there are noted.
         check(wanted)
         return index
 
@@ -224,7 +222,7 @@ def _answers(backend: Backend, device: VirtualDevice, visible: int, index: int) 
             duration = cycles * 10**6 // device.properties.clock_rate
             backend.clock.submit(backend.current_stream, WorkKind.KERNEL, "torch.cuda._sleep", duration)
 
-    asked = {
+    answers = {
         "getDeviceCount": lambda: visible,
         "getDevice": lambda: index,
         "setDevice": select,
@@ -240,7 +238,7 @@ def _answers(backend: Backend, device: VirtualDevice, visible: int, index: int) 
     constants = {
         name: _constant(value) for name, value in (dict.fromkeys(_QUIET) | _CONSTANTS | _BEFORE_2_13).items()
     }
-    return constants | asked
+    return constants | answers
 
 
 def _constant(value: Any) -> Any:
@@ -276,15 +274,11 @@ def memory_stats(backend: Backend) -> dict[str, Any]:
         stat: {pool: {field: flat[f"{stat}.{pool}.{field}"] for field in FIELDS} for pool in POOLS}
         for stat in STATS
     }
-    empty = dict.fromkeys(FIELDS, 0)
     return {
         **nested,
-        "oversize_allocations": empty,
-        "oversize_segments": empty,
+        **dict.fromkeys(("oversize_allocations", "oversize_segments"), dict.fromkeys(FIELDS, 0)),
         "max_split_size": -1,
-        "num_alloc_retries": flat["num_alloc_retries"],
-        "num_ooms": flat["num_ooms"],
-        "num_sync_all_streams": 0,
+        **dict.fromkeys(("num_alloc_retries", "num_ooms", "num_sync_all_streams"), 0),
         "num_device_alloc": flat["segment.all.allocated"],
         "num_device_free": flat["segment.all.freed"],
     }

@@ -1,4 +1,4 @@
-"""amp_C of Apex (csrc/amp_C_frontend.cpp): kernels over lists of tensors, which update them in place.
+"""amp_C of Apex (csrc/amp_C_frontend.cpp), and apex.multi_tensor_apply: kernels over lists of tensors.
 
 Their arguments are elements per block, an overflow flag that stays as it is, the lists, and the function's
 own. Norms are float32.
@@ -15,7 +15,14 @@ from torch import Tensor
 from zerokit.rehearsal.stand_ins.fused_optimizers import check_lists
 from zerokit.rehearsal.timing.rank_time import take_time
 
-__all__ = ["multi_tensor_adam", "multi_tensor_axpby", "multi_tensor_l2norm", "multi_tensor_scale"]
+__all__ = [
+    "MultiTensorApply",
+    "multi_tensor_adam",
+    "multi_tensor_applier",
+    "multi_tensor_axpby",
+    "multi_tensor_l2norm",
+    "multi_tensor_scale",
+]
 
 Lists = Sequence[Sequence[Tensor]]
 
@@ -56,3 +63,20 @@ def multi_tensor_l2norm(
     norm, norms = (like.new_empty(count, dtype=torch.float32) for count in counts)
     del sums
     return norm, norms
+
+
+class MultiTensorApply:
+    """Calls the functions above, whose blocks work on `chunk_size` elements."""
+
+    available = True
+
+    def __init__(self, chunk_size: int) -> None:
+        self.chunk_size = chunk_size
+
+    def __call__(
+        self, op: Callable[..., Any], noop_flag_buffer: Tensor, tensor_lists: Lists, *args: Any
+    ) -> Any:
+        return op(self.chunk_size, noop_flag_buffer, tensor_lists, *args)
+
+
+multi_tensor_applier = MultiTensorApply(2048 * 32)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zerokit.rehearsal.contrib.apex import amp_c
-from zerokit.rehearsal.contrib.apex.multi_tensor_apply import multi_tensor_applier
+from zerokit.rehearsal.contrib.apex.amp_c import multi_tensor_adam, multi_tensor_applier
 from zerokit.rehearsal.errors import RehearsalGap
 
 __all__ = ["FusedAdam"]
@@ -60,7 +59,7 @@ class FusedAdam(Optimizer):
             group["step"] = group.get("step", 0) + 1
             for lists in self._lists(group["params"]):
                 multi_tensor_applier(
-                    amp_c.multi_tensor_adam, self._dummy_overflow_buf, lists, group["lr"], *group["betas"],
+                    multi_tensor_adam, self._dummy_overflow_buf, lists, group["lr"], *group["betas"],
                     group["eps"], group["step"], self.adam_w_mode, int(group["bias_correction"]),
                     group["weight_decay"],
                 )  # fmt: skip
