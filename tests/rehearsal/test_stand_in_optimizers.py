@@ -67,8 +67,10 @@ def test_cpu_optimizers_compute_nothing_and_take_numbers_alone() -> None:
     assert not s.any()
     settings = (3, LR, *BETAS, EPS, 0.0, True)
     assert [op.adam_rollback(0, *settings, one, g, s, s) for one in (p, p.bfloat16())] == [0, -1]
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="is no number"):
         op.create_adam(0, "1e-4", *BETAS, EPS, DECAY, True, False)
+    with pytest.raises(TypeError, match=r"create_adam\(\) takes 8 arguments, got 2"):
+        op.create_adam(0, LR)
 
 
 class _OnGpu(Tensor):

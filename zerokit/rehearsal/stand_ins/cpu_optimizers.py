@@ -50,14 +50,7 @@ def cpu_adagrad() -> ModuleType:
 
 
 def _functions(name: str, settings: str, rates: str, states: str) -> dict[str, Callable[..., int]]:
-    """`create_NAME`, `NAME_update` and `destroy_NAME`.
-
-    Args:
-        name: of the optimizer.
-        settings: parameters of `create_NAME`.
-        rates: parameters of `NAME_update` that are numbers.
-        states: parameters of `NAME_update` that are tensors.
-    """
+    """`create_NAME` of `settings`, `NAME_update` of numbers `rates` and tensors `states`, `destroy_NAME`."""
 
     @positional(f"optimizer_id {settings} should_log")
     def create(given: Given) -> int:
@@ -70,7 +63,8 @@ def _functions(name: str, settings: str, rates: str, states: str) -> dict[str, C
     def update(given: Given) -> int:
         return _update(name, given["params"], given["grads"], *(given[state] for state in states.split()))
 
-    return {f"create_{name}": create, f"{name}_update": update, f"destroy_{name}": lambda optimizer_id: 0}
+    create.__name__, update.__name__ = f"create_{name}", f"{name}_update"
+    return {one.__name__: one for one in (create, update)} | {f"destroy_{name}": lambda optimizer_id: 0}
 
 
 def _update(optimizer: str, params: Tensor, grads: Tensor, *states: Tensor) -> int:

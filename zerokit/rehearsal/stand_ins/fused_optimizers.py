@@ -41,6 +41,7 @@ def _multi_tensor(name: str, rest: str, *, lists: int) -> Callable[..., None]:
         check_lists(given["tensor_lists"], lists)
         _take_time(name, *given["tensor_lists"])
 
+    update.__name__ = name
     return update
 
 

@@ -31,7 +31,7 @@ def positional(parameters: str) -> Callable[[Callable[[Given], Result]], Callabl
         @functools.wraps(function)
         def call(*arguments: Any) -> Result:
             if len(arguments) != len(names):
-                raise TypeError(f"{function.__name__}() takes {len(names)} arguments, got {len(arguments)}")
+                raise TypeError(f"{call.__name__}() takes {len(names)} arguments, got {len(arguments)}")
             return function(dict(zip(names, arguments, strict=True)))
 
         return call
