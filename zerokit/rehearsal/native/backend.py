@@ -158,7 +158,7 @@ class Backend:
         self._peaks_before_reset: dict[Model, dict[str, int]] = {}
         self._flops_by_phase: dict[RunPhase, float] = dict.fromkeys(RUN_PHASES, 0.0)
         self.clock: Clock | None = None
-        """None: only memory is rehearsed, and everything has happened as soon as it is asked for."""
+        """None: only memory is rehearsed, and all work is done at once."""
         declare(library, "zk_", _SIGNATURES)
 
     def configure(

@@ -46,7 +46,7 @@ PREBUILT = SOURCES / "prebuilt"
 _RELEASE = re.compile(r"[\d.]+(\+.*)?")
 """Versions whose classes are laid out as those of the wheels: no nightly, and no vendor's 2.9.0a0."""
 COMPILE = ("-O2", "-std=c++20", "-fPIC", "-Wall")
-LINK = ("-shared", "-s", "-Wl,-z,now")  # all names are looked for when it is opened
+LINK = ("-shared", "-s", "-Wl,-z,now")  # resolve all names when it is opened
 LINK_NO_DRIVER = ("-shared", "-fPIC", "-O1", f"-Wl,-soname,{NO_DRIVER}")
 # Every program that a script starts loads it too: it needs nothing but the C library.
 LINK_FILES = (
@@ -253,7 +253,7 @@ def compile_library(library: Path, torch: Path) -> None:
     includes = ["-isystem", str(torch / "include")]
     includes += ["-isystem", str(torch / "include" / "torch" / "csrc" / "api" / "include")]
     strings = strings_of(torch)
-    parts = library.parent / "parts"  # which stay where this is interrupted, and are taken the next time
+    parts = library.parent / "parts"  # kept for the next time if this is interrupted
     make_folder(parts)
 
     def compile_unit(name: str) -> Path:

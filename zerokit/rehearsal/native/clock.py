@@ -102,7 +102,7 @@ class Clock:
         library.zk_clock_start(self.beside_collective)
 
     def price_operators(self, price: Callable[[Sequence[int]], Price]) -> None:
-        """Time the operators of device and host: `price` is asked once for each key (`native/timing.cpp`)."""
+        """Time operators of device and host: `price` is called once for each key (`native/timing.cpp`)."""
 
         def ask(key: Any, length: int, answer: Any) -> None:
             answer[0] = _Price(*map(int, price(key[:length])))

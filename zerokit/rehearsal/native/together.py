@@ -37,7 +37,7 @@ class RankActs(NamedTuple):
     acts: bytes
     """As of `Clock.acts`."""
     meetings: Sequence[int]
-    """Of each meeting that they name, which one it is of all; -1 for one that nobody else comes to."""
+    """The number, among all ranks, of each meeting that they name; -1 if no other rank comes to it."""
 
 
 class Played(NamedTuple):
@@ -50,7 +50,7 @@ class Played(NamedTuple):
     hosts: Array
     """Where the host was each time after it had waited, when it was by itself and now, (times, 2)."""
     given_up: int
-    """Collectives that began without all of their ranks, since nobody could have gone on."""
+    """Collectives that began without all of their ranks, as no rank could have gone on."""
 
     def time_of_host(self, times: Array) -> Array:
         """When the host was where it was at `times` by itself; they do not go backwards."""

@@ -32,7 +32,7 @@ class CustomOperators:
     """How the operators that packages register were run."""
 
     def __init__(self) -> None:
-        self.sized: dict[str, str] = {}
+        self.by_fake: dict[str, str] = {}
         """Operators that were sized by their fake implementations, and why."""
         self.in_python: set[str] = set()
         """Operators whose CUDA kernels are replaced already, or run unchanged."""
@@ -46,7 +46,7 @@ class CustomOperators:
         return [
             f"the operator {name} was sized by its fake implementation: memory that it takes while it runs "
             f"is not in the figures ({why})"
-            for name, why in self.sized.items()
+            for name, why in self.by_fake.items()
         ] + [
             f"the operator {name} kept all boxes, where these have no values"
             for name in sorted(self.keeping_all)
@@ -109,7 +109,7 @@ def _size_if_compiled(name: str) -> None:
     def run(*arguments: Any, **given: Any) -> Any:
         if name == _NMS:
             return _kept_boxes(*arguments, **given)
-        _state().sized[name] = "its kernel is compiled for CUDA"
+        _state().by_fake[name] = "its kernel is compiled for CUDA"
         return _run_fake(name, arguments, given)
 
     make: Any = torch.library.Library  # which torch does not type
@@ -133,7 +133,7 @@ def _with_fallback(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """`kernel`, or the fake implementation of operator `name` if the kernel cannot run."""
 
     def run(*arguments: Any, **given: Any) -> Any:
-        if name not in _state().sized:
+        if name not in _state().by_fake:
             try:
                 return kernel(*arguments, **given)
             except Exception as error:
@@ -141,7 +141,7 @@ def _with_fallback(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
                 if limit is None or not torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta"):
                     raise
                 why = limit.message
-            _state().sized[name] = why
+            _state().by_fake[name] = why
         return _run_fake(name, arguments, given)
 
     return run

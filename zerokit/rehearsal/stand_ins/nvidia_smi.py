@@ -29,9 +29,9 @@ def install(folder: Path, *, name: str, total_bytes: int, capability: tuple[int,
     from zerokit.files import write_file
 
     folder.mkdir(parents=True)
-    shown = [name, total_bytes // 2**20, ".".join(map(str, capability)), visible]
+    answers = [name, total_bytes // 2**20, ".".join(map(str, capability)), visible]
     command = folder / "nvidia-smi"
-    words = shlex.join([sys.executable, "-IS", __file__, json.dumps(shown)])
+    words = shlex.join([sys.executable, "-IS", __file__, json.dumps(answers)])
     write_file(command, f'#!/bin/sh\nexec {words} "$@"\n')
     command.chmod(0o755)
     os.environ["PATH"] = os.pathsep.join([str(folder), os.environ.get("PATH", os.defpath)])
@@ -43,17 +43,17 @@ def answer(words: list[str], name: str, total_mib: int, capability: str, count: 
     Raises:
         ValueError: the rehearsal knows no answer.
     """
-    asked = _options(words)
-    which = asked.pop("-i", None) or asked.pop("--id", None)
+    options = _options(words)
+    which = options.pop("-i", None) or options.pop("--id", None)
     indices = [int(word) for word in which.split(",")] if which else [*range(count)]
     if not all(0 <= index < count for index in indices):
         raise ValueError("No devices were found")
-    form = asked.pop("--format", "").split(",")
-    if asked.keys() & {"-L", "--list-gpus"}:
+    form = options.pop("--format", "").split(",")
+    if options.keys() & {"-L", "--list-gpus"}:
         return "".join(f"GPU {index}: {name} (UUID: {uuid(index)})\n" for index in indices)
-    if not asked:
+    if not options:
         return _table(indices, name, total_mib)
-    ((option, fields), *others) = asked.items()
+    ((option, fields), *others) = options.items()
     if others or option not in ("--query-gpu", "--query-compute-apps"):
         raise ValueError(f"the rehearsal's nvidia-smi does not answer {shlex.join(words)}")
     chosen = [field.strip() for field in fields.split(",")]

@@ -91,7 +91,7 @@ class _Silent:
         return lambda *_, **__: 0
 
 
-class _Shown(NamedTuple):
+class _VisibleDevices(NamedTuple):
     """The virtual device, and how many of them the process sees."""
 
     backend: Backend
@@ -108,26 +108,26 @@ class _Shown(NamedTuple):
 
 
 _show = functools.partial(Patch, purpose="show the virtual device")
-_MODULES: dict[Patch, Callable[[_Shown], Any]] = {
+_MODULES: dict[Patch, Callable[[_VisibleDevices], Any]] = {
     _show("torch.cuda", "_lazy_init"): lambda _: lambda: None,
     _show("torch.cuda", "_initialized"): lambda _: True,
-    _show("torch.cuda", "_cached_device_count"): lambda shown: shown.visible,
+    _show("torch.cuda", "_cached_device_count"): lambda devices: devices.visible,
     _show("torch.cuda", "_exchange_device"): lambda _: _c("exchangeDevice"),
     _show("torch.cuda", "_maybe_exchange_device"): lambda _: _c("maybeExchangeDevice"),
     _show("torch.cuda", "_get_device_properties", read_by="torch.cuda"): (
-        lambda shown: lambda index: shown.device.properties
+        lambda devices: lambda index: devices.device.properties
     ),
     _show("torch.cuda", "_CudaDeviceProperties"): lambda _: DeviceProperties,
-    _show("torch.cuda", "default_generators"): lambda shown: _generators(shown.visible),
-    _show("torch.cuda", "mem_get_info"): lambda shown: shown.free_and_total,
+    _show("torch.cuda", "default_generators"): lambda devices: _generators(devices.visible),
+    _show("torch.cuda", "mem_get_info"): lambda devices: devices.free_and_total,
     _show("torch.cuda", "check_error"): lambda _: lambda code: None,
     **{
         _show("torch.cuda", name): lambda _: lambda device=None: 0
         for name in ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate")
     },
-    _show("torch.cuda", "device_memory_used", since="2.6"): lambda shown: shown.used,
+    _show("torch.cuda", "device_memory_used", since="2.6"): lambda devices: devices.used,
     _show("torch.cuda", "cudart"): lambda _: _Silent,
-    _show("torch.cuda.memory", "mem_get_info"): lambda shown: shown.free_and_total,
+    _show("torch.cuda.memory", "mem_get_info"): lambda devices: devices.free_and_total,
     _show("torch.cuda.profiler", "cudart"): lambda _: _Silent,
     _show("torch.cuda.profiler", "check_error"): lambda _: lambda code: None,
     _show("torch.cuda.nvtx", "_nvtx"): lambda _: _Silent(),
@@ -154,7 +154,7 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
     """
     from zerokit.rehearsal.stand_ins import cuda_streams
 
-    shown = _Shown(backend, device, visible)
+    devices = _VisibleDevices(backend, device, visible)
     _refuse_the_rest()
     for name, answer in _answers(backend, device, visible, index).items():
         put(_DRIVER[name], answer)
@@ -162,7 +162,7 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
         put(patch, getattr(cuda_streams, _STREAM_NAMES.get(patch.name, patch.name)))
     apply(_GENERATOR, functools.partial(_generator_class, backend))
     for patch, answer in _MODULES.items():
-        put(patch, answer(shown))
+        put(patch, answer(devices))
     apply(_VERSION, lambda version: version or "12.8")
     wrap(_PROFILER, _profile_host)
     _install_storage(backend)
@@ -213,7 +213,7 @@ def _answers(backend: Backend, device: VirtualDevice, visible: int, index: int) 
         backend.use_device(wanted)
 
     def enter(wanted: int) -> int:
-        # Code that only queries one device after the other also comes here; tensors made there are noted.
+        # Code that only queries one device after the other also comes here.
         check(wanted)
         return index
 

@@ -68,16 +68,16 @@ def _launch(_run: Any, kernel: Any, *arguments: Any, grid: Any, warmup: bool, **
         hook(*arguments, **given)
     own = {key: value for key, value in given.items() if key in kernel.signature.parameters}
     _check_options({key: value for key, value in given.items() if key not in own})
-    launched = _Refusing(f"the compiled Triton kernel {name}")
+    kernel_of_launch = _Refusing(f"the compiled Triton kernel {name}")
     if warmup:
-        return launched
+        return kernel_of_launch
     bound = kernel.signature.bind(*arguments, **own)
     bound.apply_defaults()
     if callable(grid):
         grid(bound.arguments)
     _check_pointers(bound.arguments)
     launch("Triton kernels", name, bound.arguments, written_parameters(kernel.fn))
-    return launched
+    return kernel_of_launch
 
 
 def _check_options(options: dict[str, Any]) -> None:
