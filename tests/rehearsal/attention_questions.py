@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tests.rehearsal.attention_cases import CHOICES, SEEN, Case, choice
-from tests.rehearsal.questions import peak
+from tests.rehearsal.questions import compared_with_meta, peak
 
 if TYPE_CHECKING:
     import torch
@@ -46,28 +46,17 @@ def refusal(rank: VirtualRank) -> str:
     return "accepted"
 
 
-def meta_kernels(rank: VirtualRank) -> dict[str, Any]:
+def meta_kernels(rank: VirtualRank) -> Any:
+    return compared_with_meta(_operator_calls(), _layout)
+
+
+def _layout(result: Any) -> Any:
     import torch
 
-    differences: list[str] = []
-    tensors = 0
-    for name, call in _operator_calls():
-        on_device = call(torch.device("cuda"))
-        on_meta = call(torch.device("meta"))
-        for index, (left, right) in enumerate(zip(on_device, on_meta, strict=True)):
-            if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
-                if left != right:
-                    differences.append(f"{name} result {index}: {left} and {right}")
-                continue
-            tensors += 1
-            if _layout(left) != _layout(right):
-                differences.append(f"{name} result {index}: {_layout(left)} and {_layout(right)}")
-    return {"differences": differences, "tensors": tensors}
-
-
-def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
-    strides = [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
-    return tuple(tensor.shape), strides if tensor.numel() else [], tensor.dtype
+    if not isinstance(result, torch.Tensor):
+        return result
+    strides = [stride for stride, size in zip(result.stride(), result.shape, strict=True) if size > 1]
+    return tuple(result.shape), strides if result.numel() else [], result.dtype
 
 
 def _operator_calls() -> Iterator[tuple[str, Callable[[torch.device], tuple[Any, ...]]]]:

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from tests.rehearsal.questions import answer
+from tests.rehearsal.questions import answer, compared_with_meta
 
 if TYPE_CHECKING:
     import torch
@@ -23,23 +23,8 @@ if TYPE_CHECKING:
 Call = Callable[["torch.device"], Any]
 
 
-def meta_kernels(rank: VirtualRank) -> dict[str, Any]:
-    """Results whose layout is not that of torch's own Meta kernel."""
-    import torch
-
-    differences, tensors = [], 0
-    for name, call in _calls():
-        with torch.no_grad():
-            on_device, on_meta = (_as_list(call(torch.device(device))) for device in ("cuda", "meta"))
-        for left, right in zip(on_device, on_meta, strict=True):
-            tensors += 1
-            if _layout(left) != _layout(right):
-                differences.append(f"{name}: {_layout(left)} and {_layout(right)}")
-    return {"differences": differences, "tensors": tensors}
-
-
-def _as_list(results: Any) -> list[Any]:
-    return list(results) if isinstance(results, tuple | list) else [results]
+def meta_kernels(rank: VirtualRank) -> Any:
+    return compared_with_meta(_calls(), _layout)
 
 
 def _layout(tensor: torch.Tensor | None) -> str:
