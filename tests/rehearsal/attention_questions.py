@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tests.rehearsal.attention_cases import CHOICES, SEEN, Case, choice
-from tests.rehearsal.questions import peak
+from tests.rehearsal.questions import compared_with_meta, peak
 
 if TYPE_CHECKING:
     import torch
@@ -45,63 +46,44 @@ def refusal(rank: VirtualRank) -> str:
     return "accepted"
 
 
-def meta_kernels(rank: VirtualRank) -> dict[str, Any]:
+def meta_kernels(rank: VirtualRank) -> Any:
+    return compared_with_meta(_operator_calls(), _layout)
+
+
+def _layout(result: Any) -> Any:
     import torch
 
-    differences: list[str] = []
-    tensors = 0
-    for name, call in _operator_calls():
-        on_device = call(torch.device("cuda"))
-        on_meta = call(torch.device("meta"))
-        for index, (left, right) in enumerate(zip(on_device, on_meta, strict=True)):
-            if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
-                if left != right:
-                    differences.append(f"{name} result {index}: {left} and {right}")
-                continue
-            tensors += 1
-            if _layout(left) != _layout(right):
-                differences.append(f"{name} result {index}: {_layout(left)} and {_layout(right)}")
-    return {"differences": differences, "tensors": tensors}
+    if not isinstance(result, torch.Tensor):
+        return result
+    strides = [stride for stride, size in zip(result.stride(), result.shape, strict=True) if size > 1]
+    return tuple(result.shape), strides if result.numel() else [], result.dtype
 
 
-def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
-    strides = [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
-    return tuple(tensor.shape), strides if tensor.numel() else [], tensor.dtype
-
-
-def _operator_calls() -> list[tuple[str, Callable[[torch.device], tuple[Any, ...]]]]:
+def _operator_calls() -> Iterator[tuple[str, Callable[[torch.device], tuple[Any, ...]]]]:
     """Every attention operator with every memory layout, as functions of the device."""
     import torch
 
-    calls: list[tuple[str, Callable[[torch.device], tuple[Any, ...]]]] = []
-    for batch, heads, key_heads, queries, keys, head, value_head in (
+    shapes = (
         (2, 8, 8, 256, 256, 64, 64),
         (3, 8, 2, 200, 200, 128, 128),
         (1, 4, 4, 65, 130, 40, 40),
         (2, 6, 6, 33, 70, 64, 32),
         (2, 4, 4, 1, 90, 256, 256),
         (2, 4, 4, 128, 128, 136, 136),
-    ):
-        for layout in ("plain", "transposed", "fused"):
-            sizes = (
-                (batch, heads, queries, head),
-                (batch, key_heads, keys, head),
-                (batch, key_heads, keys, value_head),
-            )
-            same_heads = heads == key_heads
-            same_dims = head == value_head
-            for dtype in (torch.bfloat16, torch.float32):
-                for operator in ("flash", "efficient", "cudnn"):
-                    if operator == "efficient" and not same_heads:
-                        continue
-                    if operator != "efficient" and dtype == torch.float32:
-                        continue
-                    if operator == "flash" and not same_dims:
-                        continue
-                    name = f"{operator} {sizes} {layout} {dtype}"
-                    run = functools.partial(_forward_and_backward, operator, sizes, layout, dtype)
-                    calls.append((name, run))
-    return calls
+    )
+    layouts, dtypes = ("plain", "transposed", "fused"), (torch.bfloat16, torch.float32)
+    kinds = ("flash", "efficient", "cudnn")
+    for shape, layout, dtype, operator in itertools.product(shapes, layouts, dtypes, kinds):
+        batch, heads, key_heads, queries, keys, head, value_head = shape
+        if operator == "efficient":
+            is_accepted = heads == key_heads
+        else:
+            is_accepted = dtype == torch.bfloat16 and (operator == "cudnn" or head == value_head)
+        if is_accepted:
+            key = (batch, key_heads, keys)
+            sizes = ((batch, heads, queries, head), (*key, head), (*key, value_head))
+            run = functools.partial(_forward_and_backward, operator, sizes, layout, dtype)
+            yield f"{operator} {sizes} {layout} {dtype}", run
 
 
 def _forward_and_backward(
@@ -140,44 +122,31 @@ def _forward_and_backward(
 
 
 def autograd(rank: VirtualRank) -> list[str]:
+    """Calls whose output or gradients have another shape than their inputs."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    wrong = []
     fused = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
-    fused.append(SDPBackend.MATH)
-    attention = torch.nn.functional.scaled_dot_product_attention
-    for head in (64, 66, 80, 100):
-        for dtype in (torch.bfloat16, torch.float16, torch.float32):
-            for what in ("plain", "causal", "mask", "boolean mask", "grouped", "dropout"):
-                for backend in (None, SDPBackend.MATH):
-                    key_heads = 2 if what == "grouped" else 4
-                    q = torch.empty((2, 4, 96, head), dtype=dtype, device="cuda", requires_grad=True)
-                    k, v = (
-                        torch.empty((2, key_heads, 96, head), dtype=dtype, device="cuda", requires_grad=True)
-                        for _ in range(2)
-                    )
-                    mask = None
-                    if "mask" in what:
-                        mask = torch.ones(
-                            (96, 96), dtype=torch.bool if "bool" in what else dtype, device="cuda"
-                        )
-                    with sdpa_kernel(fused if backend is None else backend):
-                        out = attention(
-                            q,
-                            k,
-                            v,
-                            mask,
-                            0.25 if what == "dropout" else 0.0,
-                            what == "causal",
-                            enable_gqa=what == "grouped",
-                        )
-                    torch.autograd.backward(out.sum())
-                    shapes = [
-                        tensor.grad is not None and tensor.grad.shape == tensor.shape for tensor in (q, k, v)
-                    ]
-                    if out.shape != q.shape or not all(shapes):
-                        wrong.append(f"{head} {dtype} {what} {backend}")
+    backends = {"all": [*fused, SDPBackend.MATH], "math": [SDPBackend.MATH]}
+    dtypes = (torch.bfloat16, torch.float16, torch.float32)
+    whats = ("plain", "causal", "mask", "boolean mask", "grouped", "dropout")
+    wrong = []
+    for head, dtype, what, backend in itertools.product((64, 66, 80, 100), dtypes, whats, backends):
+        q, k, v = (
+            torch.empty((2, heads, 96, head), dtype=dtype, device="cuda", requires_grad=True)
+            for heads in (4, *[2 if what == "grouped" else 4] * 2)
+        )
+        mask_dtype = torch.bool if "bool" in what else dtype
+        mask = torch.ones((96, 96), dtype=mask_dtype, device="cuda") if "mask" in what else None
+        dropout = 0.25 if what == "dropout" else 0.0
+        with sdpa_kernel(backends[backend]):
+            out = torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, mask, dropout, what == "causal", enable_gqa=what == "grouped"
+            )
+        torch.autograd.backward(out.sum())
+        shapes = [one.grad is not None and one.grad.shape == one.shape for one in (q, k, v)]
+        if out.shape != q.shape or not all(shapes):
+            wrong.append(f"{head} {dtype} {what} {backend}")
     return wrong
 
 
@@ -264,51 +233,26 @@ def flash_memory(rank: VirtualRank) -> dict[str, int]:
     def tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
         return [torch.empty(shape, dtype=torch.bfloat16, device="cuda") for shape in shapes]
 
-    q, k, v = tensors((2, 1000, 8, 72), (2, 1000, 2, 72), (2, 1000, 2, 72))
-    out, lse, state, unused, _ = aten._flash_attention_forward(
-        q, k, v, None, None, 1000, 1000, 0.0, True, False
-    )
-
-    def dense() -> Any:
-        return aten._flash_attention_backward(
-            torch_grad, q, k, v, out, lse, None, None, 1000, 1000, 0.0, True, state, unused
+    def backward(inputs: list[torch.Tensor], starts: torch.Tensor | None, longest: int) -> Callable[[], Any]:
+        lengths = (starts, starts, longest, longest)
+        out, lse, state, unused, _ = aten._flash_attention_forward(*inputs, *lengths, 0.0, True, False)
+        grad = torch.empty_like(out)
+        return lambda: aten._flash_attention_backward(
+            grad, *inputs, out, lse, *lengths, 0.0, True, state, unused
         )
 
-    torch_grad = torch.empty_like(out)
-    gradients = sum(gradient.untyped_storage().nbytes() for gradient in dense())
-    packed = tensors((1300, 8, 72), (1300, 2, 72), (1300, 2, 72))
+    dense = backward(tensors((2, 1000, 8, 72), (2, 1000, 2, 72), (2, 1000, 2, 72)), None, 1000)
     starts = torch.tensor([0, 500, 1000, 1300], dtype=torch.int32, device="cuda")
-    packed_out, packed_lse, *_ = aten._flash_attention_forward(
-        *packed, starts, starts, 500, 500, 0.0, True, False
-    )
-    packed_grad = torch.empty_like(packed_out)
-    short, *long = tensors((1, 64, 8, 128), (1, 4096, 8, 128), (1, 4096, 8, 128))
+    packed = backward(tensors((1300, 8, 72), (1300, 2, 72), (1300, 2, 72)), starts, 500)
+    short = tensors((1, 64, 8, 128), (1, 4096, 8, 128), (1, 4096, 8, 128))
     many = tensors(*[(8, 2048, 32, 128)] * 3)
+    forward = functools.partial(functools.partial, aten._flash_attention_forward)
     return {
-        "gradients": gradients,
+        "gradients": sum(gradient.untyped_storage().nbytes() for gradient in dense()),
         "dense": peak(dense),
-        "packed": peak(
-            lambda: aten._flash_attention_backward(
-                packed_grad,
-                *packed,
-                packed_out,
-                packed_lse,
-                starts,
-                starts,
-                500,
-                500,
-                0.0,
-                True,
-                state,
-                unused,
-            )
-        ),
-        "split_forward": peak(
-            lambda: aten._flash_attention_forward(short, *long, None, None, 64, 4096, 0.0, False, False)
-        ),
-        "whole_forward": peak(
-            lambda: aten._flash_attention_forward(*many, None, None, 2048, 2048, 0.0, True, False)
-        ),
+        "packed": peak(packed),
+        "split_forward": peak(forward(*short, None, None, 64, 4096, 0.0, False, False)),
+        "whole_forward": peak(forward(*many, None, None, 2048, 2048, 0.0, True, False)),
     }
 
 
@@ -324,20 +268,9 @@ def efficient_memory(rank: VirtualRank) -> dict[str, int]:
     ):
         q = torch.empty((2, 300, 4, head), dtype=dtype, device="cuda").transpose(1, 2)
         out = aten._scaled_dot_product_efficient_attention(q, q, q, None, True)
-        grad = torch.empty_like(out[0])
-        measured[name] = peak(
-            functools.partial(
-                aten._scaled_dot_product_efficient_attention_backward,
-                grad,
-                q,
-                q,
-                q,
-                None,
-                *out,
-                0.0,
-                [True, True, True, False],
-            )
-        )
+        backward = aten._scaled_dot_product_efficient_attention_backward
+        given = (torch.empty_like(out[0]), q, q, q, None, *out, 0.0, [True, True, True, False])
+        measured[name] = peak(functools.partial(backward, *given))
     return measured
 
 
@@ -355,24 +288,10 @@ def cudnn_memory(rank: VirtualRank) -> dict[str, int]:
             aten._scaled_dot_product_cudnn_attention, q, key, key, None, True, dropout, is_causal=True
         )
         out = forward()
-        grad = torch.empty_like(out[0])
-        backward = functools.partial(
-            aten._scaled_dot_product_cudnn_attention_backward,
-            grad,
-            q,
-            key,
-            key,
-            *out[:2],
-            out[6],
-            out[7],
-            None,
-            None,
-            None,
-            *out[4:6],
-            dropout,
-            True,
-        )
+        inputs = (torch.empty_like(out[0]), q, key, key, *out[:2], out[6], out[7])
+        backward = aten._scaled_dot_product_cudnn_attention_backward
         if not name.startswith("grouped"):
             measured[f"{name}forward"] = peak(forward)
-        measured[f"{name}backward"] = peak(backward)
+        options = (None, None, None, *out[4:6], dropout, True)
+        measured[f"{name}backward"] = peak(functools.partial(backward, *inputs, *options))
     return measured

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zerokit.rehearsal.native.c_functions import Signatures, declare
+
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parent.parent / "zerokit" / "rehearsal" / "native"
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
@@ -17,10 +19,7 @@ OPTIONS: dict[str, tuple[Any, float]] = {  # C type and default, in the order of
     "expandable_segments": (ctypes.c_int, 0),
     "max_split_size": (ctypes.c_int64, -1),
     "roundup_power2_divisions": (ctypes.c_int64, 0),
-    "garbage_collection_threshold": (ctypes.c_double, 0.0),
-    "capacity": (ctypes.c_int64, -1),
-    "allowed_memory": (ctypes.c_int64, -1),
-    "total_memory": (ctypes.c_int64, -1),
+    "total_memory": (ctypes.c_int64, 1 << 40),
     "event_lag": (ctypes.c_int64, 1),
     "large_segment_size": (ctypes.c_int64, 20 * MB),
     "max_non_split_rounding_size": (ctypes.c_int64, -1),
@@ -50,11 +49,14 @@ def parse_snapshot(text: str) -> list[Segment]:
     segments: list[Segment] = []
     for line in text.splitlines():
         kind, *words = line.split()
-        first, size, third, fourth, *rest = (int(word) for word in words)
+        numbers = [int(word) for word in words]
         if kind == "segment":
-            segments.append(Segment(first, size, third, bool(fourth), bool(rest[0])))
+            address, stream, small, expandable = numbers
+            segments.append(Segment(address, 0, stream, bool(small), bool(expandable)))
         else:
-            segments[-1].blocks.append(Block(first, size, third, STATES[fourth]))
+            size, requested, state = numbers
+            segments[-1].blocks.append(Block(segments[-1].size, size, requested, STATES[state]))
+            segments[-1].size += size
     return segments
 
 
@@ -67,37 +69,28 @@ class Allocator:
         self.handle = library.allocator_new(
             *(options.get(name, default) for name, (_, default) in OPTIONS.items())
         )
-        if not self.handle:
-            raise ValueError("options refused")
 
     def __del__(self) -> None:
-        if self.handle:
-            self.library.allocator_delete(self.handle)
+        self.library.allocator_delete(self.handle)
 
     def allocate(self, size: int, stream: int = 0) -> int:
-        allocation: int | None = self.library.allocator_allocate(self.handle, size, stream)
-        if allocation is None:
-            raise ValueError("size refused")
-        return allocation
+        return int(self.library.allocator_allocate(self.handle, size, stream))
 
     def release(self, *allocations: int) -> None:
         for allocation in allocations:
             self.library.allocator_release(self.handle, allocation)
 
     def address(self, allocation: int) -> int:
-        return int(self.library.allocator_address(self.handle, allocation))
+        return int(self.library.allocator_address(allocation))
 
     def allocated_size(self, allocation: int) -> int:
-        return int(self.library.allocator_allocated_size(self.handle, allocation))
+        return int(self.library.allocator_allocated_size(allocation))
 
     def record_stream(self, allocation: int, stream: int) -> None:
         self.library.allocator_record_stream(self.handle, allocation, stream)
 
-    def synchronize(self, stream: int | None = None) -> None:
-        if stream is None:
-            self.library.allocator_synchronize(self.handle)
-        else:
-            self.library.allocator_synchronize_stream(self.handle, stream)
+    def synchronize(self) -> None:
+        self.library.allocator_synchronize(self.handle)
 
     def empty_cache(self) -> None:
         self.library.allocator_empty_cache(self.handle)
@@ -110,9 +103,8 @@ class Allocator:
         return {name: int(value) for name, value in (line.split() for line in lines)}
 
     def __getitem__(self, name: str) -> int:
-        """A current statistic over both pools, or one without pools."""
-        stats = self.stats()
-        return stats[name] if name in stats else stats[f"{name}.all.current"]
+        """A current statistic over both pools."""
+        return self.stats()[f"{name}.all.current"]
 
     def snapshot(self) -> list[Segment]:
         return parse_snapshot(self.library.allocator_snapshot(self.handle).decode())
@@ -124,31 +116,23 @@ def build(folder: Path) -> ctypes.CDLL:
     sources = [HERE / "caching_allocator_driver.cpp", *sorted(NATIVE.glob("caching_allocator*.cpp"))]
     flags = ["-O2", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{NATIVE}"]
     subprocess.run(["g++", *flags, *map(str, sources), "-o", str(target)], check=True)
-    return declare(ctypes.CDLL(str(target)))
-
-
-def declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
-    pointer, size, stream = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "new": (pointer, [c_type for c_type, _ in OPTIONS.values()]),
-        "delete": (None, [pointer]),
-        "allocate": (pointer, [pointer, size, stream]),
-        "allocated_size": (size, [pointer, pointer]),
-        "address": (ctypes.c_uint64, [pointer, pointer]),
-        "record_stream": (None, [pointer, pointer, stream]),
-        "release": (None, [pointer, pointer]),
-        "synchronize": (None, [pointer]),
-        "synchronize_stream": (None, [pointer, stream]),
-        "empty_cache": (None, [pointer]),
-        "reset_peak": (None, [pointer]),
-        "stats": (ctypes.c_char_p, [pointer]),
-        "snapshot": (ctypes.c_char_p, [pointer]),
-        "pairs_per_second": (ctypes.c_double, [pointer, size, size]),
-    }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(loaded, f"allocator_{name}")
-        function.restype, function.argtypes = result, arguments
+    loaded = ctypes.CDLL(str(target))
+    declare(loaded, "allocator_", SIGNATURES)
     return loaded
+
+
+_POINTER, _SIZE, _STREAM = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+SIGNATURES: Signatures = {
+    "new": (_POINTER, [c_type for c_type, _ in OPTIONS.values()]),
+    "delete synchronize empty_cache reset_peak": (None, [_POINTER]),
+    "allocate": (_POINTER, [_POINTER, _SIZE, _STREAM]),
+    "allocated_size": (_SIZE, [_POINTER]),
+    "address": (ctypes.c_uint64, [_POINTER]),
+    "record_stream": (None, [_POINTER, _POINTER, _STREAM]),
+    "release": (None, [_POINTER, _POINTER]),
+    "stats snapshot": (ctypes.c_char_p, [_POINTER]),
+}
+"""Of the functions of caching_allocator_driver.cpp."""
 
 
 Operation = tuple[str, int, int, int]

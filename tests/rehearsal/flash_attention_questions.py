@@ -54,14 +54,6 @@ def hub_kernels(rank: VirtualRank) -> dict[str, Any]:
         "without": "s_aux" in inspect.signature(third.flash_attn_varlen_func).parameters,
         "has": [kernels.has_kernel(name) for name in ("kernels-community/flash-attn3", "someone/relu")],
     }
-    second = kernels.get_kernel("kernels-community/flash-attn2", "v1")
-    lengths = torch.tensor([0, 128, 256], dtype=torch.int32, device="cuda")
-    packed = q[0]
-    found["fwd"] = [list(part.shape) for part in second.fwd(q, q, q, is_causal=True)[:2]]
-    options = {"max_seqlen_q": 128, "max_seqlen_k": 128}
-    found["varlen_fwd"] = list(
-        second.varlen_fwd(packed, packed, packed, lengths, lengths, **options)[0].shape
-    )
     found["lacks"] = hasattr(third, "supports_nothing")
     try:
         third._flash_attn_forward(q, q, q)

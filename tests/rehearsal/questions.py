@@ -11,7 +11,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -60,6 +60,29 @@ def peak(run: Callable[[], Any], *, beyond_results: bool = True) -> int:
     after = requested()
     del results
     return at_peak - (after if beyond_results else before)
+
+
+def compared_with_meta(
+    calls: Iterable[tuple[str, Callable[[Any], Any]]], layout: Callable[[Any], Any]
+) -> Any:
+    """Results on the GPU whose layout is not that of torch's Meta kernels, and the number of tensors.
+
+    Args:
+        calls: by name, functions of a device.
+        layout: of a result, as it has to be the same.
+    """
+    import torch
+
+    differences, tensors = [], 0
+    for name, call in calls:
+        with torch.no_grad():
+            found = [call(torch.device(device)) for device in ("cuda", "meta")]
+        on_device, on_meta = (one if isinstance(one, tuple | list) else [one] for one in found)
+        for left, right in zip(on_device, on_meta, strict=True):
+            tensors += isinstance(left, torch.Tensor)
+            if layout(left) != layout(right):
+                differences.append(f"{name}: {layout(left)} and {layout(right)}")
+    return {"differences": differences, "tensors": tensors}
 
 
 def main(module: str, question: str, capability: str, num_gpus: str) -> None:

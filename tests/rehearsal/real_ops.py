@@ -82,6 +82,11 @@ def _cpu_adam(op: ModuleType) -> None:
     op.__dict__.update(create_adam=create_adam, adam_update=adam_update)
 
 
+def host_memory(num_bytes: int) -> Tensor:
+    """In the place of page-locked memory, without a device."""
+    return torch.empty(num_bytes, dtype=torch.uint8)
+
+
 def _move(memory: Tensor, transfer: Any) -> None:
     raw = memory.detach().view(-1).view(torch.uint8).numpy()
     flags = os.O_RDONLY if transfer.reading else os.O_WRONLY | os.O_CREAT

@@ -51,6 +51,11 @@ def test_settings_that_are_not_followed_are_kept_to_be_named() -> None:
         ("expandable_segments", "'expandable_segments' is not NAME:VALUE"),
         ("max_split_size_mb:big", "'big' is not a whole number"),
         ("max_split_size_mb:128;expandable_segments:True", "is not a whole number"),
+        ("roundup_power2_divisions:3", "has to be a power of two"),
+        ("large_segment_size_mb:10", "has to be more than 10"),
+        ("max_split_size_mb:19", "has to be at least 20"),
+        ("large_segment_size_mb:32,max_split_size_mb:24", "has to be at least 32"),
+        ("max_non_split_rounding_mb:19", "has to be at least 20"),
     ],
 )
 def test_what_pytorch_refuses_is_one_line(text: str, message: str) -> None:

@@ -73,21 +73,6 @@ def test_what_is_compiled_when_a_build_ends_early_is_not_compiled_again(
     }
 
 
-def test_parts_of_other_units_are_not_taken(compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A source that has moved to another unit would be missing of the library, or in it twice."""
-    with pytest.raises(LaunchError):
-        built_library()
-    moved, *rest = build.UNITS["device"]
-    monkeypatch.setitem(build.UNITS, "device", tuple(rest))
-    monkeypatch.setitem(build.UNITS, "operators", (*build.UNITS["operators"], moved))
-    compiler.with_suffix(".good").touch()
-    (log := compiler.with_suffix(".log")).unlink()
-    built_library()
-    compiled = log.read_text().split()
-    assert len(compiled) == len(set(compiled))
-    assert set(compiled) == {file.name for file in build.SOURCES.glob("*.cpp")} - NOT_IN_UNITS
-
-
 def test_each_source_is_in_one_unit() -> None:
     sources = sorted(file.stem for file in build.SOURCES.glob("*.cpp"))
     of_units = [name for unit in build.UNITS.values() for name in unit]
@@ -173,10 +158,11 @@ def test_what_a_wheel_brings_is_taken_where_it_opens(opens: bool) -> None:
             built_files_library()
 
 
-@pytest.mark.parametrize("flags", ["COMPILE", "LINK", "LINK_NO_DRIVER", "LINK_FILES"])
-def test_what_was_built_otherwise_is_another_one(flags: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["COMPILE", "LINK", "LINK_NO_DRIVER", "LINK_FILES", "UNITS"])
+def test_what_was_built_otherwise_is_another_one(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of other units, too: a source that has moved would be missing in the library, or in it twice."""
     before = build.prebuilt_folder("2.9.1", "1"), build.prebuilt_files_folder()
-    monkeypatch.setattr(build, flags, (*getattr(build, flags), "-g"))
+    monkeypatch.setattr(build, how, (*getattr(build, how), "-g"))
     after = build.prebuilt_folder("2.9.1", "1"), build.prebuilt_files_folder()
     assert not set(before) & set(after)
 

@@ -6,7 +6,6 @@ import ctypes
 import itertools
 import zlib
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 
-from .caching_allocator import GB, KB, MB, Allocator, Segment, build, trace
+from .caching_allocator import GB, KB, MB, Allocator, build, trace
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +182,6 @@ def test_max_split_size(library: ctypes.CDLL) -> None:
     allocator.allocate(81 * MB)  # 19 MiB less than 100
     assert allocator["reserved_bytes"] == 220 * MB
     assert allocator["allocated_bytes"] == 140 * MB
-    assert allocator["oversize_segments.current"] == 2
 
 
 def test_large_segment_size(library: ctypes.CDLL) -> None:
@@ -192,40 +190,6 @@ def test_large_segment_size(library: ctypes.CDLL) -> None:
     assert allocator["reserved_bytes"] == 32 * MB
     allocator.allocate(24 * MB)  # not below 10 MiB: a segment of its own
     assert allocator["reserved_bytes"] == 56 * MB
-
-
-def test_garbage_collection(library: ctypes.CDLL) -> None:
-    allocator = Allocator(library, garbage_collection_threshold=0.5, allowed_memory=200 * MB)
-    old, new = allocator.allocate(60 * MB), allocator.allocate(50 * MB)
-    allocator.release(old)
-    for _ in range(5):  # `old` ages, `new` is used
-        allocator.release(new)
-        new = allocator.allocate(50 * MB)
-    allocator.allocate(70 * MB)  # 110 MiB are more than half of the allowed 200
-    assert allocator["reserved_bytes"] == 120 * MB
-    assert allocator["num_alloc_retries"] == 0
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"roundup_power2_divisions": 3},
-        {"garbage_collection_threshold": 1.0},
-        {"max_split_size": 19 * MB},
-        {"large_segment_size": 10 * MB},
-        {"large_segment_size": 32 * MB, "max_split_size": 24 * MB},
-        {"max_non_split_rounding_size": 19 * MB},
-        {"event_lag": -2},
-    ],
-)
-def test_refused_options(library: ctypes.CDLL, options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="options refused"):
-        Allocator(library, **options)
-
-
-def test_empty_allocation_is_refused(library: ctypes.CDLL) -> None:
-    with pytest.raises(ValueError, match="size refused"):
-        Allocator(library).allocate(0)
 
 
 # ---- streams -------------------------------------------------------------------------------------------
@@ -251,10 +215,9 @@ def test_event_completes_at_synchronize_only(library: ctypes.CDLL) -> None:
     allocator.record_stream(block, 1)
     allocator.record_stream(block, 2)
     allocator.release(block)
-    for stream in (1, 1, 2):
-        allocator.release(allocator.allocate(512))
-        assert allocator["active"] == 1
-        allocator.synchronize(stream)
+    allocator.release(allocator.allocate(512))
+    assert allocator["active"] == 1
+    allocator.synchronize()
     assert allocator["active"] == 1  # PyTorch looks at the events when it allocates
     allocator.release(allocator.allocate(512))
     assert allocator["active"] == 0
@@ -275,56 +238,9 @@ def test_empty_cache_waits_for_events(library: ctypes.CDLL) -> None:
     allocator.release(block)
     allocator.empty_cache()
     assert allocator["reserved_bytes"] == allocator["active"] == 0
-    assert allocator["num_sync_all_streams"] == 1
-
-
-# ---- too little memory ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("expandable", [0, 1])
-def test_cached_memory_is_released_before_failing(library: ctypes.CDLL, expandable: int) -> None:
-    allocator = Allocator(library, capacity=50 * MB, expandable_segments=expandable)
-    block = allocator.allocate(40 * MB, stream=1)
-    allocator.record_stream(block, 2)
-    allocator.release(block)
-    allocator.allocate(24 * MB)
-    assert (allocator["num_alloc_retries"], allocator["num_ooms"]) == (1, 0)
-    assert allocator["reserved_bytes"] == (40 if expandable else 24) * MB
-
-
-@pytest.mark.parametrize("expandable", [0, 1])
-def test_out_of_memory_goes_on_without_limit(library: ctypes.CDLL, expandable: int) -> None:
-    allocator = Allocator(library, capacity=100 * MB, allowed_memory=90 * MB, expandable_segments=expandable)
-    held = [allocator.allocate(60 * MB) for _ in range(2)]
-    assert (allocator["num_alloc_retries"], allocator["num_ooms"]) == (1, 1)
-    held.append(allocator.allocate(600 * MB))  # more than the address space of the first expandable segment
-    assert allocator["num_ooms"] == 1
-    assert allocator["allocated_bytes"] == allocator["reserved_bytes"] == 720 * MB
-    allocator.release(*held)
-    allocator.empty_cache()
-    assert allocator["reserved_bytes"] == 0
-
-
-def test_oversize_blocks_are_released_first(library: ctypes.CDLL) -> None:
-    allocator = Allocator(library, capacity=250 * MB, max_split_size=64 * MB)
-    blocks = [allocator.allocate(size * MB) for size in (70, 100, 30)]
-    allocator.release(*blocks)
-    allocator.allocate(120 * MB)  # no single block helps: the largest two go, the 30 MiB stay
-    assert allocator["num_alloc_retries"] == 0
-    assert allocator["reserved_bytes"] == 150 * MB
 
 
 # ---- long runs ------------------------------------------------------------------------------------------
-
-
-class AnyAllocator(Protocol):
-    def allocate(self, size: int, stream: int) -> int: ...
-    def release(self, allocation: int) -> None: ...
-    def record_stream(self, allocation: int, stream: int) -> None: ...
-    def synchronize(self) -> None: ...
-    def empty_cache(self) -> None: ...
-    def stats(self) -> dict[str, int]: ...
-    def snapshot(self) -> list[Segment]: ...
 
 
 @dataclass(frozen=True)
@@ -338,25 +254,10 @@ class Case:
 CASES = {
     "defaults": Case(1, 1),
     "three streams": Case(2, 3),
-    "capacity": Case(3, 2, options={"capacity": 5376 * MB}),
     "expandable": Case(4, 1, options={"expandable_segments": 1, "total_memory": 64 * GB}),
-    "expandable, capacity": Case(
-        5,
-        2,
-        options={"expandable_segments": 1, "capacity": 5312 * MB, "total_memory": 6 * GB, "event_lag": 0},
-    ),
-    "max_split_size": Case(
-        6,
-        2,
-        options={"max_split_size": 40 * MB, "max_non_split_rounding_size": 30 * MB, "capacity": 3776 * MB},
-    ),
+    "max_split_size": Case(6, 2, options={"max_split_size": 40 * MB, "max_non_split_rounding_size": 30 * MB}),
     "roundup": Case(
         7, 2, options={"roundup_power2_divisions": 8, "large_segment_size": 32 * MB, "event_lag": -1}
-    ),
-    "garbage collection": Case(
-        8,
-        2,
-        options={"garbage_collection_threshold": 0.6, "allowed_memory": 5056 * MB, "total_memory": 64 * GB},
     ),
 }
 
@@ -365,27 +266,22 @@ FIGURES = (
     "reserved_bytes.all.peak",
     "active_bytes.all.peak",
     "requested_bytes.all.allocated",
-    "num_device_alloc",
-    "num_device_free",
-    "num_alloc_retries",
 )
 
 # The same traces through the allocator of the CUDA build of torch 2.13.0 (libc10_cuda.so), on a CUDA runtime
-# that only counts: cudaMalloc and cuMemAddressReserve give out ascending addresses from 0x7f << 40 and fail
-# beyond the capacity, and events complete as `event_lag` says. The last number is the checksum of `run`.
+# that only counts: cudaMalloc and cuMemAddressReserve give out ascending addresses from 0x7f << 40. Events
+# complete as `event_lag` says. The last number is the checksum of `run`.
+# The row "max_split_size" comes from this model: the real allocator ran it with a limited capacity only.
 EXPECTED: dict[str, tuple[int, ...]] = {
-    "defaults": (4466136064, 4798283776, 4466136064, 16877442882, 72, 72, 0, 2707632535),
-    "three streams": (4510513664, 5683281920, 4513253376, 16954652481, 105, 105, 0, 951788269),
-    "capacity": (4821411840, 5622464512, 4848188416, 16456519913, 76, 76, 2, 441728675),
-    "expandable": (4525114880, 4857004032, 4525114880, 17628898351, 87, 8, 0, 1900132614),
-    "expandable, capacity": (5011776000, 5570035712, 5011776000, 16104522285, 120, 49, 1, 3556255336),
-    "max_split_size": (3778854912, 3957325824, 3778854912, 15268888124, 133, 133, 1, 1467321662),
-    "roundup": (3601300480, 3854565376, 3601300480, 15007292024, 83, 83, 0, 984914181),
-    "garbage collection": (4848508416, 5282725888, 4848508416, 14750770941, 108, 108, 0, 2412195634),
+    "defaults": (4466136064, 4798283776, 4466136064, 16877442882, 3841656126),
+    "three streams": (4510513664, 5683281920, 4513253376, 16954652481, 3992120601),
+    "expandable": (4525114880, 4857004032, 4525114880, 17628898351, 3450536043),
+    "max_split_size": (3801923584, 4112515072, 3801923584, 15268888124, 36021546),
+    "roundup": (3601300480, 3854565376, 3601300480, 15007292024, 3114336867),
 }
 
 
-def digest_update(digest: int, allocator: AnyAllocator) -> int:
+def digest_update(digest: int, allocator: Allocator) -> int:
     """Takes in all statistics and blocks, except what depends on the order in which streams are looked at:
     the history of inactive_split, and the former contents of free blocks."""
     stats = allocator.stats()
@@ -404,7 +300,7 @@ def digest_update(digest: int, allocator: AnyAllocator) -> int:
     return zlib.crc32("\n".join(words).encode(), digest)
 
 
-def run(allocator: AnyAllocator, case: Case) -> tuple[int, ...]:
+def run(allocator: Allocator, case: Case) -> tuple[int, ...]:
     """Runs the case's trace; returns FIGURES and a checksum of the state after every 25 operations."""
     allocations: dict[int, int] = {}
     digest = 0
@@ -424,7 +320,7 @@ def run(allocator: AnyAllocator, case: Case) -> tuple[int, ...]:
     allocator.synchronize()
     allocator.empty_cache()
     stats = allocator.stats()
-    assert stats["reserved_bytes.all.current"] == stats["num_ooms"] == 0
+    assert stats["reserved_bytes.all.current"] == 0
     return (*(stats[name] for name in FIGURES), digest_update(digest, allocator))
 
 
@@ -489,10 +385,7 @@ option_sets = st.fixed_dictionaries(
         "expandable_segments": st.sampled_from([0, 1]),
         "max_split_size": st.sampled_from([20 * MB, 32 * MB]),
         "roundup_power2_divisions": st.sampled_from([1, 2, 16]),
-        "capacity": st.integers(0, 300 * MB),
         "total_memory": st.sampled_from([64 * MB, GB]),
-        "allowed_memory": st.integers(0, 300 * MB),
-        "garbage_collection_threshold": st.sampled_from([0.3, 0.8]),
     },
 )
 
@@ -517,26 +410,8 @@ def test_invariants(
         elif operation == "empty_cache":
             allocator.empty_cache()
         check(allocator)
-        limits = [options[name] for name in ("capacity", "allowed_memory") if name in options]
-        assert allocator["num_ooms"] or allocator["reserved_bytes"] <= min(limits, default=GB * GB)
     allocator.release(*live)
     allocator.empty_cache()
     check(allocator)
     assert allocator.snapshot() == []
     assert allocator["reserved_bytes"] == allocator["requested_bytes"] == allocator["inactive_split"] == 0
-
-
-@given(operations=operations)
-@examples(50)
-def test_all_merges_when_all_is_released(
-    library: ctypes.CDLL, operations: list[tuple[str, int, int]]
-) -> None:
-    allocator = Allocator(library)
-    live = [
-        allocator.allocate(size, stream) for operation, size, stream in operations if operation == "allocate"
-    ]
-    reserved = allocator["reserved_bytes"]
-    allocator.release(*live)
-    assert all([block.state for block in segment.blocks] == ["inactive"] for segment in allocator.snapshot())
-    assert allocator["reserved_bytes"] == reserved
-    assert allocator["allocated_bytes"] == allocator["inactive_split_bytes"] == 0

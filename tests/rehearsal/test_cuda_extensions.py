@@ -98,15 +98,8 @@ def test_launches_tell_what_kernels_read_and_write(tmp_path: Path) -> None:
     (tmp_path / "scale.cu").write_text(LAUNCHES)
     copy, library = Rewriter(tmp_path, []).copy(tmp_path / "scale.cu"), tmp_path / "scale.so"
     torch = torch_folder()
-    command = [
-        "g++",
-        "-std=c++20",
-        "-shared",
-        "-fPIC",
-        "-include",
-        HEADER,
-        *(f"-DZEROKIT_{k}={v}" for k, v in CARD.items()),
-    ]
+    macros = (f"-DZEROKIT_{name}={value}" for name, value in CARD.items())
+    command = ["g++", "-std=c++20", "-shared", "-fPIC", "-include", HEADER, *macros]
     command += ["-isystem", torch / "include", copy, "-o", library, "-L", torch / "lib", "-lc10"]
     done = subprocess.run([*map(str, command), f"-Wl,-rpath,{torch / 'lib'}"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -115,10 +115,10 @@ from unittest import mock
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.ranks.journal import Journal
-from zerokit.rehearsal.stand_ins.process_groups import install_virtual_groups
+from zerokit.rehearsal.stand_ins.process_groups import install
 folder = Path(sys.argv[1])
 exchange = Exchange(folder, 0, 4)
-install_virtual_groups(mock.Mock(), exchange, rank=0, world_size=4)
+install(mock.Mock(rank=mock.Mock(exchange=exchange, rank=0, num_gpus=4, time=None)))
 mesh = init_device_mesh("cpu", (1, 4), mesh_dim_names=("data_parallel", "tensor_parallel"))
 mesh["tensor_parallel"]
 DeviceMesh(device_type="cpu", mesh=mesh.mesh, mesh_dim_names=mesh.mesh_dim_names)  # by names, as torch 2.7's

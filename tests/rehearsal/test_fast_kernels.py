@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from tests.rehearsal.questions import answer
+from tests.rehearsal.questions import answer, compared_with_meta
 
 if TYPE_CHECKING:
     import torch
@@ -23,23 +23,8 @@ if TYPE_CHECKING:
 Call = Callable[["torch.device"], Any]
 
 
-def meta_kernels(rank: VirtualRank) -> dict[str, Any]:
-    """Results whose layout is not that of torch's own Meta kernel."""
-    import torch
-
-    differences, tensors = [], 0
-    for name, call in _calls():
-        with torch.no_grad():
-            on_device, on_meta = (_as_list(call(torch.device(device))) for device in ("cuda", "meta"))
-        for left, right in zip(on_device, on_meta, strict=True):
-            tensors += 1
-            if _layout(left) != _layout(right):
-                differences.append(f"{name}: {_layout(left)} and {_layout(right)}")
-    return {"differences": differences, "tensors": tensors}
-
-
-def _as_list(results: Any) -> list[Any]:
-    return list(results) if isinstance(results, tuple | list) else [results]
+def meta_kernels(rank: VirtualRank) -> Any:
+    return compared_with_meta(_calls(), _layout)
 
 
 def _layout(tensor: torch.Tensor | None) -> str:
@@ -86,20 +71,16 @@ def _normalized(
         inputs = torch.empty((shape[1], shape[0], shape[2]), dtype=dtype, device=device).transpose(0, 1)
     weight = torch.empty(normalized, dtype=dtype, device=device) if has_weight else None
     gradient = torch.empty(shape, dtype=dtype, device=device)
-    if operator == "layer_norm":
-        return aten.native_layer_norm(inputs, normalized, weight, weight, 1e-5)
-    if operator == "rms_norm":
-        return aten._fused_rms_norm(inputs, normalized, weight, 1e-5)
-    if operator == "rms_norm_backward":
-        _, deviation = aten._fused_rms_norm(inputs, normalized, weight, 1e-5)
-        return aten._fused_rms_norm_backward(
-            gradient, inputs, normalized, deviation, weight, [True, has_weight]
-        )
-    _, mean, deviation = aten.native_layer_norm(inputs, normalized, weight, weight, 1e-5)
-    wanted = [True, has_weight, False]
-    return aten.native_layer_norm_backward(
-        gradient, inputs, normalized, mean, deviation, weight, weight, wanted
-    )
+    if operator.startswith("rms_norm"):
+        results = aten._fused_rms_norm(inputs, normalized, weight, 1e-5)
+        backward, weights, wanted = aten._fused_rms_norm_backward, [weight], [True, has_weight]
+    else:
+        results = aten.native_layer_norm(inputs, normalized, weight, weight, 1e-5)
+        backward, weights = aten.native_layer_norm_backward, [weight, weight]
+        wanted = [True, has_weight, False]
+    if not operator.endswith("backward"):
+        return results
+    return backward(gradient, inputs, normalized, *results[1:], *weights, wanted)
 
 
 def _elementwise(shape: tuple[int, ...], dtype: torch.dtype, operator: str, device: torch.device) -> Any:
@@ -333,12 +314,9 @@ def test_results_have_the_layout_of_torchs_own_meta_kernels() -> None:
     assert compared["tensors"] > 500
 
 
-def test_small_tensors_are_still_computed() -> None:
+def test_small_tensors_are_computed_and_small_results_of_large_inputs_made_up() -> None:
     same = ("layer_norm", "rms_norm", "relu", "half", "host_ids")
     assert answer(small_values) == dict.fromkeys(same, True)
-
-
-def test_small_results_of_large_inputs_are_made_up_as_everywhere() -> None:
     assert answer(made_up_statistics) == [[1.0] * 8, [1.0] * 8]
 
 
@@ -354,41 +332,27 @@ def test_the_recording_names_the_operators() -> None:
 
 
 @pytest.mark.parametrize("num_gpus", [1, 6, 64, 1000])
-def test_a_reduce_scatter_allocates_what_deepspeeds_own_does(num_gpus: int) -> None:
-    assert answer(reduce_scatter, num_gpus=num_gpus) == []
-
-
-@pytest.mark.parametrize("num_gpus", [1, 6, 64, 1000])
-def test_an_all_gather_allocates_what_deepspeeds_own_does(num_gpus: int) -> None:
-    assert answer(all_gather, num_gpus=num_gpus) == []
+@pytest.mark.parametrize("collective", [reduce_scatter, all_gather])
+def test_a_collective_allocates_what_deepspeeds_own_does(
+    collective: Callable[[VirtualRank], list[str]], num_gpus: int
+) -> None:
+    assert answer(collective, num_gpus=num_gpus) == []
 
 
 MATRIX = 1024 * 1024 * 4
 
 
-def test_inductor_keeps_no_values_between_what_it_fuses() -> None:
+def test_compiled_code_allocates_as_on_a_gpu_and_is_counted_where_it_is_called() -> None:
     found = answer(compiled, forked=False)
     # As written, the inputs of sine and cosine wait for backward beside the result.
     assert found["written"][:2] == [3 * MATRIX, 3 * MATRIX]
     assert found["compiled"] == [MATRIX, MATRIX, 3 * MATRIX]
     assert found["shape"] == [1024, 256]
-
-
-def test_compiled_flex_attention_makes_no_matrix_of_scores() -> None:
     scores = 2 * 1024 * 1024 * 4
-    assert max(answer(compiled, forked=False)["attention"]) < scores
-
-
-def test_what_a_compiled_function_asks_of_the_card_is_a_constant() -> None:
-    assert answer(compiled, forked=False)["properties"] == [4]
-
-
-def test_torch_script_compiles_what_stands_beneath_a_replacement() -> None:
-    assert answer(compiled, forked=False)["scripted"] == [4]  # of a loss, by which the phase is told
-
-
-def test_what_is_generated_is_counted_where_it_is_called() -> None:
-    assert not [site for site in answer(compiled, forked=False)["sites"] if "Runner" in site]
+    assert max(found["attention"]) < scores
+    assert found["properties"] == [4]  # of the card are constants
+    assert found["scripted"] == [4]  # TorchScript compiles the original of a wrapped loss
+    assert not [site for site in found["sites"] if "Runner" in site]
 
 
 def test_a_graph_that_is_not_compiled_runs_as_it_is_written_and_the_report_says_so() -> None:

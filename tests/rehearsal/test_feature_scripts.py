@@ -135,28 +135,6 @@ def test_triton_kernels_take_no_memory_and_are_named(runs: FeatureRuns) -> None:
     assert "__main__.scale, __main__.count_larger" in named
 
 
-def test_cuda_kernels_compiled_at_run_time_take_no_memory_and_are_named(runs: FeatureRuns) -> None:
-    lines = runs.printed("cuda_kernels.py").splitlines()
-    assert lines[:2] == [f"peak {4 * 2**20}"] * 2
-    assert lines[2:4] == [
-        "read [2.0, 3.0] [1, 0] written 1.0 0",  # through pointers to const nothing is written
-        "unknown [1.0, 1.0]",
-    ]
-    assert lines[4:6] == [
-        "ValueError All tensor arguments must be CUDA tensors or pinned CPU tensors",
-        "TypeError Unsupported argument type: <class 'str'>",
-    ]
-    assert lines[6].startswith(
-        "RuntimeError Kernel requires 102400 bytes of shared memory (>= 48KB), but not"
-    )
-    assert lines[7].startswith("Requested shared memory (1048576 bytes) exceeds device limit (232448 bytes)")
-    (named,) = (line for line in runs.run("cuda_kernels.py").warnings if "CUDA kernels" in line)
-    assert named == (
-        "CUDA kernels compiled at run time took no memory and what they write was made up; integers too "
-        "(halve), which no size should rest on: halve, made"
-    )
-
-
 def test_what_bitsandbytes_allocates(runs: FeatureRuns) -> None:
     lines = [line.split() for line in runs.printed("features_quantized.py").splitlines()]
     found = dict(line for line in lines if len(line) == 2)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -12,32 +13,36 @@ from torch import Tensor
 
 from tests.rehearsal import real_ops
 from zerokit.rehearsal.stand_ins import async_io
-from zerokit.rehearsal.stand_ins.async_io import PageLockedMemory, torch_pinned
+from zerokit.rehearsal.stand_ins.async_io import PageLockedMemory
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
 
 
 def _modules() -> dict[str, ModuleType]:
-    return async_io.modules(torch_pinned)
+    return async_io.modules(real_ops.host_memory)
+
+
+class Locked:
+    """Modules whose page-locked allocator counts the bytes that it has handed out and that still live."""
+
+    def __init__(self) -> None:
+        self._alive: dict[int, int] = {}
+        self.modules = async_io.modules(self._allocate)
+
+    def _allocate(self, num_bytes: int) -> Tensor:
+        tensor = real_ops.host_memory(num_bytes)
+        storage = tensor.untyped_storage()
+        self._alive[id(storage)] = num_bytes
+        weakref.finalize(storage, self._alive.pop, id(storage))
+        return tensor
+
+    @property
+    def bytes(self) -> int:
+        return sum(self._alive.values())
 
 
 @pytest.fixture
-def locked() -> Iterator[Callable[[], int]]:
-    """Counts the bytes that the page-locked allocator has handed out and that still live."""
-    import weakref
-
-    alive: dict[int, int] = {}
-
-    def allocate(num_bytes: int) -> Tensor:
-        tensor = torch.empty(num_bytes, dtype=torch.uint8)
-        storage = tensor.untyped_storage()
-        alive[id(storage)] = num_bytes
-        weakref.finalize(storage, alive.pop, id(storage))
-        return tensor
-
-    modules = async_io.modules(allocate)
-    locked_bytes = lambda: sum(alive.values())  # noqa: E731
-    locked_bytes.modules = modules  # type: ignore[attr-defined]
-    yield locked_bytes
+def locked() -> Iterator[Locked]:
+    yield Locked()
     nvme_ledger().clear()
 
 
@@ -90,37 +95,36 @@ def test_transfers_fail_as_the_compiled_ones_do(tmp_path: Path, capsys: pytest.C
     assert handle.sync_pwrite(buffer, str(tmp_path / "missing" / "file")) == 1
 
 
-def test_unpinned_memory_is_bounced_until_it_is_waited_for(locked: Callable[[], int], tmp_path: Path) -> None:
-    handle = locked.modules["async_io"].aio_handle()  # type: ignore[attr-defined]
+def test_unpinned_memory_is_bounced_until_it_is_waited_for(locked: Locked, tmp_path: Path) -> None:
+    handle = locked.modules["async_io"].aio_handle()
     pinned = handle.new_cpu_locked_tensor(256, torch.empty(0))
-    assert locked() == 1024
+    assert locked.bytes == 1024
     handle.async_pwrite(pinned[64:], str(tmp_path / "pinned"))
-    assert locked() == 1024
+    assert locked.bytes == 1024
     handle.async_pwrite(torch.zeros(512), str(tmp_path / "pageable"))
-    assert locked() == 1024 + 2048
+    assert locked.bytes == 1024 + 2048
     assert handle.wait() == 2
-    assert locked() == 1024
+    assert locked.bytes == 1024
     assert handle.free_cpu_locked_tensor(pinned)
     del pinned
-    assert locked() == 0
+    assert locked.bytes == 0
 
 
-def test_locked_memory_outlives_its_tensor_and_is_shared_by_the_ops(locked: Callable[[], int]) -> None:
-    modules: dict[str, ModuleType] = locked.modules  # type: ignore[attr-defined]
-    pins, handle = modules["pin_memory"].pin_handle(), modules["gds"].gds_handle()
+def test_locked_memory_outlives_its_tensor_and_is_shared_by_the_ops(locked: Locked) -> None:
+    pins, handle = locked.modules["pin_memory"].pin_handle(), locked.modules["gds"].gds_handle()
     tensor = pins.new_cpu_locked_tensor(100, torch.empty(0, dtype=torch.int16))
     address = tensor.data_ptr()
     assert handle.is_pinned(tensor[10:])
     assert not handle.is_pinned(torch.zeros(100))
     del tensor
-    assert locked() == 200
+    assert locked.bytes == 200
     assert pins.free_cpu_locked_tensor_by_ptr(address)
-    assert locked() == 0
+    assert locked.bytes == 0
     assert not pins.free_cpu_locked_tensor_by_ptr(address)
 
 
 def test_a_tensor_that_reaches_past_locked_memory_is_not_pinned() -> None:
-    memory = PageLockedMemory()
+    memory = PageLockedMemory(real_ops.host_memory)
     tensor = memory.new(16, torch.float32)
     neighbour = torch.empty(0).set_(tensor.untyped_storage(), 0, (16,), (1,))
     assert memory.owns(neighbour[3:9])

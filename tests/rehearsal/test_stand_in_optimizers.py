@@ -67,8 +67,10 @@ def test_cpu_optimizers_compute_nothing_and_take_numbers_alone() -> None:
     assert not s.any()
     settings = (3, LR, *BETAS, EPS, 0.0, True)
     assert [op.adam_rollback(0, *settings, one, g, s, s) for one in (p, p.bfloat16())] == [0, -1]
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="is no number"):
         op.create_adam(0, "1e-4", *BETAS, EPS, DECAY, True, False)
+    with pytest.raises(TypeError, match=r"create_adam\(\) takes 8 arguments, got 2"):
+        op.create_adam(0, LR)
 
 
 class _OnGpu(Tensor):
@@ -121,8 +123,8 @@ def test_zenflow_steps_when_submitted_and_is_waited_for_once() -> None:
     p, stale, unused = torch.zeros(4), torch.full((4,), 9.0), torch.full((4,), 5.0)
     states = [torch.zeros(4) for _ in range(4)]
     op.register_group(handle, p, unused, torch.ones(4), *states, stale)
-    control = torch.zeros(op.control_size(), dtype=torch.uint8)
-    op.initialise_control(control.data_ptr(), 1)
+    control = torch.zeros(op.ctrl_size(), dtype=torch.uint8)
+    op.ctrl_init(control.data_ptr(), 1)
     op.run_worker(handle, control.data_ptr())
     assert not op.wait(control.data_ptr(), 0.0)
     op.submit(control.data_ptr(), 1, 1, [LR], [0.9], [0.999], [EPS], [0.0], [1])

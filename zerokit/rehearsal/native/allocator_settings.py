@@ -63,17 +63,32 @@ class AllocatorSettings:
         if divisions.startswith("["):
             passed_over.append(f"roundup_power2_divisions:{divisions}")
             divisions = "0"
-        sizes = {name: _number(given[name], variable) * _MIB for name in _SIZES if name in given}
-        return cls(
+        sizes = {
+            name.replace("_mb", "_bytes"): _number(given[name], variable) * _MIB
+            for name in _SIZES
+            if name in given
+        }
+        settings = cls(
             expandable_segments=_flag(given.get("expandable_segments", "False"), variable),
-            max_split_size_bytes=sizes.get("max_split_size_mb", cls.max_split_size_bytes),
-            large_segment_size_bytes=sizes.get("large_segment_size_mb", cls.large_segment_size_bytes),
-            max_non_split_rounding_bytes=sizes.get(
-                "max_non_split_rounding_mb", cls.max_non_split_rounding_bytes
-            ),
             roundup_power2_divisions=_number(divisions, variable),
             passed_over=tuple(passed_over),
+            **sizes,
         )
+        if problem := settings._problem():
+            raise LaunchError(problem, where=variable, hint="PyTorch would refuse it, too")
+        return settings
+
+    def _problem(self) -> str | None:
+        """The first setting that PyTorch refuses (c10/core/AllocatorConfig.cpp)."""
+        divisions, large = self.roundup_power2_divisions, self.large_segment_size_bytes
+        if divisions & (divisions - 1):
+            return f"roundup_power2_divisions has to be a power of two, not {divisions}"
+        if large <= 10 * _MIB:
+            return "large_segment_size_mb has to be more than 10"
+        for name in ("max_split_size", "max_non_split_rounding"):
+            if -1 < getattr(self, f"{name}_bytes") < large:
+                return f"{name}_mb has to be at least {large // _MIB}, which is large_segment_size_mb"
+        return None
 
 
 def _split(text: str, variable: str) -> dict[str, str]:

@@ -21,25 +21,24 @@ at::Tensor tensor_at(void* address) {
   return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(static_cast<c10::TensorImpl*>(address)));
 }
 
-std::string told_notes;
+std::string notes;
 std::string refusal;
 std::string joined_operators;
 
-// `which`: index in library.STATS times 12, plus the pool times 4, plus the field.
+template <class Call>
+void with_both_models(Call call) {
+  std::lock_guard<std::mutex> guard(models_mutex());
+  call(ordinary_model());
+  call(expandable_model());
+}
+
+// `which`: index in backend.STATS times 12, plus the pool times 4, plus the field.
 int64_t stat_of(const AllocatorStats& stats, int which) {
-  const AllocatorStats::ByPool* const table[] = {&stats.allocation,      &stats.segment,        &stats.active,
-                                                 &stats.inactive_split,  &stats.allocated_bytes, &stats.reserved_bytes,
-                                                 &stats.active_bytes,    &stats.inactive_split_bytes,
-                                                 &stats.requested_bytes};
   constexpr int kFields = 4;
   constexpr int kPerStat = kFields * AllocatorStats::kPoolCount;
-  constexpr int kStats = sizeof(table) / sizeof(table[0]);
-  if (which < kStats * kPerStat) {
-    const auto& stat = (*table[which / kPerStat])[which % kPerStat / kFields];
-    const int64_t fields[kFields] = {stat.current, stat.peak, stat.allocated, stat.freed};
-    return fields[which % kFields];
-  }
-  return which == kStats * kPerStat ? stats.num_alloc_retries : stats.num_ooms;
+  const auto& stat = (stats.*AllocatorStats::kAllStats[which / kPerStat])[which % kPerStat / kFields];
+  const int64_t fields[kFields] = {stat.current, stat.peak, stat.allocated, stat.freed};
+  return fields[which % kFields];
 }
 
 }  // namespace
@@ -53,7 +52,6 @@ void zk_configure_device(int major, int minor, int compute_everything) {
   set_device_capability({major, minor});
   run_state().compute_everything = compute_everything != 0;
 }
-// The models have no limit: they go on beyond the card's memory, so that a run that does not fit shows by how much.
 void zk_configure_allocator(int expandable, int64_t max_split_size, int64_t large_segment_size,
                             int64_t max_non_split_rounding_size, int64_t roundup_power2_divisions) {
   AllocatorOptions options;
@@ -129,32 +127,22 @@ int64_t zk_peak(int space) { return totals(static_cast<Space>(space)).peak; }
 void zk_reset_peak(int space) { reset_peak(static_cast<Space>(space)); }
 void zk_synchronize() {
   if (Clock* clock = the_clock()) clock->synchronize_all(waiting_now());
-  std::lock_guard<std::mutex> guard(models_mutex());
-  ordinary_model().synchronize();
-  expandable_model().synchronize();
+  with_both_models([](CachingAllocator& model) { model.synchronize(); });
 }
 void zk_empty_cache() {
-  std::lock_guard<std::mutex> guard(models_mutex());
-  ordinary_model().empty_cache();
-  expandable_model().empty_cache();
+  with_both_models([](CachingAllocator& model) { model.empty_cache(); });
 }
 // Of a CUDA graph, while it is captured.
 void zk_begin_pool(int64_t id) {
-  std::lock_guard<std::mutex> guard(models_mutex());
-  ordinary_model().begin_pool(id);
-  expandable_model().begin_pool(id);
+  with_both_models([id](CachingAllocator& model) { model.begin_pool(id); });
 }
 void zk_end_pool() {
-  std::lock_guard<std::mutex> guard(models_mutex());
-  ordinary_model().end_pool();
-  expandable_model().end_pool();
+  with_both_models([](CachingAllocator& model) { model.end_pool(); });
 }
 void zk_release_pool(int64_t id) {
-  std::lock_guard<std::mutex> guard(models_mutex());
-  ordinary_model().release_pool(id);
-  expandable_model().release_pool(id);
+  with_both_models([id](CachingAllocator& model) { model.release_pool(id); });
 }
-// model: 0 ordinary, 1 expandable segments, 2 the one that torch.cuda answers from. which: library.STATS.
+// model: 0 ordinary, 1 expandable segments, 2 the one that torch.cuda answers from. which: see stat_of.
 int64_t zk_stat(int model, int which) {
   std::lock_guard<std::mutex> guard(models_mutex());
   CachingAllocator& allocator = model == 0 ? ordinary_model() : model == 1 ? expandable_model() : answering_model();
@@ -172,8 +160,8 @@ const char* zk_operator_names() {
   return joined_operators.c_str();
 }
 const char* zk_notes() {
-  told_notes = all_notes();
-  return told_notes.c_str();
+  notes = all_notes();
+  return notes.c_str();
 }
 // 0 for a device that does not exist.
 int zk_use_device(int index) {

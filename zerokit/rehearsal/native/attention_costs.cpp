@@ -167,11 +167,9 @@ int64_t efficient_backward_workspace_bytes(const EfficientBackwardSizes& sizes) 
 }
 
 // ---- cuDNN
-// Source: what the execution plans of cuDNN 9.20 (through cudnn-frontend 1.23, heuristic mode A, bf16) answer to
-// get_workspace_size when they are built for the device properties of the compute capabilities 8.0, 8.9, 9.0, 10.0,
-// 10.3 and 12.0; these expressions agree to the byte over 26 shapes. The frontend's own part is documented in
-// cudnn_frontend/node/scaled_dot_product_flash_attention.h (get_fe_workspace_size_node). A very small problem may get
-// another kernel on 10.x.
+// Source: get_workspace_size of the execution plans of cuDNN 9.20 (cudnn-frontend 1.23, heuristic mode A, bf16) for the
+// compute capabilities 8.0, 8.9, 9.0, 10.0, 10.3 and 12.0; equal to the byte over 26 shapes. The frontend's own part:
+// cudnn_frontend/node/scaled_dot_product_flash_attention.h. A very small problem may get another kernel on 10.x.
 
 namespace {
 

@@ -67,7 +67,7 @@ CudnnForward cudnn_attention_forward(const Tensor& query, const Tensor& key, con
                                      const OptionalTensor& cum_seq_k, SymInt max_q, SymInt max_k,
                                      bool compute_log_sumexp, double dropout_p, bool is_causal,
                                      bool /*return_debug_mask*/, std::optional<double> /*scale*/) {
-  const AttentionOperator running("aten::_cudnn_attention_forward");
+  const RunningOperator running(operator_index("aten::_cudnn_attention_forward"));
   const bool packed = is_given(cum_seq_q);
   Tensor seed = device_empty({}, at::kLong);
   Tensor offset = device_empty({}, at::kLong);
@@ -116,7 +116,7 @@ CudnnGradients cudnn_attention_backward(const Tensor& grad_out, const Tensor& qu
                                         const Tensor& cum_seq_q, const Tensor& cum_seq_k, SymInt max_q, SymInt max_k,
                                         double dropout_p, bool is_causal, std::optional<double> /*scale*/) {
   if (!grad_out.defined()) return {};
-  const AttentionOperator running("aten::_cudnn_attention_backward");
+  const RunningOperator running(operator_index("aten::_cudnn_attention_backward"));
   Tensor grad_query = device_empty_like(query);
   Tensor grad_key = device_empty_like(key);
   Tensor grad_value = device_empty_like(value);

@@ -51,7 +51,7 @@ EfficientForward efficient_attention_forward(const Tensor& query, const Tensor& 
                                              int64_t custom_mask_type, bool compute_log_sumexp,
                                              std::optional<double> /*scale*/, const OptionalTensor& /*seqlen_k*/,
                                              std::optional<int64_t> window_size) {
-  const AttentionOperator running("aten::_efficient_attention_forward");
+  const RunningOperator running(operator_index("aten::_efficient_attention_forward"));
   const bool packed = is_given(cu_seqlens_q);
   const int64_t sequences = packed ? cu_seqlens_q->numel() - 1 : query.size(0);
   const int64_t queries = packed ? max_seqlen_q.value().expect_int() : query.size(1);
@@ -126,7 +126,7 @@ EfficientGradients efficient_attention_backward(
     std::optional<double> /*scale*/, std::optional<int64_t> num_splits_key, std::optional<int64_t> window_size,
     bool shared_storage_dqdkdv) {
   if (!grad_out.defined()) return {};
-  const AttentionOperator running("aten::_efficient_attention_backward");
+  const RunningOperator running(operator_index("aten::_efficient_attention_backward"));
   const Tensor contiguous_grad_out = grad_out.contiguous();
   EfficientGradients gradients = shared_storage_dqdkdv ? shared_gradients(query) : separate_gradients(query, key, value);
   if (bias_requires_grad && is_given(bias)) std::get<3>(gradients) = bias_gradient(*bias);

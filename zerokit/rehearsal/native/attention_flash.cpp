@@ -158,7 +158,7 @@ FlashForward flash_attention_forward(const Tensor& query, const Tensor& key, con
                                      std::optional<SymInt> window_right, const OptionalTensor& /*seqused_k*/,
                                      const OptionalTensor& alibi_slopes, const OptionalTensor& block_table,
                                      std::optional<int64_t> /*num_splits*/) {
-  const AttentionOperator running("aten::_flash_attention_forward");
+  const RunningOperator running(operator_index("aten::_flash_attention_forward"));
   check_inputs(query, key, value);
   TORCH_CHECK(!return_debug_mask || dropout_p > 0.0, "return_softmax is only supported when p_dropout > 0.0");
   const Problem problem = problem_of(query, key, cum_seq_q, cum_seq_k, max_q.expect_int(), max_k.expect_int(),
@@ -177,7 +177,7 @@ Tensor flash_attention_forward_inplace(Tensor& out, const Tensor& query, const T
                                        std::optional<SymInt> window_right, const OptionalTensor& /*seqused_k*/,
                                        const OptionalTensor& alibi_slopes, const OptionalTensor& block_table,
                                        std::optional<int64_t> /*num_splits*/) {
-  const AttentionOperator running("aten::_flash_attention_forward_no_dropout_inplace");
+  const RunningOperator running(operator_index("aten::_flash_attention_forward_no_dropout_inplace"));
   check_inputs(query, key, value);
   const Problem problem = problem_of(query, key, cum_seq_q, cum_seq_k, max_q.expect_int(), max_k.expect_int(),
                                      keys_seen_of_flash(is_causal, window_left, window_right));
@@ -206,7 +206,7 @@ FlashGradients flash_attention_backward(const Tensor& grad_out, const Tensor& qu
                                         bool is_causal, const Tensor& /*rng_state*/, const Tensor& /*unused*/,
                                         std::optional<double> /*scale*/, std::optional<SymInt> window_left,
                                         std::optional<SymInt> window_right) {
-  const AttentionOperator running("aten::_flash_attention_backward");
+  const RunningOperator running(operator_index("aten::_flash_attention_backward"));
   check_inputs(query, key, value);
   const Tensor contiguous_grad_out = grad_out.contiguous();
   const Tensor contiguous_out = out.contiguous();

@@ -1,7 +1,6 @@
-"""The C++ backend, seen from Python.
+"""The C++ backend, seen from Python: a thin face of `native/api.cpp`. Sizes are bytes.
 
-It has to be in the process before torch is, so that torch finds a CUDA device when it looks for one.
-Everything here is a thin face of `native/api.cpp`; sizes are bytes.
+Load it before torch, which then finds a CUDA device when it looks for one.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zerokit.errors import LaunchError
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.native.build import NO_DRIVER, TESTED, TORCH, built_library, torch_folder
+from zerokit.rehearsal.native.c_functions import Signatures, declare
 from zerokit.rehearsal.native.clock import Clock
 from zerokit.rehearsal.recording import CATEGORY_CODES, Space
 from zerokit.reporting.categories import Category
@@ -36,57 +36,34 @@ FINDER = ctypes.CFUNCTYPE(ctypes.c_int32)
 """Finds the index of the calling line."""
 
 
-def declare(library: ctypes.CDLL) -> None:
-    """Say what the functions of native/api.cpp take and give."""
-    pointer, integer, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "zk_configure_device": (None, [integer, integer, integer]),
-        "zk_configure_allocator": (None, [integer, long, long, long, long]),
-        "zk_use_device": (integer, [integer]),
-        "zk_set_devices": (None, [integer, integer]),
-        "zk_set_multiprocessors": (None, [integer]),
-        "zk_set_cudnn_version": (None, [long]),
-        "zk_take_over": (ctypes.c_char_p, []),
-        "zk_set_site_finder": (None, [FINDER]),
-        "zk_set_phase": (None, [integer]),
-        "zk_phase": (integer, []),
-        "zk_set_step": (None, [integer]),
-        "zk_set_counting": (None, [integer]),
-        "zk_set_page_locking": (None, [integer]),
-        "zk_current_stream": (integer, []),
-        "zk_set_current_stream": (None, [integer]),
-        "zk_never_fill": (None, [pointer]),
-        "zk_make_up": (None, [pointer]),
-        "zk_block_at": (long, [pointer, ctypes.POINTER(pointer)]),
-        "zk_make_up_at": (None, [pointer]),
-        "zk_is_made_up": (integer, [pointer]),
-        "zk_label": (None, [pointer, integer, integer]),
-        "zk_resize_storage": (None, [pointer, long]),
-        "zk_current": (long, [integer]),
-        "zk_peak": (long, [integer]),
-        "zk_reset_peak": (None, [integer]),
-        "zk_synchronize": (None, []),
-        "zk_empty_cache": (None, []),
-        "zk_begin_pool": (None, [long]),
-        "zk_end_pool": (None, []),
-        "zk_release_pool": (None, [long]),
-        "zk_stat": (long, [integer, integer]),
-        "zk_event_count": (long, []),
-        "zk_copy_events": (None, [pointer, long]),
-        "zk_block_count": (long, []),
-        "zk_copy_blocks": (None, [pointer, long]),
-        "zk_operator_names": (ctypes.c_char_p, []),
-        "zk_notes": (ctypes.c_char_p, []),
-        "zk_random_elements_skipped": (long, []),
-        "zk_flops": (ctypes.c_double, []),
-        "zk_count_flops": (None, [ctypes.c_double]),
-        "zk_new_generator": (pointer, []),
-    }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, name)
-        function.restype = result
-        function.argtypes = arguments
-
+_POINTER, _INTEGER, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+_SIGNATURES: Signatures = {
+    "configure_device": (None, [_INTEGER] * 3),
+    "configure_allocator": (None, [_INTEGER, _LONG, _LONG, _LONG, _LONG]),
+    "use_device": (_INTEGER, [_INTEGER]),
+    "set_devices": (None, [_INTEGER] * 2),
+    "set_multiprocessors set_phase set_step set_counting set_page_locking set_current_stream reset_peak": (
+        None,
+        [_INTEGER],
+    ),
+    "set_cudnn_version begin_pool release_pool": (None, [_LONG]),
+    "take_over operator_names notes": (ctypes.c_char_p, []),
+    "set_site_finder": (None, [FINDER]),
+    "phase current_stream": (_INTEGER, []),
+    "never_fill make_up make_up_at": (None, [_POINTER]),
+    "block_at": (_LONG, [_POINTER, ctypes.POINTER(_POINTER)]),
+    "is_made_up": (_INTEGER, [_POINTER]),
+    "label": (None, [_POINTER, _INTEGER, _INTEGER]),
+    "resize_storage copy_events copy_blocks": (None, [_POINTER, _LONG]),
+    "current peak": (_LONG, [_INTEGER]),
+    "synchronize empty_cache end_pool": (None, []),
+    "stat": (_LONG, [_INTEGER, _INTEGER]),
+    "event_count block_count random_elements_skipped": (_LONG, []),
+    "flops": (ctypes.c_double, []),
+    "count_flops": (None, [ctypes.c_double]),
+    "new_generator": (_POINTER, []),
+}
+"""Of the functions of native/api.cpp."""
 
 _BROUGHT = {5: 90100, 7: 90501, 8: 91002, 11: 91900, 12: 92000, 14: 92400}
 """By the first minor release of torch 2 whose wheels on PyPI require it, as CUDNN_VERSION writes it."""
@@ -94,14 +71,13 @@ _REQUIRED = re.compile(r"nvidia-cudnn-cu\d+\s*\(?==(\d+)\.(\d+)\.(\d+)")
 
 
 def cudnn_release(torch: str | None = None, required: Iterable[str] | None = None) -> int:
-    """Of the CUDA build of a torch, as CUDNN_VERSION writes it: 9.10.2 is 91002.
+    """The cuDNN of the CUDA build of a torch, as CUDNN_VERSION writes it: 9.10.2 is 91002.
 
-    A CUDA build names the release among its requirements. Of others, such as a CPU build in the place of the
-    cluster's, it is that of PyPI's wheels of the same release.
+    A CUDA build names it among its requirements. For a CPU build it is that of PyPI's CUDA wheels.
 
     Args:
         torch: its version; that of the installed one by default.
-        required: what it requires; that of the installed one by default.
+        required: its requirements; those of the installed one by default.
     """
     torch = version("torch") if torch is None else torch
     for line in (requires("torch") or ()) if required is None else required:
@@ -113,7 +89,7 @@ def cudnn_release(torch: str | None = None, required: Iterable[str] | None = Non
 
 
 def parts_of(tensor: Any) -> Iterator[torch.Tensor]:
-    """The tensors that memory lies behind: of a DTensor what this rank holds of it."""
+    """The tensors with memory of their own: of a DTensor this rank's part."""
     import torch
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -127,18 +103,15 @@ def parts_of(tensor: Any) -> Iterator[torch.Tensor]:
 
 
 class NoteKind(enum.IntEnum):
-    """Why the library noted something."""
+    """Kinds of notes of the library (native/dispatch.h)."""
 
     MADE_UP = 0
-    """A result that depends on values was chosen by a stated policy."""
     GAP = 1
-    """An operator that the rehearsal cannot stand in for; a library may have caught the error."""
     OTHER_DEVICE = 2
-    """Something was put on another rank's device, and is counted on this rank's own."""
 
 
 class Note(NamedTuple):
-    """Something that the library noted, and where."""
+    """A note of the library for the report."""
 
     kind: NoteKind
     what: str
@@ -185,8 +158,8 @@ class Backend:
         self._peaks_before_reset: dict[Model, dict[str, int]] = {}
         self._flops_by_phase: dict[RunPhase, float] = dict.fromkeys(RUN_PHASES, 0.0)
         self.clock: Clock | None = None
-        """None: only memory is rehearsed, and everything has happened as soon as it is asked for."""
-        declare(library)
+        """None: only memory is rehearsed, and all work is done at once."""
+        declare(library, "zk_", _SIGNATURES)
 
     def configure(
         self,
@@ -197,13 +170,12 @@ class Backend:
         capability: tuple[int, int],
         multiprocessors: int,
     ) -> None:
-        """Set the device up; before its first allocation.
+        """Set the device up, before its first allocation.
 
         Args:
             own_device: index of this rank's device.
             visible_devices: number of devices that the rank sees.
-            allocator: what the models of the allocator follow; torch.cuda answers from the model with or
-                without expandable segments, as it says.
+            allocator: settings of the allocator's models.
             capability: CUDA compute capability.
             multiprocessors: streaming multiprocessors of the device.
         """
@@ -228,7 +200,7 @@ class Backend:
         """Put the virtual device and its host kernels in the place of torch's own.
 
         Raises:
-            LaunchError: this torch is of a version that the library does not fit.
+            LaunchError: the library does not fit this torch.
         """
         if refusal := self._library.zk_take_over().decode():
             raise LaunchError(
@@ -288,11 +260,11 @@ class Backend:
         self._library.zk_set_current_stream(stream)
 
     def never_fill(self, tensor: torch.Tensor) -> None:
-        """Keep the host memory behind `tensor` empty, as a weight's, unless somebody has written into it."""
+        """Keep the host memory behind `tensor` empty, as a weight's, unless it has been written."""
         self._library.zk_never_fill(tensor.untyped_storage()._cdata)
 
     def make_up(self, tensor: torch.Tensor) -> None:
-        """Take what `tensor` holds to be written by code that is not run: nobody knows its values."""
+        """Mark `tensor` as written by code that is not run: it has no values."""
         self._library.zk_make_up(tensor._cdata)
 
     def block_at(self, address: int) -> tuple[int, int]:
@@ -311,7 +283,7 @@ class Backend:
             self._library.zk_label(part.untyped_storage()._cdata, CATEGORY_CODES.index(category), name)
 
     def is_made_up(self, storage: torch.UntypedStorage) -> bool:
-        """Whether what `storage` holds depends on values that there are none of."""
+        """Whether the contents of `storage` depend on values that do not exist."""
         return bool(self._library.zk_is_made_up(storage._cdata))
 
     def resize_storage(self, storage: torch.UntypedStorage, size: int) -> None:
@@ -324,8 +296,7 @@ class Backend:
 
         libraries = Path(torch.__file__).parent / "lib"
         python = ctypes.PyDLL(str(libraries / "libtorch_python.so"))
-        # THPGenerator_Wrap of torch/csrc/Generator.h. It takes an at::Generator, in 2.6 a const reference
-        # to one; either is handed over by its address.
+        # THPGenerator_Wrap of torch/csrc/Generator.h, of an at::Generator or in 2.6 a const reference to one.
         wrap = getattr(python, "_Z17THPGenerator_WrapN2at9GeneratorE", None)
         wrap = wrap or python._Z17THPGenerator_WrapRKN2at9GeneratorE
         wrap.restype, wrap.argtypes = ctypes.py_object, [ctypes.c_void_p]
@@ -376,16 +347,10 @@ class Backend:
 
     def stats(self, model: Model) -> dict[str, int]:
         """Statistics under the names of `torch.cuda.memory_stats`, flat ("reserved_bytes.all.peak")."""
-        found = {}
-        per_stat = len(POOLS) * len(FIELDS)
-        for index, stat in enumerate(STATS):
-            for place, pool in enumerate(POOLS):
-                for offset, field in enumerate(FIELDS):
-                    which = index * per_stat + place * len(FIELDS) + offset
-                    found[f"{stat}.{pool}.{field}"] = int(self._library.zk_stat(model, which))
-        found["num_alloc_retries"] = int(self._library.zk_stat(model, len(STATS) * per_stat))
-        found["num_ooms"] = int(self._library.zk_stat(model, len(STATS) * per_stat + 1))
-        return found
+        names = [f"{stat}.{pool}.{field}" for stat in STATS for pool in POOLS for field in FIELDS]
+        found = {name: int(self._library.zk_stat(model, which)) for which, name in enumerate(names)}
+        # The models have no limit: a run that does not fit shows by how much.
+        return {**found, "num_alloc_retries": 0, "num_ooms": 0}
 
     def stat(self, model: Model, stat: str, field: str) -> int:
         """One figure of :meth:`stats`, over all pools."""
@@ -492,7 +457,7 @@ def uncounted() -> contextlib.AbstractContextManager[None]:
 
 
 def is_made_up(tensor: torch.Tensor) -> bool:
-    """Whether what `tensor` holds depends on values that there are none of."""
+    """Whether the contents of `tensor` depend on values that do not exist."""
     return backend().is_made_up(tensor.untyped_storage())
 
 
@@ -506,8 +471,7 @@ def _open(library: Path) -> ctypes.CDLL:
     global_deps, libtorch = (str(torch_folder() / "lib" / name) for name in TORCH)
     # torch itself loads this first, for the libraries of threads and of CUDA that its own depend on.
     ctypes.CDLL(global_deps, mode=ctypes.RTLD_GLOBAL)
-    # On a CUDA build this brings torch's own CUDA kernels, guard and hooks, which have to be there before the
-    # library puts its own in their place; and both have to be before `import torch`, which keeps the hooks.
+    # On a CUDA build this has torch's own kernels and hooks, which the library then replaces.
     ctypes.CDLL(libtorch)
     return ctypes.CDLL(str(library))
 

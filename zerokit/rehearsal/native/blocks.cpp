@@ -143,8 +143,8 @@ Block* new_device_block(int64_t bytes) {
     std::lock_guard<std::mutex> guard(device_mutex);
     block->ordinary = ordinary_model().allocate(bytes, current_stream());
     block->expandable = expandable_model().allocate(bytes, current_stream());
-    block->counted = answering_model().allocated_size(expandable_answers ? block->expandable : block->ordinary);
-    const uint64_t address = ordinary_model().address(block->ordinary);
+    block->counted = (expandable_answers ? block->expandable : block->ordinary)->size;
+    const uint64_t address = block->ordinary->address;
     static const uint64_t first_address = address;  // the model's addresses only grow
     const auto offset = static_cast<int64_t>(address - first_address);
     TORCH_CHECK(offset + bytes <= kArenaBytes, "the rehearsal has used up the addresses of its virtual device");

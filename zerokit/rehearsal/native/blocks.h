@@ -24,11 +24,10 @@ enum class Space : uint8_t { device = 0, pageable = 1, pinned = 2 };
 //   made_up    they depend on parameters, which hold nothing: results are sized, never computed
 enum class Contents : uint8_t { known, untouched, made_up };
 
-// Tensors below this size are always really computed, so that scripts can read losses, flags and counters.
-// The prototype's figure; a page table of small blocks costs more than the arithmetic.
+// Tensors below this size are always computed, so that scripts can read losses, flags and counters.
 constexpr int64_t kSmallBytes = 64 * 1024;
-// Integers and booleans (token ids, masks, positions, expert indices) are computed for real up to this size, since
-// what they hold decides shapes: who of 8,192 tokens goes to which of 256 experts, eight to each, takes all of it.
+// Integers and booleans (token ids, masks, expert indices) decide shapes, and are computed up to this size: which 8 of
+// 256 experts each of 8,192 tokens goes to takes all of it.
 constexpr int64_t kComputedBytes = 128 * 1024 * 1024;
 // Integers of 8 bits are so up to this size: larger ones are quantized weights, and decide nothing.
 constexpr int64_t kComputedOctets = 1024 * 1024;
@@ -109,7 +108,7 @@ void label(Block& block, uint8_t category, int32_t name);
 void describe(Block& block, int8_t dtype, c10::IntArrayRef shape);
 
 // While on, this thread's pageable allocations count as pinned at exactly their size: memory that a library locks
-// itself (mlock), past torch's pinned allocator.
+// itself (mlock).
 void set_page_locking(bool on);
 
 // Copies at most `count` entries, the oldest first, while other threads go on writing.

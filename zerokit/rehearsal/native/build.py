@@ -1,14 +1,14 @@
-"""Builds the C++ backend: once for every torch, with any C++ compiler.
+"""Builds the C++ backend once for each version of torch, with any C++ compiler.
 
-The library is compiled against the headers of the torch that is installed, and serves that version wherever
-it is installed; another version, another compiler's name or other sources make another one beside it.
-A release's wheel brings libraries for common versions (``python -m tools.prebuilt``), which are taken where
-they fit the torch that is there.
+The library is compiled against the headers of the installed torch. Another version, compiler or source makes
+another library. A wheel has libraries for common versions (``python -m tools.prebuilt``), which are used if
+they fit the installed torch.
 """
 
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -46,7 +46,7 @@ PREBUILT = SOURCES / "prebuilt"
 _RELEASE = re.compile(r"[\d.]+(\+.*)?")
 """Versions whose classes are laid out as those of the wheels: no nightly, and no vendor's 2.9.0a0."""
 COMPILE = ("-O2", "-std=c++20", "-fPIC", "-Wall")
-LINK = ("-shared", "-s", "-Wl,-z,now")  # all names are looked for when it is opened
+LINK = ("-shared", "-s", "-Wl,-z,now")  # resolve all names when it is opened
 LINK_NO_DRIVER = ("-shared", "-fPIC", "-O1", f"-Wl,-soname,{NO_DRIVER}")
 # Every program that a script starts loads it too: it needs nothing but the C library.
 LINK_FILES = (
@@ -88,7 +88,7 @@ UNITS = {
         "timing",
     ),
 }
-"""What is compiled as one source: most of what a source takes are torch's headers. Each takes a CPU as long.
+"""Files that are compiled as one source, since torch's headers take most of the time; all units take as long.
 
 Names in the anonymous namespaces of a unit differ.
 """
@@ -205,7 +205,7 @@ _OPEN = "import ctypes, sys; [ctypes.CDLL(name, ctypes.RTLD_GLOBAL) for name in 
 
 
 def _brought(library: Path, prebuilt: Path, torch: Path | None) -> bool:
-    """Copy what the wheel has to `library`, if it has it and it opens here, with all names it looks for."""
+    """Copy the wheel's library to `library`, if there is one and it opens here with all names it needs."""
     if not (prebuilt / library.name).is_file():
         return False
     before = [] if torch is None else [prebuilt / NO_DRIVER, *(torch / "lib" / name for name in TORCH)]
@@ -253,7 +253,7 @@ def compile_library(library: Path, torch: Path) -> None:
     includes = ["-isystem", str(torch / "include")]
     includes += ["-isystem", str(torch / "include" / "torch" / "csrc" / "api" / "include")]
     strings = strings_of(torch)
-    parts = library.parent / "parts"  # which stay where this is interrupted, and are taken the next time
+    parts = library.parent / "parts"  # kept for the next time if this is interrupted
     make_folder(parts)
 
     def compile_unit(name: str) -> Path:
@@ -261,30 +261,29 @@ def compile_library(library: Path, torch: Path) -> None:
         if not target.is_file():
             write_file(source, "".join(f'#include "{SOURCES / file}.cpp"\n' for file in UNITS[name]))
             beside = target.with_suffix(".begun")
-            run([*compiler, *COMPILE, strings, *includes, "-c", str(source), "-o", str(beside)])
+            arguments = [*COMPILE, strings, *includes, "-c", str(source), "-o", str(beside)]
+            _check(compilers.run([*compiler, *arguments]))
             beside.replace(target)
         return target
 
-    def run(command: list[str]) -> None:
-        _succeed(compilers.run(command))
+    def run(*command: str) -> None:
+        compilers.call(lambda: _check(compilers.run([*compiler, *command])))
 
     linked, driver, together = parts / LIBRARY, parts / NO_DRIVER, parts / TOGETHER
     # Where they lie is not written down: whoever opens this has opened the installed torch before.
     libraries = ["-L", str(torch / "lib"), "-lc10", "-ltorch_cpu"]
     try:
-        # The bar first, for it imports much: Python ends by the signal itself, and with no exit code, if
-        # Ctrl-C comes within an exec of a text, which dataclasses and enums of an import are.
+        # The bar first: it imports much, and Ctrl-C within an import ends Python without an exit code.
         with console.progress(transient=True) as bar, Compilers(parts) as compilers:
             task = bar.add_task("Compiling", total=len(UNITS), note="")
-            compiled = [compilers.start(compile_unit, name) for name in UNITS]
+            compiled = [compilers.start(functools.partial(compile_unit, name)) for name in UNITS]
             for _ in bar.track(as_they_end(compiled), task_id=task):
                 pass
             objects = [str(one.result()) for one in compiled]
-            compilers.call(run, [*compiler, *LINK, "-o", str(linked), *objects, *libraries])
-            without = [*LINK_NO_DRIVER, "-o", str(driver), str(SOURCES / "no_driver.cpp")]
-            compilers.call(run, [*compiler, *without])
+            run(*LINK, "-o", str(linked), *objects, *libraries)
+            run(*LINK_NO_DRIVER, "-o", str(driver), str(SOURCES / "no_driver.cpp"))
             sources = [str(SOURCES / f"{name}.cpp") for name in TOGETHER_SOURCES]
-            compilers.call(run, [*compiler, *COMPILE, *LINK, "-o", str(together), *sources])
+            run(*COMPILE, *LINK, "-o", str(together), *sources)
     except (KeyboardInterrupt, SystemExit):
         console.note("Stopped; the next rehearsal goes on with what is compiled")
         raise
@@ -310,11 +309,11 @@ def compile_files_library(library: Path) -> None:
         linked = Path(scratch, FILES)
         command = [*_compiler(), *COMPILE, *LINK_FILES, "-o", str(linked), *sources, "-ldl"]
         with Compilers(Path(scratch)) as compilers:
-            _succeed(compilers.call(compilers.run, command))
+            _check(compilers.call(lambda: compilers.run(command)))
         linked.replace(library)
 
 
-def _succeed(outcome: subprocess.CompletedProcess[str]) -> None:
+def _check(outcome: subprocess.CompletedProcess[str]) -> None:
     if outcome.returncode != 0:
         errors = [line for line in outcome.stderr.splitlines() if "error" in line] or [outcome.stderr[-300:]]
         raise LaunchError(

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <stdexcept>
 #include <tuple>
 #include <utility>
 
@@ -17,8 +16,6 @@ constexpr int64_t kSmallSize = 1 << 20;        // largest request of the small p
 constexpr int64_t kSmallSegment = 2 << 20;     // kSmallBuffer
 constexpr int64_t kMinLargeAlloc = 10 << 20;   // smaller requests of the large pool share a segment
 constexpr int64_t kRoundLarge = 2 << 20;
-
-constexpr int64_t kNominalDeviceMemory = int64_t{1} << 40;
 
 bool is_power_of_two(int64_t value) { return value > 0 && (value & (value - 1)) == 0; }
 
@@ -35,26 +32,10 @@ int64_t round_up_to_division(int64_t bytes, int64_t divisions) {
   return round_up(bytes, power_of_two_floor(bytes) / divisions);
 }
 
-// The checks and defaults of AcceleratorAllocatorConfig.
-AllocatorOptions checked(AllocatorOptions options) {
+// The defaults that follow from other settings.
+AllocatorOptions completed(AllocatorOptions options) {
   if (options.max_non_split_rounding_size < 0) options.max_non_split_rounding_size = options.large_segment_size;
-  const auto require = [](bool condition, const char* message) {
-    if (!condition) throw std::invalid_argument(message);
-  };
-  require(options.roundup_power2_divisions == 0 || is_power_of_two(options.roundup_power2_divisions),
-          "roundup_power2_divisions must be 0 or a power of two");
-  require(options.garbage_collection_threshold >= 0 && options.garbage_collection_threshold < 1,
-          "garbage_collection_threshold must lie in [0, 1)");
-  require(options.large_segment_size > kMinLargeAlloc, "large_segment_size must be more than 10 MiB");
-  require(options.max_non_split_rounding_size >= options.large_segment_size,
-          "max_non_split_rounding_size must be at least large_segment_size");
-  require(options.max_split_size < 0 || options.max_split_size >= options.large_segment_size,
-          "max_split_size must be at least large_segment_size");
-  require(options.event_lag >= -1, "event_lag must be at least -1");
   if (options.max_split_size < 0) options.max_split_size = std::numeric_limits<int64_t>::max();
-  if (options.total_memory < 0) {
-    options.total_memory = options.capacity >= 0 ? options.capacity : kNominalDeviceMemory;
-  }
   return options;
 }
 
@@ -64,14 +45,12 @@ bool CachingAllocator::Key::operator<(const Key& other) const {
   return std::tie(stream, size, address) < std::tie(other.stream, other.size, other.address);
 }
 
-CachingAllocator::CachingAllocator(AllocatorOptions options)
-    : options_(checked(options)) {}
+CachingAllocator::CachingAllocator(AllocatorOptions options) : options_(completed(options)) {}
 
 // ---- public calls ----------------------------------------------------------------------------------------------
 
 // DeviceCachingAllocator::malloc.
 CachingAllocator::Allocation* CachingAllocator::allocate(int64_t bytes, int stream) {
-  if (bytes <= 0) throw std::invalid_argument("an allocation needs at least one byte");
   ++allocations_;
   // While a graph is captured, no event can be asked.
   if (begun_pool_ == nullptr) complete_events(/*wait=*/false);
@@ -84,13 +63,9 @@ CachingAllocator::Allocation* CachingAllocator::allocate(int64_t bytes, int stre
   Pool& large = begun_pool_ != nullptr ? begun_pool_->large : large_pool_;
   request.pool = request.size <= kSmallSize ? &small : &large;
   Block* block = take_free_block(request);
-  if (block == nullptr) block = obtain_block(request);
+  if (block == nullptr) block = grow(request);
   return hand_out(block, request);
 }
-
-int64_t CachingAllocator::allocated_size(const Allocation* allocation) const { return allocation->size; }
-
-uint64_t CachingAllocator::address(const Allocation* allocation) const { return allocation->address; }
 
 // DeviceCachingAllocator::recordStream.
 void CachingAllocator::record_stream(Allocation* allocation, int stream) {
@@ -105,7 +80,6 @@ void CachingAllocator::release(Allocation* allocation) {
   allocation->allocated = false;
   count(stats_.allocation, pool, -1);
   count(stats_.allocated_bytes, pool, -allocation->size);
-  if (is_oversize(allocation->size)) stats_.oversize_allocations.change(-1);
   if (allocation->other_streams.empty()) {
     return_to_pool(allocation);
     return;
@@ -120,16 +94,10 @@ void CachingAllocator::release(Allocation* allocation) {
 }
 
 void CachingAllocator::synchronize() {
-  for (const auto& [stream, queue] : events_) synchronize(stream);
+  for (auto& [stream, queue] : events_) {
+    for (Event& event : queue) event.due = 0;
+  }
 }
-
-void CachingAllocator::synchronize(int stream) {
-  const auto found = events_.find(stream);
-  if (found == events_.end()) return;
-  for (Event& event : found->second) event.due = 0;
-}
-
-void CachingAllocator::empty_cache() { release_cached_blocks(); }
 
 // DeviceCachingAllocator::beginAllocateToPool, endAllocateToPool and releasePool.
 void CachingAllocator::begin_pool(int64_t id) {
@@ -146,34 +114,9 @@ void CachingAllocator::release_pool(int64_t id) {
 
 // DeviceCachingAllocator::resetPeakStats.
 void CachingAllocator::reset_peak() {
-  for (AllocatorStats::ByPool* stat :
-       {&stats_.allocation, &stats_.segment, &stats_.active, &stats_.inactive_split, &stats_.allocated_bytes,
-        &stats_.reserved_bytes, &stats_.active_bytes, &stats_.inactive_split_bytes, &stats_.requested_bytes}) {
-    for (AllocatorStats::Stat& pool : *stat) pool.peak = pool.current;
+  for (const auto stat : AllocatorStats::kAllStats) {
+    for (AllocatorStats::Stat& pool : stats_.*stat) pool.peak = pool.current;
   }
-  stats_.oversize_allocations.peak = stats_.oversize_allocations.current;
-  stats_.oversize_segments.peak = stats_.oversize_segments.current;
-}
-
-// DeviceCachingAllocator::snapshot: unmapped ranges are left out and divide an expandable segment.
-std::vector<SegmentInfo> CachingAllocator::snapshot() const {
-  std::vector<SegmentInfo> result;
-  for (const auto& [address, segment] : segments_) {
-    for (const Block* block = segment.first; block != nullptr; block = block->next) {
-      if (!block->mapped) continue;
-      if (block->previous == nullptr || !block->previous->mapped) {
-        result.push_back(
-            {block->address, 0, segment.stream, segment.pool->is_small, segment.expandable(), {}});
-      }
-      SegmentInfo& info = result.back();
-      const BlockState state = block->allocated   ? BlockState::kActiveAllocated
-                               : block->is_idle() ? BlockState::kInactive
-                                                  : BlockState::kActiveAwaitingFree;
-      info.blocks.push_back({info.size, block->size, block->requested_size, state});
-      info.size += block->size;
-    }
-  }
-  return result;
 }
 
 // ---- sizes -----------------------------------------------------------------------------------------------------
@@ -206,7 +149,6 @@ bool CachingAllocator::is_oversize(int64_t size) const { return size >= options_
 // that touches unmapped space counts with all it could grow to.
 CachingAllocator::Block* CachingAllocator::take_free_block(const Request& request) {
   BlockSet& free = request.pool->free;
-  ++request.pool->searches;
   auto found = free.lower_bound({request.stream, request.size, 0, nullptr});
   if (found == free.end() || found->stream != request.stream) return nullptr;
   if (options_.expandable_segments) {
@@ -228,41 +170,14 @@ CachingAllocator::Block* CachingAllocator::take_free_block(const Request& reques
   return block;
 }
 
-// The second half of DeviceCachingAllocator::malloc: new memory, if need be after giving back cached memory.
-CachingAllocator::Block* CachingAllocator::obtain_block(const Request& request) {
-  collect_garbage();
-  if (Block* block = grow(request)) return block;
-  if (release_oversize_blocks(request)) {
-    if (Block* block = grow(request)) return block;
-  }
-  release_cached_blocks();
-  ++stats_.num_alloc_retries;
-  if (Block* block = grow(request)) return block;
-  ++stats_.num_ooms;
-  limits_lifted_ = true;
-  return grow(request);
-}
-
-// DeviceCachingAllocator::alloc_block; nullptr where the device has not enough memory.
+// DeviceCachingAllocator::alloc_block.
 CachingAllocator::Block* CachingAllocator::grow(const Request& request) {
-  const bool allowed = limits_lifted_ || options_.allowed_memory < 0 ||
-                       stats_.reserved_bytes[AllocatorStats::kAll].current + request.segment_size <=
-                           options_.allowed_memory;
-  if (!allowed) return nullptr;
   if (options_.expandable_segments) return grow_expandable(request);
-  if (!fits_on_device(request.segment_size)) return nullptr;
   Segment* segment = new_segment(request, request.segment_size, /*page_size=*/0);
   count(stats_.segment, *request.pool, 1);
   count(stats_.reserved_bytes, *request.pool, segment->size);
-  if (is_oversize(segment->size)) stats_.oversize_segments.change(1);
-  ++stats_.num_device_alloc;
   if (options_.clock != nullptr) options_.clock->reserve(request.segment_size);
   return segment->first;
-}
-
-bool CachingAllocator::fits_on_device(int64_t bytes) const {
-  return limits_lifted_ || options_.capacity < 0 ||
-         stats_.reserved_bytes[AllocatorStats::kAll].current + bytes <= options_.capacity;
 }
 
 // The first half of DeviceCachingAllocator::alloc_found_block: the request gets the low end, the rest is free.
@@ -298,7 +213,6 @@ CachingAllocator::Block* CachingAllocator::hand_out(Block* block, const Request&
   count(stats_.active, pool, 1);
   count(stats_.active_bytes, pool, block->size);
   count(stats_.requested_bytes, pool, block->requested_size);
-  if (is_oversize(block->size)) stats_.oversize_allocations.change(1);
   return block;
 }
 

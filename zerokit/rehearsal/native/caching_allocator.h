@@ -1,10 +1,8 @@
 // A model of PyTorch's CUDA caching allocator: the same blocks, segments and statistics, without a device.
 //
-// The rules are those of torch 2.13: c10/cuda/CUDACachingAllocator.cpp (DeviceCachingAllocator, default pools) and
-// c10/core/AllocatorConfig.h (constants and options). Comments at the definitions name the function that each rule
-// comes from. Left out: pools with an allocator of their own, IPC, tracing.
-//
-// Sizes are bytes. One object stands for one device. It is not thread-safe: the caller serialises the calls.
+// The rules are those of torch 2.13: c10/cuda/CUDACachingAllocator.cpp (DeviceCachingAllocator) and
+// c10/core/AllocatorConfig.h. Comments at the definitions name the function that each rule comes from. Left out: limits of
+// memory, pools with an allocator of their own, IPC, tracing. Sizes are bytes. The caller serialises the calls.
 #pragma once
 
 #include <array>
@@ -27,34 +25,20 @@ class DeviceClock {
   virtual void give_back() = 0;             // cudaFree
 };
 
-// What PYTORCH_CUDA_ALLOC_CONF and the device say. The defaults are PyTorch's.
+// The settings of PYTORCH_CUDA_ALLOC_CONF, as `allocator_settings.py` has checked them. The device has no limit: a run
+// that does not fit shows by how much. The defaults are PyTorch's.
 struct AllocatorOptions {
   bool expandable_segments = false;
-  int64_t max_split_size = -1;           // -1: every block may be split; else at least `large_segment_size`
-  int64_t roundup_power2_divisions = 0;  // one power of two for all sizes; 0 and 1: off
-  // Acts only where `allowed_memory` is set, as in PyTorch.
-  double garbage_collection_threshold = 0;
-  int64_t capacity = -1;  // what cudaMalloc can hand out in all; -1: no limit
+  int64_t max_split_size = -1;            // -1: every block may be split
+  int64_t roundup_power2_divisions = 0;   // one power of two for all sizes; 0 and 1: off
+  int64_t large_segment_size = 20 << 20;  // large_segment_size_mb in bytes
+  int64_t max_non_split_rounding_size = -1;  // max_non_split_rounding_mb in bytes; -1: `large_segment_size`
+  int64_t total_memory = int64_t{1} << 40;   // sizes the address space of an expandable segment
 
-  // large_segment_size_mb and max_non_split_rounding_mb, in bytes.
-  int64_t large_segment_size = 20 << 20;     // more than 10 MiB
-  int64_t max_non_split_rounding_size = -1;  // -1: `large_segment_size`; else at least that
-  // fraction * total memory after torch.cuda.set_per_process_memory_fraction(fraction < 1); -1: not set.
-  int64_t allowed_memory = -1;
-  // cudaDeviceProp::totalGlobalMem, which sizes the address space of an expandable segment. -1: `capacity`,
-  // or 1 TiB where that is not limited either.
-  int64_t total_memory = -1;
-
-  // When is a block free again that was released while another stream may still use it (record_stream)? PyTorch
-  // asks the stream's event at each later allocation; without a device the answer is a choice. The event counts
-  // as complete at the (event_lag + 1)th allocation after the release:
-  //   0   the device is always caught up, which gives the lower bound of the peaks
-  //   1   (default) the device is one allocation behind, so that the very next allocation, which in a real run
-  //       is made microseconds after the release, never gets the block
-  //   -1  the host runs ahead until it synchronises, which gives the upper bound
-  // In all three, `synchronize` completes the events, and so do `empty_cache` and a failed cudaMalloc.
+  // Without a clock: a released block that another stream used (record_stream) is free again at the (event_lag + 1)th
+  // allocation after its release, or with -1 only when the host synchronizes.
   int64_t event_lag = 1;
-  // If there is one, it is asked in place of that choice. Not owned.
+  // Answers in its place, if there is one. Not owned.
   DeviceClock* clock = nullptr;
 };
 
@@ -87,58 +71,30 @@ struct AllocatorStats {
   ByPool reserved_bytes;
   ByPool active_bytes;
   ByPool inactive_split_bytes;
-  ByPool requested_bytes;       // what the program asked for; falls when the block stops being active
-  Stat oversize_allocations;    // blocks and segments of at least max_split_size
-  Stat oversize_segments;
-  int64_t num_alloc_retries = 0;
-  int64_t num_ooms = 0;
-  int64_t num_sync_all_streams = 0;
-  int64_t num_device_alloc = 0;
-  int64_t num_device_free = 0;
-};
+  ByPool requested_bytes;       // what the program requested; falls when the block stops being active
 
-// torch.cuda.memory_snapshot: "inactive", "active_allocated", "active_awaiting_free".
-enum class BlockState { kInactive, kActiveAllocated, kActiveAwaitingFree };
-
-struct BlockInfo {
-  int64_t offset;  // from the segment's address
-  int64_t size;
-  int64_t requested_size;  // of the last allocation in it
-  BlockState state;
-};
-
-// A cudaMalloc'ed segment, or one contiguous mapped range of an expandable segment.
-struct SegmentInfo {
-  uint64_t address;
-  int64_t size;
-  int stream;
-  bool is_small_pool;
-  bool is_expandable;
-  std::vector<BlockInfo> blocks;  // by offset, without gaps
+  // In the order of backend.STATS.
+  static constexpr ByPool AllocatorStats::*kAllStats[] = {
+      &AllocatorStats::allocation,      &AllocatorStats::segment,        &AllocatorStats::active,
+      &AllocatorStats::inactive_split,  &AllocatorStats::allocated_bytes, &AllocatorStats::reserved_bytes,
+      &AllocatorStats::active_bytes,    &AllocatorStats::inactive_split_bytes, &AllocatorStats::requested_bytes};
 };
 
 class CachingAllocator {
  public:
-  // Raises std::invalid_argument for options that PyTorch refuses.
   explicit CachingAllocator(AllocatorOptions options);
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
   struct Allocation;  // the pointer is valid until `release`
 
-  // Never fails. Where PyTorch would raise OutOfMemoryError, num_ooms is counted and the limits (`capacity`,
-  // `allowed_memory`) are lifted for good, so that the rest of the run still shows how much memory it needs;
-  // num_ooms is therefore 0 or 1. Raises std::invalid_argument unless bytes > 0.
-  Allocation* allocate(int64_t bytes, int stream);
-  int64_t allocated_size(const Allocation* allocation) const;  // its share of `allocated_bytes`
-  uint64_t address(const Allocation* allocation) const;        // simulated; never 0
+  Allocation* allocate(int64_t bytes, int stream);  // bytes > 0
   void record_stream(Allocation* allocation, int stream);
   void release(Allocation* allocation);
 
-  // torch.cuda.synchronize, and the same for one stream. As in PyTorch the events are complete from here on, and
-  // the blocks leave `active` at the next allocation or `empty_cache`.
+  // As in PyTorch the events are complete from here on, and the blocks leave `active` at the next allocation or
+  // `empty_cache`.
   void synchronize();
-  void synchronize(int stream);
   void empty_cache();
   void reset_peak();
 
@@ -150,9 +106,9 @@ class CachingAllocator {
   void release_pool(int64_t id);
 
   const AllocatorStats& stats() const { return stats_; }
-  std::vector<SegmentInfo> snapshot() const;  // by address
 
  private:
+  friend class AllocatorInspector;  // of the tests
   using Block = Allocation;
 
   struct Key {  // the order of BlockComparatorSize: best fit is the first key that is not less
@@ -167,8 +123,7 @@ class CachingAllocator {
   struct Pool {
     bool is_small;
     BlockSet free;
-    BlockSet unmapped;     // parts of expandable segments without memory; keys with size 0, so by address
-    int64_t searches = 0;  // the clock of garbage collection
+    BlockSet unmapped;  // parts of expandable segments without memory; keys with size 0, so by address
   };
 
   struct PrivatePool {
@@ -188,14 +143,14 @@ class CachingAllocator {
   };
 
  public:
-  struct Allocation {  // its members are for the allocator alone
+  struct Allocation {
+    uint64_t address = 0;  // simulated
+    int64_t size = 0;      // its share of `allocated_bytes`
+    // The rest is for the allocator alone.
     Segment* segment = nullptr;
     Block* previous = nullptr;  // neighbours in the segment
     Block* next = nullptr;
-    uint64_t address = 0;
-    int64_t size = 0;
     int64_t requested_size = 0;
-    int64_t searches_when_freed = 0;
     BlockSet::iterator position;  // in the pool's `free` or `unmapped`, while the block is in it
     std::vector<int> other_streams;
     int pending_events = 0;
@@ -229,9 +184,7 @@ class CachingAllocator {
 
   // finding a block
   Block* take_free_block(const Request& request);
-  Block* obtain_block(const Request& request);
   Block* grow(const Request& request);
-  bool fits_on_device(int64_t bytes) const;
   Block* split(Block* block, const Request& request);
   Block* hand_out(Block* block, const Request& request);
 
@@ -239,7 +192,7 @@ class CachingAllocator {
   Block* find_expandable(const Request& request);
   Block* new_expandable_segment(const Request& request);
   Block* grow_expandable(const Request& request);
-  bool map(Block* block, int64_t bytes);
+  void map(Block* block, int64_t bytes);
   void unmap(Block* block);
 
   // giving back
@@ -247,9 +200,6 @@ class CachingAllocator {
   int64_t merge(Block* block, Block* neighbour);
   bool is_complete(const Event& event) const;
   void complete_events(bool wait);
-  void collect_garbage();
-  bool release_oversize_blocks(const Request& request);
-  void release_cached_blocks();
   void release_blocks(Pool& pool);
   void release_unused_pools();
   void release_segment(Block* block);
@@ -274,11 +224,9 @@ class CachingAllocator {
   std::map<int, std::deque<Event>> events_;      // by stream, oldest first
   std::deque<Block> blocks_;                     // storage; discarded blocks are used again
   std::vector<Block*> discarded_;
-  // Segments never share an address, not even over time. Real drivers give out addresses of freed segments again;
-  // addresses only break ties between free blocks of equal size.
+  // Segments never share an address, not even over time; addresses only break ties between free blocks of equal size.
   uint64_t next_address_ = uint64_t{0x7f} << 40;
   int64_t allocations_ = 0;                      // calls so far
-  bool limits_lifted_ = false;
 };
 
 }  // namespace zerokit

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <limits>
 #include <vector>
 
 #include "caching_allocator.h"
@@ -40,8 +39,8 @@ CachingAllocator::Block* CachingAllocator::find_expandable(const Request& reques
   return new_expandable_segment(request);
 }
 
-// ExpandableSegment::ExpandableSegment: address space for 9/8 of the device's memory, none of it mapped. PyTorch
-// could not place a larger request; here the limits may have been lifted, so the space grows with the request.
+// ExpandableSegment::ExpandableSegment: address space for 9/8 of the device's memory, none of it mapped, or for a larger
+// request, which PyTorch could not place.
 CachingAllocator::Block* CachingAllocator::new_expandable_segment(const Request& request) {
   const int64_t page_size = request.pool->is_small ? kSmallPage : options_.large_segment_size;
   const int64_t wanted = std::max(options_.total_memory + options_.total_memory / 8, request.size);
@@ -54,22 +53,20 @@ CachingAllocator::Block* CachingAllocator::new_expandable_segment(const Request&
 // DeviceCachingAllocator::try_allocate_expandable_block.
 CachingAllocator::Block* CachingAllocator::grow_expandable(const Request& request) {
   Block* block = find_expandable(request);
-  if (!block->mapped && !map(block, std::min(block->size, request.size))) return nullptr;
+  if (!block->mapped) map(block, std::min(block->size, request.size));
   while (block->size < request.size) {
     Block* next = block->next;  // unmapped; mapping merges `block` into it
-    if (!map(next, std::min(request.size - block->size, next->size))) return nullptr;
+    map(next, std::min(request.size - block->size, next->size));
     block = next;
   }
   remove_from_set(block);
   return block;
 }
 
-// DeviceCachingAllocator::map_block: whole pages from the block's low end become free memory. False where the
-// device has not enough memory.
-bool CachingAllocator::map(Block* block, int64_t bytes) {
+// DeviceCachingAllocator::map_block: whole pages from the block's low end become free memory.
+void CachingAllocator::map(Block* block, int64_t bytes) {
   const int64_t page_size = block->segment->page_size;
   const int64_t mapped = pages(bytes, page_size) * page_size;
-  if (!fits_on_device(mapped)) return false;
   remove_from_set(block);
   block->mapped = true;
   if (mapped < block->size) {
@@ -84,9 +81,7 @@ bool CachingAllocator::map(Block* block, int64_t bytes) {
   merge(block, block->next);
   insert_free(block);
   count(stats_.reserved_bytes, *block->segment->pool, mapped);
-  ++stats_.num_device_alloc;
   if (options_.clock != nullptr) options_.clock->reserve(mapped);
-  return true;
 }
 
 // DeviceCachingAllocator::unmap_block: the whole pages of a free block lose their memory. A segment without any
@@ -116,7 +111,6 @@ void CachingAllocator::unmap(Block* block) {
   merge(block, block->previous);
   merge(block, block->next);
   count(stats_.reserved_bytes, *segment->pool, begin - end);
-  ++stats_.num_device_free;
   if (options_.clock != nullptr) options_.clock->give_back();
   if (block->is_split()) {
     insert_unmapped(block);
@@ -189,66 +183,9 @@ void CachingAllocator::complete_events(bool wait) {
   }
 }
 
-// DeviceCachingAllocator::garbage_collect_cached_blocks: large cached segments that have gone unused for longer
-// than the average one are freed, until enough is.
-void CachingAllocator::collect_garbage() {
-  if (options_.allowed_memory < 0 || options_.garbage_collection_threshold <= 0) return;
-  const auto threshold = static_cast<int64_t>(options_.garbage_collection_threshold *
-                                              static_cast<double>(options_.allowed_memory));
-  int64_t to_reclaim = stats_.reserved_bytes[AllocatorStats::kAll].current - threshold;
-  const auto age = [this](const Block* block) { return large_pool_.searches - block->searches_when_freed; };
-  int64_t total_age = 0;
-  int64_t candidates = 0;
-  for (const Key& key : large_pool_.free) {
-    if (key.block->is_split()) continue;
-    total_age += age(key.block);
-    ++candidates;
-  }
-  bool progress = true;
-  while (to_reclaim > 0 && progress && candidates > 0) {
-    const double average_age = static_cast<double>(total_age) / static_cast<double>(candidates);
-    progress = false;
-    for (auto key = large_pool_.free.begin(); key != large_pool_.free.end();) {
-      Block* block = (key++)->block;
-      if (block->is_split() || block->segment->expandable()) continue;
-      if (static_cast<double>(age(block)) < average_age) continue;
-      progress = true;
-      to_reclaim -= block->size;
-      total_age -= age(block);
-      --candidates;
-      release_segment(block);
-    }
-  }
-}
-
-// DeviceCachingAllocator::release_available_cached_blocks: with max_split_size set, free one cached oversize
-// segment of the stream that is large enough, or else the largest ones until they are together.
-bool CachingAllocator::release_oversize_blocks(const Request& request) {
-  const int64_t no_limit = std::numeric_limits<int64_t>::max();
-  if (options_.max_split_size == no_limit || options_.expandable_segments) return false;
-  BlockSet& free = request.pool->free;
-  const int64_t wanted = std::max(request.size, options_.max_split_size);
-  const auto enough = free.lower_bound({request.stream, wanted, 0, nullptr});
-  if (enough != free.end() && enough->stream == request.stream) {
-    release_segment(enough->block);
-    return true;
-  }
-  int64_t released = 0;
-  while (released < wanted) {
-    const auto past_stream = free.lower_bound({request.stream, no_limit, 0, nullptr});
-    if (past_stream == free.begin()) break;
-    const Key largest = *std::prev(past_stream);
-    if (largest.stream != request.stream || !is_oversize(largest.size)) break;
-    released += largest.size;
-    release_segment(largest.block);
-  }
-  return released >= wanted;
-}
-
 // DeviceCachingAllocator::release_cached_blocks.
-void CachingAllocator::release_cached_blocks() {
+void CachingAllocator::empty_cache() {
   if (begun_pool_ == nullptr) {
-    ++stats_.num_sync_all_streams;
     complete_events(/*wait=*/true);
     release_blocks(large_pool_);
     release_blocks(small_pool_);
@@ -293,8 +230,6 @@ void CachingAllocator::release_segment(Block* block) {
   const Pool& pool = *segment.pool;
   count(stats_.segment, pool, -1);
   count(stats_.reserved_bytes, pool, -block->size);
-  if (is_oversize(block->size)) stats_.oversize_segments.change(-1);
-  ++stats_.num_device_free;
   if (options_.clock != nullptr) options_.clock->give_back();
   remove_from_set(block);
   discard(block);
@@ -340,7 +275,6 @@ void CachingAllocator::link(Block* previous, Block* block, Block* next) {
 
 void CachingAllocator::insert_free(Block* block) {
   Pool& pool = *block->segment->pool;
-  block->searches_when_freed = pool.searches;
   block->position = pool.free.insert({block->segment->stream, block->size, block->address, block}).first;
 }
 

@@ -1,7 +1,6 @@
 // Virtual time of one rank: a host that submits work, and the streams of its device (streams.h).
 //
-// The device is never ahead of the host, for the host may still submit something that changes what comes; where the host
-// waits, it is the device that goes on.
+// The device is never ahead of the host, which may still submit something; while the host waits, the device goes on.
 #pragma once
 
 #include <atomic>
@@ -33,8 +32,8 @@ class Clock {
 
   // ---- the host
   int64_t now();
-  // Somebody reads the clock or asks whether something has happened: time goes on a little, and faster for those who do
-  // nothing else that takes time, so that loops that wait for a time or an event come to their end.
+  // A read of the clock, or of an event: time goes on a little, and faster after many reads in a row, so that loops that
+  // wait for a time or an event end.
   int64_t read();
   void advance(int64_t duration);
   // The same without a lock, for what is often told: the host has spent it before anything else is asked for.

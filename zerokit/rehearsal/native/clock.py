@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
+from zerokit.rehearsal.native.c_functions import Signatures, declare
+
 
 class WorkKind(enum.IntEnum):
     """What is done on a stream, or by the host."""
@@ -36,7 +38,7 @@ HOST = -1
 FIRST_COMMUNICATOR = 1000
 """The streams of groups of ranks have numbers from here on, above those of torch's pools."""
 FIRST_DRIVE = 900
-"""Likewise those of the node's drives, which the device does not wait for (`native/streams.h`)."""
+"""The streams of the node's drives, which the device does not wait for (`native/streams.h`)."""
 SIZE_OF_ACT = 48
 """Bytes of one of :meth:`Clock.acts`."""
 
@@ -62,6 +64,24 @@ class _Price(ctypes.Structure):
 _ASKER = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, ctypes.POINTER(_Price))
 _CODE_PRICER = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object)
 _OF_NO_TIME = -1
+_INTEGER, _LONG, _TEXT, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
+_SIGNATURES: Signatures = {
+    "start advance synchronize": (None, [_LONG]),
+    "ask": (None, [_ASKER]),
+    "ask_again keep_acts synchronize_all": (None, []),
+    "driver_costs": (None, [_LONG, _LONG, _LONG]),
+    "set_timing synchronize_stream": (None, [_INTEGER]),
+    "now read act_count span_count": (_LONG, []),
+    "work_on_host": (None, [_INTEGER, _TEXT, _LONG]),
+    "submit": (None, [_INTEGER, _INTEGER, _TEXT, _LONG, _INTEGER]),
+    "copy_acts copy_spans": (None, [_POINTER, _LONG]),
+    "record": (_LONG, [_INTEGER]),
+    "wait": (None, [_INTEGER, _LONG]),
+    "has_happened": (_INTEGER, [_LONG]),
+    "time_of": (_LONG, [_LONG]),
+    "streams": (_LONG, [_POINTER, _LONG]),
+}
+"""Of the functions of native/timing.cpp."""
 
 
 class Clock:
@@ -78,11 +98,11 @@ class Clock:
         """In thousandths."""
         self._asker: Any = None  # ctypes does not keep callbacks alive
         self._code_pricer: Any = None
-        _declare(library)
+        declare(library, "zk_clock_", _SIGNATURES)
         library.zk_clock_start(self.beside_collective)
 
     def price_operators(self, price: Callable[[Sequence[int]], Price]) -> None:
-        """Time the operators of device and host: `price` is asked once for each key (`native/timing.cpp`)."""
+        """Time operators of device and host: `price` is called once for each key (`native/timing.cpp`)."""
 
         def ask(key: Any, length: int, answer: Any) -> None:
             answer[0] = _Price(*map(int, price(key[:length])))
@@ -91,7 +111,7 @@ class Clock:
         self.library.zk_clock_ask(self._asker)
 
     def price_operators_again(self) -> None:
-        """Forget what has been asked until now: prices have changed."""
+        """Forget all prices, which have changed."""
         self.library.zk_clock_ask_again()
 
     def price_driver(self, reserve: int, reserve_gib: int, give_back: int) -> None:
@@ -104,13 +124,13 @@ class Clock:
         """Have the host take time for Python and autograd (`native/host_work.cpp`).
 
         Args:
-            price: of a call of a function, asked once for each; None: neither it nor what it calls itself is
-                part of the script.
+            price: of a call of a function, called once for each; None: it is no part of the script, nor is
+                what it calls.
             node_made: of each node of a graph, when it is made.
-            node_run: of each, in the backward pass.
+            node_run: of each node in the backward pass.
 
         Returns:
-            whether this Python tells of calls.
+            whether this Python reports calls.
         """
 
         def ask(code: CodeType) -> int:
@@ -130,7 +150,7 @@ class Clock:
         return int(self.library.zk_clock_now())
 
     def read(self) -> int:
-        """:attr:`now` for whoever may wait for a time: each look takes a little, so that such loops end."""
+        """:attr:`now`; each read takes a little time, so that loops that wait for a time end."""
         return int(self.library.zk_clock_read())
 
     def advance(self, duration: int) -> None:
@@ -138,25 +158,25 @@ class Clock:
         self.library.zk_clock_advance(duration)
 
     def work_on_host(self, kind: WorkKind, name: str, duration: int) -> None:
-        """Have the host itself work, and write it down."""
+        """Have the host itself work, as a span of the recording."""
         self.library.zk_clock_work_on_host(kind, name.encode(), duration)
 
     # ---- the device
     def submit(self, stream: int, kind: WorkKind, name: str, duration: int, *, meeting: int = -1) -> None:
-        """Give `stream` something to do; `meeting`: the number of what other ranks do with this one."""
+        """Give `stream` work; `meeting` is the number of a collective with other ranks."""
         self.library.zk_clock_submit(stream, kind, name.encode(), duration, meeting)
 
     def record(self, stream: int) -> int:
-        """The event that happens once `stream` has done all that it was given so far."""
+        """The event that happens once `stream` has done its work so far."""
         return int(self.library.zk_clock_record(stream))
 
     def wait(self, stream: int, event: int) -> None:
-        """Have what `stream` is given from now on wait for `event`."""
+        """Have later work of `stream` wait for `event`."""
         self.library.zk_clock_wait(stream, event)
 
     # ---- the host and the device
     def has_happened(self, event: int) -> bool:
-        """Whether `event` has, by the time that it is for the host."""
+        """Whether `event` has happened at the host's time."""
         return bool(self.library.zk_clock_has_happened(event))
 
     def time_of(self, event: int) -> int | None:
@@ -169,7 +189,7 @@ class Clock:
         self.library.zk_clock_synchronize(event)
 
     def synchronize_stream(self, stream: int) -> None:
-        """Have the host wait until `stream` has done all that it was given."""
+        """Have the host wait for the work of `stream`."""
         self.library.zk_clock_synchronize_stream(stream)
 
     def synchronize_all(self) -> None:
@@ -178,18 +198,18 @@ class Clock:
 
     @property
     def streams(self) -> list[int]:
-        """Those that have been given something."""
+        """The streams that have had work."""
         room = int(self.library.zk_clock_streams(None, 0))
         numbers = (ctypes.c_int64 * room)()
         return list(numbers[: min(room, int(self.library.zk_clock_streams(numbers, room)))])
 
     def span_count(self) -> int:
-        """How much has been written down of what streams and host did."""
+        """Number of spans of streams and host so far."""
         return int(self.library.zk_clock_span_count())
 
     # ---- what is done again, beside other ranks (together.py)
     def keep_acts(self) -> None:
-        """From here on, which is to be the start, have :meth:`acts` know all that the host does."""
+        """Have :meth:`acts` know all that the host does from here on; call it at the start."""
         self.library.zk_clock_keep_acts()
 
     def acts(self) -> bytes:
@@ -201,42 +221,9 @@ class Clock:
 
     @contextlib.contextmanager
     def untimed(self) -> Iterator[None]:
-        """Let operators of this thread take no time: they stand for something else."""
+        """Let operators of this thread take no time: they replace other work."""
         self.library.zk_clock_set_timing(0)
         try:
             yield
         finally:
             self.library.zk_clock_set_timing(1)
-
-
-def _declare(library: ctypes.CDLL) -> None:
-    integer, long, text, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
-    signatures = {
-        "zk_clock_start": (None, [long]),
-        "zk_clock_ask": (None, [_ASKER]),
-        "zk_clock_ask_again": (None, []),
-        "zk_clock_driver_costs": (None, [long, long, long]),
-        "zk_clock_set_timing": (None, [integer]),
-        "zk_clock_now": (long, []),
-        "zk_clock_read": (long, []),
-        "zk_clock_advance": (None, [long]),
-        "zk_clock_work_on_host": (None, [integer, text, long]),
-        "zk_clock_submit": (None, [integer, integer, text, long, integer]),
-        "zk_clock_keep_acts": (None, []),
-        "zk_clock_act_count": (long, []),
-        "zk_clock_copy_acts": (None, [pointer, long]),
-        "zk_clock_record": (long, [integer]),
-        "zk_clock_wait": (None, [integer, long]),
-        "zk_clock_has_happened": (integer, [long]),
-        "zk_clock_time_of": (long, [long]),
-        "zk_clock_synchronize": (None, [long]),
-        "zk_clock_synchronize_stream": (None, [integer]),
-        "zk_clock_synchronize_all": (None, []),
-        "zk_clock_streams": (long, [pointer, long]),
-        "zk_clock_span_count": (long, []),
-        "zk_clock_copy_spans": (None, [pointer, long]),
-    }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, name)
-        function.restype = result
-        function.argtypes = arguments

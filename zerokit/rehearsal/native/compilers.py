@@ -1,4 +1,4 @@
-"""Compilers that run beside each other, and end with whoever started them."""
+"""Compilers that run in parallel and end with the process that started them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
-_Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 _WAKES = 0.5
 """Seconds. A signal that comes just before a thread begins to wait for a lock does not end its waiting."""
 
 
 class Compilers:
-    """As many as there are CPUs. As a context manager it leaves none behind, also where it is left early.
+    """Runs as many compilers as there are CPUs. As a context manager it ends them at an early exit.
 
     Args:
-        scratch: for their temporary files, which those that are ended leave.
+        scratch: for their temporary files, which a killed compiler leaves.
     """
 
     def __init__(self, scratch: Path) -> None:
@@ -47,28 +46,16 @@ class Compilers:
                         os.killpg(process.pid, signal.SIGKILL)
         self._pool.shutdown(cancel_futures=True)
 
-    def start(
-        self,
-        function: Callable[_Arguments, _Result],
-        /,
-        *args: _Arguments.args,
-        **kwargs: _Arguments.kwargs,
-    ) -> Future[_Result]:
+    def start(self, function: Callable[[], _Result]) -> Future[_Result]:
         """Call a function that uses :meth:`run`, once a CPU is free.
 
         Signals find the main thread waiting in :func:`as_they_end`, never within a call.
         """
-        return self._pool.submit(function, *args, **kwargs)
+        return self._pool.submit(function)
 
-    def call(
-        self,
-        function: Callable[_Arguments, _Result],
-        /,
-        *args: _Arguments.args,
-        **kwargs: _Arguments.kwargs,
-    ) -> _Result:
+    def call(self, function: Callable[[], _Result]) -> _Result:
         """As :meth:`start`, and wait for what it returns or raises."""
-        return next(as_they_end([self.start(function, *args, **kwargs)]))
+        return next(as_they_end([self.start(function)]))
 
     def run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Run `command` to its end, or to that of the context.

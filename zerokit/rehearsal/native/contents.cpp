@@ -53,13 +53,8 @@ void fill_made_up(const at::Tensor& tensor, bool flag) {
   Uncounted uncounted;
   c10::impl::ExcludeDispatchKeyGuard below_autograd(c10::autograd_dispatch_keyset);
   auto view = tensor.is_cuda() ? host_view(tensor) : tensor;
-  if (tensor.is_floating_point() || tensor.is_complex()) {
-    view.fill_(1);
-  } else if (tensor.scalar_type() == at::kBool) {
-    view.fill_(flag);
-  } else {
-    view.fill_(0);
-  }
+  const bool is_one = tensor.scalar_type() == at::kBool ? flag : tensor.is_floating_point() || tensor.is_complex();
+  view.fill_(is_one ? 1 : 0);
 }
 
 namespace {

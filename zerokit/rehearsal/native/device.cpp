@@ -44,9 +44,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
     return stream_number(1 + streams_made++ % kStreamsInPool, device);
   }
-  c10::Stream getNewStream(c10::Device device, int) const override {
-    return stream_number(1 + streams_made++ % kStreamsInPool, device);
-  }
+  c10::Stream getNewStream(c10::Device device, int) const override { return getStreamFromGlobalPool(device, false); }
   c10::Stream exchangeStream(c10::Stream stream) const noexcept override {
     const auto before = getStream(stream.device());
     set_current_stream(static_cast<int>(stream.id()));

@@ -160,13 +160,12 @@ bool can_compute(const OperatorFacts& facts, const std::vector<IValue>& argument
   if (run_state().compute_everything) return true;
   if (!facts.has_cpu_kernel) return false;
   if (facts.draws_without_generator) return false;
-  const bool overwrites = facts.overwrites;
   bool computable = true;
   for (size_t index = 0; index < arguments.size() && computable; ++index) {
     for_each_tensor(arguments[index], [&](const Tensor& tensor) {
       if (!tensor.has_storage()) {
         computable = false;
-      } else if (facts.is_out[index] || (overwrites && facts.written[index])) {
+      } else if (facts.is_out[index] || (facts.overwrites && facts.written[index])) {
         const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
         if (bytes >= kSmallBytes &&
             (is_too_large(tensor) || tensor.is_floating_point() || !covers_its_storage(tensor))) {
@@ -243,13 +242,10 @@ void size_results(const c10::OperatorHandle& op, const OperatorFacts& facts, con
         return at::native::as_strided_tensorimpl(arguments[source].toTensor(), shape.sizes(), shape.strides(),
                                                  shape.storage_offset());
       }
-      Tensor made;
-      if (on_device) {
-        made = device_empty_strided(shape.sizes(), shape.strides(), shape.scalar_type());
-      } else {
-        made = at::detail::empty_strided_generic(shape.sizes(), shape.strides(), pageable_allocator(),
-                                                 c10::DispatchKeySet(c10::DispatchKey::CPU), shape.scalar_type());
-      }
+      Tensor made = on_device ? device_empty_strided(shape.sizes(), shape.strides(), shape.scalar_type())
+                              : at::detail::empty_strided_generic(
+                                    shape.sizes(), shape.strides(), pageable_allocator(),
+                                    c10::DispatchKeySet(c10::DispatchKey::CPU), shape.scalar_type());
       fill_made_up(made, facts.small_result_is_true);
       mark_made_up(made);
       return made;

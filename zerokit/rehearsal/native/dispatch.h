@@ -61,10 +61,10 @@ void check_device(const c10::Device& device);
 struct Quiet final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
-// Puts the virtual device, and the kernels for host tensors without values, in the place of torch's own. Both return
-// the number of operators taken, and are to be called once torch is imported, which registers kernels itself.
-int take_over_device();
-int take_over_host();
+// Put the virtual device, and the allocator and kernels for host tensors without values, in the place of torch's own.
+// Call them once torch is imported, which registers kernels itself.
+void take_over_device();
+void take_over_host();
 // The kernels of kernels.cpp, value_kernels.cpp and fast_kernels.cpp.
 void register_kernels(KernelLibrary& library);
 void register_value_kernels(KernelLibrary& library);

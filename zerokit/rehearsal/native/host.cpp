@@ -72,8 +72,8 @@ Block* own_pages_of(const Tensor& tensor) {
   return block != nullptr && block->own_pages && tensor.numel() > 0 ? block : nullptr;
 }
 
-// Notes what an operator has filled from nothing, and hands back pages that it has only read. `untouched` has the blocks
-// of its arguments that nobody had written before.
+// Counts what an operator has filled from nothing, and hands back pages that it has only read. `untouched`: blocks of its
+// arguments that were untouched before.
 void account(const c10::OperatorHandle& op, const Stack& arguments, const Stack& stack, const Reach& reach,
              const std::vector<Block*>& untouched) {
   const auto& schema = op.schema();
@@ -112,8 +112,7 @@ void empty_if_without_room(const Tensor& tensor) {
   }
 }
 
-// Runs the CPU's kernel. False, with the arguments as they were, if they depend on parameters, or if it would fill much
-// memory from little data.
+// Runs the CPU's kernel. False, with the arguments unchanged, if they have no values or it would fill too much memory.
 bool compute(const c10::OperatorHandle& op, const Kernel& kernel, c10::DispatchKeySet keys, Stack* stack) {
   const size_t count = op.schema().arguments().size();
   if (any_made_up(*stack, count)) return false;
@@ -370,16 +369,14 @@ torch::CppFunction stand_in(const std::string& name, const Kernel& kernel) {
 
 int64_t random_elements_skipped() { return skipped; }
 
-// Puts the pageable allocator and the kernels above in the place of torch's own. Returns the number of kernels.
-int take_over_host() {
+void take_over_host() {
   Quiet quiet;
   c10::WarningUtils::WarningHandlerGuard quietly(&quiet);
   c10::SetCPUAllocator(pageable_allocator(), /*priority=*/100);
   static torch::Library* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__,
                                                       __LINE__);
-  int count = 0;
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
-    if (name.name.rfind("aten::", 0) != 0 || left_alone().count(name.name) != 0) continue;
+    if (!starts_with(name.name, "aten::") || left_alone().count(name.name) != 0) continue;
     const auto op = c10::Dispatcher::singleton().findOp(name);
     if (!op || !op->hasSchema() || !takes_tensors(op->schema())) continue;
     const bool is_copy = name.name == "aten::copy_";
@@ -387,9 +384,7 @@ int take_over_host() {
     const Kernel kernel = computed_kernel(*op, c10::DispatchKey::CPU);
     const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     library->impl(full.c_str(), stand_in(full, kernel));
-    ++count;
   }
-  return count;
 }
 
 }  // namespace zerokit

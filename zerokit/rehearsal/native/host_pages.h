@@ -1,8 +1,7 @@
 // Pages of host memory: which are in memory, and how many an operator may fill that reads no data.
 //
-// What a script computes from data takes the memory that the data takes. What it computes from nothing, such as a mask, a
-// table of positions or a buffer that is filled with a number, costs the script one line and may be larger than this
-// machine: it is computed as long as it is little, and else left without values.
+// Results of data take as much memory as the data. Results of nothing, such as a mask or a buffer filled with a number,
+// may be larger than this machine: they are computed if they are small, and else left without values.
 #pragma once
 
 #include <ATen/core/Tensor.h>

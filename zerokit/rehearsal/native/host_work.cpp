@@ -1,9 +1,8 @@
 // What the host does between the operators: it runs Python, and autograd's nodes.
 //
 // Both are counted and not measured, so that the same program always takes the same time. Python lets a library run the
-// frames of its functions (PEP 523), and torch tells observers of a backward pass's nodes (ATen/record_function.h). Python
-// is looked up in the process, since its headers may not be installed; torch's compiler replaces the same function, and
-// calls the one that it found.
+// frames of its functions (PEP 523), and torch notifies observers of backward nodes (ATen/record_function.h). Python's
+// functions are looked up in the process, since its headers may not be installed.
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 #include <dlfcn.h>

@@ -25,20 +25,14 @@ struct Names {
   std::unordered_map<std::string, int32_t> index;
 };
 
-// A process that is forked while another thread is in here would find the lock taken for good.
-void lock_names();
-void unlock_names();
-
 Names& names() {
-  static auto* instance = [] {
-    ::pthread_atfork(&lock_names, &unlock_names, &unlock_names);
-    return new Names;  // outlives every operator
-  }();
+  static auto* instance = new Names;  // outlives every operator
   return *instance;
 }
 
-void lock_names() { names().mutex.lock(); }
-void unlock_names() { names().mutex.unlock(); }
+// A process that is forked while another thread is in here would find the lock taken for good.
+[[maybe_unused]] const int handles_forks = ::pthread_atfork(
+    [] { names().mutex.lock(); }, [] { names().mutex.unlock(); }, [] { names().mutex.unlock(); });
 }  // namespace
 
 RunState& run_state() { return state; }

@@ -3,13 +3,13 @@
 
 #include <memory>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "attention.h"
 #include "dispatch.h"
 #include "kernel_library.h"
+#include "operator_facts.h"
 #include "timing.h"
 #include "torch_versions.h"
 
@@ -27,21 +27,16 @@ TORCH_LIBRARY_IMPL(_, CUDA, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&on_device>());
 }
 
-bool starts_with(std::string_view text, std::string_view beginning) {
-  return text.substr(0, beginning.size()) == beginning;
-}
-
 // Collectives call the process group, which is ours; the others are reached only through aten.
-bool keeps_its_kernel(std::string_view name) {
-  for (std::string_view space : {"c10d::", "_c10d_functional::", "symm_mem::", "_native::", "inductor_prims::"}) {
+bool keeps_its_kernel(const std::string& name) {
+  for (const char* space : {"c10d::", "_c10d_functional::", "symm_mem::", "_native::", "inductor_prims::"}) {
     if (starts_with(name, space)) return true;
   }
   return false;
 }
 
-// Operators that have one kernel on CUDA, though they decompose elsewhere. On a CPU build the decomposition would win
-// over the fallback, and its intermediates, which a GPU never makes, would be counted. Found by comparing the kernels
-// that torch 2.13's CUDA build registers with those of its CPU build; the rule for _foreach_ is exact.
+// Operators that have one kernel on CUDA, though they decompose elsewhere: a decomposition has intermediates that a GPU
+// never makes. Source: the kernels that torch 2.13 registers on CUDA and not on the CPU.
 bool is_one_kernel_on_cuda(const std::string& name, const c10::OperatorHandle& op) {
   static const std::unordered_set<std::string> names = {
       "aten::_chunk_cat", "aten::_chunk_cat.out", "aten::_fused_rms_norm", "aten::_grouped_mm", "aten::addr",
@@ -49,19 +44,16 @@ bool is_one_kernel_on_cuda(const std::string& name, const c10::OperatorHandle& o
       "aten::convolution_backward", "aten::convolution", "aten::linalg__powsum", "aten::mish_backward",
       "aten::native_group_norm", "aten::native_layer_norm", "aten::silu_backward", "aten::split_with_sizes_copy.out"};
   if (names.count(name) != 0) return true;
-  const std::string_view view = name;
-  const bool is_out = view.size() > 3 && view.substr(view.size() - 3) == "out";
-  return starts_with(view, "aten::_foreach_") && !is_out && !starts_with(view, "aten::_foreach_copy") &&
-         !starts_with(view, "aten::_foreach_zero") &&
+  return starts_with(name, "aten::_foreach_") && !name.ends_with("out") && !starts_with(name, "aten::_foreach_copy") &&
+         !starts_with(name, "aten::_foreach_zero") &&
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
 }
 
 // A backend that nobody writes kernels for: what it computes is what CUDA would without kernels of its own.
 constexpr auto kUnusedBackend = c10::DispatchKey::MAIA;
 
-// Structured operators come with a composite kernel that runs the C++ shape function, allocates, and calls the out=
-// variant: the CPU build's own way, and a cheap one. Where there is a decomposition besides, as of silu_backward, the
-// unused backend would get that, with intermediates that a GPU never makes.
+// Structured operators have a composite kernel that runs the C++ shape function, allocates, and calls the out= variant.
+// Where there is also a decomposition, as of silu_backward, the unused backend would get that.
 bool is_structured(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
          !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
@@ -97,11 +89,10 @@ torch::Library& library_of(const std::string& name) {
 
 }  // namespace
 
-int take_over_device() {
+void take_over_device() {
   Quiet quiet;
   c10::WarningUtils::WarningHandlerGuard quietly(&quiet);
   auto& dispatcher = c10::Dispatcher::singleton();
-  int taken = 0;
   for (const auto& operator_name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findOp(operator_name);
     if (!op || !op->hasSchema()) continue;
@@ -115,7 +106,6 @@ int take_over_device() {
       auto kernel = std::make_unique<KnownKernel>(computed_kernel(*op, kUnusedBackend), name);
       library_of(name).impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
     }
-    ++taken;
   }
   // The latest registration counts.
   KernelLibrary aten(library_of("aten::empty"));
@@ -124,7 +114,6 @@ int take_over_device() {
   register_fast_kernels(aten);
   register_attention(aten);
   use_attention_choice();
-  return taken;
 }
 
 }  // namespace zerokit

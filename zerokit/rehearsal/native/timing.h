@@ -29,8 +29,8 @@ DeviceClock* allocator_clock(bool counts);
 // Whose time an operator takes.
 enum class Worker { device, host };
 
-// An operator while it runs on this thread: when it is done it is submitted to the current stream, or the host has spent
-// what it takes. Operators within it, and those that stand for something else (Untimed), are not.
+// An operator while it runs on this thread: its end submits it to the current stream, or has the host spend its time.
+// Operators within it take no time.
 class TimedOperator {
  public:
   TimedOperator(const c10::OperatorHandle& op, const torch::jit::Stack& stack, Worker worker = Worker::device);

@@ -96,23 +96,15 @@ void zk_together_add(Together* together, const Act* acts, int64_t count, const i
 }
 void zk_together_play(Together* together) { together->play(); }
 int64_t zk_together_given_up(const Together* together) { return together->given_up(); }
-int64_t zk_together_span_count(const Together* together, int rank) {
-  return static_cast<int64_t>(together->spans(rank).size());
-}
-void zk_together_copy_spans(const Together* together, int rank, Span* target) {
-  std::copy(together->spans(rank).begin(), together->spans(rank).end(), target);
-}
-int64_t zk_together_event_count(const Together* together, int rank) {
-  return static_cast<int64_t>(together->events(rank).size());
-}
-void zk_together_copy_events(const Together* together, int rank, int64_t* target) {
-  std::copy(together->events(rank).begin(), together->events(rank).end(), target);
-}
-int64_t zk_together_host_count(const Together* together, int rank) {
-  return static_cast<int64_t>(together->hosts(rank).size());
-}
-void zk_together_copy_hosts(const Together* together, int rank, int64_t* target) {
-  std::copy(together->hosts(rank).begin(), together->hosts(rank).end(), target);
-}
+#define ZEROKIT_LIST(name, Element)                                                          \
+  int64_t zk_together_##name##_count(const Together* together, int rank) {                   \
+    return static_cast<int64_t>(together->name##s(rank).size());                             \
+  }                                                                                          \
+  void zk_together_copy_##name##s(const Together* together, int rank, Element* target) {     \
+    std::copy(together->name##s(rank).begin(), together->name##s(rank).end(), target);       \
+  }
+ZEROKIT_LIST(span, Span)
+ZEROKIT_LIST(event, int64_t)
+ZEROKIT_LIST(host, int64_t)
 void zk_together_delete(Together* together) { delete together; }
 }

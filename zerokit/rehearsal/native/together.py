@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerokit.rehearsal.native.build import TOGETHER, built_library
+from zerokit.rehearsal.native.c_functions import Signatures, declare
 from zerokit.rehearsal.native.clock import SIZE_OF_ACT
 from zerokit.rehearsal.recording import SPAN
 
@@ -19,13 +20,24 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 
+_INTEGER, _LONG, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
+_SIGNATURES: Signatures = {
+    "new": (_POINTER, [_LONG, _POINTER, _LONG]),
+    "add": (None, [_POINTER, ctypes.c_char_p, _LONG, _POINTER]),
+    "play delete": (None, [_POINTER]),
+    "given_up": (_LONG, [_POINTER]),
+    "span_count event_count host_count": (_LONG, [_POINTER, _INTEGER]),
+    "copy_spans copy_events copy_hosts": (None, [_POINTER, _INTEGER, _POINTER]),
+}
+
+
 class RankActs(NamedTuple):
     """What a rank did by itself."""
 
     acts: bytes
     """As of `Clock.acts`."""
     meetings: Sequence[int]
-    """Of each meeting that they name, which one it is of all; -1 for one that nobody else comes to."""
+    """The number, among all ranks, of each meeting that they name; -1 if no other rank comes to it."""
 
 
 class Played(NamedTuple):
@@ -38,7 +50,7 @@ class Played(NamedTuple):
     hosts: Array
     """Where the host was each time after it had waited, when it was by itself and now, (times, 2)."""
     given_up: int
-    """Collectives that began without all of their ranks, since nobody could have gone on."""
+    """Collectives that began without all of their ranks, as no rank could have gone on."""
 
     def time_of_host(self, times: Array) -> Array:
         """When the host was where it was at `times` by itself; they do not go backwards."""
@@ -61,7 +73,7 @@ def play(ranks: Sequence[RankActs], sizes: Sequence[int], beside_collective: flo
     import numpy
 
     library = ctypes.CDLL(str(built_library().with_name(TOGETHER)))
-    _declare(library)
+    declare(library, "zk_together_", _SIGNATURES)
     size_of = (ctypes.c_int32 * len(sizes))(*sizes)
     together = library.zk_together_new(round(1000 * beside_collective), size_of, len(sizes))
     try:
@@ -87,21 +99,3 @@ def play(ranks: Sequence[RankActs], sizes: Sequence[int], beside_collective: flo
         ]
     finally:
         library.zk_together_delete(together)
-
-
-def _declare(library: ctypes.CDLL) -> None:
-    integer, long, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "new": (pointer, [long, pointer, long]),
-        "add": (None, [pointer, ctypes.c_char_p, long, pointer]),
-        "play": (None, [pointer]),
-        "given_up": (long, [pointer]),
-        "delete": (None, [pointer]),
-    }
-    for what in ("span", "event", "host"):
-        signatures[f"{what}_count"] = long, [pointer, integer]
-        signatures[f"copy_{what}s"] = None, [pointer, integer, pointer]
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, f"zk_together_{name}")
-        function.restype = result
-        function.argtypes = arguments

@@ -54,7 +54,9 @@ Tensor computed_on_host(const Tensor& tensor, Compute compute) {
   return placed(result, tensor.is_cuda());
 }
 
-Tensor nonzero_of(const Tensor& tensor) {
+}  // namespace
+
+Tensor select_nonzero(const Tensor& tensor) {
   if (is_computable(tensor)) {
     return computed_on_host(tensor, [](const Tensor& view) { return view.nonzero(); });
   }
@@ -62,7 +64,7 @@ Tensor nonzero_of(const Tensor& tensor) {
   return new_like(tensor, {tensor.numel(), tensor.dim()}, at::kLong);
 }
 
-Tensor masked_selection(const Tensor& tensor, const Tensor& mask) {
+Tensor select_masked(const Tensor& tensor, const Tensor& mask) {
   if (run_state().compute_everything || both_computable(tensor, mask)) {
     const Tensor host_mask = host_view(mask);
     return computed_on_host(tensor, [&](const Tensor& view) { return view.masked_select(host_mask); });
@@ -80,6 +82,8 @@ Tensor masked_selection(const Tensor& tensor, const Tensor& mask) {
   mark_made_up(result);
   return result;
 }
+
+namespace {
 
 bool equal(const Tensor& left, const Tensor& right) {
   if (left.sizes() != right.sizes()) return false;
@@ -245,13 +249,10 @@ void assert_async_with_message(const Tensor&, c10::string_view) {}
 
 }  // namespace
 
-at::Tensor select_nonzero(const at::Tensor& tensor) { return nonzero_of(tensor); }
-at::Tensor select_masked(const at::Tensor& tensor, const at::Tensor& mask) { return masked_selection(tensor, mask); }
-
 void register_value_kernels(KernelLibrary& library) {
   library.kernel("_local_scalar_dense", item);
-  library.kernel("nonzero", nonzero_of);
-  library.kernel("masked_select", masked_selection);
+  library.kernel("nonzero", select_nonzero);
+  library.kernel("masked_select", select_masked);
   library.kernel("equal", equal);
   library.kernel("topk.values", topk_out);
   library.kernel("argmax.out", argmax_out);

@@ -1,9 +1,9 @@
 """DeepNVMe's ops async_io, gds and pin_memory, with a ledger in place of the disk.
 
-Names and defaults follow csrc/aio/py_lib/py_ds_aio.cpp and csrc/gds/py_lib/py_ds_gds.cpp. A transfer of
-memory that is not page-locked uses a page-locked bounce buffer of the same size, from the request until the
-wait (csrc/aio/py_lib/deepspeed_cpu_op.cpp). DeepSpeed locks memory itself, at exactly its size
-(csrc/pin_memory/deepspeed_pin_tensor.cpp); it lives until it is freed by its address.
+Names and defaults follow csrc/aio/py_lib/py_ds_aio.cpp and csrc/gds/py_lib/py_ds_gds.cpp. Memory that is not
+page-locked is transferred through a locked bounce buffer of the same size, from the request until the wait
+(csrc/aio/py_lib/deepspeed_cpu_op.cpp). Locked memory has exactly its size and lives until it is freed by its
+address (csrc/pin_memory/deepspeed_pin_tensor.cpp).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PageLockedAllocator = Callable[[int], Tensor]
 
 
 def locked_by(backend: Backend) -> PageLockedAllocator:
-    """Host memory that `backend` counts as pinned, at exactly its size."""
+    """Make host memory that `backend` counts as pinned, at exactly its size."""
 
     def allocate(num_bytes: int) -> Tensor:
         with backend.page_locking():
@@ -38,15 +38,10 @@ def locked_by(backend: Backend) -> PageLockedAllocator:
     return allocate
 
 
-def torch_pinned(num_bytes: int) -> Tensor:
-    """Pinned memory of torch's where there is a (virtual) device, ordinary memory where there is none."""
-    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
-
-
 class PageLockedMemory:
     """The manager that aio, gds and pin_memory handles share (`deepspeed_pin_tensor_t::shared`)."""
 
-    def __init__(self, allocate: PageLockedAllocator = torch_pinned) -> None:
+    def __init__(self, allocate: PageLockedAllocator) -> None:
         self._allocate = allocate
         self._owned: dict[int, torch.UntypedStorage] = {}
 
@@ -55,8 +50,7 @@ class PageLockedMemory:
         bytes_tensor = self._allocate(num_elements * dtype.itemsize)
         storage = bytes_tensor.untyped_storage()
         self._owned[storage.data_ptr()] = storage
-        # A tensor of its own over the storage: callers watch it with weakref, so nothing here may keep it
-        # alive.
+        # A tensor of its own over the storage: callers watch it with weakref.
         return torch.empty(0, dtype=dtype).set_(storage, 0, (num_elements,), (1,))
 
     def free_address(self, address: int) -> bool:
@@ -116,6 +110,15 @@ class _Transfer:
         return "nvme_read" if self.reading else "nvme_write"
 
 
+def _transfers(*, is_read: bool, is_async: bool) -> Callable[..., int]:
+    """A method that reads a file into a buffer or writes a buffer to it."""
+
+    def transfer(self: IoHandle, buffer: Tensor, filename: str | int, file_offset: int = 0) -> int:
+        return self._submit(buffer, filename, file_offset, reading=is_read, wait=not is_async)
+
+    return transfer
+
+
 class IoHandle:
     """The common part of aio and gds handles (csrc/aio/py_lib/deepspeed_py_io_handle.cpp)."""
 
@@ -129,38 +132,21 @@ class IoHandle:
         overlap_events: bool = False,
         intra_op_parallelism: int = 1,
     ) -> None:
-        self._block_size = block_size
-        self._queue_depth = queue_depth
-        self._single_submit = single_submit
-        self._overlap_events = overlap_events
-        self._intra_op_parallelism = intra_op_parallelism
+        self.get_block_size = lambda: block_size
+        self.get_queue_depth = lambda: queue_depth
+        self.get_single_submit = lambda: single_submit
+        self.get_overlap_events = lambda: overlap_events
+        self.get_intra_op_parallelism: Callable[[], int] = lambda: intra_op_parallelism
         self._pending: list[_Transfer] = []
 
-    def get_block_size(self) -> int:
-        return self._block_size
-
-    def get_queue_depth(self) -> int:
-        return self._queue_depth
-
-    def get_single_submit(self) -> bool:
-        return self._single_submit
-
-    def get_overlap_events(self) -> bool:
-        return self._overlap_events
-
-    def get_intra_op_parallelism(self) -> int:
-        return self._intra_op_parallelism
-
     def get_alignment(self) -> int:
-        return self._intra_op_parallelism * _DIRECT_IO_ALIGNMENT
+        return self.get_intra_op_parallelism() * _DIRECT_IO_ALIGNMENT
 
     def read(self, buffer: Tensor, filename: str, validate: bool, file_offset: int = 0) -> int:
-        transfer = self._request(buffer, filename, file_offset, reading=True, bounce=False)
-        return self._carry_out(transfer) if transfer else -1
+        return self._carry_out(self._request(buffer, filename, file_offset, reading=True, bounce=False))
 
     def write(self, buffer: Tensor, filename: str, validate: bool, file_offset: int = 0) -> int:
-        transfer = self._request(buffer, filename, file_offset, reading=False, bounce=False)
-        return self._carry_out(transfer) if transfer else -1
+        return self._carry_out(self._request(buffer, filename, file_offset, reading=False, bounce=False))
 
     def pread(self, buffer: Tensor, filename: str, validate: bool, async_: bool, file_offset: int = 0) -> int:
         return self._submit(buffer, filename, file_offset, reading=True, wait=not async_)
@@ -170,20 +156,10 @@ class IoHandle:
     ) -> int:
         return self._submit(buffer, filename, file_offset, reading=False, wait=not async_)
 
-    def sync_pread(self, buffer: Tensor, filename: str, file_offset: int = 0) -> int:
-        return self._submit(buffer, filename, file_offset, reading=True, wait=True)
-
-    def sync_pwrite(self, buffer: Tensor, filename: str, file_offset: int = 0) -> int:
-        return self._submit(buffer, filename, file_offset, reading=False, wait=True)
-
-    def async_pread(self, buffer: Tensor, filename: str, file_offset: int = 0) -> int:
-        return self._submit(buffer, filename, file_offset, reading=True, wait=False)
-
-    def async_pwrite(self, buffer: Tensor, filename: str | int, file_offset: int = 0) -> int:
-        """`filename` may be a file descriptor: the compiled handle has an overload for it."""
-        if isinstance(filename, int):
-            filename = str(Path(f"/proc/self/fd/{filename}").readlink())
-        return self._submit(buffer, filename, file_offset, reading=False, wait=False)
+    sync_pread = _transfers(is_read=True, is_async=False)
+    sync_pwrite = _transfers(is_read=False, is_async=False)
+    async_pread = _transfers(is_read=True, is_async=True)
+    async_pwrite = _transfers(is_read=False, is_async=True)
 
     def new_cpu_locked_tensor(self, num_elem: int, example_tenosr: Tensor) -> Tensor:
         return self._memory.new(num_elem, example_tenosr.dtype)
@@ -201,7 +177,9 @@ class IoHandle:
             self._finish(transfer)
         return len(pending)
 
-    def _submit(self, buffer: Tensor, file: str, offset: int, *, reading: bool, wait: bool) -> int:
+    def _submit(self, buffer: Tensor, file: str | int, offset: int, *, reading: bool, wait: bool) -> int:
+        if isinstance(file, int):  # a descriptor
+            file = str(Path(f"/proc/self/fd/{file}").readlink())
         if buffer.nbytes % self.get_intra_op_parallelism():
             _report(
                 f"{file}: {buffer.nbytes} bytes are not divisible by "
@@ -234,7 +212,7 @@ class IoHandle:
         bounce_buffer = self._memory.new(buffer.numel(), buffer.dtype) if bounce else None
         transfer = _Transfer(buffer, file, offset, reading, bounce_buffer)
         if reading:
-            nvme_ledger().read(buffer.nbytes)
+            nvme_ledger().read_bytes += buffer.nbytes
         else:
             nvme_ledger().write(file, offset, buffer.nbytes)
             if bounce_buffer is not None:
@@ -243,7 +221,9 @@ class IoHandle:
             transfer.done = time.begin_nvme(transfer.kind, buffer.nbytes)
         return transfer
 
-    def _carry_out(self, transfer: _Transfer) -> int:
+    def _carry_out(self, transfer: _Transfer | None) -> int:
+        if transfer is None:
+            return -1
         self._finish(transfer)
         return 0
 
@@ -300,41 +280,17 @@ def modules(allocate: PageLockedAllocator) -> dict[str, ModuleType]:
     gds_handle: type[GdsHandle] = type("gds_handle", (GdsHandle,), shared)
     pin_handle: type[PinHandle] = type("pin_handle", (PinHandle,), shared)
 
-    def on_its_own(method: Callable[[IoHandle, Tensor, str, bool], int]) -> Callable[..., int]:
-        """`method` of a handle that is made for this one call."""
-
-        def transfer(
-            buffer: Tensor,
-            filename: str,
-            block_size: int,
-            queue_depth: int,
-            single: bool,
-            overlap: bool,
-            check: bool,
-            /,
-        ) -> int:
-            handle = aio_handle(block_size, queue_depth, single, overlap)
-            return method(handle, buffer, filename, check)
-
-        return transfer
-
     def deepspeed_memcpy(dest: Tensor, src: Tensor, /) -> int:
         dest.contiguous().copy_(src.contiguous())
         return 0
 
     return {
-        "async_io": op_module(
-            "async_io",
-            aio_handle=aio_handle,
-            aio_read=on_its_own(IoHandle.read),
-            aio_write=on_its_own(IoHandle.write),
-            deepspeed_memcpy=deepspeed_memcpy,
-        ),
+        "async_io": op_module("async_io", aio_handle=aio_handle, deepspeed_memcpy=deepspeed_memcpy),
         "gds": op_module("gds", gds_handle=gds_handle),
         "pin_memory": op_module("pin_memory", pin_handle=pin_handle),
     }
 
 
 def _report(problem: str) -> None:
-    """The compiled ops say on stderr why they return -1; DeepSpeed then fails an assert without a message."""
+    """Print why an op returns -1, as the compiled ops do: DeepSpeed fails without a message."""
     sys.stderr.write(f"async_io: {Path(sys.argv[0]).name}: {problem}\n")

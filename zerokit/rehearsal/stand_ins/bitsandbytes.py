@@ -1,12 +1,14 @@
 """bitsandbytes: 4-bit and 8-bit layers and optimizers, whose kernels are C functions called by ctypes.
 
-The kernels get pointers into tensors that bitsandbytes' Python allocated, and allocate nothing. So the
-Python code runs unchanged and the CUDA functions do nothing. Functions for the CPU are the library's own.
+The kernels allocate nothing: they get pointers into tensors that bitsandbytes' Python allocated, which runs
+unchanged. The CUDA functions do nothing; functions for the CPU are the library's own.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+import torch
 
 from zerokit.patches import Patch, apply, put
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
@@ -14,8 +16,6 @@ from zerokit.rehearsal.timing.rank_time import rank_time
 
 _SPECS = Patch("bitsandbytes.cuda_specs", "get_cuda_specs", "load the library for the CPU", since="0.43.1")
 _LIBRARY = Patch("bitsandbytes.cextension", "lib", "launch kernels that do nothing")
-_COMPILED = Patch("bitsandbytes.cextension", "COMPILED_WITH_CUDA", "have what a CUDA build has", until="0.43")
-"""Without it bitsandbytes does not make its tables of functions."""
 _PAGED = Patch("bitsandbytes.functional", "get_paged", "count paged states as memory of the host")
 
 
@@ -48,14 +48,11 @@ def install(setup: RankSetup) -> None:
     """Replace the library of kernels, where bitsandbytes is installed."""
     put(_SPECS, lambda: None)
     apply(_LIBRARY, _Library)
-    put(_COMPILED, True)
     put(_PAGED, _paged)
 
 
 def _paged(*shape: int, dtype: Any = None, device: Any = None) -> Any:
     """A tensor of unified memory: of the host's, where it lies when the GPU has no room for it."""
-    import torch
-
     result: Any = torch.zeros(shape, dtype=dtype or torch.float32)
     result.is_paged = True
     result.page_deviceid = torch.cuda.current_device() if device is None else device.index

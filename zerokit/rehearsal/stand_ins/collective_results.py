@@ -31,12 +31,8 @@ def has_values(tensor: torch.Tensor) -> bool:
 def is_exchanged(tensor: torch.Tensor, *, from_one: bool) -> bool:
     """Whether ranks exchange the values of such a tensor; the same answer on all ranks.
 
-    Values that all ranks compute together, such as losses and norms, are made up and the same on all of them.
-
-    Args:
-        tensor: of integers, whose size may differ between ranks and so decides nothing: a rank with too many
-            sends :data:`UNKNOWN`; or of floating-point numbers, with the same size on all ranks.
-        from_one: whether one rank sends to all others.
+    Sizes of integers may differ between ranks, so they do not matter: a rank with too many sends
+    :data:`UNKNOWN`. Floating-point numbers are exchanged if one rank sends a few to all others.
     """
     size = tensor.numel() * tensor.element_size()
     return not _is_floating(tensor) or (from_one and size < SMALL_BYTES)
@@ -74,17 +70,11 @@ def from_bytes(like: torch.Tensor, values: bytes) -> torch.Tensor:
 
 
 def reduce_values(like: torch.Tensor, held: Sequence[bytes], operation: Any) -> torch.Tensor:
-    """The reduction of all ranks' integers.
-
-    Args:
-        like: of the shape and type of each rank's tensor.
-        held: by rank; most ranks hold the same.
-        operation: a `torch.distributed.ReduceOp`.
-    """
+    """The reduction by a `torch.distributed.ReduceOp` of the ranks' integers, each of the form of `like`."""
     operations = dist.ReduceOp
     parts = [(from_bytes(like, values), times) for values, times in Counter(held).items()]
     result = parts[0][0].clone()
-    # The operation that torch hands on is equal to the one of that name only if it stands on the left.
+    # torch's operation equals the one of that name only if it is on the left.
     with uncounted(), torch.no_grad():
         if operation == operations.SUM or operation == operations.AVG:
             result = sum(part * times for part, times in parts)
@@ -117,10 +107,7 @@ def copy(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def flatten(parts: list[torch.Tensor]) -> None:
-    """The temporary that NCCL's list forms gather into or scatter from, where the parts are of one size.
-
-    torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, newLikeFlat.
-    """
+    """Allocate the temporary of NCCL's list forms (newLikeFlat in ProcessGroupNCCL.cpp)."""
     first = parts[0]
     if first.is_cuda and all(part.shape == first.shape for part in parts):
         first.new_empty(first.numel() * len(parts))

@@ -1,8 +1,7 @@
 """Compiles the host code of CUDA extensions (torch.utils.cpp_extension) with a C++ compiler.
 
-Kernels keep their parameters and lose their bodies. The host code checks and allocates as on a GPU; the
-kernels that it launches do nothing and are reported. An extension that needs more of CUDA's toolkit than
-cuda_host.h has is refused by its name.
+The host code checks and allocates as on a GPU; its kernels have no bodies, and launches are reported. An
+extension that needs more of CUDA's toolkit than cuda_host.h has is refused by name.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from zerokit.files import write_file
-from zerokit.patches import Patch, apply, wrap
+from zerokit.patches import Patch, apply, put, wrap
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.native.backend import SMALL_BYTES, backend
 from zerokit.rehearsal.native.build import rehearsal_cache_folder
@@ -44,7 +43,6 @@ _QUALIFIER = re.compile(
     r"\b(__global__|__device__|__host__|__shared__|__constant__|__managed__|__forceinline__|__noinline__"
     r"|__grid_constant__|__launch_bounds__|__cluster_dims__|__maxnreg__)\b"
 )
-_WITH_ARGUMENTS = ("__launch_bounds__", "__cluster_dims__", "__maxnreg__")
 _NO_PARAMETERS = re.compile(
     r"\b(__launch_bounds__|C10_LAUNCH_BOUNDS_\d|__cluster_dims__|__maxnreg__|__attribute__|operator)\s*$"
 )
@@ -53,23 +51,14 @@ _CLOSING = {"(": ")", "{": "}"}
 
 
 class Rewriter:
-    """Writes rewritten copies of sources, and of the headers of their project that they include.
-
-    Args:
-        folder: for the copies.
-        include_paths: folders of headers, besides that of the source.
-    """
+    """Writes rewritten copies to `folder`: of sources, and of their headers there or in `include_paths`."""
 
     def __init__(self, folder: Path, include_paths: Sequence[Path]) -> None:
         self._folder, self._include_paths = folder, include_paths
         self._copies: dict[Path, Path] = {}
 
     def copy(self, source: Path, first: str = "") -> Path:
-        """The rewritten copy of `source`, which begins with the lines `first`.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """The rewritten copy of `source`, which begins with the lines `first`; raises OSError."""
         source = source.resolve()
         if source not in self._copies:
             suffix = ".cpp" if source.suffix in (".cu", ".cpp", ".cc", ".cxx", ".c") else source.suffix
@@ -125,9 +114,8 @@ def _end_of_launch(code: str, begin: int) -> int:
 
 
 def _end_of_qualifier(code: str, found: re.Match[str]) -> int:
-    if found[0] not in _WITH_ARGUMENTS:
-        return found.end()
-    return _closing(code, code.index("(", found.end()))
+    has_arguments = found[0] in ("__launch_bounds__", "__cluster_dims__", "__maxnreg__")
+    return _closing(code, code.index("(", found.end())) if has_arguments else found.end()
 
 
 def _bodies(code: str) -> Iterator[tuple[int, int, str]]:
@@ -202,6 +190,7 @@ _COMPILE = Patch("torch.utils.cpp_extension", "_jit_compile", "compile the host 
 _CUDA_HOME = Patch("torch.utils.cpp_extension", "CUDA_HOME", "report the release of a CUDA toolkit")
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _COMPILE_ENGINE = Patch(_ENGINE, "compile", "refuse DeepCompile", since="0.16.6")
+_COMPILE_KERNEL = Patch("torch.cuda", "_compile_kernel", "refuse kernels compiled by NVRTC", since="2.8")
 _ON_LAUNCH = ctypes.CFUNCTYPE(
     None, ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_char_p, ctypes.c_int
 )
@@ -211,15 +200,16 @@ _DTYPES = {"d": torch.float64, "f": torch.float32, "e": torch.float16, "b": torc
 
 @stand_in("torch.utils.cpp_extension.load", "load_inline", "CUDA_HOME", "DeepCompile")
 def install(setup: RankSetup) -> None:
-    """Compile CUDA extensions without CUDA's toolkit, and refuse DeepCompile."""
+    """Compile CUDA extensions without CUDA's toolkit; refuse DeepCompile and NVRTC."""
     toolkit = setup.generated / "cuda"
     wrap(_COMPILE, _compile)
     apply(_CUDA_HOME, lambda home: home or str(_toolkit(toolkit, str(torch.version.cuda))))
     wrap(_COMPILE_ENGINE, _refuse_deepcompile)
+    put(_COMPILE_KERNEL, _refuse_nvrtc)
 
 
 def _toolkit(folder: Path, release: str) -> Path:
-    """A folder with an nvcc that prints its release, which scripts ask for before they compile."""
+    """A folder with an nvcc that prints its release, which scripts read before they compile."""
     command = folder / "bin" / "nvcc"
     command.parent.mkdir(parents=True, exist_ok=True)
     write_file(
@@ -240,9 +230,9 @@ def _compile(compile_extension: Any, *arguments: Any, **given: Any) -> Any:
         RehearsalGap: the host code needs more of CUDA than cuda_host.h has, or is wrong.
         OSError: a source cannot be read.
     """
-    asked = inspect.signature(compile_extension).bind(*arguments, **given)
-    asked.apply_defaults()
-    options = asked.arguments
+    bound = inspect.signature(compile_extension).bind(*arguments, **given)
+    bound.apply_defaults()
+    options = bound.arguments
     if not options["with_cuda"] and not any(Path(one).suffix in _CUDA_SOURCES for one in options["sources"]):
         return compile_extension(*arguments, **given)
     name: str = options["name"]
@@ -252,7 +242,9 @@ def _compile(compile_extension: Any, *arguments: Any, **given: Any) -> Any:
         options |= {
             "sources": [str(rewriter.copy(one, _macros(one, options))) for one in _sources(options)],
             "extra_cflags": ["-O0", "-w", "-include", str(_HEADER), *_card(), *kept],
-            "extra_ldflags": [flag for flag in options["extra_ldflags"] or [] if not _is_of_cuda(flag)],
+            "extra_ldflags": [
+                flag for flag in options["extra_ldflags"] or [] if not flag.startswith(("-lcu", "-lnv"))
+            ],
             "build_directory": str(folder),
             "with_cuda": False,
         }
@@ -269,11 +261,6 @@ def _compile(compile_extension: Any, *arguments: Any, **given: Any) -> Any:
         _on_launch, ctypes.c_void_p
     ).value
     return module
-
-
-def _is_of_cuda(flag: str) -> bool:
-    """Whether a flag names a library of CUDA's toolkit, which a machine without it lacks."""
-    return flag.startswith(("-lcu", "-lnv"))
 
 
 def _failure(name: str, printed: str) -> str:
@@ -361,6 +348,10 @@ def _fill(begin: int, size: int, dtype: torch.dtype) -> None:
     memory = (ctypes.c_char * whole).from_address(begin)
     with backend().uncounted():
         torch.frombuffer(memory, dtype=dtype).fill_(1 if dtype.is_floating_point else 0)
+
+
+def _refuse_nvrtc(*_: Any, **__: Any) -> NoReturn:
+    raise RehearsalGap("torch.cuda._compile_kernel, which compiles a CUDA kernel by NVRTC", hint=_HINT)
 
 
 def _refuse_deepcompile(compile_engine: Any, engine: Any, *arguments: Any, **given: Any) -> Any:

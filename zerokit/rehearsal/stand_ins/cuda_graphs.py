@@ -1,8 +1,7 @@
 """CUDA graphs: captured while the operators run, with the pool that torch gives them; replayed as one launch.
 
-During capture the operators run on the virtual device and allocate from a private pool
-(c10/cuda/CUDACachingAllocator.cpp). The pool keeps its memory until its graphs are gone. A replay allocates
-nothing and counts the captured work once more, as one launch.
+A private pool (c10/cuda/CUDACachingAllocator.cpp) keeps its memory until its graphs are gone. A replay
+allocates nothing and counts the captured work once more.
 """
 
 from __future__ import annotations
@@ -79,11 +78,7 @@ class CUDAGraph:
     def capture_begin(
         self, pool: Any = None, capture_error_mode: str = "global", check_input_liveness: bool = False
     ) -> None:
-        """Begin to capture.
-
-        Raises:
-            RuntimeError: it has been captured already, or another one is captured now.
-        """
+        """Begin to capture; raises RuntimeError if this one is captured already or another one now."""
         if _graphs().capturing is not None or self._is_captured:
             raise RuntimeError(
                 "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new "
@@ -103,11 +98,7 @@ class CUDAGraph:
         graphs.capturing = self
 
     def capture_end(self) -> None:
-        """End the capture.
-
-        Raises:
-            RuntimeError: nothing is captured.
-        """
+        """End the capture; raises RuntimeError if there is none."""
         graphs = _graphs()
         if graphs.capturing is not self:
             raise RuntimeError("CUDA error: invalid argument: no capture is underway")
@@ -124,11 +115,7 @@ class CUDAGraph:
             self._duration = graphs.time.busy_since(spans)
 
     def replay(self) -> None:
-        """Count the captured work once more.
-
-        Raises:
-            RuntimeError: nothing has been captured.
-        """
+        """Count the captured work once more; raises RuntimeError if there is none."""
         if not self._is_captured:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         graphs = _graphs()
@@ -146,11 +133,7 @@ class CUDAGraph:
         self._is_captured = False
 
     def pool(self) -> tuple[int, int]:
-        """The name of its pool, which other graphs may share.
-
-        Raises:
-            RuntimeError: nothing has been captured.
-        """
+        """The name of its pool, which other graphs may share; raises RuntimeError before a capture."""
         if self._pool is None or not self._is_captured:
             raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
         return self._pool

@@ -1,5 +1,4 @@
-// What host code of CUDA extensions uses of CUDA's and torch's headers, on a machine without a GPU. It comes before
-// the sources that cuda_extensions.py has rewritten.
+// What host code of CUDA extensions uses of CUDA's and torch's headers; included before the rewritten sources.
 #pragma once
 
 #include <c10/core/DeviceGuard.h>
@@ -71,10 +70,7 @@ enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };
 using cudaError = cudaError_t;
 using cudaStream_t = struct CUstream_st*;
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
-enum cudaFuncAttribute {
-  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
-  cudaFuncAttributePreferredSharedMemoryCarveout = 9,
-};
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout };
 enum cudaFuncCache { cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFuncCachePreferL1, cudaFuncCachePreferEqual };
 enum cudaSharedMemConfig { cudaSharedMemBankSizeDefault, cudaSharedMemBankSizeFourByte, cudaSharedMemBankSizeEightByte };
 enum cudaDeviceAttr {
@@ -132,8 +128,7 @@ template <class T, class... R> cudaError_t cudaMemcpyToSymbol(const T&, R...) { 
 template <class T, class... R> cudaError_t cudaMemcpyToSymbolAsync(const T&, R...) { return cudaSuccess; }
 
 // ---- launches
-// Told of each kernel: its name, the addresses that it is given, and of each what kind of value it leads to
-// ('f' and 'i' for those of floating point and of integers that it may write, 'r' for what it only reads).
+// Called for each kernel, with its addresses and the kind of value at each (kind_of; 'r': the kernel only reads it).
 using zerokit_launch = void(const char* name, void* const* addresses, const char* kinds, int count);
 extern "C" __attribute__((weak, visibility("default"))) zerokit_launch* zerokit_on_launch = nullptr;
 

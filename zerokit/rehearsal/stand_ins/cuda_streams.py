@@ -1,8 +1,6 @@
-"""CUDA streams and events on the rank's virtual clock.
+"""CUDA streams and events on the rank's virtual clock. Without a clock every event has already happened.
 
-Without a clock they order nothing: every event has already happened. The library's current stream follows
-`torch.cuda.stream`, because the allocator keeps free blocks by stream. This module imports torch: import it
-after the backend is loaded.
+The library's current stream follows `torch.cuda.stream`, because the allocator keeps free blocks by stream.
 """
 
 from __future__ import annotations

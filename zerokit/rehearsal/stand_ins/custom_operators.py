@@ -1,10 +1,8 @@
 """Custom operators (`torch.library`) with kernels for CUDA.
 
-Operators that are registered in Python run unchanged: torch counts what they allocate, and their Triton
-kernels are launched (triton_kernels). If such an operator calls code that a rehearsal cannot run, or has a
-compiled kernel as torchvision's do, its fake implementation gives the shapes: results are allocated, their
-values and those of arguments that it writes are made up, and the report names it. Without a fake
-implementation the rehearsal ends.
+Operators that are registered in Python run unchanged, with their Triton kernels. If one calls code that a
+rehearsal cannot run, or has a compiled kernel as torchvision's do, its fake implementation gives the shapes:
+results are allocated, values are made up, and the report names it. Without one the rehearsal ends.
 """
 
 from __future__ import annotations
@@ -12,6 +10,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.context import rank_context
@@ -32,12 +32,12 @@ class CustomOperators:
     """How the operators that packages register were run."""
 
     def __init__(self) -> None:
-        self.sized: dict[str, str] = {}
+        self.by_fake: dict[str, str] = {}
         """Operators that were sized by their fake implementations, and why."""
         self.in_python: set[str] = set()
-        """Operators whose kernels for CUDA are replaced already, or run unchanged."""
+        """Operators whose CUDA kernels are replaced already, or run unchanged."""
         self.libraries: list[Any] = []
-        """Libraries with the replaced kernels, which live as long as these objects."""
+        """Keep the replaced kernels alive."""
         self.keeping_all: set[str] = set()
         """Operators that kept all boxes."""
 
@@ -46,7 +46,7 @@ class CustomOperators:
         return [
             f"the operator {name} was sized by its fake implementation: memory that it takes while it runs "
             f"is not in the figures ({why})"
-            for name, why in self.sized.items()
+            for name, why in self.by_fake.items()
         ] + [
             f"the operator {name} kept all boxes, where these have no values"
             for name in sorted(self.keeping_all)
@@ -66,10 +66,8 @@ def install(setup: RankSetup) -> None:
 
 def names() -> set[str]:
     """All operators that are registered, but for torch's own."""
-    import torch
-
-    found = torch._C._dispatch_get_all_op_names()
-    return {name for name in found if name.partition("::")[0] not in _TORCH}
+    known = torch._C._dispatch_get_all_op_names()
+    return {name for name in known if name.partition("::")[0] not in _TORCH}
 
 
 def run_as_they_are(operators: set[str]) -> None:
@@ -95,21 +93,15 @@ def _register(
 
 
 def _load(load: Any, operators: Any, path: Any) -> Any:
-    import torch
-
     result = load(operators, path)
-    for name in torch._C._dispatch_get_all_op_names():
-        if name.partition("::")[0] not in _TORCH and torch._C._dispatch_has_kernel_for_dispatch_key(
-            name, "Meta"
-        ):
+    for name in names():
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta"):
             _size_if_compiled(name)
     return result
 
 
 def _size_if_compiled(name: str) -> None:
     """Replace a compiled CUDA kernel of operator `name` by its fake implementation."""
-    import torch
-
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA")
     if name in _state().in_python or not (has_kernel or name == _NMS):
         return
@@ -117,7 +109,7 @@ def _size_if_compiled(name: str) -> None:
     def run(*arguments: Any, **given: Any) -> Any:
         if name == _NMS:
             return _kept_boxes(*arguments, **given)
-        _state().sized[name] = "its kernel is compiled for CUDA"
+        _state().by_fake[name] = "its kernel is compiled for CUDA"
         return _run_fake(name, arguments, given)
 
     make: Any = torch.library.Library  # which torch does not type
@@ -130,8 +122,6 @@ def _size_if_compiled(name: str) -> None:
 
 def _kept_boxes(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     """Which boxes torchvision's `nms` keeps: all if they have no values, which needs most memory."""
-    import torch
-
     if is_made_up(boxes) or is_made_up(scores):
         _state().keeping_all.add(_NMS)
         return torch.arange(boxes.size(0), device=boxes.device)
@@ -143,9 +133,7 @@ def _with_fallback(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """`kernel`, or the fake implementation of operator `name` if the kernel cannot run."""
 
     def run(*arguments: Any, **given: Any) -> Any:
-        import torch
-
-        if name not in _state().sized:
+        if name not in _state().by_fake:
             try:
                 return kernel(*arguments, **given)
             except Exception as error:
@@ -153,14 +141,13 @@ def _with_fallback(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
                 if limit is None or not torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta"):
                     raise
                 why = limit.message
-            _state().sized[name] = why
+            _state().by_fake[name] = why
         return _run_fake(name, arguments, given)
 
     return run
 
 
 def _run_fake(name: str, arguments: tuple[Any, ...], given: dict[str, Any]) -> Any:
-    import torch
     from torch.utils._pytree import tree_map
 
     space, _, rest = name.partition("::")
@@ -187,7 +174,5 @@ def _run_fake(name: str, arguments: tuple[Any, ...], given: dict[str, Any]) -> A
 
 
 def _make_up(value: Any) -> None:
-    import torch
-
     if isinstance(value, torch.Tensor):
         backend().make_up(value)

@@ -37,10 +37,9 @@ def install(setup: RankSetup) -> None:
 
 
 def _compile_where_called(compiler: Callable[[], Any]) -> Any:
-    """In place of the decorator that is `torch.compile`: Inductor is imported as a function is first called.
+    """In place of the decorator `torch.compile`: imports Inductor when a function is first called, untimed.
 
-    Engines import Muon whatever their optimizer is. A function that is called is the one that `torch.compile`
-    makes, with nothing of the clock's for making it later.
+    Engines import Muon whatever their optimizer is.
     """
     compile_now = compiler()
 
@@ -70,11 +69,7 @@ def _register_where_used(register: Any, engine: Any, *arguments: Any, **given: A
 
 @stand_in("get_lst_from_rank0", "assert_lst_len_same_as_other_ranks")
 def agree_with_rank_0(setup: RankSetup) -> None:
-    """Make checks that compare with rank 0 succeed on every rank.
-
-    ZeRO-3 compares the order of modules and parameters. All ranks but the first send a placeholder into that
-    broadcast and expect rank 0's numbers back, and no rank sends them.
-    """
+    """Make checks that compare with rank 0 succeed: no rank sends the numbers that ZeRO-3 compares."""
 
     def same_list(send: Any, numbers: list[int]) -> list[int]:
         send(numbers)

@@ -14,15 +14,13 @@ from torch import Tensor
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.flash_attention_calls import (
     Call,
-    Given,
     attend,
     backward,
     check_devices,
     forward,
-    is_within,
     pad_head,
-    with_parameters,
 )
+from zerokit.rehearsal.stand_ins.signatures import Given, is_within, with_parameters
 
 __all__ = [
     "_flash_attn_backward",
@@ -173,29 +171,3 @@ class _Compiled:
 
 flash_attn_cuda = _Compiled("", "2.7.1")
 flash_attn_gpu = _Compiled("2.7.1", "")
-
-_OF_HUB = "is_causal=False window_size_left=-1 window_size_right=-1 softcap=0.0 return_softmax=False gen=None"
-"""Parameters of the functions beneath, as the Hub's kernel names and orders them."""
-
-
-@with_parameters(f"q k v out=None alibi_slopes=None p_dropout=0.0 softmax_scale=None {_OF_HUB}")
-def fwd(given: Given) -> list[Tensor]:
-    """As :func:`_flash_attn_forward`."""
-    return _forward_of_hub(given)
-
-
-@with_parameters(
-    "q k v cu_seqlens_q cu_seqlens_k out=None seqused_k=None leftpad_k=None block_table=None "
-    "alibi_slopes=None max_seqlen_q=0 max_seqlen_k=0 p_dropout=0.0 softmax_scale=None zero_tensors=False "
-    f"{_OF_HUB}"
-)
-def varlen_fwd(given: Given) -> list[Tensor]:
-    """As :func:`_flash_attn_varlen_forward`."""
-    return _forward_of_hub(given)
-
-
-def _forward_of_hub(given: Given) -> list[Tensor]:
-    if given["out"] is not None:
-        raise RehearsalGap("flash attention that writes its output into a tensor of the script's")
-    call = Call.of({**given, "dropout_p": given["p_dropout"], "causal": given["is_causal"]})
-    return list(forward(given["q"], given["k"], given["v"], call))

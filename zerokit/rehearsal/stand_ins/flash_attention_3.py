@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from zerokit.rehearsal.stand_ins.flash_attention_2 import flash_attn_with_kvcache as _with_cache
-from zerokit.rehearsal.stand_ins.flash_attention_calls import Call, Given, attend, with_parameters
+from zerokit.rehearsal.stand_ins.flash_attention_calls import Call, attend
+from zerokit.rehearsal.stand_ins.signatures import Given, with_parameters
 
 __all__ = [
     "flash_attn_func",

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.stand_ins.flash_attention_calls import Call, Given, attend, with_parameters
+from zerokit.rehearsal.stand_ins.flash_attention_calls import Call, attend
+from zerokit.rehearsal.stand_ins.signatures import Given, with_parameters
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func"]
 

@@ -5,23 +5,19 @@ Head sizes are padded to a multiple of 8, as in the packages. Nothing is compute
 
 from __future__ import annotations
 
-import ast
-import functools
-import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from packaging.version import Version
 from torch import Tensor
 from torch.nn.functional import pad
 
 from zerokit.hardware.prices.attention import keys_in_window, packed
 from zerokit.hardware.prices.kernels import Kernel
 from zerokit.rehearsal.native.backend import backend
-from zerokit.rehearsal.stand_ins.flash_attention import FLASH_ATTN
+from zerokit.rehearsal.stand_ins.signatures import Given
 from zerokit.rehearsal.timing.rank_time import rank_time, untimed
 
 _ROWS = 128
@@ -29,69 +25,6 @@ _ROWS = 128
 _KERNELS: dict[int, Kernel] = {2: "flash_attention_2", 3: "flash_attention_3", 4: "flash_attention_4"}
 ANY_WINDOW = (-1, -1)
 """Queries see all keys, to the left and to the right."""
-
-Given = Mapping[str, Any]
-"""The arguments of a call by name, defaults included."""
-
-
-def with_parameters(
-    parameters: str, since: str = ""
-) -> Callable[[Callable[[Given], Any]], Callable[..., Any]]:
-    """Makes a function of `Given` one with a package's signature: any argument by position or by name.
-
-    It is that of the newest release; its attribute `of_version` gives that of another (packages.of_version).
-
-    Args:
-        parameters: names in order, between spaces, each with its default, if it has one, after ``=``, and
-            the releases that have it, if not all have, after ``@``: ``@2.3``, ``@2.3-2.7`` (before 2.7),
-            ``@-2.7``.
-        since: the first release that has the function.
-    """
-
-    def with_signature(function: Callable[[Given], Any]) -> Callable[..., Any]:
-        def of(version: str) -> Callable[..., Any] | None:
-            return _call(function, parameters, version) if is_within(version, since, "") else None
-
-        newest = _call(function, parameters, FLASH_ATTN.newest)
-        newest.__dict__["of_version"] = of
-        return newest
-
-    return with_signature
-
-
-def is_within(version: str, since: str, until: str) -> bool:
-    """Whether `version` is `since` or later, and before `until`; an empty one is no bound."""
-    own = Version(version)
-    return not (since and own < Version(since)) and not (until and own >= Version(until))
-
-
-def _call(function: Callable[[Given], Any], parameters: str, version: str) -> Callable[..., Any]:
-    texts = [text.partition("@")[::2] for text in parameters.split()]
-    signature = inspect.Signature(
-        [_parameter(*text.split("=")) for text, releases in texts if _is_in(releases, version)]
-    )
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{function.__name__}() {error}") from None
-        bound.apply_defaults()
-        return function(bound.arguments)
-
-    call.__dict__["__signature__"] = signature  # what libraries look at to see which options there are
-    return call
-
-
-def _is_in(releases: str, version: str) -> bool:
-    since, _, until = releases.partition("-")
-    return is_within(version, since, until)
-
-
-def _parameter(name: str, default: str | None = None) -> inspect.Parameter:
-    value = inspect.Parameter.empty if default is None else ast.literal_eval(default)
-    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=value)
 
 
 @dataclass(frozen=True)
@@ -140,20 +73,11 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor
     q, k, v = (_contiguous_rows(part) for part in (q, k, v))
     with untimed():  # the package's kernel may be a faster one
         out, lse, state, _, softmax = torch.ops.aten._flash_attention_forward(
-            q,
-            k,
-            v,
-            cum_q,
-            cum_k,
-            longest_q,
-            longest_k,
-            call.dropout_p,
-            call.causal,
-            call.return_softmax and call.dropout_p > 0,
-            window_size_left=call.window[0],
-            window_size_right=call.window[1],
+            q, k, v, cum_q, cum_k, longest_q, longest_k,
+            call.dropout_p, call.causal, call.return_softmax and call.dropout_p > 0,
+            window_size_left=call.window[0], window_size_right=call.window[1],
             alibi_slopes=call.alibi_slopes,
-        )
+        )  # fmt: skip
     _take_time(q, k, call, backward=False)
     return out, lse, softmax, state
 
@@ -198,12 +122,12 @@ def _workspace_2(q: Tensor, k: Tensor, call: Call) -> Tensor:
     heads, head_size = q.shape[-2:]
     rounded = _round_up(head_size, 32 if head_size <= 128 else 64)
     sequences, rows = _rows(q, call, _ROWS)
-    sums = torch.empty(heads * rows, dtype=torch.float32, device=q.device)
+    sums = _floats(q, heads * rows)
     copies = 1
     if call.deterministic:
         processors = torch.cuda.get_device_properties(q.device).multi_processor_count
         copies = math.ceil(processors / (sequences * heads))
-    workspace = [torch.empty(copies * rows * heads * rounded, dtype=torch.float32, device=q.device)]
+    workspace = [_floats(q, copies * rows * heads * rounded)]
     if k.size(-2) != heads:  # a key and a value gradient for every query head
         shape = (*k.shape[:-2], heads, head_size)
         workspace += [torch.empty(shape, dtype=k.dtype, device=k.device) for _ in ("key", "value")]
@@ -215,25 +139,18 @@ def _workspace_3(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
     """hopper/flash_api.cpp, mha_bwd, for compute capability 9.0."""
     heads, head_size = q.shape[-2:]
     key_heads = k.size(-2)
-    largest = max(head_size, v.size(-1))
-    rounded = next(size for size in (64, 96, 128, 192, 256) if largest <= size)
+    rounded = next(size for size in (64, 96, 128, 192, 256) if max(head_size, v.size(-1)) <= size)
     masked = call.causal or call.window != ANY_WINDOW
     query_rows = 128 if rounded <= 64 else 80 if rounded == 128 and not masked else 64
     key_rows = 128 if rounded <= 128 else 96 if rounded <= 192 else 80
     sequences, rows = _rows(q, call, query_rows)
     _, key_total = _rows(k, replace(call, lengths=call.lengths and call.lengths[::-1]), key_rows)
-    device = q.device
-
-    def floats(count: int) -> Tensor:
-        return torch.empty(count, dtype=torch.float32, device=device)
-
-    sums = floats(heads * rows)
-    workspace = [floats(heads * rows), floats(heads * rows * rounded)]
+    sums = _floats(q, heads * rows)
+    workspace = [_floats(q, heads * rows), _floats(q, heads * rows * rounded)]
     if key_heads != heads:
-        workspace += [floats(key_heads * key_total * rounded) for _ in ("key", "value")]
-    longest_q = call.longest[0] if call.lengths else q.size(1)
-    blocks = math.ceil(longest_q / query_rows)
-    workspace.append(torch.empty(blocks * sequences * heads, dtype=torch.int32, device=device))
+        workspace += [_floats(q, key_heads * key_total * rounded) for _ in ("key", "value")]
+    blocks = math.ceil((call.longest[0] if call.lengths else q.size(1)) / query_rows)
+    workspace.append(torch.empty(blocks * sequences * heads, dtype=torch.int32, device=q.device))
     del workspace
     return sums
 
@@ -250,18 +167,15 @@ def _workspace_4(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
         blocks = math.ceil(part.size(1) / multiple)
         return part.size(0) * multiple * (blocks + blocks % cluster)
 
-    def floats(count: int) -> Tensor:
-        return torch.empty(count, dtype=torch.float32, device=q.device)
-
     of_queries, of_keys = call.lengths or (None, None)
     rows = rows_of(q, of_queries, query_rows)
     of_blackwell_alone = _major() in (10, 11) and head_size == v.size(-1) == 256
-    workspace = [] if of_blackwell_alone else [floats(heads * rows * _round_up(head_size, 32))]
-    sums = floats(heads * rows)
-    workspace.append(floats(heads * rows))
+    workspace = [] if of_blackwell_alone else [_floats(q, heads * rows * _round_up(head_size, 32))]
+    sums = _floats(q, heads * rows)
+    workspace.append(_floats(q, heads * rows))
     if k.size(-2) != heads and not of_blackwell_alone:
         keys = k.size(-2) * rows_of(k, of_keys, key_rows, cluster)
-        workspace += [floats(keys * _round_up(part.size(-1), 32)) for part in (k, v)]
+        workspace += [_floats(q, keys * _round_up(part.size(-1), 32)) for part in (k, v)]
     del workspace
     return sums
 
@@ -277,6 +191,10 @@ def _tiles_4(head_size: int, call: Call) -> tuple[int, int, int]:
     masked = call.causal or call.window != ANY_WINDOW
     query_rows = 128 if head_size <= 64 else 80 if 96 < head_size <= 128 and not masked else 64
     return query_rows, 128 if head_size <= 128 else 96 if head_size <= 192 else 64, 1
+
+
+def _floats(like: Tensor, count: int) -> Tensor:
+    return like.new_empty(count, dtype=torch.float32)
 
 
 def _major() -> int:

@@ -1,7 +1,6 @@
 """Other parts of flash_attn that libraries import: bert_padding, ops.triton.cross_entropy, utils.distributed.
 
-Gathers and scatters are real operators and collectives. The Triton kernel (cross entropy) only writes into
-tensors, which are allocated here as in the original.
+Gathers and scatters are real operators and collectives. The cross entropy allocates as its Triton kernel.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad
 
-from zerokit.rehearsal.stand_ins.flash_attention_calls import Given, with_parameters
+from zerokit.rehearsal.stand_ins.signatures import Given, with_parameters
 from zerokit.rehearsal.timing.rank_time import take_time
 
 __all__ = [
@@ -130,8 +129,8 @@ class _CrossEntropy(torch.autograd.Function):
 )
 def cross_entropy_loss(given: Given) -> tuple[Tensor, Tensor]:
     """Losses and squared log-sum-exps [rows] in float32, of logits [rows, classes]."""
-    asked = (given["logits"], given["labels"], given["inplace_backward"])
-    result: tuple[Tensor, Tensor] = _CrossEntropy.apply(*asked)  # type: ignore[no-untyped-call]
+    arguments = (given["logits"], given["labels"], given["inplace_backward"])
+    result: tuple[Tensor, Tensor] = _CrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -149,35 +148,26 @@ def _scattered(x: Tensor, group: Any) -> Tensor:
     return part
 
 
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        ctx.group = group
-        return _gathered(x, group)
+class _Exchange(torch.autograd.Function):
+    """A collective whose gradient is another one."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _scattered(grad, ctx.group), None
-
-
-class _Scatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        ctx.group = group
-        return _scattered(x, group)
+    def forward(ctx: Any, x: Tensor, group: Any, run: Any, of_gradient: Any) -> Any:
+        ctx.group, ctx.of_gradient = group, of_gradient
+        return run(x, group)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _gathered(grad, ctx.group), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, None, None, None]:
+        return ctx.of_gradient(grad, ctx.group), None, None, None
 
 
 def all_gather(x: Tensor, process_group: Any) -> Tensor:
     """The x [rows, ...] of all ranks of a group, stacked; its gradient is summed and scattered."""
-    whole: Tensor = _Gather.apply(x, process_group)  # type: ignore[no-untyped-call]
+    whole: Tensor = _Exchange.apply(x, process_group, _gathered, _scattered)  # type: ignore[no-untyped-call]
     return whole
 
 
 def reduce_scatter(x: Tensor, process_group: Any) -> Tensor:
     """This rank's rows of the sum over a group of x [rows of all, ...]; its gradient is gathered."""
-    part: Tensor = _Scatter.apply(x, process_group)  # type: ignore[no-untyped-call]
+    part: Tensor = _Exchange.apply(x, process_group, _scattered, _gathered)  # type: ignore[no-untyped-call]
     return part

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.flash_attention_layers import cross_entropy_loss
+from zerokit.rehearsal.stand_ins.signatures import Given, with_parameters
 from zerokit.rehearsal.timing.rank_time import take_time
 
 __all__ = ["CrossEntropyLoss", "RMSNorm", "layer_norm_fn", "rms_norm_fn"]
@@ -75,37 +76,26 @@ class _Norm(torch.autograd.Function):
         return of_x, of_weight, of_bias, of_residual, None, None, None, None, None
 
 
-def layer_norm_fn(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None = None,
-    x1: Tensor | None = None,
-    weight1: Tensor | None = None,
-    bias1: Tensor | None = None,
-    eps: float = 1e-6,
-    dropout_p: float = 0.0,
-    rowscale: Tensor | None = None,
-    prenorm: bool = False,
-    residual_in_fp32: bool = False,
-    zero_centered_weight: bool = False,
-    is_rms_norm: bool = False,
-    return_dropout_mask: bool = False,
-    out_dtype: torch.dtype | None = None,
-    out: Tensor | None = None,
-    residual_out: Tensor | None = None,
-) -> Any:
+@with_parameters(
+    "x weight bias residual=None x1=None weight1=None bias1=None eps=1e-6 dropout_p=0.0 rowscale=None "
+    "prenorm=False residual_in_fp32=False zero_centered_weight=False is_rms_norm=False "
+    "return_dropout_mask=False out_dtype=None out=None residual_out=None"
+)
+def layer_norm_fn(given: Given) -> Any:
     """x [..., size] plus residual [..., size], normed; with `prenorm` the sum, too.
 
     Raises:
         RehearsalGap: two branches, scaled rows, masks given back, or results written into given tensors.
     """
-    asked = (x1, weight1, bias1, rowscale, out, residual_out)
-    if return_dropout_mask or any(one is not None for one in asked):
+    others = ("x1", "weight1", "bias1", "rowscale", "out", "residual_out")
+    if given["return_dropout_mask"] or any(given[name] is not None for name in others):
         raise RehearsalGap("flash_attn's layer_norm_fn with x1, weight1, rowscale, out or dropout masks")
-    dtype = residual.dtype if residual is not None else torch.float32 if residual_in_fp32 else None
+    residual = given["residual"]
+    dtype = torch.float32 if given["residual_in_fp32"] else None
     return _Norm.apply(  # type: ignore[no-untyped-call]
-        x, weight, bias, residual, dropout_p, dtype, not is_rms_norm, out_dtype, prenorm
+        *(given[name] for name in ("x", "weight", "bias", "residual", "dropout_p")),
+        dtype if residual is None else residual.dtype,
+        *(not given["is_rms_norm"], given["out_dtype"], given["prenorm"]),
     )
 
 
@@ -135,16 +125,9 @@ class RMSNorm(nn.Module):
     def forward(
         self, x: Tensor, residual: Tensor | None = None, prenorm: bool = False, residual_in_fp32: bool = False
     ) -> Any:
-        return rms_norm_fn(
-            x,
-            self.weight,
-            None,
-            residual=residual,
-            eps=self.eps,
-            dropout_p=self.drop.p if self.drop is not None and self.training else 0.0,
-            prenorm=prenorm,
-            residual_in_fp32=residual_in_fp32,
-        )
+        dropout_p = self.drop.p if self.drop is not None and self.training else 0.0
+        options = {"residual": residual, "prenorm": prenorm, "residual_in_fp32": residual_in_fp32}
+        return rms_norm_fn(x, self.weight, None, eps=self.eps, dropout_p=dropout_p, **options)
 
 
 class CrossEntropyLoss(nn.Module):
@@ -175,6 +158,5 @@ class CrossEntropyLoss(nn.Module):
     def _reduced(self, losses: Tensor, target: Tensor) -> Tensor:
         if self.reduction == "none":
             return losses
-        return (
-            losses.sum() / (target != self.ignore_index).sum() if self.reduction == "mean" else losses.sum()
-        )
+        total = losses.sum()
+        return total / (target != self.ignore_index).sum() if self.reduction == "mean" else total

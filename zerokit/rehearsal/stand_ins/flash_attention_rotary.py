@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zerokit.rehearsal.stand_ins.signatures import Given, with_parameters
 from zerokit.rehearsal.timing.rank_time import take_time
 
 __all__ = [
@@ -44,19 +45,11 @@ def _part(x: Tensor, turned: int) -> tuple[Tensor, Tensor]:
     return part, part
 
 
-def apply_rotary_emb(
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    interleaved: bool = False,
-    inplace: bool = False,
-    seqlen_offsets: int | Tensor = 0,
-    cu_seqlens: Tensor | None = None,
-    max_seqlen: int | None = None,
-) -> Tensor:
+@with_parameters("x cos sin interleaved=False inplace=False seqlen_offsets=0 cu_seqlens=None max_seqlen=None")
+def apply_rotary_emb(given: Given) -> Any:
     """x [batch, sequence, heads, head size] rotated by the angles of the given cosines and sines."""
-    turned: Tensor = _Rotary.apply(x, cos, sin, inplace, 1)  # type: ignore[no-untyped-call]
-    return turned
+    tensors = (given[name] for name in ("x", "cos", "sin"))
+    return _Rotary.apply(*tensors, given["inplace"], 1)  # type: ignore[no-untyped-call]
 
 
 apply_rotary_emb_func = apply_rotary_emb

@@ -1,8 +1,7 @@
 """`from_pretrained` from the config alone: no weight is read, downloaded or filled.
 
-transformers' own loading code runs on a checkpoint that has every tensor of the model and no values. So the
-peaks of loading, such as the whole state dict on rank 0 under ZeRO-3, are those of a real run. Models of
-diffusers, which are loaded on the host one by one, are built from their config.
+transformers' own loading code runs on a checkpoint with every tensor of the model and no values, so the peaks
+of loading are those of a real run. Models of diffusers are built from their config.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ class _Slice:
 
 
 class _Checkpoint:
-    """What `safetensors.safe_open` returns, for a checkpoint of `model`; None: one of which only the kind is
-    asked."""
+    """As `safetensors.safe_open` returns it, for a checkpoint of `model`; empty for None."""
 
     def __init__(self, model: Any, device: str) -> None:
         self._shapes = {} if model is None else dict(tensors_of(model))
@@ -99,10 +97,9 @@ def made_up_tensor(shape: tuple[int, ...], dtype: Any, device: str = "cpu") -> A
 
 
 def tensors_of(model: Any) -> Iterator[tuple[str, tuple[tuple[int, ...], Any]]]:
-    """Name, shape and dtype of every tensor that a checkpoint of `model` holds.
+    """Name, shape and dtype of every tensor in a checkpoint of `model`, which has the dtype of its config.
 
-    Under ZeRO-3 a parameter's full shape is its `ds_shape`. A checkpoint is stored in the dtype of its
-    config.
+    Under ZeRO-3 a parameter's full shape is its `ds_shape`.
     """
     stored = getattr(model.config, "dtype", None) or getattr(model, "dtype", None)
     state = model.state_dict(keep_vars=True)
@@ -203,14 +200,13 @@ def build_from_config(
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if tensor.is_floating_point() and not set(name.split(".")).intersection(kept):
             tensor.data = tensor.data.to(dtype)
-    info: dict[str, list[str]] = {
-        name: [] for name in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
-    }
+    kinds = ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
+    info: dict[str, list[str]] = {name: [] for name in kinds}
     return (model.eval(), info) if given.get("output_loading_info") else model.eval()
 
 
 def _refuse_several_gpus(dispatch: Any, model: Any, device_map: Any, *arguments: Any, **given: Any) -> Any:
-    """Stop where accelerate would spread a model over GPUs: the rehearsal follows one."""
+    """Refuse a model that accelerate would spread over GPUs: the rehearsal follows one."""
     gpus = {str(device).removeprefix("cuda:") for device in device_map.values()} - {"cpu", "disk", "meta"}
     if len(gpus) > 1:
         raise RehearsalGap(

@@ -1,19 +1,20 @@
 """DeepSpeed's fused CUDA optimizers: fused_adam, fused_lion, fused_lamb.
 
 Signatures follow the pybind definitions (csrc/adam/fused_adam_frontend.cpp,
-csrc/lion/fused_lion_frontend.cpp, csrc/lamb/fused_lamb_cuda.cpp); none names its arguments, so they are
-positional only. The Adam and Lion kernels update in place and allocate nothing.
+csrc/lion/fused_lion_frontend.cpp, csrc/lamb/fused_lamb_cuda.cpp). The Adam and Lion kernels update in place
+and allocate nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from zerokit.rehearsal.stand_ins.registry import op_module
+from zerokit.rehearsal.stand_ins.signatures import Given, positional
 from zerokit.rehearsal.timing.rank_time import take_time
 
 _REDUCTION_THREADS = 512
@@ -24,69 +25,34 @@ TensorLists = Sequence[Sequence[Tensor]]
 
 def fused_adam() -> ModuleType:
     """`multi_tensor_adam` (csrc/adam/multi_tensor_adam.cu): gradients, parameters, exp_avg, exp_avg_sq."""
-
-    def multi_tensor_adam(
-        chunk_size: int,
-        noop_flag: Tensor,
-        tensor_lists: TensorLists,
-        lr: float,
-        beta1: float,
-        beta2: float,
-        epsilon: float,
-        step: int,
-        mode: int,
-        bias_correction: int,
-        weight_decay: float,
-        /,
-    ) -> None:
-        check_lists(tensor_lists, 4)
-        _take_time("multi_tensor_adam", *tensor_lists)
-
-    return op_module("fused_adam", multi_tensor_adam=multi_tensor_adam)
+    rest = "lr beta1 beta2 epsilon step mode bias_correction weight_decay"
+    return op_module("fused_adam", multi_tensor_adam=_multi_tensor("multi_tensor_adam", rest, lists=4))
 
 
 def fused_lion() -> ModuleType:
     """`multi_tensor_lion` (csrc/lion/multi_tensor_lion.cu): gradients, parameters, exp_avg."""
+    rest = "lr beta1 beta2 step weight_decay"
+    return op_module("fused_lion", multi_tensor_lion=_multi_tensor("multi_tensor_lion", rest, lists=3))
 
-    def multi_tensor_lion(
-        chunk_size: int,
-        noop_flag: Tensor,
-        tensor_lists: TensorLists,
-        lr: float,
-        beta1: float,
-        beta2: float,
-        step: int,
-        weight_decay: float,
-        /,
-    ) -> None:
-        check_lists(tensor_lists, 3)
-        _take_time("multi_tensor_lion", *tensor_lists)
 
-    return op_module("fused_lion", multi_tensor_lion=multi_tensor_lion)
+def _multi_tensor(name: str, rest: str, *, lists: int) -> Callable[..., None]:
+    @positional(f"chunk_size noop_flag tensor_lists {rest}")
+    def update(given: Given) -> None:
+        check_lists(given["tensor_lists"], lists)
+        _take_time(name, *given["tensor_lists"])
+
+    update.__name__ = name
+    return update
 
 
 def fused_lamb() -> ModuleType:
     """`lamb` of csrc/lamb/fused_lamb_cuda.cpp; allocates two times 512 sums and the coefficient."""
 
-    def lamb(
-        p: Tensor,
-        p_copy: Tensor,
-        m: Tensor,
-        v: Tensor,
-        g: Tensor,
-        lr: float,
-        beta1: float,
-        beta2: float,
-        max_coeff: float,
-        min_coeff: float,
-        eps: float,
-        grad_scale: float,
-        step: int,
-        mode: int,
-        bias_correction: int,
-        decay: float,
-        /,
-    ) -> Tensor:
+    @positional(
+        "p p_copy m v g lr beta1 beta2 max_coeff min_coeff eps grad_scale step mode bias_correction decay"
+    )
+    def lamb(given: Given) -> Tensor:
+        p, p_copy, m, v, g, *_ = given.values()
         _check_lamb(p, p_copy, m, v, g)
         _take_time("lamb", [g], [p], [m], [v])
         accumulate = torch.float32 if p.dtype == torch.float16 else p.dtype

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from zerokit.patches import Patch, put, wrap
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
@@ -35,6 +37,4 @@ def install(setup: RankSetup) -> None:
 
 
 def _goes_on(_criterion: Any, input_ids: Any, scores: Any, **_: Any) -> Any:
-    import torch
-
     return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)

@@ -1,8 +1,7 @@
 """Kernels of the Hub (package `kernels`): flash attention gets the stand-ins of the packages.
 
-The Hub builds them for CUDA, and a machine without a GPU can neither choose nor load one. Other kernels are
-loaded as they are: those that are written in Triton are launched. A script may fall back if a kernel cannot
-be loaded, so the report names it.
+A machine without a GPU cannot load the Hub's CUDA builds. Other kernels are loaded as they are, and those in
+Triton launched. A script may fall back if a kernel cannot be loaded, so the report names it.
 """
 
 from __future__ import annotations
@@ -23,11 +22,7 @@ _GET_LATEST = Patch("kernels", "get_kernel", "stand in for flash attention of th
 _GET = Patch("kernels", "get_kernel", "stand in for flash attention of the Hub", since="0.15")
 _HAS = Patch("kernels", "has_kernel", "find flash attention of the Hub", since="0.4.4")
 _VERSIONS = {
-    "flash-attn": 2,
-    "flash-attn2": 2,
-    "flash-attn3": 3,
-    "flash-attention-3": 3,
-    "vllm-flash-attn3": 3,
+    **{"flash-attn": 2, "flash-attn2": 2, "flash-attn3": 3, "flash-attention-3": 3, "vllm-flash-attn3": 3},
     "flash-attn4": 4,
 }
 """Which flash attention a repository holds, by its name without the owner's."""
@@ -40,19 +35,17 @@ class HubKernels:
         self.not_loaded: dict[str, str] = {}
         """Kernels that could not be loaded, and why."""
         self.lacking: dict[str, str] = {}
-        """Names that a script looks for in a stand-in and that it lacks, and the line."""
+        """Names that a script does not find in a stand-in, and the line."""
         self.modules: dict[str, ModuleType] = {}
-        """Stand-ins by repository: a script that asks twice gets the same module."""
+        """Stand-ins by repository."""
 
     def warnings(self) -> list[str]:
         """A line for each kernel that could not be loaded, and for each name that a stand-in lacks."""
+        texts = [f"{name} could not be loaded here ({why})" for name, why in self.not_loaded.items()]
+        lacking = self.lacking.items()
+        texts += [f"may have {name}, and its stand-in does not ({line})" for name, line in lacking]
         otherwise = "what the script does without it may take other memory than on the cluster"
-        kernels = [f"kernel {name} could not be loaded here ({why})" for name, why in self.not_loaded.items()]
-        names = [
-            f"kernel may have {name}, and its stand-in does not ({line})"
-            for name, line in self.lacking.items()
-        ]
-        return [f"the Hub's {what}: {otherwise}" for what in kernels + names]
+        return [f"the Hub's kernel {text}: {otherwise}" for text in texts]
 
 
 @stand_in("kernels.get_kernel", "kernels.has_kernel")
@@ -78,9 +71,8 @@ def _kernel(get: Any, repo_id: str, *given: Any, **named: Any) -> Any:
     try:
         return get(repo_id, *given, **named)
     except Exception as error:
-        rank_context().state(HubKernels).not_loaded[repo_id] = (
-            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        )
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        rank_context().state(HubKernels).not_loaded[repo_id] = reason
         raise
 
 
@@ -93,7 +85,7 @@ def _name(repo_id: str) -> str:
 
 
 class _Kernel(ModuleType):
-    """A kernel's module. It notes names that it lacks: on the cluster the script may find them."""
+    """A kernel's module, which keeps names that it lacks for the report."""
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__"):
@@ -113,8 +105,6 @@ def flash_attention(repo_id: str) -> ModuleType:
     interface = _Kernel(f"{kernel.__name__}.flash_attn_interface")
     interface.__dict__.update(functions)
     kernel.__dict__.update(functions, flash_attn_interface=interface)
-    if _VERSIONS[name] == 2:
-        kernel.__dict__.update(fwd=source.fwd, varlen_fwd=source.varlen_fwd)
     return kernel
 
 

@@ -1,14 +1,15 @@
 """Launches of kernels that a rehearsal does not run, whichever compiler made them.
 
-A kernel allocates nothing: it writes into tensors that Python made before. So a launch that does nothing
-leaves memory as on a GPU. The values that the kernel would write are made up, and the report names the
-kernels.
+A kernel writes into tensors that Python made before, so a launch that does nothing leaves memory as on a GPU.
+What it would write is made up, and the report names the kernel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
+
+import torch
 
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.native.backend import backend
@@ -32,21 +33,18 @@ class LaunchedKernels:
         lines = []
         for kind, named in self._by_kind.items():
             integers = [name for name, writes_integers in named.items() if writes_integers]
-            caution = (
-                f"; integers too ({', '.join(integers)}), which no size should rest on" if integers else ""
-            )
-            lines.append(
-                f"{kind} took no memory and what they write was made up{caution}: {', '.join(named)}"
-            )
+            too = f"; integers too ({', '.join(integers)}), which no size should rest on" if integers else ""
+            lines.append(f"{kind} took no memory and what they write was made up{too}: {', '.join(named)}")
         return lines
 
 
 def launch(kind: str, name: str, arguments: Mapping[str, Any], written: Collection[str]) -> None:
-    """Take a kernel to have written its results, in the time of going through its tensors once.
+    """Make up the results of a kernel, in the time of going through its tensors once.
 
     Args:
-        kind: what such kernels are called in the report, as "Triton kernels".
-        arguments: by parameter; what is no tensor, and holds none, counts for nothing.
+        kind: of kernel, as the report names it ("Triton kernels").
+        name: of the kernel.
+        arguments: by parameter.
         written: the parameters through which the kernel writes.
     """
     writes_integers = False
@@ -71,8 +69,6 @@ def note_launch(kind: str, name: str, moved: int, writes_integers: bool) -> None
 
 def tensors(argument: Any) -> Iterator[Any]:
     """The tensors in an argument: itself, in a tuple, or below a wrapper or descriptor."""
-    import torch
-
     if isinstance(argument, torch.Tensor):
         yield argument
     elif isinstance(argument, tuple | list):

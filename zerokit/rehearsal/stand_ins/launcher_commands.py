@@ -1,7 +1,6 @@
 """Launchers that a script starts as programs: torchrun, deepspeed, accelerate launch.
 
-Their ranks would have no virtual GPU, and the script only waits for them. So the rehearsal ends with the
-command that rehearses what the launcher would start.
+Their ranks would have no virtual GPU. The rehearsal ends with the command that rehearses them.
 """
 
 from __future__ import annotations
@@ -33,11 +32,7 @@ class LauncherCommand(NamedTuple):
 
 
 def launcher_command(command: Sequence[object] | str) -> LauncherCommand | None:
-    """The launcher, its options and its script in a command; None if it starts no launcher.
-
-    Args:
-        command: as it is given to Popen.
-    """
+    """The launcher, its options and its script in a command of Popen; None if it starts no launcher."""
     try:
         words = shlex.split(command) if isinstance(command, str) else list(map(os.fsdecode, command))  # type: ignore[arg-type]
     except (TypeError, ValueError):

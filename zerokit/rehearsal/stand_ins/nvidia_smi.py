@@ -1,8 +1,7 @@
-"""The command `nvidia-smi`, which scripts run to log the GPU or to look for GPUs.
+"""The command `nvidia-smi`, which scripts run to log or to find GPUs. It comes first in PATH.
 
-It comes first in PATH, also on a machine that has one. Names, counts and memory are the virtual device's
-before anything runs on it. This file is also the program that runs, so it imports the standard library
-alone.
+Names, counts and memory are the virtual device's before anything runs on it. This file is also the program
+that runs, so it imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -26,50 +25,35 @@ def uuid(index: int) -> str:
 
 
 def install(folder: Path, *, name: str, total_bytes: int, capability: tuple[int, int], visible: int) -> None:
-    """Put the command in place.
-
-    Args:
-        folder: made for it.
-        name: of each GPU.
-        total_bytes: of its memory.
-        capability: its compute capability.
-        visible: GPUs of the node.
-    """
+    """Put the command in a new `folder`, for `visible` GPUs of the node, and in PATH."""
     from zerokit.files import write_file
 
     folder.mkdir(parents=True)
-    shown = [name, total_bytes // 2**20, ".".join(map(str, capability)), visible]
+    answers = [name, total_bytes // 2**20, ".".join(map(str, capability)), visible]
     command = folder / "nvidia-smi"
-    words = shlex.join([sys.executable, "-IS", __file__, json.dumps(shown)])
+    words = shlex.join([sys.executable, "-IS", __file__, json.dumps(answers)])
     write_file(command, f'#!/bin/sh\nexec {words} "$@"\n')
     command.chmod(0o755)
     os.environ["PATH"] = os.pathsep.join([str(folder), os.environ.get("PATH", os.defpath)])
 
 
 def answer(words: list[str], name: str, total_mib: int, capability: str, count: int) -> str:
-    """The command's output.
-
-    Args:
-        words: what it is called with.
-        name: of each GPU.
-        total_mib: of its memory.
-        capability: its compute capability.
-        count: GPUs of the node.
+    """The command's output for the arguments `words`, on a node with `count` GPUs of `total_mib` MiB.
 
     Raises:
-        ValueError: it is asked what the rehearsal does not know.
+        ValueError: the rehearsal knows no answer.
     """
-    asked = _options(words)
-    which = asked.pop("-i", None) or asked.pop("--id", None)
+    options = _options(words)
+    which = options.pop("-i", None) or options.pop("--id", None)
     indices = [int(word) for word in which.split(",")] if which else [*range(count)]
     if not all(0 <= index < count for index in indices):
         raise ValueError("No devices were found")
-    form = asked.pop("--format", "").split(",")
-    if asked.keys() & {"-L", "--list-gpus"}:
+    form = options.pop("--format", "").split(",")
+    if options.keys() & {"-L", "--list-gpus"}:
         return "".join(f"GPU {index}: {name} (UUID: {uuid(index)})\n" for index in indices)
-    if not asked:
+    if not options:
         return _table(indices, name, total_mib)
-    ((option, fields), *others) = asked.items()
+    ((option, fields), *others) = options.items()
     if others or option not in ("--query-gpu", "--query-compute-apps"):
         raise ValueError(f"the rehearsal's nvidia-smi does not answer {shlex.join(words)}")
     chosen = [field.strip() for field in fields.split(",")]

@@ -10,19 +10,14 @@ from zerokit.rehearsal.context import rank_context
 
 @dataclass
 class NvmeLedger:
-    """One rank's files and traffic. DeepSpeed gives each rank a folder of its own, so a node holds the sum.
-
-    Attributes:
-        file_bytes: size of each file, by its path.
-        written_bytes: bytes written so far, overwriting included.
-        read_bytes: bytes read so far.
-        folders: folders that DeepSpeed would have made; none is made on this machine.
-    """
+    """Files and traffic of one rank. Each rank has a folder of its own, so a node holds the sum."""
 
     file_bytes: dict[str, int] = field(default_factory=dict)
     written_bytes: int = 0
+    """Overwriting included."""
     read_bytes: int = 0
     folders: set[str] = field(default_factory=set)
+    """Folders that DeepSpeed would have made; none is made on this machine."""
 
     @property
     def total_bytes(self) -> int:
@@ -51,7 +46,7 @@ class NvmeLedger:
         return str(folder) in self.folders or folder.is_dir()
 
     def size_of(self, file: str) -> int | None:
-        """Size of a file written in this run, or of one that was there before; None if there is neither."""
+        """Size of a file of this run or of the disk; None if there is neither."""
         if file in self.file_bytes:
             return self.file_bytes[file]
         path = Path(file)
@@ -60,9 +55,6 @@ class NvmeLedger:
     def write(self, file: str, offset: int, num_bytes: int) -> None:
         self.written_bytes += num_bytes
         self.file_bytes[file] = max(self.file_bytes.get(file, 0), offset + num_bytes)
-
-    def read(self, num_bytes: int) -> None:
-        self.read_bytes += num_bytes
 
     def clear(self) -> None:
         self.file_bytes.clear()

@@ -1,8 +1,7 @@
-"""The module `pynvml` (package nvidia-ml-py), which scripts use to ask the driver about the GPU.
+"""The module `pynvml` (package nvidia-ml-py), by which scripts query the driver.
 
 It is available even if the package is not installed; then the report says so. Names, counts and memory are
-the virtual device's, which draws no power and runs nothing. Other questions raise NVMLError_NotSupported; a
-script that fails because of that would not fail on the cluster (:mod:`zerokit.rehearsal.worker.failures`).
+the virtual device's, which draws no power and runs nothing. Other calls raise NVMLError_NotSupported.
 """
 
 from __future__ import annotations
@@ -71,13 +70,7 @@ def install(setup: RankSetup) -> None:
 def install_module(
     device: VirtualDevice, visible: int, free_and_total: Callable[[], tuple[int, int]]
 ) -> None:
-    """Put the module in place.
-
-    Args:
-        device: the model of each GPU.
-        visible: GPUs of the node.
-        free_and_total: bytes of one GPU.
-    """
+    """Put the module in place, for `visible` GPUs with bytes of `free_and_total`."""
     module = ModuleType(NAME, __doc__)
     module.__spec__ = importlib.machinery.ModuleSpec(NAME, None, origin=__file__)
     module.__dict__.update(_answers(device, visible, free_and_total), __getattr__=_another)
@@ -107,12 +100,10 @@ def _answers(
         if is_of_script(sys._getframe(1).f_code.co_filename):  # libraries do without it
             rank_context().state(NvmlUse).lines.setdefault(script_line())
 
-    def nothing(*_: Any) -> None: ...
-
     return {
         "NVMLError": NVMLError,
         **dict.fromkeys(("nvmlInit", "nvmlInitWithFlags"), begin),
-        **dict.fromkeys(("nvmlShutdown", "nvmlDeviceSetCpuAffinity", "nvmlDeviceClearCpuAffinity"), nothing),
+        **dict.fromkeys(_WITHOUT_EFFECT, lambda *_: None),
         "nvmlSystemGetDriverVersion": lambda: DRIVER_VERSION,
         "nvmlSystemGetCudaDriverVersion": lambda: CUDA_VERSION[0] * 1000 + CUDA_VERSION[1] * 10,
         "nvmlDeviceGetCount": lambda: visible,
@@ -130,6 +121,7 @@ def _answers(
     }
 
 
+_WITHOUT_EFFECT = ("nvmlShutdown", "nvmlDeviceSetCpuAffinity", "nvmlDeviceClearCpuAffinity")
 _IDLE = (
     *("nvmlDeviceGetPowerUsage", "nvmlDeviceGetTemperature", "nvmlDeviceGetClockInfo"),
     "nvmlDeviceGetTotalEnergyConsumption",
@@ -144,7 +136,7 @@ _AFFINITIES = ("nvmlDeviceGetCpuAffinity", "nvmlDeviceGetCpuAffinityWithinScope"
 
 
 def _own_processors(words: int) -> list[int]:
-    """The CPUs of this process, as bits of so many 64-bit words, the lowest first."""
+    """The CPUs of this process as bits of 64-bit words, the lowest first."""
     mask = sum(1 << processor for processor in os.sched_getaffinity(0))
     return [mask >> 64 * word & 2**64 - 1 for word in range(words)]
 

@@ -1,7 +1,6 @@
-"""Fills DeepSpeed's table of loaded ops with stand-ins, so that DeepSpeed never starts a compiler.
+"""Fills `OpBuilder._loaded_ops` of DeepSpeed with stand-ins, so that DeepSpeed never starts a compiler.
 
-`OpBuilder.load` (deepspeed/ops/op_builder/builder.py) looks in `OpBuilder._loaded_ops` first, so DeepSpeed's
-own Python classes (FusedAdam, DeepSpeedCPUAdam, the NVMe swappers, ...) run unchanged.
+DeepSpeed's own Python classes (FusedAdam, DeepSpeedCPUAdam, the NVMe swappers, ...) run unchanged.
 """
 
 from __future__ import annotations
@@ -43,11 +42,10 @@ _IS_COMPATIBLE = Patch(_OP_BUILDER, "is_compatible", "answer as on a machine wit
 _PIN_LOADER = "deepspeed.ops.op_builder.pin_memory_load"
 _PIN_MEMORY = Patch("sys", "_deepspeed_pin_memory_op_module", "find a stand-in loaded", read_by=_PIN_LOADER)
 # ZenFlow starts a process for the CPU optimizer; here it is part of this one.
+_ZENFLOW = {"zenflow_utils": "0.18.1", "zenflow_stage_1_and_2": "0.17.5", "engine_stage3": "0.18.1"}
 _START_PROCESS = [
     Patch(f"deepspeed.runtime.zenflow.{module}", "start_optimizer_process", "start no process", since=since)
-    for module, since in (
-        *(("zenflow_utils", "0.18.1"), ("zenflow_stage_1_and_2", "0.17.5"), ("engine_stage3", "0.18.1")),
-    )
+    for module, since in _ZENFLOW.items()
 ]
 _SWAP_FOLDERS = [
     Patch(f"deepspeed.runtime.{module}", name, "make folders on NVMe in the ledger alone")
@@ -115,10 +113,7 @@ def _refuse_to_compile(builder: Any, verbose: bool = True) -> ModuleType:
 
 
 def _is_compatible(builder: Any, verbose: bool = False) -> bool:
-    """The answer on a machine with an H100, the CUDA toolkit, libaio and cuFile.
-
-    Evoformer attention needs CUTLASS sources besides, which are found by environment variables or not at all.
-    """
+    """The answer on a machine with an H100, the CUDA toolkit, libaio and cuFile; CUTLASS by its variable."""
     return builder.name != "evoformer_attn" or "CUTLASS_PATH" in os.environ
 
 
@@ -130,13 +125,9 @@ def _subclasses(base: type[Any]) -> Iterator[type[Any]]:
 
 def _cast_to_byte_tensor(src_tensor: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
     """`cast_to_byte_tensor` of csrc/utils/tensor_cast.cpp: the same memory seen as bytes."""
-    if isinstance(src_tensor, list):
-        return [_bytes_of(tensor) for tensor in src_tensor]
-    return _bytes_of(src_tensor)
-
-
-def _bytes_of(tensor: Tensor) -> Tensor:
-    return tensor if tensor.nbytes <= 1 else tensor.detach().view(-1).view(torch.uint8)
+    tensors = src_tensor if isinstance(src_tensor, list) else [src_tensor]
+    views = [one if one.nbytes <= 1 else one.detach().view(-1).view(torch.uint8) for one in tensors]
+    return views if isinstance(src_tensor, list) else views[0]
 
 
 class _LedgerFolders:

@@ -1,10 +1,9 @@
 """Imports of packages that compile with CUDA's toolkit: finds a stand-in if the package is not installed.
 
-These packages need nvcc, or a wheel for a CUDA build of torch, so a machine without a GPU hardly ever has
-them. The functions of a stand-in allocate what the compiled code allocates and compute nothing. Every
-library finds FlashAttention, because libraries leave the choice to the script. Other packages are found if
-`--has` names them, or once the script imports them without a fallback: a library that finds one by chance,
-as transformers may find Apex, would take another path than on a cluster without it.
+The functions of a stand-in allocate what the compiled code allocates and compute nothing. Every library finds
+FlashAttention, because libraries leave the choice to the script. Other packages are found if `--has` names
+them, or once the script imports them without a fallback: a library that finds one by chance, as transformers
+may find Apex, would take another path than on a cluster without it.
 """
 
 from __future__ import annotations
@@ -35,18 +34,26 @@ from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.whose_code import INSTALLED, is_stdlib
 
 _REHEARSAL = "zerokit.rehearsal"
+_LOADED = (
+    "{} is not installed here and was stood in for, since {}: its functions allocate what its kernels do"
+)
+_LACKING = (
+    "{} may be there on the cluster, and its stand-in is not ({}): what the script does without it may take "
+    "other memory"
+)
+_WITHOUT = (
+    "{0} is not installed here, and the script goes on without ({1}): if the cluster has it, add --has {0}, "
+    "and it is stood in for"
+)
 _CATCHING = re.compile(r"\b(ImportError|ModuleNotFoundError|Exception|BaseException)\b")
 
 
 class Packages:
-    """The packages that are stood in for on this rank.
-
-    Attributes:
-        has: the distributions that `--has` names, and their versions.
-    """
+    """The packages with a stand-in on this rank."""
 
     def __init__(self) -> None:
         self.has: Mapping[str, str | None] = {}
+        """The distributions that `--has` names, and their versions."""
         self._imported: dict[str, str] = {}
         """Distributions that the script imports, and the line."""
         self._optional: dict[str, str] = {}
@@ -54,7 +61,7 @@ class Packages:
         self._loaded: dict[str, str] = {}
         """Packages and versions that were loaded, and why they were found."""
         self._lacking: dict[str, str] = {}
-        """Names that the script looks for in them and does not find, and the line."""
+        """Names that the script does not find in them, and the line."""
 
     def version(self, package: Package) -> str:
         """The version that the stand-in reports."""
@@ -74,12 +81,12 @@ class Packages:
         return f"{self._imported[name]} imports it" if name in self._imported else None
 
     def note_loaded(self, package: Package, reason: str) -> None:
-        """Keep for the report that the script takes a package that is stood in for."""
+        """Keep for the report that a stand-in was loaded."""
         if reason:
             self._loaded.setdefault(f"{package.distribution} {self.version(package)}", reason)
 
     def note_lacking(self, name: str) -> None:
-        """Note a name that a script looks for and a stand-in lacks: the script may take another path."""
+        """Keep for the report that a stand-in lacks a name: the script may take another path."""
         if frame := next(_script_frames(), None):
             line = f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
             self._lacking.setdefault(name, line)
@@ -87,23 +94,8 @@ class Packages:
     def warnings(self) -> list[str]:
         """A line for each package in use, for each missing name, and for each package that is left out."""
         without = {name: line for name, line in self._optional.items() if name not in self._imported}
-        return [
-            *(
-                f"{name} is not installed here and was stood in for, since {reason}: its functions allocate "
-                "what its kernels do"
-                for name, reason in self._loaded.items()
-            ),
-            *(
-                f"{name} may be there on the cluster, and its stand-in is not ({line}): what the script does "
-                "without it may take other memory"
-                for name, line in self._lacking.items()
-            ),
-            *(
-                f"{name} is not installed here, and the script goes on without ({line}): if the cluster has "
-                f"it, add --has {name}, and it is stood in for"
-                for name, line in without.items()
-            ),
-        ]
+        kinds = ((_LOADED, self._loaded), (_LACKING, self._lacking), (_WITHOUT, without))
+        return [text.format(name, why) for text, found in kinds for name, why in found.items()]
 
 
 @stand_in("flash_attn", "flash_attn_interface", "flash_attn.cute", "apex", "grouped_gemm")
@@ -123,8 +115,7 @@ def install(setup: RankSetup) -> None:
 def stands_in_for(module: str) -> tuple[str, str] | None:
     """The package and version that a module replaces, and a hint where it differs; None if it replaces none.
 
-    Args:
-        module: its name, as scripts import it, or that of the file that implements it.
+    `module` is its name as scripts import it, or that of the file that implements it.
     """
     package = package_of(module) if _is_stood_in(module) else package_implemented_by(module)
     if package is None:
@@ -244,22 +235,24 @@ def _script_frames() -> Iterator[FrameType]:
 
 def _imports(frame: FrameType, package: Package) -> bool:
     """Whether the line of `frame` is a statement that imports the package."""
-    names = [
-        name
-        for node in ast.walk(tree_of(frame.f_code.co_filename))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        and node.lineno <= frame.f_lineno <= (node.end_lineno or node.lineno)
-        for name in (
-            [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-        )
-    ]
-    return any(name.partition(".")[0] in package.top_level for name in names)
+    for node in ast.walk(tree_of(frame.f_code.co_filename)):
+        if isinstance(node, ast.Import | ast.ImportFrom) and _is_at(frame, node):
+            aliases = [alias.name for alias in node.names]
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else aliases
+            if any(name.partition(".")[0] in package.top_level for name in names):
+                return True
+    return False
+
+
+def _is_at(frame: FrameType, first: ast.stmt, last: ast.stmt | None = None) -> bool:
+    """Whether the line of `frame` is in a statement, or in those from `first` to `last`."""
+    return first.lineno <= frame.f_lineno <= ((last or first).end_lineno or 0)
 
 
 def _is_optional(frame: FrameType) -> bool:
     """Whether the import at `frame` is in a `try` with a fallback, or in `suppress`."""
     return any(
-        node.body[0].lineno <= frame.f_lineno <= (node.body[-1].end_lineno or 0)
+        _is_at(frame, node.body[0], node.body[-1])
         and (
             any(map(_goes_on, node.handlers))
             if isinstance(node, ast.Try)

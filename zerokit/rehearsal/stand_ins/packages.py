@@ -31,8 +31,7 @@ class Package:
     alias: str = ""
     is_always_found: bool = False
     hidden_from: frozenset[str] = frozenset()
-    """Libraries that would choose it by themselves, without it take another kernel of the same memory, and
-    refuse releases of it."""
+    """Libraries that refuse some releases of it, and without it take another kernel of the same memory."""
 
     @property
     def top_level(self) -> frozenset[str]:
@@ -40,12 +39,12 @@ class Package:
 
 
 REFUSED = frozenset(
-    {
+    (
         *("causal_conv1d", "deep_ep", "deep_gemm", "flash_mla", "fused_dense_lib", "mamba_ssm"),
         *("megablocks_ops", "selective_scan_cuda", "transformer_engine"),
-    }
+    )
 )
-"""Modules of others that only a machine with CUDA's toolkit has."""
+"""Modules without a stand-in that only a machine with CUDA's toolkit has."""
 
 
 @functools.cache
@@ -58,10 +57,10 @@ def known_packages() -> tuple[Package, ...]:
 
 
 def packages_named(words: Iterable[str]) -> dict[str, str | None]:
-    """The distributions that `--has` names, and their versions; None where it names none.
+    """The distributions that `--has` names, and their versions or None.
 
     Raises:
-        ZerokitError: a word is not PKG or PKG==VERSION, or no stand-in is like that.
+        ZerokitError: a word is not PKG or PKG==VERSION, or there is no such stand-in.
     """
     return dict(_package_named(word) for word in words)
 
@@ -123,7 +122,7 @@ def package_of(module: str) -> Package | None:
 
 
 def package_implemented_by(file: str) -> Package | None:
-    own = file.removeprefix(f"{_REHEARSAL}.").replace("flash_attention_calls", "flash_attention_2")
+    own = file.removeprefix(f"{_REHEARSAL}.")
     return next((one for one in known_packages() if own in one.modules.values()), None)
 
 

@@ -1,10 +1,8 @@
 """A process group of one process that answers for all ranks and records every collective.
 
-Integers, and small tensors that one rank sends to others, are exchanged with the ranks that are rehearsed at
-the same time. Otherwise the other ranks are assumed to hold the same values as this rank: a sum over N ranks
-is N times the own value, a gather is N copies. That keeps the bookkeeping of DeepSpeed, accelerate and
-transformers right (sizes, flags, averages) at any world size, at constant cost. Large tensors with made-up
-values are not touched.
+Ranks that are rehearsed at the same time exchange integers, and small tensors that one rank sends to others.
+Otherwise the other ranks count as holding the same values as this rank: a sum over N ranks is N times the own
+value, a gather is N copies. Large tensors with made-up values are not touched.
 """
 
 from __future__ import annotations
@@ -35,8 +33,6 @@ from zerokit.rehearsal.stand_ins.collective_results import (
 from zerokit.rehearsal.watching.traffic import Traffic
 
 BACKEND = "rehearsal"
-
-
 _OF_ONE_SIZE = frozenset(
     {"all_reduce", "reduce_scatter", "reduce", "broadcast", "scatter", "all_gather_into_tensor"}
 )
@@ -53,6 +49,18 @@ def _collective(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(self: VirtualProcessGroup, *arguments: Any, **given: Any) -> Any:
         return self._run(method, arguments, given)
+
+    return call
+
+
+def _coalesced(collective: Callable[..., Any]) -> Callable[..., Any]:
+    """The same collective of several tensors in one call."""
+
+    @_collective
+    def call(self: VirtualProcessGroup, outputs: Any, sources: list[torch.Tensor], opts: Any = None) -> Any:
+        for output, source in zip(outputs, sources, strict=True):
+            collective(self, output, source, opts)
+        return done(outputs)
 
     return call
 
@@ -116,33 +124,27 @@ class VirtualProcessGroup(dist.ProcessGroup):
         value: Any = None,
         opts: Any = None,
     ) -> dict[int, Any]:
-        """The values of the group's ranks, by place in the group; without those that are not known.
+        """The known values of the group's ranks, by place in the group.
 
         Args:
             name: the collective.
-            tensor: what it is called with.
+            tensor: its argument.
             by: the place of the one rank whose value is wanted; None for all.
             to: the place of the one rank that wants them; None for all.
             value: to send in place of that of `tensor`.
-            opts: of the call, as torch hands them over.
+            opts: torch's options of the call.
         """
         exchange = self._exchange
         if exchange is None or not exchange.is_active or self._size == 1:
             return {}
         if not is_exchanged(tensor, from_one=by is not None):
             return {}
-        is_asked = by is None or by == self._rank
-        own = UNKNOWN if not is_asked else to_bytes(tensor) if value is None else value
+        sends = by is None or by == self._rank
+        own = UNKNOWN if not sends else to_bytes(tensor) if value is None else value
         of = () if to is not None and to != self._rank else None if by is None else (self._ranks[by],)
         call = f"{name} of {size_and_dtype(tensor)}" if name in _OF_ONE_SIZE else name
-        values = exchange.share(
-            self._ranks,
-            call,
-            own,
-            of=of,
-            number=self.number,
-            is_async=getattr(opts, "asyncOp", False),
-        )
+        is_async = getattr(opts, "asyncOp", False)
+        values = exchange.share(self._ranks, call, own, of=of, number=self.number, is_async=is_async)
         places = {rank: place for place, rank in enumerate(self._ranks)}
         return {places[rank]: held for rank, held in values.items() if rank in places}
 
@@ -230,13 +232,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
             self._reduce(output, operation_of(opts))
         return done(outputs)
 
-    @_collective
-    def reduce_scatter_single_coalesced(
-        self, outputs: list[torch.Tensor], sources: list[torch.Tensor], opts: Any = None
-    ) -> Any:
-        for output, source in zip(outputs, sources, strict=True):
-            self.reduce_scatter_single(output, source, opts)
-        return done(outputs)
+    reduce_scatter_single_coalesced = _coalesced(reduce_scatter_single)
 
     # ---- gathers
     @_collective
@@ -254,13 +250,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
             if place != self._rank and held is not UNKNOWN:
                 parts[place].copy_(from_bytes(parts[place], held))
 
-    @_collective
-    def all_gather_single_coalesced(
-        self, outputs: list[torch.Tensor], sources: list[torch.Tensor], opts: Any = None
-    ) -> Any:
-        for output, source in zip(outputs, sources, strict=True):
-            self.all_gather_single(output, source, opts)
-        return done(outputs)
+    all_gather_single_coalesced = _coalesced(all_gather_single)
 
     @_collective
     def allgather(
@@ -380,7 +370,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
                     tensor.copy_(from_bytes(tensor, held))
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Any:
-        """From the rank before this one, for want of an order in which messages would arrive."""
+        """From the rank before this one: messages have no order."""
         return self.recv(tensors, (self._rank - 1) % self._size, tag)
 
     def barrier(self, opts: Any = None) -> Any:

@@ -15,24 +15,20 @@ from zerokit.rehearsal.ranks.roles import Ranks
 from zerokit.rehearsal.stand_ins.process_group import BACKEND, VirtualProcessGroup
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.timing.process_group import TimedProcessGroup
-from zerokit.rehearsal.timing.rank_time import RankTime
-from zerokit.rehearsal.watching.traffic import Traffic
 
 OWNERS = ("torch.distributed", "torch.distributed.distributed_c10d")
 """The modules that have each function of torch.distributed."""
-_PURPOSE = "hand objects between ranks"
-_BROADCASTS = [Patch(owner, "broadcast_object_list", _PURPOSE) for owner in OWNERS]
-_ALL_GATHERS = [Patch(owner, "all_gather_object", _PURPOSE) for owner in OWNERS]
-_GATHERS = [Patch(owner, "gather_object", _PURPOSE) for owner in OWNERS]
-_SCATTERS = [Patch(owner, "scatter_object_list", _PURPOSE) for owner in OWNERS]
+_OBJECTS = {
+    name: [Patch(owner, name, "hand objects between ranks") for owner in OWNERS]
+    for name in ("broadcast_object_list", "all_gather_object", "gather_object", "scatter_object_list")
+}
 
 
 class ObjectCollectives:
-    """Replaces these collectives; arguments are as in torch.distributed.
+    """Replaces collectives of objects; arguments are as in torch.distributed.
 
     Args:
-        exchange: through which the ranks that are rehearsed hear each other. Where this rank is rehearsed by
-            itself, it goes on with its own objects, as if the others held the same.
+        exchange: with the ranks that are rehearsed at the same time; the others hold the same objects.
     """
 
     def __init__(self, exchange: Exchange) -> None:
@@ -40,17 +36,12 @@ class ObjectCollectives:
 
     def install(self) -> None:
         """Put them in the place of torch's."""
-        found: tuple[tuple[list[Patch], Callable[..., None]], ...] = (
-            (_BROADCASTS, self.broadcast),
-            (_ALL_GATHERS, self.all_gather),
-            (_GATHERS, self.gather),
-            (_SCATTERS, self.scatter),
-        )
-        for patches, instead in found:
+        for name, patches in _OBJECTS.items():
+            own = getattr(self, name)
             for patch in patches:
-                wrap(patch, lambda _original, *given, call=instead, **named: call(*given, **named))
+                wrap(patch, lambda _original, *given, own=own, **named: own(*given, **named))
 
-    def broadcast(
+    def broadcast_object_list(
         self,
         object_list: list[Any],
         src: int | None = None,
@@ -64,12 +55,12 @@ class ObjectCollectives:
         objects = self._share(group, ranks, "broadcast_object_list", object_list, by=[root], to=ranks)
         object_list[:] = objects.get(root, object_list)
 
-    def all_gather(self, object_list: list[Any], obj: Any, group: Any = None) -> None:
+    def all_gather_object(self, object_list: list[Any], obj: Any, group: Any = None) -> None:
         ranks = _ranks(group)
         objects = self._share(group, ranks, "all_gather_object", obj, by=ranks, to=ranks)
         object_list[:] = [objects.get(rank, obj) for rank in ranks]
 
-    def gather(
+    def gather_object(
         self,
         obj: Any,
         object_gather_list: list[Any] | None = None,
@@ -78,12 +69,11 @@ class ObjectCollectives:
         group_dst: int | None = None,
     ) -> None:
         ranks = _ranks(group)
-        root = _root(ranks, dst, group_dst)
-        objects = self._share(group, ranks, "gather_object", obj, by=ranks, to=[root])
+        objects = self._share(group, ranks, "gather_object", obj, by=ranks, to=[_root(ranks, dst, group_dst)])
         if object_gather_list is not None:
             object_gather_list[:] = [objects.get(rank, obj) for rank in ranks]
 
-    def scatter(
+    def scatter_object_list(
         self,
         scatter_object_output_list: list[Any],
         scatter_object_input_list: list[Any] | None = None,
@@ -92,12 +82,10 @@ class ObjectCollectives:
         group_src: int | None = None,
     ) -> None:
         ranks = _ranks(group)
-        root = _root(ranks, src, group_src)
-        objects = self._share(
-            group, ranks, "scatter_object_list", scatter_object_input_list, by=[root], to=ranks
-        )
-        if objects.get(root) is not None:
-            scatter_object_output_list[0] = objects[root][ranks.index(self._exchange.rank)]
+        root, objects = _root(ranks, src, group_src), scatter_object_input_list
+        found = self._share(group, ranks, "scatter_object_list", objects, by=[root], to=ranks)
+        if found.get(root) is not None:
+            scatter_object_output_list[0] = found[root][ranks.index(self._exchange.rank)]
 
     def _share(
         self, group: Any, ranks: Ranks, operation: str, value: Any, *, by: Sequence[int], to: Sequence[int]
@@ -105,13 +93,9 @@ class ObjectCollectives:
         own = self._exchange.rank
         if own not in ranks:
             return {}
-        objects = self._exchange.share(
-            ranks,
-            operation,
-            value if own in by else UNKNOWN,
-            of=by if own in to else (),
-            number=getattr(group, "number", 0),
-        )
+        shared, of = value if own in by else UNKNOWN, by if own in to else ()
+        number = getattr(group, "number", 0)
+        objects = self._exchange.share(ranks, operation, shared, of=of, number=number)
         return {**objects, own: value} if own in by else objects
 
 
@@ -123,11 +107,7 @@ def _root(ranks: Ranks, root: int | None, group_root: int | None) -> int:
     return ranks[group_root] if group_root is not None else root or 0
 
 
-_GROUPS, _CALLED, _ALONE = (
-    "make virtual groups",
-    "call every group nccl",
-    "wait for no rank that is not there",
-)
+_GROUPS, _CALLED, _ALONE = "make virtual groups", "call every group nccl", "wait for no other rank"
 _MAKERS = (*OWNERS, "torch.distributed.device_mesh")
 """Modules with functions that make groups; init_device_mesh makes the default group if there is none."""
 _INITS = [Patch(owner, "init_process_group", _GROUPS) for owner in _MAKERS]
@@ -146,15 +126,7 @@ GroupMaker = Callable[[Any, int, int, datetime.timedelta], "VirtualProcessGroup"
 def install(setup: RankSetup) -> None:
     """Give all calls of torch.distributed.init_process_group and new_group a :class:`VirtualProcessGroup`."""
     rank = setup.rank
-    install_virtual_groups(
-        rank.traffic, rank.exchange, rank=rank.rank, world_size=rank.num_gpus, time=rank.time
-    )
-
-
-def install_virtual_groups(
-    traffic: Traffic, exchange: Exchange, *, rank: int, world_size: int, time: RankTime | None = None
-) -> None:
-    """As :func:`install`, for a rank that is described by its parts."""
+    traffic, exchange, time, world_size = rank.traffic, rank.exchange, rank.time, rank.num_gpus
     groups = Groups(exchange)
 
     def create(
@@ -172,7 +144,7 @@ def install_virtual_groups(
         if isinstance(group, VirtualProcessGroup):
             group.number = number
 
-    install_groups(create, alone, rank=rank, world_size=world_size, note=note)
+    install_groups(create, alone, rank=rank.rank, world_size=world_size, note=note)
 
     def make_mesh(make: Any, made: Any, /, *sizes: Any, **given: Any) -> None:
         make(made, *sizes, **given)  # which may note the name of a mesh
@@ -182,7 +154,6 @@ def install_virtual_groups(
 
     wrap(_MESH, make_mesh)
 
-    # What would wait for the other ranks.
     put(_STORE_BARRIER, _nothing)
     for barrier in MONITORED_BARRIERS:
         put(barrier, _nothing)
@@ -202,29 +173,26 @@ def install_groups(
 ) -> None:
     """Make the groups of torch.distributed by `create`, whichever backend is requested.
 
-    The groups call themselves "nccl", which is what DeepSpeed, accelerate and transformers look for.
+    The groups call themselves "nccl", which DeepSpeed, accelerate and transformers look for.
 
     Args:
         create: makes a group.
         meet: makes the store of the group of all ranks.
         rank: of this process.
         world_size: number of processes.
-        note: called with each group that a script makes: its ranks, the group, its description.
+        note: called with the ranks, the object and the description of each group that a script makes.
     """
     dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])
 
     def init_process_group(join_world: Any, backend: Any = None, *_: Any, **given: Any) -> None:
-        kept = {name: value for name, value in given.items() if name == "timeout" and value is not None}
+        kept = {} if given.get("timeout") is None else {"timeout": given["timeout"]}
         join_world(backend=BACKEND, rank=rank, world_size=world_size, store=meet(), **kept)
 
     def new_group(
         make_group: Any, ranks: Any = None, timeout: Any = None, backend: Any = None, *_: Any, **given: Any
     ) -> Any:
-        kept = {
-            name: value
-            for name, value in given.items()
-            if name in ("group_desc", "use_local_synchronization")
-        }
+        names = ("group_desc", "use_local_synchronization")
+        kept = {name: given[name] for name in names if name in given}
         group = make_group(ranks, timeout, BACKEND, **kept)
         if note is not None:
             # Scripts slice them from numpy arrays, whose integers are not Python's.

@@ -7,19 +7,16 @@ Only what they allocate is real.
 from __future__ import annotations
 
 import enum
-import functools
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from zerokit.rehearsal.stand_ins.registry import op_module
+from zerokit.rehearsal.stand_ins.signatures import Given, positional
 from zerokit.rehearsal.timing.rank_time import take_time
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class QuantizationType(enum.IntEnum):
@@ -29,124 +26,93 @@ class QuantizationType(enum.IntEnum):
     Asymmetric = 1
 
 
+def _kernel(parameters: str, name: str) -> Callable[[Callable[[Given], Any]], Callable[..., Any]]:
+    """Makes a function of `Given` a kernel that reads its arguments and writes its results."""
+
+    def launch_with(results: Callable[[Given], Any]) -> Callable[..., Any]:
+        @positional(parameters)
+        def launch(given: Given) -> Any:
+            result = results(given)
+            made = () if any(result is one for one in given.values()) else (result,)
+            take_time(name, list(given.values()), *made)
+            return result
+
+        return launch
+
+    return launch_with
+
+
+_QUANTIZED = "groups num_bits quant_type"
+
+
 def quantizer() -> ModuleType:
     """`quantize`, `dequantize`, `swizzle_quant`, `quantized_reduction` and their kin."""
 
-    def quantize(
-        input_vals: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
-    ) -> list[Tensor]:
-        scales = _scales(groups, quant_type)
-        return [_int8(_last_dimension_divided(input_vals.shape, 1 if num_bits == 8 else 2)), scales]
+    @_kernel(f"input_vals {_QUANTIZED}", "quantize")
+    def quantize(given: Given) -> list[Tensor]:
+        divisor = 1 if given["num_bits"] == 8 else 2
+        shape = _last_dimension_divided(given["input_vals"].shape, divisor)
+        return [_int8(shape), _scales(given["groups"], given["quant_type"])]
 
-    def dequantize(
-        data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
-    ) -> Tensor:
-        return _dequantized(data, num_bits, torch.float16)
+    @_kernel(f"data params {_QUANTIZED}", "dequantize")
+    def dequantize(given: Given) -> Tensor:
+        return _dequantized(given["data"], given["num_bits"], torch.float16)
 
-    def dequantize_fp32(
-        data: Tensor, params: Tensor, groups: int, num_bits: int, quant_type: QuantizationType, /
-    ) -> Tensor:
-        return _dequantized(data, num_bits, torch.float32)
+    @_kernel(f"data params {_QUANTIZED}", "dequantize_fp32")
+    def dequantize_fp32(given: Given) -> Tensor:
+        return _dequantized(given["data"], given["num_bits"], torch.float32)
 
-    def dequantize_to_half(
-        data: Tensor, scales: Tensor, minima: Tensor, num_group: int, group_size: int, /
-    ) -> Tensor:
-        return torch.empty((num_group, group_size), dtype=torch.float16, device="cuda")
+    @_kernel("data scales minima num_group group_size", "dequantize_to_half")
+    def dequantize_to_half(given: Given) -> Tensor:
+        return torch.empty((given["num_group"], given["group_size"]), dtype=torch.float16, device="cuda")
 
-    def swizzle_quant(
-        input_vals: Tensor,
-        groups: int,
-        num_bits: int,
-        quant_type: QuantizationType,
-        pipeline_size: int,
-        nodes: int,
-        devices_per_node: int,
-        /,
-    ) -> list[Tensor]:
-        scales = _scales(groups, quant_type)
-        return [_int8((input_vals.numel() // (8 // num_bits),)), scales]
+    @_kernel(f"input_vals {_QUANTIZED} pipeline_size nodes devices_per_node", "swizzle_quant")
+    def swizzle_quant(given: Given) -> list[Tensor]:
+        elements = given["input_vals"].numel() // (8 // given["num_bits"])
+        return [_int8((elements,)), _scales(given["groups"], given["quant_type"])]
 
-    def quantized_reduction(
-        input_vals: Tensor,
-        input_scales: Tensor,
-        in_groups: int,
-        out_groups: int,
-        num_bits: int,
-        quant_type: QuantizationType,
-        devices_per_node: int,
-        /,
-    ) -> list[Tensor]:
-        scales = _scales(out_groups, quant_type)
-        return [_int8(_last_dimension_divided(input_vals.shape, devices_per_node)), scales]
+    @_kernel(
+        "input_vals input_scales in_groups out_groups num_bits quant_type devices_per_node",
+        "quantized_reduction",
+    )
+    def quantized_reduction(given: Given) -> list[Tensor]:
+        shape = _last_dimension_divided(given["input_vals"].shape, given["devices_per_node"])
+        return [_int8(shape), _scales(given["out_groups"], given["quant_type"])]
 
     return op_module(
         "quantizer",
         QuantizationType=QuantizationType,
         Symmetric=QuantizationType.Symmetric,
         Asymmetric=QuantizationType.Asymmetric,
-        quantize=_timed(quantize),
-        dequantize=_timed(dequantize),
-        dequantize_fp32=_timed(dequantize_fp32),
-        dequantize_int4_to_half_experimental=_timed(dequantize_to_half),
-        dequantize_int8_to_half_experimental=_timed(dequantize_to_half),
-        swizzle_quant=_timed(swizzle_quant),
-        quantized_reduction=_timed(quantized_reduction),
+        quantize=quantize,
+        dequantize=dequantize,
+        dequantize_fp32=dequantize_fp32,
+        dequantize_int4_to_half_experimental=dequantize_to_half,
+        dequantize_int8_to_half_experimental=dequantize_to_half,
+        swizzle_quant=swizzle_quant,
+        quantized_reduction=quantized_reduction,
     )
 
 
 def fp_quantizer() -> ModuleType:
-    """`quantize`, `dequantize`, `selective_dequantize` (all write into given tensors) and `get_scales` (a
-    view)."""
+    """All but `get_scales`, which gives a view, write into given tensors."""
+    bits = "group_size q_mantisa_bits q_exponent_bits"
 
-    def quantize(
-        out: Tensor,
-        val: Tensor,
-        group_size: int,
-        stochastic_rounding: int,
-        q_bits: int,
-        q_mantisa_bits: int,
-        /,
-    ) -> Tensor:
-        return out
-
-    def dequantize(
-        val: Tensor, val_q: Tensor, group_size: int, q_mantisa_bits: int, q_exponent_bits: int, /
-    ) -> None: ...
-
-    def selective_dequantize(
-        val: Tensor,
-        val_q: Tensor,
-        indexes: Tensor,
-        group_size: int,
-        q_mantisa_bits: int,
-        q_exponent_bits: int,
-        /,
-    ) -> None: ...
-
-    def get_scales(out: Tensor, num_groups: int, /) -> Tensor:
+    @positional("out num_groups")
+    def get_scales(given: Given) -> Tensor:
+        out: Tensor = given["out"]
         as_float = out.view(-1).view(torch.float32)
-        return as_float.as_strided((num_groups, 1), (out.stride(0) // 4, 1))
+        return as_float.as_strided((given["num_groups"], 1), (out.stride(0) // 4, 1))
 
     return op_module(
         "fp_quantizer",
-        quantize=_timed(quantize),
-        dequantize=_timed(dequantize),
-        selective_dequantize=_timed(selective_dequantize),
+        quantize=_kernel("out val group_size stochastic_rounding q_bits q_mantisa_bits", "quantize")(
+            lambda given: given["out"]
+        ),
+        dequantize=_kernel(f"val val_q {bits}", "dequantize")(lambda given: None),
+        selective_dequantize=_kernel(f"val val_q indexes {bits}", "selective_dequantize")(lambda given: None),
         get_scales=get_scales,
     )
-
-
-def _timed(kernel: Callable[P, T]) -> Callable[P, T]:
-    """`kernel`, as one kernel that reads its arguments and writes its results."""
-
-    @functools.wraps(kernel)
-    def launch(*arguments: P.args, **given: P.kwargs) -> T:
-        result = kernel(*arguments, **given)
-        made = () if any(result is one for one in arguments) else (result,)
-        take_time(kernel.__name__, arguments, *made)
-        return result
-
-    return launch
 
 
 def _dequantized(data: Tensor, num_bits: int, dtype: torch.dtype) -> Tensor:

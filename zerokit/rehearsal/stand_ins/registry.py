@@ -1,8 +1,4 @@
-"""The registry of stand-ins: each is registered where it is written, with what it replaces.
-
-A module of `stand_ins` or `contrib` marks its function with :func:`stand_in`. :func:`registered` finds all
-of them by looking through the two folders, in the order of the modules' names.
-"""
+"""The registry of stand-ins, which modules of `stand_ins` and `contrib` mark with :func:`stand_in`."""
 
 from __future__ import annotations
 
@@ -68,7 +64,7 @@ def stand_in(*replaces: str) -> Callable[[Install], StandIn]:
 
 @functools.cache
 def registered() -> tuple[StandIn, ...]:
-    """Every stand-in."""
+    """Every stand-in, in the order of the modules' names."""
     found = (
         value
         for module in _modules()

@@ -1,12 +1,11 @@
 """Ranks that a script starts itself, by torch.multiprocessing.spawn or one Process each.
 
 The rehearsed rank's function runs in this process; other ranks are not started. A Process counts as a rank
-if three things hold: the script starts it before it joins a process group, gives it its number (alone or in
-an object with a rank), and the function that it runs joins one. Any other Process, such as a data worker, is
-forked, even if the script asks for spawn: a spawned process would run the script's imports without a GPU. A
-fork copies locks that other threads hold. So an executor is made to fork all its workers before it has
-threads, as it does by itself on Linux. Workers that replace others after some tasks are spawned, as are
-processes of libraries with their own start method (joblib's loky).
+if the script starts it before it joins a process group, gives it its number (alone or in an object with a
+rank), and its function joins a group. Any other Process, such as a data worker, is forked even if the script
+requests spawn: a spawned process would run the script's imports without a GPU. An executor forks all its
+workers before it has threads, whose locks a fork would copy. Workers that replace others after some tasks are
+spawned, as are processes of libraries with their own start method (joblib's loky).
 """
 
 from __future__ import annotations
@@ -21,8 +20,10 @@ from contextlib import suppress
 from itertools import chain
 from multiprocessing.context import ForkServerProcess, Process, SpawnProcess
 from multiprocessing.popen_fork import Popen
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
+
+import torch.distributed as dist
 
 from zerokit.errors import LaunchError
 from zerokit.patches import Patch, PrivateAttribute, apply, watch, wrap
@@ -54,20 +55,8 @@ def install(setup: RankSetup) -> None:
     StartedRanks(setup.local_rank, setup.local_ranks).install()
 
 
-class _HasRun:
-    """What `spawn(join=False)` returns."""
-
-    def join(self, *_: Any, **__: Any) -> bool:
-        return True
-
-
 class StartedRanks:
-    """Replaces the functions that start processes.
-
-    Args:
-        local_rank: of the rehearsed rank on its node.
-        local_ranks: number of ranks on a node.
-    """
+    """Replaces the functions that start processes, for the rank `local_rank` of a node's `local_ranks`."""
 
     def __init__(self, local_rank: int, local_ranks: int) -> None:
         self._local_rank = local_rank
@@ -106,7 +95,7 @@ class StartedRanks:
                 hint="Let --num-gpus and --gpus-per-node say what the script starts",
             )
         fn(self._local_rank, *args)
-        return None if join else _HasRun()
+        return None if join else SimpleNamespace(join=lambda *_, **__: True)
 
     def _start(self, start: Any, process: Any) -> None:
         caller = sys._getframe(2)
@@ -146,15 +135,13 @@ def _make_executor(
 
 
 def _has_joined() -> bool:
-    import torch.distributed as dist
-
     return dist.is_initialized()
 
 
 def _is_rank(process: Any, number: int) -> bool:
     """Whether a process is rank `number`, by its arguments and by the code that it runs."""
     given = [*getattr(process, "_args", ()), *getattr(process, "_kwargs", {}).values()]
-    if number not in [*filter(_is_number, given), *chain.from_iterable(map(_kept_ranks, given))]:
+    if number not in chain.from_iterable(map(_numbers, given)):
         return False
     if number == 0 and _has_joined():  # after the first, it is the rehearsed rank that has
         return False
@@ -162,15 +149,12 @@ def _is_rank(process: Any, number: int) -> bool:
     return _joins_others([getattr(process, "_target", None) or process, *given])
 
 
-def _is_number(given: Any) -> bool:
-    return type(given) is int
-
-
-def _kept_ranks(given: Any) -> Iterator[int]:
-    """The numbers that an object or a dict, such as a config of a rank, has by a name that ends in "rank"."""
+def _numbers(given: Any) -> Iterator[int]:
+    """An integer itself, or those of an object or a dict by names that end in "rank"."""
     kept = given if isinstance(given, dict) else getattr(given, "__dict__", {})
-    for name, value in kept.items():
-        if _is_number(value) and isinstance(name, str) and name.endswith("rank"):
+    named = {"rank": given} if type(given) is int else kept
+    for name, value in named.items():
+        if type(value) is int and isinstance(name, str) and name.endswith("rank"):
             yield value
 
 

@@ -1,9 +1,8 @@
 """Runs SuperOffload's optimizer process in this process, one task at a time.
 
-deepspeed/runtime/superoffload/superoffload_utils.py starts a process that steps DeepSpeedCPUAdam on sub-
-groups as their gradients arrive. Its worker function runs here unchanged, on a thread that moves only while
-the training thread waits for it. So a rehearsal is reproducible, and all host memory is counted in one
-process.
+deepspeed/runtime/superoffload/superoffload_utils.py starts a process that steps DeepSpeedCPUAdam on subgroups
+as their gradients arrive. Its worker function runs here unchanged, on a thread that runs only while the
+training thread waits for it: so a rehearsal is reproducible, and counts all host memory in one process.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """torch.compile: Dynamo, AOTAutograd and Inductor run; the kernels that they write do nothing.
 
-Inductor's generated code allocates between its kernels, and its partitioner keeps for backward, what a GPU
-would hold. The kernels are Triton's: they allocate nothing, and are neither compiled nor run. With the clock
-they take the time of the bytes that they move. If Inductor cannot compile a graph here, or Triton is not
-installed, the code runs as it is written, and the report says so. Other backends, such as "eager" and
-"aot_eager", are left to torch.
+Inductor's generated code allocates as on a GPU. Its Triton kernels allocate nothing and are neither compiled
+nor run; with the clock they take the time of the bytes that they move. If Inductor cannot compile a graph
+here, or Triton is not installed, the code runs as it is written, and the report says so.
 """
 
 from __future__ import annotations
@@ -16,6 +14,8 @@ import os
 import sys
 from collections.abc import Mapping
 from typing import Any
+
+import torch
 
 from zerokit.patches import Patch, put, wrap
 from zerokit.rehearsal.context import rank_context
@@ -68,7 +68,7 @@ class Compilations:
         self.notes: dict[str, str] = {}
         """What was different, and the first line where it was."""
         self.lines: dict[int, str] = {}
-        """The line of each graph, by Inductor's number: its backward may be compiled in another thread."""
+        """The line of each graph by Inductor's number, for a backward that another thread compiles."""
 
     def warnings(self) -> list[str]:
         """A line for each difference in how compiled code ran."""
@@ -86,7 +86,7 @@ def install(setup: RankSetup) -> None:
     if importlib.util.find_spec("triton") is None:
         wrap(_COMPILE, _run_uncompiled)
         return
-    # What is made for GPUs that are not there must not lie in the caches that real runs read.
+    # Not in the caches that real runs read.
     folder = setup.generated
     os.environ.update(
         TORCHINDUCTOR_CACHE_DIR=str(folder),
@@ -108,7 +108,7 @@ def _run_uncompiled(compile_with: Any, model: Any = None, **given: Any) -> Any:
         return compile_with(model, **given)
     if model is None:
         return lambda function: _run_uncompiled(compile_with, function, **given)
-    if isinstance(model, sys.modules["torch"].nn.Module):
+    if isinstance(model, torch.nn.Module):
         _note_that_triton_is_missing()
         return model
 
@@ -128,8 +128,6 @@ def _note_that_triton_is_missing() -> None:
 
 
 def _empty(size: Any, stride: Any, dtype: Any) -> Any:
-    import torch
-
     return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
 
 
@@ -146,9 +144,9 @@ def _compile_graph(compile_graph: Any, inductor: Any, graph: Any, inputs: Any, *
 
 
 def _compile_pass(compile_pass: Any, graph: Any, inputs: Any, **given: Any) -> Any:
-    """One pass of a graph: its backward may be compiled when it is run, outside of any handler.
+    """One pass of a graph, without measurements that Inductor's own settings request.
 
-    A script may have asked for measurements by Inductor's own settings, too.
+    Its backward may be compiled when it is run, outside of any handler.
     """
     config, line, number = sys.modules["torch._inductor.config"], script_line(), given.get("graph_id")
     if number is not None:
@@ -164,7 +162,7 @@ def _compile_pass(compile_pass: Any, graph: Any, inputs: Any, **given: Any) -> A
 
 
 def _note_that_it_runs_as_written(graph: Any, error: Exception, line: str) -> None:
-    """Say why a graph of a line is not compiled; raise if it is another algorithm then."""
+    """Report why a graph is not compiled; raise if it is another algorithm then."""
     reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
     if any(_NEEDS_INDUCTOR in str(node.target) for node in graph.graph.nodes):
         what = f"torch.compile of {_NEEDS_INDUCTOR} ({reason})"
@@ -178,8 +176,6 @@ def _note_that_it_runs_as_written(graph: Any, error: Exception, line: str) -> No
 
 def _launch(kernel: Any, *arguments: Any, **given: Any) -> None:
     """Make up what one of Inductor's kernels writes."""
-    import torch
-
     signature = kernel.triton_meta["signature"]
     names = [name for name in kernel.fn.arg_names if signature.get(name) != "constexpr"]
     bound = dict(zip(names, arguments, strict=False)) | given
@@ -191,13 +187,11 @@ def _launch(kernel: Any, *arguments: Any, **given: Any) -> None:
 
 
 def _take_time(time: RankTime, kernel: Any, arguments: Mapping[str, Any]) -> None:
-    """The time of reading and writing the kernel's tensors once; of larger ones it reads a part.
+    """The time of reading and writing the kernel's tensors once.
 
-    Of these, such as the table of an embedding, it reads a part: Inductor's own
-    `estimate_kernel_num_bytes` (codegen/simd.py).
+    Of a larger one, such as the table of an embedding, it reads a part: `estimate_kernel_num_bytes` in
+    torch/_inductor/codegen/simd.py.
     """
-    import torch
-
     name = kernel.fn.__name__
     if name.startswith(_TEMPLATE):  # such as flex_attention, which is no matter of bytes alone
         time.unpriced.setdefault(name, "no times of Inductor's templates were found")

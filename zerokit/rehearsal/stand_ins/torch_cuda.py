@@ -1,8 +1,7 @@
 """Answers for `torch.cuda`: the virtual device in place of the CUDA driver.
 
-`torch.cuda` itself stays as it is. Replaced are the C functions below it (`torch._C._cuda_*`) and the few
-Python classes that a CPU build leaves as dummies. On a CUDA build the same replacements keep the real GPU
-out.
+It replaces the C functions below `torch.cuda` (`torch._C._cuda_*`) and the Python classes that a CPU build
+leaves as dummies. On a CUDA build the same replacements keep the real GPU out.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ import types
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
+
+import torch
 
 from zerokit.patches import Patch, apply, declare, put, replace, wrap
 from zerokit.rehearsal.devices import DeviceProperties, VirtualDevice
@@ -55,7 +56,7 @@ _CONSTANTS: dict[str, Any] = {
     },
     "tunableop_is_enabled": False,
 }
-_ASKED = (
+_ANSWERED = (
     *("getDeviceCount", "getDevice", "setDevice", "exchangeDevice", "maybeExchangeDevice", "synchronize"),
     *("emptyCache", "memoryStats", "resetPeakMemoryStats", "getCurrentRawStream", "sleep"),
 )
@@ -66,7 +67,7 @@ _BEFORE_2_13: dict[str, Any] = {
 }
 _DRIVER = {
     name: Patch("torch._C", f"_cuda_{name}", "ask the virtual device", until=until, read_by="torch")
-    for until, names in ((None, (*_QUIET, *_CONSTANTS, *_ASKED)), ("2.13", _BEFORE_2_13))
+    for until, names in ((None, (*_QUIET, *_CONSTANTS, *_ANSWERED)), ("2.13", _BEFORE_2_13))
     for name in names
 }
 _OTHER_DRIVER = Patch("torch._C", "_cuda_*", "refuse what has no answer", read_by="torch")
@@ -83,16 +84,15 @@ _STREAMS = (
 class _Silent:
     """A namespace of functions that do nothing and succeed: nvtx ranges, the CUDA runtime.
 
-    cudaHostRegister, by which DeepSpeed can pin host memory, is among them: the stand-in of DeepSpeed's
-    allocator has counted that memory as pinned already.
+    Memory that cudaHostRegister pins is counted by the stand-in of DeepSpeed's allocator.
     """
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: 0
 
 
-class _Shown(NamedTuple):
-    """The virtual device, and how many like it the process sees."""
+class _VisibleDevices(NamedTuple):
+    """The virtual device, and how many of them the process sees."""
 
     backend: Backend
     device: VirtualDevice
@@ -108,26 +108,26 @@ class _Shown(NamedTuple):
 
 
 _show = functools.partial(Patch, purpose="show the virtual device")
-_MODULES: dict[Patch, Callable[[_Shown], Any]] = {
+_MODULES: dict[Patch, Callable[[_VisibleDevices], Any]] = {
     _show("torch.cuda", "_lazy_init"): lambda _: lambda: None,
     _show("torch.cuda", "_initialized"): lambda _: True,
-    _show("torch.cuda", "_cached_device_count"): lambda shown: shown.visible,
+    _show("torch.cuda", "_cached_device_count"): lambda devices: devices.visible,
     _show("torch.cuda", "_exchange_device"): lambda _: _c("exchangeDevice"),
     _show("torch.cuda", "_maybe_exchange_device"): lambda _: _c("maybeExchangeDevice"),
     _show("torch.cuda", "_get_device_properties", read_by="torch.cuda"): (
-        lambda shown: lambda index: shown.device.properties
+        lambda devices: lambda index: devices.device.properties
     ),
     _show("torch.cuda", "_CudaDeviceProperties"): lambda _: DeviceProperties,
-    _show("torch.cuda", "default_generators"): lambda shown: _generators(shown.visible),
-    _show("torch.cuda", "mem_get_info"): lambda shown: shown.free_and_total,
+    _show("torch.cuda", "default_generators"): lambda devices: _generators(devices.visible),
+    _show("torch.cuda", "mem_get_info"): lambda devices: devices.free_and_total,
     _show("torch.cuda", "check_error"): lambda _: lambda code: None,
     **{
         _show("torch.cuda", name): lambda _: lambda device=None: 0
         for name in ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate")
     },
-    _show("torch.cuda", "device_memory_used", since="2.6"): lambda shown: shown.used,
+    _show("torch.cuda", "device_memory_used", since="2.6"): lambda devices: devices.used,
     _show("torch.cuda", "cudart"): lambda _: _Silent,
-    _show("torch.cuda.memory", "mem_get_info"): lambda shown: shown.free_and_total,
+    _show("torch.cuda.memory", "mem_get_info"): lambda devices: devices.free_and_total,
     _show("torch.cuda.profiler", "cudart"): lambda _: _Silent,
     _show("torch.cuda.profiler", "check_error"): lambda _: lambda code: None,
     _show("torch.cuda.nvtx", "_nvtx"): lambda _: _Silent(),
@@ -150,11 +150,11 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
         backend: the loaded library.
         device: the model of the GPU.
         visible: number of devices that the process sees, one for each GPU of its node.
-        index: the one of them that is current; the local rank.
+        index: of the current one; the local rank.
     """
     from zerokit.rehearsal.stand_ins import cuda_streams
 
-    shown = _Shown(backend, device, visible)
+    devices = _VisibleDevices(backend, device, visible)
     _refuse_the_rest()
     for name, answer in _answers(backend, device, visible, index).items():
         put(_DRIVER[name], answer)
@@ -162,14 +162,14 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
         put(patch, getattr(cuda_streams, _STREAM_NAMES.get(patch.name, patch.name)))
     apply(_GENERATOR, functools.partial(_generator_class, backend))
     for patch, answer in _MODULES.items():
-        put(patch, answer(shown))
+        put(patch, answer(devices))
     apply(_VERSION, lambda version: version or "12.8")
     wrap(_PROFILER, _profile_host)
     _install_storage(backend)
 
 
 def _profile_host(begin: Any, profiler: Any, *arguments: Any, **given: Any) -> None:
-    """A profiler that does without events of CUDA at each operator, which a CPU build prints a trace for."""
+    """A profiler without CUDA events at each operator, for which a CPU build prints a trace."""
     from torch._C._profiler import ProfilerState
 
     begin(profiler, *arguments, **given)
@@ -178,14 +178,11 @@ def _profile_host(begin: Any, profiler: Any, *arguments: Any, **given: Any) -> N
 
 
 def _c(name: str) -> Any:
-    import torch
-
     return getattr(torch._C, f"_cuda_{name}")
 
 
 def _generator_class(backend: Backend, real: Any) -> type:
     """`torch.Generator`, whose own constructor asks the CUDA driver for one of the GPU."""
-    import torch
 
     class Kind(type):
         def __instancecheck__(cls, instance: object) -> bool:
@@ -199,14 +196,11 @@ def _generator_class(backend: Backend, real: Any) -> type:
 
 
 def _generators(visible: int) -> tuple[Any, ...]:
-    import torch
-
     return tuple(torch.Generator("cuda") for _ in range(visible))
 
 
 def _answers(backend: Backend, device: VirtualDevice, visible: int, index: int) -> dict[str, Any]:
     """The functions of :data:`_DRIVER` by name."""
-    import torch
 
     def check(wanted: int) -> None:
         if wanted >= visible:
@@ -219,7 +213,7 @@ def _answers(backend: Backend, device: VirtualDevice, visible: int, index: int) 
         backend.use_device(wanted)
 
     def enter(wanted: int) -> int:
-        # Code that only asks one device after the other comes by here too; tensors made there are noted.
+        # Code that only queries one device after the other also comes here.
         check(wanted)
         return index
 
@@ -228,7 +222,7 @@ def _answers(backend: Backend, device: VirtualDevice, visible: int, index: int) 
             duration = cycles * 10**6 // device.properties.clock_rate
             backend.clock.submit(backend.current_stream, WorkKind.KERNEL, "torch.cuda._sleep", duration)
 
-    asked = {
+    answers = {
         "getDeviceCount": lambda: visible,
         "getDevice": lambda: index,
         "setDevice": select,
@@ -244,7 +238,7 @@ def _answers(backend: Backend, device: VirtualDevice, visible: int, index: int) 
     constants = {
         name: _constant(value) for name, value in (dict.fromkeys(_QUIET) | _CONSTANTS | _BEFORE_2_13).items()
     }
-    return constants | asked
+    return constants | answers
 
 
 def _constant(value: Any) -> Any:
@@ -260,8 +254,6 @@ _HARMLESS = (
 
 def _refuse_the_rest() -> None:
     """Whatever else a CUDA build would ask the driver stops with the function's name."""
-    import torch
-
     for name in dir(torch._C):
         is_harmless = any(part in name for part in _HARMLESS)
         if fnmatchcase(name, _OTHER_DRIVER.name) and not is_harmless:
@@ -282,15 +274,11 @@ def memory_stats(backend: Backend) -> dict[str, Any]:
         stat: {pool: {field: flat[f"{stat}.{pool}.{field}"] for field in FIELDS} for pool in POOLS}
         for stat in STATS
     }
-    empty = dict.fromkeys(FIELDS, 0)
     return {
         **nested,
-        "oversize_allocations": empty,
-        "oversize_segments": empty,
+        **dict.fromkeys(("oversize_allocations", "oversize_segments"), dict.fromkeys(FIELDS, 0)),
         "max_split_size": -1,
-        "num_alloc_retries": flat["num_alloc_retries"],
-        "num_ooms": flat["num_ooms"],
-        "num_sync_all_streams": 0,
+        **dict.fromkeys(("num_alloc_retries", "num_ooms", "num_sync_all_streams"), 0),
         "num_device_alloc": flat["segment.all.allocated"],
         "num_device_free": flat["segment.all.freed"],
     }
@@ -298,7 +286,6 @@ def memory_stats(backend: Backend) -> dict[str, Any]:
 
 def _install_storage(backend: Backend) -> None:
     """Storages made and resized in Python, which a CPU build cannot do and a CUDA build does by itself."""
-    import torch
 
     def resize(resize_host: Any, storage: Any, size: int) -> Any:
         if storage.device.type != "cuda":

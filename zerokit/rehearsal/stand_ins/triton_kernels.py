@@ -1,8 +1,7 @@
-"""Triton kernels: launched, and not run.
+"""Triton kernels: launched (kernel_launches.py), and not run.
 
-kernel_launches.py launches them; triton_pointers.py finds the arguments that they write. Triton's own Python
-runs: heuristics, grids, hooks and the autotuner. All configurations are equally fast, so the autotuner takes
-the first.
+Triton's own Python runs: heuristics, grids, hooks and the autotuner, which finds all configurations equally
+fast and takes the first. triton_pointers.py finds the arguments that a kernel writes.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
+
+import torch
 
 from zerokit.patches import Patch, put, when_imported, wrap
 from zerokit.rehearsal.errors import RehearsalGap
@@ -49,33 +50,34 @@ def kernel_name(kernel: Any) -> str:
     return f"{getattr(function, '__module__', 'unknown')}.{getattr(function, '__name__', repr(function))}"
 
 
-class _Launched:
-    """What a launch returns: the compiled kernel, which has no attributes here."""
+class _Refusing:
+    """An object of Triton that refuses attributes it does not have here, by their names."""
 
-    def __init__(self, kernel: str) -> None:
-        self._kernel = kernel
+    def __init__(self, description: str) -> None:
+        self._description = description
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise RehearsalGap(f"'{name}' of the compiled Triton kernel {self._kernel}")
+        raise RehearsalGap(f"'{name}' of {self._description}")
 
 
-def _launch(_run: Any, kernel: Any, *arguments: Any, grid: Any, warmup: bool, **given: Any) -> _Launched:
+def _launch(_run: Any, kernel: Any, *arguments: Any, grid: Any, warmup: bool, **given: Any) -> Any:
     name = kernel_name(kernel)
     for hook in kernel.pre_run_hooks:
         hook(*arguments, **given)
     own = {key: value for key, value in given.items() if key in kernel.signature.parameters}
     _check_options({key: value for key, value in given.items() if key not in own})
+    kernel_of_launch = _Refusing(f"the compiled Triton kernel {name}")
     if warmup:
-        return _Launched(name)
+        return kernel_of_launch
     bound = kernel.signature.bind(*arguments, **own)
     bound.apply_defaults()
     if callable(grid):
         grid(bound.arguments)
     _check_pointers(bound.arguments)
     launch("Triton kernels", name, bound.arguments, written_parameters(kernel.fn))
-    return _Launched(name)
+    return kernel_of_launch
 
 
 def _check_options(options: dict[str, Any]) -> None:
@@ -99,8 +101,6 @@ def _check_pointers(arguments: Mapping[str, Any]) -> None:
 
 def _measured(function: Any, *_: Any, quantiles: Any = None, return_mode: str = "mean", **__: Any) -> Any:
     """As `triton.testing.do_bench`: milliseconds, a list of them for quantiles or "all"."""
-    import torch
-
     function()
     torch.empty(_CACHE_BYTES, dtype=torch.uint8, device="cuda")
     if quantiles is not None:
@@ -108,21 +108,17 @@ def _measured(function: Any, *_: Any, quantiles: Any = None, return_mode: str = 
     return [_MILLISECONDS] if return_mode == "all" else _MILLISECONDS
 
 
-class _Driver:
+class _Driver(_Refusing):
     """`triton.runtime.driver.active`, of the virtual device."""
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise RehearsalGap(f"'{name}' of Triton's driver")
+    def __init__(self) -> None:
+        super().__init__("Triton's driver")
 
     @property
     def utils(self) -> _Driver:
         return self
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        import torch
-
         properties: Any = torch.cuda.get_device_properties(device)
         return {
             "max_shared_mem": properties.shared_memory_per_block_optin,
@@ -139,39 +135,27 @@ class _Driver:
         return sys.modules["triton.backends.compiler"].GPUTarget("cuda", 10 * major + minor, 32)
 
     def get_device_capability(self, device: Any = None) -> tuple[int, int]:
-        import torch
-
         return torch.cuda.get_device_capability(device)
 
     def get_current_device(self) -> int:
-        import torch
-
         return torch.cuda.current_device()
 
     def set_current_device(self, device: int) -> None:
-        import torch
-
         torch.cuda.set_device(device)
 
     def get_current_stream(self, _device: Any = None) -> int:
         return backend().current_stream
 
     def get_active_torch_device(self) -> Any:
-        import torch
-
         return torch.device("cuda", self.get_current_device())
 
     def get_device_interface(self) -> Any:
-        import torch
-
         return torch.cuda
 
     def get_benchmarker(self) -> Any:
         return _measured
 
     def get_empty_cache_for_benchmark(self) -> Any:
-        import torch
-
         return torch.empty(_CACHE_BYTES, dtype=torch.uint8, device="cuda")
 
     def clear_cache(self, cache: Any) -> None:

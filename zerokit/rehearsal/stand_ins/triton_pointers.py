@@ -1,8 +1,7 @@
 """Finds the arguments that a Triton kernel writes, from its source.
 
-A kernel writes through `tl.store`, the atomic operations and the methods of tensor descriptors, at addresses
-that it computes from its parameters. An address is followed through assignments and through the functions
-that the kernel calls. A parameter that cannot be followed counts as written.
+It follows addresses from parameters through assignments and called functions to `tl.store`, atomic operations
+and methods of tensor descriptors. A parameter that cannot be followed counts as written.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 _WRITES = ("store", "atomic_", "scatter", "shared_to_global")
-"""Parts of the names of operations that write to an address, in Triton's language and in Gluon. (Functions
-under `@triton.jit` may have any name: their source is read.)"""
+"""Parts of the names of operations that write to an address, in Triton's language and in Gluon."""
 _READS = ("load", "gather", "global_to_shared")
-"""Parts of the names of operations that read. The results of both are values and no addresses."""
+"""Parts of the names of operations that read. The results of both are values, not addresses."""
 _OPAQUE = ("inline_asm", "extern_elementwise")
 """Operations that run code of another language, which may write."""
 
@@ -28,11 +26,7 @@ Names = frozenset[str]
 
 
 def written_parameters(function: Callable[..., Any]) -> Names:
-    """Parameters of the kernel `function` through which it writes.
-
-    Args:
-        function: the Python function under `@triton.jit`.
-    """
+    """Parameters through which a kernel writes; `function` is the Python function under `@triton.jit`."""
     return _effects(function, frozenset())[0]
 
 

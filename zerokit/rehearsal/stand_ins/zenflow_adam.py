@@ -1,13 +1,12 @@
 """ZenFlow's CPU Adam: DeepSpeed runs it in a process of its own, a rehearsal in this process.
 
-A rehearsal has one process per rehearsed rank, so that all of a rank's host memory is counted in one place.
-Tensors that DeepSpeed moves to shared memory for the other process are moved here as well (see
-`SharedMemory`).
+So all of a rank's host memory is counted in one place. Tensors that DeepSpeed moves to shared memory for the
+other process are moved here as well (`SharedMemory`).
 """
 
 from __future__ import annotations
 
-import ctypes
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -16,38 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zerokit.rehearsal.stand_ins.signatures import Given, positional
+
 _MOST_GROUPS = 1024
-_SCALARS_PER_GROUP = 5
-
-
-class _Control(ctypes.Structure):
-    """`ZenControl` of csrc/adam/cpu_adam_impl.cpp; only its size matters. `sem_t` is 32 bytes on Linux."""
-
-    _fields_ = (
-        ("cmd_ready", ctypes.c_int64 * 4),
-        ("done", ctypes.c_int64 * 4),
-        ("cmd", ctypes.c_int),
-        ("now_state", ctypes.c_int),
-        ("step", ctypes.c_int64),
-        ("num_groups", ctypes.c_int),
-        ("hp", ctypes.c_float * (_MOST_GROUPS * _SCALARS_PER_GROUP)),
-        ("bias_correction", ctypes.c_uint8 * _MOST_GROUPS),
-    )
-
-
-@dataclass(frozen=True)
-class _Group:
-    param: Tensor
-    grads: tuple[Tensor, Tensor]
-    exp_avgs: tuple[Tensor, Tensor]
-    exp_avg_sqs: tuple[Tensor, Tensor]
-    stale: Tensor
+_CONTROL_BYTES = struct.calcsize(f"@4q 4q 2i q i {_MOST_GROUPS * 5}f {_MOST_GROUPS}B 0q")
+"""Size of `ZenControl` in csrc/adam/cpu_adam_impl.cpp, with `sem_t` of 32 bytes."""
 
 
 @dataclass
 class _Worker:
     optimizer_id: int
-    groups: list[_Group] = field(default_factory=list)
+    groups: list[Given] = field(default_factory=list)
 
 
 @dataclass
@@ -71,48 +49,28 @@ class ZenFlowAdam:
         self._channels: dict[int, _Channel] = {}
 
     def functions(self) -> dict[str, Callable[..., object]]:
-        return {
-            "zenflow_adam_create": self.create,
-            "zenflow_adam_register_group": self.register_group,
-            "zenflow_adam_destroy": self.destroy,
-            "zenflow_adam_ctrl_size": self.control_size,
-            "zenflow_adam_ctrl_init": self.initialise_control,
-            "zenflow_adam_run_worker": self.run_worker,
-            "zenflow_adam_submit": self.submit,
-            "zenflow_adam_wait": self.wait,
-            "zenflow_adam_ctrl_exit": self.exit,
-        }
+        """All of them, by name."""
+        names = ("create", "register_group", "destroy", "ctrl_size", "ctrl_init", "run_worker", "submit")
+        return {f"zenflow_adam_{name}": getattr(self, name) for name in (*names, "wait", "ctrl_exit")}
 
     def create(self, optimizer_id: int, affinity: Sequence[int], /) -> int:
         handle = len(self._workers)
         self._workers[handle] = _Worker(optimizer_id)
         return handle
 
-    def register_group(
-        self,
-        handle: int,
-        param: Tensor,
-        grad0: Tensor,
-        grad1: Tensor,
-        exp_avg0: Tensor,
-        exp_avg1: Tensor,
-        exp_avg_sq0: Tensor,
-        exp_avg_sq1: Tensor,
-        stale: Tensor,
-        /,
-    ) -> None:
-        if not param.is_contiguous():
+    @positional("self handle param grad0 grad1 exp_avg0 exp_avg1 exp_avg_sq0 exp_avg_sq1 stale")
+    def register_group(given: Given) -> None:  # noqa: N805 - `self` is among them
+        if not given["param"].is_contiguous():
             raise RuntimeError("ZenFlowAdam: param must be contiguous")
-        group = _Group(param, (grad0, grad1), (exp_avg0, exp_avg1), (exp_avg_sq0, exp_avg_sq1), stale)
-        self._workers[handle].groups.append(group)
+        given["self"]._workers[given["handle"]].groups.append(given)
 
     def destroy(self, handle: int, /) -> None:
         self._workers[handle].groups.clear()
 
-    def control_size(self) -> int:
-        return ctypes.sizeof(_Control)
+    def ctrl_size(self) -> int:
+        return _CONTROL_BYTES
 
-    def initialise_control(self, control_ptr: int, num_groups: int, /) -> None:
+    def ctrl_init(self, control_ptr: int, num_groups: int, /) -> None:
         if num_groups > _MOST_GROUPS:
             raise RuntimeError("ZenFlowAdam: too many param groups")
         self._channels[control_ptr] = _Channel()
@@ -121,34 +79,15 @@ class ZenFlowAdam:
         """Connects the two sides and returns; the compiled one blocks its process here."""
         self._channels[control_ptr].worker = self._workers[handle]
 
-    def submit(
-        self,
-        control_ptr: int,
-        now_state: int,
-        step: int,
-        lr: Sequence[float],
-        beta1: Sequence[float],
-        beta2: Sequence[float],
-        eps: Sequence[float],
-        weight_decay: Sequence[float],
-        bias_correction: Sequence[int],
-        /,
-    ) -> None:
+    def submit(self, control_ptr: int, now_state: int, step: int, /, *scalars: Sequence[float]) -> None:
+        """One step; `scalars` are those of `adam_update`, each by group."""
         channel = self._channels[control_ptr]
         if channel.worker is None:
             return
-        scalars = zip(lr, beta1, beta2, eps, weight_decay, bias_correction, strict=True)
-        for group, values in zip(channel.worker.groups, scalars, strict=True):
-            self._adam_update(
-                channel.worker.optimizer_id,
-                step,
-                *values,
-                group.param,
-                group.grads[now_state],
-                group.exp_avgs[now_state],
-                group.exp_avg_sqs[now_state],
-            )
-            group.stale.copy_(group.param)
+        for group, *values in zip(channel.worker.groups, *scalars, strict=True):
+            states = [group[f"{name}{now_state}"] for name in ("grad", "exp_avg", "exp_avg_sq")]
+            self._adam_update(channel.worker.optimizer_id, step, *values, group["param"], *states)
+            group["stale"].copy_(group["param"])
         channel.steps_done += 1
 
     def wait(self, control_ptr: int, timeout_seconds: float, /) -> bool:
@@ -158,18 +97,16 @@ class ZenFlowAdam:
         channel.steps_done -= 1
         return True
 
-    def exit(self, control_ptr: int, /) -> None:
+    def ctrl_exit(self, control_ptr: int, /) -> None:
         self._channels[control_ptr].worker = None
 
 
 class SharedMemory:
     """The host memory that moving tensors to shared memory takes, without making any.
 
-    `torch.Tensor.share_memory_`, and sending a tensor to another process, copy its storage to a shared
-    mapping and release the old memory (torch/csrc/StorageSharing.cpp, `THPStorage_shareFd`). Pageable memory
-    goes back to the system: what is left is the peak of having both. Pinned memory stays in the cache of the
-    pinned allocator (ATen/core/CachingHostAllocator.h) and is not given back, so the host holds both from
-    then on.
+    torch copies the storage to a shared mapping and releases the old memory (torch/csrc/StorageSharing.cpp,
+    `THPStorage_shareFd`). Pageable memory goes back to the system, so only the peak has both. The pinned
+    allocator keeps it (ATen/core/CachingHostAllocator.h), so the host holds both from then on.
     """
 
     def __init__(self) -> None:
@@ -185,11 +122,10 @@ class SharedMemory:
 
 
 def start_in_this_process(zenflow: Any) -> None:
-    """Takes the place of `start_optimizer_process` (deepspeed/runtime/zenflow/zenflow_utils.py).
+    """Replaces `start_optimizer_process` (deepspeed/runtime/zenflow/zenflow_utils.py).
 
-    The same tensors are shared and the same four states per group are allocated; no process starts and no
-    core is bound. `zenflow` is DeepSpeed's optimizer; it is given `zf_op`, `zf_ctrl`, `process` and
-    `process_optimizer_established` as there.
+    It shares the same tensors, allocates the same four states per group and sets the same attributes of
+    `zenflow`, DeepSpeed's optimizer. No process starts and no core is bound.
     """
     from deepspeed.ops.op_builder import CPUAdamBuilder
     from deepspeed.runtime.zenflow.zenflow_utils import _compute_zf_pt_affinity
@@ -218,6 +154,6 @@ def start_in_this_process(zenflow: Any) -> None:
     op.zenflow_adam_run_worker(handle, control.data_ptr())
     _compute_zf_pt_affinity(zenflow)  # for the collective in it
     zenflow.zf_op, zenflow.zf_ctrl, zenflow.zf_shared = op, control, shared
-    # Asked only when a wait finds no finished step, which means that it died.
+    # Called only if a wait finds no finished step, which means that the process died.
     zenflow.process = SimpleNamespace(is_alive=lambda: False)
     zenflow.process_optimizer_established = True

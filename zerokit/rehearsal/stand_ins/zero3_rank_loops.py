@@ -1,9 +1,8 @@
 """ZeRO-3's loops over all ranks, done at once.
 
-DeepSpeed cuts a buffer into one tensor per rank before a reduce-scatter and after an all-gather. At a
-thousand ranks that is most of a rehearsal's time. The two functions here allocate the same blocks in the
-same order without the pieces. They replace the originals only if the source is the one that they were
-written for (DeepSpeed 0.19.8), and pass small buffers, whose values are computed, to them.
+DeepSpeed cuts a buffer into one tensor per rank before a reduce-scatter and after an all-gather, which takes
+long at a thousand ranks. The two functions here allocate the same blocks in the same order without pieces.
+They replace functions of a known source (DeepSpeed 0.19.8), to which they pass small buffers with values.
 """
 
 from __future__ import annotations

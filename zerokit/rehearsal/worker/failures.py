@@ -373,7 +373,7 @@ def _used_library(error: BaseException) -> tuple[str, str] | None:
     if isinstance(error, ImportError):
         modules = (error.name,)
     elif isinstance(error, TypeError) and trace is not None and raises(trace.tb_frame, trace.tb_lasti):
-        modules = (trace.tb_frame.f_globals.get("__name__"),)  # which does not take such a call
+        modules = (getattr(error, "module", trace.tb_frame.f_globals.get("__name__")),)
     else:
         modules = map(_module_of, named(error))
     return next((words for one in modules if one and (words := stands_in_for(one))), None)

@@ -1,4 +1,4 @@
-"""NVIDIA Apex: fused norms, optimizers, rotary embeddings and weight gradients.
+"""NVIDIA Apex: fused norms, Adam and weight gradients.
 
 Owner: the maintainers of zerokit.
 """
@@ -13,12 +13,10 @@ PACKAGES = (
         "0.1",
         {
             "apex": "",
-            "apex.multi_tensor_apply": "contrib.apex.multi_tensor_apply",
+            "apex.multi_tensor_apply": "contrib.apex.amp_c",
             "apex.normalization": "contrib.apex.normalization",
             "apex.normalization.fused_layer_norm": "contrib.apex.normalization",
             "apex.optimizers": "contrib.apex.optimizers",
-            "apex.transformer": "",
-            "apex.transformer.functional": "contrib.apex.rotary",
             "amp_C": "contrib.apex.amp_c",
             "fused_layer_norm_cuda": "contrib.apex.fused_layer_norm_cuda",
             "fused_weight_gradient_mlp_cuda": "contrib.apex.fused_weight_gradient_mlp_cuda",

@@ -23,11 +23,7 @@ def wgrad_gemm_accum_fp32(input: Tensor, d_output: Tensor, d_weight: Tensor, /) 
 
 
 def wgrad_gemm_accum_fp16(input: Tensor, d_output: Tensor, d_weight: Tensor, /) -> None:
-    """As :func:`wgrad_gemm_accum_fp32`, with all in one dtype of half precision.
-
-    Raises:
-        RuntimeError: a tensor is not on a GPU, or dtypes differ.
-    """
+    """As :func:`wgrad_gemm_accum_fp32`, with all in one dtype of half precision."""
     if d_weight.dtype != input.dtype or d_weight.dtype not in (torch.float16, torch.bfloat16):
         raise RuntimeError(f"wgrad_gemm_accum_fp16 takes one dtype of half precision, not {d_weight.dtype}")
     _accumulate(input, d_output, d_weight)

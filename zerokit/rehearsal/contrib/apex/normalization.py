@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from zerokit.rehearsal.contrib.apex import fused_layer_norm_cuda as kernels
+from zerokit.rehearsal.stand_ins.signatures import Given, with_parameters
 
 __all__ = [
     "FusedLayerNorm",
@@ -32,35 +33,57 @@ __all__ = [
 ]
 
 
-class FusedLayerNormAffineFunction(torch.autograd.Function):
-    """A layer norm with weight and bias."""
+class _NormFunction(torch.autograd.Function):
+    """A norm of the input and its weights; the normalized shape, eps and `memory_efficient` follow them."""
 
-    run = staticmethod(kernels.forward_affine)
+    run: Any
+    run_backward: Any
+    weights: int
 
     @classmethod
-    def forward(
-        cls,
-        ctx: Any,
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        normalized_shape: Sequence[int],
-        eps: float,
-        memory_efficient: bool = False,
-    ) -> Tensor:
-        input, weight, bias = (one.contiguous() for one in (input, weight, bias))
-        output, mean, inverse = cls.run(input, normalized_shape, weight, bias, eps)
-        kept = (output, weight, bias, None) if memory_efficient else (input, weight, bias, mean)
-        ctx.save_for_backward(*kept, inverse)
-        ctx.rest = (normalized_shape, eps, memory_efficient)
+    def forward(cls, ctx: Any, *arguments: Any) -> Tensor:
+        input, *weights = (one.contiguous() for one in arguments[: 1 + cls.weights])
+        shape, eps, memory_efficient = (*arguments[1 + cls.weights :], False)[:3]
+        output: Tensor
+        output, *statistics = cls.run(input, shape, *weights, eps)
+        if memory_efficient:
+            statistics[:-1] = [None for _ in statistics[:-1]]
+        ctx.save_for_backward(output if memory_efficient else input, *weights, *statistics)
+        ctx.rest, ctx.arguments, ctx.of = (shape, eps, memory_efficient), len(arguments), cls
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        kept, weight, bias, mean, inverse = ctx.saved_tensors
+        kept, *others = ctx.saved_tensors
+        weights, statistics = others[: ctx.of.weights], others[ctx.of.weights :]
         shape, *rest = ctx.rest
-        of_all = kernels.backward_affine(grad.contiguous(), mean, inverse, kept, shape, weight, bias, *rest)
-        return *of_all, None, None, None
+        found = ctx.of.run_backward(grad.contiguous(), *statistics, kept, shape, *weights, *rest)
+        gradients = found if weights else [found]
+        return *gradients, *(None for _ in range(ctx.arguments - len(gradients)))
+
+
+class _LayerNormFunction(_NormFunction):
+    run, run_backward = staticmethod(kernels.forward), staticmethod(kernels.backward)
+    weights = 0
+
+
+class _RMSNormFunction(_NormFunction):
+    run, run_backward = staticmethod(kernels.rms_forward), staticmethod(kernels.rms_backward)
+    weights = 0
+
+
+class FusedLayerNormAffineFunction(_NormFunction):
+    """A layer norm with weight and bias."""
+
+    run, run_backward = staticmethod(kernels.forward_affine), staticmethod(kernels.backward_affine)
+    weights = 2
+
+
+class FusedRMSNormAffineFunction(_NormFunction):
+    """A root-mean-square norm with a weight."""
+
+    run, run_backward = staticmethod(kernels.rms_forward_affine), staticmethod(kernels.rms_backward_affine)
+    weights = 1
 
 
 class FusedLayerNormAffineMixedDtypesFunction(FusedLayerNormAffineFunction):
@@ -69,141 +92,70 @@ class FusedLayerNormAffineMixedDtypesFunction(FusedLayerNormAffineFunction):
     run = staticmethod(kernels.forward_affine_mixed_dtypes)
 
 
-class FusedRMSNormAffineFunction(torch.autograd.Function):
-    """A root-mean-square norm with a weight."""
-
-    run = staticmethod(kernels.rms_forward_affine)
-
-    @classmethod
-    def forward(
-        cls,
-        ctx: Any,
-        input: Tensor,
-        weight: Tensor,
-        normalized_shape: Sequence[int],
-        eps: float,
-        memory_efficient: bool = False,
-    ) -> Tensor:
-        input, weight = input.contiguous(), weight.contiguous()
-        output, inverse = cls.run(input, normalized_shape, weight, eps)
-        ctx.save_for_backward(output if memory_efficient else input, weight, inverse)
-        ctx.rest = (normalized_shape, eps, memory_efficient)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        kept, weight, inverse = ctx.saved_tensors
-        shape, *rest = ctx.rest
-        of_all = kernels.rms_backward_affine(grad.contiguous(), inverse, kept, shape, weight, *rest)
-        return *of_all, None, None, None
-
-
 class FusedRMSNormAffineMixedDtypesFunction(FusedRMSNormAffineFunction):
     """A norm with the weight's dtype as output dtype."""
 
     run = staticmethod(kernels.rms_forward_affine_mixed_dtypes)
 
 
-class _Plain(torch.autograd.Function):
-    """A norm without weights, of either kind."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, input: Tensor, shape: Sequence[int], eps: float, memory_efficient: bool, is_rms: bool
-    ) -> Tensor:
-        input = input.contiguous()
-        output, *statistics = (kernels.rms_forward if is_rms else kernels.forward)(input, shape, eps)
-        ctx.save_for_backward(output if memory_efficient else input, *statistics[-1:])
-        ctx.mean = None if is_rms or memory_efficient else statistics[0]
-        ctx.rest, ctx.is_rms = (shape, eps, memory_efficient), is_rms
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        kept, inverse = ctx.saved_tensors
-        grad = grad.contiguous()
-        if ctx.is_rms:
-            return kernels.rms_backward(grad, inverse, kept, *ctx.rest), None, None, None, None
-        return kernels.backward(grad, ctx.mean, inverse, kept, *ctx.rest), None, None, None, None
-
-
-def _applied(function: Any, *tensors: Tensor, rest: Sequence[Any]) -> Tensor:
+def _apply(function: Any, given: Given) -> Tensor:
     """Under autocast all tensors are cast before, as the originals do."""
+    arguments = list(given.values())
     if torch.is_autocast_enabled("cuda"):
         dtype = torch.get_autocast_dtype("cuda")
-        tensors = tuple(one.to(dtype) if one.is_floating_point() else one for one in tensors)
+        is_float = [isinstance(one, Tensor) and one.is_floating_point() for one in arguments]
+        arguments = [
+            one.to(dtype) if is_cast else one for one, is_cast in zip(arguments, is_float, strict=True)
+        ]
     with torch.amp.autocast("cuda", enabled=False):
-        result: Tensor = function.apply(*tensors, *rest)
+        result: Tensor = function.apply(*arguments)
     return result
 
 
-def fused_layer_norm_affine(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    normalized_shape: Sequence[int],
-    eps: float = 1e-6,
-    memory_efficient: bool = False,
-) -> Tensor:
-    """The norm of input [..., *normalized_shape], in its dtype."""
-    rest = (normalized_shape, eps, memory_efficient)
-    return _applied(FusedLayerNormAffineFunction, input, weight, bias, rest=rest)
+_OPTIONS = "normalized_shape eps=1e-6 memory_efficient=False"
 
 
-def mixed_dtype_fused_layer_norm_affine(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    normalized_shape: Sequence[int],
-    eps: float = 1e-6,
-    memory_efficient: bool = False,
-) -> Tensor:
+@with_parameters(f"input {_OPTIONS}")
+def fused_layer_norm(given: Given) -> Tensor:
+    """The layer norm of input [..., *normalized_shape], in its dtype."""
+    return _apply(_LayerNormFunction, given)
+
+
+@with_parameters(f"input weight bias {_OPTIONS}")
+def fused_layer_norm_affine(given: Given) -> Tensor:
+    """As :func:`fused_layer_norm`, with weight and bias."""
+    return _apply(FusedLayerNormAffineFunction, given)
+
+
+@with_parameters(f"input weight bias {_OPTIONS}")
+def mixed_dtype_fused_layer_norm_affine(given: Given) -> Tensor:
     """As :func:`fused_layer_norm_affine`, in the weight's dtype."""
-    rest = (normalized_shape, eps, memory_efficient)
-    return _applied(FusedLayerNormAffineMixedDtypesFunction, input, weight, bias, rest=rest)
+    return _apply(FusedLayerNormAffineMixedDtypesFunction, given)
 
 
-def fused_rms_norm_affine(
-    input: Tensor,
-    weight: Tensor,
-    normalized_shape: Sequence[int],
-    eps: float = 1e-6,
-    memory_efficient: bool = False,
-) -> Tensor:
+@with_parameters(f"input {_OPTIONS}")
+def fused_rms_norm(given: Given) -> Tensor:
     """The root-mean-square norm of input [..., *normalized_shape], in its dtype."""
-    rest = (normalized_shape, eps, memory_efficient)
-    return _applied(FusedRMSNormAffineFunction, input, weight, rest=rest)
+    return _apply(_RMSNormFunction, given)
 
 
-def mixed_dtype_fused_rms_norm_affine(
-    input: Tensor,
-    weight: Tensor,
-    normalized_shape: Sequence[int],
-    eps: float = 1e-6,
-    memory_efficient: bool = False,
-) -> Tensor:
+@with_parameters(f"input weight {_OPTIONS}")
+def fused_rms_norm_affine(given: Given) -> Tensor:
+    """As :func:`fused_rms_norm`, with a weight."""
+    return _apply(FusedRMSNormAffineFunction, given)
+
+
+@with_parameters(f"input weight {_OPTIONS}")
+def mixed_dtype_fused_rms_norm_affine(given: Given) -> Tensor:
     """As :func:`fused_rms_norm_affine`, in the weight's dtype."""
-    rest = (normalized_shape, eps, memory_efficient)
-    return _applied(FusedRMSNormAffineMixedDtypesFunction, input, weight, rest=rest)
-
-
-def fused_layer_norm(
-    input: Tensor, normalized_shape: Sequence[int], eps: float = 1e-6, memory_efficient: bool = False
-) -> Tensor:
-    """As :func:`fused_layer_norm_affine`, without weights."""
-    return _applied(_Plain, input, rest=(normalized_shape, eps, memory_efficient, False))
-
-
-def fused_rms_norm(
-    input: Tensor, normalized_shape: Sequence[int], eps: float = 1e-6, memory_efficient: bool = False
-) -> Tensor:
-    """As :func:`fused_rms_norm_affine`, without weights."""
-    return _applied(_Plain, input, rest=(normalized_shape, eps, memory_efficient, True))
+    return _apply(FusedRMSNormAffineMixedDtypesFunction, given)
 
 
 class _Norm(nn.Module):
-    weight: nn.Parameter | None
-    bias: nn.Parameter | None
+    _names: tuple[str, ...]
+    _plain: Any
+    _affine: Any
+    _of_torch: Any
 
     def __init__(
         self,
@@ -216,26 +168,26 @@ class _Norm(nn.Module):
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
         self.normalized_shape = torch.Size(shape)
         self.eps, self.elementwise_affine, self.memory_efficient = eps, elementwise_affine, memory_efficient
-        for name in self._names():
+        for name in self._names:
             self.register_parameter(
                 name, nn.Parameter(torch.empty(self.normalized_shape)) if elementwise_affine else None
             )
         self.reset_parameters()
-
-    def _names(self) -> Sequence[str]:
-        raise NotImplementedError
 
     def reset_parameters(self) -> None:
         """Ones, and zeros for a bias."""
         for name, parameter in self.named_parameters(recurse=False):
             (nn.init.zeros_ if name == "bias" else nn.init.ones_)(parameter)
 
-    def _is_fused(self, input: Tensor) -> bool:
-        """Elsewhere the originals compute with torch's operators."""
-        return input.is_cuda and not torch.compiler.is_compiling()
-
-    def _options(self) -> tuple[Any, ...]:
-        return self.normalized_shape, self.eps, self.memory_efficient
+    def forward(self, input: Tensor) -> Tensor:
+        weights = [getattr(self, name) for name in self._names] if self.elementwise_affine else []
+        if not input.is_cuda or torch.compiler.is_compiling():  # the originals compute by torch's operators
+            run = self._of_torch
+            result: Tensor = run(input, self.normalized_shape, *weights, eps=self.eps)
+        else:
+            run = self._affine if weights else self._plain
+            result = run(input, *weights, self.normalized_shape, self.eps, self.memory_efficient)
+        return result
 
     def extra_repr(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
@@ -244,35 +196,17 @@ class _Norm(nn.Module):
 class FusedLayerNorm(_Norm):
     """A layer of :func:`fused_layer_norm_affine`."""
 
-    _affine: Any = staticmethod(fused_layer_norm_affine)
-
-    def _names(self) -> Sequence[str]:
-        return "weight", "bias"
-
-    def forward(self, input: Tensor) -> Tensor:
-        if not self._is_fused(input):
-            return functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
-        if self.weight is None:
-            return fused_layer_norm(input, *self._options())
-        result: Tensor = self._affine(input, self.weight, self.bias, *self._options())
-        return result
+    _names = ("weight", "bias")
+    _plain, _affine = staticmethod(fused_layer_norm), staticmethod(fused_layer_norm_affine)
+    _of_torch = staticmethod(functional.layer_norm)
 
 
 class FusedRMSNorm(_Norm):
     """A layer of :func:`fused_rms_norm_affine`."""
 
-    _affine: Any = staticmethod(fused_rms_norm_affine)
-
-    def _names(self) -> Sequence[str]:
-        return ("weight",)
-
-    def forward(self, input: Tensor) -> Tensor:
-        if not self._is_fused(input):
-            return functional.rms_norm(input, self.normalized_shape, self.weight, self.eps)
-        if self.weight is None:
-            return fused_rms_norm(input, *self._options())
-        result: Tensor = self._affine(input, self.weight, *self._options())
-        return result
+    _names = ("weight",)
+    _plain, _affine = staticmethod(fused_rms_norm), staticmethod(fused_rms_norm_affine)
+    _of_torch = staticmethod(functional.rms_norm)
 
 
 class _Mixed(_Norm):
@@ -286,7 +220,7 @@ class _Mixed(_Norm):
         memory_efficient: bool = False,
         **others: Any,
     ) -> None:
-        if not others.get("elementwise_affine", True):  # and all else counts for nothing, as in the originals
+        if not others.get("elementwise_affine", True):  # the originals ignore all other options
             raise RuntimeError(f"{type(self).__name__} does not support `elementwise_affine = False`")
         super().__init__(normalized_shape, eps, True, memory_efficient)
 

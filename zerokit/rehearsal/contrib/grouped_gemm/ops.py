@@ -10,6 +10,7 @@ from torch import Tensor
 
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.contrib.grouped_gemm import backend
+from zerokit.rehearsal.timing.rank_time import take_time
 
 __all__ = [
     "GroupedGemm",
@@ -49,6 +50,17 @@ def _plain(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return tensor.to(dtype or tensor.dtype).contiguous()
 
 
+def _summed(rows: Tensor, origins: Tensor, weights: Tensor | None, tokens: int) -> Tensor:
+    """Rows [rows, size] summed up to so many tokens, weighted if there are weights."""
+    summed = rows.new_empty((tokens, rows.size(1)))
+    take_time("moe_recover_topK", rows, origins, weights, summed)
+    return summed
+
+
+_SORTED = 5
+"""Arrays of int32 that sorting the rows takes: keys, rows, sorted rows, and a copy of keys and rows."""
+
+
 @dataclass
 class _Workspace:
     tensors: list[Tensor] = field(default_factory=list)
@@ -74,9 +86,12 @@ class PermuteMoE_topK(torch.autograd.Function):  # noqa: N801 - its name
         rows = max(max_token_num, input_act.size(0)) * indices.size(1)
         if own.rows < rows or own.dtype != input_act.dtype:
             own.rows, own.dtype, own.tensors = max(own.rows, rows), input_act.dtype, []
-        ordered, origins, own.tensors = backend.permute(
-            _plain(input_act), indices, num_out_tokens, own.tensors, own.rows
-        )
+        if not own.tensors:
+            own.tensors = [indices.new_empty(own.rows) for _ in range(_SORTED)]
+        expanded = indices.numel()
+        ordered = input_act.new_empty((num_out_tokens or expanded, input_act.size(1)))
+        origins = indices.new_empty(expanded)
+        take_time("moe_permute_topK", indices, own.tensors, _plain(input_act), ordered, origins)
         ctx.origins, ctx.shape = origins, indices.shape
         return ordered, origins
 
@@ -84,9 +99,7 @@ class PermuteMoE_topK(torch.autograd.Function):  # noqa: N801 - its name
     def backward(ctx: Any, grad: Tensor, _origins: Tensor | None) -> tuple[Tensor | None, ...]:
         if not grad.numel():
             return grad, None, None, None
-        tokens, per_token = ctx.shape
-        of_tokens = backend.unpermute(grad.contiguous(), ctx.origins, torch.tensor([]), tokens, per_token)
-        return of_tokens, None, None, None
+        return _summed(grad.contiguous(), ctx.origins, None, ctx.shape[0]), None, None, None
 
 
 class UnpermuteMoE_topK(torch.autograd.Function):  # noqa: N801 - its name
@@ -103,9 +116,7 @@ class UnpermuteMoE_topK(torch.autograd.Function):  # noqa: N801 - its name
             raise RuntimeError(f"unpermute takes probs of {row_id_map.size(0)} rows, got {probs.numel()}")
         input_act, row_id_map = _plain(input_act), _plain(row_id_map, torch.int32)
         probs = None if probs is None else _plain(probs, torch.float32)
-        tokens, per_token = (input_act.size(0), 1) if probs is None else probs.shape
-        weights = torch.tensor([]) if probs is None else probs
-        summed = backend.unpermute(input_act, row_id_map, weights, tokens, per_token)
+        summed = _summed(input_act, row_id_map, probs, (input_act if probs is None else probs).size(0))
         ctx.save_for_backward(input_act, row_id_map, probs)
         return summed
 
@@ -116,7 +127,12 @@ class UnpermuteMoE_topK(torch.autograd.Function):  # noqa: N801 - its name
         input_act, row_id_map, probs = ctx.saved_tensors
         of_rows = of_probs = None
         if ctx.needs_input_grad[0]:
-            of_rows, of_probs = backend.unpermute_bwd(grad.contiguous(), input_act, row_id_map, probs)
+            grad = grad.contiguous()
+            if probs is None:
+                probs = grad.new_ones((grad.size(0), 1), dtype=torch.float32)
+            of_rows = grad.new_empty((input_act.size(0), grad.size(1)))
+            of_probs = torch.empty_like(probs, dtype=torch.float32)
+            take_time("moe_recover_topK backward", grad, input_act, row_id_map, probs, of_rows, of_probs)
         return of_rows, None, of_probs if ctx.needs_input_grad[2] else None
 
 

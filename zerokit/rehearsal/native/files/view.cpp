@@ -93,13 +93,7 @@ Path scratch() {
   static std::atomic<unsigned> count = 0;
   Path path(overlay_folder);
   path.add(".new-");
-  char number[24];
-  char* digit = number + sizeof number;
-  *--digit = 0;
-  for (unsigned long rest = kernel(SYS_gettid) * 65536UL + count++ % 65536; rest != 0; rest /= 10) {
-    *--digit = static_cast<char>('0' + rest % 10);
-  }
-  path.add(digit);
+  path.add_number(kernel(SYS_gettid) * 65536UL + count++ % 65536);
   return path;
 }
 
@@ -378,6 +372,13 @@ void Path::add(const char* more, size_t count) {
   memcpy(text + size, more, count);
   cut(size + count);
 }
+void Path::add_number(unsigned long number) {
+  char digits[24];
+  char* digit = digits + sizeof digits;
+  do *--digit = static_cast<char>('0' + number % 10);
+  while ((number /= 10) > 0);
+  add(digit, digits + sizeof digits - digit);
+}
 size_t Path::folder() const {
   const void* slash = memrchr(text, '/', size);
   return slash == nullptr ? 0 : static_cast<const char*>(slash) - text;
@@ -411,12 +412,7 @@ bool is_of_the_kernel(const char* path) { return starts_with(path, "/proc", 5) |
 
 Path link_of(int descriptor) {
   Path name("/proc/self/fd/");
-  char digits[12];
-  char* digit = digits + sizeof digits;
-  *--digit = 0;
-  do *--digit = static_cast<char>('0' + descriptor % 10);
-  while ((descriptor /= 10) > 0);
-  name.add(digit);
+  name.add_number(descriptor);
   return name;
 }
 

@@ -1,10 +1,10 @@
 // What a rehearsed script sees of the file system: the files as they are, with what it has changed laid over them.
 //
 // The overlay is a folder U in which U/home/me/run stands for /home/me/run. A folder in it is open or whole. An open
-// one carries a link to the folder it stands for, which shows through wherever it has no entry of its own: it is how
-// a path leads to a changed folder. A whole one holds every entry there is: before the first entry of a folder is
-// made, renamed or removed, each of the others gets a placeholder (an open folder, a copy of a link, or a file that
-// holds the path of what it stands for). So listing, removing and renaming are what the kernel does in U.
+// one has a link to the folder it stands for, which shows through wherever it has no entry of its own. A whole one
+// holds every entry: before the first entry of a folder is made, renamed or removed, each of the others gets a
+// placeholder (an open folder, a copy of a link, or a file that holds the path of what it stands for). So the kernel
+// lists, removes and renames in U.
 #pragma once
 
 #include <limits.h>
@@ -22,6 +22,7 @@ struct Path {
   explicit Path(const char* from) : Path() { add(from); }
   void add(const char* more);
   void add(const char* more, size_t count);
+  void add_number(unsigned long number);
   void cut(size_t to) { text[size = to] = 0; }
   size_t folder() const;  // length of the path of the folder it is in
   bool too_long = false;
