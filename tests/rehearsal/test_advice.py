@@ -115,8 +115,8 @@ def test_a_run_that_fits_is_told_first_what_makes_it_faster(tmp_path: Path) -> N
 
     def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         made = str(dict(changed.overrides))
-        seconds = 0.5 if "multiplier" in made else 0.8 if "gradient_checkpointing': False" in made else 1.2
-        peak = (400 if "micro_batch_divisor" in made else 900) * MIB
+        seconds = 0.5 if "factor': 2" in made else 0.8 if "gradient_checkpointing': False" in made else 1.2
+        peak = (400 if "micro_batch_factor': 0.5" in made else 900) * MIB
         device = REPORT.device.model_copy(update={"peak_bytes": peak})
         return REPORT.model_copy(update={"device": device, "time": _timed(seconds)})
 
@@ -171,27 +171,18 @@ def test_speed_is_that_of_a_gpu_and_of_steps_of_one_size(
 
 def test_a_change_is_added_to_those_already_made(tmp_path: Path) -> None:
     original = job(
-        overrides={
-            "ds_config": {"zero_optimization.stage": 2, "bf16.enabled": True},
-            "micro_batch_divisor": 2,
-        },
+        overrides={"ds_config": {"zero_optimization.stage": 2, "bf16.enabled": True}},
     )
-    change = Candidate(
-        change="c",
-        how="h",
-        ds_config={"zero_optimization.stage": 3},
-        micro_batch_divisor=2,
-        num_gpus_factor=2,
-    )
+    change = Candidate("c", "h", {"zero_optimization.stage": 3}, micro_batch_factor=0.5, num_gpus_factor=2)
     changed = change.applied_to(original, tmp_path, 4)
     assert changed.overrides == {
         "ds_config": {"zero_optimization.stage": 3, "bf16.enabled": True},
-        "micro_batch_divisor": 4,
+        "micro_batch_factor": 0.5,
     }
     assert changed.num_gpus == 32
     assert changed.recording_file == str(tmp_path / "change-4" / "rank-0.npz")
     assert (changed.gpus_per_node, changed.exchange_folder) == (8, None)
-    assert original.overrides["micro_batch_divisor"] == 2
+    assert "micro_batch_factor" not in original.overrides
 
 
 def test_twice_the_gpus_fill_their_nodes_and_talk_among_themselves(tmp_path: Path) -> None:
@@ -222,7 +213,7 @@ def test_what_helps_most_comes_first_and_what_does_not_is_left_out(tmp_path: Pat
         "'zero_optimization.stage': 3": 500 * MIB,
         "gradient_checkpointing": 400 * MIB,
         "offload_optimizer": None,  # could not be rehearsed
-        "micro_batch_divisor": 863 * MIB,  # less than 1 %
+        "micro_batch_factor": 863 * MIB,  # less than 1 %
         "32": 900 * MIB,  # makes it worse
     }
     advice, failed = advise(REPORT, job(), tmp_path, _rehearse(peaks))

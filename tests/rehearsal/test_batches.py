@@ -164,11 +164,11 @@ def _made(batches: BatchWatcher, *arguments: Any, **given: Any) -> DataLoader[An
     return loader
 
 
-@pytest.mark.parametrize(("divisor", "size"), [(2, 2), (0.5, 8), (8, 1), (1, 4)])
-def test_a_script_s_own_loaders_have_the_micro_batch_that_is_tried(divisor: float, size: int) -> None:
+@pytest.mark.parametrize(("factor", "size"), [(0.5, 2), (2, 8), (0.125, 1), (1, 4)])
+def test_a_script_s_own_loaders_have_the_micro_batch_that_is_tried(factor: float, size: int) -> None:
     """Where no TrainingArguments say it, as in a loop around `deepspeed.initialize`."""
     whole: Any = mock.Mock()
-    own = BatchWatcher(whole, whole, 2, 0.0, lambda: 0, divisor=divisor, is_divided=lambda: False)
+    own = BatchWatcher(whole, whole, 2, 0.0, lambda: 0, factor=factor, is_resized=lambda: False)
     data = list(range(64))
     assert _made(own, data, 4, True).batch_size == size
     assert _made(own, dataset=data, batch_size=4).batch_size == size
@@ -179,7 +179,7 @@ def test_a_script_s_own_loaders_have_the_micro_batch_that_is_tried(divisor: floa
         owner = type("DataLoaderShard", (DataLoader,), {"__module__": "accelerate.data_loader"})
         own._make(DataLoader.__init__, owner.__new__(owner), data, batch_size=4)
     assert _made(own, data).batch_size == 1
-    trainers = BatchWatcher(whole, whole, 2, 0.0, lambda: 0, divisor=divisor)
+    trainers = BatchWatcher(whole, whole, 2, 0.0, lambda: 0, factor=factor)
     assert _made(trainers, data, batch_size=4).batch_size == 4
 
 

@@ -270,7 +270,8 @@ def path_of(work: Sequence[Work], begin: int, end: int) -> list[Any]:
     spans = np.array(
         [(start, over, name, 0, stream, kind, 0) for start, over, stream, kind, name in work], SPAN
     )
-    return critical_path(spans, names, begin, end)
+    path = critical_path(spans, names, begin, end)
+    return [(one.name, round(one.seconds * 1e9), one.count) for one in path]
 
 
 def test_the_critical_path_goes_back_to_what_each_had_to_wait_for() -> None:

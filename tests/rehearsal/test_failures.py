@@ -191,29 +191,6 @@ def test_a_module_that_a_stand_in_lacks_is_a_limit_and_one_that_is_missing_is_no
         assert limit is None if what is None else what in str(limit)
 
 
-def test_what_lies_in_a_folder_that_pip_has_filled_is_a_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "embeddings").mkdir()
-    (tmp_path / "embeddings" / "__init__.py").touch()
-
-    def limit() -> str:
-        return str(limit_of(_fails(functools.partial(exec, "from embeddings import Words"))))
-
-    assert limit() == "None"
-    for folder in (tmp_path.parent, tmp_path):  # the one above is imported from by nobody
-        (folder / "embeddings_of_somebody-1.0.dist-info").mkdir()
-        (folder / "embeddings_of_somebody-1.0.dist-info" / "RECORD").write_text("somebody/__init__.py,,\n")
-        path = f"{(tmp_path / 'embeddings').relative_to(folder)}/__init__.py"
-        assert limit() == "None"
-        if folder == tmp_path.parent:
-            (folder / "embeddings_of_somebody-1.0.dist-info" / "RECORD").write_text(f"{path},,\n")
-    (tmp_path / "embeddings_of_somebody-1.0.dist-info" / "RECORD").write_text(f"{path},,\n")
-    assert "do not have in this environment (ImportError: cannot import name 'Words'" in limit()
-    monkeypatch.delitem(sys.modules, "embeddings")
-
-
 @pytest.fixture
 def installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,6 @@
 """What a rehearsal records of one rank: every allocation and release, and what happened around them.
 
-The arrays are filled by the native library; everything that is reported, plotted or traced is computed from
-them. A recording saves to one ``.npz`` file.
+The native library fills the arrays. A recording saves to one ``.npz`` file.
 """
 
 from __future__ import annotations
@@ -161,25 +160,20 @@ class Recording:
     facts: RankFacts = field(default_factory=RankFacts)
 
     def __post_init__(self) -> None:
-        # Whoever records may hand over plain lists of plain tuples.
-        put = object.__setattr__
+        # Recordings may be made of plain lists of plain tuples, as those of files.
+        rows = {"step_marks": StepMark, "collectives": Collective, "made_up": MadeUp}
         for name in ("sites", "ops", "names", "flops", "warnings"):
-            put(self, name, tuple(getattr(self, name)))
-        put(self, "step_marks", tuple(StepMark(*mark) for mark in self.step_marks))
-        put(self, "collectives", tuple(Collective(*call) for call in self.collectives))
-        put(self, "made_up", tuple(MadeUp(*case) for case in self.made_up))
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name, kind in rows.items():
+            object.__setattr__(self, name, tuple(kind(*row) for row in getattr(self, name)))
         self._check()
 
     def running_bytes(self, *spaces: Space, category: int | None = None) -> npt.NDArray[np.int64]:
-        """Bytes held in `spaces` after each event, of shape ``(len(events),)``.
-
-        Args:
-            spaces: the memories to add up.
-            category: count only blocks of this place in :data:`CATEGORY_CODES`.
-        """
+        """Bytes held in `spaces` after each event; `category`: of this place in :data:`CATEGORY_CODES`."""
         changes = np.where(np.isin(self.events["space"], spaces), self.events["bytes"], 0)
         if category is not None:
-            changes = np.where(self.block_categories() == category, changes, 0)
+            categories = self.blocks["category"][self.events["block"]]
+            changes = np.where(categories == category, changes, 0)
         return np.cumsum(changes, dtype=np.int64)
 
     @property
@@ -193,11 +187,6 @@ class Recording:
         """Optimizer steps completed, those for the largest batches included."""
         return max((mark.step for mark in self.step_marks), default=0)
 
-    def block_categories(self) -> Array:
-        """The category of each event's block, of shape ``(len(events),)``."""
-        categories: Array = self.blocks["category"][self.events["block"]]
-        return categories
-
     def alive(self, event: int, *spaces: Space) -> Array:
         """The allocations in `spaces` not yet released after event number `event`, as events."""
         before = self.events[: event + 1]
@@ -209,12 +198,11 @@ class Recording:
 
     def save(self, path: str | Path) -> None:
         """Write the recording to `path` as ``.npz``."""
-        rest = {
-            name: getattr(self, name)
-            for name in ("sites", "ops", "names", "step_marks", "collectives", "flops", "warnings", "made_up")
+        arrays: dict[str, Any] = {
+            name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)
         }
+        rest = {name: value for name, value in vars(self).items() if name not in arrays}
         rest |= {"allocator": dict(self.allocator), "facts": json.loads(self.facts.model_dump_json())}
-        arrays = {name: getattr(self, name) for name in ("events", "blocks", "spans", "acts")}
         with new_file(path) as file:
             np.savez(file, rest=np.array(json.dumps(rest)), **arrays)
 

@@ -25,10 +25,8 @@ class Overrides(TypedDict, total=False):
     """Values by dotted key, merged into the config that DeepSpeed is given."""
     gradient_checkpointing: bool
     """Turn the model's gradient checkpointing on or off."""
-    micro_batch_divisor: int
-    """Divide the micro-batch size by this, and multiply the accumulation steps by it."""
-    micro_batch_multiplier: int
-    """Multiply the micro-batch size by this, and divide the accumulation steps by it, down to one."""
+    micro_batch_factor: float
+    """Multiply the micro-batch size by this, and divide the accumulation steps by it, both down to one."""
 
 
 class Clocks(BaseModel):

@@ -1,8 +1,7 @@
 """What the ranks that are rehearsed at the same time exchange.
 
-Values of a rank that is not rehearsed come from the rank that stands for it, in its own group. No rank waits
-for a value that cannot come: ranks that wait for each other, or for a rank whose script has ended, would hang
-on the cluster, and are reported with their lines.
+A value of a rank that is not rehearsed comes from the rank that stands for it. No rank waits for a value that
+cannot come: ranks that would hang on the cluster are reported with their lines.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class Awaited(NamedTuple):
     names: tuple[str, ...]
     """Names of the entries that end the wait."""
     operation: str
-    """What the waiting rank does, with its size."""
     line: str
     is_certain: bool
     """Whether the other rank itself takes part, and does not stand for the rank that does."""
@@ -67,8 +65,8 @@ class Exchange:
     """One rank's part in the exchange.
 
     Args:
-        folder: shared by the ranks of one rehearsal, and by no others, because pickles are read from it; None
-            if this rank is rehearsed alone.
+        folder: of the ranks of one rehearsal only, because pickles are read from it; None if this rank is
+            rehearsed alone.
         rank: this rank.
         num_gpus: world size.
     """
@@ -106,11 +104,9 @@ class Exchange:
             self._own.write(name, *words, payload=payload)
 
     def close(self, ending: str, *, steps: int = 0) -> None:
-        """Publish once that nothing follows.
+        """Publish once that nothing follows after `steps` optimizer steps.
 
-        Args:
-            ending: :data:`STEPS_DONE`, :data:`SCRIPT_ENDED` or :data:`FAILED`.
-            steps: optimizer steps until then.
+        `ending` is :data:`STEPS_DONE`, :data:`SCRIPT_ENDED` or :data:`FAILED`.
         """
         if not self._is_closed:
             self._is_closed = True
@@ -119,14 +115,7 @@ class Exchange:
             self.publish("ends", ending)
 
     def record_call(self, ranks: Ranks, operation: str, *, number: int = 0, is_async: bool = False) -> None:
-        """Record a collective in its order on a group, whether or not values are shared.
-
-        Args:
-            ranks: of the group, as of :meth:`share`.
-            number: as of :meth:`share`.
-            operation: the collective and its size, the same on all ranks.
-            is_async: whether the script goes on meanwhile on the cluster.
-        """
+        """Record a collective in its order on a group, with arguments as of :meth:`share`."""
         if self.is_active:
             self._order.add(group_name(ranks, number), ranks, operation, is_async=is_async)
             if operation == "barrier" and ranks == self._world and not is_async:
@@ -134,10 +123,9 @@ class Exchange:
 
     # ---- roles
     def register_group(self, ranks: Ranks) -> int:
-        """Take a group that the script has made into account.
+        """Register a group that the script has made, and return its number among those of these ranks.
 
-        Returns:
-            its number among the groups of these ranks; the group of all ranks is there from the start.
+        The group of all ranks is there from the start.
         """
         self._groups[ranks] += 1
         return self._groups[ranks] - (ranks != self._world)
@@ -195,18 +183,15 @@ class Exchange:
         number: int = 0,
         is_async: bool = False,
     ) -> dict[int, Any]:
-        """Publish the own value of a collective, and wait for those of others.
+        """Publish the own value of a collective, and return those of others by rank, as far as known.
 
         Args:
             ranks: of the group, all of which call this in the same order.
             operation: the collective and its size, the same on all of them.
             value: anything that can be pickled; :data:`UNKNOWN` if it is not known or not requested.
             of: the ranks whose values are wanted; None for all.
-            number: of the group, as of :meth:`register_group`: each group has an order of its own.
-            is_async: whether the script goes on meanwhile on the cluster, where no rank waits here.
-
-        Returns:
-            values by rank, without those that no rank knows.
+            number: of the group, as of :meth:`register_group`.
+            is_async: whether the script goes on meanwhile on the cluster.
 
         Raises:
             RunError: the ranks do not call the same, or wait for each other.
@@ -266,17 +251,14 @@ class Exchange:
 
     # ---- files that one rank writes and others read
     def publish_file(self, path: str) -> None:
-        """Publish that this rank has written the file at `path`."""
+        """Publish that this rank has written a file."""
         self.publish(f"{_FILE}.{path}")
 
     def wait_for_file(self, path: str, *, is_there: bool) -> None:
         """Wait for what the other rehearsed ranks write, as this rank would on the cluster.
 
-        Args:
-            path: as of :meth:`publish_file`.
-            is_there: whether there is such a file. If not, wait until a rank publishes it, as long as each
-                may still do so and does not wait for this rank; else only until the others have come through
-                as many barriers as this one.
+        If the file is there, wait until the others have passed as many barriers as this rank. Else wait until
+        a rank publishes it, as long as each may still do so and does not wait for this rank.
         """
         passed = self._calls[_BARRIER]
         if not self.is_active or (is_there and not passed):
@@ -298,14 +280,7 @@ class Exchange:
 
     # ---- values that one rank sends to another
     def send(self, destination: int, tag: int, what: str, value: Any) -> None:
-        """Publish a tensor for one rank.
-
-        Args:
-            destination: the rank.
-            tag: as of `torch.distributed.send`.
-            what: size and type of the tensor.
-            value: anything that can be pickled; :data:`UNKNOWN` if it is not known.
-        """
+        """Publish a tensor of `what` size and type for one rank; `value` as of :meth:`share`."""
         self._publish_pair(destination)
         call = self._count(f"to {destination} {tag}")
         name = _name_of_sent(self.rank, destination, tag, call)
@@ -357,14 +332,9 @@ class Exchange:
         return self._journals[owner]
 
     def _wait(self, awaited: Awaited | None, is_there: Callable[[], bool]) -> bool:
-        """Wait until something is there.
+        """Wait until `is_there`, and return whether it came; else this rank goes on without it.
 
-        Args:
-            awaited: what it is; None if it certainly comes.
-            is_there: looks for it.
-
-        Returns:
-            whether it came; if not, this rank has to do without.
+        `awaited` is None if it certainly comes.
 
         Raises:
             RunError: the rank would wait for ever on the cluster.
@@ -412,10 +382,7 @@ class Exchange:
         return UNKNOWN
 
     def _waits_for_itself(self, awaited: Awaited) -> bool:
-        """Whether a rank that this one waits for waits for this one.
-
-        Returns:
-            True if so, and this rank has to do without.
+        """Whether a rank that this one waits for waits for this one, which then goes on without the value.
 
         Raises:
             RunError: they would wait for each other on the cluster too.
@@ -449,15 +416,9 @@ class Exchange:
 
 
 def prepare_exchange_of_change(first: RehearsalJob, changed: RehearsalJob, *, alone: bool) -> None:
-    """Make the exchange folder of a change that is rehearsed after `first`.
+    """Make the exchange folder of a change that is rehearsed after `first`; with `alone` no rank answers.
 
-    Only what rank 0 made for all is valid for a change, and only among as many ranks: other numbers, groups
-    and sizes of ranks lead to other values.
-
-    Args:
-        first: of the run as it is.
-        changed: of the change; both have an exchange folder.
-        alone: whether no other rank is to answer.
+    Only what rank 0 made for all is valid for a change, and only among as many ranks.
     """
     assert first.exchange_folder is not None
     assert changed.exchange_folder is not None

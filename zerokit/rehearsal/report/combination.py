@@ -30,25 +30,21 @@ _STAGES = "pipeline stages"
 
 
 def combine(reports: Mapping[int, RehearsalReport], roles: Roles) -> RehearsalReport:
-    """One report of several ranks, with the figures of each where they differ.
+    """One report of several ranks (by rank, rank 0 first), with the figures of each where they differ.
 
     It is rank 0's where all ranks have one role, else that of the rank that needs most; so is the verdict.
     A node holds what its ranks hold, each of which is like the one that stands for it.
-
-    Args:
-        reports: by rank, rank 0's first.
-        roles: of all ranks; at least one of each is in `reports`.
     """
     shown = max(reports.values(), key=lambda report: _need(report.fit))
     if len(roles.names) == 1:
         shown = reports[0]
     ranks = [_rank(rank, report) for rank, report in reports.items()]
     # Not every stage of a pipeline is given batches.
-    given = shown if shown.batches is not None else _first(one for one in reports.values() if one.batches)
+    batches = (report.batches for report in (shown, *reports.values()) if report.batches is not None)
     time, doubts = _time(reports, roles)
     return shown.model_copy(
         update={
-            "batches": None if given is None else given.batches,
+            "batches": next(batches, None),
             "host": _host_of_node(shown, reports, roles),
             "nvme": _nvme_of_node(shown, reports, roles),
             "fit": max((report.fit for report in reports.values()), key=_need),
@@ -93,7 +89,7 @@ def _time(reports: Mapping[int, RehearsalReport], roles: Roles) -> tuple[TimeRep
 def _mean(
     roles: Roles, shown: TimeReport, used: Mapping[int, float | None], times: Mapping[int, TimeReport]
 ) -> float | None:
-    """How much of all cards is used in the shown rank's step, by what of each rank's is in its own."""
+    """The share of all cards that is used in the shown rank's step."""
     done = {rank: share * times[rank].step_seconds for rank, share in used.items() if share is not None}
     # Of ranks that are alike, each of those rehearsed is an example.
     ranks = roles.rehearsed if len(roles.names) == 1 else range(len(roles.of_rank))
@@ -116,21 +112,13 @@ def _differ(ranks: list[RankMemory]) -> bool:
 
 
 def _roles(reports: Mapping[int, RehearsalReport], roles: Roles) -> list[RoleMemory]:
-    return [
-        RoleMemory(
-            role=name,
-            ranks=[rank for rank, role in enumerate(roles.of_rank) if role == number],
-            rehearsed=roles.standing_for[number],
-            device=RoleDevice(
-                peak_bytes=device.peak_bytes,
-                steady_bytes=device.steady_bytes,
-                reserved_peak_bytes=device.reserved_peak_bytes,
-                peak_phase=device.peak_phase,
-            ),
-        )
-        for number, name in enumerate(roles.names)
-        for device in (reports[roles.standing_for[number]].device,)
-    ]
+    found = []
+    for number, name in enumerate(roles.names):
+        rehearsed = roles.standing_for[number]
+        ranks = [rank for rank, role in enumerate(roles.of_rank) if role == number]
+        device = RoleDevice(**reports[rehearsed].device.model_dump(include=set(RoleDevice.model_fields)))
+        found.append(RoleMemory(role=name, ranks=ranks, rehearsed=rehearsed, device=device))
+    return found
 
 
 def _most_on_a_node(shown: RehearsalReport, roles: Roles, held: Mapping[int, int]) -> int:
@@ -141,18 +129,23 @@ def _most_on_a_node(shown: RehearsalReport, roles: Roles, held: Mapping[int, int
 
 
 def _host_of_node(shown: RehearsalReport, reports: Mapping[int, RehearsalReport], roles: Roles) -> HostMemory:
-    fields = {
-        "per_node_peak_bytes": "peak_bytes",
-        "per_node_steady_bytes": "steady_bytes",
-        "per_node_pinned_bytes": "pinned_bytes",
+    node = {
+        f"per_node_{name}": _most_on_a_node(
+            shown, roles, {rank: getattr(report.host, name) for rank, report in reports.items()}
+        )
+        for name in ("peak_bytes", "steady_bytes", "pinned_bytes")
     }
-    held = {
-        name: {rank: getattr(report.host, field) for rank, report in reports.items()}
-        for name, field in fields.items()
-    }
-    return shown.host.model_copy(
-        update={name: _most_on_a_node(shown, roles, by_rank) for name, by_rank in held.items()}
-    )
+    return shown.host.model_copy(update=node)
+
+
+def _nvme_of_node(
+    shown: RehearsalReport, reports: Mapping[int, RehearsalReport], roles: Roles
+) -> NvmeMemory | None:
+    found = [report.nvme for report in (shown, *reports.values()) if report.nvme is not None]
+    if not found:
+        return None
+    held = {rank: report.nvme.per_rank_bytes if report.nvme else 0 for rank, report in reports.items()}
+    return found[0].model_copy(update={"per_node_bytes": _most_on_a_node(shown, roles, held)})
 
 
 def on_nodes(report: RehearsalReport, cluster: Cluster) -> RehearsalReport:
@@ -163,10 +156,6 @@ def on_nodes(report: RehearsalReport, cluster: Cluster) -> RehearsalReport:
     return report.model_copy(update={"fit": fit})
 
 
-def _first(found: Iterable[T]) -> T | None:
-    return next(iter(found), None)
-
-
 def _joined(of_ranks: Iterable[list[T]]) -> list[T]:
     """The items of all ranks, each once, in their order."""
     joined: list[T] = []
@@ -175,30 +164,20 @@ def _joined(of_ranks: Iterable[list[T]]) -> list[T]:
     return joined
 
 
-def _nvme_of_node(
-    shown: RehearsalReport, reports: Mapping[int, RehearsalReport], roles: Roles
-) -> NvmeMemory | None:
-    held = {rank: report.nvme for rank, report in reports.items()}
-    found = shown.nvme or _first(filter(None, held.values()))
-    if found is None:
-        return None
-    sizes = {rank: 0 if nvme is None else nvme.per_rank_bytes for rank, nvme in held.items()}
-    return found.model_copy(update={"per_node_bytes": _most_on_a_node(shown, roles, sizes)})
-
-
 def _need(fit: Fit) -> tuple[int, int]:
     return VERDICTS.index(fit.verdict), fit.high_bytes
 
 
 def _rank(rank: int, report: RehearsalReport) -> RankMemory:
+    device, host = report.device, report.host
     return RankMemory(
         rank=rank,
-        device_peak_bytes=report.device.peak_bytes,
-        device_steady_bytes=report.device.steady_bytes,
-        reserved_peak_bytes=report.device.reserved_peak_bytes,
-        peak_phase=report.device.peak_phase,
-        host_peak_bytes=report.host.peak_bytes,
-        host_steady_bytes=report.host.steady_bytes,
-        pinned_bytes=report.host.pinned_bytes,
+        device_peak_bytes=device.peak_bytes,
+        device_steady_bytes=device.steady_bytes,
+        reserved_peak_bytes=device.reserved_peak_bytes,
+        peak_phase=device.peak_phase,
+        host_peak_bytes=host.peak_bytes,
+        host_steady_bytes=host.steady_bytes,
+        pinned_bytes=host.pinned_bytes,
         verdict=report.fit.verdict,
     )

@@ -26,19 +26,6 @@ from zerokit.rehearsal.watching.watcher import Watcher
 
 
 @dataclass
-class Rehearsed:
-    """A batch that was found by the scan and handed out."""
-
-    candidate: Candidate
-    first_step: int
-    """The optimizer step that it is part of, counted from 1."""
-    last_step: int
-    """The same, unless no engine shows how many batches a step takes."""
-    fits: bool
-    """Whether it is of this rank's kind of batches, and has taken the place of one."""
-
-
-@dataclass
 class Source:
     """The loaders of one data set: DeepSpeed's makes a new one for each epoch."""
 
@@ -63,7 +50,12 @@ class Source:
     """Optimizer steps done when it gave a batch."""
     worst: list[Candidate] | None = None
     """Those still to be rehearsed; None before that is decided."""
-    rehearsed: list[Rehearsed] = field(default_factory=list)
+    rehearsed: list[LargestBatch] = field(default_factory=list)
+    """Batches of the scan that were handed out in place of others."""
+    over: int = 0
+    """The optimizer step, counted from 1, of the last batch of the scan that was due."""
+    tried: int = 0
+    """Batches of the scan that were due."""
     tokens: Counter[int] = field(default_factory=Counter)
     """That this rank was given for each optimizer step, counted from 1."""
     batches: Counter[int] = field(default_factory=Counter)
@@ -106,24 +98,14 @@ class Source:
     def facts(self) -> Batches:
         """Facts for the report about batches that were trained on."""
         found = self.scan or Scan()
-        handed = [one for one in self.rehearsed if one.fits]
-        rehearsed = [self.first[0], *(one.candidate.size for one in handed)]
+        rehearsed = [self.first[0], *(one.size for one in self.rehearsed)]
         largest = [*rehearsed, *(one.size for one in found.worst)]
         return Batches(
             rehearsed_tokens=max(size.tokens for size in rehearsed),
             longest_tokens=max(size.tokens for size in largest),
             first=self.first[0],
             largest=max(largest, key=CRITERIA[0]),
-            rehearsed=[
-                LargestBatch(
-                    size=one.candidate.size,
-                    number=one.candidate.number,
-                    rank=one.candidate.rank,
-                    first_step=one.first_step,
-                    last_step=one.last_step,
-                )
-                for one in handed
-            ],
+            rehearsed=self.rehearsed,
             scanned=found.batches,
             of=found.of,
             is_whole=found.is_whole,
@@ -170,8 +152,8 @@ class BatchWatcher(Watcher):
         steps: optimizer steps whose batches come as they are; 0: all of them.
         seconds: to look for larger ones, in all; 0: none are looked for.
         completed: how many optimizer steps are done.
-        divisor: what the script's micro-batch is divided by.
-        is_divided: whether the script's arguments are changed already; else its loaders are.
+        factor: what the script's micro-batch is multiplied by.
+        is_resized: whether the script's arguments are changed already; else its loaders are.
         reading: measures how long reading them takes, if time is rehearsed.
     """
 
@@ -183,8 +165,8 @@ class BatchWatcher(Watcher):
         seconds: float,
         completed: Callable[[], int],
         *,
-        divisor: float = 1,
-        is_divided: Callable[[], bool] = lambda: True,
+        factor: float = 1,
+        is_resized: Callable[[], bool] = lambda: True,
         reading: Reading | None = None,
     ) -> None:
         self._labels = labels
@@ -193,8 +175,8 @@ class BatchWatcher(Watcher):
         self._seconds_left = seconds if steps else 0.0
         self._scans = self._seconds_left > 0
         self._completed = completed
-        self._divisor = divisor
-        self._is_divided = is_divided
+        self._factor = factor
+        self._is_resized = is_resized
         self._resized_to: list[tuple[Any, int]] = []
         """Data sets, and the sizes that loaders of them were given in place of the script's."""
         self._reading = reading
@@ -240,7 +222,7 @@ class BatchWatcher(Watcher):
     def _make(self, initialize: Any, loader: Any, *arguments: Any, **given: Any) -> None:
         # accelerate makes loaders of those that the script has made, with their sizes.
         is_first = not type(loader).__module__.startswith("accelerate.")
-        if self._divisor != 1 and is_first and not self._is_divided():
+        if self._factor != 1 and is_first and not self._is_resized():
             arguments, given = self._resized(arguments, given)
         initialize(loader, *arguments, **given)
         self._never_asked.add(loader)
@@ -249,18 +231,18 @@ class BatchWatcher(Watcher):
     def _resized(
         self, arguments: tuple[Any, ...], given: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a DataLoader, for batches of the divided size."""
+        """The arguments of a DataLoader, for batches of the changed size."""
         named = dict(zip(_ARGUMENTS, arguments, strict=False)) | given
         dataset, size = named.get("dataset"), named.get("batch_size")
         # Lightning makes another loader of the script's, and takes its size from it.
-        is_divided = any(one is dataset and size == divided for one, divided in self._resized_to)
-        if not isinstance(size, int) or is_divided or named.get("batch_sampler") is not None:
+        is_resized = any(one is dataset and size == changed for one, changed in self._resized_to)
+        if not isinstance(size, int) or is_resized or named.get("batch_sampler") is not None:
             return arguments, given
-        divided = max(1, int(size / self._divisor))
-        self._resized_to.append((dataset, divided))
+        changed = max(1, int(size * self._factor))
+        self._resized_to.append((dataset, changed))
         if len(arguments) > 1:
-            return (dataset, divided, *arguments[2:]), given
-        return arguments, {**given, "batch_size": divided}
+            return (dataset, changed, *arguments[2:]), given
+        return arguments, {**given, "batch_size": changed}
 
     def _name_of(self, loader: Any) -> str:
         """A name for a loader, the same on all ranks, which may have made other loaders too.
@@ -269,7 +251,7 @@ class BatchWatcher(Watcher):
         """
         if loader not in self._names:
             place = f"{type(loader.dataset).__name__}.{script_line()}"
-            self._names[loader] = f"{self._divisor}.{place}.{self._made[place]}"
+            self._names[loader] = f"{self._factor}.{place}.{self._made[place]}"
             self._made[place] += 1
         return self._names[loader]
 
@@ -362,10 +344,20 @@ class BatchWatcher(Watcher):
         first = last = self._step_of_next(source)
         if self._accumulated() is None:
             last += 1  # loaders may fetch one ahead
+        source.over, source.tried = last, source.tried + 1
         found = candidate.batch
-        fits = signature_of(found) == source.signature
-        source.rehearsed.append(Rehearsed(candidate, first, last, fits))
-        return found if fits else batch
+        if signature_of(found) != source.signature:
+            return batch
+        source.rehearsed.append(
+            LargestBatch(
+                size=candidate.size,
+                number=candidate.number,
+                rank=candidate.rank,
+                first_step=first,
+                last_step=last,
+            )
+        )
+        return found
 
     def _step_of_next(self, source: Source) -> int:
         """The optimizer step, counted from 1, that the next batch is of."""
@@ -392,7 +384,7 @@ class BatchWatcher(Watcher):
 
     def _is_due(self, source: Source) -> bool:
         """Whether the steps that were asked for have their batches, and the next one may be another."""
-        over = max((self.steps, *(one.last_step for one in source.rehearsed)))
+        over = max(self.steps, source.over)
         accumulated = self._accumulated()
         if accumulated is None:
             return self._completed() >= over
@@ -410,16 +402,16 @@ class BatchWatcher(Watcher):
         if sources and self._exchange.rank != 0:
             return not over
         return not self._exchange.from_rank_0(
-            f"over.{self._divisor}.{self._completed()}", "end the run", lambda: over
+            f"over.{self._factor}.{self._completed()}", "end the run", lambda: over
         )
 
     def _are_rehearsed(self, sources: list[Source]) -> bool:
         completed = self._completed()
         for source in sources:
             self._decide(source)
-            if any(one.last_step > completed for one in source.rehearsed):
+            if source.over > completed:
                 return False
-            wanted = len(source.worst or []) + len(source.rehearsed)
+            wanted = len(source.worst or []) + source.tried
             if source.worst and completed < self.steps + _MOST_STEPS_FOR_ONE * wanted:
                 return False
         return True

@@ -69,16 +69,10 @@ class Overriding(Watcher):
         # Losses that are made up must not mix with those of a real run.
         arguments.output_dir = str(self._output_dir)
         self.sizes_arguments = True
-        divisor = self._overrides.get("micro_batch_divisor", 1)
-        if divisor > 1:
-            arguments.per_device_train_batch_size = max(arguments.per_device_train_batch_size // divisor, 1)
-            arguments.gradient_accumulation_steps *= divisor
-        multiplier = self._overrides.get("micro_batch_multiplier", 1)
-        if multiplier > 1:
-            arguments.per_device_train_batch_size *= multiplier
-            arguments.gradient_accumulation_steps = max(
-                arguments.gradient_accumulation_steps // multiplier, 1
-            )
+        factor = self._overrides.get("micro_batch_factor", 1)
+        size, accumulated = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
+        arguments.per_device_train_batch_size = max(int(size * factor), 1)
+        arguments.gradient_accumulation_steps = max(int(accumulated / factor), 1)
         checkpoints = self._overrides.get("gradient_checkpointing")
         if checkpoints is not None:
             arguments.gradient_checkpointing = checkpoints

@@ -1,16 +1,14 @@
-"""Goes through the data of a loader for its largest batches, without the script noticing.
+"""Searches the data of a loader for its largest batches, without the script noticing.
 
-The batches are made in a fork of this process: it has the random states, samplers and data sets that the
-script has at this moment, and whatever it makes of them is lost with it. It has files of its own, too: where
-it reads on, the script's do not move; and no pipe or connection of the script's.
+A fork of this process makes the batches: it has the random states, samplers and data sets that the script has
+at this moment. It reopens files, so that the script's positions do not move, and has no pipe or connection.
 """
 
 from __future__ import annotations
 
-import ctypes
+import fcntl
 import itertools
 import math
-import mmap
 import os
 import pickle
 import random
@@ -28,47 +26,12 @@ from zerokit.patches import Patch, PrivateAttribute, put
 from zerokit.rehearsal.report.report import BatchSize
 from zerokit.rehearsal.watching.batch_size import measure
 
-_MOST_BYTES = 64 * 2**20
-_MOST_PAGES = _MOST_BYTES // mmap.PAGESIZE
-
-
-class MappedFiles:
-    """Of this process, which keeps what it has of them when this is made, and not much more."""
-
-    def __init__(self) -> None:
-        self._figures = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-        self._kept = self._pages()
-
-    def keep_few(self) -> None:
-        """Let go of their pages if many have come; nothing that was written to them is lost."""
-        if self._pages() - self._kept > _MOST_PAGES:
-            let_go = ctypes.CDLL(None).madvise
-            for begin, size in _shared():  # those that are locked stay
-                let_go(ctypes.c_void_p(begin), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
-            self._kept = self._pages()
-
-    def _pages(self) -> int:
-        """That are resident and a file's, private or shared."""
-        return int(os.pread(self._figures, 200, 0).split()[2])
-
-
-def _shared() -> Iterator[tuple[int, int]]:
-    """Begin and size of shared mappings of files: what a private one has may be written nowhere else."""
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
-        span, permissions, _, _, _, *name = line.split(maxsplit=5)
-        # A device's pages may not come again.
-        if permissions.endswith("s") and name and name[0].startswith("/") and not name[0].startswith("/dev/"):
-            begin, end = (int(word, 16) for word in span.split("-"))
-            yield begin, end - begin
-
-
 CRITERIA: tuple[Callable[[BatchSize], int], ...] = (
     lambda size: size.tokens,
     lambda size: size.longest,
     lambda size: size.bytes,
 )
 """What makes a batch the worst one: most tokens with the padding, the longest sequence, most bytes."""
-
 _SECONDS_BETWEEN_MESSAGES = 0.2
 _GRACE_SECONDS = 1.0
 """For the batch that is being made as the time is up."""
@@ -123,11 +86,11 @@ class Scan:
 def scan(
     loader: Any, seconds: float, show: Callable[[int, int | None, float], None], *, most: int | None = None
 ) -> Scan:
-    """Go through an epoch of `loader`, a `torch.utils.data.DataLoader`, for as long as `seconds`.
+    """Go through an epoch of `loader`, a `torch.utils.data.DataLoader`, for at most `seconds`.
 
     Args:
         loader: it is left as it is, and so is all that it is made of.
-        seconds: after which the batches found until then have to do.
+        seconds: after this time the scan returns what it has found.
         show: called from time to time with batches done, batches in all, and seconds spent.
         most: batches that each rank takes, if not all of the epoch.
     """
@@ -198,7 +161,6 @@ def _go_through(loader: Any, answers: Connection, deadline: float, most: int | N
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads were not forked
     torch.set_num_threads(1)
     done, of, is_whole, problem = 0, None, False, None
-    mapped = MappedFiles()
     received = time.monotonic()
     best = [-1] * len(CRITERIA)
     try:
@@ -206,7 +168,6 @@ def _go_through(loader: Any, answers: Connection, deadline: float, most: int | N
         answers.send_bytes(pickle.dumps((0, of, False, None)))
         for rank, number, batch in batches:
             done += 1
-            mapped.keep_few()
             size = measure(batch)
             figures = [figure(size) for figure in CRITERIA]
             if any(figure > most for figure, most in zip(figures, best, strict=True)):
@@ -234,14 +195,15 @@ def _pickled(batch: Any) -> bytes | None:
 
 
 def _have_files_of_its_own(kept: int) -> None:
-    """Reopen the files that this process shares with the script's; let go of pipes, sockets and output."""
+    """Reopen the files that this process shares with the script's; close pipes, sockets and output."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
         if number in (kept, nothing):
             continue
         with suppress(OSError):
             kind = os.fstat(number).st_mode
-            if stat.S_ISREG(kind) and not _is_write_only(number):
+            is_write_only = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+            if stat.S_ISREG(kind) and not is_write_only:
                 position = os.lseek(number, 0, os.SEEK_CUR)
                 own = os.open(f"/proc/self/fd/{number}", os.O_RDONLY)
                 os.lseek(own, position, os.SEEK_SET)
@@ -249,12 +211,6 @@ def _have_files_of_its_own(kept: int) -> None:
                 os.close(own)
             elif number <= 2 or stat.S_ISREG(kind) or stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
                 os.dup2(nothing, number)
-
-
-def _is_write_only(number: int) -> bool:
-    import fcntl
-
-    return fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
 
 
 def _batches(loader: Any, most: int | None) -> tuple[Iterator[tuple[int, int, Any]], int | None]:

@@ -122,8 +122,8 @@ class VirtualRank:
             steps,
             scan_seconds,
             self.steps.settled,
-            divisor=overrides.get("micro_batch_divisor", 1) / overrides.get("micro_batch_multiplier", 1),
-            is_divided=lambda: self.overriding.sizes_arguments,
+            factor=overrides.get("micro_batch_factor", 1),
+            is_resized=lambda: self.overriding.sizes_arguments,
             reading=None if time is None else Reading(time.clock, takes_time=data_takes_time),
         )
         self.evaluation = EvaluationWatcher(backend, self.batches)
