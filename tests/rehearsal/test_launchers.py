@@ -128,7 +128,7 @@ def test_words_that_accelerate_launch_does_not_know_are_one_line(
     assert f"zerokit: error: {line}" in rehearsed.err
 
 
-FILE_MEND, WORDS_MEND = "Fix it by accelerate config", "accelerate launch --help lists what it takes"
+FILE_MEND, WORDS_MEND = "Fix it by accelerate config", "accelerate launch --help lists its options"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +31,9 @@ from zerokit.rehearsal.report.drawings import Drawings
 from zerokit.rehearsal.report.playing import play_together
 from zerokit.rehearsal.report.report import FileChanges, RehearsalReport
 from zerokit.units import quantity
+
+Reports = dict[int, RehearsalReport]
+"""By rank."""
 
 
 class Rehearsed(NamedTuple):
@@ -62,7 +65,7 @@ def rehearse_job(
         drawings: the files to draw.
         advise: whether to rehearse changes that would help; None: only if the run does not fit.
         timeout: seconds for the ranks together, and for those of each change.
-        output: what becomes of the script's output.
+        output: of the script.
 
     Raises:
         ExplainedError, ZerokitError: as :func:`rehearse_together`; or the script trained nothing.
@@ -78,8 +81,7 @@ def rehearse_job(
             print_config_errors(recording.facts, cluster)  # one of which may be the reason
             drawings.write(recording, analyse(recording, job), job.device.total_bytes)
         raise
-    recordings = _played(rehearsed, job)
-    reports = _reports(recordings, job, rehearsed)
+    recordings, reports = _reports(rehearsed, job)
     untimed = drawings.write(recordings[job.rank], reports[job.rank], job.device.total_bytes)
     report, fullest = _of_all_ranks(reports, rehearsed, cluster, job.script)
     found = config_findings(report.run.ds_config, cluster)
@@ -103,16 +105,14 @@ def rehearse_ranks(
     output: Output = Output.SHOWN,
     timeout: float | None = None,
     stop: threading.Event | None = None,
+    alone: bool = False,
 ) -> Rehearsed:
     """Rehearse the first and the last rank, and one of each other role as soon as it shows.
 
-    Args:
-        first: the job of the first rank. Without an exchange folder, this rank is rehearsed alone.
-        output: as of :func:`rehearse_together`.
-        timeout: as of :func:`rehearse_together`.
-        stop: as of :func:`rehearse_together`.
+    The first rank is rehearsed alone if its job has no exchange folder. Arguments are as of
+    :func:`rehearse_together`.
     """
-    if first.exchange_folder is None:
+    if alone or first.exchange_folder is None:
         recordings, files = rehearse_together([first], output=output, timeout=timeout, stop=stop)
         return Rehearsed({first.rank: recordings[0]}, files=files)
     watch = RoleWatch(Path(first.exchange_folder), first.num_gpus)
@@ -130,17 +130,11 @@ def rehearse_ranks(
     return Rehearsed(dict(zip(ranks, recordings, strict=True)), watch.roles, stuck, files)
 
 
-def _played(rehearsed: Rehearsed, job: RehearsalJob) -> dict[int, Recording]:
-    """The recordings, in the time of ranks that wait for each other if time is rehearsed."""
-    if rehearsed.roles is None or job.prices is None:
-        return rehearsed.recordings
-    return play_together(rehearsed.recordings, rehearsed.roles, job.prices.beside_collective)
-
-
-def _reports(
-    recordings: Mapping[int, Recording], job: RehearsalJob, rehearsed: Rehearsed
-) -> dict[int, RehearsalReport]:
-    """The report of each rank."""
+def _reports(rehearsed: Rehearsed, job: RehearsalJob) -> tuple[dict[int, Recording], Reports]:
+    """The recording of each rank, in the time of ranks that wait for each other, and its report."""
+    recordings = rehearsed.recordings
+    if rehearsed.roles is not None and job.prices is not None:
+        recordings = play_together(recordings, rehearsed.roles, job.prices.beside_collective)
     reports = {}
     for rank, recording in recordings.items():
         report = analyse(recording, job.of_rank(rank))
@@ -152,29 +146,26 @@ def _reports(
             for groups in rehearsed.roles.left_out
         ]
         reports[0] = reports[0].model_copy(update={"warnings": warnings})
-    return reports
+    return recordings, reports
 
 
 def _of_all_ranks(
-    reports: Mapping[int, RehearsalReport], rehearsed: Rehearsed, cluster: Cluster, script: str
+    reports: Reports, rehearsed: Rehearsed, cluster: Cluster, script: str
 ) -> tuple[RehearsalReport, RehearsalReport]:
     """One report of all ranks, and the same with the device of the rank whose GPU holds most."""
     if rehearsed.roles is None:
         (report,) = reports.values()
     else:
         report = combine(reports, rehearsed.roles)
-    _check_trained(reports.values(), script)
+    _check_trained(list(reports.values()), script)
     report = on_nodes(report, cluster)
     fullest = max(reports.values(), key=lambda one: one.device.peak_bytes)
     return report, report.model_copy(update={"device": fullest.device})
 
 
-def _check_trained(reports: Iterable[RehearsalReport], script: str) -> None:
+def _check_trained(reports: list[RehearsalReport], script: str) -> None:
     """Refuse a verdict on a script that has done nothing, or that trains and ended before its first step."""
-    reports = list(reports)
-    if not any(
-        report.steps or report.run.ds_config is not None or report.device.peak_bytes for report in reports
-    ):
+    if not any(one.steps or one.run.ds_config is not None or one.device.peak_bytes for one in reports):
         raise ZerokitError(
             "ended by itself, without a DeepSpeed engine, an optimizer step, or a byte on the GPU: there is "
             "nothing to judge",
@@ -215,8 +206,7 @@ def _rehearse_change(
         job: of the run as it is.
         changed: with the change, and a folder of its own.
         cluster: of the run as it is.
-        timeout: seconds for the ranks of the change.
-        stop: as of :func:`rehearse_together`.
+        timeout: as of :func:`rehearse_together`, as is `stop`.
         alone: whether rank 0 is enough, since ranks are alike and time is not rehearsed.
 
     Raises:
@@ -226,14 +216,8 @@ def _rehearse_change(
     if job.exchange_folder is not None and changed.exchange_folder is not None:
         prepare_exchange_of_change(job, changed, alone=alone)
     try:
-        if alone:
-            recordings, files = rehearse_together(
-                [changed], output=Output.DROPPED, timeout=timeout, stop=stop
-            )
-            rehearsed = Rehearsed({changed.rank: recordings[0]}, files=files)
-        else:
-            rehearsed = rehearse_ranks(changed, output=Output.DROPPED, timeout=timeout, stop=stop)
+        rehearsed = rehearse_ranks(changed, output=Output.DROPPED, timeout=timeout, stop=stop, alone=alone)
     except ExplainedError as error:
         raise ZerokitError(str(error)) from None
-    reports = _reports(_played(rehearsed, changed), changed, rehearsed)
+    _, reports = _reports(rehearsed, changed)
     return _of_all_ranks(reports, rehearsed, cluster, job.script)[1]

@@ -134,42 +134,41 @@ class Exchange:
         """The roles as known when `groups` had been made, and `pair` had been published."""
         self.publish_groups()
         needed = self._groups.keys() & set(groups)
-        watch = self._journal(ROLES)
 
         def are_known() -> bool:
-            watch.read_on()
+            watch = self._journal(ROLES)
             return "ends" in watch.entries or self._covers(watch, needed, pair)
 
         waiting = Awaited(0, (), "new_group", script_line(), is_certain=False)
         while not self._wait(waiting if self.rank != 0 else None, are_known):
             self._never_published |= needed - set(self._groups_of_rank_0())
-        published = watch.of_kind["roles"]
-        if published and published[-1].name != self._roles_name:
-            self._roles_name = published[-1].name
-            self._roles = Roles.from_json(watch.payload(published[-1]))
+        watch = self._journal(ROLES)
+        published = watch.last("roles")
+        if published and published.name != self._roles_name:
+            self._roles_name = published.name
+            self._roles = Roles.from_json(watch.payload(published))
         return self._roles
 
     def _covers(self, watch: Journal, groups: Set[Ranks], pair: str) -> bool:
         """Whether the last roles rest on `pair` and on `groups`, except those that are never published."""
-        published = watch.of_kind["roles"]
-        if pair and (not published or pair not in published[-1].words[1:]):
+        published = watch.last("roles")
+        if pair and (not published or pair not in published.words[1:]):
             return False
         if groups <= self._never_published:
             return True
         of_rank_0 = self._groups_of_rank_0()
         if "ends" in self._journal(0).entries:
             self._never_published |= groups - set(of_rank_0)
-        covered = of_rank_0[: int(published[-1].words[0])] if published else []
+        covered = of_rank_0[: int(published.words[0])] if published else []
         return groups <= self._never_published.union(covered)
 
     def _groups_of_rank_0(self) -> list[Ranks]:
         """The groups that rank 0 has published, in order."""
         first = self._journal(0)
-        first.read_on()
-        published = first.of_kind["groups"]
-        if published and published[-1].name != self._published_by_0[0]:
-            made = json.loads(first.payload(published[-1]))
-            self._published_by_0 = published[-1].name, [tuple(ranks) for _, _, ranks in made]
+        published = first.last("groups")
+        if published and published.name != self._published_by_0[0]:
+            made = json.loads(first.payload(published))
+            self._published_by_0 = published.name, [tuple(ranks) for _, _, ranks in made]
         return self._published_by_0[1]
 
     # ---- values that a group shares
@@ -235,15 +234,12 @@ class Exchange:
         This rank makes it where rank 0 does not come to it.
         """
         name = f"{_MADE}.{name}"
-        if self.is_active:
-            first = self._journal(0)
-            first.read_on()
-            if self.rank != 0 or name in first.entries:
-                unknown = self.unknown_values
-                found: T = self.wait_for(Awaited(0, (name,), what, script_line(), is_certain=False))
-                if found is not UNKNOWN:
-                    return found
-                self.unknown_values = unknown
+        if self.is_active and (self.rank != 0 or name in self._journal(0).entries):
+            unknown = self.unknown_values
+            found: T = self.wait_for(Awaited(0, (name,), what, script_line(), is_certain=False))
+            if found is not UNKNOWN:
+                return found
+            self.unknown_values = unknown
         made = make()
         if self.rank == 0:
             self.publish(name, what, script_line(), payload=_pickled(made))
@@ -265,15 +261,13 @@ class Exchange:
             return
         name = f"{_FILE}.{path}"
         awaited = f"{_BARRIER}.{passed}" if is_there else name
-        journals = {rank: self._journal(rank) for rank in self._roles.rehearsed if rank != self.rank}
-        for rank in journals:
+        others = [rank for rank in self._roles.rehearsed if rank != self.rank]
+        for rank in others:
 
             def is_decided(rank: int = rank) -> bool:
-                for journal in journals.values():
-                    journal.read_on()
-                if not is_there and any(name in one.entries for one in journals.values()):
+                if not is_there and any(name in self._journal(other).entries for other in others):
                     return True
-                return not journals[rank].entries.keys().isdisjoint((awaited, "ends"))
+                return not self._journal(rank).entries.keys().isdisjoint((awaited, "ends"))
 
             waiting = Awaited(rank, (awaited,), "torch.load", script_line(), is_certain=False)
             self._wait(waiting, is_decided)
@@ -314,21 +308,23 @@ class Exchange:
         Raises:
             RunError: it never comes on the cluster, or what comes does not fit.
         """
-        journal = self._journal(awaited.rank)
 
         def is_decided() -> bool:
-            journal.read_on()
-            return not awaited.names or any(name in journal.entries for name in (*awaited.names, "ends"))
+            entries = self._journal(awaited.rank).entries
+            return not awaited.names or any(name in entries for name in (*awaited.names, "ends"))
 
         if not self._wait(awaited, is_decided):
             return self._unknown()
+        journal = self._journal(awaited.rank)
         entry = next((journal.entries[name] for name in awaited.names if name in journal.entries), None)
         return self._of_ended(awaited, journal) if entry is None else self._value(awaited, journal, entry)
 
     def _journal(self, owner: int | str) -> Journal:
+        """The journal of a rank or of the roles, as far as it is written."""
         assert self.folder is not None
         if owner not in self._journals:
             self._journals[owner] = Journal(self.folder, owner)
+        self._journals[owner].read_on()
         return self._journals[owner]
 
     def _wait(self, awaited: Awaited | None, is_there: Callable[[], bool]) -> bool:
@@ -389,20 +385,15 @@ class Exchange:
         """
         chain = [awaited]
         while chain[-1].rank != self.rank:
-            journal = self._journal(chain[-1].rank)
-            journal.read_on()
-            published = journal.of_kind["waits"]
-            if not published or not published[-1].words or len(chain) > len(self._journals) + 1:
+            waiting = self._waiting(chain[-1].rank)
+            if waiting is None or len(chain) > len(self._journals) + 1:
                 return False
-            chain.append(_awaited(published[-1].words))
+            chain.append(waiting)
         # Check again: what one of them waits for may have come while the others were read.
         for waiting, other in zip(chain, [*chain[1:], None], strict=True):
-            journal = self._journal(waiting.rank)
-            journal.read_on()
-            if any(name in journal.entries for name in waiting.names):
+            if any(name in self._journal(waiting.rank).entries for name in waiting.names):
                 return False
-            published = journal.of_kind["waits"]
-            if other is not None and (not published[-1].words or _awaited(published[-1].words) != other):
+            if other is not None and self._waiting(waiting.rank) != other:
                 return False
         if awaited.names and not all(waiting.names for waiting in chain):
             return False  # a rank that waits for roles goes on without
@@ -413,6 +404,14 @@ class Exchange:
                 "wait for each other",
             )
         return not awaited.is_certain or awaited.is_async
+
+    def _waiting(self, rank: int) -> Awaited | None:
+        """What another rank waits for."""
+        published = self._journal(rank).last("waits")
+        if published is None or not published.words:
+            return None
+        waits_for, names, *rest = json.loads(published.words[0])
+        return Awaited(waits_for, tuple(names), *rest)
 
 
 def prepare_exchange_of_change(first: RehearsalJob, changed: RehearsalJob, *, alone: bool) -> None:
@@ -442,11 +441,6 @@ def _stuck(calls: Sequence[tuple[int, str, str]], why: str) -> RunError:
         where=calls[0][2],
         hint="Let the ranks of a group make the same calls in the same order",
     )
-
-
-def _awaited(words: Sequence[str]) -> Awaited:
-    rank, names, *rest = json.loads(words[0])
-    return Awaited(rank, tuple(names), *rest)
 
 
 def _pair(one: int, other: int) -> str:

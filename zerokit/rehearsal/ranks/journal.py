@@ -73,6 +73,10 @@ class Journal:
         self.entries[name] = entry
         self.of_kind[name.partition(".")[0]].append(entry)
 
+    def last(self, kind: str) -> Entry | None:
+        """The last entry of a kind, as of :attr:`of_kind`."""
+        return self.of_kind[kind][-1] if self.of_kind[kind] else None
+
     def payload(self, entry: Entry) -> bytes:
         """What was written with `entry`."""
         with self._file.open("rb") as file:

@@ -97,7 +97,7 @@ class CUDAGraph:
         self._release = weakref.finalize(self, library.release_pool, _number(self._pool))
         self._release.atexit = False
         graphs = _graphs()
-        spans = 0 if graphs.time is None else graphs.time.span_count()
+        spans = 0 if graphs.time is None else graphs.time.clock.span_count()
         self._before = len(graphs.traffic.calls), library.flops, spans
         graphs.steps.begin_capture()
         graphs.capturing = self

@@ -18,16 +18,10 @@ _THREADS = "OMP_NUM_THREADS"
 def threads_of_launcher(
     launcher: Launcher, local_ranks: int, environment: Mapping[str, str] = os.environ
 ) -> int | None:
-    """What a rank starts with; None: as many as the machine has cores, however many ranks share them.
+    """The threads of a rank; None: as many as the machine has cores, however many ranks share them.
 
-    torchrun gives each of several ranks one (torch/distributed/run.py) if OMP_NUM_THREADS is not set
-    else; deepspeed leaves it to OpenMP, if it is not to bind cores. What accelerate would set is in
-    `environment` already.
-
-    Args:
-        launcher: of the ranks.
-        local_ranks: that share a machine.
-        environment: of the rank.
+    torchrun gives each of several ranks one (torch/distributed/run.py) unless OMP_NUM_THREADS is set;
+    deepspeed leaves it to OpenMP. What accelerate would set is in `environment` already.
     """
     threads = environment.get(_THREADS, "").partition(",")[0].strip()  # of nested regions the outer one
     if threads.isdecimal() and int(threads) > 0:

@@ -5,9 +5,11 @@ The library (`native/timing.cpp`) asks once for each operator with arguments of 
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerokit.hardware.prices.attention import keys_in_window, packed
@@ -191,25 +193,17 @@ def to_ns(seconds: float) -> int:
 # ---- what is read and written
 
 _SCALAR_BYTES = 8
-_WAITING = frozenset(
-    {"aten::nonzero", "aten::masked_select", "aten::equal", "aten::_unique2", "aten::unique_consecutive"}
-    | {"aten::unique_dim", "aten::bincount"}
-)
+_TABLES: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+_WAITING = frozenset(_TABLES["waiting"])
 """Operators whose CUDA kernels ask the device for a size or an answer before they return."""
+_SELECTING = frozenset(_TABLES["selecting"])
+"""Operators that touch no more of their first tensor than another one, or the result, has."""
 
 
 def _waits(call: Call) -> bool:
     if call.name == "aten::repeat_interleave.Tensor":  # the size of the result is given, or is on the device
         return call.entries[1] is None
     return call.base in _WAITING
-
-
-_SELECTING = frozenset(
-    {"aten::embedding", "aten::index_select", "aten::index", "aten::gather", "aten::take"}
-    | {"aten::_index_put_impl_", "aten::index_put_", "aten::index_add_", "aten::index_copy_"}
-    | {"aten::scatter_add_", "aten::scatter_", "aten::nll_loss_forward"}
-)
-"""Operators that touch no more of their first tensor than another one, or the result, has."""
 
 
 def bytes_moved(call: Call) -> int:
@@ -342,24 +336,7 @@ class _Attention(NamedTuple):
     """The place of the keys that a query sees to its left, and after it that of those to its right."""
 
 
-_ATTENTION = {
-    "aten::_scaled_dot_product_flash_attention": _Attention("flash_attention_2", 4, heads_first=True),
-    "aten::_scaled_dot_product_flash_attention_backward": (
-        _Attention("flash_attention_2", 11, 1, heads_first=True)
-    ),
-    "aten::_flash_attention_forward": _Attention("flash_attention_2", 8, longest=5, window=11),
-    "aten::_flash_attention_backward": _Attention("flash_attention_2", 11, 1, 8, window=15),
-    "aten::_scaled_dot_product_efficient_attention": _Attention("efficient", 6, heads_first=True),
-    "aten::_scaled_dot_product_efficient_attention_backward": (
-        _Attention("efficient", 11, 1, heads_first=True)
-    ),
-    "aten::_efficient_attention_forward": _Attention("efficient", 9, longest=6),
-    "aten::_efficient_attention_backward": _Attention("efficient", 14, 1, 8),
-    "aten::_scaled_dot_product_cudnn_attention": _Attention("cudnn", 6, heads_first=True),
-    "aten::_scaled_dot_product_cudnn_attention_backward": _Attention("cudnn", 14, 1, heads_first=True),
-    "aten::_cudnn_attention_forward": _Attention("cudnn", 10, heads_first=True),
-    "aten::_cudnn_attention_backward": _Attention("cudnn", 14, 1, heads_first=True),
-}
+_ATTENTION = {name: _Attention(**row) for name, row in _TABLES["attention"].items()}
 AttentionArguments = tuple[Kernel, bool, float, int, int, int, int, int, bool, str, int | None]
 
 

@@ -57,11 +57,7 @@ def check_module(name: str) -> None:
 
 
 def script_arguments(job: RehearsalJob) -> list[str]:
-    """The script's arguments as the launcher hands them on.
-
-    `deepspeed` puts the local rank before all others (deepspeed/launcher/launch.py); torchrun and accelerate
-    only set LOCAL_RANK.
-    """
+    """The script's arguments: `deepspeed` puts the local rank first (deepspeed/launcher/launch.py)."""
     if job.launcher != "deepspeed":
         return job.arguments
     local_rank = job.rank % job.cluster.local_ranks
@@ -69,10 +65,7 @@ def script_arguments(job: RehearsalJob) -> list[str]:
 
 
 def prepare(job: RehearsalJob) -> None:
-    """Set what the launcher sets; once torch sees its GPUs.
-
-    Of variables those that `accelerate launch` sets, if it is the launcher, and how many threads a rank has:
-    with one, processes that the script forks do not wait for threads of OpenMP that stayed behind.
+    """Set the variables of `accelerate launch`, if it is the launcher, and the threads of a rank.
 
     Raises:
         LaunchError: accelerate is not installed, its config cannot be read, or is not of a run on GPUs.
@@ -95,7 +88,7 @@ def _prepare_by_accelerate(job: RehearsalJob) -> _Environment:
     file = job.accelerate_config
     where = file or words or "--launcher accelerate"
     fix_file = "Fix it by accelerate config"
-    fix_words = "accelerate launch --help lists what it takes"
+    fix_words = "accelerate launch --help lists its options"
     try:
         environment = _accelerate_environment(job)
     except ImportError as error:

@@ -102,11 +102,8 @@ class VirtualRank:
         data_takes_time: bool = False,
     ) -> None:
         self.started = perf_counter()
-        self.time = time
-        self.backend = backend
-        self.num_gpus = num_gpus
-        self.gpus_per_node = gpus_per_node
-        self.rank = rank
+        self.time, self.backend = time, backend
+        self.num_gpus, self.gpus_per_node, self.rank = num_gpus, gpus_per_node, rank
         self.call_sites = CallSites()
         self.traffic = Traffic(backend)
         self.exchange = Exchange(exchange_folder, rank, num_gpus)
@@ -139,21 +136,12 @@ class VirtualRank:
         self.exchange.close(FAILED)
 
     def end(self, ending: str) -> None:
-        """Tell the other ranks that this one has come to its end, and how.
-
-        Args:
-            ending: as of :meth:`Exchange.close`.
-        """
+        """Publish that this rank has come to its end, and how, as of :meth:`Exchange.close`."""
         self.events.exit()
         self.exchange.close(ending, steps=self.steps.completed)
 
     def recording(self, versions: Mapping[str, str] | None = None, hint: str | None = None) -> Recording:
-        """Return what was recorded up to now.
-
-        Args:
-            versions: of installed packages, by name.
-            hint: what to do about the error that ended the script.
-        """
+        """Return what was recorded up to now; `versions` and `hint` as of :class:`RankFacts`."""
         backend, steps = self.backend, self.steps
         steps.on_exit()
         events = backend.events(EVENT)
@@ -165,6 +153,9 @@ class VirtualRank:
         ops = backend.operator_names()
         _categorize(blocks, sites, ops, self.labels.of_buckets)
         notes = backend.notes()
+        nvme = None
+        if (ledger := nvme_ledger()).written_bytes:
+            nvme = NvmeBytes(held=ledger.total_bytes, written=ledger.written_bytes, read=ledger.read_bytes)
         return Recording(
             events=events,
             blocks=blocks,
@@ -199,7 +190,7 @@ class VirtualRank:
                 expandable_segments=AllocatorSettings.of_environment().expandable_segments,
                 suppressed=self.suppressed.lines(),
                 gaps=list(map(str, met_gaps())),
-                nvme=_nvme(),
+                nvme=nvme,
                 batches=self.batches.facts(),
                 evaluation=self.batches.evaluation_facts(),
                 times=None if self.time is None else _times(self, self.time),
@@ -265,10 +256,7 @@ def _warnings(rank: VirtualRank) -> list[str]:
 
 
 def train_together(calls: Sequence[Collective]) -> bool:
-    """Whether ranks without an engine add up more than figures to print.
-
-    DDP, FSDP and `all_reduce` by hand add up gradients; layers of tensor parallelism activations, in forward.
-    """
+    """Whether ranks without an engine reduce gradients or activations, and not only figures to print."""
     return any(
         "reduce" in call.name
         and call.group_size > 1
@@ -301,13 +289,6 @@ def _of_notes(notes: list[Note], sites: list[str], rank: VirtualRank) -> list[st
 
 def _site(note: Note, sites: list[str]) -> str:
     return sites[note.site] if note.site >= 0 else "an unknown line"
-
-
-def _nvme() -> NvmeBytes | None:
-    held = nvme_ledger()
-    if not held.written_bytes:
-        return None
-    return NvmeBytes(held=held.total_bytes, written=held.written_bytes, read=held.read_bytes)
 
 
 def _allocator_figures(backend: Backend, model: Model) -> dict[str, int]:
