@@ -9,10 +9,19 @@ import numpy as np
 
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import VirtualDevice, virtual_device
-from zerokit.rehearsal.facts import RankFacts, RankTimes
 from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.parent.job import RehearsalJob
-from zerokit.rehearsal.recording import BLOCK, CATEGORY_CODES, DTYPES, EVENT, SPAN, Recording, Space
+from zerokit.rehearsal.recording import (
+    BLOCK,
+    CATEGORY_CODES,
+    DTYPES,
+    EVENT,
+    SPAN,
+    RankFacts,
+    RankTimes,
+    Recording,
+    Space,
+)
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.report import RehearsalReport
 from zerokit.reporting.phases import RUN_PHASES

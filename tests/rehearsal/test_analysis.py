@@ -11,16 +11,14 @@ from tests.rehearsal.recordings import MIB, Recorder, device_with, job, timed, t
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.hardware.prices.prices import Prices
-from zerokit.rehearsal.facts import RankFacts, RankTimes
 from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.ranks.roles import Roles, data_parallel
-from zerokit.rehearsal.recording import BLOCK, EVENT, SPAN, Recording, Space
+from zerokit.rehearsal.recording import BLOCK, EVENT, SPAN, RankFacts, RankTimes, Recording, Space
 from zerokit.rehearsal.report.analysis import LARGEST_BLOCKS, analyse, overheads
 from zerokit.rehearsal.report.combination import combine
-from zerokit.rehearsal.report.report import Batches, BatchSize, RehearsalReport
+from zerokit.rehearsal.report.report import Batches, BatchSize, RehearsalReport, Unit
 from zerokit.rehearsal.report.step_time import _range, doubts
 from zerokit.rehearsal.report.tables import time_parts
-from zerokit.rehearsal.watching.batch_size import Unit
 
 GIB = 2**30
 PRICES = Prices(Cluster(2, gpu=find_gpu("A100-80")))

@@ -16,9 +16,8 @@ from torch.utils.data import DataLoader
 from zerokit.rehearsal.ranks.call_order import STEPS_DONE
 from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.watching import batches as module
-from zerokit.rehearsal.watching.batch_size import measure
 from zerokit.rehearsal.watching.batches import BatchWatcher
-from zerokit.rehearsal.watching.scan import Candidate, Scan
+from zerokit.rehearsal.watching.scan import Candidate, Scan, measure
 
 SECONDS = 5.0
 STEPS = 2

@@ -13,12 +13,10 @@ import pytest
 from tests.rehearsal.recordings import MIB, Recorder, job, large, training
 from zerokit.errors import ZerokitError
 from zerokit.hardware.gpus import find_gpu
-from zerokit.rehearsal.facts import RankFacts, RankTimes
 from zerokit.rehearsal.native.clock import WorkKind
-from zerokit.rehearsal.recording import BLOCK, EVENT, SPAN, Recording, Space
+from zerokit.rehearsal.recording import BLOCK, EVENT, SPAN, RankFacts, RankTimes, Recording, Space
 from zerokit.rehearsal.report.analysis import analyse
-from zerokit.rehearsal.report.drawings import Drawings
-from zerokit.rehearsal.report.plots import write_plot, write_streams_plot
+from zerokit.rehearsal.report.drawings import Drawings, write_plot, write_streams_plot
 from zerokit.rehearsal.report.snapshot import snapshot, write_snapshot
 from zerokit.rehearsal.report.trace import phase_runs, thinned, write_trace
 from zerokit.reporting.phases import RUN_PHASES

@@ -16,8 +16,7 @@ import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, Sampler
 
-from zerokit.rehearsal.watching.batch_size import measure
-from zerokit.rehearsal.watching.scan import Scan, scan
+from zerokit.rehearsal.watching.scan import Scan, measure, scan
 
 LENGTHS = [10 + index % 7 for index in range(40)]
 LONG, LONGEST = 23, 400

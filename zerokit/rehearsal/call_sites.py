@@ -41,8 +41,7 @@ class CallSites:
     def find(self) -> int:
         """Index of the innermost line outside torch and the rehearsal itself, or -1 if there is none.
 
-        Lines of DeepSpeed and transformers count: for a buffer they are more useful than the script's line
-        that trains.
+        Lines of DeepSpeed and transformers count: they say more about a buffer than the script's line.
         """
         frame = sys._getframe().f_back
         while frame is not None:
@@ -103,8 +102,7 @@ def is_of_script(path: str) -> bool:
 def innermost_and_script(places: Iterable[tuple[str, int]]) -> tuple[str | None, str | None]:
     """The innermost line outside this package, and the innermost of the user's own, as ``file:line``.
 
-    Args:
-        places: files and lines of a stack, the innermost first.
+    `places` are the files and lines of a stack, the innermost first.
     """
     innermost: str | None = None
     for path, number in places:

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from zerokit.files import write_file
 from zerokit.rehearsal.native.build import built_files_library
@@ -31,7 +30,6 @@ _SHARED = struct.Struct("16xq")
 _GUARDED = 4  # where native/files/view.cpp sets the flag that the guard is in place
 _SHOWN = 10
 _CHECK_SECONDS = 0.2
-"""Seconds."""
 _PUNCH_HOLE_AND_KEEP_SIZE = 3  # fallocate(2)
 _IGNORED = "__pycache__"
 
@@ -79,9 +77,7 @@ class FileOverlay:
         self._watcher.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._watcher.join()
         shutil.rmtree(self._root.parent, ignore_errors=True)
@@ -94,7 +90,8 @@ class FileOverlay:
 
     def empty_the_largest(self) -> None:
         """Empty the largest file of the overlay."""
-        found = [(os.lstat(path).st_blocks * 512, path) for path in self._own_files(self._root)]
+        files = (path for path in _files_of(self._root) if path.name != _ORIGIN)
+        found = [(os.lstat(path).st_blocks * 512, path) for path in files]
         size, path = max(found, default=(0, None))
         if path is None or not size:
             return
@@ -106,12 +103,6 @@ class FileOverlay:
             ctypes.CDLL(None).fallocate(descriptor, _PUNCH_HOLE_AND_KEEP_SIZE, ctypes.c_int64(0), length)
         finally:
             os.close(descriptor)
-
-    def _own_files(self, folder: Path) -> Iterator[Path]:
-        for path, _, names in os.walk(folder):
-            for name in names:
-                if name != _ORIGIN:
-                    yield Path(path, name)
 
     def changes(self) -> FileChanges | None:
         """What the script would have changed on disk; None if nothing."""

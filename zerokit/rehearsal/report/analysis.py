@@ -10,14 +10,13 @@ import numpy as np
 
 from zerokit.hardware import non_torch_memory
 from zerokit.hardware.cluster import Cluster
-from zerokit.rehearsal.facts import RankFacts
 from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.recording import (
     CATEGORY_CODES,
-    DTYPES,
     HOST,
     Array,
     Collective,
+    RankFacts,
     Recording,
     Space,
     peak_event,
@@ -210,7 +209,7 @@ def _by_site(recording: Recording, alive: Array) -> list[SiteMemory]:
     order = np.argsort(-sums, kind="stable")[:LARGEST_BLOCKS]
     return [
         SiteMemory(
-            site=_text(recording.sites, int(places[index])) or "unknown",
+            site=recording.sites[places[index]] if places[index] >= 0 else "unknown",
             bytes=int(sums[index]),
             blocks=int(counts[index]),
         )
@@ -220,27 +219,10 @@ def _by_site(recording: Recording, alive: Array) -> list[SiteMemory]:
 
 def _largest(recording: Recording, alive: Array) -> list[BlockMemory]:
     order = np.argsort(-alive["bytes"], kind="stable")[:LARGEST_BLOCKS]
-    found = []
-    for event in alive[order]:
-        block = recording.blocks[event["block"]]
-        dtype = int(block["dtype"])
-        found.append(
-            BlockMemory(
-                bytes=int(event["bytes"]),
-                shape=[int(size) for size in block["shape"][: min(int(block["ndim"]), 6)]],
-                dtype=DTYPES[dtype] if 0 <= dtype < len(DTYPES) else "unknown",
-                name=_text(recording.names, int(block["name"])),
-                site=_text(recording.sites, int(block["site"])),
-                op=_text(recording.ops, int(block["op"])),
-                category=CATEGORY_CODES[block["category"]],
-                phase=RUN_PHASES[block["phase"]],
-            )
-        )
-    return found
-
-
-def _text(table: tuple[str, ...], place: int) -> str | None:
-    return table[place] if 0 <= place < len(table) else None
+    return [
+        BlockMemory(bytes=int(event["bytes"]), **recording.block(event["block"])._asdict())
+        for event in alive[order]
+    ]
 
 
 def _host(recording: Recording, ranks_per_node: int) -> HostMemory:

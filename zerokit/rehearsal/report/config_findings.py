@@ -9,7 +9,7 @@ from zerokit.console import note
 from zerokit.documents import dotted
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_config
-from zerokit.rehearsal.facts import RankFacts
+from zerokit.rehearsal.recording import RankFacts
 from zerokit.rehearsal.report.report import ConfigFinding
 from zerokit.resolving.run import Run
 

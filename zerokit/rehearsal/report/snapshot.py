@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from zerokit.files import new_file
-from zerokit.rehearsal.recording import CATEGORY_CODES, DTYPES, Array, Recording, Space
-from zerokit.reporting.phases import RUN_PHASES
+from zerokit.rehearsal.recording import CATEGORY_CODES, Array, Recording, Space
 
 _PROTOCOL = 4
 """MemoryViz.js has an unpickler of its own, which knows the protocols 2 to 4."""
@@ -76,19 +75,11 @@ class _Blocks:
 
     def label(self, number: int) -> str:
         """A line for the viewer: ``"activations, bfloat16 2x4096x4096, aten::mm, from forward"``."""
-        block = self._recording.blocks[number]
-        dtype = int(block["dtype"])
-        shape = "x".join(str(size) for size in block["shape"][: min(int(block["ndim"]), 6)])
-        parts = [CATEGORY_CODES[block["category"]]]
-        if 0 <= dtype < len(DTYPES):
-            parts.append(f"{DTYPES[dtype]} {shape}".strip())
-        for table, place in (
-            (self._recording.names, int(block["name"])),
-            (self._recording.ops, int(block["op"])),
-        ):
-            if 0 <= place < len(table):
-                parts.append(table[place])
-        return ", ".join([*parts, f"from {RUN_PHASES[block['phase']]}"])
+        block = self._recording.block(number)
+        shape = "x".join(map(str, block.shape))
+        tensor = f"{block.dtype} {shape}".strip() if block.dtype != "unknown" else None
+        parts = (block.category, tensor, block.name, block.op, f"from {block.phase}")
+        return ", ".join(filter(None, parts))
 
 
 def _trace(events: Array, blocks: _Blocks) -> list[Entry]:

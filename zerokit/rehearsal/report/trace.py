@@ -1,8 +1,6 @@
-"""The trace of a rehearsal.
+"""The trace of a rehearsal: memory, steps, phases, collectives, and a row for the work of each stream.
 
-Counters show bytes by category and memory, bars show steps and phases, marks the collectives. Time is the
-CPU time of the rehearsal: the order is the run's, the lengths are not a GPU's. Where time is rehearsed, it
-is that: steps, phases and memory are as the host sees them, and each stream has a row of its work.
+Time is virtual time where that is rehearsed. Else it is the CPU time of the rehearsal, which orders events.
 """
 
 from __future__ import annotations
@@ -98,10 +96,8 @@ def _work(recording: Recording) -> Iterator[Entry]:
         for span in recording.spans[recording.spans["stream"] == stream].tolist():
             begin, end, name, _, _, kind, _ = span
             operator = recording.ops[name] if name >= 0 else ""
-            words = _WAITS.get(kind, "{}").format(operator)
-            yield traces.stretch(
-                thread, words.removeprefix("aten::"), (begin - start) / 1000, (end - start) / 1000
-            )
+            words = _WAITS.get(kind, "{}").format(operator).removeprefix("aten::")
+            yield traces.stretch(thread, words, (begin - start) / 1000, (end - start) / 1000)
 
 
 def stream_words(stream: int) -> str:
@@ -114,12 +110,8 @@ def stream_words(stream: int) -> str:
 
 
 def _facts(call: Collective) -> Entry:
-    return {
-        "bytes": call.bytes,
-        "group_size": call.group_size,
-        "phase": RUN_PHASES[call.phase],
-        "step": call.step,
-    }
+    phase = RUN_PHASES[call.phase]
+    return {"bytes": call.bytes, "group_size": call.group_size, "phase": phase, "step": call.step}
 
 
 def _starts_of_phases(recording: Recording) -> dict[tuple[int, int], int]:

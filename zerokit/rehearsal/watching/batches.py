@@ -1,7 +1,6 @@
 """The batches that a run is rehearsed with: the first ones as they come, then the largest of the data.
 
-Every training loop takes its batches from `torch.utils.data.DataLoader`: those of transformers, accelerate,
-Lightning and DeepSpeed put theirs around it.
+The loaders of transformers, accelerate, Lightning and DeepSpeed use `torch.utils.data.DataLoader`.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ from zerokit.patches import Patch, watch, wrap
 from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.report.report import Batches, BatchSize, Evaluation, LargestBatch, ReadingTime
-from zerokit.rehearsal.watching.batch_size import measure
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.reading import Reading
-from zerokit.rehearsal.watching.scan import CRITERIA, READ, Candidate, Scan, scan
+from zerokit.rehearsal.watching.scan import CRITERIA, READ, Candidate, Scan, measure, scan
 from zerokit.rehearsal.watching.watcher import Watcher
 
 
@@ -40,11 +38,11 @@ class Source:
     micro_steps: int = 0
     """Of the engines, when it last gave a batch."""
     first: list[BatchSize] = field(default_factory=list)
-    """The largest of those that came by themselves, by each criterion."""
+    """The largest of the loader's own batches, by each criterion."""
     came_for: list[tuple[int, BatchSize]] = field(default_factory=list)
-    """Those that came by themselves to be trained on, and the optimizer step, counted from 1, of each."""
+    """The loader's own batches to train on, and the optimizer step, counted from 1, of each."""
     is_uneven: bool = False
-    """Whether not all that came by themselves were of one size."""
+    """Whether the loader's own batches have several sizes."""
     signature: Any = None
     in_steps: set[int] = field(default_factory=set)
     """Optimizer steps done when it gave a batch."""
@@ -57,12 +55,11 @@ class Source:
     tried: int = 0
     """Batches of the scan that were due."""
     tokens: Counter[int] = field(default_factory=Counter)
-    """That this rank was given for each optimizer step, counted from 1."""
     batches: Counter[int] = field(default_factory=Counter)
-    """The same."""
+    """Of each optimizer step, counted from 1, as are `tokens`."""
 
     def came(self, batch: Any, step: int | None = None) -> None:
-        """Take a batch that came by itself into account, to be trained on in `step` if that is given."""
+        """Register a batch of the loader's own, to be trained on in `step` if that is given."""
         size = measure(batch)
         if step is not None:
             self.came_for.append((step, size))
@@ -72,12 +69,10 @@ class Source:
         self.signature = signature_of(batch)
 
     def larger(self, *, may_be_ahead: bool) -> list[int]:
-        """Places in the scan of what is larger than what came by itself, and can be handed out.
+        """Places in the scan of batches that are larger than the loader's own.
 
-        The first step does not count: optimizers make their states at its end.
-
-        Args:
-            may_be_ahead: whether a loader may have fetched a batch for the step after the one it is of here.
+        The first step does not count: optimizers make their states at its end. `may_be_ahead`: whether the
+        last batch may be for the next step.
         """
         sizes = [size for step, size in self.came_for if step > 1] or [size for _, size in self.came_for]
         most_of: Callable[..., int] = max
@@ -92,7 +87,7 @@ class Source:
         ]
 
     def most_tokens(self) -> int:
-        """Of the batches that came by themselves."""
+        """The most tokens of the loader's own batches."""
         return self.first[0].tokens
 
     def facts(self) -> Batches:
@@ -141,20 +136,21 @@ _ARGUMENTS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler")
 _MOST_STEPS_FOR_ONE = 3
 """Optimizer steps within which a batch that has been handed out is used: loaders fetch one ahead."""
 _SECONDS_OF_SILENCE = 3.0
+_SEARCHING = "Looking for the longest batches"
 
 
 class BatchWatcher(Watcher):
-    """Measures what loaders hand out, and has the largest batches follow the steps that were asked for.
+    """Measures what loaders hand out, and has the largest batches follow the requested steps.
 
     Args:
-        labels: which engines there are.
+        labels: has the engines.
         exchange: has all ranks go through the same batches.
         steps: optimizer steps whose batches come as they are; 0: all of them.
         seconds: to look for larger ones, in all; 0: none are looked for.
-        completed: how many optimizer steps are done.
+        completed: gives how many optimizer steps are done.
         factor: what the script's micro-batch is multiplied by.
         is_resized: whether the script's arguments are changed already; else its loaders are.
-        reading: measures how long reading them takes, if time is rehearsed.
+        reading: measures how long reading takes, if time is rehearsed.
     """
 
     def __init__(
@@ -169,22 +165,18 @@ class BatchWatcher(Watcher):
         is_resized: Callable[[], bool] = lambda: True,
         reading: Reading | None = None,
     ) -> None:
-        self._labels = labels
-        self._exchange = exchange
-        self.steps = steps
+        self._labels, self._exchange, self._reading = labels, exchange, reading
+        self.steps, self._completed = steps, completed
         self._seconds_left = seconds if steps else 0.0
         self._scans = self._seconds_left > 0
-        self._completed = completed
-        self._factor = factor
-        self._is_resized = is_resized
+        self._factor, self._is_resized = factor, is_resized
         self._resized_to: list[tuple[Any, int]] = []
-        """Data sets, and the sizes that loaders of them were given in place of the script's."""
-        self._reading = reading
+        """Data sets, and the changed batch sizes of their loaders."""
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         """Of loaders, by where they were made."""
         self._made: Counter[str] = Counter()
         self.most: int | None = None
-        """Batches that a rank takes in the whole run, where that is known."""
+        """Batches that a rank takes in the whole run, if known."""
         self.sources: list[Source] = []
         self.evaluated: list[Source] = []
         """Those that an evaluation was rehearsed with."""
@@ -206,11 +198,7 @@ class BatchWatcher(Watcher):
 
     @contextmanager
     def only_the_largest(self, *, at_least: int = 1) -> Iterator[None]:
-        """Have loaders hand out the largest batches of their data, and come to their end.
-
-        Args:
-            at_least: batches, the first ones of the data after the largest, where it has so many.
-        """
+        """Have loaders hand out the largest batches of their data, then others up to `at_least`, and end."""
         self._evaluating = at_least
         try:
             yield
@@ -245,10 +233,7 @@ class BatchWatcher(Watcher):
         return arguments, {**given, "batch_size": changed}
 
     def _name_of(self, loader: Any) -> str:
-        """A name for a loader, the same on all ranks, which may have made other loaders too.
-
-        Not the number of its examples, of which ranks may have one more or less than others.
-        """
+        """A name for a loader, the same on all ranks, which may have other loaders and uneven data."""
         if loader not in self._names:
             place = f"{type(loader.dataset).__name__}.{script_line()}"
             self._names[loader] = f"{self._factor}.{place}.{self._made[place]}"
@@ -305,14 +290,14 @@ class BatchWatcher(Watcher):
         if is_due and source.worst:
             batch = self._hand_out(source, source.worst.pop(0), batch)
             if getattr(iterator, "_pin_memory", False):
-                from torch.utils.data._utils import pin_memory as library
+                from torch.utils.data._utils.pin_memory import pin_memory
 
-                pin: Any = library.pin_memory
-                batch = pin(batch, getattr(iterator, "_pin_memory_device", None))
+                batch = pin_memory(batch, getattr(iterator, "_pin_memory_device", None))  # type: ignore[no-untyped-call]
         elif not is_due:
             source.came(batch, self._step_of_next(source))
-        source.tokens[self._step_of_next(source)] += measure(batch).tokens
-        source.batches[self._step_of_next(source)] += 1
+        step = self._step_of_next(source)
+        source.tokens[step] += measure(batch).tokens
+        source.batches[step] += 1
         source.handed += 1
         return batch
 
@@ -329,7 +314,7 @@ class BatchWatcher(Watcher):
         return found
 
     def _decide(self, source: Source) -> None:
-        """Choose which batches are to follow: the same on all ranks, which are to stay in step."""
+        """Choose the batches that follow, the same on all ranks."""
         if source.worst is None:
             found = source.scan.worst if source.scan else []
             places = source.larger(may_be_ahead=self._accumulated() is None)
@@ -340,7 +325,7 @@ class BatchWatcher(Watcher):
             source.worst = [found[place] for place in places]
 
     def _hand_out(self, source: Source, candidate: Candidate, batch: Any) -> Any:
-        """The candidate's batch; `batch` where the loader of rank 0 is of another kind than this one."""
+        """The candidate's batch; `batch` if the loader of rank 0 is of another kind."""
         first = last = self._step_of_next(source)
         if self._accumulated() is None:
             last += 1  # loaders may fetch one ahead
@@ -367,7 +352,7 @@ class BatchWatcher(Watcher):
         return source.steps_before + source.handed // accumulated + 1
 
     def _is_training(self, source: Source) -> bool:
-        """Whether what `source` gives may be trained on; some scripts leave the model in evaluation mode."""
+        """Whether the script may train on batches of `source`; some leave the model in evaluation mode."""
         import torch
 
         engines = self._labels.engines
@@ -383,7 +368,7 @@ class BatchWatcher(Watcher):
         return max(steps, default=None)
 
     def _is_due(self, source: Source) -> bool:
-        """Whether the steps that were asked for have their batches, and the next one may be another."""
+        """Whether the requested steps have their batches, and the next one may be another."""
         over = max(self.steps, source.over)
         accumulated = self._accumulated()
         if accumulated is None:
@@ -393,10 +378,7 @@ class BatchWatcher(Watcher):
     # ---- the end of the run
 
     def wants_more(self) -> bool:
-        """Whether batches are left to rehearse, once the requested steps are done.
-
-        A rank without batches of its own, such as a stage in the middle of a pipeline, goes as far as rank 0.
-        """
+        """Whether batches are left to rehearse; a rank without batches, as of a pipeline, does as rank 0."""
         sources = self._trained_on()
         over = self._are_rehearsed(sources)
         if sources and self._exchange.rank != 0:
@@ -417,7 +399,7 @@ class BatchWatcher(Watcher):
         return True
 
     def are_uneven(self) -> bool:
-        """Whether the sizes of batches depend on which examples are put together, such as by a shuffle."""
+        """Whether the sizes of batches depend on the order of the examples."""
         return any(
             source.is_uneven or any(one.size != source.first[0] for one in (source.scan or Scan()).worst)
             for source in [*self.sources, *self.evaluated]
@@ -426,19 +408,19 @@ class BatchWatcher(Watcher):
 
     def facts(self) -> Batches | None:
         """Facts for the report about the batches; None if nothing was trained on."""
-        source = max(self._trained_on(), key=Source.most_tokens, default=None)
+        source = self._main_source()
         return None if source is None else source.facts()
 
     def tokens_of_steps(self) -> list[int | None]:
-        """That this rank was given for each completed step; None where batches are not of tokens."""
-        source = max(self._trained_on(), key=Source.most_tokens, default=None)
+        """The tokens of this rank in each completed step; None where batches are not of tokens."""
+        source = self._main_source()
         if source is None or source.first[0].unit != "tokens":
             return [None] * self._completed()
         return [source.tokens[step] or None for step in range(1, self._completed() + 1)]
 
     def reading_facts(self) -> ReadingTime | None:
         """Facts for the report about reading data; None if nothing was measured."""
-        source = max(self._trained_on(), key=Source.most_tokens, default=None)
+        source = self._main_source()
         if source is None or self._reading is None or self._reading.seconds is None:
             return None
         return ReadingTime(
@@ -455,7 +437,7 @@ class BatchWatcher(Watcher):
         return None if source is None else source.evaluation_facts()
 
     def never_asked(self) -> list[str]:
-        """The largest batch of data that has loaders, of which none was asked for anything, in words."""
+        """Warnings about data whose loaders were never used, with its largest batch."""
         lines: list[str] = []
         if self._exchange.rank != 0 and self._exchange.is_active:
             return lines  # rank 0 reports it
@@ -474,20 +456,18 @@ class BatchWatcher(Watcher):
         return lines
 
     def _trained_on(self) -> list[Source]:
-        """Those whose last batch an optimizer step followed at once, or that gave some for several steps.
+        """Sources whose last batch an optimizer step followed, or that gave batches for several steps."""
+        found = []
+        for source in self.sources:
+            steps = [step for step in source.in_steps if step < self._completed()]
+            is_last = any(self._last_of_step[step] is source for step in steps)
+            if source.first and (is_last or len(steps) > 1):
+                found.append(source)
+        return found
 
-        Without an engine nothing else distinguishes training from a look at the data with autograd on.
-        """
-        completed = self._completed()
-        return [
-            source
-            for source in self.sources
-            if source.first
-            and (
-                any(self._last_of_step[step] is source for step in source.in_steps if step < completed)
-                or sum(step < completed for step in source.in_steps) > 1
-            )
-        ]
+    def _main_source(self) -> Source | None:
+        """The source with the most tokens that was trained on."""
+        return max(self._trained_on(), key=Source.most_tokens, default=None)
 
 
 class _Progress:
@@ -505,12 +485,11 @@ class _Progress:
     def show(self, done: int, of: int | None, seconds: float) -> None:
         if seconds < _SECONDS_OF_SILENCE:
             return
-        words = "Looking for the longest batches"
-        if self._bar is None:
+        if self._bar is None:  # not before: processes that fork have no threads
             self._bar = console.progress(transient=True)
-            self._task = self._bar.add_task(words, total=of, note="")
+            self._task = self._bar.add_task(_SEARCHING, total=of, note="")
             self._bar.start()
             if self._bar.disable:
                 batches = f"{of:,} batches" if of else "the data"
-                console.note(f"{words} of {batches} (--scan 0 leaves this out)")
+                console.note(f"{_SEARCHING} of {batches} (--scan 0 leaves this out)")
         self._bar.update(self._task, completed=done, total=of)

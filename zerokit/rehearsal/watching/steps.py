@@ -32,13 +32,7 @@ class RehearsalComplete(BaseException):
 class Steps(Watcher):
     """Counts optimizer steps, marks their ends in the recording and ends the run.
 
-    Args:
-        backend: the loaded library.
-        events: tells the other watchers.
-        traffic: the collectives of this rank.
-        recomputing: counts what checkpointing recomputes.
-        time: of the rank, if it is rehearsed.
-        last: steps after which the run ends unless a watcher wants more; 0 lets the script end by itself.
+    The run ends after step `last` unless a watcher wants more; 0 lets the script end by itself.
     """
 
     def __init__(
@@ -51,17 +45,13 @@ class Steps(Watcher):
         time: RankTime | None,
         last: int,
     ) -> None:
-        self._backend = backend
-        self._traffic = traffic
-        self._events = events
-        self._recomputing = recomputing
-        self._time = time
-        self._last = last
+        self._backend, self._traffic, self._events = backend, traffic, events
+        self._recomputing, self._time, self._last = recomputing, time, last
         self.marks: list[StepMark] = []
         self.flops: list[float] = []
         self.model_flops: list[float] = []
-        """What each step needs: three times its forward passes, or forward and backward passes without
-        recomputation if that is less, as with frozen parameters."""
+        """Of each step: three times its forward passes, or forward and backward passes without recomputation
+        if that is less, as with frozen parameters."""
         self._flops_before = 0.0, 0.0
         self.completed = 0
         self.stopped = False
@@ -70,10 +60,10 @@ class Steps(Watcher):
         self._stepped: set[int] = set()
         """Optimizers that have stepped since the last backward pass, by identity."""
         self._pending: StepEnd | None = None
-        """When the last of them had stepped, if others still have gradients: the step may go on."""
+        """The end of the step so far, if other optimizers still have gradients."""
         self._pending_thread = 0
         self._module_hook: Any = None
-        """Waits for the next call of a module, which ends a pending step."""
+        """Ends a pending step at the next call of a module."""
         self._backward_passes = 0
         """Backward passes that are running; a pass may begin others."""
         self._captured: int | None = None
@@ -87,7 +77,7 @@ class Steps(Watcher):
         wrap(_MAKE_OPTIMIZER, self._make_optimizer)
 
     def begin_capture(self) -> None:
-        """A CUDA graph is captured from here on: its steps happen when it is replayed."""
+        """A CUDA graph is captured: its steps happen when it is replayed."""
         self._captured = 0
 
     def end_capture(self) -> int:
@@ -107,7 +97,6 @@ class Steps(Watcher):
         return self.completed
 
     def on_exit(self) -> None:
-        """Mark a last step that is still pending."""
         if self._pending is not None:
             self._mark(self._pending)
             self._pending = None

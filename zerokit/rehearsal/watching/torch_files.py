@@ -26,30 +26,20 @@ _VALUES = "zerokit_values"
 
 
 class TorchFiles:
-    """Writes and reads the files.
-
-    Args:
-        backend: of this rank.
-        exchange: tells the other ranks which files are written.
-    """
+    """Writes and reads the files; the exchange publishes which files are written."""
 
     def __init__(self, backend: Backend, exchange: Exchange) -> None:
-        self._backend = backend
-        self._exchange = exchange
+        self._backend, self._exchange = backend, exchange
         self._values: bytes | None = None
         """For the file that is being written."""
 
     def install(self) -> None:
-        """Go around `torch.load`, and what writes an archive."""
+        """Replace `torch.load`, and what writes an archive."""
         wrap(_LOAD, self._load)
         wrap(_SAVE, self._write_archive)
 
     def save(self, save: Any, obj: Any, file: Any, *arguments: Any, **given: Any) -> bool:
-        """Save `obj` without values, unless this torch cannot; return whether it could.
-
-        Raises:
-            Exception: as `torch.save`, which `save` is.
-        """
+        """Save `obj` by `save`, torch's own, without values; return whether this torch can."""
         import torch
 
         if not _SAVE.is_for(torch.__version__) or not given.get("_use_new_zipfile_serialization", True):

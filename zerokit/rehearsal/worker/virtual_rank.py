@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -13,7 +14,6 @@ from zerokit import patches
 from zerokit.rehearsal.call_sites import CallSites
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.errors import met_gaps
-from zerokit.rehearsal.facts import NvmeBytes, RankFacts, RankTimes
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.native.backend import Backend, Model, Note, NoteKind
 from zerokit.rehearsal.parent.job import Overrides
@@ -26,6 +26,9 @@ from zerokit.rehearsal.recording import (
     SPAN,
     Collective,
     MadeUp,
+    NvmeBytes,
+    RankFacts,
+    RankTimes,
     Recording,
 )
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
@@ -40,8 +43,7 @@ from zerokit.rehearsal.watching.steps import Steps
 from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
 from zerokit.rehearsal.watching.traffic import Traffic
 from zerokit.rehearsal.watching.watcher import Events
-from zerokit.reporting.categories import Category
-from zerokit.reporting.phases import RUN_PHASES, RunPhase
+from zerokit.reporting.phases import RUN_PHASES
 
 _ALLOCATOR_FIGURES = {
     "reserved_peak_bytes": ("reserved_bytes", "peak"),
@@ -55,29 +57,10 @@ _ALLOCATOR_FIGURES = {
 _LARGER_THAN_A_LOSS = 1024
 """Bytes of what scripts reduce to print it."""
 
-# The category of a block without a label, by the line that made it. First match counts.
-_BY_LINE: tuple[tuple[str, Category], ...] = (
-    (".copy_grads_in_partition", "gradients"),
-    ("zero/partition_parameters.py", "parameters"),
-    ("zero/partitioned_param_coordinator.py", "parameters"),
-    ("ops/adam", "optimizer_states"),
-    ("ops/lion", "optimizer_states"),
-    ("ops/adagrad", "optimizer_states"),
-    ("zero/contiguous_memory_allocator.py", "buffers"),
-    ("deepspeed/runtime", "buffers"),
-    ("deepspeed/comm", "buffers"),
-    ("deepspeed/utils", "buffers"),
+_CATEGORIES: dict[str, Any] = json.loads(
+    Path(__file__).with_name("block_categories.json").read_text(encoding="utf-8")
 )
-# Then by the phase in which it was made.
-_BY_PHASE: dict[RunPhase, Category] = {
-    "init": "parameters",
-    "forward": "activations",
-    "loss": "activations",
-    "backward": "activations",
-    "step": "buffers",
-    "between": "other",
-    "evaluation": "activations",
-}
+"""The category of a block without a label, by the line that made it (first match), then by its phase."""
 
 
 class VirtualRank:
@@ -311,11 +294,11 @@ def _categorize(
     unsorted = blocks["category"] == code("other")
     by_site = np.zeros(len(sites) + 1, dtype=np.uint8)  # the last place answers for -1
     for index, site in enumerate(sites):
-        by_site[index] = code(next((category for part, category in _BY_LINE if part in site), "other"))
-    found = by_site[blocks["site"]]
-    blocks["category"] = np.where(unsorted, found, blocks["category"])
+        found = (category for part, category in _CATEGORIES["by_line"] if part in site)
+        by_site[index] = code(next(found, "other"))
+    blocks["category"] = np.where(unsorted, by_site[blocks["site"]], blocks["category"])
     unsorted = blocks["category"] == code("other")
-    by_phase = np.array([code(_BY_PHASE[phase]) for phase in RUN_PHASES], dtype=np.uint8)
+    by_phase = np.array([code(_CATEGORIES["by_phase"][phase]) for phase in RUN_PHASES], dtype=np.uint8)
     blocks["category"] = np.where(unsorted, by_phase[blocks["phase"]], blocks["category"])
     workspaces = [index for index, op in enumerate(ops) if op == "cuBLAS workspace"]
     blocks["category"][np.isin(blocks["op"], workspaces)] = code("buffers")
