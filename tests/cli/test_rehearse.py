@@ -337,7 +337,7 @@ def test_a_module_gets_its_arguments(
 
 def test_reporting_needs_no_torch() -> None:
     names = ["recording", "parent.processes", "parent.advice", "report.report", "report.analysis"]
-    names += ["report.tables", "report.drawings", "report.trace", "report.snapshot", "report.playing"]
+    names += ["report.tables", "report.drawings", "report.trace", "report.snapshot", "report.combination"]
     imports = ", ".join(f"zerokit.rehearsal.{name}" for name in names)
     check = f"import zerokit.cli.rehearse, {imports}, sys; "
     check += "assert not {'torch', 'transformers', 'deepspeed', 'matplotlib'} & set(sys.modules)"

@@ -15,6 +15,7 @@ from tests.rehearsal.recordings import MIB, job, training
 from zerokit import console
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
+from zerokit.rehearsal.parent.advice import _OPTIMIZER_REFUSED as REFUSAL
 from zerokit.rehearsal.parent.advice import Candidate, advise, candidates
 from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.parent.processes import Output, rehearse_together
@@ -104,6 +105,8 @@ def test_what_may_be_faster_is_tried_where_time_is_known() -> None:
     hidden = _report(config).model_copy(update={"time": _timed(1.0), **CHECKPOINTED})
     tried = {"twice the micro-batch", "no gradient checkpointing", "ZeRO stage 2", "optimizer on the GPU"}
     assert tried <= set(_changes(hidden))
+    keeps = _report(_stage(3, offload_optimizer={"pin_memory": True}))  # a section without a device
+    assert "optimizer on the GPU" not in _changes(keeps.model_copy(update={"time": _timed(1.0)}))
     exposed = hidden.model_copy(update={"time": _timed(1.0, communication=0.1)})
     more = {"overlap of communication", "larger reduce buckets", "more prefetching"}
     assert not more & set(_changes(hidden))
@@ -133,12 +136,6 @@ def test_a_run_that_does_not_fit_is_not_made_faster() -> None:
     fit = REPORT.fit.model_copy(update={"verdict": "does not fit"})
     assert "twice the micro-batch" in _changes(report)
     assert "twice the micro-batch" not in _changes(report.model_copy(update={"fit": fit}))
-
-
-def test_a_section_without_a_device_offloads_nothing() -> None:
-    config = _stage(3, offload_optimizer={"pin_memory": True})
-    report = _report(config).model_copy(update={"time": _timed(1.0)})
-    assert "optimizer on the GPU" not in _changes(report)
 
 
 @pytest.mark.parametrize(
@@ -329,9 +326,73 @@ def test_a_command_that_is_ended_ends_the_changes_that_run(
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_fault_of_a_rehearsal_is_not_swallowed(tmp_path: Path) -> None:
-    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
-        raise KeyboardInterrupt
+# ---- changes that a run refuses
 
-    with pytest.raises(KeyboardInterrupt):
-        advise(REPORT, job(), tmp_path, rehearse)
+
+@pytest.mark.parametrize("own_optimizer", [False, True])
+def test_what_is_told_is_of_what_is_set(own_optimizer: bool, tmp_path: Path) -> None:
+    """DeepSpeed refuses to offload a script's own optimizer, unless a second key says that it may."""
+
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
+        made = changed.overrides.get("ds_config", {})
+        seconds = 1.0
+        if made.get("zero_optimization.offload_optimizer.device"):
+            forced = made.get("zero_force_ds_cpu_optimizer", True)
+            if forced and own_optimizer:
+                raise ZerokitError(
+                    f"the script fails (ZeRORuntimeException: You are using {REFUSAL} (AdamW) ...)"
+                )
+            seconds = 0.5 if forced else 0.6
+        return REPORT.model_copy(update={"time": _timed(seconds)})
+
+    report = REPORT.model_copy(update={"time": _timed(1.0)})
+    advice, failed = advise(report, job(), tmp_path, rehearse)
+    (offload,) = [one for one in advice if "optimizer on the host" in one.change]
+    how = '"zero_optimization": {"offload_optimizer": {"device": "cpu"}}'
+    keys = {"zero_optimization.offload_optimizer.device": "cpu"}
+    if own_optimizer:
+        how += ', "zero_force_ds_cpu_optimizer": false'
+        keys |= {"zero_force_ds_cpu_optimizer": False}
+    assert (offload.how, offload.ds_config) == (how, keys)
+    assert offload.step_seconds == (0.6 if own_optimizer else 0.5)
+    assert not failed
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        ("did not end in the time allowed", ("optimizer on the host", "did not end in the time allowed")),
+        (REFUSAL, ("optimizer on the host, as the script makes it", "has no CPU kernel")),
+    ],
+)
+def test_what_fails_is_told_with_its_own_error(first: str, told: tuple[str, str], tmp_path: Path) -> None:
+    """And another way is tried only where DeepSpeed refuses the first."""
+
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
+        made = changed.overrides.get("ds_config", {})
+        if "zero_force_ds_cpu_optimizer" in made:
+            raise ZerokitError("has no CPU kernel")
+        if "zero_optimization.offload_optimizer.device" in made:
+            raise ZerokitError(first)
+        return REPORT
+
+    _, failed = advise(REPORT, job(), tmp_path, rehearse)
+    assert [(one.change, one.why) for one in failed] == [told]
+
+
+@pytest.mark.rehearsal
+@pytest.mark.torch
+def test_deepspeed_refuses_a_scripts_own_optimizer_in_these_words(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import deepspeed, torch\n"
+        "model = torch.nn.Linear(8, 8)\n"
+        "config = {'train_micro_batch_size_per_gpu': 1, 'zero_optimization': {'stage': 2}}\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "deepspeed.initialize(model=model, optimizer=optimizer, config=config)\n"
+    )
+    (offload,) = (one for one in candidates(REPORT) if one.change == "optimizer on the host")
+    here = job(script=str(script), cwd=str(tmp_path), recording_file=str(tmp_path / "rank-0.npz"))
+    with pytest.raises(ZerokitError) as caught:
+        rehearse_together([offload.applied_to(here, tmp_path, 1)], output=Output.DROPPED)
+    assert REFUSAL in caught.value.message

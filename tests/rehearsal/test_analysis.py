@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from tests.rehearsal.recordings import MIB, Recorder, device_with, job, timed, training
 from zerokit.hardware.cluster import Cluster
@@ -65,8 +64,6 @@ def test_times_of_steps_stand_in_the_report_only_if_time_was_rehearsed() -> None
     # The card could do 989e12 in a second.
     assert time.hfu == pytest.approx(1 / 110e-9 / 1e12)
     assert time.mfu == pytest.approx(time.hfu / 2)
-    again = RehearsalReport.model_validate_json(analyse(recording, job()).model_dump_json())
-    assert again.time is None
 
 
 @pytest.mark.parametrize(("launching", "warned"), [(10, False), (40, True)])
@@ -362,30 +359,12 @@ def _communication(num_gpus: int, group_sizes: set[int] | None = None) -> tuple[
     return line.low_bytes, line.high_bytes
 
 
-@pytest.mark.parametrize("num_gpus", [1, 2, 8, 64])
-def test_every_line_is_a_span_with_a_source(num_gpus: int) -> None:
-    for line in overheads(Cluster(num_gpus), {num_gpus}):
-        assert 0 <= line.low_bytes < line.high_bytes
-        assert line.source
-
-
-def test_the_context_is_always_there() -> None:
+def test_more_communicators_hold_more_buffers_and_a_single_gpu_none() -> None:
     context = overheads(Cluster(1), set())[0]
-    assert context.name == "CUDA context"
-    assert context.low_bytes == pytest.approx(0.47 * GIB, abs=1)
-    assert context.high_bytes == pytest.approx(0.92 * GIB, abs=1)
-
-
-def test_a_single_gpu_connects_to_nobody() -> None:
-    low, high = _communication(1)
-    assert low == 0
-    assert high < _communication(2)[1]
-
-
-def test_more_communicators_hold_more_buffers() -> None:
-    one = _communication(64, {64})
-    two = _communication(64, {64, 8, 1})
-    assert two[0] == 2 * one[0]
+    assert (context.low_bytes, context.high_bytes) == pytest.approx((0.47 * GIB, 0.92 * GIB), abs=1)
+    alone, one, two = _communication(1), _communication(64, {64}), _communication(64, {64, 8, 1})
+    assert (alone[0], two[0]) == (0, 2 * one[0])
+    assert alone[1] < _communication(2)[1]
     assert two[1] > one[1]
     assert one[1] == pytest.approx(1.45 * GIB, abs=1)
 
@@ -413,9 +392,3 @@ def test_the_agreed_keys_are_there() -> None:
 def test_a_report_survives_json() -> None:
     report = analyse(training(), job())
     assert RehearsalReport.model_validate_json(report.model_dump_json()) == report
-
-
-def test_a_report_does_not_change() -> None:
-    report = analyse(training(), job())
-    with pytest.raises(ValidationError):
-        report.steps = 3  # type: ignore[misc]

@@ -10,9 +10,8 @@ import torch
 
 from tests.rehearsal.recordings import job
 from zerokit.choices import Launcher
-from zerokit.rehearsal.timing import host_threads
-from zerokit.rehearsal.timing.host_threads import threads_of_launcher
 from zerokit.rehearsal.worker import launchers
+from zerokit.rehearsal.worker.launchers import threads_of_launcher
 
 
 @pytest.mark.parametrize(
@@ -59,6 +58,6 @@ def test_cores_that_are_too_few_to_be_divided_leave_a_rank_one_thread(
     had: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", had.append)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str((os.cpu_count() or 1) + 1))
-    host_threads.install(None)
+    launchers.watch_threads(None)
     torch.set_num_threads(wanted)
     assert had == [used]

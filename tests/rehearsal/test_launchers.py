@@ -128,24 +128,19 @@ def test_words_that_accelerate_launch_does_not_know_are_one_line(
     assert f"zerokit: error: {line}" in rehearsed.err
 
 
-FILE_MEND, WORDS_MEND = "Fix it by accelerate config", "accelerate launch --help lists its options"
+FIX_FILE, FIX_WORDS = "Fix it by accelerate config", "accelerate launch --help lists its options"
+LAUNCH = "accelerate launch --no"
 
 
 @pytest.mark.parametrize(
-    ("file", "words", "raised", "where", "mend"),
+    ("file", "words", "raised", "where", "fix"),
     [
-        ("a.yaml", ["--no"], SystemExit(2), "accelerate launch --no", WORDS_MEND),
-        (None, ["--no"], SystemExit(2), "accelerate launch --no", WORDS_MEND),
-        ("a.yaml", [], ValueError("wrong"), "a.yaml", FILE_MEND),
-        (None, [], ValueError("wrong"), "--launcher accelerate", FILE_MEND),  # the user's default file
-        (None, ["--no"], ValueError("wrong"), "accelerate launch --no", WORDS_MEND),
-        (
-            "a.yaml",
-            ["--no"],
-            ValueError("wrong"),
-            "a.yaml with accelerate launch --no",
-            f"{FILE_MEND}; {WORDS_MEND}",
-        ),
+        ("a.yaml", ["--no"], SystemExit(2), LAUNCH, FIX_WORDS),
+        (None, ["--no"], SystemExit(2), LAUNCH, FIX_WORDS),
+        ("a.yaml", [], ValueError("wrong"), "a.yaml", FIX_FILE),
+        (None, [], ValueError("wrong"), "--launcher accelerate", FIX_FILE),  # the user's default file
+        (None, ["--no"], ValueError("wrong"), LAUNCH, FIX_WORDS),
+        ("a.yaml", ["--no"], ValueError("wrong"), f"a.yaml with {LAUNCH}", f"{FIX_FILE}; {FIX_WORDS}"),
     ],
 )
 def test_what_accelerate_launch_refuses_is_told_of_what_it_was_given(
@@ -153,14 +148,14 @@ def test_what_accelerate_launch_refuses_is_told_of_what_it_was_given(
     words: list[str],
     raised: BaseException,
     where: str,
-    mend: str,
+    fix: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(launchers, "_accelerate_environment", mock.Mock(side_effect=raised))
     asked = job(launcher="accelerate", accelerate_config=file, accelerate_arguments=words)
     with pytest.raises(LaunchError) as refused:
         launchers.prepare(asked)
-    assert (refused.value.where, refused.value.hint) == (where, mend)
+    assert (refused.value.where, refused.value.hint) == (where, fix)
 
 
 def test_a_script_that_trains_without_deepspeed_is_said_to(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from tests.rehearsal.recordings import device_with, job, timed, training
 from zerokit import console
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
+from zerokit.rehearsal.parent.start import config_findings
 from zerokit.rehearsal.report.analysis import analyse
-from zerokit.rehearsal.report.config_findings import config_findings
 from zerokit.rehearsal.report.report import (
     Advice,
     Batches,

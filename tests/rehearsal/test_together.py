@@ -13,7 +13,7 @@ from tests.rehearsal.commands import SCRIPTS, rehearse
 from tests.tiny import REPOSITORY
 from zerokit.rehearsal.native.together import Played
 from zerokit.rehearsal.ranks.roles import Axis, Roles, find_roles
-from zerokit.rehearsal.report.playing import matched
+from zerokit.rehearsal.report.combination import matched
 from zerokit.rehearsal.timing.rank_time import Meetings
 
 

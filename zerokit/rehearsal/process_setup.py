@@ -99,7 +99,7 @@ def virtual_cluster(
 
     from zerokit.rehearsal.stand_ins import torch_cuda
     from zerokit.rehearsal.stand_ins.registry import RankSetup, install_all
-    from zerokit.rehearsal.timing import host_threads
+    from zerokit.rehearsal.worker.launchers import watch_threads
 
     torch_cuda.install(backend, device, visible=local_ranks, index=rank % local_ranks)
     backend.take_over()
@@ -121,7 +121,7 @@ def virtual_cluster(
         )
         install_all(RankSetup(virtual_rank, device, generated, has or {}))
         backend.find_sites_with(virtual_rank.call_sites.find)
-        host_threads.install(time)
+        watch_threads(time)
         if time is not None:
             from zerokit.rehearsal.timing import script_clocks
 

@@ -35,10 +35,8 @@ EVENT = np.dtype(
         ("phase", "u1"),
     ]
 )
-"""One allocation (``bytes`` > 0) or release (< 0). ``time_ns`` is CPU time of the rehearsal: it orders
-events and does not measure a GPU; where time is rehearsed, it is the host's. ``step`` counts the
-optimizer steps completed before."""
-
+"""One allocation (``bytes`` > 0) or release (< 0). ``time_ns`` is virtual time of the host, or CPU time of
+the rehearsal where only memory is rehearsed. ``step`` counts the optimizer steps completed before."""
 BLOCK = np.dtype(
     [
         ("bytes", "<i8"),
@@ -52,9 +50,7 @@ BLOCK = np.dtype(
         ("shape", "<i8", (6,)),
     ]
 )
-"""What an allocation was for. ``site``, ``op`` and ``name`` are places in the tables of the recording,
--1 where unknown."""
-
+"""What an allocation was for. ``site``, ``op`` and ``name`` are places in the recording's tables, or -1."""
 SPAN = np.dtype(
     [
         ("begin", "<i8"),
@@ -67,14 +63,12 @@ SPAN = np.dtype(
     ],
     align=True,
 )
-"""What a stream, or the host (stream -1), did in virtual time, ns since the start. ``name`` is a place in the
-recording's ``ops``, ``kind`` a `WorkKind`; ``step`` and ``phase`` are those in which it was submitted."""
-
+"""What a stream, or the host (stream -1), did in virtual time, ns. ``name`` is a place in the recording's
+``ops``, ``kind`` a `WorkKind`; ``step`` and ``phase`` are those in which it was submitted."""
 CATEGORY_CODES: tuple[Category, ...] = (
     *("other", "parameters", "gradients", "optimizer_states", "activations", "buffers"),
 )
 """The code of a category is its place here, that of a phase its place in :data:`RUN_PHASES`."""
-
 DTYPES = (
     *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
     *("complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16"),
@@ -84,9 +78,7 @@ DTYPES = (
     *("int1", "int2", "int3", "int4", "int5", "int6", "int7"),
     *("float8_e8m0fnu", "float4_e2m1fn_x2"),
 )
-"""PyTorch's number formats in the order of ``c10::ScalarType``
-(torch/headeronly/core/ScalarType.h, AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS)."""
-
+"""PyTorch's number formats in the order of ``c10::ScalarType`` (torch/headeronly/core/ScalarType.h)."""
 Array = npt.NDArray[Any]
 
 
@@ -120,13 +112,13 @@ class Collective(NamedTuple):
     bytes: int
     group_size: int
     event: int = -1
-    """How many events had been recorded by then, -1 if that was not kept."""
+    """How many events had been recorded by then; -1: unknown."""
     is_of_rows: bool = False
-    """Whether a tensor of it has several rows of several elements: activations or weights, no figures."""
+    """Whether one of its tensors has several rows of several elements, as activations and weights have."""
 
 
 class MadeUp(NamedTuple):
-    """A result that depends on values, which there are none of, and was made up by a stated rule."""
+    """A result that depends on values, and was made up by a stated rule."""
 
     what: str
     site: str
@@ -221,13 +213,12 @@ class Recording:
     flops: tuple[int, ...] = ()
     """Floating-point operations of each optimizer step."""
     spans: Array = field(default_factory=lambda: np.zeros(0, SPAN))
-    """What streams and host did in virtual time; empty if only memory was rehearsed."""
     allocator: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Figures of the modelled caching allocator, under ``ordinary`` and ``expandable``."""
     warnings: tuple[str, ...] = ()
     made_up: tuple[MadeUp, ...] = ()
     acts: Array = field(default_factory=lambda: np.zeros(0, np.uint8))
-    """What the host of this rank did, to be played together with other ranks (`native/together.py`)."""
+    """What the host did, to be played together with other ranks (`native/together.py`)."""
     facts: RankFacts = field(default_factory=RankFacts)
 
     def __post_init__(self) -> None:
@@ -249,7 +240,7 @@ class Recording:
 
     @property
     def last_mark(self) -> StepMark | None:
-        """The end of the last step that was asked for: what follows rehearses the largest batches."""
+        """The end of the last requested step: what follows rehearses the largest batches."""
         requested = self.facts.requested_steps or len(self.step_marks)
         return self.step_marks[:requested][-1] if self.step_marks else None
 

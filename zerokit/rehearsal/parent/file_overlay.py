@@ -1,8 +1,7 @@
 """Protects the user's files from a rehearsed script.
 
-Everything that the script writes, renames and deletes goes to an overlay, which the script reads back and
-which is removed at the end (native/files/view.h). Temporary folders are really written to, except the working
-folder.
+What the script writes, renames and deletes goes to an overlay that is removed at the end
+(native/files/view.h). Temporary folders are really written to, except the working folder.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ class FileOverlay:
 
     Args:
         folder: an empty place for it, in a temporary folder.
-        working: the folders that the script works in. They are the user's, wherever they are.
-        written: folders that take what the rehearsal itself writes.
+        working: the folders that the script works in, which are always protected.
+        written: folders for what the rehearsal itself writes.
 
     Raises:
         LaunchError: as :func:`built_files_library`.
@@ -60,7 +59,7 @@ class FileOverlay:
         kept = {path.resolve() for path in working} - temporary
         library = self._root.with_name("library.so")  # ld.so splits its list at spaces and colons
         library.symlink_to(built_files_library())
-        # Or each rehearsal would compile all of torch again where nothing has been compiled at installing.
+        # Else each rehearsal would compile all of torch again.
         compiled = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")}
         kinds = {"+": real, "-": kept, "*": compiled}
         zones = [f"{kind}{path}" for kind, paths in kinds.items() for path in paths]

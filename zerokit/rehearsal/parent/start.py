@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from zerokit.console import note
+from zerokit.documents import dotted
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
+from zerokit.lint import check_config
 from zerokit.rehearsal.native.build import built_library
 from zerokit.rehearsal.parent.advice import advise as rehearse_changes
 from zerokit.rehearsal.parent.job import RehearsalJob
@@ -25,13 +29,14 @@ from zerokit.rehearsal.ranks.role_watch import RoleWatch
 from zerokit.rehearsal.ranks.roles import MOST_RANKS, Roles
 from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.report.analysis import analyse
-from zerokit.rehearsal.report.combination import combine, on_nodes
-from zerokit.rehearsal.report.config_findings import config_findings, print_config_errors
+from zerokit.rehearsal.report.combination import combine, on_nodes, play_together
 from zerokit.rehearsal.report.drawings import Drawings
-from zerokit.rehearsal.report.playing import play_together
-from zerokit.rehearsal.report.report import FileChanges, RehearsalReport
+from zerokit.rehearsal.report.report import ConfigFinding, FileChanges, RehearsalReport
+from zerokit.resolving.run import Run
 from zerokit.units import quantity
 
+_KNOWN_BY_NOW = ("script-optimizer", "script-optimizer-offload")
+"""Rules about the optimizer that the script makes: the run has shown that DeepSpeed accepts it."""
 Reports = dict[int, RehearsalReport]
 """By rank."""
 
@@ -78,25 +83,43 @@ def rehearse_job(
     except ScriptError:
         recording = saved_recording(job)
         if recording is not None:
-            print_config_errors(recording.facts, cluster)  # one of which may be the reason
+            used = recording.facts.refused_ds_config or recording.facts.ds_config
+            for found in config_findings(used, cluster):  # an error may be the reason
+                if found.severity == "error":
+                    note(str(found))
             drawings.write(recording, analyse(recording, job), job.device.total_bytes)
         raise
     recordings, reports = _reports(rehearsed, job)
     untimed = drawings.write(recordings[job.rank], reports[job.rank], job.device.total_bytes)
     report, fullest = _of_all_ranks(reports, rehearsed, cluster, job.script)
-    found = config_findings(report.run.ds_config, cluster)
-    report = report.model_copy(update={"ds_config_findings": found, "warnings": [*report.warnings, *untimed]})
+    update = {"ds_config_findings": config_findings(report.run.ds_config, cluster)}
+    report = report.model_copy(update={**update, "warnings": [*report.warnings, *untimed]})
     if advise or (advise is None and report.fit.verdict == "does not fit"):
         # A step of ranks that wait for each other is not comparable to a step of one rank alone.
         alone = not report.ranks and not report.roles and report.time is None
-
-        def rehearse_change(changed: RehearsalJob, stop: threading.Event) -> RehearsalReport:
-            return _rehearse_change(job, changed, cluster, timeout, stop, alone=alone)
-
+        rehearse_change = partial(_rehearse_change, job, cluster, timeout, alone)
         folder = Path(job.recording_file).parent
         advice, failed = rehearse_changes(fullest, job, folder, rehearse_change)
         report = report.model_copy(update={"advice": advice, "not_rehearsed": failed})
     return report
+
+
+def config_findings(ds_config: Mapping[str, Any] | None, cluster: Cluster) -> list[ConfigFinding]:
+    """Errors and warnings about the config that DeepSpeed read, in its order; empty without an engine."""
+    if ds_config is None:
+        return []
+    report = check_config(ds_config, Run(target="deepspeed", cluster=cluster))  # with all values filled
+    return [
+        ConfigFinding(
+            rule=finding.rule,
+            severity=finding.severity,
+            path=dotted(finding.path),
+            message=finding.message,
+            hint=finding.hint,
+        )
+        for finding in report.findings
+        if finding.severity != "info" and finding.rule not in _KNOWN_BY_NOW
+    ]
 
 
 def rehearse_ranks(
@@ -193,21 +216,13 @@ def _check_trained(reports: list[RehearsalReport], script: str) -> None:
 
 def _rehearse_change(
     job: RehearsalJob,
-    changed: RehearsalJob,
     cluster: Cluster,
     timeout: float | None,
-    stop: threading.Event,
-    *,
     alone: bool,
+    changed: RehearsalJob,
+    stop: threading.Event,
 ) -> RehearsalReport:
-    """The report of the rank that holds most with a change.
-
-    Args:
-        job: of the run as it is.
-        changed: with the change, and a folder of its own.
-        cluster: of the run as it is.
-        timeout: as of :func:`rehearse_together`, as is `stop`.
-        alone: whether rank 0 is enough, since ranks are alike and time is not rehearsed.
+    """The report of the rank that holds most when `job` is `changed`; `alone`: rehearse rank 0 only.
 
     Raises:
         ZerokitError: it cannot be rehearsed.

@@ -24,15 +24,11 @@ from zerokit.rehearsal.ranks.roles import ROLES, Ranks, Roles, data_parallel
 T = TypeVar("T")
 
 _PAUSES = (0.0002, 0.001, 0.005)
-"""Seconds between looks, the last one for all that follow: answers often come at once."""
+"""Seconds between looks, the last one for all that follow."""
 _LOOKS_BEFORE_DOUBT = 20
 """After this many looks a rank publishes that it waits, and checks whether other ranks wait for it."""
-_FILE = "file"
-"""Prefix of entries of files that a rank has written."""
-_BARRIER = "barrier"
-"""Prefix of entries of barriers of all ranks that a rank has passed."""
-_MADE = "made"
-"""Prefix of entries that rank 0 makes for all ranks."""
+_FILE, _BARRIER, _MADE = "file", "barrier", "made"
+"""Prefixes of entries: written files, barriers of all ranks, and what rank 0 makes for all."""
 
 
 class _Unknown:
@@ -64,11 +60,7 @@ class Awaited(NamedTuple):
 class Exchange:
     """One rank's part in the exchange.
 
-    Args:
-        folder: of the ranks of one rehearsal only, because pickles are read from it; None if this rank is
-            rehearsed alone.
-        rank: this rank.
-        num_gpus: world size.
+    `folder` is of the ranks of one rehearsal only, because pickles are read from it; None: there is one rank.
     """
 
     def __init__(self, folder: Path | None, rank: int, num_gpus: int) -> None:
@@ -77,9 +69,9 @@ class Exchange:
         self.unknown_values = 0
         """Values that no rank knew; this rank went on with its own."""
         self.substituted = 0
-        """Values of a rank that stands for the one that has them, and differ from this rank's own."""
+        """Values of a rank that stands for another one, and differ from this rank's own."""
         self.publish_groups: Callable[[], None] = lambda: None
-        """On rank 0: publish the groups that the script has made, before it waits for roles made of them."""
+        """On rank 0: publish the groups that the script has made."""
         self._own = None if folder is None else Journal(folder, rank)
         self._journals: dict[int | str, Journal] = {}
         self._calls: Counter[str] = Counter()
@@ -229,10 +221,7 @@ class Exchange:
         return next((group for group in alike if roles.pattern(group) == pattern), None)
 
     def from_rank_0(self, name: str, what: str, make: Callable[[], T]) -> T:
-        """What rank 0 makes under `name`, once for all ranks, and for rehearsals of changes after this one.
-
-        This rank makes it where rank 0 does not come to it.
-        """
+        """What rank 0 makes once for all ranks and for changes of the run; else what this rank makes."""
         name = f"{_MADE}.{name}"
         if self.is_active and (self.rank != 0 or name in self._journal(0).entries):
             unknown = self.unknown_values

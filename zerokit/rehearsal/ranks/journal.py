@@ -25,12 +25,7 @@ class Entry(NamedTuple):
 
 
 class Journal:
-    """Written by one process; each reader has an object of its own and reads on where it was.
-
-    Args:
-        folder: of the rehearsal, and its alone.
-        owner: who writes.
-    """
+    """Written by one process, its owner; each reader has an object of its own and reads on where it was."""
 
     def __init__(self, folder: Path, owner: str | int) -> None:
         self._file = folder / f"journal-{owner}"

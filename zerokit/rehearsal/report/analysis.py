@@ -131,12 +131,8 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
         run=RunFacts(
             script=job.script,
             arguments=job.arguments,
-            versions=facts.versions,
-            ds_config=facts.ds_config,
-            refused_ds_config=facts.refused_ds_config,
-            stopped_after_steps=facts.stopped_after_steps,
             gpu=job.device.name,
-            idle_micro_steps=facts.idle_micro_steps,
+            **facts.model_dump(include=RunFacts.model_fields.keys() & RankFacts.model_fields.keys()),
         ),
         time=time,
     )

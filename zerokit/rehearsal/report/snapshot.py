@@ -31,11 +31,7 @@ Entry = dict[str, Any]
 def write_snapshot(recording: Recording, path: str | Path) -> None:
     """Write the device's memory to `path` as a pickle of lists and dicts.
 
-    Blocks are shown where the model of the caching allocator put them. A segment is a stretch of addresses
-    that blocks of one stream used, and is shown as there from the start.
-
-    Raises:
-        ZerokitError: the file cannot be written.
+    A segment is a stretch of addresses that blocks of one stream used, and is there from the start.
     """
     with new_file(path, follow_links=True) as file:
         pickle.dump(snapshot(recording), file, protocol=_PROTOCOL)
@@ -54,7 +50,7 @@ def snapshot(recording: Recording) -> Entry:
 
 
 class _Blocks:
-    """What is known of each block, in the words of the snapshot."""
+    """The blocks, as the snapshot describes them."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording

@@ -19,8 +19,7 @@ from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.timing.rank_time import RankTime
-    from zerokit.rehearsal.watching.steps import Steps
-    from zerokit.rehearsal.watching.traffic import Traffic
+    from zerokit.rehearsal.watching.steps import Steps, Traffic
 
 _STOOD_IN = "capture on the virtual device"
 _GRAPH = [Patch(owner, "CUDAGraph", _STOOD_IN) for owner in ("torch.cuda", "torch.cuda.graphs")]

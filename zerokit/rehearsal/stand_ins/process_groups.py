@@ -16,7 +16,7 @@ from zerokit.rehearsal.stand_ins.process_group import BACKEND, VirtualProcessGro
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.timing.process_group import TimedProcessGroup
 from zerokit.rehearsal.timing.rank_time import RankTime
-from zerokit.rehearsal.watching.traffic import Traffic
+from zerokit.rehearsal.watching.steps import Traffic
 
 OWNERS = ("torch.distributed", "torch.distributed.distributed_c10d")
 """The modules that have each function of torch.distributed."""

@@ -109,13 +109,7 @@ def entries(key: Sequence[int]) -> Iterator[Any]:
 
 
 class Operators:
-    """Prices of operators.
-
-    Args:
-        prices: of kernels, copies, launches and the host's work.
-        local_ranks: ranks that share a node.
-        host_threads: of each rank, as of :meth:`Prices.on_host`; asked for each price.
-    """
+    """Prices of operators, of ranks that share a node and have `host_threads()` each for CPU work."""
 
     def __init__(self, prices: Prices, local_ranks: int, host_threads: Callable[[], int | None]) -> None:
         self._prices = prices
@@ -150,17 +144,17 @@ class Operators:
     def _kernel(self, call: Call) -> float:
         products = _PRODUCTS.get(call.base)
         if products is not None:
-            switch = _tf32_of_convolutions if "convolution" in call.base else _tf32_of_products
-            return sum(self._prices.matmul(*_in_tf32(one, switch)) for one in products(call))
+            is_convolution = "convolution" in call.base
+            found = (_in_tf32(one, is_convolution=is_convolution) for one in products(call))
+            return sum(self._prices.matmul(*one) for one in found)
         if call.base in _ATTENTION:
             return self._prices.attention(*attention_arguments(call))
         return self._prices.memory_bound(bytes_moved(call), call.base)
 
     def _copy(self, call: Call, launch: int) -> Price:
-        """Between host and device.
+        """Between host and device (aten/src/ATen/native/cuda/Copy.cu, `copy_kernel_cuda`).
 
-        As aten/src/ATen/native/cuda/Copy.cu, `copy_kernel_cuda`, has it: another dtype is made by the GPU
-        where the copy does not block, else by the CPU, in pageable memory.
+        The GPU converts the dtype of a copy that does not block, the CPU that of others, in pageable memory.
         """
         target, source, non_blocking, *_ = call.entries
         kind: Copy = "h2d" if target.on_device else "d2h"
@@ -226,27 +220,20 @@ Product = tuple[int, int, int, int, str, Layout | None]
 _LAYOUTS: dict[tuple[bool, bool], Layout] = {(False, True): "TN", (False, False): "NN", (True, False): "NT"}
 
 
-def _in_tf32(product: Product, is_on: Callable[[], bool]) -> Product:
+def _in_tf32(product: Product, *, is_convolution: bool) -> Product:
     """What float32 is computed in, by torch's switches as they are now."""
     m, n, k, batch, dtype, layout = product
-    return (m, n, k, batch, "tf32" if dtype == "float32" and is_on() else dtype, layout)
+    return (m, n, k, batch, "tf32" if dtype == "float32" and _tf32_is_on(is_convolution) else dtype, layout)
 
 
-def _tf32_of_products() -> bool:
-    """Off by default."""
+def _tf32_is_on(is_convolution: bool) -> bool:
+    """By default it is off for matmuls and on for convolutions."""
     import torch
 
-    switch = torch.backends.cuda.matmul
-    precision = getattr(switch, "fp32_precision", None)  # from torch 2.9 on
+    switch: Any = torch.backends.cudnn if is_convolution else torch.backends.cuda.matmul
+    newer = getattr(switch, "conv", None) if is_convolution else switch
+    precision = getattr(newer, "fp32_precision", None)  # from torch 2.9 on
     return bool(switch.allow_tf32) if precision is None else precision == "tf32"
-
-
-def _tf32_of_convolutions() -> bool:
-    """On by default."""
-    import torch
-
-    precision = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
-    return bool(torch.backends.cudnn.allow_tf32) if precision is None else precision == "tf32"
 
 
 def _product(call: Call, first: int) -> list[Product]:
@@ -292,10 +279,7 @@ def _of_gradient(product: Product) -> Product:
 
 
 def _of_windows(output: TensorUse, weight: TensorUse) -> Product:
-    """A convolution as the matmul over the input's windows.
-
-    One that is not transposed: for a transposed one the input takes the place of the output.
-    """
+    """A convolution as the matmul over the input's windows; of a transposed one, `output` is the input."""
     channels = weight.sizes[0]
     return max(output.elements // channels, 1), channels, weight.elements // channels, 1, output.dtype, "TN"
 

@@ -21,7 +21,7 @@ _BARRIER_BYTES = 4
 
 
 class _Submitted(LastingWork):
-    """A collective on a stream of its own: who waits for it is the current stream, not the host."""
+    """A collective on a stream of its own, for which the current stream waits, and not the host."""
 
     def __init__(self, time: RankTime, event: int, communicator: int, work: Any) -> None:
         super().__init__()
@@ -56,10 +56,7 @@ class _Submitted(LastingWork):
 
 
 class TimedProcessGroup(VirtualProcessGroup):
-    """A virtual process group whose collectives take the time of NCCL's.
-
-    They start when this rank has come to them; that others may come later is found at the end (together.py).
-    """
+    """A virtual process group whose collectives take the time of NCCL's, as if other ranks were there."""
 
     def __init__(self, *arguments: Any, time: RankTime) -> None:
         super().__init__(*arguments)

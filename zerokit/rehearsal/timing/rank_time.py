@@ -50,10 +50,8 @@ _KINDS: dict[str, Collective] = {
     **{"broadcast": "broadcast", "all_to_all": "all_to_all", "send": "send_recv", "recv": "send_recv"},
 }
 """What the collectives of torch.distributed are to NCCL; a reduce to one rank is a broadcast backwards."""
-
 _DRIVES: dict[Copy, int] = {"nvme_read": FIRST_DRIVE, "nvme_write": FIRST_DRIVE + 1}
 """Their streams."""
-
 _GRAPH = "CUDA graph"
 _DEVICE_WORK = (WorkKind.KERNEL, WorkKind.COPY, WorkKind.COLLECTIVE)
 
@@ -100,11 +98,7 @@ def untimed() -> AbstractContextManager[None]:
 class RankTime(Watcher):
     """Gives the work of a rank its cost on the clock.
 
-    Args:
-        backend: the loaded library, before it is configured.
-        prices: of everything.
-        cluster: of which this is a rank.
-        beside_others: whether other ranks, which wait for this one, are rehearsed too.
+    `backend` is not configured yet. `beside_others`: whether other ranks are rehearsed at the same time.
     """
 
     def __init__(
@@ -113,7 +107,7 @@ class RankTime(Watcher):
         rank_context().state(Timing).time = self
         self.prices = prices
         self.unpriced: dict[str, str] = {}
-        """Operators that could not be priced, and took no time but their launch; why."""
+        """Operators that took no time but their launch, and the error."""
         self.host_threads: int | None = None
         """Of this rank, for CPU work; None: as many as the machine has cores."""
         self._backend = backend
@@ -122,12 +116,11 @@ class RankTime(Watcher):
         self._operators = Operators(prices, cluster.local_ranks, lambda: self.host_threads)
         self._communicators = 0
         self._places: dict[int, tuple[int, int]] = {}
-        """GPUs of a node and nodes of each communicator: of thousands of ranks they take long to count."""
+        """GPUs of a node and nodes of each communicator."""
         self._of_collectives: dict[tuple[Collective, int, int, int], int] = {}
-        """Costs that are known already."""
         self.meetings = Meetings()
         self.step_end_events: list[list[int]] = []
-        """Of each step, the events whose last ends it."""
+        """As of :class:`RankTimes`."""
         self.clock: Clock = backend.start_clock(prices.beside_collective)
         if beside_others:
             self.clock.keep_acts()
@@ -137,7 +130,7 @@ class RankTime(Watcher):
         self.clock.price_driver(to_ns(smallest), to_ns(of_a_gib), to_ns(prices.cuda_free()))
 
     def have_threads(self, threads: int | None) -> None:
-        """Price the host's work by so many threads of this rank from here on."""
+        """Price CPU work by so many threads from here on."""
         if threads != self.host_threads:
             self.host_threads = threads
             self.clock.price_operators_again()

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from zerokit import console
 from zerokit.patches import Patch, watch, wrap
 from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.ranks.exchange import Exchange
@@ -135,8 +134,6 @@ _ARGUMENTS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler")
 """The first ones of a DataLoader."""
 _MOST_STEPS_FOR_ONE = 3
 """Optimizer steps within which a batch that has been handed out is used: loaders fetch one ahead."""
-_SECONDS_OF_SILENCE = 3.0
-_SEARCHING = "Looking for the longest batches"
 
 
 class BatchWatcher(Watcher):
@@ -266,8 +263,7 @@ class BatchWatcher(Watcher):
         """Search the data, unless the time is up; the other ranks get the result too."""
         if self._seconds_left <= 0:
             return Scan()
-        with _Progress() as progress:
-            return scan(loader, self._seconds_left, progress.show, most=self.most)
+        return scan(loader, self._seconds_left, most=self.most)
 
     def _next(self, original: Any, iterator: Any) -> Any:
         with nullcontext() if self._reading is None else self._reading.next_batch(iterator):
@@ -468,28 +464,3 @@ class BatchWatcher(Watcher):
     def _main_source(self) -> Source | None:
         """The source with the most tokens that was trained on."""
         return max(self._trained_on(), key=Source.most_tokens, default=None)
-
-
-class _Progress:
-    """Shows the progress of a long scan."""
-
-    def __enter__(self) -> _Progress:
-        self._bar: Any = None
-        self._task: Any = None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def show(self, done: int, of: int | None, seconds: float) -> None:
-        if seconds < _SECONDS_OF_SILENCE:
-            return
-        if self._bar is None:  # not before: processes that fork have no threads
-            self._bar = console.progress(transient=True)
-            self._task = self._bar.add_task(_SEARCHING, total=of, note="")
-            self._bar.start()
-            if self._bar.disable:
-                batches = f"{of:,} batches" if of else "the data"
-                console.note(f"{_SEARCHING} of {batches} (--scan 0 leaves this out)")
-        self._bar.update(self._task, completed=done, total=of)

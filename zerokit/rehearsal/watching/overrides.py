@@ -23,12 +23,7 @@ _ARGUMENTS = Patch(_TRAINING_ARGUMENTS, "__post_init__", "make changes, and keep
 
 
 class Overriding(Watcher):
-    """Makes the changes.
-
-    Args:
-        overrides: the changes (job.Overrides).
-        output_dir: the folder that replaces the script's `output_dir`.
-    """
+    """Makes the changes; `output_dir` replaces the folder of the script."""
 
     def __init__(self, overrides: Overrides, output_dir: Path) -> None:
         self._overrides = overrides
@@ -101,14 +96,12 @@ def _as_dict(source: Any) -> dict[str, Any]:
 def check_overrides(changes: Mapping[str, Any]) -> None:
     """Refuse a key that no ds_config has, and a value that it cannot have.
 
-    Args:
-        changes: as of :func:`merged`.
-
     Raises:
         ConfigError: there is one; it names the nearest key.
     """
-    paths = [from_dotted(name) for name, value in changes.items() if value is not None]
-    document = Document(merged({}, {name: value for name, value in changes.items() if value is not None}), "")
+    set_values = {name: value for name, value in changes.items() if value is not None}
+    paths = list(map(from_dotted, set_values))
+    document = Document(merged({}, set_values), "")
     for finding in check_ds_config(document):
         of_key = [path for path in paths if path[: len(finding.path)] == finding.path]
         is_of_value = finding.rule in ("wrong-type", "bad-value") and finding.path in of_key

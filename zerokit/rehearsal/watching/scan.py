@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
+from zerokit.console import note
 from zerokit.patches import Patch, PrivateAttribute, put
 from zerokit.rehearsal.report.report import BatchSize, Unit
 
@@ -32,6 +33,7 @@ CRITERIA: tuple[Callable[[BatchSize], int], ...] = (
 )
 """What makes a batch the worst one: most tokens with the padding, the longest sequence, most bytes."""
 _SECONDS_BETWEEN_MESSAGES = 0.2
+_SECONDS_OF_SILENCE = 3.0
 _GRACE_SECONDS = 1.0
 """For the batch that is being made as the time is up."""
 
@@ -68,7 +70,7 @@ class Candidate:
 
 @dataclass
 class Scan:
-    """What a loader gives in one epoch, as far as that was found out."""
+    """The batches of a loader in one epoch, as far as they were searched."""
 
     batches: int = 0
     """Of all ranks whose batches can be computed."""
@@ -79,19 +81,13 @@ class Scan:
     worst: list[Candidate] = field(default_factory=list)
     """By the criteria, each batch once."""
     problem: str | None = None
-    """Why it ended early, but for the time."""
+    """Why the search failed."""
 
 
-def scan(
-    loader: Any, seconds: float, show: Callable[[int, int | None, float], None], *, most: int | None = None
-) -> Scan:
-    """Go through an epoch of `loader`, a `torch.utils.data.DataLoader`, for at most `seconds`.
+def scan(loader: Any, seconds: float, *, most: int | None = None) -> Scan:
+    """Search an epoch of `loader`, a `torch.utils.data.DataLoader`, for at most `seconds`.
 
-    Args:
-        loader: it is left as it is, and so is all that it is made of.
-        seconds: after this time the scan returns what it has found.
-        show: called from time to time with batches done, batches in all, and seconds spent.
-        most: batches that each rank takes, if not all of the epoch.
+    The loader is left as it is. `most`: batches that each rank takes, if not all of the epoch.
     """
     began = time.monotonic()
     ours, theirs = Pipe(duplex=False)
@@ -106,30 +102,25 @@ def scan(
             os._exit(0)
     theirs.close()
     found = Scan()
-    best: list[Candidate | None] = [None] * len(CRITERIA)
+    best: dict[int, Candidate] = {}
     try:
-        deadline = began + seconds + _GRACE_SECONDS
-        _listen(ours, deadline, found, best, lambda done, of: show(done, of, time.monotonic() - began))
+        _listen(ours, began, seconds, found, best)
     finally:
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         ours.close()
-    found.worst = list({id(one): one for one in best if one is not None}.values())
+    found.worst = list({id(one): one for _, one in sorted(best.items())}.values())
     found.seconds = time.monotonic() - began
     return found
 
 
-def _listen(
-    ours: Connection,
-    deadline: float,
-    found: Scan,
-    best: list[Candidate | None],
-    show: Callable[[int, int | None], None],
-) -> None:
-    """Receive what the fork sends, until it ends or the time is up."""
+def _listen(ours: Connection, began: float, seconds: float, found: Scan, best: dict[int, Candidate]) -> None:
+    """Receive what the fork sends, until it ends or the time is up; `best` is by place in the criteria."""
+    is_noted = False
     while True:
-        left = deadline - time.monotonic()
+        spent = time.monotonic() - began
+        left = seconds + _GRACE_SECONDS - spent
         if ours.poll(max(0.0, min(left, _SECONDS_BETWEEN_MESSAGES))):
             try:
                 received = pickle.loads(ours.recv_bytes())  # noqa: S301  of a fork of this process
@@ -140,14 +131,16 @@ def _listen(
                 return
             if isinstance(received, Candidate):
                 for place, of in enumerate(CRITERIA):
-                    held = best[place]
-                    if held is None or of(received.size) > of(held.size):
+                    if place not in best or of(received.size) > of(best[place].size):
                         best[place] = received
             else:
                 found.batches, found.of, found.is_whole, found.problem = received
         elif left <= 0:
             return
-        show(found.batches, found.of)
+        if spent > _SECONDS_OF_SILENCE and not is_noted:
+            is_noted = True
+            batches = "the data" if found.of is None else f"{found.of:,} batches"
+            note(f"Looking for the longest batches of {batches} (--scan 0 leaves this out)")
 
 
 # ---- in the fork

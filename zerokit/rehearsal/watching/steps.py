@@ -1,4 +1,4 @@
-"""The optimizer steps of a run, and its end after the requested number of them."""
+"""The optimizer steps and collectives of a run, and its end after the requested number of steps."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.native.backend import Backend
-from zerokit.rehearsal.recording import StepMark
+from zerokit.rehearsal.recording import Collective, StepMark
 from zerokit.rehearsal.watching.phases import Recomputing
 from zerokit.rehearsal.watching.watcher import Events, StepEnd, Watcher
+from zerokit.reporting.phases import RUN_PHASES
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.timing.rank_time import RankTime
-    from zerokit.rehearsal.watching.traffic import Traffic
 
 _COUNTED = "count steps and end after the last"
 _STEP = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "step", _COUNTED)
@@ -27,6 +27,34 @@ _MAKE_OPTIMIZER = Patch("torch.optim.optimizer:Optimizer", "__init__", "know whi
 
 class RehearsalComplete(BaseException):
     """The requested steps are done. Not an Exception, so that no script catches it by mistake."""
+
+
+class Traffic(Watcher):
+    """The collectives of this rank, in order."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.calls: list[Collective] = []
+        self._step = 0
+
+    def add(self, name: str, size: int, group_size: int, *, is_of_rows: bool = False) -> None:
+        """Record one call of a collective, by its name in torch.distributed.
+
+        `size` is the bytes of the whole tensor: what is gathered in all, scattered from, reduced or broadcast
+        (the convention of nccl-tests).
+        """
+        events = self._backend.event_count()
+        phase = RUN_PHASES.index(self._backend.phase)
+        self.calls.append(Collective(name, phase, self._step, size, group_size, events, is_of_rows))
+
+    def take_back(self, place: int) -> list[Collective]:
+        """Remove the calls from that place on, and return them."""
+        taken, self.calls[place:] = self.calls[place:], []
+        return taken
+
+    def on_step_end(self, end: StepEnd) -> None:
+        self._step = end.step
+        self.calls[end.calls :] = [call._replace(step=end.step) for call in self.calls[end.calls :]]
 
 
 class Steps(Watcher):

@@ -1,7 +1,6 @@
 """What a rehearsed script does not write: checkpoints, logs of trackers, uploads.
 
-The values do not exist, and existing files must not be overwritten. Data with values is written: scripts save
-the data that they have prepared, and read it again.
+Data with values is written, because scripts save the data that they have prepared, and read it again.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def _repository(*arguments: Any, repo_id: str | None = None, repo_type: str | No
 
 
 def _wait_for_all() -> None:
-    """As DeepSpeed's engine does where it saves: a rank that saves alone would wait for ever."""
+    """As DeepSpeed's engine does when it saves."""
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -102,7 +101,7 @@ class SuppressedWrites(Watcher):
         self._counts: Counter[str] = Counter()
         self._files = TorchFiles(backend, exchange)
         self.left_out: dict[str, None] = {}
-        """Files and folders that were not written, as the script named them."""
+        """Files and folders that were not written, by the script's names."""
 
     def _leave_out(self, target: Any) -> None:
         path = path_of(target)

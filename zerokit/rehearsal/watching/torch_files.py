@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from zerokit.patches import Patch, wrap
@@ -94,18 +95,12 @@ class TorchFiles:
         return loaded
 
 
-class _Nowhere(io.RawIOBase):
-    """A file that forgets."""
-
-    def write(self, data: Any) -> int:
-        return len(data)
-
-
 class _Search(pickle.Pickler):
-    """Collects the tensors of an object as pickle would write them, which are not looked into."""
+    """Collects the tensors of an object as pickle would write them, and writes nothing."""
 
     def __init__(self) -> None:
-        super().__init__(_Nowhere(), protocol=pickle.HIGHEST_PROTOCOL)
+        nowhere: Any = SimpleNamespace(write=len)
+        super().__init__(nowhere, protocol=pickle.HIGHEST_PROTOCOL)
         self.found: dict[int, Any] = {}
 
     def persistent_id(self, item: Any) -> str | None:
@@ -120,10 +115,7 @@ class _Search(pickle.Pickler):
 
 
 def tensors_in(obj: Any, *, and_storages: bool = False) -> list[Any]:
-    """The tensors in `obj`, each once, in the order in which pickle comes to them.
-
-    What pickle cannot write ends the search: it is for the real saver to refuse.
-    """
+    """The tensors in `obj`, each once, in pickle's order, up to what pickle cannot write."""
     import torch
 
     search = _Search()

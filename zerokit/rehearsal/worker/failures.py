@@ -119,13 +119,15 @@ def _raises_in_handler(error: BaseException) -> bool:
 
 def _cause(error: BaseException, left_out: Collection[str]) -> tuple[str, str] | None:
     """What of the rehearsal or its environment takes part in `error`, and what to do."""
-    return (
-        _known_limit(error)
-        or _not_written(error, left_out)
-        or _library_with_stand_in(error)
-        or _faulty_stand_in(error)
-        or (_import_failure(error) if isinstance(error, ImportError) else _not_compatible(error))
-    )
+    found = _known_limit(error) or _not_written(error, left_out) or _library_with_stand_in(error)
+    if found is not None:
+        return found
+    if _is_of_a_stand_in(error):
+        return (
+            f"the rehearsal's stand-in is not like what it stands for ({_type_and_line(error)})",
+            "Please report this with the output above; " + _ELSEWHERE[0].lower() + _ELSEWHERE[1:],
+        )
+    return _import_failure(error) if isinstance(error, ImportError) else _not_compatible(error)
 
 
 def _known_limit(error: BaseException) -> tuple[str, str] | None:
@@ -175,15 +177,6 @@ def _library_with_stand_in(error: BaseException) -> tuple[str, str] | None:
         f"the rehearsal stands in for {library}, and the script fails at what that has, takes or "
         f"gives ({_type_and_line(error)})",
         hint,
-    )
-
-
-def _faulty_stand_in(error: BaseException) -> tuple[str, str] | None:
-    if not _is_of_a_stand_in(error):
-        return None
-    return (
-        f"the rehearsal's stand-in is not like what it stands for ({_type_and_line(error)})",
-        "Please report this with the output above; " + _ELSEWHERE[0].lower() + _ELSEWHERE[1:],
     )
 
 

@@ -39,9 +39,8 @@ from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.overrides import Overriding
 from zerokit.rehearsal.watching.phases import Phases, Recomputing
 from zerokit.rehearsal.watching.reading import Reading
-from zerokit.rehearsal.watching.steps import Steps
+from zerokit.rehearsal.watching.steps import Steps, Traffic
 from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
-from zerokit.rehearsal.watching.traffic import Traffic
 from zerokit.rehearsal.watching.watcher import Events
 from zerokit.reporting.phases import RUN_PHASES
 
