@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import copy
 import io
 import os
 import signal
 import threading
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import pytest
@@ -22,6 +24,7 @@ from zerokit.rehearsal.parent.processes import Output, rehearse_together
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.combination import on_nodes
 from zerokit.rehearsal.report.report import Batches, BatchSize, RehearsalReport, TimeBreakdown, TimeReport
+from zerokit.rehearsal.watching.overrides import merged
 from zerokit.units import GIB
 
 REPORT = analyse(training(), job())
@@ -396,3 +399,32 @@ def test_deepspeed_refuses_a_scripts_own_optimizer_in_these_words(tmp_path: Path
     with pytest.raises(ZerokitError) as caught:
         rehearse_together([offload.applied_to(here, tmp_path, 1)], output=Output.DROPPED)
     assert REFUSAL in caught.value.message
+
+
+# ---- keys that a change sets in the config of the script
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, {"a": {"b": 1}, "c": None, "d": 3}),
+        ({"a.b": 2, "a.x": 3}, {"a": {"b": 2, "x": 3}, "c": None, "d": 3}),
+        ({"a": None, "e.f": None}, {"c": None, "d": 3}),
+        ({"a.b": None}, {"a": {}, "c": None, "d": 3}),
+        (
+            {"c.x": 1, "d.y": 2, "e.f.g": 3},
+            {"a": {"b": 1}, "c": {"x": 1}, "d": {"y": 2}, "e": {"f": {"g": 3}}},
+        ),
+    ],
+)
+def test_dotted_keys_are_set_and_none_removes_them(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+    config = MappingProxyType({"a": MappingProxyType({"b": 1}), "c": None, "d": 3})
+    assert merged(config, changes) == expected
+
+
+def test_the_scripts_own_config_stays_what_it_was() -> None:
+    config = {"a": {"b": {"c": 1}}, "d": [{"e": 1}]}
+    before = copy.deepcopy(config)
+    result = merged(config, {"a.x": 1})
+    result["a"]["b"]["c"] = result["d"][0]["e"] = 2
+    assert config == before

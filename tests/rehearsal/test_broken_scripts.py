@@ -112,11 +112,6 @@ def test_a_failure_whose_words_are_known_is_told_with_what_to_do(rehearse: Rehea
     assert last_line(rehearse("broken.py", "undefined_kernel")).endswith("the cluster would show")
 
 
-def test_says_how_far_a_script_came(rehearse: Rehearse) -> None:
-    assert "after 1 optimizer step" in last_line(rehearse("broken_raises.py", both=True))
-    assert "before its first optimizer step" in last_line(rehearse("broken.py", "undefined_kernel"))
-
-
 def test_an_operator_without_a_stand_in_is_named_with_its_line(rehearse: Rehearse) -> None:
     outcome = rehearse("broken_gap.py")
     assert outcome.code == 2

@@ -48,9 +48,7 @@ class VirtualDevice:
         shared_kib = _PROPERTIES["shared memory of a block, KiB"].get(capability, _SHARED_MEMORY_ELSE)
         # From 8.0 on, a multiprocessor has 1 KiB more than a block can have: the system takes it.
         reserved = 1024 if self.capability >= (8, 0) else 0
-        changed = {}
-        if (threads := _PROPERTIES["threads of a multiprocessor"].get(capability)) is not None:
-            changed["max_threads_per_multi_processor"] = threads
+        threads = _PROPERTIES["threads of a multiprocessor"].get(capability, 2048)
         return DeviceProperties(
             name=self.name,
             major=self.capability[0],
@@ -60,7 +58,8 @@ class VirtualDevice:
             shared_memory_per_block_optin=shared_kib * 1024,
             shared_memory_per_multiprocessor=shared_kib * 1024 + reserved,
             L2_cache_size=self.l2_cache_bytes,
-            **_PROPERTIES["all cards"] | changed,
+            max_threads_per_multi_processor=threads,
+            **_PROPERTIES["all cards"],
         )
 
 

@@ -19,9 +19,9 @@ from pydantic import Field
 
 from zerokit.errors import DocumentError
 from zerokit.files import new_file
-from zerokit.rehearsal.report.report import Batches, Evaluation, Part, ReadingTime
+from zerokit.rehearsal.report.report import Batches, BlockMemory, Evaluation, Part, ReadingTime
 from zerokit.reporting.categories import Category
-from zerokit.reporting.phases import RUN_PHASES, RunPhase
+from zerokit.reporting.phases import RUN_PHASES
 
 EVENT = np.dtype(
     [
@@ -111,8 +111,8 @@ class Collective(NamedTuple):
     """How many optimizer steps were completed before the call."""
     bytes: int
     group_size: int
-    event: int = -1
-    """How many events had been recorded by then; -1: unknown."""
+    event: int
+    """How many events had been recorded by then."""
     is_of_rows: bool = False
     """Whether one of its tensors has several rows of several elements, as activations and weights have."""
 
@@ -123,18 +123,6 @@ class MadeUp(NamedTuple):
     what: str
     site: str
     times: int
-
-
-class Block(NamedTuple):
-    """An allocation in words; None where something is not known."""
-
-    shape: list[int]
-    dtype: str
-    name: str | None
-    site: str | None
-    op: str | None
-    category: Category
-    phase: RunPhase
 
 
 class NvmeBytes(Part):
@@ -258,10 +246,11 @@ class Recording:
         alive: Array = allocations[~np.isin(allocations["block"], released)]
         return alive
 
-    def block(self, number: int) -> Block:
-        """What block `number` was for."""
+    def block(self, number: int, size: int) -> BlockMemory:
+        """What block `number` was for, of which `size` bytes were allocated."""
         row = self.blocks[number]
-        return Block(
+        return BlockMemory(
+            bytes=size,
             shape=row["shape"][: min(int(row["ndim"]), 6)].tolist(),
             dtype=_text(DTYPES, row["dtype"]) or "unknown",
             name=_text(self.names, row["name"]),

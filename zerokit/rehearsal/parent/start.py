@@ -69,7 +69,7 @@ def rehearse_job(
         cluster: which the run is judged on.
         drawings: the files to draw.
         advise: whether to rehearse changes that would help; None: only if the run does not fit.
-        timeout: seconds for the ranks together, and for those of each change.
+        timeout: seconds for the ranks of the run, and for those of each change.
         output: of the script.
 
     Raises:
@@ -199,19 +199,16 @@ def _check_trained(reports: list[RehearsalReport], script: str) -> None:
     if not idle or None in idle or idle[0] is None:
         return
     done, needed = idle[0]
-    hint = "Rehearse it with data and arguments with which it trains"
+    fit = "rehearse it with data and arguments with which it trains"
     if done:
         reached = f"after {done:,} of the {quantity(needed, 'micro-step')} that one takes"
-        hint += ", or with fewer gradient_accumulation_steps"
+        hint = f"{fit.capitalize()}, or with fewer gradient_accumulation_steps"
     else:  # engine.step() ends a micro-step
         reached = "as engine.step() was never called"
-        hint = f"Call it after each engine.backward(), or {hint[0].lower()}{hint[1:]}"
-    raise ZerokitError(
-        f"ended by itself before its DeepSpeed engine made an optimizer step, {reached}: there is no step to "
-        "judge",
-        where=script,
-        hint=hint,
-    )
+        hint = f"Call it after each engine.backward(), or {fit}"
+    message = f"ended by itself before its DeepSpeed engine made an optimizer step, {reached}: "
+    message += "there is no step to judge"
+    raise ZerokitError(message, where=script, hint=hint)
 
 
 def _rehearse_change(

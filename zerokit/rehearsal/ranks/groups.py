@@ -8,6 +8,7 @@ import re
 import sys
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -90,10 +91,8 @@ def _holders(frame: FrameType) -> tuple[Any, ...]:
     module = sys.modules.get(frame.f_globals.get("__name__", ""))
     found = []
     for holder in (module, owner):
-        try:
+        with suppress(TypeError):
             found.append(weakref.ref(holder))
-        except TypeError:
-            continue
     return tuple(found)
 
 

@@ -23,7 +23,6 @@ from zerokit.rehearsal.recording import (
 )
 from zerokit.rehearsal.report.report import (
     AllocatorMemory,
-    BlockMemory,
     Communication,
     DeviceMemory,
     Fit,
@@ -156,7 +155,10 @@ def _device(recording: Recording) -> DeviceMemory:
         by_phase=_by_phase(recording, running),
         at_peak=_by_category(recording, alive),
         sites_at_peak=_by_site(recording, alive),
-        largest_blocks_at_peak=_largest(recording, alive),
+        largest_blocks_at_peak=[
+            recording.block(event["block"], int(event["bytes"]))
+            for event in alive[np.argsort(-alive["bytes"], kind="stable")[:LARGEST_BLOCKS]]
+        ],
         allocator=allocator,
         segments=segments,
     )
@@ -210,14 +212,6 @@ def _by_site(recording: Recording, alive: Array) -> list[SiteMemory]:
             blocks=int(counts[index]),
         )
         for index in order
-    ]
-
-
-def _largest(recording: Recording, alive: Array) -> list[BlockMemory]:
-    order = np.argsort(-alive["bytes"], kind="stable")[:LARGEST_BLOCKS]
-    return [
-        BlockMemory(bytes=int(event["bytes"]), **recording.block(event["block"])._asdict())
-        for event in alive[order]
     ]
 
 

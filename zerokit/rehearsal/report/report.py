@@ -30,7 +30,7 @@ class SiteMemory(Part):
 
 
 class BlockMemory(Part):
-    """One allocation that is alive at the peak."""
+    """One allocation."""
 
     bytes: int
     shape: list[int]
@@ -45,7 +45,7 @@ class BlockMemory(Part):
 
 
 class AllocatorMemory(Part):
-    """What PyTorch's caching allocator would have reserved, by the model of it."""
+    """What the model of PyTorch's caching allocator reserves."""
 
     reserved_peak_bytes: int
     reserved_bytes: int
@@ -82,7 +82,7 @@ class DeviceMemory(Part):
 
 
 class HostMemory(Part):
-    """Tensors in the memory of the host; Python, libraries and page tables are not in it."""
+    """Tensors in the memory of the host, without Python, libraries and page tables."""
 
     peak_bytes: int
     steady_bytes: int
@@ -90,11 +90,9 @@ class HostMemory(Part):
     """Most pinned bytes held; part of the above."""
     pinned_steady_bytes: int
     at_peak: dict[str, int] = Field(default_factory=dict)
-    """Bytes by category at the peak, of the rank."""
     pinned_at_peak: dict[str, int] = Field(default_factory=dict)
-    """What of them is pinned."""
     per_node_peak_bytes: int
-    """As if all ranks of a node reached their peak together."""
+    """As if all ranks of a node had their peak together."""
     per_node_steady_bytes: int
     per_node_pinned_bytes: int
 
@@ -105,7 +103,7 @@ class NvmeMemory(Part):
     per_rank_bytes: int
     per_node_bytes: int
     written_bytes: int
-    """By this rank in the whole run, overwriting included."""
+    """In the whole run, overwriting included."""
     read_bytes: int
 
 
@@ -117,7 +115,7 @@ class StepMemory(Part):
     peak_bytes: int
     peak_phase: str
     steady_bytes: int
-    """Held at its end."""
+    """At its end."""
     flops: int
     communication_bytes: int
 
@@ -137,7 +135,7 @@ class RankMemory(Part):
 
 
 class RoleDevice(Part):
-    """Device memory of a role; as of :class:`DeviceMemory`."""
+    """As of :class:`DeviceMemory`."""
 
     peak_bytes: int
     steady_bytes: int
@@ -151,7 +149,7 @@ class RoleMemory(Part):
     role: str
     ranks: list[int]
     rehearsed: int
-    """The one of them that the figures are of."""
+    """The rank of the figures."""
     device: RoleDevice
 
 

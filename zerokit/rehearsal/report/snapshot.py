@@ -71,7 +71,7 @@ class _Blocks:
 
     def label(self, number: int) -> str:
         """A line for the viewer: ``"activations, bfloat16 2x4096x4096, aten::mm, from forward"``."""
-        block = self._recording.block(number)
+        block = self._recording.block(number, self.requested[number])
         shape = "x".join(map(str, block.shape))
         tensor = f"{block.dtype} {shape}".strip() if block.dtype != "unknown" else None
         parts = (block.category, tensor, block.name, block.op, f"from {block.phase}")

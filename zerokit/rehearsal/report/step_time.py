@@ -22,6 +22,7 @@ from zerokit.rehearsal.report.report import (
     TimeReport,
 )
 from zerokit.rehearsal.timing.operators import class_of_kernel
+from zerokit.reporting.phases import RUN_PHASES
 from zerokit.units import quantity
 
 MOST_KERNELS = 10
@@ -186,8 +187,6 @@ def _peak_flops(gpu: Gpu) -> float | None:
 
 def _first_step_begins(spans: Array, end: int) -> int:
     """When the first work after the start was submitted: what comes before step 1 has the phase init."""
-    from zerokit.reporting.phases import RUN_PHASES
-
     later = spans[(spans["phase"] != RUN_PHASES.index("init")) & (spans["stream"] != HOST)]
     return min(int(later["begin"].min()), end) if len(later) else end
 
@@ -252,7 +251,7 @@ HOST_WORK = "the host, launching"
 
 
 class _Spans:
-    """Work of the streams, or of the host, in the order of their ends."""
+    """Work of the streams, or of the host, in the order of their ends, for earlier and earlier times."""
 
     def __init__(self, spans: Array) -> None:
         ordered = spans[np.argsort(spans["end"], kind="stable")]
@@ -261,13 +260,13 @@ class _Spans:
         self._place = len(self.ends)
 
     def last_until(self, time: int) -> int | None:
-        """The place of the last that has ended by then; it is asked for earlier and earlier times."""
+        """The place of the last that has ended by then."""
         while self._place and self.ends[self._place - 1] > time:
             self._place -= 1
         return self._place - 1 if self._place else None
 
     def that_ended_at(self, time: int) -> int | None:
-        """The place of one that ended then, for earlier and earlier times."""
+        """The place of one that ended then."""
         place = self.last_until(time)
         return None if place is None or self.ends[place] < time else place
 

@@ -97,7 +97,7 @@ _STEPS_DIFFER = 0.01
 """Of the peak; less is noise from caches and small buffers."""
 _MOST_LINES = 10
 _MOST_PATHS = 5
-_MOST_LINKS = 5
+"""Of files, and of links of the critical path."""
 _PARTS = {
     "compute": "Kernels",
     "host_optimizer": "Optimizer on the host",
@@ -435,7 +435,7 @@ def time_parts(time: TimeReport, *, of_several: bool) -> Iterator[Part]:
     yield table("What takes most of it, hidden work included", ["Kernel", "Calls", "Time"], rows)
     path = [
         (one.name, f"{one.count:,}", milliseconds(one.seconds), f"{one.seconds / time.step_seconds:.1%}")
-        for one in time.critical_path[:_MOST_LINKS]
+        for one in time.critical_path[:_MOST_PATHS]
     ]
     title = "What a step waits for, one after the other (its critical path)"
     yield table(title, ["", "Times", "Time", "Share"], path)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, HOST, WorkKind
-from zerokit.rehearsal.recording import CATEGORY_CODES, Array, Collective, Recording, Space
+from zerokit.rehearsal.recording import CATEGORY_CODES, Array, Recording, Space
 from zerokit.reporting import traces
 from zerokit.reporting.phases import RUN_PHASES
 from zerokit.reporting.traces import Entry
@@ -78,10 +78,11 @@ def _step_bars(recording: Recording, times: Array) -> Iterator[Entry]:
 
 def _collectives(recording: Recording, times: Array) -> Iterator[Entry]:
     calls = recording.collectives[:_MOST_COLLECTIVES]
-    starts = _starts_of_phases(recording)
     for call in calls:
-        place = call.event if call.event >= 0 else starts.get((call.step, call.phase), 0)
-        yield traces.instant(_COLLECTIVES, call.name, times[min(place, len(times) - 1)], _facts(call))
+        time = times[min(call.event, len(times) - 1)]
+        phase = RUN_PHASES[call.phase]
+        facts = {"bytes": call.bytes, "group_size": call.group_size, "phase": phase, "step": call.step}
+        yield traces.instant(_COLLECTIVES, call.name, time, facts)
     if len(calls) < len(recording.collectives):
         left_out = len(recording.collectives) - len(calls)
         yield traces.thread_name(_COLLECTIVES, f"collectives (the last {left_out:,} are left out)")
@@ -107,18 +108,6 @@ def stream_words(stream: int) -> str:
     if stream >= FIRST_DRIVE:
         return f"drives {stream - FIRST_DRIVE}"
     return "host" if stream == HOST else "default stream" if stream == 0 else f"stream {stream}"
-
-
-def _facts(call: Collective) -> Entry:
-    phase = RUN_PHASES[call.phase]
-    return {"bytes": call.bytes, "group_size": call.group_size, "phase": phase, "step": call.step}
-
-
-def _starts_of_phases(recording: Recording) -> dict[tuple[int, int], int]:
-    """The first event of each phase in each step."""
-    keys = recording.events["step"].astype(np.int64) * len(RUN_PHASES) + recording.events["phase"]
-    found, first = np.unique(keys, return_index=True)
-    return {divmod(int(key), len(RUN_PHASES)): int(event) for key, event in zip(found, first, strict=True)}
 
 
 def _counter(recording: Recording, times: Array, space: Space, name: str) -> Iterator[Entry]:

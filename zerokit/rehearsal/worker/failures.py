@@ -231,36 +231,25 @@ def _imported_module(error: BaseException) -> str | None:
 
 def _not_importable(error: ImportError) -> tuple[str, str]:
     """What the environment lacks, and what to do."""
-    said = f"({_type_and_line(error)})"
     package = (error.name or "").partition(".")[0]
-    if package in REFUSED:
-        return (
-            f"the rehearsal cannot stand in for {package}, which is compiled with CUDA's toolkit and is not "
-            f"installed here {said}",
-            _ELSEWHERE,
-        )
-    if package in sys.stdlib_module_names:
-        return (
-            f"the script imports what Python {platform.python_version()} does not have {said}",
-            "Rehearse with the Python that the script was written for, or that the cluster has",
-        )
     installed = patches.version(package) if package in sys.modules else "0"
-    if installed != "0":
-        return (
-            f"the script imports what {package} {installed} does not have {said}",
-            f"Install the {package} that the script was written for, or that the cluster has; the rehearsal "
-            "cannot go on without it",
-        )
     what = "the script needs what this environment does not have"  # as a package's own check reports
-    if isinstance(error, ModuleNotFoundError):
+    needed = "the rehearsal cannot go on without it"
+    hint = f"Install it here, too, if the cluster has it, or fix the import; {needed}"
+    if package in REFUSED:
+        compiled = "which is compiled with CUDA's toolkit and is not installed here"
+        what, hint = f"the rehearsal cannot stand in for {package}, {compiled}", _ELSEWHERE
+    elif package in sys.stdlib_module_names:
+        what = f"the script imports what Python {platform.python_version()} does not have"
+        hint = "Rehearse with the Python that the script was written for, or that the cluster has"
+    elif installed != "0":
+        what = f"the script imports what {package} {installed} does not have"
+        hint = f"Install the {package} that the script was written for, or that the cluster has; {needed}"
+    elif isinstance(error, ModuleNotFoundError):
         what = "the script imports what is not installed in this environment"
     elif _NO_NAME in str(error):
         what = "the script imports what the packages do not have in this environment"
-    return (
-        f"{what} {said}",
-        "Install it here, too, if the cluster has it, or fix the import; the rehearsal cannot go on without "
-        "it",
-    )
+    return f"{what} ({_type_and_line(error)})", hint
 
 
 def _type_and_line(error: BaseException) -> str:
