@@ -47,9 +47,12 @@ class CallSites:
         while frame is not None:
             code = frame.f_code
             if not self._is_passed_over(code.co_filename):
-                key = (code, frame.f_lineno)
-                known = self._known.get(key)
-                return self._add(key) if known is None else known
+                line = frame.f_lineno
+                key = (code, line)
+                if key not in self._known:
+                    self._known[key] = len(self.lines)
+                    self.lines.append(f"{short_path(code.co_filename)}:{line} in {code.co_qualname}")
+                return self._known[key]
             frame = frame.f_back
         return -1
 
@@ -60,12 +63,6 @@ class CallSites:
             known = known or is_no_file(path) or is_pythons(path)
             self._passed_over[path] = known
         return known
-
-    def _add(self, key: tuple[CodeType, int]) -> int:
-        code, line = key
-        self._known[key] = len(self.lines)
-        self.lines.append(f"{short_path(code.co_filename)}:{line} in {code.co_qualname}")
-        return self._known[key]
 
 
 @functools.cache

@@ -68,19 +68,13 @@ def virtual_cluster(
         the rank, which collects the recording.
 
     Raises:
-        LaunchError: torch is imported already, there is no C++ compiler, or `rank` is not one of `num_gpus`.
+        ZerokitError: torch is imported already, there is no C++ compiler, or no such rank.
     """
-    if not 0 <= rank < num_gpus:
-        raise LaunchError(
-            f"rank {rank} is not one of {num_gpus}", where="rehearsal", hint="Ranks count from 0"
-        )
-    if is_running():
-        raise LaunchError(
-            "this process plays a rank already",
-            where="rehearsal",
-            hint="Rehearse each configuration in a process of its own",
-        )
     cluster = Cluster(num_gpus, gpus_per_node)
+    cluster.check_rank(rank)
+    if is_running():
+        hint = "Rehearse each configuration in a process of its own"
+        raise LaunchError("this process plays a rank already", where="rehearsal", hint=hint)
     local_ranks = cluster.local_ranks
     _set_environment(num_gpus, local_ranks, rank)
     device, clocks = device or virtual_device(find_gpu(DEFAULT)), clocks or Clocks()

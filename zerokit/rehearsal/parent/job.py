@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 from typing_extensions import TypedDict
 
 from zerokit.hardware.cluster import Cluster
@@ -29,10 +29,8 @@ class Overrides(TypedDict, total=False):
     """Multiply the micro-batch size by this, and divide the accumulation steps by it, both down to one."""
 
 
-class Clocks(BaseModel):
+class Clocks(NamedTuple):
     """What uses virtual time, if time is rehearsed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     script: bool = True
     """The clocks that the script reads."""

@@ -210,8 +210,9 @@ class Exchange:
                 by_source[source] = self.wait_for(
                     Awaited(source, names, operation, line, source == rank, is_async)
                 )
-            values[rank] = by_source[source]
-            self.substituted += source != rank and _differs(by_source[source], value)
+            values[rank] = found = by_source[source]
+            is_own = isinstance(found, bytes) and found == value
+            self.substituted += source != rank and found is not UNKNOWN and not is_own
         return _known(values)
 
     def _group_like(self, ranks: Ranks, member: int, roles: Roles) -> Ranks | None:
@@ -438,11 +439,6 @@ def _pair(one: int, other: int) -> str:
 
 def _name_of_sent(source: int, destination: int, tag: int, call: int) -> str:
     return f"sent.{source}.{destination}.{tag}.{call}"
-
-
-def _differs(value: Any, own: Any) -> bool:
-    """Whether another rank's value may change what this rank does."""
-    return value is not UNKNOWN and not (isinstance(value, bytes) and value == own)
 
 
 def _pickled(value: Any) -> bytes:

@@ -41,12 +41,9 @@ def snapshot(recording: Recording) -> Entry:
     """What :func:`write_snapshot` pickles."""
     events = recording.events[recording.events["space"] == Space.DEVICE]
     blocks = _Blocks(recording)
-    return {
-        "segments": _segments(recording, events, blocks),
-        "device_traces": [_trace(events, blocks)],
-        "allocator_settings": {},
-        "external_annotations": [],
-    }
+    segments, trace = _segments(recording, events, blocks), _trace(events, blocks)
+    others: Entry = {"allocator_settings": {}, "external_annotations": []}
+    return {"segments": segments, "device_traces": [trace], **others}
 
 
 class _Blocks:

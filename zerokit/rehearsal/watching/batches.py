@@ -107,11 +107,6 @@ class Source:
             problem=found.problem,
         )
 
-    def evaluation_facts(self) -> Evaluation:
-        """Facts for the report about batches of an evaluation."""
-        found = self.scan or Scan()
-        return Evaluation(largest=self.first[0], scanned=found.batches, of=found.of, is_whole=found.is_whole)
-
 
 def signature_of(batch: Any) -> Any:
     """What two batches of one loader have in common: names, types, and numbers of dimensions."""
@@ -430,7 +425,10 @@ class BatchWatcher(Watcher):
     def evaluation_facts(self) -> Evaluation | None:
         """Facts for the report about an evaluation; None if none was rehearsed."""
         source = max((one for one in self.evaluated if one.first), key=Source.most_tokens, default=None)
-        return None if source is None else source.evaluation_facts()
+        if source is None:
+            return None
+        found, largest = source.scan or Scan(), source.first[0]
+        return Evaluation(largest=largest, scanned=found.batches, of=found.of, is_whole=found.is_whole)
 
     def never_asked(self) -> list[str]:
         """Warnings about data whose loaders were never used, with its largest batch."""

@@ -85,14 +85,6 @@ def _repository(*arguments: Any, repo_id: str | None = None, repo_type: str | No
     return RepoUrl(f"{ENDPOINT}/{REPO_TYPES_URL_PREFIXES.get(repo_type or '', '')}{name}")
 
 
-def _wait_for_all() -> None:
-    """As DeepSpeed's engine does when it saves."""
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        dist.barrier()
-
-
 class SuppressedWrites(Watcher):
     """Counts the writes that were left out, by what would have been written."""
 
@@ -113,10 +105,12 @@ class SuppressedWrites(Watcher):
         return [what if count == 1 else f"{what} ({count} times)" for what, count in self._counts.items()]
 
     def _instead_of(self, what: str, result: Any, saver: Patch) -> Callable[..., Any]:
+        import torch.distributed as dist
+
         def leave_out(*arguments: Any, **given: Any) -> Any:
             self._counts[what] += 1
-            if what == _ENGINE_CHECKPOINTS:
-                _wait_for_all()
+            if what == _ENGINE_CHECKPOINTS and dist.is_initialized():
+                dist.barrier()
             if saver.name.startswith("save"):  # what is saved comes first, then where to
                 self._leave_out(
                     given.get("save_directory", given.get("save_dir", (*arguments, None, None)[1]))

@@ -62,9 +62,7 @@ def hint_for(failure: BaseException) -> str | None:
 def limit_of(failure: BaseException | None, left_out: Collection[str] = ()) -> ZerokitError | None:
     """What the rehearsal or its environment lacks, if that caused `failure`, with what to do.
 
-    Args:
-        failure: what the script raised.
-        left_out: files and folders that were not written.
+    `left_out` are files and folders that were not written.
     """
     if failure is None:
         return None

@@ -63,10 +63,7 @@ _CATEGORIES: dict[str, Any] = json.loads(
 
 
 class VirtualRank:
-    """The rank that this process plays, with everything that follows its run installed.
-
-    Args: as of :func:`zerokit.rehearsal.virtual_cluster`, which makes it.
-    """
+    """The rank that this process plays, made by :func:`zerokit.rehearsal.virtual_cluster`."""
 
     def __init__(
         self,
