@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from tests.rehearsal import fake_worker
-from tests.rehearsal.recordings import MIB, job, training
+from tests.rehearsal.recordings import MIB, batches, job, training
 from zerokit import console
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
@@ -23,7 +23,7 @@ from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.parent.processes import Output, rehearse_together
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.combination import on_nodes
-from zerokit.rehearsal.report.report import Batches, BatchSize, RehearsalReport, TimeBreakdown, TimeReport
+from zerokit.rehearsal.report.report import BatchSize, RehearsalReport, TimeBreakdown, TimeReport
 from zerokit.rehearsal.watching.overrides import merged
 from zerokit.units import GIB
 
@@ -36,6 +36,11 @@ def _report(
     device = REPORT.device if at_peak is None else REPORT.device.model_copy(update={"at_peak": at_peak})
     run = REPORT.run.model_copy(update={"ds_config": ds_config})
     return REPORT.model_copy(update={"device": device, "run": run, "world_size": world_size})
+
+
+def _with_peak(peak_bytes: int, **update: Any) -> RehearsalReport:
+    device = REPORT.device.model_copy(update={"peak_bytes": peak_bytes})
+    return REPORT.model_copy(update={"device": device, **update})
 
 
 def _changes(report: RehearsalReport) -> list[str]:
@@ -123,8 +128,7 @@ def test_a_run_that_fits_is_told_first_what_makes_it_faster(tmp_path: Path) -> N
         made = str(dict(changed.overrides))
         seconds = 0.5 if "factor': 2" in made else 0.8 if "gradient_checkpointing': False" in made else 1.2
         peak = (400 if "micro_batch_factor': 0.5" in made else 900) * MIB
-        device = REPORT.device.model_copy(update={"peak_bytes": peak})
-        return REPORT.model_copy(update={"device": device, "time": _timed(seconds)})
+        return _with_peak(peak, time=_timed(seconds))
 
     advice, _ = advise(report, job(), tmp_path, rehearse)
     assert [(one.change, one.step_seconds, round(one.faster or 0, 2)) for one in advice] == [
@@ -155,8 +159,7 @@ def test_speed_is_that_of_a_gpu_and_of_steps_of_one_size(
 
     def made(peak_bytes: int, num_gpus: int, per_second: float, seconds: float) -> RehearsalReport:
         time = _timed(seconds).model_copy(update={"tokens_per_second": per_second if tokens else None})
-        device = REPORT.device.model_copy(update={"peak_bytes": peak_bytes})
-        return REPORT.model_copy(update={"device": device, "world_size": num_gpus, "time": time})
+        return _with_peak(peak_bytes, world_size=num_gpus, time=time)
 
     def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         if changed.num_gpus > original.num_gpus:
@@ -203,7 +206,7 @@ def _rehearse(peaks: dict[str, int | None]) -> Any:
         peak = next((peak for part, peak in peaks.items() if part in made), REPORT.device.peak_bytes)
         if peak is None:
             raise ZerokitError("the optimizer does not run there", where="train.py", hint="Choose another")
-        return REPORT.model_copy(update={"device": REPORT.device.model_copy(update={"peak_bytes": peak})})
+        return _with_peak(peak)
 
     return rehearse
 
@@ -241,9 +244,7 @@ def test_what_the_host_cannot_hold_is_no_advice(memory: int, offered: bool, tmp_
     def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         offloads = "offload_optimizer" in str(dict(changed.overrides))
         host = REPORT.host.model_copy(update={"per_node_peak_bytes": (100 if offloads else 10) * GIB})
-        device = REPORT.device.model_copy(update={"peak_bytes": 500 * MIB})
-        made = REPORT.model_copy(update={"device": device, "host": host})
-        return on_nodes(made, Cluster(changed.num_gpus, host_bytes=memory))
+        return on_nodes(_with_peak(500 * MIB, host=host), Cluster(changed.num_gpus, host_bytes=memory))
 
     advice = {one.change: one.host_bytes for one in advise(REPORT, job(), tmp_path, rehearse)[0]}
     assert ("optimizer on the host" in advice) == offered
@@ -252,18 +253,9 @@ def test_what_the_host_cannot_hold_is_no_advice(memory: int, offered: bool, tmp_
 
 def test_a_micro_batch_that_stays_as_it_was_is_no_advice(tmp_path: Path) -> None:
     size = BatchSize(shape=[4, 512], unit="tokens", tokens=2048, bytes=16384)
-    found = Batches(
-        **{"rehearsed_tokens": 2048, "longest_tokens": 2048, "first": size, "largest": size},
-        **{"rehearsed": [], "scanned": 0, "of": None, "is_whole": False, "seconds": 0.0, "problem": None},
-    )
-    report = REPORT.model_copy(update={"batches": found})
-
-    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
-        return report.model_copy(
-            update={"device": report.device.model_copy(update={"peak_bytes": 100 * MIB})}
-        )
-
-    advice, failed = advise(report, job(), tmp_path, rehearse)
+    same = {"batches": batches(size)}
+    report = REPORT.model_copy(update=same)
+    advice, failed = advise(report, job(), tmp_path, lambda *_: _with_peak(100 * MIB, **same))
     assert "half the micro-batch" not in {one.change for one in advice}
     assert [(one.change, one.why) for one in failed] == [
         (

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.rehearsal.recordings import MIB, Recorder, device_with, job, timed, training
+from tests.rehearsal.recordings import MIB, Recorder, batches, device_with, job, timed, training
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.hardware.prices.prices import Prices
@@ -15,7 +15,7 @@ from zerokit.rehearsal.ranks.roles import Roles, data_parallel
 from zerokit.rehearsal.recording import BLOCK, EVENT, SPAN, RankFacts, RankTimes, Recording, Space
 from zerokit.rehearsal.report.analysis import LARGEST_BLOCKS, analyse, overheads
 from zerokit.rehearsal.report.combination import combine
-from zerokit.rehearsal.report.report import Batches, BatchSize, RehearsalReport, Unit
+from zerokit.rehearsal.report.report import BatchSize, LargestBatch, RehearsalReport, Unit
 from zerokit.rehearsal.report.step_time import _range, doubts
 from zerokit.rehearsal.report.tables import time_parts
 
@@ -79,13 +79,9 @@ def test_steps_of_few_tokens_are_doubted_whatever_the_host_takes(
     tokens: int, unit: Unit, warned: bool
 ) -> None:
     size = BatchSize(shape=[1, tokens], unit=unit, tokens=tokens, bytes=1)
-    batches = Batches(
-        rehearsed_tokens=tokens, longest_tokens=tokens, first=size, largest=size, rehearsed=[], scanned=0,
-        of=None, is_whole=False, seconds=0.0, problem=None,
-    )  # fmt: skip
     time = timed("all_reduce", launching=0).time
     assert time is not None
-    assert ["twice as long" in line for line in doubts(time, batches, PRICES)] == [True] * warned
+    assert ["twice as long" in line for line in doubts(time, batches(size), PRICES)] == [True] * warned
 
 
 @pytest.mark.parametrize(
@@ -138,21 +134,16 @@ def test_the_speed_of_ranks_with_uneven_batches_is_their_mean() -> None:
     assert both.mfu == pytest.approx(0.4)
 
 
+REDUCE = ("all_reduce", 5, 100, 1001)
+
+
 @pytest.mark.parametrize(
     ("work", "low", "high"),
     [
         # By the spreads of a card that was not measured. What is hidden comes out where it is slower ...
-        (
-            [("aten::mm", 0, 100, 0), ("all_reduce", 5, 100, 1001)],
-            0.75 * (5 + 95 / 1.189),
-            5 * 1.5 + 95 * 1.8,
-        ),
+        ([("aten::mm", 0, 100, 0), REDUCE], 0.75 * (5 + 95 / 1.189), 5 * 1.5 + 95 * 1.8),
         # ... and hides what it hid where it is faster; a collective slows kernels by 1 to 1.4 times.
-        (
-            [("aten::gelu", 0, 100, 0), ("all_reduce", 5, 100, 1001)],
-            0.8 * (5 + 95 / 1.189),
-            5 * 1.4 + 95 * 1.8,
-        ),
+        ([("aten::gelu", 0, 100, 0), REDUCE], 0.8 * (5 + 95 / 1.189), 5 * 1.4 + 95 * 1.8),
         ([("flash_attention_2 backward", 0, 100, 0)], 70, 150),
         ([("aten::mm", 0, 50, 0), ("aten::add", 50, 100, 0)], 0.75 * 50 + 0.8 * 50, 1.5 * 50 + 1.4 * 50),
         ([("h2d", 0, 100, 0)], 80, 150),
@@ -200,13 +191,9 @@ def test_steps_that_rehearse_the_largest_batches_are_no_others() -> None:
     run.release(run.allocate(1000))
     run.allocate(500)
     run.end_step(5)
-    size = {"shape": [4, 512], "unit": "tokens", "tokens": 2048, "bytes": 1}
-    found = {"size": size, "number": 1057, "rank": 3, "first_step": 2, "last_step": 2}
-    batches = {
-        "rehearsed_tokens": 2048, "longest_tokens": 2048, "first": size, "largest": size,
-        "rehearsed": [found], "scanned": 9, "of": 9, "is_whole": True, "seconds": 1.0, "problem": None,
-    }  # fmt: skip
-    facts = RankFacts(requested_steps=1, batches=Batches.model_validate(batches))
+    size = BatchSize(shape=[4, 512], unit="tokens", tokens=2048, bytes=1)
+    found = LargestBatch(size=size, number=1057, rank=3, first_step=2, last_step=2)
+    facts = RankFacts(requested_steps=1, batches=batches(size, rehearsed=[found]))
     report = analyse(run.recording(facts=facts), job())
     assert (report.steps, report.device.peak_bytes, report.device.steady_bytes) == (2, 1010, 10)
     assert (report.flops_per_step, report.communication) == (1, [])
@@ -237,15 +224,10 @@ def test_the_largest_blocks_at_the_peak() -> None:
     assert [block.bytes for block in blocks] == sorted((block.bytes for block in blocks), reverse=True)
     weight = next(block for block in blocks if block.category == "parameters")
     assert weight.model_dump() == {
-        "bytes": 64 * MIB,
-        "shape": [4096, 8192],
-        "dtype": "bfloat16",
-        "name": "layers.0.weight",
-        "site": "/home/me/train.py:12 in build",
-        "op": "aten::empty",
-        "category": "parameters",
+        "bytes": 64 * MIB, "shape": [4096, 8192], "dtype": "bfloat16", "name": "layers.0.weight",
+        "site": "/home/me/train.py:12 in build", "op": "aten::empty", "category": "parameters",
         "phase": "init",
-    }
+    }  # fmt: skip
 
 
 def test_host_memory_by_rank_and_node() -> None:
@@ -322,15 +304,12 @@ def test_ranks_that_differ_are_both_reported() -> None:
 
 def test_a_stage_without_batches_of_its_own_is_given_those_of_another() -> None:
     size = BatchSize(shape=[4, 512], unit="tokens", tokens=2048, bytes=1)
-    batches = Batches(
-        rehearsed_tokens=2048, longest_tokens=2048, first=size, largest=size, rehearsed=[], scanned=0,
-        of=None, is_whole=False, seconds=0.0, problem=None,
-    )  # fmt: skip
-    first = analyse(_with_host(0), job()).model_copy(update={"batches": batches})
+    found = batches(size)
+    first = analyse(_with_host(0), job()).model_copy(update={"batches": found})
     last = analyse(training(), job(rank=15))
     stages = Roles(("pipeline stage 0 of 2", "pipeline stage 1 of 2"), (0,) * 8 + (1,) * 8, (0, 15))
     both = combine({0: first, 15: last}, stages)
-    assert (both.rank, both.batches) == (15, batches)
+    assert (both.rank, both.batches) == (15, found)
 
 
 def test_host_memory_is_told_by_what_it_is_for() -> None:
@@ -371,16 +350,11 @@ def test_more_communicators_hold_more_buffers_and_a_single_gpu_none() -> None:
 
 def test_the_agreed_keys_are_there() -> None:
     data = json.loads(analyse(training(), job()).model_dump_json())
-    assert data.keys() >= {
-        "world_size", "rank", "steps", "elapsed_seconds", "device", "host", "communication",
-        "flops_per_step", "warnings",
-    }  # fmt: skip
-    assert data["device"].keys() >= {
-        "peak_bytes", "steady_bytes", "reserved_peak_bytes", "peak_phase", "at_peak",
-    }  # fmt: skip
-    assert data["device"]["at_peak"].keys() == {
-        "parameters", "gradients", "optimizer_states", "activations", "buffers", "other",
-    }  # fmt: skip
+    keys = "world_size rank steps elapsed_seconds device host communication flops_per_step warnings"
+    assert data.keys() >= set(keys.split())
+    assert data["device"].keys() >= {"peak_bytes", "steady_bytes", "reserved_peak_bytes", "peak_phase"}
+    categories = {"parameters", "gradients", "optimizer_states", "activations", "buffers", "other"}
+    assert data["device"]["at_peak"].keys() == categories
     assert data["host"].keys() >= {"peak_bytes", "steady_bytes", "pinned_bytes"}
     assert data["communication"][0].keys() >= {"collective", "phase", "count", "bytes"}
     assert data["made_up"] == [

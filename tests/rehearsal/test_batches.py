@@ -38,6 +38,13 @@ class Rank:
         labels: Any = mock.Mock(engines=[])
         self.batches = BatchWatcher(labels, self.exchange, STEPS, SECONDS, lambda: self.steps)
 
+    def make_engine(self, accumulated: int, micro_steps: int) -> None:
+        """Have the script make an engine."""
+        engine = mock.Mock(micro_steps=micro_steps)
+        engine.gradient_accumulation_steps.return_value = accumulated
+        labels: Any = self.batches._labels
+        labels.engines = [engine]
+
     def loader(self, *tokens: int) -> DataLoader[Any]:
         """A loader of four examples of so many tokens, or of one of each length."""
         made: Any = DataLoader.__new__(DataLoader)
@@ -106,10 +113,7 @@ def test_only_what_steps_follow_counts_as_trained_on(scanned: list[int]) -> None
 
 def test_tokens_are_counted_for_the_step_that_uses_them(scanned: list[int]) -> None:
     rank = Rank()
-    engine = mock.Mock(micro_steps=1)
-    engine.gradient_accumulation_steps.return_value = 2
-    labels: Any = rank.batches._labels
-    labels.engines = [engine]
+    rank.make_engine(accumulated=2, micro_steps=1)
     following = rank.iterate(rank.loader(9, 7, 5, 4))
     following(), following(), following()  # one ahead
     rank.steps = 1
@@ -130,10 +134,7 @@ def test_the_largest_batch_comes_again_if_only_the_first_step_had_it_for_sure(
     monkeypatch.setattr(module, "scan", lambda *_, **__: Scan(worst=worst))
     rank = Rank()
     if has_engine:
-        engine = mock.Mock(micro_steps=0)
-        engine.gradient_accumulation_steps.return_value = 1
-        labels: Any = rank.batches._labels
-        labels.engines = [engine]
+        rank.make_engine(accumulated=1, micro_steps=0)
     following = rank.iterate(rank.loader(*tokens, 5))
     for _ in tokens:
         following()

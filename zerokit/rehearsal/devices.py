@@ -21,7 +21,7 @@ _PROPERTIES: dict[str, Any] = json.loads(
 """What torch reports of cards, by compute capability where it differs (CUDA C++ Programming Guide, Technical
 Specifications per Compute Capability)."""
 _SHARED_MEMORY_ELSE = 227
-_SHOWN = ("capability", "multiprocessors", "l2_mib")
+_CARD_FIGURES = ("capability", "multiprocessors", "l2_mib")
 """What torch reports of a card, next to its name and memory."""
 
 
@@ -80,7 +80,7 @@ def virtual_device(gpu: Gpu) -> VirtualDevice:
         )
     # A card of a file may leave out what the catalogue has of all.
     capability, multiprocessors, l2_mib = (
-        getattr(gpu, figure) or getattr(default, figure) for figure in _SHOWN
+        getattr(gpu, figure) or getattr(default, figure) for figure in _CARD_FIGURES
     )
     name = gpu.torch_name or gpu.name
     return VirtualDevice(name, gpu.memory_bytes, capability, multiprocessors, l2_mib * MIB)
@@ -94,6 +94,6 @@ def caveats(gpu: Gpu) -> list[str]:
             f"{gpu.name} is rehearsed as an {DEFAULT} with the memory of {gpu.name}: kernels and their "
             "buffers, and what drivers and RCCL take beside PyTorch's allocator, are those of CUDA"
         )
-    elif missing := [figure for figure in _SHOWN if getattr(gpu, figure) is None]:
+    elif missing := [figure for figure in _CARD_FIGURES if getattr(gpu, figure) is None]:
         found.append(f"{gpu.name} is shown to the script with an {DEFAULT}'s {', '.join(missing)}")
     return found

@@ -17,11 +17,11 @@ from zerokit.rehearsal.report.report import Advice, NotRehearsed, RehearsalRepor
 from zerokit.rehearsal.watching.overrides import merged
 from zerokit.units import format_bytes, format_span
 
-_CHECKPOINTED = 1.2
+_HAS_CHECKPOINTS = 1.2
 """``recomputed`` from which on layers have checkpoints; if all have, it is 4/3 or more."""
-_RECOMPUTED = 1.05
+_RECOMPUTES = 1.05
 """``recomputed`` from which on something is recomputed in the backward pass."""
-_EXPOSED = 0.02
+_EXPOSED_SHARE = 0.02
 """Share of a step from which on hiding communication is tried."""
 _SMALL_BUCKET = 50_000_000
 _LARGE_PREFETCH = 500_000_000
@@ -29,9 +29,9 @@ _DEFAULTS = {"stage": 0, "reduce_bucket_size": 500_000_000, "stage3_prefetch_buc
 """DeepSpeed's (zero/config.py, DeepSpeedZeroConfig)."""
 _OPTIMIZER_REFUSED = "ZeRO-Offload with a client provided optimizer"
 """DeepSpeed's error for the offload of an optimizer that the script makes (engine.py)."""
-_PARALLEL = 2
+_AT_A_TIME = 2
 _MOST = 5
-_SIGNIFICANT = 0.01
+_LEAST_GAIN = 0.01
 """Share of the peak, or of the GPU time of a token."""
 _LEAST_FOR_MEMORY = 2
 """At least this many changes that save memory are listed after those that make steps faster."""
@@ -125,7 +125,7 @@ def smaller(report: RehearsalReport) -> Iterator[Candidate]:
         yield replace(offload, otherwise=as_made)
     if zero.stage == 3 and not zero.offloads("offload_param") and _share(report, "parameters") > 0.02:
         yield _set("parameters on the host", offload_param__device="cpu")
-    if report.recomputed < _CHECKPOINTED and _share(report, "activations", "other") > 0.1:
+    if report.recomputed < _HAS_CHECKPOINTS and _share(report, "activations", "other") > 0.1:
         yield Candidate(
             "gradient checkpointing",
             "model.gradient_checkpointing_enable(), or gradient_checkpointing=True of the Trainer",
@@ -163,7 +163,7 @@ def faster(report: RehearsalReport) -> Iterator[Candidate]:
         "twice train_micro_batch_size_per_gpu, half gradient_accumulation_steps if there are any",
         micro_batch_factor=2,
     )
-    if report.recomputed > _RECOMPUTED:
+    if report.recomputed > _RECOMPUTES:
         yield Candidate(
             "no gradient checkpointing",
             "gradient_checkpointing=False of the Trainer, or model.gradient_checkpointing_disable()",
@@ -177,7 +177,7 @@ def faster(report: RehearsalReport) -> Iterator[Candidate]:
     for key, what in (("offload_optimizer", "optimizer"), ("offload_param", "parameters")):
         if zero.offloads(key):
             yield _set(f"{what} on the GPU", f'"zero_optimization" without "{key}"', **{key: None})
-    if zero.stage > 0 and report.time.breakdown.communication > _EXPOSED * report.time.step_seconds:
+    if zero.stage > 0 and report.time.breakdown.communication > _EXPOSED_SHARE * report.time.step_seconds:
         if not zero.overlaps:
             yield _set("overlap of communication", overlap_comm=True)
         if zero.number("reduce_bucket_size") < _DEFAULTS["reduce_bucket_size"]:
@@ -225,7 +225,7 @@ def advise(
         has = format_bytes(report.fit.gpu_memory_bytes)
         host = "" if _host_holds(report) else ", and the host has too little"
         note(f"{report.fit.verdict}: a GPU needs {needs} of {has}{host}. Now changes are rehearsed")
-    with progress(transient=True) as bar, ThreadPoolExecutor(_PARALLEL) as pool:
+    with progress(transient=True) as bar, ThreadPoolExecutor(_AT_A_TIME) as pool:
         task = bar.add_task("Trying changes", total=len(chosen), note="")
 
         def outcome(number: int, candidate: Candidate) -> _Outcome:
@@ -274,13 +274,13 @@ def _best(report: RehearsalReport, found: list[Advice]) -> list[Advice]:
     """The most helpful changes first: by time if it is known and the run fits, then by bytes."""
 
     def saves(advice: Advice) -> bool:
-        return advice.saves_bytes > _SIGNIFICANT * report.device.peak_bytes
+        return advice.saves_bytes > _LEAST_GAIN * report.device.peak_bytes
 
     by_bytes = sorted(found, key=lambda one: (-one.saves_bytes, one.change))
     if report.fit.verdict == "does not fit":
         return [one for one in by_bytes if saves(one) or one.verdict != "does not fit"][:_MOST]
     quicker = sorted(
-        (one for one in found if (one.faster or 0) > _SIGNIFICANT and one.verdict != "does not fit"),
+        (one for one in found if (one.faster or 0) > _LEAST_GAIN and one.verdict != "does not fit"),
         key=lambda one: (-(one.faster or 0), one.change),
     )
     best = quicker[:_MOST]

@@ -26,11 +26,11 @@ _ORIGIN = ".zerokit-origin"
 _SHARED_BYTES = 4096
 _SHARED = struct.Struct("16xq")
 """`Shared` in native/files/view.cpp: when the rehearsal began."""
-_GUARDED = 4  # where native/files/view.cpp sets the flag that the guard is in place
-_SHOWN = 10
+_GUARD_FLAG = 4  # where native/files/view.cpp sets the flag that the guard is in place
+_MOST_LISTED = 10
 _CHECK_SECONDS = 0.2
 _PUNCH_HOLE_AND_KEEP_SIZE = 3  # fallocate(2)
-_IGNORED = "__pycache__"
+_CACHE_FOLDER = "__pycache__"
 
 
 class FileOverlay:
@@ -110,15 +110,15 @@ class FileOverlay:
         self._compare(self._root, written, deleted)
         notes = self._root.with_name("files.notes")
         read_only = notes.read_text(errors="replace").splitlines() if notes.exists() else []
-        guarded = self._state.read_bytes()[_GUARDED] != 0
+        guarded = self._state.read_bytes()[_GUARD_FLAG] != 0
         if guarded and not written and not deleted and not read_only:
             return None
         return FileChanges(
             written=len(written),
             written_bytes=sum(written.values()),
-            first_written=sorted(written, key=lambda path: (not os.path.lexists(path), path))[:_SHOWN],
+            first_written=sorted(written, key=lambda path: (not os.path.lexists(path), path))[:_MOST_LISTED],
             deleted=len(deleted),
-            first_deleted=sorted(deleted)[:_SHOWN],
+            first_deleted=sorted(deleted)[:_MOST_LISTED],
             not_kept_bytes=self._not_kept,
             opened_read_only=sorted({line.removeprefix("read only ") for line in read_only}),
             guarded=guarded,
@@ -131,12 +131,12 @@ class FileOverlay:
         names = {entry.name for entry in os.scandir(folder)}
         if not origin.is_symlink():
             on_disk = {entry.name for entry in os.scandir(path)} if path.is_dir() else set()
-            for name in on_disk - names - {_IGNORED}:
+            for name in on_disk - names - {_CACHE_FOLDER}:
                 deleted += map(str, _files_of(path / name))
         elif str(origin.readlink()) != str(path):
             for file in _files_of(origin.readlink()):
                 written[str(path / file.relative_to(origin.readlink()))] = file.lstat().st_size
-        for name in sorted(names - {_ORIGIN, _IGNORED}):
+        for name in sorted(names - {_ORIGIN, _CACHE_FOLDER}):
             entry = folder / name
             mode, size = entry.lstat().st_mode, entry.lstat().st_size
             if stat.S_ISDIR(mode):

@@ -41,7 +41,7 @@ Reports = dict[int, RehearsalReport]
 """By rank."""
 
 
-class Rehearsed(NamedTuple):
+class RehearsedRanks(NamedTuple):
     """The ranks of a job that were rehearsed."""
 
     recordings: dict[int, Recording]
@@ -129,7 +129,7 @@ def rehearse_ranks(
     timeout: float | None = None,
     stop: threading.Event | None = None,
     alone: bool = False,
-) -> Rehearsed:
+) -> RehearsedRanks:
     """Rehearse the first and the last rank, and one of each other role as soon as it shows.
 
     The first rank is rehearsed alone if its job has no exchange folder. Arguments are as of
@@ -137,7 +137,7 @@ def rehearse_ranks(
     """
     if alone or first.exchange_folder is None:
         recordings, files = rehearse_together([first], output=output, timeout=timeout, stop=stop)
-        return Rehearsed({first.rank: recordings[0]}, files=files)
+        return RehearsedRanks({first.rank: recordings[0]}, files=files)
     watch = RoleWatch(Path(first.exchange_folder), first.num_gpus)
     ranks = list(watch.look())
 
@@ -150,10 +150,10 @@ def rehearse_ranks(
     jobs = [first.of_rank(rank) for rank in ranks]
     recordings, files = rehearse_together(jobs, output=output, timeout=timeout, more=more, stop=stop)
     stuck = watch.close()
-    return Rehearsed(dict(zip(ranks, recordings, strict=True)), watch.roles, stuck, files)
+    return RehearsedRanks(dict(zip(ranks, recordings, strict=True)), watch.roles, stuck, files)
 
 
-def _reports(rehearsed: Rehearsed, job: RehearsalJob) -> tuple[dict[int, Recording], Reports]:
+def _reports(rehearsed: RehearsedRanks, job: RehearsalJob) -> tuple[dict[int, Recording], Reports]:
     """The recording of each rank, in the time of ranks that wait for each other, and its report."""
     recordings = rehearsed.recordings
     if rehearsed.roles is not None and job.prices is not None:
@@ -173,7 +173,7 @@ def _reports(rehearsed: Rehearsed, job: RehearsalJob) -> tuple[dict[int, Recordi
 
 
 def _of_all_ranks(
-    reports: Reports, rehearsed: Rehearsed, cluster: Cluster, script: str
+    reports: Reports, rehearsed: RehearsedRanks, cluster: Cluster, script: str
 ) -> tuple[RehearsalReport, RehearsalReport]:
     """One report of all ranks, and the same with the device of the rank whose GPU holds most."""
     if rehearsed.roles is None:

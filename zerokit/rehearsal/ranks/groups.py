@@ -29,7 +29,7 @@ _PASSED_OVER = ("torch/distributed/", "deepspeed/comm/")
 
 
 @dataclass
-class _Made:
+class _NewGroup:
     ranks: Ranks
     group: Any
     where: str
@@ -46,14 +46,14 @@ class Groups:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         exchange.publish_groups = self.publish
-        self._made: list[_Made] = []
+        self._made: list[_NewGroup] = []
         self._published = 0
 
     def note(self, ranks: Ranks, group: Any, description: str | None) -> int:
         """Register a group that is made, and return its number, as of :meth:`Exchange.register_group`."""
         frame = _maker()
         path, line = frame.f_code.co_filename, frame.f_lineno
-        made = _Made(ranks, group, f"{path}:{line} {description or ''}", description or "")
+        made = _NewGroup(ranks, group, f"{path}:{line} {description or ''}", description or "")
         made.line, made.function = linecache.getline(path, line), frame.f_code.co_name
         made.holders = _holders(frame)
         self._made.append(made)
@@ -63,7 +63,7 @@ class Groups:
         """Register another purpose of the group of all ranks, for which torch makes no new group."""
         where = f"group of all {len(ranks)} ranks {description}"
         if where not in (made.where for made in self._made):
-            self._made.append(_Made(ranks, None, where, description))
+            self._made.append(_NewGroup(ranks, None, where, description))
 
     def publish(self) -> None:
         """On rank 0: publish the groups made so far, once they are in use and have their names."""
@@ -96,7 +96,7 @@ def _holders(frame: FrameType) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _kind(made: _Made) -> GroupKind:
+def _kind(made: _NewGroup) -> GroupKind:
     for name in _names(made):
         words = set(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
         kinds = [kind for kind, known in _NAMES.items() if known & words]
@@ -105,7 +105,7 @@ def _kind(made: _Made) -> GroupKind:
     return "unknown"
 
 
-def _names(made: _Made) -> Iterator[str]:
+def _names(made: _NewGroup) -> Iterator[str]:
     """Names of the group, the most specific first."""
     yield made.description
     for holder in made.holders:
