@@ -262,11 +262,11 @@ def fetch(one: Reading, iterator: Any, monkeypatch: pytest.MonkeyPatch, *millise
 
 def test_the_first_batch_does_what_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
     one, clock, iterator = measured(monkeypatch, 90, 2, 4, takes_time=False, workers=3)
-    one.came(iterator, is_trained_on=True)
+    one.on_batch(iterator, is_trained_on=True)
     assert (one.seconds, one.batches) == (pytest.approx(0.003), 3)
     assert (one.workers, clock.worked) == (3, [])
     alone, _, iterator = measured(monkeypatch, 90, takes_time=False)
-    alone.came(iterator, is_trained_on=True)
+    alone.on_batch(iterator, is_trained_on=True)
     assert alone.seconds == pytest.approx(0.09)
 
 
@@ -284,9 +284,9 @@ def test_what_is_not_trained_on_is_no_batch_of_a_step(monkeypatch: pytest.Monkey
     one._measured(lambda fetcher, indices: indices, None, [1])  # data is looked through
     evaluating = one.iterator(lambda loader: Iterator(2), SimpleNamespace(num_workers=2))
     fetch(one, evaluating, monkeypatch, 700)
-    one.came(evaluating, is_trained_on=False)
+    one.on_batch(evaluating, is_trained_on=False)
     assert (one.seconds, one.batches, one.workers) == (None, 0, 0)
-    one.came(training, is_trained_on=True)
+    one.on_batch(training, is_trained_on=True)
     assert (one.seconds, one.batches) == (pytest.approx(0.004), 2)
     # An evaluation takes its own time.
     assert [duration for _, duration in clock.worked] == [700_000_000, 4_000_000]
@@ -306,7 +306,7 @@ def test_workers_make_batches_beside_the_steps(
 ) -> None:
     one, clock, iterator = measured(monkeypatch, 9, 4, takes_time=True, workers=workers)
     for _ in waits:
-        one.came(iterator, is_trained_on=True)
+        one.on_batch(iterator, is_trained_on=True)
         clock.now += 1_000_000  # the step
     milliseconds = [max(0, duration) / 1e6 for _, duration in clock.worked]
     assert milliseconds == waits

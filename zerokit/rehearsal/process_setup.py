@@ -122,7 +122,7 @@ def virtual_cluster(
             if clocks.script:
                 script_clocks.install(time.clock)
             time.count_host_work()
-        # The end of the steps that were asked for is the end of the block.
+        # The end of the requested steps is the end of the block.
         with contextlib.suppress(RehearsalComplete):
             yield virtual_rank
 

@@ -28,7 +28,7 @@ class _Submitted(LastingWork):
         self._time, self._event, self._communicator, self._work = time, event, communicator, work
 
     def wait(self, timeout: Any = None) -> bool:
-        with self._time.clock.untimed():  # what a message brings is there when it is asked for
+        with self._time.clock.untimed():  # a message has come when the script waits for it
             self._work.wait()
         self._time.clock.wait(backend().current_stream, self._event)
         self.let_go()

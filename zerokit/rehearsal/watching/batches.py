@@ -38,7 +38,7 @@ class Source:
     """Of the engines, when it last gave a batch."""
     first: list[BatchSize] = field(default_factory=list)
     """The largest of the loader's own batches, by each criterion."""
-    came_for: list[tuple[int, BatchSize]] = field(default_factory=list)
+    own_sizes: list[tuple[int, BatchSize]] = field(default_factory=list)
     """The loader's own batches to train on, and the optimizer step, counted from 1, of each."""
     is_uneven: bool = False
     """Whether the loader's own batches have several sizes."""
@@ -57,11 +57,11 @@ class Source:
     batches: Counter[int] = field(default_factory=Counter)
     """Of each optimizer step, counted from 1, as are `tokens`."""
 
-    def came(self, batch: Any, step: int | None = None) -> None:
+    def add_own(self, batch: Any, step: int | None = None) -> None:
         """Register a batch of the loader's own, to be trained on in `step` if that is given."""
         size = measure(batch)
         if step is not None:
-            self.came_for.append((step, size))
+            self.own_sizes.append((step, size))
         self.first = self.first or [size] * len(CRITERIA)
         self.is_uneven = self.is_uneven or size != self.first[0]
         self.first = [max(size, most, key=of) for of, most in zip(CRITERIA, self.first, strict=True)]
@@ -73,10 +73,10 @@ class Source:
         The first step does not count: optimizers make their states at its end. `may_be_ahead`: whether the
         last batch may be for the next step.
         """
-        sizes = [size for step, size in self.came_for if step > 1] or [size for _, size in self.came_for]
+        sizes = [size for step, size in self.own_sizes if step > 1] or [size for _, size in self.own_sizes]
         most_of: Callable[..., int] = max
         if may_be_ahead:  # one of the last two is the last step's
-            sizes, most_of = [size for _, size in self.came_for[-2:]], min
+            sizes, most_of = [size for _, size in self.own_sizes[-2:]], min
         return [
             place
             for place, one in enumerate(self.scan.worst if self.scan else [])
@@ -266,7 +266,7 @@ class BatchWatcher(Watcher):
         source = self._source_of_iterator.get(iterator)
         is_training = source is not None and not self._evaluating and self._is_training(source)
         if self._reading is not None:
-            self._reading.came(iterator, is_trained_on=is_training)
+            self._reading.on_batch(iterator, is_trained_on=is_training)
         if source is not None and self._evaluating:
             return self._to_evaluate(source, batch)
         if source is None or not is_training:
@@ -285,7 +285,7 @@ class BatchWatcher(Watcher):
 
                 batch = pin_memory(batch, getattr(iterator, "_pin_memory_device", None))  # type: ignore[no-untyped-call]
         elif not is_due:
-            source.came(batch, self._step_of_next(source))
+            source.add_own(batch, self._step_of_next(source))
         step = self._step_of_next(source)
         source.tokens[step] += measure(batch).tokens
         source.batches[step] += 1
@@ -297,11 +297,11 @@ class BatchWatcher(Watcher):
         source.handed += 1
         if source.handed > max(self._evaluating, len(worst)):
             raise StopIteration
-        source.came(batch)
+        source.add_own(batch)
         if source.handed > len(worst) or signature_of(worst[source.handed - 1].batch) != source.signature:
             return batch
         found = worst[source.handed - 1].batch
-        source.came(found)
+        source.add_own(found)
         return found
 
     def _decide(self, source: Source) -> None:

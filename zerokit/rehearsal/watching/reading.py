@@ -39,7 +39,7 @@ class _Workers:
     ahead: int
     """Batches that are being made or wait to be taken."""
     asked: list[int] = field(default_factory=list)
-    """When each batch was taken, and another one asked for."""
+    """When each batch was taken, and another one requested."""
     ready: deque[int] = field(default_factory=deque)
     """When the last batches were ready, one for each worker."""
     begun: int = 0
@@ -145,12 +145,12 @@ class Reading:
 
     @contextmanager
     def next_batch(self, iterator: Any) -> Iterator[None]:
-        """While an iterator gives a batch, which takes no time but that of :meth:`came`."""
+        """While an iterator gives a batch, which takes no time but that of :meth:`on_batch`."""
         with self._clock.untimed(), self._into(self._figures.get(iterator)):
             yield
 
-    def came(self, iterator: Any, *, is_trained_on: bool) -> None:
-        """A batch has come, which takes its time where that is asked for."""
+    def on_batch(self, iterator: Any, *, is_trained_on: bool) -> None:
+        """A batch has come, which takes its time if `takes_time`."""
         figures = self._figures.get(iterator)
         if figures is None:
             return

@@ -101,7 +101,7 @@ class SuppressedWrites(Watcher):
             self.left_out[os.fspath(path)] = None
 
     def lines(self) -> list[str]:
-        """One line for each kind of write, with how often it was asked for."""
+        """One line for each kind of write, with how often the script wanted it."""
         return [what if count == 1 else f"{what} ({count} times)" for what, count in self._counts.items()]
 
     def _instead_of(self, what: str, result: Any, saver: Patch) -> Callable[..., Any]:
