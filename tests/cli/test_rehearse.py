@@ -18,9 +18,8 @@ from zerokit.errors import LaunchError, ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import virtual_device
-from zerokit.rehearsal.facts import RankFacts
 from zerokit.rehearsal.parent.rehearse import rehearse
-from zerokit.rehearsal.recording import Recording
+from zerokit.rehearsal.recording import RankFacts, Recording
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.combination import on_nodes
 
@@ -331,7 +330,7 @@ def test_a_module_gets_its_arguments(
 
 def test_reporting_needs_no_torch() -> None:
     names = ["recording", "parent.processes", "parent.advice", "report.report", "report.analysis"]
-    names += ["report.tables", "report.plots", "report.trace", "report.snapshot", "report.playing"]
+    names += ["report.tables", "report.drawings", "report.trace", "report.snapshot", "report.combination"]
     imports = ", ".join(f"zerokit.rehearsal.{name}" for name in names)
     check = f"import zerokit.cli.rehearse, {imports}, sys; "
     check += "assert not {'torch', 'transformers', 'deepspeed', 'matplotlib'} & set(sys.modules)"

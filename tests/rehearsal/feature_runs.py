@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 
 from tests.rehearsal.recordings import device_with
 from tests.tiny import REPOSITORY
@@ -48,9 +47,7 @@ class FeatureRuns:
     def __enter__(self) -> FeatureRuns:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()

@@ -9,12 +9,21 @@ import numpy as np
 
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import VirtualDevice, virtual_device
-from zerokit.rehearsal.facts import RankFacts, RankTimes
 from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.parent.job import RehearsalJob
-from zerokit.rehearsal.recording import BLOCK, CATEGORY_CODES, DTYPES, EVENT, SPAN, Recording, Space
+from zerokit.rehearsal.recording import (
+    BLOCK,
+    CATEGORY_CODES,
+    DTYPES,
+    EVENT,
+    SPAN,
+    RankFacts,
+    RankTimes,
+    Recording,
+    Space,
+)
 from zerokit.rehearsal.report.analysis import analyse
-from zerokit.rehearsal.report.report import RehearsalReport
+from zerokit.rehearsal.report.report import Batches, BatchSize, RehearsalReport
 from zerokit.reporting.phases import RUN_PHASES
 
 MIB = 2**20
@@ -214,6 +223,13 @@ def timed(collective: str, *, launching: int) -> RehearsalReport:
     facts = RankFacts(times=RankTimes(step_ends=[100], model_flops=[1], tokens_per_step=[11]))
     recording = run.recording(spans=np.array(work, SPAN), ops=("aten::mm",), facts=facts)
     return analyse(recording, job(timed_on=find_gpu("H100")))
+
+
+def batches(size: BatchSize, **changes: Any) -> Batches:
+    """Batches of one size, whose data was not searched."""
+    tokens = {"rehearsed_tokens": size.tokens, "longest_tokens": size.tokens}
+    search = {"rehearsed": [], "scanned": 0, "of": None, "is_whole": False, "seconds": 5.0, "problem": None}
+    return Batches(**{"first": size, "largest": size, **tokens, **search, **changes})
 
 
 def allocator_figures(run: Recorder, factor: float) -> dict[str, int]:

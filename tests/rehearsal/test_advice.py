@@ -1,26 +1,30 @@
 from __future__ import annotations
 
+import copy
 import io
 import os
 import signal
 import threading
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import pytest
 from rich.console import Console
 
 from tests.rehearsal import fake_worker
-from tests.rehearsal.recordings import MIB, job, training
+from tests.rehearsal.recordings import MIB, batches, job, training
 from zerokit import console
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
+from zerokit.rehearsal.parent.advice import _OPTIMIZER_REFUSED as REFUSAL
 from zerokit.rehearsal.parent.advice import Candidate, advise, candidates
 from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.parent.processes import Output, rehearse_together
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.combination import on_nodes
-from zerokit.rehearsal.report.report import Batches, BatchSize, RehearsalReport, TimeBreakdown, TimeReport
+from zerokit.rehearsal.report.report import BatchSize, RehearsalReport, TimeBreakdown, TimeReport
+from zerokit.rehearsal.watching.overrides import merged
 from zerokit.units import GIB
 
 REPORT = analyse(training(), job())
@@ -32,6 +36,11 @@ def _report(
     device = REPORT.device if at_peak is None else REPORT.device.model_copy(update={"at_peak": at_peak})
     run = REPORT.run.model_copy(update={"ds_config": ds_config})
     return REPORT.model_copy(update={"device": device, "run": run, "world_size": world_size})
+
+
+def _with_peak(peak_bytes: int, **update: Any) -> RehearsalReport:
+    device = REPORT.device.model_copy(update={"peak_bytes": peak_bytes})
+    return REPORT.model_copy(update={"device": device, **update})
 
 
 def _changes(report: RehearsalReport) -> list[str]:
@@ -104,6 +113,8 @@ def test_what_may_be_faster_is_tried_where_time_is_known() -> None:
     hidden = _report(config).model_copy(update={"time": _timed(1.0), **CHECKPOINTED})
     tried = {"twice the micro-batch", "no gradient checkpointing", "ZeRO stage 2", "optimizer on the GPU"}
     assert tried <= set(_changes(hidden))
+    keeps = _report(_stage(3, offload_optimizer={"pin_memory": True}))  # a section without a device
+    assert "optimizer on the GPU" not in _changes(keeps.model_copy(update={"time": _timed(1.0)}))
     exposed = hidden.model_copy(update={"time": _timed(1.0, communication=0.1)})
     more = {"overlap of communication", "larger reduce buckets", "more prefetching"}
     assert not more & set(_changes(hidden))
@@ -115,10 +126,9 @@ def test_a_run_that_fits_is_told_first_what_makes_it_faster(tmp_path: Path) -> N
 
     def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         made = str(dict(changed.overrides))
-        seconds = 0.5 if "multiplier" in made else 0.8 if "gradient_checkpointing': False" in made else 1.2
-        peak = (400 if "micro_batch_divisor" in made else 900) * MIB
-        device = REPORT.device.model_copy(update={"peak_bytes": peak})
-        return REPORT.model_copy(update={"device": device, "time": _timed(seconds)})
+        seconds = 0.5 if "factor': 2" in made else 0.8 if "gradient_checkpointing': False" in made else 1.2
+        peak = (400 if "micro_batch_factor': 0.5" in made else 900) * MIB
+        return _with_peak(peak, time=_timed(seconds))
 
     advice, _ = advise(report, job(), tmp_path, rehearse)
     assert [(one.change, one.step_seconds, round(one.faster or 0, 2)) for one in advice] == [
@@ -135,12 +145,6 @@ def test_a_run_that_does_not_fit_is_not_made_faster() -> None:
     assert "twice the micro-batch" not in _changes(report.model_copy(update={"fit": fit}))
 
 
-def test_a_section_without_a_device_offloads_nothing() -> None:
-    config = _stage(3, offload_optimizer={"pin_memory": True})
-    report = _report(config).model_copy(update={"time": _timed(1.0)})
-    assert "optimizer on the GPU" not in _changes(report)
-
-
 @pytest.mark.parametrize(
     ("tokens", "told"),
     [
@@ -155,8 +159,7 @@ def test_speed_is_that_of_a_gpu_and_of_steps_of_one_size(
 
     def made(peak_bytes: int, num_gpus: int, per_second: float, seconds: float) -> RehearsalReport:
         time = _timed(seconds).model_copy(update={"tokens_per_second": per_second if tokens else None})
-        device = REPORT.device.model_copy(update={"peak_bytes": peak_bytes})
-        return REPORT.model_copy(update={"device": device, "world_size": num_gpus, "time": time})
+        return _with_peak(peak_bytes, world_size=num_gpus, time=time)
 
     def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         if changed.num_gpus > original.num_gpus:
@@ -171,27 +174,18 @@ def test_speed_is_that_of_a_gpu_and_of_steps_of_one_size(
 
 def test_a_change_is_added_to_those_already_made(tmp_path: Path) -> None:
     original = job(
-        overrides={
-            "ds_config": {"zero_optimization.stage": 2, "bf16.enabled": True},
-            "micro_batch_divisor": 2,
-        },
+        overrides={"ds_config": {"zero_optimization.stage": 2, "bf16.enabled": True}},
     )
-    change = Candidate(
-        change="c",
-        how="h",
-        ds_config={"zero_optimization.stage": 3},
-        micro_batch_divisor=2,
-        num_gpus_factor=2,
-    )
+    change = Candidate("c", "h", {"zero_optimization.stage": 3}, micro_batch_factor=0.5, num_gpus_factor=2)
     changed = change.applied_to(original, tmp_path, 4)
     assert changed.overrides == {
         "ds_config": {"zero_optimization.stage": 3, "bf16.enabled": True},
-        "micro_batch_divisor": 4,
+        "micro_batch_factor": 0.5,
     }
     assert changed.num_gpus == 32
     assert changed.recording_file == str(tmp_path / "change-4" / "rank-0.npz")
     assert (changed.gpus_per_node, changed.exchange_folder) == (8, None)
-    assert original.overrides["micro_batch_divisor"] == 2
+    assert "micro_batch_factor" not in original.overrides
 
 
 def test_twice_the_gpus_fill_their_nodes_and_talk_among_themselves(tmp_path: Path) -> None:
@@ -212,7 +206,7 @@ def _rehearse(peaks: dict[str, int | None]) -> Any:
         peak = next((peak for part, peak in peaks.items() if part in made), REPORT.device.peak_bytes)
         if peak is None:
             raise ZerokitError("the optimizer does not run there", where="train.py", hint="Choose another")
-        return REPORT.model_copy(update={"device": REPORT.device.model_copy(update={"peak_bytes": peak})})
+        return _with_peak(peak)
 
     return rehearse
 
@@ -222,7 +216,7 @@ def test_what_helps_most_comes_first_and_what_does_not_is_left_out(tmp_path: Pat
         "'zero_optimization.stage': 3": 500 * MIB,
         "gradient_checkpointing": 400 * MIB,
         "offload_optimizer": None,  # could not be rehearsed
-        "micro_batch_divisor": 863 * MIB,  # less than 1 %
+        "micro_batch_factor": 863 * MIB,  # less than 1 %
         "32": 900 * MIB,  # makes it worse
     }
     advice, failed = advise(REPORT, job(), tmp_path, _rehearse(peaks))
@@ -250,9 +244,7 @@ def test_what_the_host_cannot_hold_is_no_advice(memory: int, offered: bool, tmp_
     def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
         offloads = "offload_optimizer" in str(dict(changed.overrides))
         host = REPORT.host.model_copy(update={"per_node_peak_bytes": (100 if offloads else 10) * GIB})
-        device = REPORT.device.model_copy(update={"peak_bytes": 500 * MIB})
-        made = REPORT.model_copy(update={"device": device, "host": host})
-        return on_nodes(made, Cluster(changed.num_gpus, host_bytes=memory))
+        return on_nodes(_with_peak(500 * MIB, host=host), Cluster(changed.num_gpus, host_bytes=memory))
 
     advice = {one.change: one.host_bytes for one in advise(REPORT, job(), tmp_path, rehearse)[0]}
     assert ("optimizer on the host" in advice) == offered
@@ -261,18 +253,9 @@ def test_what_the_host_cannot_hold_is_no_advice(memory: int, offered: bool, tmp_
 
 def test_a_micro_batch_that_stays_as_it_was_is_no_advice(tmp_path: Path) -> None:
     size = BatchSize(shape=[4, 512], unit="tokens", tokens=2048, bytes=16384)
-    found = Batches(
-        **{"rehearsed_tokens": 2048, "longest_tokens": 2048, "first": size, "largest": size},
-        **{"rehearsed": [], "scanned": 0, "of": None, "is_whole": False, "seconds": 0.0, "problem": None},
-    )
-    report = REPORT.model_copy(update={"batches": found})
-
-    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
-        return report.model_copy(
-            update={"device": report.device.model_copy(update={"peak_bytes": 100 * MIB})}
-        )
-
-    advice, failed = advise(report, job(), tmp_path, rehearse)
+    same = {"batches": batches(size)}
+    report = REPORT.model_copy(update=same)
+    advice, failed = advise(report, job(), tmp_path, lambda *_: _with_peak(100 * MIB, **same))
     assert "half the micro-batch" not in {one.change for one in advice}
     assert [(one.change, one.why) for one in failed] == [
         (
@@ -338,9 +321,102 @@ def test_a_command_that_is_ended_ends_the_changes_that_run(
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_fault_of_a_rehearsal_is_not_swallowed(tmp_path: Path) -> None:
-    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
-        raise KeyboardInterrupt
+# ---- changes that a run refuses
 
-    with pytest.raises(KeyboardInterrupt):
-        advise(REPORT, job(), tmp_path, rehearse)
+
+@pytest.mark.parametrize("own_optimizer", [False, True])
+def test_what_is_told_is_of_what_is_set(own_optimizer: bool, tmp_path: Path) -> None:
+    """DeepSpeed refuses to offload a script's own optimizer, unless a second key says that it may."""
+
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
+        made = changed.overrides.get("ds_config", {})
+        seconds = 1.0
+        if made.get("zero_optimization.offload_optimizer.device"):
+            forced = made.get("zero_force_ds_cpu_optimizer", True)
+            if forced and own_optimizer:
+                raise ZerokitError(
+                    f"the script fails (ZeRORuntimeException: You are using {REFUSAL} (AdamW) ...)"
+                )
+            seconds = 0.5 if forced else 0.6
+        return REPORT.model_copy(update={"time": _timed(seconds)})
+
+    report = REPORT.model_copy(update={"time": _timed(1.0)})
+    advice, failed = advise(report, job(), tmp_path, rehearse)
+    (offload,) = [one for one in advice if "optimizer on the host" in one.change]
+    how = '"zero_optimization": {"offload_optimizer": {"device": "cpu"}}'
+    keys = {"zero_optimization.offload_optimizer.device": "cpu"}
+    if own_optimizer:
+        how += ', "zero_force_ds_cpu_optimizer": false'
+        keys |= {"zero_force_ds_cpu_optimizer": False}
+    assert (offload.how, offload.ds_config) == (how, keys)
+    assert offload.step_seconds == (0.6 if own_optimizer else 0.5)
+    assert not failed
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        ("did not end in the time allowed", ("optimizer on the host", "did not end in the time allowed")),
+        (REFUSAL, ("optimizer on the host, as the script makes it", "has no CPU kernel")),
+    ],
+)
+def test_what_fails_is_told_with_its_own_error(first: str, told: tuple[str, str], tmp_path: Path) -> None:
+    """And another way is tried only where DeepSpeed refuses the first."""
+
+    def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
+        made = changed.overrides.get("ds_config", {})
+        if "zero_force_ds_cpu_optimizer" in made:
+            raise ZerokitError("has no CPU kernel")
+        if "zero_optimization.offload_optimizer.device" in made:
+            raise ZerokitError(first)
+        return REPORT
+
+    _, failed = advise(REPORT, job(), tmp_path, rehearse)
+    assert [(one.change, one.why) for one in failed] == [told]
+
+
+@pytest.mark.rehearsal
+@pytest.mark.torch
+def test_deepspeed_refuses_a_scripts_own_optimizer_in_these_words(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import deepspeed, torch\n"
+        "model = torch.nn.Linear(8, 8)\n"
+        "config = {'train_micro_batch_size_per_gpu': 1, 'zero_optimization': {'stage': 2}}\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "deepspeed.initialize(model=model, optimizer=optimizer, config=config)\n"
+    )
+    (offload,) = (one for one in candidates(REPORT) if one.change == "optimizer on the host")
+    here = job(script=str(script), cwd=str(tmp_path), recording_file=str(tmp_path / "rank-0.npz"))
+    with pytest.raises(ZerokitError) as caught:
+        rehearse_together([offload.applied_to(here, tmp_path, 1)], output=Output.DROPPED)
+    assert REFUSAL in caught.value.message
+
+
+# ---- keys that a change sets in the config of the script
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, {"a": {"b": 1}, "c": None, "d": 3}),
+        ({"a.b": 2, "a.x": 3}, {"a": {"b": 2, "x": 3}, "c": None, "d": 3}),
+        ({"a": None, "e.f": None}, {"c": None, "d": 3}),
+        ({"a.b": None}, {"a": {}, "c": None, "d": 3}),
+        (
+            {"c.x": 1, "d.y": 2, "e.f.g": 3},
+            {"a": {"b": 1}, "c": {"x": 1}, "d": {"y": 2}, "e": {"f": {"g": 3}}},
+        ),
+    ],
+)
+def test_dotted_keys_are_set_and_none_removes_them(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+    config = MappingProxyType({"a": MappingProxyType({"b": 1}), "c": None, "d": 3})
+    assert merged(config, changes) == expected
+
+
+def test_the_scripts_own_config_stays_what_it_was() -> None:
+    config = {"a": {"b": {"c": 1}}, "d": [{"e": 1}]}
+    before = copy.deepcopy(config)
+    result = merged(config, {"a.x": 1})
+    result["a"]["b"]["c"] = result["d"][0]["e"] = 2
+    assert config == before

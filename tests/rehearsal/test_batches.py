@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,16 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.ranks.call_order import STEPS_DONE
 from zerokit.rehearsal.ranks.exchange import Exchange
+from zerokit.rehearsal.report import tables
+from zerokit.rehearsal.report.report import DataTime, TimeBreakdown
 from zerokit.rehearsal.watching import batches as module
-from zerokit.rehearsal.watching.batch_size import measure
+from zerokit.rehearsal.watching import reading
 from zerokit.rehearsal.watching.batches import BatchWatcher
-from zerokit.rehearsal.watching.scan import Candidate, Scan
+from zerokit.rehearsal.watching.reading import Reading
+from zerokit.rehearsal.watching.scan import Candidate, Scan, measure
 
 SECONDS = 5.0
 STEPS = 2
@@ -32,6 +37,13 @@ class Rank:
         self.exchange = Exchange(folder, rank, 2)
         labels: Any = mock.Mock(engines=[])
         self.batches = BatchWatcher(labels, self.exchange, STEPS, SECONDS, lambda: self.steps)
+
+    def make_engine(self, accumulated: int, micro_steps: int) -> None:
+        """Have the script make an engine."""
+        engine = mock.Mock(micro_steps=micro_steps)
+        engine.gradient_accumulation_steps.return_value = accumulated
+        labels: Any = self.batches._labels
+        labels.engines = [engine]
 
     def loader(self, *tokens: int) -> DataLoader[Any]:
         """A loader of four examples of so many tokens, or of one of each length."""
@@ -101,10 +113,7 @@ def test_only_what_steps_follow_counts_as_trained_on(scanned: list[int]) -> None
 
 def test_tokens_are_counted_for_the_step_that_uses_them(scanned: list[int]) -> None:
     rank = Rank()
-    engine = mock.Mock(micro_steps=1)
-    engine.gradient_accumulation_steps.return_value = 2
-    labels: Any = rank.batches._labels
-    labels.engines = [engine]
+    rank.make_engine(accumulated=2, micro_steps=1)
     following = rank.iterate(rank.loader(9, 7, 5, 4))
     following(), following(), following()  # one ahead
     rank.steps = 1
@@ -125,10 +134,7 @@ def test_the_largest_batch_comes_again_if_only_the_first_step_had_it_for_sure(
     monkeypatch.setattr(module, "scan", lambda *_, **__: Scan(worst=worst))
     rank = Rank()
     if has_engine:
-        engine = mock.Mock(micro_steps=0)
-        engine.gradient_accumulation_steps.return_value = 1
-        labels: Any = rank.batches._labels
-        labels.engines = [engine]
+        rank.make_engine(accumulated=1, micro_steps=0)
     following = rank.iterate(rank.loader(*tokens, 5))
     for _ in tokens:
         following()
@@ -164,11 +170,11 @@ def _made(batches: BatchWatcher, *arguments: Any, **given: Any) -> DataLoader[An
     return loader
 
 
-@pytest.mark.parametrize(("divisor", "size"), [(2, 2), (0.5, 8), (8, 1), (1, 4)])
-def test_a_script_s_own_loaders_have_the_micro_batch_that_is_tried(divisor: float, size: int) -> None:
+@pytest.mark.parametrize(("factor", "size"), [(0.5, 2), (2, 8), (0.125, 1), (1, 4)])
+def test_a_script_s_own_loaders_have_the_micro_batch_that_is_tried(factor: float, size: int) -> None:
     """Where no TrainingArguments say it, as in a loop around `deepspeed.initialize`."""
     whole: Any = mock.Mock()
-    own = BatchWatcher(whole, whole, 2, 0.0, lambda: 0, divisor=divisor, is_divided=lambda: False)
+    own = BatchWatcher(whole, whole, 2, 0.0, lambda: 0, factor=factor, is_resized=lambda: False)
     data = list(range(64))
     assert _made(own, data, 4, True).batch_size == size
     assert _made(own, dataset=data, batch_size=4).batch_size == size
@@ -179,7 +185,7 @@ def test_a_script_s_own_loaders_have_the_micro_batch_that_is_tried(divisor: floa
         owner = type("DataLoaderShard", (DataLoader,), {"__module__": "accelerate.data_loader"})
         own._make(DataLoader.__init__, owner.__new__(owner), data, batch_size=4)
     assert _made(own, data).batch_size == 1
-    trainers = BatchWatcher(whole, whole, 2, 0.0, lambda: 0, divisor=divisor)
+    trainers = BatchWatcher(whole, whole, 2, 0.0, lambda: 0, factor=factor)
     assert _made(trainers, data, batch_size=4).batch_size == 4
 
 
@@ -206,3 +212,119 @@ def test_the_largest_come_first_and_the_data_has_an_end(at_least: int, lengths: 
             except StopIteration:
                 break
     assert given == lengths
+
+
+# ---- time to read data
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 0
+        self.worked: list[tuple[WorkKind, int]] = []
+        self.untimed_depth = 0
+
+    @contextlib.contextmanager
+    def untimed(self) -> Any:
+        self.untimed_depth += 1
+        yield
+        self.untimed_depth -= 1
+
+    def work_on_host(self, kind: WorkKind, name: str, duration: int) -> None:
+        self.worked.append((kind, duration))
+        self.now += max(0, duration)
+
+
+class Iterator:
+    """Of a loader."""
+
+    def __init__(self, workers: int = 0) -> None:
+        self._num_workers, self._prefetch_factor = workers, 2
+
+
+def measured(
+    monkeypatch: pytest.MonkeyPatch, *milliseconds: int, takes_time: bool, workers: int = 0
+) -> tuple[Reading, FakeClock, Iterator]:
+    """After batches to train on that took so long, before the last one comes."""
+    clock = FakeClock()
+    one = Reading(clock, takes_time=takes_time)  # type: ignore[arg-type]
+    iterator = one.iterator(lambda loader: Iterator(workers), SimpleNamespace(num_workers=workers))
+    fetch(one, iterator, monkeypatch, *milliseconds)
+    return one, clock, iterator
+
+
+def fetch(one: Reading, iterator: Any, monkeypatch: pytest.MonkeyPatch, *milliseconds: int) -> None:
+    at = iter([time for taken in milliseconds for time in (0, taken * 1_000_000)])
+    monkeypatch.setattr(reading.time, "perf_counter_ns", lambda: next(at))
+    for _ in milliseconds:
+        with one.next_batch(iterator):
+            assert one._measured(lambda fetcher, indices: indices, None, [1]) == [1]
+
+
+def test_the_first_batch_does_what_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, clock, iterator = measured(monkeypatch, 90, 2, 4, takes_time=False, workers=3)
+    one.on_batch(iterator, is_trained_on=True)
+    assert (one.seconds, one.batches) == (pytest.approx(0.003), 3)
+    assert (one.workers, clock.worked) == (3, [])
+    alone, _, iterator = measured(monkeypatch, 90, takes_time=False)
+    alone.on_batch(iterator, is_trained_on=True)
+    assert alone.seconds == pytest.approx(0.09)
+
+
+def test_a_worker_s_operators_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    one, clock, iterator = measured(monkeypatch, 9, takes_time=False)
+    monkeypatch.setattr(reading.time, "perf_counter_ns", lambda: 0)
+    with one._into(one._figures[iterator]):  # as in a worker, where nobody asks the iterator
+        one._measured(lambda fetcher: seen.append(clock.untimed_depth), None)
+    assert seen == [1]
+
+
+def test_what_is_not_trained_on_is_no_batch_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, clock, training = measured(monkeypatch, 9, 4, takes_time=True)
+    one._measured(lambda fetcher, indices: indices, None, [1])  # data is looked through
+    evaluating = one.iterator(lambda loader: Iterator(2), SimpleNamespace(num_workers=2))
+    fetch(one, evaluating, monkeypatch, 700)
+    one.on_batch(evaluating, is_trained_on=False)
+    assert (one.seconds, one.batches, one.workers) == (None, 0, 0)
+    one.on_batch(training, is_trained_on=True)
+    assert (one.seconds, one.batches) == (pytest.approx(0.004), 2)
+    # An evaluation takes its own time.
+    assert [duration for _, duration in clock.worked] == [700_000_000, 4_000_000]
+
+
+@pytest.mark.parametrize(
+    ("workers", "waits"),
+    [
+        (0, [4, 4, 4, 4]),
+        # They begin as the first batch is asked for, and a step takes 1 ms: two make one in 2 ms each.
+        (2, [4, 0, 2, 0]),
+        (8, [4, 0, 0, 0]),
+    ],
+)
+def test_workers_make_batches_beside_the_steps(
+    workers: int, waits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, clock, iterator = measured(monkeypatch, 9, 4, takes_time=True, workers=workers)
+    for _ in waits:
+        one.on_batch(iterator, is_trained_on=True)
+        clock.now += 1_000_000  # the step
+    milliseconds = [max(0, duration) / 1e6 for _, duration in clock.worked]
+    assert milliseconds == waits
+    assert {kind for kind, _ in clock.worked} == {WorkKind.DATA}
+
+
+def told(*, data: float, is_in_step: bool) -> str:
+    """The line of a step that waits so long for its data."""
+    parts = dict.fromkeys(TimeBreakdown.model_fields, 0.0) | {"data": data, "compute": 0.5}
+    facts = DataTime(
+        batch_seconds=0.01, is_in_step=is_in_step, batches=3, workers=2, batches_of_step=1, workers_needed=1
+    )
+    line, _ = tables._data(SimpleNamespace(data=facts, breakdown=TimeBreakdown(**parts)))  # type: ignore[arg-type]
+    return line
+
+
+def test_the_line_says_what_a_step_waits_for() -> None:
+    assert "not in the step's time (--with-data-time)" in told(data=0, is_in_step=False)
+    hidden = told(data=0, is_in_step=True)
+    assert "on this machine, of which the step waits for nothing: 1 worker would hide it" in hidden
+    assert "of which the step waits for 2.5 ms" in told(data=0.0025, is_in_step=True)

@@ -10,7 +10,10 @@ import pytest
 
 from tests.rehearsal import commands
 from tests.rehearsal.commands import SCRIPTS, Rehearsed
+from tests.rehearsal.recordings import job
 from tests.tiny import REPOSITORY
+from zerokit.errors import ZerokitError
+from zerokit.rehearsal.parent.processes import Output, rehearse_together
 
 Rehearse = Callable[..., Rehearsed]
 
@@ -109,11 +112,6 @@ def test_a_failure_whose_words_are_known_is_told_with_what_to_do(rehearse: Rehea
     assert last_line(rehearse("broken.py", "undefined_kernel")).endswith("the cluster would show")
 
 
-def test_says_how_far_a_script_came(rehearse: Rehearse) -> None:
-    assert "after 1 optimizer step" in last_line(rehearse("broken_raises.py", both=True))
-    assert "before its first optimizer step" in last_line(rehearse("broken.py", "undefined_kernel"))
-
-
 def test_an_operator_without_a_stand_in_is_named_with_its_line(rehearse: Rehearse) -> None:
     outcome = rehearse("broken_gap.py")
     assert outcome.code == 2
@@ -148,3 +146,14 @@ def test_made_up_losses_are_finite_and_the_largest_batch_is_rehearsed(rehearse: 
     # The figures of an ordinary step are those of the second.
     assert report["device"]["steady_bytes"] == second["steady_bytes"]
     assert report["flops_per_step"] == second["flops"]
+
+
+def test_what_a_script_printed_before_does_not_hide_why_it_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    script = tmp_path / "train.py"
+    script.write_text("print('begins')\nraise KeyError('best')\n")  # a file gets the first line at the end
+    here = job(script=str(script), cwd=str(tmp_path), recording_file=str(tmp_path / "rank-0.npz"))
+    with pytest.raises(ZerokitError, match=r"\(KeyError: 'best'\)"):
+        rehearse_together([here], output=Output.DROPPED)

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -16,18 +17,22 @@ import numpy as np
 import pytest
 
 from tests import processes
+from tests.rehearsal.commands import SCRIPTS, rehearse
+from tests.tiny import REPOSITORY
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, HOST, WorkKind
+from zerokit.rehearsal.native.together import Played
+from zerokit.rehearsal.ranks.roles import Axis, Roles, find_roles
 from zerokit.rehearsal.recording import SPAN
+from zerokit.rehearsal.report.combination import matched
 from zerokit.rehearsal.report.step_time import HOST_WORK, breakdown, critical_path
-from zerokit.rehearsal.timing.rank_time import RankTime
+from zerokit.rehearsal.timing.rank_time import Meetings, RankTime
 from zerokit.rehearsal.watching.steps import Steps
-
-ROOT = Path(__file__).resolve().parents[2]
+from zerokit.rehearsal.watching.watcher import Events, StepEnd, Watcher
 
 
 def test_streams_and_events_take_the_time_of_an_independent_simulation() -> None:
     command = [sys.executable, "-m", "tests.validation.rehearsal.clock_programs", "400", "3"]
-    tried, waits, slowed = map(int, processes.checked(command, cwd=ROOT).splitlines()[-1].split())
+    tried, waits, slowed = map(int, processes.checked(command, cwd=REPOSITORY).splitlines()[-1].split())
     assert tried >= 300
     assert waits >= 30
     assert slowed >= 30
@@ -42,7 +47,7 @@ def test_a_collective_takes_its_host_longer_than_a_kernel() -> None:
 
 
 def test_numbers_of_streams_and_of_work_are_those_of_the_clock_itself() -> None:
-    header = (ROOT / "zerokit/rehearsal/native/streams.h").read_text(encoding="utf-8")
+    header = (REPOSITORY / "zerokit/rehearsal/native/streams.h").read_text(encoding="utf-8")
     numbers = dict(re.findall(r"constexpr int (k\w+) = (-?\d+);", header))
     ours = {"kHost": HOST, "kFirstDrive": FIRST_DRIVE, "kFirstCommunicator": FIRST_COMMUNICATOR}
     assert {name: int(number) for name, number in numbers.items()} == ours
@@ -55,7 +60,7 @@ def test_numbers_of_streams_and_of_work_are_those_of_the_clock_itself() -> None:
 def timelines() -> dict[str, Any]:
     """Of tests/validation/rehearsal/clock_timeline.py."""
     command = [sys.executable, "-m", "tests.validation.rehearsal.clock_timeline"]
-    found: dict[str, Any] = json.loads(processes.checked(command, cwd=ROOT).splitlines()[-1])
+    found: dict[str, Any] = json.loads(processes.checked(command, cwd=REPOSITORY).splitlines()[-1])
     return found
 
 
@@ -270,7 +275,8 @@ def path_of(work: Sequence[Work], begin: int, end: int) -> list[Any]:
     spans = np.array(
         [(start, over, name, 0, stream, kind, 0) for start, over, stream, kind, name in work], SPAN
     )
-    return critical_path(spans, names, begin, end)
+    path = critical_path(spans, names, begin, end)
+    return [(one.name, round(one.seconds * 1e9), one.count) for one in path]
 
 
 def test_the_critical_path_goes_back_to_what_each_had_to_wait_for() -> None:
@@ -337,3 +343,120 @@ def test_each_moment_of_a_step_counts_once() -> None:
         "other_ranks": 3,
         "launch": 3,
     }
+
+
+# ---- ranks that wait for each other
+
+
+@pytest.mark.rehearsal
+def test_ranks_wait_for_each_other_as_in_an_independent_simulation() -> None:
+    command = [sys.executable, "-m", "tests.validation.rehearsal.together_programs", "200", "3"]
+    tried, waited, stuck = map(int, processes.checked(command, cwd=REPOSITORY).splitlines()[-1].split())
+    assert tried >= 40
+    assert waited >= 15
+    assert stuck >= 1
+
+
+@pytest.mark.rehearsal
+def test_the_bubble_of_a_pipeline_is_in_its_step(tmp_path: Path) -> None:
+    """Of p equal stages with m micro-batches, each stage waits (p - 1) / m of what it computes."""
+    options = ["--num-gpus", 4, "--gpu", "H100", "--time", "--steps", 2, "--scan", 0, "--no-advise"]
+    done = rehearse(
+        *options, "--format", "json", SCRIPTS / "equal_stages.py", 4, 8, cwd=tmp_path, forked=True
+    )
+    time, parts = done.report["time"], done.report["time"]["breakdown"]
+    waits = parts["other_ranks"] + parts["communication"]
+    # A little more: what the stages send each other, and the clipping of gradients.
+    assert 3 / 8 < waits / parts["compute"] < 3 / 8 + 0.03
+    assert sum(parts.values()) == pytest.approx(time["step_seconds"])
+    assert time["critical_path"][0]["name"] == "aten::mm"
+    assert sum("clocks that the script sees" in line for line in done.report["warnings"]) == 1
+
+
+def test_what_ranks_do_together_has_one_number_on_all_of_them() -> None:
+    roles = Roles(("first", "last"), (0, 0, 1, 1), (0, 3))
+    first, last = Meetings(), Meetings()
+    assert [first.come(("group", "all")), first.come(("pair", "0", "2", "7"))] == [0, 1]
+    assert [first.come(("group", "all")), first.come(("group", "alone"))] == [2, 3]
+    # Rank 3 hears rank 1, for which rank 0 stands, as rank 3 does for rank 2.
+    for meeting in (("pair", "1", "3", "7"), ("group", "all"), ("pair", "3", "1", "7")):
+        last.come(meeting)
+    numbers, sizes = matched([first.all, last.all], roles)
+    assert numbers[0][3] == numbers[1][2] == -1
+    assert numbers[0][1] == numbers[1][0]
+    assert numbers[0][0] == numbers[1][1] != numbers[0][2]
+    assert numbers[0][2] == -1  # the last rank does not come a second time
+    assert [sizes[number] for number in numbers[1][:2]] == [2, 2]
+
+
+def test_a_rank_that_stands_for_both_ends_meets_nobody() -> None:
+    roles = find_roles(16, [Axis("pipeline", (tuple(range(16)),))])
+    assert len(roles.rehearsed) < 16
+    here = next(rank for rank in roles.rehearsed if roles.stands_for(rank + 1) == rank)
+    own, other = Meetings(), Meetings()
+    own.come(("pair", str(here), str(here + 1), "0"))
+    own.come(("pair", str(here + 1), str(here), "0"))
+    own.come(("group", "all"))
+    other.come(("group", "all"))
+    numbers, sizes = matched([own.all, other.all], roles)
+    assert numbers[0][:2] == [-1, -1]
+    assert sizes[numbers[0][2]] == 2
+
+
+def test_where_a_host_was_by_itself_is_told_in_the_time_of_all() -> None:
+    played = Played(np.zeros(0), np.zeros(0), np.array([[10, 15], [20, 40], [20, 41]]), 0)
+    assert played.time_of_host(np.array([3, 10, 12, 20, 30])).tolist() == [3, 15, 17, 41, 51]
+
+
+# ---- the events of a run
+
+
+class Noting(Watcher):
+    def __init__(self, name: str, seen: list[str]) -> None:
+        self._name, self._seen = name, seen
+
+    def on_engine_begin(self, model: Any) -> None:
+        self._seen.append(f"{self._name} begin {model}")
+
+    def on_engine_end(self, engine: Any) -> None:
+        self._seen.append(f"{self._name} end {engine}")
+
+    def on_step_end(self, end: StepEnd) -> None:
+        self._seen.append(f"{self._name} step {end.step}")
+
+
+def test_watchers_see_begins_and_ends_as_nested_calls_would() -> None:
+    seen: list[str] = []
+    events = Events([Noting("inner", seen)])
+    events.add(Watcher(), Noting("outer", seen))
+
+    def initialize(engine: str, *_: Any, **__: Any) -> None:
+        seen.append("made")
+
+    events._make_engine(initialize, "engine", None, model="model")
+    assert seen == ["outer begin model", "inner begin model", "made", "inner end engine", "outer end engine"]
+    assert events.has_engine
+    seen.clear()
+    events.step_end(StepEnd(3, 0, 0, 0.0, None))
+    assert seen == ["inner step 3", "outer step 3"]
+
+
+@pytest.mark.parametrize("wants", [True, False])
+def test_one_watcher_is_enough_to_go_on(wants: bool) -> None:
+    class Wanting(Watcher):
+        def wants_more(self) -> bool:
+            return wants
+
+    assert Events([Watcher(), Wanting()]).wants_more() == wants
+
+
+def test_what_follows_the_step_of_an_engine_is_part_of_the_step() -> None:
+    """Such as the time in which its tensors are labelled."""
+    seen = mock.Mock()
+    seen.backend.flops_of.return_value = seen.backend.flops = 0.0
+    steps = Steps(seen.backend, seen.events, mock.Mock(calls=[]), mock.Mock(flops=0), time=seen.time, last=0)
+    engine = SimpleNamespace(global_steps=0)
+    steps._step(lambda engine: setattr(engine, "global_steps", 1), engine)
+    names = [name for name, *_ in seen.mock_calls]
+    ends = ("events.engine_step_end", "time.moment", "events.step_end")
+    assert [name for name in names if name in ends] == list(ends)

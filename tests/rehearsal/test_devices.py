@@ -72,15 +72,11 @@ def test_a_job_prices_by_the_figures_of_a_file(tmp_path: Path) -> None:
     assert prices.launch("aten::mm") == 0.001
 
 
-def test_the_default_is_an_h100() -> None:
+def test_a_job_keeps_its_device_and_the_default_is_an_h100() -> None:
     job = RehearsalJob(script="train.py", num_gpus=1, rank=0, steps=0, cwd=".", recording_file="rank-0.npz")
     assert job.device == virtual_device(find_gpu("H100"))
-
-
-def test_a_job_keeps_its_device() -> None:
     device = virtual_device(find_gpu("L40S"))
-    job = replace(job_of("says_its_gpu.py", (), Path("rank-0.npz")), device=device)
-    assert RehearsalJob.from_json(job.to_json()).device == device
+    assert RehearsalJob.from_json(replace(job, device=device).to_json()).device == device
 
 
 @pytest.mark.parametrize(

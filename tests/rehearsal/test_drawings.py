@@ -13,12 +13,10 @@ import pytest
 from tests.rehearsal.recordings import MIB, Recorder, job, large, training
 from zerokit.errors import ZerokitError
 from zerokit.hardware.gpus import find_gpu
-from zerokit.rehearsal.facts import RankFacts, RankTimes
 from zerokit.rehearsal.native.clock import WorkKind
-from zerokit.rehearsal.recording import BLOCK, EVENT, SPAN, Recording, Space
+from zerokit.rehearsal.recording import BLOCK, EVENT, SPAN, RankFacts, RankTimes, Recording, Space
 from zerokit.rehearsal.report.analysis import analyse
-from zerokit.rehearsal.report.drawings import Drawings
-from zerokit.rehearsal.report.plots import write_plot, write_streams_plot
+from zerokit.rehearsal.report.drawings import Drawings, write_plot, write_streams_plot
 from zerokit.rehearsal.report.snapshot import snapshot, write_snapshot
 from zerokit.rehearsal.report.trace import phase_runs, thinned, write_trace
 from zerokit.reporting.phases import RUN_PHASES
@@ -26,7 +24,8 @@ from zerokit.reporting.phases import RUN_PHASES
 
 def _events(recording: Recording, path: Path) -> list[dict[str, Any]]:
     write_trace(recording, path)
-    events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
     return events
 
 
@@ -42,7 +41,7 @@ def test_counters_follow_the_memory(tmp_path: Path) -> None:
 
 
 def test_phases_and_steps_are_slices(tmp_path: Path) -> None:
-    slices = [event for event in _events(training(), tmp_path / "t.json") if event["ph"] == "X"]
+    slices = [event for event in _events(training(), tmp_path / "t.json.gz") if event["ph"] == "X"]
     phases = [event["name"] for event in slices if event["tid"] == 2]
     assert phases == ["init", *["forward", "loss", "backward", "step"] * 2]
     assert [event["name"] for event in slices if event["tid"] == 1] == ["start and step 1", "step 2"]
@@ -57,21 +56,6 @@ def test_collectives_are_instants_in_their_phase(tmp_path: Path) -> None:
     scattered = next(event for event in instants if event["name"] == "reduce_scatter")
     assert backward["ts"] <= scattered["ts"] <= backward["ts"] + backward["dur"]
     assert scattered["args"] == {"bytes": 64 * MIB, "group_size": 16, "phase": "backward", "step": 0}
-
-
-def test_collectives_without_a_moment_stand_where_their_phase_begins(tmp_path: Path) -> None:
-    recording = training()
-    timeless = [call._replace(event=-1) for call in recording.collectives]
-    events = _events(Recording(**{**vars(recording), "collectives": timeless}), tmp_path / "t.json")
-    backward = [event for event in events if event["ph"] == "X" and event["name"] == "backward"]
-    scattered = [event for event in events if event["ph"] == "i" and event["name"] == "reduce_scatter"]
-    assert {event["ts"] for event in scattered} == {event["ts"] for event in backward}
-
-
-def test_a_name_in_gz_is_compressed(tmp_path: Path) -> None:
-    write_trace(training(), tmp_path / "t.json.gz")
-    with gzip.open(tmp_path / "t.json.gz", "rt") as file:
-        assert json.load(file)["traceEvents"]
 
 
 def test_a_long_run_stays_small_and_keeps_its_peak(tmp_path: Path) -> None:
@@ -132,15 +116,12 @@ def test_the_viewers_timeline_has_the_same_peak(written: dict[str, Any]) -> None
 def test_every_block_lies_in_a_segment_all_the_time(written: dict[str, Any]) -> None:
     spans = [(part["address"], part["address"] + part["total_size"]) for part in written["segments"]]
     assert spans == sorted(spans)
+    assert {segment["stream"] for segment in written["segments"]} == {0, 1}  # each has its own
     for entry in written["device_traces"][0]:
         if entry["action"] == "alloc":
             assert any(
                 begin <= entry["addr"] and entry["addr"] + entry["size"] <= end for begin, end in spans
             )
-
-
-def test_streams_have_segments_of_their_own(written: dict[str, Any]) -> None:
-    assert {segment["stream"] for segment in written["segments"]} == {0, 1}
 
 
 def test_the_viewer_knows_every_opcode_and_number(tmp_path: Path) -> None:
@@ -166,11 +147,6 @@ def test_a_block_is_described() -> None:
     assert weight["frames"] == [{"name": "build", "filename": "/home/me/train.py", "line": 12}]
 
 
-def test_a_long_run_fits_the_viewer(tmp_path: Path) -> None:
-    write_snapshot(large(100_000), tmp_path / "s.pickle")
-    assert (tmp_path / "s.pickle").stat().st_size < 15_000_000
-
-
 GIB = 2**30
 
 
@@ -182,39 +158,13 @@ def _matplotlib() -> None:
 @pytest.mark.usefixtures("_matplotlib")
 def test_the_plot_names_categories_phases_and_capacity(tmp_path: Path) -> None:
     recording = training()
-    write_plot(recording, analyse(recording, job()), tmp_path / "memory.svg", GIB)
+    for name in ("memory.svg", "again.svg"):
+        write_plot(recording, analyse(recording, job()), tmp_path / name, GIB)
     picture = (tmp_path / "memory.svg").read_text()
+    assert picture == (tmp_path / "again.svg").read_text()
     for text in ("parameters", "optimizer states", "activations", "backward", "GPU, 1.00 GiB", "864.00 MiB"):
         assert f"<!-- {text} -->" in picture or text in picture
     assert "<pattern" in picture  # the hatching that replaces colours in black and white
-
-
-@pytest.mark.usefixtures("_matplotlib")
-def test_the_same_recording_gives_the_same_svg(tmp_path: Path) -> None:
-    recording = training()
-    for name in ("a.svg", "b.svg"):
-        write_plot(recording, analyse(recording, job()), tmp_path / name, GIB)
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-
-
-@pytest.mark.usefixtures("_matplotlib")
-def test_nothing_is_cut_off_at_the_edges(tmp_path: Path) -> None:
-    from matplotlib.image import imread
-
-    recording = training()
-    write_plot(recording, analyse(recording, job()), tmp_path / "memory.png", GIB)
-    pixels = imread(tmp_path / "memory.png")
-    for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
-        assert (edge == edge[0]).all()  # the white of the margin
-
-
-@pytest.mark.usefixtures("_matplotlib")
-def test_a_long_run_makes_a_png_of_moderate_size(tmp_path: Path) -> None:
-    recording = large()
-    write_plot(recording, analyse(recording, job()), tmp_path / "memory.png", GIB)
-    picture = (tmp_path / "memory.png").read_bytes()
-    assert picture.startswith(b"\x89PNG")
-    assert len(picture) < 2_000_000
 
 
 @pytest.mark.usefixtures("_matplotlib")

@@ -35,20 +35,13 @@ def together(folder: Path, *ranks: Callable[[Exchange], Any], num_gpus: int = 4)
         return [one.result(PATIENCE) for one in running]
 
 
-def test_a_value_comes_from_whatever_rank_has_it(tmp_path: Path) -> None:
-    first, last = together(
-        tmp_path,
-        lambda own: own.share(WORLD, "broadcast", of=[3]),
-        lambda own: own.share(WORLD, "broadcast", "of the last", of=[3]),
-    )
-    assert first == last == {3: "of the last"}
+def test_a_value_comes_from_its_rank_or_from_the_last_one_for_those_not_rehearsed(tmp_path: Path) -> None:
+    def shares(own: Exchange) -> Any:
+        value = "of the last" if own.rank == 3 else UNKNOWN
+        return own.share(WORLD, "broadcast", value, of=[3]), own.share(WORLD, "all_gather", 7 + own.rank)
 
-
-def test_the_last_rank_answers_for_those_that_are_not_rehearsed(tmp_path: Path) -> None:
-    first, last = together(
-        tmp_path, lambda own: own.share(WORLD, "all_gather", 7), lambda own: own.share(WORLD, "all_gather", 9)
-    )
-    assert first == last == {0: 7, 1: 9, 2: 9, 3: 9}
+    first, last = together(tmp_path, shares, shares)
+    assert first == last == ({3: "of the last"}, {0: 7, 1: 10, 2: 10, 3: 10})
 
 
 def test_what_is_told_for_others_is_counted_unless_it_is_the_own(tmp_path: Path) -> None:
@@ -134,21 +127,6 @@ def test_who_is_done_with_its_steps_leaves_the_others_to_their_own_values(tmp_pa
     assert own.unknown_values == 1
 
 
-def test_unequal_calls_are_told_with_both_lines_whatever_they_carry(tmp_path: Path) -> None:
-    made = {0: ["all_reduce", "broadcast"], 1: ["all_reduce", "all_gather", "all_reduce"], 3: ["all_reduce"]}
-    for rank, operations in made.items():
-        own = Exchange(tmp_path, rank, 4)
-        for operation in operations:
-            own.record_call(WORLD, operation)
-        own.close(STEPS_DONE, steps=rank)
-    journals = [(rank, Journal(tmp_path, rank)) for rank in made]
-    for _, journal in journals:
-        journal.read_on()
-    (line,) = unequal_calls(journals)  # who is done with its steps may call more later
-    assert re.search(r"rank 0 calls broadcast at .*test_exchange.py:\d+, where rank 1", line)
-    assert re.search(r"calls all_gather at .*test_exchange.py:\d+", line)
-
-
 def differences(folder: Path, made: dict[int, list[tuple[Any, ...]]], *, steps: dict[int, int]) -> list[str]:
     """Of ranks that stopped after so many steps, and made calls of (group, operation, async)."""
     for rank, calls in made.items():
@@ -160,6 +138,15 @@ def differences(folder: Path, made: dict[int, list[tuple[Any, ...]]], *, steps: 
     for _, journal in journals:
         journal.read_on()
     return unequal_calls(journals)
+
+
+def test_unequal_calls_are_told_with_both_lines_whatever_they_carry(tmp_path: Path) -> None:
+    made = {0: ["all_reduce", "broadcast"], 1: ["all_reduce", "all_gather", "all_reduce"], 3: ["all_reduce"]}
+    calls = {rank: [(WORLD, operation, False) for operation in called] for rank, called in made.items()}
+    # A rank that is done with its steps may call more later.
+    (line,) = differences(tmp_path, calls, steps={rank: rank for rank in made})
+    assert re.search(r"rank 0 calls broadcast at .*test_exchange.py:\d+, where rank 1", line)
+    assert re.search(r"calls all_gather at .*test_exchange.py:\d+", line)
 
 
 def test_a_call_that_one_rank_makes_alone_in_a_step_is_told(tmp_path: Path) -> None:
@@ -180,32 +167,25 @@ def test_a_call_that_one_rank_makes_alone_in_a_step_is_told(tmp_path: Path) -> N
         assert bool(found) == told, (at, found)
 
 
+class Maker:
+    """Makes a group, and has no dict of its own."""
+
+    __slots__ = ("__weakref__", "group")
+
+    def make(self, groups: Groups) -> None:
+        groups.note((0, 1), object(), "mesh_tensor_parallel")
+
+
 def test_rank_0_tells_of_its_groups_before_it_waits_for_roles(tmp_path: Path) -> None:
     RoleWatch(tmp_path, 4).close()  # nobody answers, so that nobody waits
     Exchange(tmp_path, 3, 4).close(STEPS_DONE)
-    own = Exchange(tmp_path, 0, 4)
-    Groups(own).note((0, 1), object(), "mesh_tensor_parallel")
+    own, maker = Exchange(tmp_path, 0, 4), Maker()
+    maker.make(Groups(own))
     assert own.share((0, 1), "broadcast_object_list", of=[1]) == {}
     said = Journal(tmp_path, 0)
     said.read_on()
     (entry,) = said.of_kind["groups"]
     assert [kind for _, kind, _ in json.loads(said.payload(entry))] == ["tensor"]
-
-
-def test_who_makes_a_group_needs_no_dict_of_its_own(tmp_path: Path) -> None:
-    class Made:
-        __slots__ = ("__weakref__", "group")
-
-        def make(self, groups: Groups) -> None:
-            groups.note((0, 1), object(), None)
-
-    own, maker = Exchange(tmp_path, 0, 4), Made()
-    groups = Groups(own)
-    maker.make(groups)
-    groups.publish()
-    said = Journal(tmp_path, 0)
-    said.read_on()
-    assert len(said.of_kind["groups"]) == 1
 
 
 def test_a_rank_tells_of_its_groups_at_its_end_at_the_latest(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from zerokit.rehearsal.native import backend
 from zerokit.rehearsal.stand_ins import collective_results
 from zerokit.rehearsal.stand_ins.collective_results import LastingWork, Received, operation_of
 from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
-from zerokit.rehearsal.watching.traffic import Traffic
+from zerokit.rehearsal.watching.steps import Traffic
 from zerokit.rehearsal.worker.virtual_rank import train_together
 
 

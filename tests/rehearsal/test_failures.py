@@ -6,6 +6,7 @@ import functools
 import importlib
 import operator
 import platform
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -191,29 +192,6 @@ def test_a_module_that_a_stand_in_lacks_is_a_limit_and_one_that_is_missing_is_no
         assert limit is None if what is None else what in str(limit)
 
 
-def test_what_lies_in_a_folder_that_pip_has_filled_is_a_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "embeddings").mkdir()
-    (tmp_path / "embeddings" / "__init__.py").touch()
-
-    def limit() -> str:
-        return str(limit_of(_fails(functools.partial(exec, "from embeddings import Words"))))
-
-    assert limit() == "None"
-    for folder in (tmp_path.parent, tmp_path):  # the one above is imported from by nobody
-        (folder / "embeddings_of_somebody-1.0.dist-info").mkdir()
-        (folder / "embeddings_of_somebody-1.0.dist-info" / "RECORD").write_text("somebody/__init__.py,,\n")
-        path = f"{(tmp_path / 'embeddings').relative_to(folder)}/__init__.py"
-        assert limit() == "None"
-        if folder == tmp_path.parent:
-            (folder / "embeddings_of_somebody-1.0.dist-info" / "RECORD").write_text(f"{path},,\n")
-    (tmp_path / "embeddings_of_somebody-1.0.dist-info" / "RECORD").write_text(f"{path},,\n")
-    assert "do not have in this environment (ImportError: cannot import name 'Words'" in limit()
-    monkeypatch.delitem(sys.modules, "embeddings")
-
-
 @pytest.fixture
 def installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -347,30 +325,23 @@ def test_what_the_hub_was_asked_for_is_named_and_the_line_of_the_script() -> Non
     assert "(hf download google/siglip)" in limit
 
 
-def test_the_script_that_a_library_was_called_from_is_told() -> None:
-    names: dict[str, Any] = {}
-    library = "/usr/lib/python3/site-packages/models/load.py"
-    source = "def load():\n    raise OSError('libcudart.so.12: cannot open')"
-    exec(compile(source, library, "exec"), names)
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [
+        (
+            "/usr/lib/python3/site-packages/models/load.py",
+            r"models/load\.py:2 \(called from .*test_failures\.py:",
+        ),
+        ("/home/me/torch/zerokit/train.py", r"/home/me/torch/zerokit/train\.py:2$"),  # the user's own
+    ],
+)
+def test_the_line_of_a_library_is_told_with_that_of_the_script(path: str, where: str) -> None:
+    names: dict[str, Any] = {"find": CallSites().find}
+    source = "def load():\n    raise OSError('libcudart.so.12: cannot open')\nsite = find()"
+    exec(compile(source, path, "exec"), names)
     limit = limit_of(_fails(names["load"]))
     assert limit is not None
-    assert limit.where is not None
-    assert limit.where.startswith("models/load.py:2 (called from ")
-    assert "test_failures.py:" in limit.where
-
-
-def test_a_project_in_a_folder_called_like_a_package_is_the_users_own() -> None:
-    path = "/home/me/torch/zerokit/train.py"
-    names: dict[str, Any] = {"find": CallSites().find}
-    exec(
-        compile(
-            "def train():\n    raise OSError('libcudart.so.12: cannot open')\nsite = find()", path, "exec"
-        ),
-        names,
-    )
-    limit = limit_of(_fails(names["train"]))
-    assert limit is not None
-    assert limit.where == f"{path}:2"
+    assert re.match(where, limit.where or "")
     assert names["site"] == 0
 
 

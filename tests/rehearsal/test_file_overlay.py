@@ -17,8 +17,10 @@ import pytest
 
 from tests import processes
 from tests.rehearsal.commands import SCRIPTS, rehearse
+from tests.rehearsal.recordings import job, training
 from zerokit.rehearsal.parent.file_overlay import FileOverlay
-from zerokit.rehearsal.report.report import FileChanges, RehearsalReport
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.report import FileChanges
 from zerokit.rehearsal.report.tables import print_report
 
 _OPERATIONS = 120
@@ -244,34 +246,21 @@ def test_the_disk_is_not_filled(tmp_path: Path) -> None:
     assert changes.not_kept_bytes == 2**20
 
 
-def test_the_report_names_the_files(report: RehearsalReport, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_names_the_files(capsys: pytest.CaptureFixture[str]) -> None:
+    report = analyse(training(), job())
     changes = FileChanges(
-        written=7,
-        written_bytes=2**20,
-        first_written=[f"/w/{number}" for number in range(7)],
-        deleted=1,
-        first_deleted=["/w/old"],
-        not_kept_bytes=2**30,
-        opened_read_only=["/w/huge"],
+        written=7, written_bytes=2**20, first_written=[f"/w/{number}" for number in range(7)],
+        deleted=1, first_deleted=["/w/old"], not_kept_bytes=2**30, opened_read_only=["/w/huge"],
         guarded=True,
-    )
+    )  # fmt: skip
     print_report(report.model_copy(update={"files": changes}), details=True)
     out = " ".join(capsys.readouterr().out.split())
     assert "written 7 files (1.00 MiB): /w/0 /w/1 /w/2 /w/3 /w/4 and 2 more" in out
     assert "deleted 1 file: /w/old" in out
     assert "Warning: 1.00 GiB of what it wrote was not kept" in out
     assert "Warning: /w/huge was opened for reading alone" in out
-    print_report(
-        report.model_copy(update={"files": changes.model_copy(update={"guarded": False})}), details=True
-    )
+    unguarded = changes.model_copy(update={"guarded": False})
+    print_report(report.model_copy(update={"files": unguarded}), details=True)
     out = capsys.readouterr().out
     assert "Warning: this machine has no seccomp filters" in out
     assert "Your files are as they were" not in out
-
-
-@pytest.fixture
-def report() -> RehearsalReport:
-    from tests.rehearsal.recordings import job, training
-    from zerokit.rehearsal.report.analysis import analyse
-
-    return analyse(training(), job())

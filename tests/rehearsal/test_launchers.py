@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
 from tests.rehearsal.commands import SCRIPTS, Rehearsed, rehearse
 from tests.rehearsal.recordings import job
+from zerokit.choices import Launcher
 from zerokit.errors import LaunchError, ZerokitError
 from zerokit.rehearsal.stand_ins.launcher_commands import LauncherCommand, launcher_command
 from zerokit.rehearsal.worker import launchers
-from zerokit.rehearsal.worker.launchers import check_module
+from zerokit.rehearsal.worker.launchers import check_module, threads_of_launcher
 
 ACCELERATE_CONFIG = """\
 compute_environment: LOCAL_MACHINE
@@ -128,24 +132,19 @@ def test_words_that_accelerate_launch_does_not_know_are_one_line(
     assert f"zerokit: error: {line}" in rehearsed.err
 
 
-FILE_MEND, WORDS_MEND = "Fix it by accelerate config", "accelerate launch --help lists what it takes"
+FIX_FILE, FIX_WORDS = "Fix it by accelerate config", "accelerate launch --help lists its options"
+LAUNCH = "accelerate launch --no"
 
 
 @pytest.mark.parametrize(
-    ("file", "words", "raised", "where", "mend"),
+    ("file", "words", "raised", "where", "fix"),
     [
-        ("a.yaml", ["--no"], SystemExit(2), "accelerate launch --no", WORDS_MEND),
-        (None, ["--no"], SystemExit(2), "accelerate launch --no", WORDS_MEND),
-        ("a.yaml", [], ValueError("wrong"), "a.yaml", FILE_MEND),
-        (None, [], ValueError("wrong"), "--launcher accelerate", FILE_MEND),  # the user's default file
-        (None, ["--no"], ValueError("wrong"), "accelerate launch --no", WORDS_MEND),
-        (
-            "a.yaml",
-            ["--no"],
-            ValueError("wrong"),
-            "a.yaml with accelerate launch --no",
-            f"{FILE_MEND}; {WORDS_MEND}",
-        ),
+        ("a.yaml", ["--no"], SystemExit(2), LAUNCH, FIX_WORDS),
+        (None, ["--no"], SystemExit(2), LAUNCH, FIX_WORDS),
+        ("a.yaml", [], ValueError("wrong"), "a.yaml", FIX_FILE),
+        (None, [], ValueError("wrong"), "--launcher accelerate", FIX_FILE),  # the user's default file
+        (None, ["--no"], ValueError("wrong"), LAUNCH, FIX_WORDS),
+        ("a.yaml", ["--no"], ValueError("wrong"), f"a.yaml with {LAUNCH}", f"{FIX_FILE}; {FIX_WORDS}"),
     ],
 )
 def test_what_accelerate_launch_refuses_is_told_of_what_it_was_given(
@@ -153,14 +152,14 @@ def test_what_accelerate_launch_refuses_is_told_of_what_it_was_given(
     words: list[str],
     raised: BaseException,
     where: str,
-    mend: str,
+    fix: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(launchers, "_accelerate_environment", mock.Mock(side_effect=raised))
     asked = job(launcher="accelerate", accelerate_config=file, accelerate_arguments=words)
     with pytest.raises(LaunchError) as refused:
         launchers.prepare(asked)
-    assert (refused.value.where, refused.value.hint) == (where, mend)
+    assert (refused.value.where, refused.value.hint) == (where, fix)
 
 
 def test_a_script_that_trains_without_deepspeed_is_said_to(tmp_path: Path) -> None:
@@ -236,3 +235,55 @@ def test_a_script_that_starts_a_launcher_is_told_what_to_rehearse(tmp_path: Path
     assert done.code == 2
     assert "run.py:3: the script has deepspeed start its ranks. Rehearse what that starts: " in done.err
     assert "zerokit rehearse --num-gpus 2 --launcher deepspeed train.py --deepspeed zero2.json" in done.err
+
+
+# ---- threads for CPU work
+
+
+@pytest.mark.parametrize(
+    ("launcher", "local_ranks", "told", "threads"),
+    [
+        ("torchrun", 8, None, 1),
+        ("torchrun", 1, None, None),
+        ("deepspeed", 8, None, None),
+        ("torchrun", 8, "12", 12),
+        ("deepspeed", 8, "4,2", 4),
+        # What accelerate sets, in its variables.
+        ("accelerate", 8, "1", 1),
+        ("torchrun", 8, "many", 1),
+    ],
+)
+def test_launchers_leave_a_rank_so_many_threads(
+    launcher: Launcher, local_ranks: int, told: str | None, threads: int | None
+) -> None:
+    environment = {} if told is None else {"OMP_NUM_THREADS": told}
+    assert threads_of_launcher(launcher, local_ranks, environment) == threads
+
+
+@pytest.mark.parametrize(("launcher", "threads"), [("torchrun", 1), ("deepspeed", None), ("accelerate", 6)])
+def test_a_rank_has_the_threads_that_its_launcher_leaves_it(
+    launcher: Launcher, threads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    had: list[int | None] = []
+    used: list[int] = []
+    time = SimpleNamespace(have_threads=had.append)
+    monkeypatch.setattr(launchers, "rank_time", lambda: time)
+    monkeypatch.setattr(launchers, "_accelerate_environment", lambda _job: {"OMP_NUM_THREADS": "6"})
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    monkeypatch.setenv("OMP_NUM_THREADS", "")
+    launchers.prepare(job(launcher=launcher))
+    assert had == [threads]
+    assert (used or [None]) == [threads]
+    assert os.environ["OMP_NUM_THREADS"] == str(threads or "")
+
+
+@pytest.mark.parametrize(("wanted", "used"), [(0, 1), (3, 3)])
+def test_cores_that_are_too_few_to_be_divided_leave_a_rank_one_thread(
+    wanted: int, used: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    had: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", had.append)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str((os.cpu_count() or 1) + 1))
+    launchers.watch_threads(None)
+    torch.set_num_threads(wanted)
+    assert had == [used]

@@ -16,8 +16,7 @@ import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, Sampler
 
-from zerokit.rehearsal.watching.batch_size import measure
-from zerokit.rehearsal.watching.scan import MappedFiles, Scan, scan
+from zerokit.rehearsal.watching.scan import Scan, measure, scan
 
 LENGTHS = [10 + index % 7 for index in range(40)]
 LONG, LONGEST = 23, 400
@@ -48,7 +47,7 @@ def padded(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 def looked(loader: Any, seconds: float = MINUTES) -> Scan:
-    return scan(loader, seconds, lambda *_: None)
+    return scan(loader, seconds)
 
 
 def states() -> list[Any]:
@@ -93,7 +92,7 @@ def test_the_longest_example_is_found_on_whatever_rank(loader: Any, rank: int, n
     assert (found.batches, found.of, found.is_whole) == (8, 8, True)
     assert [(one.rank, one.number) for one in found.worst] == [(rank, number)]
     # A run that takes one batch of each rank never comes to it.
-    short = scan(loader, MINUTES, lambda *_: None, most=1)
+    short = scan(loader, MINUTES, most=1)
     assert (short.batches, short.of, short.is_whole) == (4, 4, True)
     assert max(one.size.longest for one in short.worst) < LONGEST
     assert len(next(iter(loader))["input_ids"]) == 5
@@ -126,50 +125,6 @@ def test_a_stream_is_not_used_up(tmp_path: Path) -> None:
         loader = DataLoader(Stream(pipe), batch_size=None)
         assert looked(loader).batches == 0
         assert [len(row) for row in loader] == [5]
-
-
-class Mapped(Dataset[torch.Tensor]):
-    """Examples that each read all of their part of a mapped file, and note how much of it is resident."""
-
-    PART = 4 * 2**20
-
-    def __init__(self, file: Path, parts: int) -> None:
-        with file.open("wb") as written:
-            written.truncate(parts * self.PART)
-        self.bytes = np.memmap(file, mode="r")
-        self.most = memoryview(mmap.mmap(-1, 8)).cast("q")
-
-    def __len__(self) -> int:
-        return len(self.bytes) // self.PART
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        read = self.bytes[index * self.PART : (index + 1) * self.PART : mmap.PAGESIZE].sum()
-        self.most[0] = max(self.most[0], mapped_bytes())
-        return torch.zeros(1 + int(read))
-
-
-def mapped_bytes() -> int:
-    """Of files, in the pages that this process has."""
-    return int(Path("/proc/self/statm").read_text().split()[2]) * mmap.PAGESIZE
-
-
-def test_a_mapped_file_is_not_held_whole(tmp_path: Path) -> None:
-    data = Mapped(tmp_path / "tokens", parts=64)
-    before = mapped_bytes()
-    found = looked(DataLoader(data, 2))
-    assert (found.batches, found.is_whole, found.problem) == (32, True, None)
-    assert 0 < data.most[0] < before + len(data.bytes) // 2  # of libraries it has any number
-
-
-def test_what_was_written_to_a_mapped_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zerokit.rehearsal.watching.scan._MOST_PAGES", -1)
-    (tmp_path / "file").write_bytes(bytes(2**24))
-    shared, own = (np.memmap(tmp_path / "file", mode=mode) for mode in ("r+", "c"))
-    shared[:], own[-1] = 1, 2
-    before = mapped_bytes()
-    MappedFiles().keep_few()
-    assert before - mapped_bytes() > len(shared) // 2
-    assert (shared.sum(), own[-1]) == (len(shared), 2)
 
 
 class Endless(Sampler[int]):

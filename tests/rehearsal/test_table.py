@@ -4,15 +4,14 @@ from typing import Any
 
 import pytest
 
-from tests.rehearsal.recordings import device_with, job, timed, training
+from tests.rehearsal.recordings import batches, device_with, job, timed, training
 from zerokit import console
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
+from zerokit.rehearsal.parent.start import config_findings
 from zerokit.rehearsal.report.analysis import analyse
-from zerokit.rehearsal.report.config_findings import config_findings
 from zerokit.rehearsal.report.report import (
     Advice,
-    Batches,
     BatchSize,
     DataTime,
     RankMemory,
@@ -153,11 +152,8 @@ def test_how_far_the_data_was_looked_through_is_said(
     printed: Any, scanned: int, of: int | None, said: str
 ) -> None:
     size = BatchSize(shape=[2, 8], unit="tokens", tokens=16, bytes=128)
-    batches = Batches(
-        rehearsed_tokens=16, longest_tokens=16, first=size, largest=size, rehearsed=[], scanned=scanned,
-        of=of, is_whole=False, seconds=5.0, problem=None,
-    )  # fmt: skip
-    text = printed(analyse(training(), job()).model_copy(update={"batches": batches}))
+    found = batches(size, scanned=scanned, of=of)
+    text = printed(analyse(training(), job()).model_copy(update={"batches": found}))
     assert "Batches: up to 2 x 8 tokens in the first steps" in text
     assert ("looked through" in text) == bool(said)
     assert said in text

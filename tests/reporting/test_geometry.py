@@ -13,7 +13,7 @@ from tests.rehearsal.recordings import job, training
 from zerokit.estimation.plot import write_plot
 from zerokit.memory import Estimate
 from zerokit.rehearsal.report.analysis import analyse
-from zerokit.rehearsal.report.plots import write_plot as write_rehearsal
+from zerokit.rehearsal.report.drawings import write_plot as write_rehearsal
 from zerokit.units import GIB
 
 if TYPE_CHECKING:

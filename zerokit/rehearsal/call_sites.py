@@ -41,16 +41,18 @@ class CallSites:
     def find(self) -> int:
         """Index of the innermost line outside torch and the rehearsal itself, or -1 if there is none.
 
-        Lines of DeepSpeed and transformers count: for a buffer they are more useful than the script's line
-        that trains.
+        Lines of DeepSpeed and transformers count: they say more about a buffer than the script's line.
         """
         frame = sys._getframe().f_back
         while frame is not None:
             code = frame.f_code
             if not self._is_passed_over(code.co_filename):
-                key = (code, frame.f_lineno)
-                known = self._known.get(key)
-                return self._add(key) if known is None else known
+                line = frame.f_lineno
+                key = (code, line)
+                if key not in self._known:
+                    self._known[key] = len(self.lines)
+                    self.lines.append(f"{short_path(code.co_filename)}:{line} in {code.co_qualname}")
+                return self._known[key]
             frame = frame.f_back
         return -1
 
@@ -61,12 +63,6 @@ class CallSites:
             known = known or is_no_file(path) or is_stdlib(path)
             self._passed_over[path] = known
         return known
-
-    def _add(self, key: tuple[CodeType, int]) -> int:
-        code, line = key
-        self._known[key] = len(self.lines)
-        self.lines.append(f"{short_path(code.co_filename)}:{line} in {code.co_qualname}")
-        return self._known[key]
 
 
 @functools.cache
@@ -103,8 +99,7 @@ def is_of_script(path: str) -> bool:
 def innermost_and_script(places: Iterable[tuple[str, int]]) -> tuple[str | None, str | None]:
     """The innermost line outside this package, and the innermost of the user's own, as ``file:line``.
 
-    Args:
-        places: files and lines of a stack, the innermost first.
+    `places` are the files and lines of a stack, the innermost first.
     """
     innermost: str | None = None
     for path, number in places:

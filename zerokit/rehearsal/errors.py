@@ -16,8 +16,7 @@ _UNKNOWN = "an unknown line"
 class RehearsalGap(ZerokitError):  # noqa: N818 - a gap of the rehearsal, not a mistake of the user's
     """Something that runs on a GPU and that the rehearsal cannot stand in for.
 
-    Every gap is also kept in :func:`met_gaps`, because libraries often try a kernel and fall back to another
-    path when it raises: the report must show it even if the script goes on.
+    Every gap is also kept in :func:`met_gaps`, so that the report shows it if a library takes another path.
 
     Args:
         operation: the kernel or operation, as its library names it.
@@ -45,11 +44,7 @@ def met_gaps() -> tuple[RehearsalGap, ...]:
 
 
 def calling_line() -> str:
-    """``file:line`` of the innermost call outside this package, and of the script that led to it.
-
-    A line in an installed library shows what was called; the line of the user's script shows where to change
-    it.
-    """
+    """``file:line`` of the innermost call outside this package, and of the script that led to it."""
     return in_words(*innermost_and_script(_stack())) or _UNKNOWN
 
 

@@ -46,8 +46,8 @@ def virtual_cluster(
     """Make this process one rank of a cluster that does not exist.
 
     From here on `torch.cuda` finds a GPU, torch.distributed finds its peers, and DeepSpeed runs as on the
-    cluster; tensors on the GPU hold nothing, and what is computed from them is made up by stated rules.
-    What the process was before cannot be brought back: rehearse each configuration in a process of its own.
+    cluster; tensors on the GPU hold no values. The process stays changed: rehearse each configuration in a
+    process of its own.
 
     Args:
         num_gpus: world size.
@@ -57,12 +57,10 @@ def virtual_cluster(
         scan_seconds: how long to look for the largest batches of the data, which are rehearsed after `steps`.
         device: the GPU; an H100 with 80 GB if not given.
         overrides: changes to the run.
-        exchange_folder: where ranks that are rehearsed at the same time hand each other what they exchange by
-            value.
-        folder: for what stands in for the script's `output_dir` until the end, and for what compilers
-            write; the system's if not given.
-        prices: of kernels, copies and collectives, to rehearse time with, too; None: memory alone.
-        clocks: what goes by virtual time then.
+        exchange_folder: of ranks that are rehearsed at the same time, for the values that they exchange.
+        folder: for the script's `output_dir` and files of compilers; the system's if not given.
+        prices: of kernels, copies and collectives; None: only memory is rehearsed.
+        clocks: what uses virtual time.
         has: distributions that the cluster has and this machine does not, and their versions; None for the
             newest one that the stand-in knows.
 
@@ -70,25 +68,19 @@ def virtual_cluster(
         the rank, which collects the recording.
 
     Raises:
-        LaunchError: torch is imported already, there is no C++ compiler, or `rank` is not one of `num_gpus`.
+        ZerokitError: torch is imported already, there is no C++ compiler, or no such rank.
     """
-    if not 0 <= rank < num_gpus:
-        raise LaunchError(
-            f"rank {rank} is not one of {num_gpus}", where="rehearsal", hint="Ranks count from 0"
-        )
+    cluster = Cluster(num_gpus, gpus_per_node)
+    cluster.check_rank(rank)
     if is_running():
-        raise LaunchError(
-            "this process plays a rank already",
-            where="rehearsal",
-            hint="Rehearse each configuration in a process of its own",
-        )
-    local_ranks = Cluster(num_gpus, gpus_per_node).local_ranks
+        hint = "Rehearse each configuration in a process of its own"
+        raise LaunchError("this process plays a rank already", where="rehearsal", hint=hint)
+    local_ranks = cluster.local_ranks
     _set_environment(num_gpus, local_ranks, rank)
     device, clocks = device or virtual_device(find_gpu(DEFAULT)), clocks or Clocks()
     backend = native.load()
     time = None
     if prices is not None:
-        cluster = Cluster(num_gpus, gpus_per_node)
         time = RankTime(backend, prices, cluster, beside_others=exchange_folder is not None)
     backend.configure(
         own_device=rank % gpus_per_node,
@@ -101,7 +93,7 @@ def virtual_cluster(
 
     from zerokit.rehearsal.stand_ins import torch_cuda
     from zerokit.rehearsal.stand_ins.registry import RankSetup, install_all
-    from zerokit.rehearsal.timing import host_threads
+    from zerokit.rehearsal.worker.launchers import watch_threads
 
     torch_cuda.install(backend, device, visible=local_ranks, index=rank % local_ranks)
     backend.take_over()
@@ -123,14 +115,14 @@ def virtual_cluster(
         )
         install_all(RankSetup(virtual_rank, device, generated, has or {}))
         backend.find_sites_with(virtual_rank.call_sites.find)
-        host_threads.install(time)
+        watch_threads(time)
         if time is not None:
             from zerokit.rehearsal.timing import script_clocks
 
             if clocks.script:
                 script_clocks.install(time.clock)
             time.count_host_work()
-        # The end of the steps that were asked for is the end of the block.
+        # The end of the requested steps is the end of the block.
         with contextlib.suppress(RehearsalComplete):
             yield virtual_rank
 
@@ -145,12 +137,12 @@ def _set_environment(num_gpus: int, local_ranks: int, rank: int) -> None:
         LOCAL_RANK=str(rank % local_ranks),
         LOCAL_WORLD_SIZE=str(local_ranks),
         DS_ACCELERATOR="cuda",
-        # What a launcher would say. In this process the driver is one without devices (native/no_driver.cpp).
+        # In this process the driver is one without devices (native/no_driver.cpp).
         CUDA_VISIBLE_DEVICES=",".join(str(index) for index in range(local_ranks)),
     )
-    # OpenMP threads that wait for work would spin, on the cores that the rehearsal runs on.
+    # OpenMP threads that wait for work would spin on the cores that the rehearsal runs on.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    # What a launcher of another run may have left behind, and what asks NVML.
+    # Variables of another launcher, and one that has torch ask NVML.
     for name in ("PYTORCH_NVML_BASED_CUDA_CHECK", "ACCELERATE_USE_CPU", "CROSS_RANK", "CROSS_SIZE"):
         os.environ.pop(name, None)
 

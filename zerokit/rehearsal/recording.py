@@ -1,14 +1,13 @@
 """What a rehearsal records of one rank: every allocation and release, and what happened around them.
 
-The arrays are filled by the native library; everything that is reported, plotted or traced is computed from
-them. A recording saves to one ``.npz`` file.
+The native library fills the arrays. A recording saves to one ``.npz`` file.
 """
 
 from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -16,10 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from zerokit.errors import DocumentError
 from zerokit.files import new_file
-from zerokit.rehearsal.facts import RankFacts
+from zerokit.rehearsal.report.report import Batches, BlockMemory, Evaluation, Part, ReadingTime
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES
 
@@ -35,10 +35,8 @@ EVENT = np.dtype(
         ("phase", "u1"),
     ]
 )
-"""One allocation (``bytes`` > 0) or release (< 0). ``time_ns`` is CPU time of the rehearsal: it orders
-events and does not measure a GPU; where time is rehearsed, it is the host's. ``step`` counts the
-optimizer steps completed before."""
-
+"""One allocation (``bytes`` > 0) or release (< 0). ``time_ns`` is virtual time of the host, or CPU time of
+the rehearsal where only memory is rehearsed. ``step`` counts the optimizer steps completed before."""
 BLOCK = np.dtype(
     [
         ("bytes", "<i8"),
@@ -52,9 +50,7 @@ BLOCK = np.dtype(
         ("shape", "<i8", (6,)),
     ]
 )
-"""What an allocation was for. ``site``, ``op`` and ``name`` are places in the tables of the recording,
--1 where unknown."""
-
+"""What an allocation was for. ``site``, ``op`` and ``name`` are places in the recording's tables, or -1."""
 SPAN = np.dtype(
     [
         ("begin", "<i8"),
@@ -67,14 +63,12 @@ SPAN = np.dtype(
     ],
     align=True,
 )
-"""What a stream, or the host (stream -1), did in virtual time, ns since the start. ``name`` is a place in the
-recording's ``ops``, ``kind`` a `WorkKind`; ``step`` and ``phase`` are those in which it was submitted."""
-
+"""What a stream, or the host (stream -1), did in virtual time, ns. ``name`` is a place in the recording's
+``ops``, ``kind`` a `WorkKind`; ``step`` and ``phase`` are those in which it was submitted."""
 CATEGORY_CODES: tuple[Category, ...] = (
     *("other", "parameters", "gradients", "optimizer_states", "activations", "buffers"),
 )
 """The code of a category is its place here, that of a phase its place in :data:`RUN_PHASES`."""
-
 DTYPES = (
     *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
     *("complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16"),
@@ -84,9 +78,7 @@ DTYPES = (
     *("int1", "int2", "int3", "int4", "int5", "int6", "int7"),
     *("float8_e8m0fnu", "float4_e2m1fn_x2"),
 )
-"""PyTorch's number formats in the order of ``c10::ScalarType``
-(torch/headeronly/core/ScalarType.h, AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS)."""
-
+"""PyTorch's number formats in the order of ``c10::ScalarType`` (torch/headeronly/core/ScalarType.h)."""
 Array = npt.NDArray[Any]
 
 
@@ -119,18 +111,76 @@ class Collective(NamedTuple):
     """How many optimizer steps were completed before the call."""
     bytes: int
     group_size: int
-    event: int = -1
-    """How many events had been recorded by then, -1 if that was not kept."""
+    event: int
+    """How many events had been recorded by then."""
     is_of_rows: bool = False
-    """Whether a tensor of it has several rows of several elements: activations or weights, no figures."""
+    """Whether one of its tensors has several rows of several elements, as activations and weights have."""
 
 
 class MadeUp(NamedTuple):
-    """A result that depends on values, which there are none of, and was made up by a stated rule."""
+    """A result that depends on values, and was made up by a stated rule."""
 
     what: str
     site: str
     times: int
+
+
+class NvmeBytes(Part):
+    """Files of DeepSpeed's NVMe offload, and what was moved to and from them."""
+
+    held: int
+    written: int
+    read: int
+
+
+class RankTimes(Part):
+    """The virtual time of a rank, nanoseconds since its start."""
+
+    step_ends: list[int]
+    """When each step was done."""
+    step_end_events: list[list[int]] = Field(default_factory=list)
+    """The events of the clock at each step's end; the last of them to happen ends the step."""
+    meetings: list[tuple[str, ...]] = Field(default_factory=list)
+    """The collectives that other ranks take part in, in this rank's order."""
+    model_flops: list[float]
+    """Floating-point operations that each step needs, without recomputed ones."""
+    tokens_per_step: list[int | None] = Field(default_factory=list)
+    """Of all data-parallel ranks, padding included; None where batches are not of tokens."""
+    reading: ReadingTime | None = None
+    host_threads: int | None = None
+    """Threads of this rank for CPU work; None: as many as the machine has cores."""
+
+
+class RankFacts(Part):
+    """What one rank reports of its run."""
+
+    rank: int = 0
+    versions: dict[str, str] = Field(default_factory=dict)
+    """Installed versions by package."""
+    hint: str | None = None
+    """What to do about the error that ended the script, if that is known."""
+    elapsed_seconds: float = 0.0
+    ds_config: dict[str, Any] | None = None
+    """As DeepSpeed read it; None without an engine."""
+    refused_ds_config: dict[str, Any] | None = None
+    """The last one that DeepSpeed refused."""
+    requested_steps: int | None = None
+    """Optimizer steps after which the run ends; None: the script ends by itself."""
+    stopped_after_steps: int | None = None
+    """None if the script came to its own end."""
+    idle_micro_steps: tuple[int, int] | None = None
+    """Micro-steps done, of those that an optimizer step takes, if an engine made no optimizer step."""
+    expandable_segments: bool = False
+    """Whether PYTORCH_CUDA_ALLOC_CONF asks for them."""
+    suppressed: list[str] = Field(default_factory=list)
+    """Checkpoints, trackers and uploads that were not written."""
+    gaps: list[str] = Field(default_factory=list)
+    """Operations without a stand-in, including those that the script went on without."""
+    nvme: NvmeBytes | None = None
+    batches: Batches | None = None
+    evaluation: Evaluation | None = None
+    times: RankTimes | None = None
+    """None if only memory was rehearsed."""
 
 
 @dataclass(frozen=True)
@@ -151,40 +201,34 @@ class Recording:
     flops: tuple[int, ...] = ()
     """Floating-point operations of each optimizer step."""
     spans: Array = field(default_factory=lambda: np.zeros(0, SPAN))
-    """What streams and host did in virtual time; empty if only memory was rehearsed."""
     allocator: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Figures of the modelled caching allocator, under ``ordinary`` and ``expandable``."""
     warnings: tuple[str, ...] = ()
     made_up: tuple[MadeUp, ...] = ()
     acts: Array = field(default_factory=lambda: np.zeros(0, np.uint8))
-    """What the host of this rank did, to be played together with other ranks (`native/together.py`)."""
+    """What the host did, to be played together with other ranks (`native/together.py`)."""
     facts: RankFacts = field(default_factory=RankFacts)
 
     def __post_init__(self) -> None:
-        # Whoever records may hand over plain lists of plain tuples.
-        put = object.__setattr__
+        # Recordings may be made of plain lists of plain tuples, as those of files.
+        rows = {"step_marks": StepMark, "collectives": Collective, "made_up": MadeUp}
         for name in ("sites", "ops", "names", "flops", "warnings"):
-            put(self, name, tuple(getattr(self, name)))
-        put(self, "step_marks", tuple(StepMark(*mark) for mark in self.step_marks))
-        put(self, "collectives", tuple(Collective(*call) for call in self.collectives))
-        put(self, "made_up", tuple(MadeUp(*case) for case in self.made_up))
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name, kind in rows.items():
+            object.__setattr__(self, name, tuple(kind(*row) for row in getattr(self, name)))
         self._check()
 
     def running_bytes(self, *spaces: Space, category: int | None = None) -> npt.NDArray[np.int64]:
-        """Bytes held in `spaces` after each event, of shape ``(len(events),)``.
-
-        Args:
-            spaces: the memories to add up.
-            category: count only blocks of this place in :data:`CATEGORY_CODES`.
-        """
+        """Bytes held in `spaces` after each event; `category`: of this place in :data:`CATEGORY_CODES`."""
         changes = np.where(np.isin(self.events["space"], spaces), self.events["bytes"], 0)
         if category is not None:
-            changes = np.where(self.block_categories() == category, changes, 0)
+            categories = self.blocks["category"][self.events["block"]]
+            changes = np.where(categories == category, changes, 0)
         return np.cumsum(changes, dtype=np.int64)
 
     @property
     def last_mark(self) -> StepMark | None:
-        """The end of the last step that was asked for: what follows rehearses the largest batches."""
+        """The end of the last requested step: what follows rehearses the largest batches."""
         requested = self.facts.requested_steps or len(self.step_marks)
         return self.step_marks[:requested][-1] if self.step_marks else None
 
@@ -192,11 +236,6 @@ class Recording:
     def completed_steps(self) -> int:
         """Optimizer steps completed, those for the largest batches included."""
         return max((mark.step for mark in self.step_marks), default=0)
-
-    def block_categories(self) -> Array:
-        """The category of each event's block, of shape ``(len(events),)``."""
-        categories: Array = self.blocks["category"][self.events["block"]]
-        return categories
 
     def alive(self, event: int, *spaces: Space) -> Array:
         """The allocations in `spaces` not yet released after event number `event`, as events."""
@@ -207,14 +246,27 @@ class Recording:
         alive: Array = allocations[~np.isin(allocations["block"], released)]
         return alive
 
+    def block(self, number: int, size: int) -> BlockMemory:
+        """What block `number` was for, of which `size` bytes were allocated."""
+        row = self.blocks[number]
+        return BlockMemory(
+            bytes=size,
+            shape=row["shape"][: min(int(row["ndim"]), 6)].tolist(),
+            dtype=_text(DTYPES, row["dtype"]) or "unknown",
+            name=_text(self.names, row["name"]),
+            site=_text(self.sites, row["site"]),
+            op=_text(self.ops, row["op"]),
+            category=CATEGORY_CODES[row["category"]],
+            phase=RUN_PHASES[row["phase"]],
+        )
+
     def save(self, path: str | Path) -> None:
         """Write the recording to `path` as ``.npz``."""
-        rest = {
-            name: getattr(self, name)
-            for name in ("sites", "ops", "names", "step_marks", "collectives", "flops", "warnings", "made_up")
+        arrays: dict[str, Any] = {
+            name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)
         }
+        rest = {name: value for name, value in vars(self).items() if name not in arrays}
         rest |= {"allocator": dict(self.allocator), "facts": json.loads(self.facts.model_dump_json())}
-        arrays = {name: getattr(self, name) for name in ("events", "blocks", "spans", "acts")}
         with new_file(path) as file:
             np.savez(file, rest=np.array(json.dumps(rest)), **arrays)
 
@@ -249,6 +301,10 @@ class Recording:
         for space in Space:
             if (self.running_bytes(space) < 0).any():
                 raise ValueError(f"more was released in {space.name} than had been allocated")
+
+
+def _text(table: Sequence[str], place: int) -> str | None:
+    return table[place] if 0 <= place < len(table) else None
 
 
 def peak_event(running: Array) -> int:

@@ -19,8 +19,7 @@ _PREFIX = "zerokit-rehearsal-"
 def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
     """An empty folder below `parent`, the system's folder of temporary files if None.
 
-    Next to it is a file that this process holds locked. The kernel releases the lock however the process
-    ends; then the next rehearsal removes the folder.
+    This process holds a file beside it locked. The next rehearsal removes folders without a lock.
     """
     for left in Path(parent or tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError, ZerokitError):  # another user's, or in use

@@ -21,7 +21,7 @@ from zerokit.rehearsal.native.backend import uncounted
 from zerokit.rehearsal.stand_ins.collective_results import done, operation_of
 from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
 from zerokit.rehearsal.stand_ins.process_groups import MONITORED_BARRIERS, install_groups
-from zerokit.rehearsal.watching.traffic import Traffic
+from zerokit.rehearsal.watching.steps import Traffic
 
 _TIMEOUT = datetime.timedelta(minutes=5)
 # Inside deepspeed.zero.Init `torch.empty` makes tensors of the GPU, in the dtype of the model.

@@ -1,8 +1,7 @@
 """Protects the user's files from a rehearsed script.
 
-Everything that the script writes, renames and deletes goes to an overlay, which the script reads back and
-which is removed at the end (native/files/view.h). Temporary folders are really written to, except the working
-folder.
+What the script writes, renames and deletes goes to an overlay that is removed at the end
+(native/files/view.h). Temporary folders are really written to, except the working folder.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from zerokit.files import write_file
 from zerokit.rehearsal.native.build import built_files_library
@@ -28,12 +26,11 @@ _ORIGIN = ".zerokit-origin"
 _SHARED_BYTES = 4096
 _SHARED = struct.Struct("16xq")
 """`Shared` in native/files/view.cpp: when the rehearsal began."""
-_GUARDED = 4  # where native/files/view.cpp sets the flag that the guard is in place
-_SHOWN = 10
+_GUARD_FLAG = 4  # where native/files/view.cpp sets the flag that the guard is in place
+_MOST_LISTED = 10
 _CHECK_SECONDS = 0.2
-"""Seconds."""
 _PUNCH_HOLE_AND_KEEP_SIZE = 3  # fallocate(2)
-_IGNORED = "__pycache__"
+_CACHE_FOLDER = "__pycache__"
 
 
 class FileOverlay:
@@ -44,8 +41,8 @@ class FileOverlay:
 
     Args:
         folder: an empty place for it, in a temporary folder.
-        working: the folders that the script works in. They are the user's, wherever they are.
-        written: folders that take what the rehearsal itself writes.
+        working: the folders that the script works in, which are always protected.
+        written: folders for what the rehearsal itself writes.
 
     Raises:
         LaunchError: as :func:`built_files_library`.
@@ -62,7 +59,7 @@ class FileOverlay:
         kept = {path.resolve() for path in working} - temporary
         library = self._root.with_name("library.so")  # ld.so splits its list at spaces and colons
         library.symlink_to(built_files_library())
-        # Or each rehearsal would compile all of torch again where nothing has been compiled at installing.
+        # Else each rehearsal would compile all of torch again.
         compiled = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")}
         kinds = {"+": real, "-": kept, "*": compiled}
         zones = [f"{kind}{path}" for kind, paths in kinds.items() for path in paths]
@@ -79,9 +76,7 @@ class FileOverlay:
         self._watcher.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._watcher.join()
         shutil.rmtree(self._root.parent, ignore_errors=True)
@@ -94,7 +89,8 @@ class FileOverlay:
 
     def empty_the_largest(self) -> None:
         """Empty the largest file of the overlay."""
-        found = [(os.lstat(path).st_blocks * 512, path) for path in self._own_files(self._root)]
+        files = (path for path in _files_of(self._root) if path.name != _ORIGIN)
+        found = [(os.lstat(path).st_blocks * 512, path) for path in files]
         size, path = max(found, default=(0, None))
         if path is None or not size:
             return
@@ -107,12 +103,6 @@ class FileOverlay:
         finally:
             os.close(descriptor)
 
-    def _own_files(self, folder: Path) -> Iterator[Path]:
-        for path, _, names in os.walk(folder):
-            for name in names:
-                if name != _ORIGIN:
-                    yield Path(path, name)
-
     def changes(self) -> FileChanges | None:
         """What the script would have changed on disk; None if nothing."""
         written: dict[str, int] = {}
@@ -120,15 +110,15 @@ class FileOverlay:
         self._compare(self._root, written, deleted)
         notes = self._root.with_name("files.notes")
         read_only = notes.read_text(errors="replace").splitlines() if notes.exists() else []
-        guarded = self._state.read_bytes()[_GUARDED] != 0
+        guarded = self._state.read_bytes()[_GUARD_FLAG] != 0
         if guarded and not written and not deleted and not read_only:
             return None
         return FileChanges(
             written=len(written),
             written_bytes=sum(written.values()),
-            first_written=sorted(written, key=lambda path: (not os.path.lexists(path), path))[:_SHOWN],
+            first_written=sorted(written, key=lambda path: (not os.path.lexists(path), path))[:_MOST_LISTED],
             deleted=len(deleted),
-            first_deleted=sorted(deleted)[:_SHOWN],
+            first_deleted=sorted(deleted)[:_MOST_LISTED],
             not_kept_bytes=self._not_kept,
             opened_read_only=sorted({line.removeprefix("read only ") for line in read_only}),
             guarded=guarded,
@@ -141,12 +131,12 @@ class FileOverlay:
         names = {entry.name for entry in os.scandir(folder)}
         if not origin.is_symlink():
             on_disk = {entry.name for entry in os.scandir(path)} if path.is_dir() else set()
-            for name in on_disk - names - {_IGNORED}:
+            for name in on_disk - names - {_CACHE_FOLDER}:
                 deleted += map(str, _files_of(path / name))
         elif str(origin.readlink()) != str(path):
             for file in _files_of(origin.readlink()):
                 written[str(path / file.relative_to(origin.readlink()))] = file.lstat().st_size
-        for name in sorted(names - {_ORIGIN, _IGNORED}):
+        for name in sorted(names - {_ORIGIN, _CACHE_FOLDER}):
             entry = folder / name
             mode, size = entry.lstat().st_mode, entry.lstat().st_size
             if stat.S_ISDIR(mode):

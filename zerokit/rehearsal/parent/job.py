@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 from typing_extensions import TypedDict
 
 from zerokit.hardware.cluster import Cluster
@@ -25,16 +25,12 @@ class Overrides(TypedDict, total=False):
     """Values by dotted key, merged into the config that DeepSpeed is given."""
     gradient_checkpointing: bool
     """Turn the model's gradient checkpointing on or off."""
-    micro_batch_divisor: int
-    """Divide the micro-batch size by this, and multiply the accumulation steps by it."""
-    micro_batch_multiplier: int
-    """Multiply the micro-batch size by this, and divide the accumulation steps by it, down to one."""
+    micro_batch_factor: float
+    """Multiply the micro-batch size by this, and divide the accumulation steps by it, both down to one."""
 
 
-class Clocks(BaseModel):
+class Clocks(NamedTuple):
     """What uses virtual time, if time is rehearsed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     script: bool = True
     """The clocks that the script reads."""

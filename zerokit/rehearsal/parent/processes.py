@@ -1,8 +1,4 @@
-"""Runs ranks in processes of their own.
-
-A worker exits with 0 when it has saved its recording, with 2 when it has printed what is wrong, and with 3
-or 4 when the script itself failed and its traceback has been printed.
-"""
+"""Runs ranks in processes of their own; `worker/run.py` has the meaning of their exit codes."""
 
 from __future__ import annotations
 
@@ -16,8 +12,7 @@ from contextlib import ExitStack
 from enum import Enum, auto
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from zerokit.errors import DocumentError, ZerokitError
 from zerokit.files import cache_folder, write_file
@@ -73,7 +68,6 @@ class Worker:
         job: RehearsalJob,
         output: Output,
         *,
-        module: str | None = None,
         environment: dict[str, str] | None = None,
     ) -> None:
         self.job = job
@@ -82,24 +76,20 @@ class Worker:
         job_file = Path(job.recording_file).with_suffix(".job")
         write_file(job_file, job.to_json())
         # -P: files of the current folder must not shadow the worker's own imports.
-        command = [sys.executable, "-P", "-m", module or WORKER, str(job_file)]
-        variables = environment or {}
-        if output is Output.SHOWN:
-            self._process = GuardedProcess(command, variables)
-        elif output is Output.SHOWN_ON_STDERR:
-            self._process = GuardedProcess(command, variables, stdout=_STDERR)
-        else:
-            with self._log.open("wb") as log:
-                self._process = GuardedProcess(
-                    command, variables, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
-                )
+        command = [sys.executable, "-P", "-m", WORKER, str(job_file)]
+        with ExitStack() as stack:
+            streams: dict[str, Any] = {}
+            if output is Output.SHOWN_ON_STDERR:
+                streams = {"stdout": _STDERR}
+            elif output is not Output.SHOWN:
+                log = stack.enter_context(self._log.open("wb"))
+                streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            self._process = GuardedProcess(command, environment or {}, **streams)
 
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.end()
 
     @property
@@ -147,7 +137,10 @@ class Worker:
             hint = _SCRIPT_FAILED[code]
             if recording is not None and recording.facts.hint:
                 hint += f". {recording.facts.hint}"
-            self._fail(f"the script fails {_when_it_failed(recording)}", hint, ScriptError)
+            when = "before its first optimizer step was done"
+            if recording is not None and recording.completed_steps:
+                when = f"after {quantity(recording.completed_steps, 'optimizer step')}"
+            self._fail(f"the script fails {when}", hint, ScriptError)
         if code == -signal.SIGKILL:
             self._fail("the rehearsal was killed", "This machine may be out of memory")
         if code in (-signal.SIGABRT, -signal.SIGSEGV):
@@ -168,7 +161,7 @@ class Worker:
         raise kind(message, where=f"{self.job.script}{rank}", hint=hint)
 
     def _last_line(self) -> str:
-        """The last line that it printed, if its output is dropped; of a traceback that is the error."""
+        """The last line that it printed, if its output is dropped."""
         if self._output is not Output.DROPPED:
             return ""
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -188,13 +181,6 @@ def saved_recording(job: RehearsalJob) -> Recording | None:
         return None
 
 
-def _when_it_failed(recording: Recording | None) -> str:
-    """When the script failed, by what had been recorded until then."""
-    if recording is None or recording.completed_steps == 0:
-        return "before its first optimizer step was done"
-    return f"after {quantity(recording.completed_steps, 'optimizer step')}"
-
-
 def rehearse_together(
     jobs: Sequence[RehearsalJob],
     *,
@@ -207,15 +193,13 @@ def rehearse_together(
 
     Args:
         jobs: a job for each rank, with a recording file of its own.
-        output: where the first one's output goes; that of others is dropped too if this is, and else shown
-            if they fail.
+        output: of the first rank; that of others is dropped too, or shown if they fail.
         timeout: seconds for all of them together.
         more: called repeatedly for further jobs to start.
         stop: another thread sets it to end the rehearsal.
 
     Returns:
-        Recordings in the order of the jobs, further ones last; and the files that the script would have
-        changed.
+        Recordings in the order of the jobs, and the files that the script would have changed.
 
     Raises:
         ExplainedError, ZerokitError: as :meth:`Worker.result`, of the first rank that fails.

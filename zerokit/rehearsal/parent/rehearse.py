@@ -119,24 +119,19 @@ def _check(options: RehearsalOptions) -> None:
     """Refuse options that are wrong by themselves."""
     _check_script(options.script, options.module)
     _check_launcher(options)
-    if options.steps is not None and options.steps < 0:
-        raise ZerokitError(f"steps is {options.steps}", hint="Give 0 or more; 0 runs the script to its end")
     if options.ds_config_overrides:
         check_overrides(options.ds_config_overrides)
     if options.timeout is not None and options.timeout <= 0:
         raise ZerokitError(
             f"{options.timeout:g} seconds are none", where="--timeout", hint="Give more than 0"
         )
-    if options.scan_seconds < 0:
-        raise ZerokitError(
-            f"scan_seconds is {options.scan_seconds}", hint="Give 0 or more; 0 looks for no larger batch"
-        )
-    if options.plot is not None:
-        check_plot(Path(options.plot))
-    if options.timeline is not None:
-        check_plot(Path(options.timeline), "--timeline")
-    for file in (getattr(options, name) for name in DRAWINGS):
-        if file is not None:
+    for name, zero in (("steps", "runs the script to its end"), ("scan_seconds", "skips the search")):
+        if (value := getattr(options, name)) is not None and value < 0:
+            raise ZerokitError(f"{name} is {value}", hint=f"Give 0 or more; 0 {zero}")
+    for name in DRAWINGS:
+        if (file := getattr(options, name)) is not None:
+            if name in ("plot", "timeline"):
+                check_plot(Path(file), f"--{name}")
             check_writable(Path(file), follow_links=True)
     if options.time and options.gpu is None and options.hardware is None:
         raise ZerokitError(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from zerokit.console import note
+from zerokit.documents import dotted
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
+from zerokit.lint import check_config
 from zerokit.rehearsal.native.build import built_library
 from zerokit.rehearsal.parent.advice import advise as rehearse_changes
 from zerokit.rehearsal.parent.job import RehearsalJob
@@ -25,15 +29,19 @@ from zerokit.rehearsal.ranks.role_watch import RoleWatch
 from zerokit.rehearsal.ranks.roles import MOST_RANKS, Roles
 from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.report.analysis import analyse
-from zerokit.rehearsal.report.combination import combine, on_nodes
-from zerokit.rehearsal.report.config_findings import config_findings, print_config_errors
+from zerokit.rehearsal.report.combination import combine, on_nodes, play_together
 from zerokit.rehearsal.report.drawings import Drawings
-from zerokit.rehearsal.report.playing import play_together
-from zerokit.rehearsal.report.report import FileChanges, RehearsalReport
+from zerokit.rehearsal.report.report import ConfigFinding, FileChanges, RehearsalReport
+from zerokit.resolving.run import Run
 from zerokit.units import quantity
 
+_KNOWN_BY_NOW = ("script-optimizer", "script-optimizer-offload")
+"""Rules about the optimizer that the script makes: the run has shown that DeepSpeed accepts it."""
+Reports = dict[int, RehearsalReport]
+"""By rank."""
 
-class Rehearsed(NamedTuple):
+
+class RehearsedRanks(NamedTuple):
     """The ranks of a job that were rehearsed."""
 
     recordings: dict[int, Recording]
@@ -61,8 +69,8 @@ def rehearse_job(
         cluster: which the run is judged on.
         drawings: the files to draw.
         advise: whether to rehearse changes that would help; None: only if the run does not fit.
-        timeout: seconds for the ranks together, and for those of each change.
-        output: what becomes of the script's output.
+        timeout: seconds for the ranks of the run, and for those of each change.
+        output: of the script.
 
     Raises:
         ExplainedError, ZerokitError: as :func:`rehearse_together`; or the script trained nothing.
@@ -75,26 +83,43 @@ def rehearse_job(
     except ScriptError:
         recording = saved_recording(job)
         if recording is not None:
-            print_config_errors(recording.facts, cluster)  # one of which may be the reason
+            used = recording.facts.refused_ds_config or recording.facts.ds_config
+            for found in config_findings(used, cluster):  # an error may be the reason
+                if found.severity == "error":
+                    note(str(found))
             drawings.write(recording, analyse(recording, job), job.device.total_bytes)
         raise
-    recordings = _played(rehearsed, job)
-    reports = _reports(recordings, job, rehearsed)
+    recordings, reports = _reports(rehearsed, job)
     untimed = drawings.write(recordings[job.rank], reports[job.rank], job.device.total_bytes)
     report, fullest = _of_all_ranks(reports, rehearsed, cluster, job.script)
-    found = config_findings(report.run.ds_config, cluster)
-    report = report.model_copy(update={"ds_config_findings": found, "warnings": [*report.warnings, *untimed]})
+    update = {"ds_config_findings": config_findings(report.run.ds_config, cluster)}
+    report = report.model_copy(update={**update, "warnings": [*report.warnings, *untimed]})
     if advise or (advise is None and report.fit.verdict == "does not fit"):
         # A step of ranks that wait for each other is not comparable to a step of one rank alone.
         alone = not report.ranks and not report.roles and report.time is None
-
-        def rehearse_change(changed: RehearsalJob, stop: threading.Event) -> RehearsalReport:
-            return _rehearse_change(job, changed, cluster, timeout, stop, alone=alone)
-
+        rehearse_change = partial(_rehearse_change, job, cluster, timeout, alone)
         folder = Path(job.recording_file).parent
         advice, failed = rehearse_changes(fullest, job, folder, rehearse_change)
         report = report.model_copy(update={"advice": advice, "not_rehearsed": failed})
     return report
+
+
+def config_findings(ds_config: Mapping[str, Any] | None, cluster: Cluster) -> list[ConfigFinding]:
+    """Errors and warnings about the config that DeepSpeed read, in its order; empty without an engine."""
+    if ds_config is None:
+        return []
+    report = check_config(ds_config, Run(target="deepspeed", cluster=cluster))  # with all values filled
+    return [
+        ConfigFinding(
+            rule=finding.rule,
+            severity=finding.severity,
+            path=dotted(finding.path),
+            message=finding.message,
+            hint=finding.hint,
+        )
+        for finding in report.findings
+        if finding.severity != "info" and finding.rule not in _KNOWN_BY_NOW
+    ]
 
 
 def rehearse_ranks(
@@ -103,18 +128,16 @@ def rehearse_ranks(
     output: Output = Output.SHOWN,
     timeout: float | None = None,
     stop: threading.Event | None = None,
-) -> Rehearsed:
+    alone: bool = False,
+) -> RehearsedRanks:
     """Rehearse the first and the last rank, and one of each other role as soon as it shows.
 
-    Args:
-        first: the job of the first rank. Without an exchange folder, this rank is rehearsed alone.
-        output: as of :func:`rehearse_together`.
-        timeout: as of :func:`rehearse_together`.
-        stop: as of :func:`rehearse_together`.
+    The first rank is rehearsed alone if its job has no exchange folder. Arguments are as of
+    :func:`rehearse_together`.
     """
-    if first.exchange_folder is None:
+    if alone or first.exchange_folder is None:
         recordings, files = rehearse_together([first], output=output, timeout=timeout, stop=stop)
-        return Rehearsed({first.rank: recordings[0]}, files=files)
+        return RehearsedRanks({first.rank: recordings[0]}, files=files)
     watch = RoleWatch(Path(first.exchange_folder), first.num_gpus)
     ranks = list(watch.look())
 
@@ -127,20 +150,14 @@ def rehearse_ranks(
     jobs = [first.of_rank(rank) for rank in ranks]
     recordings, files = rehearse_together(jobs, output=output, timeout=timeout, more=more, stop=stop)
     stuck = watch.close()
-    return Rehearsed(dict(zip(ranks, recordings, strict=True)), watch.roles, stuck, files)
+    return RehearsedRanks(dict(zip(ranks, recordings, strict=True)), watch.roles, stuck, files)
 
 
-def _played(rehearsed: Rehearsed, job: RehearsalJob) -> dict[int, Recording]:
-    """The recordings, in the time of ranks that wait for each other if time is rehearsed."""
-    if rehearsed.roles is None or job.prices is None:
-        return rehearsed.recordings
-    return play_together(rehearsed.recordings, rehearsed.roles, job.prices.beside_collective)
-
-
-def _reports(
-    recordings: Mapping[int, Recording], job: RehearsalJob, rehearsed: Rehearsed
-) -> dict[int, RehearsalReport]:
-    """The report of each rank."""
+def _reports(rehearsed: RehearsedRanks, job: RehearsalJob) -> tuple[dict[int, Recording], Reports]:
+    """The recording of each rank, in the time of ranks that wait for each other, and its report."""
+    recordings = rehearsed.recordings
+    if rehearsed.roles is not None and job.prices is not None:
+        recordings = play_together(recordings, rehearsed.roles, job.prices.beside_collective)
     reports = {}
     for rank, recording in recordings.items():
         report = analyse(recording, job.of_rank(rank))
@@ -152,29 +169,26 @@ def _reports(
             for groups in rehearsed.roles.left_out
         ]
         reports[0] = reports[0].model_copy(update={"warnings": warnings})
-    return reports
+    return recordings, reports
 
 
 def _of_all_ranks(
-    reports: Mapping[int, RehearsalReport], rehearsed: Rehearsed, cluster: Cluster, script: str
+    reports: Reports, rehearsed: RehearsedRanks, cluster: Cluster, script: str
 ) -> tuple[RehearsalReport, RehearsalReport]:
     """One report of all ranks, and the same with the device of the rank whose GPU holds most."""
     if rehearsed.roles is None:
         (report,) = reports.values()
     else:
         report = combine(reports, rehearsed.roles)
-    _check_trained(reports.values(), script)
+    _check_trained(list(reports.values()), script)
     report = on_nodes(report, cluster)
     fullest = max(reports.values(), key=lambda one: one.device.peak_bytes)
     return report, report.model_copy(update={"device": fullest.device})
 
 
-def _check_trained(reports: Iterable[RehearsalReport], script: str) -> None:
+def _check_trained(reports: list[RehearsalReport], script: str) -> None:
     """Refuse a verdict on a script that has done nothing, or that trains and ended before its first step."""
-    reports = list(reports)
-    if not any(
-        report.steps or report.run.ds_config is not None or report.device.peak_bytes for report in reports
-    ):
+    if not any(one.steps or one.run.ds_config is not None or one.device.peak_bytes for one in reports):
         raise ZerokitError(
             "ended by itself, without a DeepSpeed engine, an optimizer step, or a byte on the GPU: there is "
             "nothing to judge",
@@ -185,39 +199,27 @@ def _check_trained(reports: Iterable[RehearsalReport], script: str) -> None:
     if not idle or None in idle or idle[0] is None:
         return
     done, needed = idle[0]
-    hint = "Rehearse it with data and arguments with which it trains"
+    fit = "rehearse it with data and arguments with which it trains"
     if done:
         reached = f"after {done:,} of the {quantity(needed, 'micro-step')} that one takes"
-        hint += ", or with fewer gradient_accumulation_steps"
+        hint = f"{fit.capitalize()}, or with fewer gradient_accumulation_steps"
     else:  # engine.step() ends a micro-step
         reached = "as engine.step() was never called"
-        hint = f"Call it after each engine.backward(), or {hint[0].lower()}{hint[1:]}"
-    raise ZerokitError(
-        f"ended by itself before its DeepSpeed engine made an optimizer step, {reached}: there is no step to "
-        "judge",
-        where=script,
-        hint=hint,
-    )
+        hint = f"Call it after each engine.backward(), or {fit}"
+    message = f"ended by itself before its DeepSpeed engine made an optimizer step, {reached}: "
+    message += "there is no step to judge"
+    raise ZerokitError(message, where=script, hint=hint)
 
 
 def _rehearse_change(
     job: RehearsalJob,
-    changed: RehearsalJob,
     cluster: Cluster,
     timeout: float | None,
-    stop: threading.Event,
-    *,
     alone: bool,
+    changed: RehearsalJob,
+    stop: threading.Event,
 ) -> RehearsalReport:
-    """The report of the rank that holds most with a change.
-
-    Args:
-        job: of the run as it is.
-        changed: with the change, and a folder of its own.
-        cluster: of the run as it is.
-        timeout: seconds for the ranks of the change.
-        stop: as of :func:`rehearse_together`.
-        alone: whether rank 0 is enough, since ranks are alike and time is not rehearsed.
+    """The report of the rank that holds most when `job` is `changed`; `alone`: rehearse rank 0 only.
 
     Raises:
         ZerokitError: it cannot be rehearsed.
@@ -226,14 +228,8 @@ def _rehearse_change(
     if job.exchange_folder is not None and changed.exchange_folder is not None:
         prepare_exchange_of_change(job, changed, alone=alone)
     try:
-        if alone:
-            recordings, files = rehearse_together(
-                [changed], output=Output.DROPPED, timeout=timeout, stop=stop
-            )
-            rehearsed = Rehearsed({changed.rank: recordings[0]}, files=files)
-        else:
-            rehearsed = rehearse_ranks(changed, output=Output.DROPPED, timeout=timeout, stop=stop)
+        rehearsed = rehearse_ranks(changed, output=Output.DROPPED, timeout=timeout, stop=stop, alone=alone)
     except ExplainedError as error:
         raise ZerokitError(str(error)) from None
-    reports = _reports(_played(rehearsed, changed), changed, rehearsed)
+    _, reports = _reports(rehearsed, changed)
     return _of_all_ranks(reports, rehearsed, cluster, job.script)[1]

@@ -34,14 +34,7 @@ class CallOrder:
         """The ranks of a group, and its calls by number."""
 
     def add(self, group: str, ranks: Ranks, operation: str, *, is_async: bool) -> None:
-        """Record one.
-
-        Args:
-            group: as of :func:`group_name`.
-            ranks: of the group.
-            operation: the collective and its size, the same on all ranks of the group.
-            is_async: whether the script goes on meanwhile.
-        """
+        """Record a call; arguments as of :meth:`Exchange.share`, `group` as of :func:`group_name`."""
         place = self._places.setdefault((operation, *_script_place(), is_async), len(self._places))
         self._order.setdefault(group, (ranks, []))[1].append(place)
 
@@ -52,21 +45,12 @@ class CallOrder:
 
 @functools.cache
 def group_name(ranks: Ranks, number: int) -> str:
-    """The name of a group, the same on all its ranks.
-
-    Args:
-        ranks: of the group.
-        number: as of :meth:`zerokit.rehearsal.ranks.exchange.Exchange.register_group`.
-    """
+    """The name of a group, the same on all its ranks; `number` as of :meth:`Exchange.register_group`."""
     return f"group-{len(ranks)}-{ranks[0]}-{zlib.crc32(repr((ranks, number)).encode()):08x}"
 
 
 def unequal_calls(journals: Sequence[tuple[int, Journal]]) -> list[str]:
-    """Where ranks do not make the same calls on their group, in the same order.
-
-    Args:
-        journals: of ranks that have ended.
-    """
+    """Where ranks that have ended did not make the same calls on their group, in the same order."""
     ranks: list[_Rank] = []
     members: dict[str, list[int]] = {}
     for rank, journal in journals:

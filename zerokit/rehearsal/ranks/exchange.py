@@ -1,8 +1,7 @@
 """What the ranks that are rehearsed at the same time exchange.
 
-Values of a rank that is not rehearsed come from the rank that stands for it, in its own group. No rank waits
-for a value that cannot come: ranks that wait for each other, or for a rank whose script has ended, would hang
-on the cluster, and are reported with their lines.
+A value of a rank that is not rehearsed comes from the rank that stands for it. No rank waits for a value that
+cannot come: ranks that would hang on the cluster are reported with their lines.
 """
 
 from __future__ import annotations
@@ -25,15 +24,11 @@ from zerokit.rehearsal.ranks.roles import ROLES, Ranks, Roles, data_parallel
 T = TypeVar("T")
 
 _PAUSES = (0.0002, 0.001, 0.005)
-"""Seconds between looks, the last one for all that follow: answers often come at once."""
+"""Seconds between looks, the last one for all that follow."""
 _LOOKS_BEFORE_DOUBT = 20
 """After this many looks a rank publishes that it waits, and checks whether other ranks wait for it."""
-_FILE = "file"
-"""Prefix of entries of files that a rank has written."""
-_BARRIER = "barrier"
-"""Prefix of entries of barriers of all ranks that a rank has passed."""
-_MADE = "made"
-"""Prefix of entries that rank 0 makes for all ranks."""
+_FILE, _BARRIER, _MADE = "file", "barrier", "made"
+"""Prefixes of entries: written files, barriers of all ranks, and what rank 0 makes for all."""
 
 
 class _Unknown:
@@ -55,7 +50,6 @@ class Awaited(NamedTuple):
     names: tuple[str, ...]
     """Names of the entries that end the wait."""
     operation: str
-    """What the waiting rank does, with its size."""
     line: str
     is_certain: bool
     """Whether the other rank itself takes part, and does not stand for the rank that does."""
@@ -66,11 +60,7 @@ class Awaited(NamedTuple):
 class Exchange:
     """One rank's part in the exchange.
 
-    Args:
-        folder: shared by the ranks of one rehearsal, and by no others, because pickles are read from it; None
-            if this rank is rehearsed alone.
-        rank: this rank.
-        num_gpus: world size.
+    `folder` is of the ranks of one rehearsal only, because pickles are read from it; None: there is one rank.
     """
 
     def __init__(self, folder: Path | None, rank: int, num_gpus: int) -> None:
@@ -79,9 +69,9 @@ class Exchange:
         self.unknown_values = 0
         """Values that no rank knew; this rank went on with its own."""
         self.substituted = 0
-        """Values of a rank that stands for the one that has them, and differ from this rank's own."""
+        """Values of a rank that stands for another one, and differ from this rank's own."""
         self.publish_groups: Callable[[], None] = lambda: None
-        """On rank 0: publish the groups that the script has made, before it waits for roles made of them."""
+        """On rank 0: publish the groups that the script has made."""
         self._own = None if folder is None else Journal(folder, rank)
         self._journals: dict[int | str, Journal] = {}
         self._calls: Counter[str] = Counter()
@@ -106,11 +96,9 @@ class Exchange:
             self._own.write(name, *words, payload=payload)
 
     def close(self, ending: str, *, steps: int = 0) -> None:
-        """Publish once that nothing follows.
+        """Publish once that nothing follows after `steps` optimizer steps.
 
-        Args:
-            ending: :data:`STEPS_DONE`, :data:`SCRIPT_ENDED` or :data:`FAILED`.
-            steps: optimizer steps until then.
+        `ending` is :data:`STEPS_DONE`, :data:`SCRIPT_ENDED` or :data:`FAILED`.
         """
         if not self._is_closed:
             self._is_closed = True
@@ -119,14 +107,7 @@ class Exchange:
             self.publish("ends", ending)
 
     def record_call(self, ranks: Ranks, operation: str, *, number: int = 0, is_async: bool = False) -> None:
-        """Record a collective in its order on a group, whether or not values are shared.
-
-        Args:
-            ranks: of the group, as of :meth:`share`.
-            number: as of :meth:`share`.
-            operation: the collective and its size, the same on all ranks.
-            is_async: whether the script goes on meanwhile on the cluster.
-        """
+        """Record a collective in its order on a group, with arguments as of :meth:`share`."""
         if self.is_active:
             self._order.add(group_name(ranks, number), ranks, operation, is_async=is_async)
             if operation == "barrier" and ranks == self._world and not is_async:
@@ -134,10 +115,9 @@ class Exchange:
 
     # ---- roles
     def register_group(self, ranks: Ranks) -> int:
-        """Take a group that the script has made into account.
+        """Register a group that the script has made, and return its number among those of these ranks.
 
-        Returns:
-            its number among the groups of these ranks; the group of all ranks is there from the start.
+        The group of all ranks is there from the start.
         """
         self._groups[ranks] += 1
         return self._groups[ranks] - (ranks != self._world)
@@ -146,42 +126,41 @@ class Exchange:
         """The roles as known when `groups` had been made, and `pair` had been published."""
         self.publish_groups()
         needed = self._groups.keys() & set(groups)
-        watch = self._journal(ROLES)
 
         def are_known() -> bool:
-            watch.read_on()
+            watch = self._journal(ROLES)
             return "ends" in watch.entries or self._covers(watch, needed, pair)
 
         waiting = Awaited(0, (), "new_group", script_line(), is_certain=False)
         while not self._wait(waiting if self.rank != 0 else None, are_known):
             self._never_published |= needed - set(self._groups_of_rank_0())
-        published = watch.of_kind["roles"]
-        if published and published[-1].name != self._roles_name:
-            self._roles_name = published[-1].name
-            self._roles = Roles.from_json(watch.payload(published[-1]))
+        watch = self._journal(ROLES)
+        published = watch.last("roles")
+        if published and published.name != self._roles_name:
+            self._roles_name = published.name
+            self._roles = Roles.from_json(watch.payload(published))
         return self._roles
 
     def _covers(self, watch: Journal, groups: Set[Ranks], pair: str) -> bool:
         """Whether the last roles rest on `pair` and on `groups`, except those that are never published."""
-        published = watch.of_kind["roles"]
-        if pair and (not published or pair not in published[-1].words[1:]):
+        published = watch.last("roles")
+        if pair and (not published or pair not in published.words[1:]):
             return False
         if groups <= self._never_published:
             return True
         of_rank_0 = self._groups_of_rank_0()
         if "ends" in self._journal(0).entries:
             self._never_published |= groups - set(of_rank_0)
-        covered = of_rank_0[: int(published[-1].words[0])] if published else []
+        covered = of_rank_0[: int(published.words[0])] if published else []
         return groups <= self._never_published.union(covered)
 
     def _groups_of_rank_0(self) -> list[Ranks]:
         """The groups that rank 0 has published, in order."""
         first = self._journal(0)
-        first.read_on()
-        published = first.of_kind["groups"]
-        if published and published[-1].name != self._published_by_0[0]:
-            made = json.loads(first.payload(published[-1]))
-            self._published_by_0 = published[-1].name, [tuple(ranks) for _, _, ranks in made]
+        published = first.last("groups")
+        if published and published.name != self._published_by_0[0]:
+            made = json.loads(first.payload(published))
+            self._published_by_0 = published.name, [tuple(ranks) for _, _, ranks in made]
         return self._published_by_0[1]
 
     # ---- values that a group shares
@@ -195,18 +174,15 @@ class Exchange:
         number: int = 0,
         is_async: bool = False,
     ) -> dict[int, Any]:
-        """Publish the own value of a collective, and wait for those of others.
+        """Publish the own value of a collective, and return those of others by rank, as far as known.
 
         Args:
             ranks: of the group, all of which call this in the same order.
             operation: the collective and its size, the same on all of them.
             value: anything that can be pickled; :data:`UNKNOWN` if it is not known or not requested.
             of: the ranks whose values are wanted; None for all.
-            number: of the group, as of :meth:`register_group`: each group has an order of its own.
-            is_async: whether the script goes on meanwhile on the cluster, where no rank waits here.
-
-        Returns:
-            values by rank, without those that no rank knows.
+            number: of the group, as of :meth:`register_group`.
+            is_async: whether the script goes on meanwhile on the cluster.
 
         Raises:
             RunError: the ranks do not call the same, or wait for each other.
@@ -234,8 +210,9 @@ class Exchange:
                 by_source[source] = self.wait_for(
                     Awaited(source, names, operation, line, source == rank, is_async)
                 )
-            values[rank] = by_source[source]
-            self.substituted += source != rank and _differs(by_source[source], value)
+            values[rank] = found = by_source[source]
+            is_own = isinstance(found, bytes) and found == value
+            self.substituted += source != rank and found is not UNKNOWN and not is_own
         return _known(values)
 
     def _group_like(self, ranks: Ranks, member: int, roles: Roles) -> Ranks | None:
@@ -245,20 +222,14 @@ class Exchange:
         return next((group for group in alike if roles.pattern(group) == pattern), None)
 
     def from_rank_0(self, name: str, what: str, make: Callable[[], T]) -> T:
-        """What rank 0 makes under `name`, once for all ranks, and for rehearsals of changes after this one.
-
-        This rank makes it where rank 0 does not come to it.
-        """
+        """What rank 0 makes once for all ranks and for changes of the run; else what this rank makes."""
         name = f"{_MADE}.{name}"
-        if self.is_active:
-            first = self._journal(0)
-            first.read_on()
-            if self.rank != 0 or name in first.entries:
-                unknown = self.unknown_values
-                found: T = self.wait_for(Awaited(0, (name,), what, script_line(), is_certain=False))
-                if found is not UNKNOWN:
-                    return found
-                self.unknown_values = unknown
+        if self.is_active and (self.rank != 0 or name in self._journal(0).entries):
+            unknown = self.unknown_values
+            found: T = self.wait_for(Awaited(0, (name,), what, script_line(), is_certain=False))
+            if found is not UNKNOWN:
+                return found
+            self.unknown_values = unknown
         made = make()
         if self.rank == 0:
             self.publish(name, what, script_line(), payload=_pickled(made))
@@ -266,46 +237,34 @@ class Exchange:
 
     # ---- files that one rank writes and others read
     def publish_file(self, path: str) -> None:
-        """Publish that this rank has written the file at `path`."""
+        """Publish that this rank has written a file."""
         self.publish(f"{_FILE}.{path}")
 
     def wait_for_file(self, path: str, *, is_there: bool) -> None:
         """Wait for what the other rehearsed ranks write, as this rank would on the cluster.
 
-        Args:
-            path: as of :meth:`publish_file`.
-            is_there: whether there is such a file. If not, wait until a rank publishes it, as long as each
-                may still do so and does not wait for this rank; else only until the others have come through
-                as many barriers as this one.
+        If the file is there, wait until the others have passed as many barriers as this rank. Else wait until
+        a rank publishes it, as long as each may still do so and does not wait for this rank.
         """
         passed = self._calls[_BARRIER]
         if not self.is_active or (is_there and not passed):
             return
         name = f"{_FILE}.{path}"
         awaited = f"{_BARRIER}.{passed}" if is_there else name
-        journals = {rank: self._journal(rank) for rank in self._roles.rehearsed if rank != self.rank}
-        for rank in journals:
+        others = [rank for rank in self._roles.rehearsed if rank != self.rank]
+        for rank in others:
 
             def is_decided(rank: int = rank) -> bool:
-                for journal in journals.values():
-                    journal.read_on()
-                if not is_there and any(name in one.entries for one in journals.values()):
+                if not is_there and any(name in self._journal(other).entries for other in others):
                     return True
-                return not journals[rank].entries.keys().isdisjoint((awaited, "ends"))
+                return not self._journal(rank).entries.keys().isdisjoint((awaited, "ends"))
 
             waiting = Awaited(rank, (awaited,), "torch.load", script_line(), is_certain=False)
             self._wait(waiting, is_decided)
 
     # ---- values that one rank sends to another
     def send(self, destination: int, tag: int, what: str, value: Any) -> None:
-        """Publish a tensor for one rank.
-
-        Args:
-            destination: the rank.
-            tag: as of `torch.distributed.send`.
-            what: size and type of the tensor.
-            value: anything that can be pickled; :data:`UNKNOWN` if it is not known.
-        """
+        """Publish a tensor of `what` size and type for one rank; `value` as of :meth:`share`."""
         self._publish_pair(destination)
         call = self._count(f"to {destination} {tag}")
         name = _name_of_sent(self.rank, destination, tag, call)
@@ -339,32 +298,29 @@ class Exchange:
         Raises:
             RunError: it never comes on the cluster, or what comes does not fit.
         """
-        journal = self._journal(awaited.rank)
 
         def is_decided() -> bool:
-            journal.read_on()
-            return not awaited.names or any(name in journal.entries for name in (*awaited.names, "ends"))
+            entries = self._journal(awaited.rank).entries
+            return not awaited.names or any(name in entries for name in (*awaited.names, "ends"))
 
         if not self._wait(awaited, is_decided):
             return self._unknown()
+        journal = self._journal(awaited.rank)
         entry = next((journal.entries[name] for name in awaited.names if name in journal.entries), None)
         return self._of_ended(awaited, journal) if entry is None else self._value(awaited, journal, entry)
 
     def _journal(self, owner: int | str) -> Journal:
+        """The journal of a rank or of the roles, as far as it is written."""
         assert self.folder is not None
         if owner not in self._journals:
             self._journals[owner] = Journal(self.folder, owner)
+        self._journals[owner].read_on()
         return self._journals[owner]
 
     def _wait(self, awaited: Awaited | None, is_there: Callable[[], bool]) -> bool:
-        """Wait until something is there.
+        """Wait until `is_there`, and return whether it came; else this rank goes on without it.
 
-        Args:
-            awaited: what it is; None if it certainly comes.
-            is_there: looks for it.
-
-        Returns:
-            whether it came; if not, this rank has to do without.
+        `awaited` is None if it certainly comes.
 
         Raises:
             RunError: the rank would wait for ever on the cluster.
@@ -412,30 +368,22 @@ class Exchange:
         return UNKNOWN
 
     def _waits_for_itself(self, awaited: Awaited) -> bool:
-        """Whether a rank that this one waits for waits for this one.
-
-        Returns:
-            True if so, and this rank has to do without.
+        """Whether a rank that this one waits for waits for this one, which then goes on without the value.
 
         Raises:
             RunError: they would wait for each other on the cluster too.
         """
         chain = [awaited]
         while chain[-1].rank != self.rank:
-            journal = self._journal(chain[-1].rank)
-            journal.read_on()
-            published = journal.of_kind["waits"]
-            if not published or not published[-1].words or len(chain) > len(self._journals) + 1:
+            waiting = self._waiting(chain[-1].rank)
+            if waiting is None or len(chain) > len(self._journals) + 1:
                 return False
-            chain.append(_awaited(published[-1].words))
+            chain.append(waiting)
         # Check again: what one of them waits for may have come while the others were read.
         for waiting, other in zip(chain, [*chain[1:], None], strict=True):
-            journal = self._journal(waiting.rank)
-            journal.read_on()
-            if any(name in journal.entries for name in waiting.names):
+            if any(name in self._journal(waiting.rank).entries for name in waiting.names):
                 return False
-            published = journal.of_kind["waits"]
-            if other is not None and (not published[-1].words or _awaited(published[-1].words) != other):
+            if other is not None and self._waiting(waiting.rank) != other:
                 return False
         if awaited.names and not all(waiting.names for waiting in chain):
             return False  # a rank that waits for roles goes on without
@@ -447,17 +395,19 @@ class Exchange:
             )
         return not awaited.is_certain or awaited.is_async
 
+    def _waiting(self, rank: int) -> Awaited | None:
+        """What another rank waits for."""
+        published = self._journal(rank).last("waits")
+        if published is None or not published.words:
+            return None
+        waits_for, names, *rest = json.loads(published.words[0])
+        return Awaited(waits_for, tuple(names), *rest)
+
 
 def prepare_exchange_of_change(first: RehearsalJob, changed: RehearsalJob, *, alone: bool) -> None:
-    """Make the exchange folder of a change that is rehearsed after `first`.
+    """Make the exchange folder of a change that is rehearsed after `first`; with `alone` no rank answers.
 
-    Only what rank 0 made for all is valid for a change, and only among as many ranks: other numbers, groups
-    and sizes of ranks lead to other values.
-
-    Args:
-        first: of the run as it is.
-        changed: of the change; both have an exchange folder.
-        alone: whether no other rank is to answer.
+    Only what rank 0 made for all is valid for a change, and only among as many ranks.
     """
     assert first.exchange_folder is not None
     assert changed.exchange_folder is not None
@@ -483,22 +433,12 @@ def _stuck(calls: Sequence[tuple[int, str, str]], why: str) -> RunError:
     )
 
 
-def _awaited(words: Sequence[str]) -> Awaited:
-    rank, names, *rest = json.loads(words[0])
-    return Awaited(rank, tuple(names), *rest)
-
-
 def _pair(one: int, other: int) -> str:
     return f"{min(one, other)} and {max(one, other)}"
 
 
 def _name_of_sent(source: int, destination: int, tag: int, call: int) -> str:
     return f"sent.{source}.{destination}.{tag}.{call}"
-
-
-def _differs(value: Any, own: Any) -> bool:
-    """Whether another rank's value may change what this rank does."""
-    return value is not UNKNOWN and not (isinstance(value, bytes) and value == own)
 
 
 def _pickled(value: Any) -> bytes:

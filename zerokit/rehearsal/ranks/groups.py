@@ -8,6 +8,7 @@ import re
 import sys
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -23,62 +24,46 @@ _NAMES: dict[GroupKind, frozenset[str]] = {
     "expert": frozenset({"expert", "experts", "ep", "moe"}),
     "tensor": frozenset({"tensor", "tp", "model", "mp", "slice"}),
 }
-"""Words in the names of groups, as DeepSpeed, Megatron and torch's device meshes have them; an expert's group
-of data parallelism is one of data."""
+"""Words in the names of groups of DeepSpeed, Megatron and torch's device meshes."""
 _PASSED_OVER = ("torch/distributed/", "deepspeed/comm/")
 
 
 @dataclass
-class _Made:
+class _NewGroup:
     ranks: Ranks
     group: Any
     where: str
     description: str
-    line: str
-    function: str
-    holders: tuple[Any, ...]
-    """Whose attributes the group may become."""
+    line: str = ""
+    function: str = ""
+    holders: tuple[Any, ...] = ()
+    """Objects whose attributes the group may become."""
 
 
 class Groups:
-    """Publishes the groups of this rank; the roles of the run are found from those of rank 0.
-
-    Args:
-        exchange: where to publish them.
-    """
+    """Publishes the groups of this rank; the roles of the run are found from those of rank 0."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         exchange.publish_groups = self.publish
-        self._made: list[_Made] = []
+        self._made: list[_NewGroup] = []
         self._published = 0
 
     def note(self, ranks: Ranks, group: Any, description: str | None) -> int:
-        """Register a group as it is made; `group` is the object that its members get.
-
-        Returns:
-            its number, as of :meth:`Exchange.register_group`.
-        """
-        number = self._exchange.register_group(ranks)
+        """Register a group that is made, and return its number, as of :meth:`Exchange.register_group`."""
         frame = _maker()
-        self._made.append(
-            _Made(
-                ranks,
-                group,
-                f"{frame.f_code.co_filename}:{frame.f_lineno} {description or ''}",
-                description or "",
-                linecache.getline(frame.f_code.co_filename, frame.f_lineno),
-                frame.f_code.co_name,
-                _holders(frame),
-            )
-        )
-        return number
+        path, line = frame.f_code.co_filename, frame.f_lineno
+        made = _NewGroup(ranks, group, f"{path}:{line} {description or ''}", description or "")
+        made.line, made.function = linecache.getline(path, line), frame.f_code.co_name
+        made.holders = _holders(frame)
+        self._made.append(made)
+        return self._exchange.register_group(ranks)
 
     def name_all_ranks(self, ranks: Ranks, description: str) -> None:
         """Register another purpose of the group of all ranks, for which torch makes no new group."""
         where = f"group of all {len(ranks)} ranks {description}"
         if where not in (made.where for made in self._made):
-            self._made.append(_Made(ranks, None, where, description, "", "", ()))
+            self._made.append(_NewGroup(ranks, None, where, description))
 
     def publish(self) -> None:
         """On rank 0: publish the groups made so far, once they are in use and have their names."""
@@ -106,14 +91,12 @@ def _holders(frame: FrameType) -> tuple[Any, ...]:
     module = sys.modules.get(frame.f_globals.get("__name__", ""))
     found = []
     for holder in (module, owner):
-        try:
+        with suppress(TypeError):
             found.append(weakref.ref(holder))
-        except TypeError:
-            continue
     return tuple(found)
 
 
-def _kind(made: _Made) -> GroupKind:
+def _kind(made: _NewGroup) -> GroupKind:
     for name in _names(made):
         words = set(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
         kinds = [kind for kind, known in _NAMES.items() if known & words]
@@ -122,7 +105,7 @@ def _kind(made: _Made) -> GroupKind:
     return "unknown"
 
 
-def _names(made: _Made) -> Iterator[str]:
+def _names(made: _NewGroup) -> Iterator[str]:
     """Names of the group, the most specific first."""
     yield made.description
     for holder in made.holders:

@@ -25,12 +25,7 @@ class Entry(NamedTuple):
 
 
 class Journal:
-    """Written by one process; each reader has an object of its own and reads on where it was.
-
-    Args:
-        folder: of the rehearsal, and its alone.
-        owner: who writes.
-    """
+    """Written by one process, its owner; each reader has an object of its own and reads on where it was."""
 
     def __init__(self, folder: Path, owner: str | int) -> None:
         self._file = folder / f"journal-{owner}"
@@ -72,6 +67,10 @@ class Journal:
         entry = Entry(name, tuple(words), start, size)
         self.entries[name] = entry
         self.of_kind[name.partition(".")[0]].append(entry)
+
+    def last(self, kind: str) -> Entry | None:
+        """The last entry of a kind, as of :attr:`of_kind`."""
+        return self.of_kind[kind][-1] if self.of_kind[kind] else None
 
     def payload(self, entry: Entry) -> bytes:
         """What was written with `entry`."""

@@ -11,16 +11,10 @@ from zerokit.rehearsal.ranks.roles import ROLES, Axis, axes_of, data_parallel, f
 
 
 class RoleWatch:
-    """Reads the groups and sends that ranks publish, and publishes the roles.
-
-    Args:
-        folder: of the exchange.
-        num_gpus: world size.
-    """
+    """Reads the groups and sends that ranks publish in the exchange's folder, and publishes the roles."""
 
     def __init__(self, folder: Path, num_gpus: int) -> None:
-        self._folder = folder
-        self._num_gpus = num_gpus
+        self._folder, self._num_gpus = folder, num_gpus
         self._own = Journal(folder, ROLES)
         self._journals = {rank: Journal(folder, rank) for rank in data_parallel(num_gpus).rehearsed}
         self._pairs: dict[tuple[int, int], None] = {}
@@ -52,11 +46,7 @@ class RoleWatch:
         return self.roles.rehearsed
 
     def close(self) -> list[str]:
-        """Publish that there will be no other roles.
-
-        Returns:
-            where the ranks of a group did not make the same calls.
-        """
+        """Publish that there will be no other roles; return where ranks did not make the same calls."""
         self._own.write("ends")
         for journal in self._journals.values():
             journal.read_on()

@@ -1,12 +1,11 @@
 """The roles of a run: which ranks hold the same, by the process groups that the script makes.
 
-Ranks that differ by their place among data-parallel ones alone have one role. Of a pipeline, every stage is
-a role; of any other group (tensor, sequence, expert, or unknown purpose), its first rank and the others are
-roles, because what does not divide evenly falls to one end. One rank of each role is rehearsed, and stands
-for the others.
+Data-parallel ranks have one role. Each stage of a pipeline is a role; in any other group (tensor, sequence,
+expert, or unknown purpose), the first rank and the others are roles, because uneven parts fall to one end.
+One rank of each role is rehearsed, and stands for the others.
 
-The ranks of a tensor or sequence group work on the same data, those of the next group on other data; what
-they exchange is valid in their own group only: if one of it is rehearsed, one of each role in it is.
+The ranks of a tensor or sequence group exchange values that are valid in their own group only: if one of them
+is rehearsed, one of each role in the group is.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Roles:
     """Every rank's role, and which ranks are rehearsed."""
 
     names: tuple[str, ...]
-    """Of the roles; one that is empty is that of all ranks of a run that is data-parallel alone."""
+    """Of the roles; empty for data parallelism alone."""
     of_rank: tuple[int, ...]
     """Place of each rank's role in :attr:`names`."""
     rehearsed: Ranks
@@ -90,11 +89,7 @@ def data_parallel(num_gpus: int) -> Roles:
 
 
 def axes_of(groups: Iterable[tuple[str, GroupKind, Ranks]]) -> list[Axis]:
-    """Group process groups that belong together into axes.
-
-    Args:
-        groups: in the order in which they were made: where, what for, and their ranks.
-    """
+    """Group process groups, given by place, purpose and ranks, into axes of those that belong together."""
     found: list[tuple[str, list[Ranks], set[int], set[GroupKind]]] = []
     for where, kind, ranks in groups:
         if len(ranks) < 2:
@@ -117,13 +112,7 @@ def axes_of(groups: Iterable[tuple[str, GroupKind, Ranks]]) -> list[Axis]:
 
 
 def find_roles(num_gpus: int, axes: Sequence[Axis], rehearsed: Iterable[int] = ()) -> Roles:
-    """The roles that `axes` make.
-
-    Args:
-        num_gpus: world size.
-        axes: as of :func:`axes_of`.
-        rehearsed: ranks that are being rehearsed already, next to the first and the last; they stay.
-    """
+    """The roles that `axes` make; ranks in `rehearsed` are rehearsed already, and stay."""
     started = {0, num_gpus - 1, *rehearsed}
     left_out = []
     splits = [

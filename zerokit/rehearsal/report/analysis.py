@@ -8,34 +8,23 @@ from typing import Any, Literal
 
 import numpy as np
 
+from zerokit.hardware import non_torch_memory
 from zerokit.hardware.cluster import Cluster
-from zerokit.hardware.non_torch_memory import (
-    CUDA_CONTEXT,
-    NCCL_CONNECTION,
-    NCCL_FEW_CHANNELS,
-    NCCL_FIRST_COMMUNICATOR_HIGH,
-    NCCL_MANY_CHANNELS,
-    NCCL_ONE_GPU_HIGH,
-)
-from zerokit.rehearsal.facts import NvmeBytes
 from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.recording import (
     CATEGORY_CODES,
-    DTYPES,
     HOST,
     Array,
     Collective,
+    RankFacts,
     Recording,
     Space,
     peak_event,
 )
 from zerokit.rehearsal.report.report import (
     AllocatorMemory,
-    Batches,
-    BlockMemory,
     Communication,
     DeviceMemory,
-    Evaluation,
     Fit,
     HostMemory,
     MadeUpResult,
@@ -49,7 +38,7 @@ from zerokit.rehearsal.report.report import (
 from zerokit.rehearsal.report.step_time import doubts, time_of
 from zerokit.reporting.phases import RUN_PHASES
 from zerokit.reporting.verdicts import judge
-from zerokit.units import GIB, MIB
+from zerokit.units import GIB, MIB, quantity
 
 _CONTEXT_SOURCE = "measured, by card and driver (ml-engineering, training/performance)"
 _RING = 1
@@ -60,44 +49,40 @@ _RING_AND_TREE = 4
 def overheads(cluster: Cluster, group_sizes: set[int]) -> list[Overhead]:
     """The lines to add to what the allocator reserves on each GPU.
 
-    Args:
-        cluster: of the run.
-        group_sizes: sizes of the process groups that collectives were called on. Each size above 1 is
-            taken for one communicator of NCCL, which holds buffers of its own.
+    Each size above 1 of the process groups that collectives were called on, `group_sizes`, counts as one
+    communicator of NCCL, which holds buffers of its own.
     """
-    low, high = CUDA_CONTEXT
+    low, high = non_torch_memory.CUDA_CONTEXT
     context = Overhead(name="CUDA context", low_bytes=low, high_bytes=high, source=_CONTEXT_SOURCE)
     return [context, _communication_overhead(cluster, group_sizes)]
 
 
 def _communication_overhead(cluster: Cluster, group_sizes: set[int]) -> Overhead:
-    name = "communication (NCCL)"
-    if cluster.num_gpus == 1:
-        source = "a single GPU has no connections; NCCL's kernels may be loaded"
-        return Overhead(name=name, low_bytes=0, high_bytes=NCCL_ONE_GPU_HIGH, source=source)
+    known = non_torch_memory
     communicators = max(1, len({size for size in group_sizes if size > 1}))
-    within_a_node = cluster.num_nodes == 1
-    low = NCCL_FEW_CHANNELS * _RING * NCCL_CONNECTION
-    each_further = NCCL_MANY_CHANNELS * (_RING if within_a_node else _RING_AND_TREE) * NCCL_CONNECTION
-    first = max(NCCL_FIRST_COMMUNICATOR_HIGH, each_further)
-    where = "within one node" if within_a_node else "across nodes"
-    counted = f"{communicators} communicator{'s' if communicators > 1 else ''}"
-    source = (
-        f"{counted} {where}: low, {NCCL_FEW_CHANNELS} channels of {NCCL_CONNECTION / MIB:.1f} MiB (NCCL "
-        "src/init.cc); high, 1.45 GiB measured at the first barrier (ml-engineering)"
-    )
-    if communicators > 1:
-        source += f", and {each_further / GIB:.2f} GiB for each further communicator"
-    return Overhead(
-        name=name,
-        low_bytes=low * communicators,
-        high_bytes=first + each_further * (communicators - 1),
-        source=source,
-    )
+    if cluster.num_gpus == 1:
+        low, high = 0, known.NCCL_ONE_GPU_HIGH
+        source = "a single GPU has no connections; NCCL's kernels may be loaded"
+    else:
+        neighbours, where = _RING_AND_TREE, "across nodes"
+        if cluster.num_nodes == 1:
+            neighbours, where = _RING, "within one node"
+        low = known.NCCL_FEW_CHANNELS * _RING * known.NCCL_CONNECTION * communicators
+        each_further = known.NCCL_MANY_CHANNELS * neighbours * known.NCCL_CONNECTION
+        first = max(known.NCCL_FIRST_COMMUNICATOR_HIGH, each_further)
+        high = first + each_further * (communicators - 1)
+        source = (
+            f"{quantity(communicators, 'communicator')} {where}: low, {known.NCCL_FEW_CHANNELS} channels of "
+            f"{known.NCCL_CONNECTION / MIB:.1f} MiB (NCCL src/init.cc); high, 1.45 GiB measured at the first "
+            "barrier (ml-engineering)"
+        )
+        if communicators > 1:
+            source += f", and {each_further / GIB:.2f} GiB for each further communicator"
+    return Overhead(name="communication (NCCL)", low_bytes=low, high_bytes=high, source=source)
 
 
 LARGEST_BLOCKS = 20
-LARGEST_SITES = 20
+"""Blocks, and lines of code, that are listed."""
 RANKS_DIFFER = 0.001
 """Of a figure, and more than a MiB; padding to the number of ranks makes less than this."""
 _INIT = RUN_PHASES.index("init")
@@ -108,8 +93,7 @@ _SEGMENTS: tuple[Segments, ...] = ("ordinary", "expandable")
 def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
     """The report of one rank.
 
-    The peak is the largest running sum of allocated bytes, as ``torch.cuda.max_memory_allocated`` counts;
-    what is alive there is listed from the allocations not yet released.
+    The peak is the largest running sum of allocated bytes, as of ``torch.cuda.max_memory_allocated``.
     """
     facts = recording.facts
     device = _device(recording)
@@ -126,8 +110,8 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
         elapsed_seconds=facts.elapsed_seconds,
         device=device,
         host=_host(recording, local_ranks),
-        nvme=_nvme(facts.nvme, local_ranks),
-        fit=_fit(device, job, sizes, _deciding(device, facts.batches, facts.evaluation, per_step)),
+        nvme=_nvme(recording, local_ranks),
+        fit=_fit(device, job, sizes, _batch_of_peak(device, facts, per_step)),
         batches=facts.batches,
         evaluation=facts.evaluation,
         per_step=per_step,
@@ -141,19 +125,13 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
             *(doubts(time, facts.batches, prices) if time is not None and prices is not None else ()),
             *facts.gaps,
         ],
-        made_up=[
-            MadeUpResult(what=case.what, site=case.site, count=case.times) for case in recording.made_up
-        ],
+        made_up=[MadeUpResult(what=what, site=site, count=times) for what, site, times in recording.made_up],
         suppressed=facts.suppressed,
         run=RunFacts(
             script=job.script,
             arguments=job.arguments,
-            versions=facts.versions,
-            ds_config=facts.ds_config,
-            refused_ds_config=facts.refused_ds_config,
-            stopped_after_steps=facts.stopped_after_steps,
             gpu=job.device.name,
-            idle_micro_steps=facts.idle_micro_steps,
+            **facts.model_dump(include=RunFacts.model_fields.keys() & RankFacts.model_fields.keys()),
         ),
         time=time,
     )
@@ -177,7 +155,10 @@ def _device(recording: Recording) -> DeviceMemory:
         by_phase=_by_phase(recording, running),
         at_peak=_by_category(recording, alive),
         sites_at_peak=_by_site(recording, alive),
-        largest_blocks_at_peak=_largest(recording, alive),
+        largest_blocks_at_peak=[
+            recording.block(event["block"], int(event["bytes"]))
+            for event in alive[np.argsort(-alive["bytes"], kind="stable")[:LARGEST_BLOCKS]]
+        ],
         allocator=allocator,
         segments=segments,
     )
@@ -223,40 +204,15 @@ def _by_site(recording: Recording, alive: Array) -> list[SiteMemory]:
     places, inverse, counts = np.unique(sites, return_inverse=True, return_counts=True)
     sums = np.zeros(len(places), dtype=np.int64)
     np.add.at(sums, inverse, alive["bytes"])
-    order = np.argsort(-sums, kind="stable")[:LARGEST_SITES]
+    order = np.argsort(-sums, kind="stable")[:LARGEST_BLOCKS]
     return [
         SiteMemory(
-            site=_text(recording.sites, int(places[index])) or "unknown",
+            site=recording.sites[places[index]] if places[index] >= 0 else "unknown",
             bytes=int(sums[index]),
             blocks=int(counts[index]),
         )
         for index in order
     ]
-
-
-def _largest(recording: Recording, alive: Array) -> list[BlockMemory]:
-    order = np.argsort(-alive["bytes"], kind="stable")[:LARGEST_BLOCKS]
-    found = []
-    for event in alive[order]:
-        block = recording.blocks[event["block"]]
-        dtype = int(block["dtype"])
-        found.append(
-            BlockMemory(
-                bytes=int(event["bytes"]),
-                shape=[int(size) for size in block["shape"][: min(int(block["ndim"]), 6)]],
-                dtype=DTYPES[dtype] if 0 <= dtype < len(DTYPES) else "unknown",
-                name=_text(recording.names, int(block["name"])),
-                site=_text(recording.sites, int(block["site"])),
-                op=_text(recording.ops, int(block["op"])),
-                category=CATEGORY_CODES[block["category"]],
-                phase=RUN_PHASES[block["phase"]],
-            )
-        )
-    return found
-
-
-def _text(table: tuple[str, ...], place: int) -> str | None:
-    return table[place] if 0 <= place < len(table) else None
 
 
 def _host(recording: Recording, ranks_per_node: int) -> HostMemory:
@@ -279,15 +235,13 @@ def _host(recording: Recording, ranks_per_node: int) -> HostMemory:
     )
 
 
-def _nvme(nvme: NvmeBytes | None, ranks_per_node: int) -> NvmeMemory | None:
+def _nvme(recording: Recording, ranks_per_node: int) -> NvmeMemory | None:
+    nvme = recording.facts.nvme
     if nvme is None:
         return None
-    return NvmeMemory(
-        per_rank_bytes=nvme.held,
-        per_node_bytes=nvme.held * ranks_per_node,
-        written_bytes=nvme.written,
-        read_bytes=nvme.read,
-    )
+    held, written, read = nvme.held, nvme.written, nvme.read
+    per_node = held * ranks_per_node
+    return NvmeMemory(per_rank_bytes=held, per_node_bytes=per_node, written_bytes=written, read_bytes=read)
 
 
 def _of_last_step(recording: Recording, of_steps: Sequence[float]) -> int:
@@ -296,26 +250,20 @@ def _of_last_step(recording: Recording, of_steps: Sequence[float]) -> int:
     return round(of_steps[mark.step - 1]) if mark and mark.step <= len(of_steps) else 0
 
 
-def _deciding(
-    device: DeviceMemory, batches: Batches | None, evaluation: Evaluation | None, steps: list[StepMemory]
-) -> str | None:
+def _batch_of_peak(device: DeviceMemory, facts: RankFacts, steps: list[StepMemory]) -> str | None:
     """The batch found by the scan that makes the peak, if one does."""
-    if evaluation is not None and device.peak_phase == "evaluation":
-        return f"the evaluation batch of {evaluation.largest}"
+    if facts.evaluation is not None and device.peak_phase == "evaluation":
+        return f"the evaluation batch of {facts.evaluation.largest}"
     step = device.peak_step + 1
-    by_themselves = max((one.peak_bytes for one in steps if one.step < step), default=0)
-    for one in batches.rehearsed if batches is not None else ():
-        if one.first_step <= step <= one.last_step and device.peak_bytes > by_themselves * (1 + RANKS_DIFFER):
-            return str(one)
+    before = max((one.peak_bytes for one in steps if one.step < step), default=0)
+    for batch in facts.batches.rehearsed if facts.batches is not None else ():
+        is_of_step = batch.first_step <= step <= batch.last_step
+        if is_of_step and device.peak_bytes > before * (1 + RANKS_DIFFER):
+            return str(batch)
     return None
 
 
-def _fit(
-    device: DeviceMemory,
-    job: RehearsalJob,
-    group_sizes: set[int],
-    batch: str | None,
-) -> Fit:
+def _fit(device: DeviceMemory, job: RehearsalJob, group_sizes: set[int], batch: str | None) -> Fit:
     lines = overheads(job.cluster, group_sizes)
     low = device.peak_bytes + sum(line.low_bytes for line in lines)
     high = device.reserved_peak_bytes + sum(line.high_bytes for line in lines)
@@ -333,6 +281,7 @@ def _per_step(recording: Recording) -> list[StepMemory]:
     """Each step from the mark before it; the first from the end of init."""
     running = recording.running_bytes(Space.DEVICE)
     phases = recording.events["phase"]
+    calls = [call for call in recording.collectives if call.phase != _INIT]
     steps = []
     begin = 0
     for number, mark in enumerate(recording.step_marks):
@@ -348,11 +297,7 @@ def _per_step(recording: Recording) -> list[StepMemory]:
                 peak_phase=RUN_PHASES[phases[peak]] if peak is not None else "step",
                 steady_bytes=steady,
                 flops=recording.flops[number] if number < len(recording.flops) else 0,
-                communication_bytes=sum(
-                    call.bytes
-                    for call in recording.collectives
-                    if call.step == mark.step - 1 and call.phase != _INIT
-                ),
+                communication_bytes=sum(call.bytes for call in calls if call.step == mark.step - 1),
             )
         )
         begin = mark.event

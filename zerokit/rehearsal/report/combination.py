@@ -1,12 +1,16 @@
-"""One report of all ranks that were rehearsed, and of the nodes that they share."""
+"""One report of all ranks that were rehearsed, in one virtual time, and of the nodes that they share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from zerokit.hardware.cluster import Cluster
+from zerokit.rehearsal.native.together import Played, RankActs, play
 from zerokit.rehearsal.ranks.roles import Roles
+from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.report.analysis import RANKS_DIFFER
 from zerokit.rehearsal.report.report import (
     Fit,
@@ -18,6 +22,7 @@ from zerokit.rehearsal.report.report import (
     RoleMemory,
     TimeReport,
 )
+from zerokit.rehearsal.timing.rank_time import Meeting
 from zerokit.reporting.verdicts import VERDICTS, host_fit, worst
 from zerokit.units import MIB
 
@@ -25,30 +30,28 @@ T = TypeVar("T")
 
 _ABOUT = 0.01
 """Share of a step by which ranks that wait for each other may differ at its end."""
+_NOTICEABLY_LONGER = 1.02
+"""How much longer a step takes together with other ranks before a warning mentions the script's clocks."""
 _STAGES = "pipeline stages"
 """In the names of roles of several stages."""
 
 
 def combine(reports: Mapping[int, RehearsalReport], roles: Roles) -> RehearsalReport:
-    """One report of several ranks, with the figures of each where they differ.
+    """One report of several ranks (by rank, rank 0 first), with the figures of each where they differ.
 
     It is rank 0's where all ranks have one role, else that of the rank that needs most; so is the verdict.
     A node holds what its ranks hold, each of which is like the one that stands for it.
-
-    Args:
-        reports: by rank, rank 0's first.
-        roles: of all ranks; at least one of each is in `reports`.
     """
     shown = max(reports.values(), key=lambda report: _need(report.fit))
     if len(roles.names) == 1:
         shown = reports[0]
     ranks = [_rank(rank, report) for rank, report in reports.items()]
     # Not every stage of a pipeline is given batches.
-    given = shown if shown.batches is not None else _first(one for one in reports.values() if one.batches)
+    batches = (report.batches for report in (shown, *reports.values()) if report.batches is not None)
     time, doubts = _time(reports, roles)
     return shown.model_copy(
         update={
-            "batches": None if given is None else given.batches,
+            "batches": next(batches, None),
             "host": _host_of_node(shown, reports, roles),
             "nvme": _nvme_of_node(shown, reports, roles),
             "fit": max((report.fit for report in reports.values()), key=_need),
@@ -93,7 +96,7 @@ def _time(reports: Mapping[int, RehearsalReport], roles: Roles) -> tuple[TimeRep
 def _mean(
     roles: Roles, shown: TimeReport, used: Mapping[int, float | None], times: Mapping[int, TimeReport]
 ) -> float | None:
-    """How much of all cards is used in the shown rank's step, by what of each rank's is in its own."""
+    """The share of all cards that is used in the shown rank's step."""
     done = {rank: share * times[rank].step_seconds for rank, share in used.items() if share is not None}
     # Of ranks that are alike, each of those rehearsed is an example.
     ranks = roles.rehearsed if len(roles.names) == 1 else range(len(roles.of_rank))
@@ -116,21 +119,13 @@ def _differ(ranks: list[RankMemory]) -> bool:
 
 
 def _roles(reports: Mapping[int, RehearsalReport], roles: Roles) -> list[RoleMemory]:
-    return [
-        RoleMemory(
-            role=name,
-            ranks=[rank for rank, role in enumerate(roles.of_rank) if role == number],
-            rehearsed=roles.standing_for[number],
-            device=RoleDevice(
-                peak_bytes=device.peak_bytes,
-                steady_bytes=device.steady_bytes,
-                reserved_peak_bytes=device.reserved_peak_bytes,
-                peak_phase=device.peak_phase,
-            ),
-        )
-        for number, name in enumerate(roles.names)
-        for device in (reports[roles.standing_for[number]].device,)
-    ]
+    found = []
+    for number, name in enumerate(roles.names):
+        rehearsed = roles.standing_for[number]
+        ranks = [rank for rank, role in enumerate(roles.of_rank) if role == number]
+        device = RoleDevice(**reports[rehearsed].device.model_dump(include=set(RoleDevice.model_fields)))
+        found.append(RoleMemory(role=name, ranks=ranks, rehearsed=rehearsed, device=device))
+    return found
 
 
 def _most_on_a_node(shown: RehearsalReport, roles: Roles, held: Mapping[int, int]) -> int:
@@ -141,18 +136,23 @@ def _most_on_a_node(shown: RehearsalReport, roles: Roles, held: Mapping[int, int
 
 
 def _host_of_node(shown: RehearsalReport, reports: Mapping[int, RehearsalReport], roles: Roles) -> HostMemory:
-    fields = {
-        "per_node_peak_bytes": "peak_bytes",
-        "per_node_steady_bytes": "steady_bytes",
-        "per_node_pinned_bytes": "pinned_bytes",
+    node = {
+        f"per_node_{name}": _most_on_a_node(
+            shown, roles, {rank: getattr(report.host, name) for rank, report in reports.items()}
+        )
+        for name in ("peak_bytes", "steady_bytes", "pinned_bytes")
     }
-    held = {
-        name: {rank: getattr(report.host, field) for rank, report in reports.items()}
-        for name, field in fields.items()
-    }
-    return shown.host.model_copy(
-        update={name: _most_on_a_node(shown, roles, by_rank) for name, by_rank in held.items()}
-    )
+    return shown.host.model_copy(update=node)
+
+
+def _nvme_of_node(
+    shown: RehearsalReport, reports: Mapping[int, RehearsalReport], roles: Roles
+) -> NvmeMemory | None:
+    found = [report.nvme for report in (shown, *reports.values()) if report.nvme is not None]
+    if not found:
+        return None
+    held = {rank: report.nvme.per_rank_bytes if report.nvme else 0 for rank, report in reports.items()}
+    return found[0].model_copy(update={"per_node_bytes": _most_on_a_node(shown, roles, held)})
 
 
 def on_nodes(report: RehearsalReport, cluster: Cluster) -> RehearsalReport:
@@ -163,10 +163,6 @@ def on_nodes(report: RehearsalReport, cluster: Cluster) -> RehearsalReport:
     return report.model_copy(update={"fit": fit})
 
 
-def _first(found: Iterable[T]) -> T | None:
-    return next(iter(found), None)
-
-
 def _joined(of_ranks: Iterable[list[T]]) -> list[T]:
     """The items of all ranks, each once, in their order."""
     joined: list[T] = []
@@ -175,30 +171,92 @@ def _joined(of_ranks: Iterable[list[T]]) -> list[T]:
     return joined
 
 
-def _nvme_of_node(
-    shown: RehearsalReport, reports: Mapping[int, RehearsalReport], roles: Roles
-) -> NvmeMemory | None:
-    held = {rank: report.nvme for rank, report in reports.items()}
-    found = shown.nvme or _first(filter(None, held.values()))
-    if found is None:
-        return None
-    sizes = {rank: 0 if nvme is None else nvme.per_rank_bytes for rank, nvme in held.items()}
-    return found.model_copy(update={"per_node_bytes": _most_on_a_node(shown, roles, sizes)})
-
-
 def _need(fit: Fit) -> tuple[int, int]:
     return VERDICTS.index(fit.verdict), fit.high_bytes
 
 
 def _rank(rank: int, report: RehearsalReport) -> RankMemory:
+    device, host = report.device, report.host
     return RankMemory(
         rank=rank,
-        device_peak_bytes=report.device.peak_bytes,
-        device_steady_bytes=report.device.steady_bytes,
-        reserved_peak_bytes=report.device.reserved_peak_bytes,
-        peak_phase=report.device.peak_phase,
-        host_peak_bytes=report.host.peak_bytes,
-        host_steady_bytes=report.host.steady_bytes,
-        pinned_bytes=report.host.pinned_bytes,
+        device_peak_bytes=device.peak_bytes,
+        device_steady_bytes=device.steady_bytes,
+        reserved_peak_bytes=device.reserved_peak_bytes,
+        peak_phase=device.peak_phase,
+        host_peak_bytes=host.peak_bytes,
+        host_steady_bytes=host.steady_bytes,
+        pinned_bytes=host.pinned_bytes,
         verdict=report.fit.verdict,
     )
+
+
+# ---- ranks that wait for each other
+
+
+def play_together(
+    recordings: Mapping[int, Recording], roles: Roles, beside_collective: float
+) -> dict[int, Recording]:
+    """Return the recordings of all ranks, by rank, in the time that they have when they wait for each other.
+
+    `beside_collective`: the factor by which kernels take longer while a collective runs on another stream.
+    """
+    timed = {rank: one for rank, one in recordings.items() if one.facts.times is not None and len(one.acts)}
+    if len(timed) < 2:
+        return dict(recordings)
+    meetings = [one.facts.times.meetings for one in timed.values() if one.facts.times is not None]
+    numbers, sizes = matched(meetings, roles)
+    acts = [RankActs(one.acts.tobytes(), own) for one, own in zip(timed.values(), numbers, strict=True)]
+    played = play(acts, sizes, beside_collective)
+    changed = {rank: _beside_others(timed[rank], own) for rank, own in zip(timed, played, strict=True)}
+    return {**recordings, **changed}
+
+
+def _beside_others(recording: Recording, played: Played) -> Recording:
+    times = recording.facts.times
+    assert times is not None
+    ends = [int(played.events[events].max()) for events in times.step_end_events]
+    events = recording.events.copy()
+    events["time_ns"] = played.time_of_host(events["time_ns"])
+    warnings = []
+    if ends and ends[-1] > _NOTICEABLY_LONGER * times.step_ends[-1]:
+        warnings.append(
+            "ranks wait for each other, which the clocks that the script sees do not know: the speed that it "
+            "prints is that of each rank by itself"
+        )
+    if played.given_up:
+        warnings.append(
+            f"{played.given_up} collectives began in virtual time before all of their ranks had come to "
+            "them, as ranks would have waited for each other: the step's time may be too short"
+        )
+    return replace(
+        recording,
+        events=events,
+        spans=played.spans,
+        warnings=(*recording.warnings, *warnings),
+        facts=recording.facts.model_copy(update={"times": times.model_copy(update={"step_ends": ends})}),
+    )
+
+
+def matched(meetings: Sequence[Sequence[Meeting]], roles: Roles) -> tuple[list[list[int]], list[int]]:
+    """Match the meetings of several ranks.
+
+    Returns:
+        The number of each meeting of each rank, -1 if no other rank takes part; and how many ranks take part.
+    """
+    places: dict[Meeting, int] = {}
+    numbers = [
+        [places.setdefault(_among_rehearsed(one, roles), len(places)) for one in of_rank]
+        for of_rank in meetings
+    ]
+    sizes = Counter(place for of_rank in numbers for place in of_rank)
+    comers = Counter(place for of_rank in numbers for place in set(of_rank))
+    # A rank that stands for both ends of a pair comes twice, and meets no other rank.
+    met = [[place if comers[place] > 1 else -1 for place in of_rank] for of_rank in numbers]
+    return met, [sizes[place] for place in range(len(places))]
+
+
+def _among_rehearsed(meeting: Meeting, roles: Roles) -> Meeting:
+    if meeting[0] != "pair":
+        return meeting
+    kind, source, target, *rest = meeting
+    return (kind, *(str(roles.stands_for(int(rank))) for rank in (source, target)), *rest)

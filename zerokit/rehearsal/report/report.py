@@ -30,7 +30,7 @@ class SiteMemory(Part):
 
 
 class BlockMemory(Part):
-    """One allocation that is alive at the peak."""
+    """One allocation."""
 
     bytes: int
     shape: list[int]
@@ -45,7 +45,7 @@ class BlockMemory(Part):
 
 
 class AllocatorMemory(Part):
-    """What PyTorch's caching allocator would have reserved, by the model of it."""
+    """What the model of PyTorch's caching allocator reserves."""
 
     reserved_peak_bytes: int
     reserved_bytes: int
@@ -64,7 +64,7 @@ class DeviceMemory(Part):
 
     peak_bytes: int
     steady_bytes: int
-    """Held after the last optimizer step that was asked for, or at the end if there is none."""
+    """Held after the last requested optimizer step, or at the end without steps."""
     reserved_peak_bytes: int
     """``torch.cuda.max_memory_reserved`` with the segments that the run asks for."""
     peak_phase: str
@@ -82,7 +82,7 @@ class DeviceMemory(Part):
 
 
 class HostMemory(Part):
-    """Tensors in the memory of the host; Python, libraries and page tables are not in it."""
+    """Tensors in the memory of the host, without Python, libraries and page tables."""
 
     peak_bytes: int
     steady_bytes: int
@@ -90,11 +90,9 @@ class HostMemory(Part):
     """Most pinned bytes held; part of the above."""
     pinned_steady_bytes: int
     at_peak: dict[str, int] = Field(default_factory=dict)
-    """Bytes by category at the peak, of the rank."""
     pinned_at_peak: dict[str, int] = Field(default_factory=dict)
-    """What of them is pinned."""
     per_node_peak_bytes: int
-    """As if all ranks of a node reached their peak together."""
+    """As if all ranks of a node had their peak together."""
     per_node_steady_bytes: int
     per_node_pinned_bytes: int
 
@@ -105,7 +103,7 @@ class NvmeMemory(Part):
     per_rank_bytes: int
     per_node_bytes: int
     written_bytes: int
-    """By this rank in the whole run, overwriting included."""
+    """In the whole run, overwriting included."""
     read_bytes: int
 
 
@@ -117,7 +115,7 @@ class StepMemory(Part):
     peak_bytes: int
     peak_phase: str
     steady_bytes: int
-    """Held at its end."""
+    """At its end."""
     flops: int
     communication_bytes: int
 
@@ -137,7 +135,7 @@ class RankMemory(Part):
 
 
 class RoleDevice(Part):
-    """Device memory of a role; as of :class:`DeviceMemory`."""
+    """As of :class:`DeviceMemory`."""
 
     peak_bytes: int
     steady_bytes: int
@@ -151,7 +149,7 @@ class RoleMemory(Part):
     role: str
     ranks: list[int]
     rehearsed: int
-    """The one of them that the figures are of."""
+    """The rank of the figures."""
     device: RoleDevice
 
 
@@ -180,27 +178,25 @@ class Fit(Part):
     gpu_memory_bytes: int
     overheads: list[Overhead]
     low_bytes: int
-    """Needed at the least: the allocated peak and the low estimates. What the allocator caches beyond that
-    it gives back before it gives up."""
+    """The allocated peak and the low estimates: the allocator returns its cache before it fails."""
     high_bytes: int
-    """Needed at the most: the reserved peak and the high estimates."""
+    """The reserved peak and the high estimates."""
     verdict: Verdict
-    """Of both."""
+    """Of the GPU and the host."""
     batch: str | None = None
     """The batch of the data that makes the peak, if it is not one of the first."""
     host: HostFit | None = None
-    """None where one rank's report is written, before anybody has looked at the node."""
+    """None in the report of a single rank."""
 
 
 class BatchSize(Part):
     """The size of one batch, by its largest tensor of tokens."""
 
     shape: list[int]
-    """Of the token ids, padding included: rows, and the longest of them. Of the largest tensor if a batch has
-    no tokens."""
+    """Rows of token ids, and the longest of them; the largest tensor if a batch has no tokens."""
     unit: Unit
     tokens: int
-    """What that holds in all: padding, too, but for rows that are not padded yet."""
+    """In all, padding included."""
     bytes: int
     """Of the whole batch."""
 
@@ -223,9 +219,8 @@ class LargestBatch(Part):
     rank: int
     """Of data parallelism."""
     first_step: int
-    """The optimizer step that it is part of, counted from 1."""
     last_step: int
-    """The same, unless no engine shows which of several it is."""
+    """The optimizer step, counted from 1, that it is part of, or a later one where no engine shows which."""
 
     def __str__(self) -> str:
         """``"the batch of 4 x 8,192 tokens, the 57th of epoch 1, rank 0"``."""
@@ -233,57 +228,54 @@ class LargestBatch(Part):
 
 
 class Batches(Part):
-    """How large the batches were that the run was rehearsed with, and those of its data are."""
+    """The sizes of the batches that the run was rehearsed with, and of those in its data."""
 
     rehearsed_tokens: int
     """Of the batch with the most, padding included; of its largest tensor where it has no tokens."""
     longest_tokens: int
-    """Of the batch of the data with the most, as far as it was looked through."""
+    """The same of the searched data."""
     first: BatchSize
-    """The largest of those that came by themselves, in the steps that were asked for."""
+    """The largest of the requested steps, as the script made them."""
     largest: BatchSize
-    """The largest of the data, as far as it was looked through."""
+    """The largest of the searched data."""
     rehearsed: list[LargestBatch]
-    """Larger batches that were found and rehearsed."""
     scanned: int
-    """Batches searched, of all ranks whose batches can be computed; 0 if none were."""
+    """Batches searched, of all ranks whose batches can be computed."""
     of: int | None
-    """Batches of the epoch; None if that is not known."""
+    """Batches of the epoch, if known."""
     is_whole: bool
-    """Whether all batches of the epoch were looked through."""
+    """Whether all of them were searched."""
     seconds: float
     problem: str | None
-    """Why it ended early, where it was not for the time."""
+    """Why the search failed."""
 
 
 class Evaluation(Part):
     """The evaluation of transformers' Trainer, rehearsed once on the largest batches of its data."""
 
     largest: BatchSize
-    """Of those that it was rehearsed with."""
     scanned: int
-    """Batches of its data that were looked through."""
     of: int | None
     is_whole: bool
 
 
 class TimeBreakdown(Part):
-    """Seconds of a step, by the first of these that goes on at each moment; they add up to it."""
+    """Seconds of a step by what happens; each moment counts for the first of these, so they add up."""
 
     compute: float
     """A kernel runs on some stream."""
     host_optimizer: float
-    """The host updates parameters, while no kernel runs."""
+    """The host updates parameters."""
     host_operators: float
-    """The host computes on its own tensors, as where it unscales gradients, and none of these goes on."""
+    """The host computes on its own tensors, such as where it unscales gradients."""
     communication: float
-    """A collective runs, and none of these."""
+    """A collective runs."""
     copies: float
-    """Between host and device, or to and from drives, and none of these."""
+    """Between host and device, or to and from drives."""
     data: float
-    """The host reads the next batch: only where that is part of the time."""
+    """The host reads the next batch, with `--with-data-time`."""
     other_ranks: float
-    """A collective waits for ranks that are rehearsed together with this one and have not come to it yet."""
+    """A collective waits for other rehearsed ranks."""
     launch: float
     """The device has nothing to do: the host launches, allocates or waits."""
 
@@ -311,11 +303,11 @@ class ReadingTime(Part):
     batch_seconds: float
     """Of one batch, in one process."""
     is_in_step: bool
-    """Whether steps wait for it, as far as workers do not hide it; the breakdown reports how long."""
+    """Whether steps wait for it, as far as workers do not hide it."""
     batches: int
     """Batches measured."""
     workers: int
-    """Workers of the script's loader; without any, the script reads between steps."""
+    """Workers of the script's loader."""
     batches_of_step: int
 
 
@@ -330,7 +322,6 @@ class TimeReport(Part):
     """Time of the last requested step, on the rehearsed rank that others wait for."""
 
     rank: int
-    """That one."""
     step_seconds: float
     low_seconds: float
     """If all costs are as low as they may be; `high_seconds`: as high. Work that was hidden may then show."""
@@ -338,24 +329,23 @@ class TimeReport(Part):
     step: int
     breakdown: TimeBreakdown
     tokens_per_second: float | None
-    """Of all GPUs, padding included; None if the batches are not of tokens or come from no DataLoader, if
-    there is no DeepSpeed engine that knows how many ranks have other batches, and for pipelines."""
+    """Of all GPUs, padding included; None without tokens, a DataLoader or an engine, and for pipelines."""
     mfu: float | None
-    """Floating-point operations that the step needs, by what the card can do in 16 bits: three times those of
-    the forward passes, or all but recomputed ones if that is less. None for pipelines."""
+    """The card's 16-bit floating-point operations that the step needs: three times those of the forward
+    passes, or all but recomputed ones if that is less. None for pipelines."""
     hfu: float | None
-    """All floating-point operations that the step does, recomputed ones among them, by the same."""
+    """The same with recomputed operations."""
     peak_flops: float | None
     """Dense, of one card in 16 bits."""
     steps: list[StepTime]
     kernels: list[KernelTime]
     """The most expensive kernels of that step."""
     critical_path: list[KernelTime]
-    """What that step consists of, going back from its end each time to what had to be over before."""
+    """The work that each part of the step had to wait for."""
     data: DataTime | None = None
-    """No part of the step's time, unless that was asked for; None if the batches come from no DataLoader."""
+    """None if the batches come from no DataLoader."""
     host_threads: int | None = None
-    """Of each rank, for the host's own work; None: as many as the machine has cores."""
+    """Of each rank, for CPU work; None: as many as the machine has cores."""
 
 
 class Advice(Part):
@@ -366,13 +356,13 @@ class Advice(Part):
     peak_bytes: int
     """The peak with the change."""
     host_bytes: int
-    """The host's peak with the change, of one node."""
+    """The peak of one node's host with the change."""
     verdict: Verdict
     how: str
     ds_config: dict[str, Any] = Field(default_factory=dict)
-    """The changed values by dotted key, if it is the ds_config that changes."""
+    """The changed values by dotted key."""
     step_seconds: float | None = None
-    """Of a step with the change; None if time was not rehearsed."""
+    """With the change; None if time was not rehearsed."""
     faster: float | None = None
     """The share of GPU time that a token saves; of a step where tokens are not known."""
 
@@ -410,22 +400,21 @@ class ConfigFinding(Part):
 
 
 class FileChanges(Part):
-    """What the script would have changed outside temporary folders. None of it was done, if `guarded`."""
+    """What the script would have changed outside temporary folders; nothing was changed if `guarded`."""
 
     written: int
-    """Files that it made or changed and did not delete again, moved ones included."""
+    """Files that it made, changed or moved, and did not delete again."""
     written_bytes: int
     first_written: list[str]
-    """Those that were there before come first."""
+    """Those that existed before come first."""
     deleted: int
-    """Files that were there before."""
     first_deleted: list[str]
     not_kept_bytes: int
-    """Written while there was no room left to keep it: the script would have read zeros."""
+    """Written while the disk had no room: the script would have read zeros."""
     opened_read_only: list[str]
     """Files too large to copy that it opened for reading and writing."""
     guarded: bool
-    """Whether the kernel took the filter (seccomp) that holds changes back."""
+    """Whether the kernel accepted the filter (seccomp) that prevents changes."""
 
 
 class RunFacts(Part):
@@ -438,17 +427,15 @@ class RunFacts(Part):
     stopped_after_steps: int | None
     """None if the script came to its own end."""
     gpu: str | None = None
-    """The card that it was shown, as torch names it."""
+    """The virtual card, as torch names it."""
     refused_ds_config: dict[str, Any] | None = None
     """The last one that DeepSpeed refused."""
     idle_micro_steps: tuple[int, int] | None = None
-    """Micro-steps done, of those that an optimizer step takes, where the script ended before an engine that
-    was made to train made a step."""
+    """Micro-steps done, of those that an optimizer step takes, if an engine made no optimizer step."""
 
 
 class RehearsalReport(Part):
-    """The whole report. Where several ranks were rehearsed, it is rank 0's, and of several roles that of the
-    rank that needs most."""
+    """The whole report: rank 0's, or that of the rank that needs most where ranks have several roles."""
 
     world_size: int
     gpus_per_node: int
@@ -462,32 +449,28 @@ class RehearsalReport(Part):
     """None if nothing is offloaded to NVMe."""
     fit: Fit
     batches: Batches | None = None
-    """None if the run took none from a DataLoader for training."""
     evaluation: Evaluation | None = None
-    """None if none was rehearsed."""
     per_step: list[StepMemory]
     communication: list[Communication]
     flops_per_step: int
     model_flops_per_step: int = 0
-    """Of these, what forward and backward passes do once, without what checkpointing computes again."""
+    """The same without what checkpointing recomputes."""
     ranks: list[RankMemory] = Field(default_factory=list)
     """Empty if one rank was rehearsed, or if they agree."""
     roles: list[RoleMemory] = Field(default_factory=list)
-    """Empty if ranks differ by their place among data-parallel ones at most."""
+    """Empty for data parallelism alone."""
     advice: list[Advice] = Field(default_factory=list)
     not_rehearsed: list[NotRehearsed] = Field(default_factory=list)
-    """Other changes that might help."""
     ranks_rehearsed: list[int] = Field(default_factory=list)
     stuck: list[str] = Field(default_factory=list)
-    """Where ranks did not make the same calls on their group: the cluster would wait there for ever."""
+    """Where ranks did not make the same calls on their group, so that the cluster would hang."""
     warnings: list[str]
     ds_config_findings: list[ConfigFinding] = Field(default_factory=list)
-    """What DeepSpeed ignores silently, or will stop at later, in its config."""
     made_up: list[MadeUpResult]
     suppressed: list[str]
     """Checkpoints, trackers and uploads that were not written."""
     files: FileChanges | None = None
-    """None if the script changes no files, all ranks that were rehearsed taken together."""
+    """None if no rehearsed rank changes files."""
     run: RunFacts
     time: TimeReport | None = None
     """Left out of the JSON if only memory was rehearsed."""

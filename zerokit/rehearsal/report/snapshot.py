@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from zerokit.files import new_file
-from zerokit.rehearsal.recording import CATEGORY_CODES, DTYPES, Array, Recording, Space
-from zerokit.reporting.phases import RUN_PHASES
+from zerokit.rehearsal.recording import CATEGORY_CODES, Array, Recording, Space
 
 _PROTOCOL = 4
 """MemoryViz.js has an unpickler of its own, which knows the protocols 2 to 4."""
@@ -32,11 +31,7 @@ Entry = dict[str, Any]
 def write_snapshot(recording: Recording, path: str | Path) -> None:
     """Write the device's memory to `path` as a pickle of lists and dicts.
 
-    Blocks are shown where the model of the caching allocator put them. A segment is a stretch of addresses
-    that blocks of one stream used, and is shown as there from the start.
-
-    Raises:
-        ZerokitError: the file cannot be written.
+    A segment is a stretch of addresses that blocks of one stream used, and is there from the start.
     """
     with new_file(path, follow_links=True) as file:
         pickle.dump(snapshot(recording), file, protocol=_PROTOCOL)
@@ -46,16 +41,13 @@ def snapshot(recording: Recording) -> Entry:
     """What :func:`write_snapshot` pickles."""
     events = recording.events[recording.events["space"] == Space.DEVICE]
     blocks = _Blocks(recording)
-    return {
-        "segments": _segments(recording, events, blocks),
-        "device_traces": [_trace(events, blocks)],
-        "allocator_settings": {},
-        "external_annotations": [],
-    }
+    segments, trace = _segments(recording, events, blocks), _trace(events, blocks)
+    others: Entry = {"allocator_settings": {}, "external_annotations": []}
+    return {"segments": segments, "device_traces": [trace], **others}
 
 
 class _Blocks:
-    """What is known of each block, in the words of the snapshot."""
+    """The blocks, as the snapshot describes them."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -76,19 +68,11 @@ class _Blocks:
 
     def label(self, number: int) -> str:
         """A line for the viewer: ``"activations, bfloat16 2x4096x4096, aten::mm, from forward"``."""
-        block = self._recording.blocks[number]
-        dtype = int(block["dtype"])
-        shape = "x".join(str(size) for size in block["shape"][: min(int(block["ndim"]), 6)])
-        parts = [CATEGORY_CODES[block["category"]]]
-        if 0 <= dtype < len(DTYPES):
-            parts.append(f"{DTYPES[dtype]} {shape}".strip())
-        for table, place in (
-            (self._recording.names, int(block["name"])),
-            (self._recording.ops, int(block["op"])),
-        ):
-            if 0 <= place < len(table):
-                parts.append(table[place])
-        return ", ".join([*parts, f"from {RUN_PHASES[block['phase']]}"])
+        block = self._recording.block(number, self.requested[number])
+        shape = "x".join(map(str, block.shape))
+        tensor = f"{block.dtype} {shape}".strip() if block.dtype != "unknown" else None
+        parts = (block.category, tensor, block.name, block.op, f"from {block.phase}")
+        return ", ".join(filter(None, parts))
 
 
 def _trace(events: Array, blocks: _Blocks) -> list[Entry]:

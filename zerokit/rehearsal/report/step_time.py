@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from zerokit.rehearsal.report.report import (
     TimeReport,
 )
 from zerokit.rehearsal.timing.operators import class_of_kernel
+from zerokit.reporting.phases import RUN_PHASES
 from zerokit.units import quantity
 
 MOST_KERNELS = 10
@@ -39,9 +39,7 @@ _PARTS = {
     WorkKind.DATA: "data",
     WorkKind.MEETING: "other_ranks",
 }
-"""What a moment of a step is counted as: the first of these that goes on then, "launch" if none does.
-
-What computes comes first: what is moved meanwhile is hidden behind it."""
+"""What a moment of a step is counted as: the first of these that goes on then, "launch" if none does."""
 _KERNEL_CLASSES: tuple[Class, ...] = ("matmul", "attention", "memory_bound")
 _OTHER_CLASSES: dict[WorkKind, Class] = {
     WorkKind.COLLECTIVE: "collective",
@@ -66,11 +64,11 @@ def time_of(recording: Recording, prices: Prices, rank: int) -> TimeReport | Non
     ]
     mark = recording.last_mark
     last = steps[min(mark.step if mark else len(steps), len(steps)) - 1]
-    begin, end = begins[last.step - 1], ends[last.step - 1]
+    place = last.step - 1
+    begin, end = begins[place], ends[place]
     peak = _peak_flops(prices.gpu)
     low, high = _range(recording, begin, end, prices)
-    flops, model_flops = recording.flops[last.step - 1], times.model_flops[last.step - 1]
-    tokens = times.tokens_per_step[last.step - 1] if last.step <= len(times.tokens_per_step) else None
+    tokens = times.tokens_per_step[place] if place < len(times.tokens_per_step) else None
     return TimeReport(
         rank=rank,
         step_seconds=last.seconds,
@@ -79,15 +77,12 @@ def time_of(recording: Recording, prices: Prices, rank: int) -> TimeReport | Non
         step=last.step,
         breakdown=last.breakdown,
         tokens_per_second=None if tokens is None or not last.seconds else tokens / last.seconds,
-        mfu=_share(model_flops, peak, last.seconds),
-        hfu=_share(flops, peak, last.seconds),
+        mfu=_share(times.model_flops[place], peak, last.seconds),
+        hfu=_share(recording.flops[place], peak, last.seconds),
         peak_flops=peak,
         steps=steps,
         kernels=_kernels(recording, begin, end),
-        critical_path=[
-            KernelTime(name=link.name, seconds=link.nanoseconds / 1e9, count=link.times)
-            for link in critical_path(recording.spans, recording.ops, begin, end)[:MOST_KERNELS]
-        ],
+        critical_path=critical_path(recording.spans, recording.ops, begin, end)[:MOST_KERNELS],
         data=_data(times.reading, last),
         host_threads=times.host_threads,
     )
@@ -130,9 +125,8 @@ def doubts(time: TimeReport, batches: Batches | None, prices: Prices) -> list[st
 def _range(recording: Recording, begin: int, end: int, prices: Prices) -> tuple[float, float]:
     """A step's seconds if all prices are as low, or as high, as they may be.
 
-    Work in the same order needs at most what the moments need, each as long as the most uncertain of what
-    goes on then may make it, and the host at most all that it launches. It needs at least what the moments
-    need if each is as short as it can be, and what each kind of work needs by itself.
+    At most each moment is as long as the most uncertain work of that moment may make it, and the host needs
+    all that it launches. At least each moment is as short as it can be, and each kind of work needs its time.
     """
     spans = recording.spans[(recording.spans["end"] > begin) & (recording.spans["begin"] < end)]
     edges = np.unique(np.clip(np.concatenate([[begin, end], spans["begin"], spans["end"]]), begin, end))
@@ -193,8 +187,6 @@ def _peak_flops(gpu: Gpu) -> float | None:
 
 def _first_step_begins(spans: Array, end: int) -> int:
     """When the first work after the start was submitted: what comes before step 1 has the phase init."""
-    from zerokit.reporting.phases import RUN_PHASES
-
     later = spans[(spans["phase"] != RUN_PHASES.index("init")) & (spans["stream"] != HOST)]
     return min(int(later["begin"].min()), end) if len(later) else end
 
@@ -242,9 +234,13 @@ def _kernels(recording: Recording, begin: int, end: int) -> list[KernelTime]:
         kind = recording.ops[name].partition(".")[0]  # whichever overload
         seconds[kind] += int((own["end"] - own["begin"]).sum())
         counts[kind] += len(own)
+    return _most_first(seconds, counts)[:MOST_KERNELS]
+
+
+def _most_first(nanoseconds: Counter[str], counts: Counter[str]) -> list[KernelTime]:
     return [
-        KernelTime(name=kind, seconds=taken / 1e9, count=counts[kind])
-        for kind, taken in seconds.most_common(MOST_KERNELS)
+        KernelTime(name=name, seconds=taken / 1e9, count=counts[name])
+        for name, taken in nanoseconds.most_common()
     ]
 
 
@@ -254,16 +250,8 @@ HOST_WORK = "the host, launching"
 """With the Python between its launches."""
 
 
-class Link(NamedTuple):
-    """A kind of work on the path."""
-
-    name: str
-    nanoseconds: int
-    times: int
-
-
 class _Spans:
-    """Of the streams, or of the host, in the order of their ends."""
+    """Work of the streams, or of the host, in the order of their ends, for earlier and earlier times."""
 
     def __init__(self, spans: Array) -> None:
         ordered = spans[np.argsort(spans["end"], kind="stable")]
@@ -272,29 +260,22 @@ class _Spans:
         self._place = len(self.ends)
 
     def last_until(self, time: int) -> int | None:
-        """The place of the last that has ended by then; it is asked for earlier and earlier times."""
+        """The place of the last that has ended by then."""
         while self._place and self.ends[self._place - 1] > time:
             self._place -= 1
         return self._place - 1 if self._place else None
 
     def that_ended_at(self, time: int) -> int | None:
-        """The place of one that ended then, for earlier and earlier times."""
+        """The place of one that ended then."""
         place = self.last_until(time)
         return None if place is None or self.ends[place] < time else place
 
 
-def critical_path(spans: Array, names: tuple[str, ...], begin: int, end: int) -> list[Link]:
-    """The kinds of work on the path, those that take most first; together they take from `begin` to `end`.
+def critical_path(spans: Array, names: tuple[str, ...], begin: int, end: int) -> list[KernelTime]:
+    """The kinds of work on the path from `begin` to `end`, ns, those that take most first.
 
     Work of a stream that begins as other work ends waited for it; what begins as none does waited for the
-    host, which had gone on by itself since it last waited: back to there the path is the host's, whatever
-    the streams did meanwhile.
-
-    Args:
-        spans: of streams and of the host (recording.SPAN).
-        names: that they name.
-        begin: of the step, ns.
-        end: of the step, ns.
+    host, which had gone on by itself since it last waited: back to there the path is the host's.
     """
     lasting = spans[(spans["end"] > spans["begin"]) & (spans["end"] > begin) & (spans["begin"] < end)]
     of_host = lasting["stream"] == HOST
@@ -306,10 +287,9 @@ def critical_path(spans: Array, names: tuple[str, ...], begin: int, end: int) ->
         awaited, own = device.that_ended_at(at), host.that_ended_at(at)
         has_waited = own is not None and host.kinds[own] == WorkKind.WAITING
         if awaited is not None and (has_waited or not is_on_host):
-            what, start = (
-                _kind_of_work(device.kinds[awaited], names[device.names[awaited]]),
-                device.begins[awaited],
-            )
+            what, start = names[device.names[awaited]].partition(".")[0], device.begins[awaited]
+            if device.kinds[awaited] == WorkKind.MEETING:
+                what = f"other ranks, for {what}"
             is_on_host = False
         elif own is not None and not has_waited:
             what, start = names[host.names[own]].partition(".")[0], host.begins[own]
@@ -322,9 +302,4 @@ def critical_path(spans: Array, names: tuple[str, ...], begin: int, end: int) ->
         taken[what] += at - start
         counts[what] += 1
         at = start
-    return [Link(what, whole, counts[what]) for what, whole in taken.most_common()]
-
-
-def _kind_of_work(kind: int, operator: str) -> str:
-    base = operator.partition(".")[0]
-    return f"other ranks, for {base}" if kind == WorkKind.MEETING else base
+    return _most_first(taken, counts)

@@ -40,18 +40,22 @@ def print_report(report: RehearsalReport, *, details: bool = False) -> None:
 
 
 def _summary(report: RehearsalReport) -> Iterator[Part]:
-    yield from map(stuck_line, report.stuck)
-    yield verdict(report)
-    yield heading(report)
-    yield ""
-    rows = [*_memory_rows(report), *_roles_rows(report), *_time_rows(report.time), *_changes_rows(report)]
+    yield from _head(report)
+    rows = [*_memory_rows(report), *_time_rows(report.time), *_changes_rows(report)]
     yield table("Memory and time" if report.time else "Memory", (), rows[:_MOST_ROWS])
     notes = len(report.warnings) + len(report.made_up) + len(report.suppressed)
     counts = [quantity(notes, "note")] if notes else []
     if report.ds_config_findings:
         counts.append(quantity(len(report.ds_config_findings), "finding") + " on the ds_config")
-    said = f"{' and '.join(counts)}, and more tables" if counts else "More tables"
-    yield f"{said}: --details prints them"
+    more = f"{' and '.join(counts)}, and more tables" if counts else "More tables"
+    yield f"{more}: --details prints them"
+
+
+def _head(report: RehearsalReport) -> Iterator[Part]:
+    yield from map(stuck_line, report.stuck)
+    yield verdict(report)
+    yield heading(report)
+    yield ""
 
 
 def _memory_rows(report: RehearsalReport) -> Iterator[Row]:
@@ -66,9 +70,6 @@ def _memory_rows(report: RehearsalReport) -> Iterator[Row]:
     yield "Host, one node", format_bytes(host.per_node_peak_bytes), of_node
     if report.nvme is not None:
         yield "NVMe, one node", format_bytes(report.nvme.per_node_bytes), ""
-
-
-def _roles_rows(report: RehearsalReport) -> Iterator[Row]:
     for role in report.roles:
         peak = format_bytes(role.device.peak_bytes)
         yield f"GPU, {role.role}", peak, f"in {phase_words(role.device.peak_phase)}"
@@ -96,7 +97,7 @@ _STEPS_DIFFER = 0.01
 """Of the peak; less is noise from caches and small buffers."""
 _MOST_LINES = 10
 _MOST_PATHS = 5
-_MOST_LINKS = 5
+"""Of files, and of links of the critical path."""
 _PARTS = {
     "compute": "Kernels",
     "host_optimizer": "Optimizer on the host",
@@ -113,15 +114,11 @@ _LAYER = re.compile(r"\.\d+(?=\.|$)")
 
 def detailed_parts(report: RehearsalReport) -> Iterator[Part]:
     """Every figure of a report, for a terminal."""
-    yield from map(stuck_line, report.stuck)
-    yield verdict(report)
-    yield heading(report)
-    yield ""
+    yield from _head(report)
     if report.time is not None:
         yield from time_parts(report.time, of_several=len(report.ranks_rehearsed) > 1)
     yield _memory(report)
     yield from _ranks(report)
-    yield from _roles(report)
     yield from _needed(report.fit)
     if report.batches is not None:
         yield from _batches(report.batches)
@@ -129,7 +126,8 @@ def detailed_parts(report: RehearsalReport) -> Iterator[Part]:
         evaluation = report.evaluation
         yield f"Evaluation, at the end: {evaluation.largest}, the largest of {evaluation.scanned:,} batches"
     yield ""
-    yield _phases(report)
+    phases = [(phase_words(name), held) for name, held in report.device.by_phase.items()]
+    yield table("Peak by phase", ["Phase", "GPU, allocated"], phases)
     yield from _steps(report)
     if report.device.peak_bytes:
         yield table("At the peak, by category", ["Category", "Bytes", "Share"], category_rows(report))
@@ -144,20 +142,18 @@ def detailed_parts(report: RehearsalReport) -> Iterator[Part]:
         yield from _files(report.files)
     if report.time is not None:
         yield ""
-        yield _in_the_end(report, report.time)
+        # Once more: the first line is out of sight by now.
+        yield _verdict_line(report.fit).append(f"; a step {_takes(report.time)}")
 
 
-def _in_the_end(report: RehearsalReport, time: TimeReport) -> Text:
-    """The verdict once more: the first line is out of sight by now."""
-    fit = report.fit
-    line = verdict_line(fit.verdict, fit.low_bytes, fit.high_bytes, fit.gpu_memory_bytes, fit.host)
-    return line.append(f"; {last_line(time)}")
+def _verdict_line(fit: Fit) -> Text:
+    return verdict_line(fit.verdict, fit.low_bytes, fit.high_bytes, fit.gpu_memory_bytes, fit.host)
 
 
 def verdict(report: RehearsalReport) -> Text:
     """The answer, by how much, and what decides."""
     fit = report.fit
-    line = verdict_line(fit.verdict, fit.low_bytes, fit.high_bytes, fit.gpu_memory_bytes, fit.host)
+    line = _verdict_line(fit)
     for words in (*_margins(fit), _fullest(report)):
         line.append(f"; {words}")
     line.append(f", with {fit.batch}" if fit.batch else "")
@@ -195,32 +191,23 @@ def moment(device: DeviceMemory) -> str:
     return phase if device.peak_phase in ("init", "evaluation") else f"{phase} {device.peak_step + 1}"
 
 
-def _card(torch_name: str) -> str:
-    """A card by its catalogue name, which distinguishes H100-SXM and H100-PCIe, and by torch's."""
-    known = gpu_of_torch(torch_name)
-    return torch_name if known is None else f"{known.name}, {torch_name}"
-
-
 def heading(report: RehearsalReport) -> str:
     """What was rehearsed, on which GPUs, and how long that took."""
     devices = quantity(report.world_size, "GPU")
     if report.world_size > report.gpus_per_node:
         devices += f", {report.gpus_per_node} per node"
-    if report.run.gpu is not None:
-        devices += f" ({_card(report.run.gpu)})"
+    if (card := report.run.gpu) is not None:
+        known = gpu_of_torch(card)  # its catalogue name distinguishes H100-SXM and H100-PCIe
+        devices += f" ({card})" if known is None else f" ({known.name}, {card})"
     steps = quantity(report.steps, "optimizer step")
     ended = "" if report.run.stopped_after_steps is not None else ", then the script ended by itself"
+    *others, last = [str(rank) for rank in sorted(report.ranks_rehearsed) or [report.rank]]
+    alike = "" if report.ranks else ", which are alike"
+    ranks = f"ranks {', '.join(others)} and {last}{alike}" if others else f"rank {last}"
     return (
-        f"{report.run.script} on {devices}: {_rehearsed(report)}, {steps} rehearsed in "
+        f"{report.run.script} on {devices}: {ranks}, {steps} rehearsed in "
         f"{format_seconds(report.elapsed_seconds)}{ended}"
     )
-
-
-def _rehearsed(report: RehearsalReport) -> str:
-    *ranks, last = [str(rank) for rank in sorted(report.ranks_rehearsed) or [report.rank]]
-    if not ranks:
-        return f"rank {last}"
-    return f"ranks {', '.join(ranks)} and {last}" + ("" if report.ranks else ", which are alike")
 
 
 def _memory(report: RehearsalReport) -> Part:
@@ -243,41 +230,21 @@ def _memory(report: RehearsalReport) -> Part:
 
 
 def _ranks(report: RehearsalReport) -> Iterator[Part]:
-    if report.ranks and not report.roles:
-        yield table(
-            "Ranks differ",
-            ["Rank", "GPU peak", "GPU reserved", "GPU steady", "Host peak", "Host pinned"],
-            [
-                (
-                    str(rank.rank),
-                    rank.device_peak_bytes,
-                    rank.reserved_peak_bytes,
-                    rank.device_steady_bytes,
-                    rank.host_peak_bytes,
-                    rank.pinned_bytes,
-                )
-                for rank in report.ranks
-            ],
-        )
-
-
-def _roles(report: RehearsalReport) -> Iterator[Part]:
     if report.roles:
-        yield table(
-            "Roles",
-            ["Role", "Ranks", "Rehearsed", "GPU peak", "in", "GPU steady"],
-            [
-                (
-                    role.role,
-                    _spans(role.ranks),
-                    str(role.rehearsed),
-                    role.device.peak_bytes,
-                    phase_words(role.device.peak_phase),
-                    role.device.steady_bytes,
-                )
-                for role in report.roles
-            ],
-        )
+        columns = ["Role", "Ranks", "Rehearsed", "GPU peak", "in", "GPU steady"]
+        rows: list[Cells] = []
+        for role in report.roles:
+            device = role.device
+            held = (device.peak_bytes, phase_words(device.peak_phase), device.steady_bytes)
+            rows.append((role.role, _spans(role.ranks), str(role.rehearsed), *held))
+        yield table("Roles", columns, rows)
+    elif report.ranks:
+        columns = ["Rank", "GPU peak", "GPU reserved", "GPU steady", "Host peak", "Host pinned"]
+        rows = []
+        for rank in report.ranks:
+            on_gpu = (rank.device_peak_bytes, rank.reserved_peak_bytes, rank.device_steady_bytes)
+            rows.append((str(rank.rank), *on_gpu, rank.host_peak_bytes, rank.pinned_bytes))
+        yield table("Ranks differ", columns, rows)
 
 
 def _spans(ranks: list[int]) -> str:
@@ -322,11 +289,6 @@ def _batches(batches: Batches) -> Iterator[str]:
         )
 
 
-def _phases(report: RehearsalReport) -> Part:
-    rows = [(phase_words(name), held) for name, held in report.device.by_phase.items()]
-    return table("Peak by phase", ["Phase", "GPU, allocated"], rows)
-
-
 def _steps(report: RehearsalReport) -> Iterator[Part]:
     peaks = [step.peak_bytes for step in report.per_step]
     steadies = [step.steady_bytes for step in report.per_step]
@@ -334,14 +296,11 @@ def _steps(report: RehearsalReport) -> Iterator[Part]:
         return
     tolerance = _STEPS_DIFFER * max(peaks)
     if max(peaks) - min(peaks) > tolerance or max(steadies) - min(steadies) > tolerance:
-        yield table(
-            "Steps differ",
-            ["Step", "GPU peak", "in", "At its end"],
-            [
-                (str(step.step), step.peak_bytes, phase_words(step.peak_phase), step.steady_bytes)
-                for step in report.per_step[:_MOST_LINES]
-            ],
-        )
+        rows = [
+            (str(step.step), step.peak_bytes, phase_words(step.peak_phase), step.steady_bytes)
+            for step in report.per_step[:_MOST_LINES]
+        ]
+        yield table("Steps differ", ["Step", "GPU peak", "in", "At its end"], rows)
 
 
 def category_rows(report: RehearsalReport) -> list[tuple[str, ...]]:
@@ -355,9 +314,8 @@ def _host_categories(report: RehearsalReport) -> Part:
     host = report.host
     held = sorted(host.at_peak.items(), key=lambda entry: -entry[1])
     rows = [(category_words(name), size, host.pinned_at_peak.get(name, 0)) for name, size in held if size]
-    return table(
-        "At the peak of the host, one rank, by category", ["Category", "Bytes", "Of it pinned"], rows
-    )
+    title = "At the peak of the host, one rank, by category"
+    return table(title, ["Category", "Bytes", "Of it pinned"], rows)
 
 
 def _sites(report: RehearsalReport) -> Part:
@@ -375,19 +333,12 @@ def _blocks(report: RehearsalReport) -> Part:
         what = block.name or _line(block.site) or block.op or "unknown"
         row = (format_bytes(block.bytes), category_words(block.category), _tensor(block))
         alike.setdefault((*row, _LAYER.sub(".*", what)), []).append(what)
-    rows = [
-        (
-            f"{len(names)} x {size}" if len(names) > 1 else size,
-            *row,
-            what if len(set(names)) > 1 else names[0],
-        )
-        for (size, *row, what), names in alike.items()
-    ]
-    return table(
-        f"At the peak, the {quantity(sum(map(len, alike.values())), 'largest block')}",
-        ["Bytes", "Category", "Tensor", "What"],
-        rows,
-    )
+    rows = []
+    for (size, *others, what), names in alike.items():
+        count = f"{len(names)} x " if len(names) > 1 else ""
+        rows.append((f"{count}{size}", *others, what if len(set(names)) > 1 else names[0]))
+    blocks = quantity(sum(map(len, alike.values())), "largest block")
+    return table(f"At the peak, the {blocks}", ["Bytes", "Category", "Tensor", "What"], rows)
 
 
 def _line(site: str | None) -> str:
@@ -416,27 +367,15 @@ def _communication(report: RehearsalReport) -> Iterator[Part]:
 def _advice(report: RehearsalReport) -> Iterator[Part]:
     if report.advice:
         yield ""
-        columns = ["Change", "Saves", "Peak", "Host, one node", "", "How"]
-        if report.time is not None:
-            columns.insert(-1, "Step; a token")
-        yield table(
-            "What would help, each rehearsed",
-            columns,
-            [
-                (
-                    advice.change,
-                    advice.saves_bytes,
-                    advice.peak_bytes,
-                    advice.host_bytes,
-                    advice.verdict,
-                    *((faster(advice),) if report.time is not None else ()),
-                    advice.how,
-                )
-                for advice in report.advice
-            ],
-        )
-    for one in report.not_rehearsed:
-        yield f"Could not be rehearsed: {one.change}: {one.why}"
+        times = ["Step; a token"] if report.time is not None else []
+        rows: list[Cells] = []
+        for one in report.advice:
+            held = (one.saves_bytes, one.peak_bytes, one.host_bytes)
+            rows.append((one.change, *held, one.verdict, *(faster(one) for _ in times), one.how))
+        columns = ["Change", "Saves", "Peak", "Host, one node", "", *times, "How"]
+        yield table("What would help, each rehearsed", columns, rows)
+    for failed in report.not_rehearsed:
+        yield f"Could not be rehearsed: {failed.change}: {failed.why}"
 
 
 def _notes(report: RehearsalReport) -> Iterator[str]:
@@ -478,12 +417,7 @@ def _first(paths: list[str], count: int) -> Iterator[str]:
 
 
 def time_parts(time: TimeReport, *, of_several: bool) -> Iterator[Part]:
-    """How long a step takes, and what it takes.
-
-    Args:
-        time: of the report.
-        of_several: whether other ranks were rehearsed, too.
-    """
+    """How long a step takes, and what it takes; `of_several`: whether other ranks were rehearsed, too."""
     whose = f" of rank {time.rank}" if of_several else ""
     facts = [f"step {time.step}{whose} {_takes(time)}"]
     if time.tokens_per_second is not None:
@@ -497,24 +431,14 @@ def time_parts(time: TimeReport, *, of_several: bool) -> Iterator[Part]:
     title = "Where a step's time goes: each moment counts for the first of these that goes on then"
     yield table(title, ["", "Time", "Share"], breakdown_rows(time))
     yield from _data(time)
-    yield table(
-        "What takes most of it, hidden work included",
-        ["Kernel", "Calls", "Time"],
-        [(one.name, f"{one.count:,}", milliseconds(one.seconds)) for one in time.kernels],
-    )
-    yield table(
-        "What a step waits for, one after the other (its critical path)",
-        ["", "Times", "Time", "Share"],
-        [
-            (one.name, f"{one.count:,}", milliseconds(one.seconds), f"{one.seconds / time.step_seconds:.1%}")
-            for one in time.critical_path[:_MOST_LINKS]
-        ],
-    )
-
-
-def last_line(time: TimeReport) -> str:
-    """What follows the verdict where it is repeated below a long report."""
-    return f"a step {_takes(time)}"
+    rows = [(one.name, f"{one.count:,}", milliseconds(one.seconds)) for one in time.kernels]
+    yield table("What takes most of it, hidden work included", ["Kernel", "Calls", "Time"], rows)
+    path = [
+        (one.name, f"{one.count:,}", milliseconds(one.seconds), f"{one.seconds / time.step_seconds:.1%}")
+        for one in time.critical_path[:_MOST_PATHS]
+    ]
+    title = "What a step waits for, one after the other (its critical path)"
+    yield table(title, ["", "Times", "Time", "Share"], path)
 
 
 def _takes(time: TimeReport) -> str:

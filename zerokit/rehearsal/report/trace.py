@@ -1,8 +1,6 @@
-"""The trace of a rehearsal.
+"""The trace of a rehearsal: memory, steps, phases, collectives, and a row for the work of each stream.
 
-Counters show bytes by category and memory, bars show steps and phases, marks the collectives. Time is the
-CPU time of the rehearsal: the order is the run's, the lengths are not a GPU's. Where time is rehearsed, it
-is that: steps, phases and memory are as the host sees them, and each stream has a row of its work.
+Time is virtual time where that is rehearsed. Else it is the CPU time of the rehearsal, which orders events.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, HOST, WorkKind
-from zerokit.rehearsal.recording import CATEGORY_CODES, Array, Collective, Recording, Space
+from zerokit.rehearsal.recording import CATEGORY_CODES, Array, Recording, Space
 from zerokit.reporting import traces
 from zerokit.reporting.phases import RUN_PHASES
 from zerokit.reporting.traces import Entry
@@ -80,10 +78,11 @@ def _step_bars(recording: Recording, times: Array) -> Iterator[Entry]:
 
 def _collectives(recording: Recording, times: Array) -> Iterator[Entry]:
     calls = recording.collectives[:_MOST_COLLECTIVES]
-    starts = _starts_of_phases(recording)
     for call in calls:
-        place = call.event if call.event >= 0 else starts.get((call.step, call.phase), 0)
-        yield traces.instant_event(_COLLECTIVES, call.name, times[min(place, len(times) - 1)], _facts(call))
+        time = times[min(call.event, len(times) - 1)]
+        phase = RUN_PHASES[call.phase]
+        facts = {"bytes": call.bytes, "group_size": call.group_size, "phase": phase, "step": call.step}
+        yield traces.instant_event(_COLLECTIVES, call.name, time, facts)
     if len(calls) < len(recording.collectives):
         left_out = len(recording.collectives) - len(calls)
         yield traces.thread_name(_COLLECTIVES, f"collectives (the last {left_out:,} are left out)")
@@ -98,10 +97,8 @@ def _work(recording: Recording) -> Iterator[Entry]:
         for span in recording.spans[recording.spans["stream"] == stream].tolist():
             begin, end, name, _, _, kind, _ = span
             operator = recording.ops[name] if name >= 0 else ""
-            words = _WAITS.get(kind, "{}").format(operator)
-            yield traces.duration_event(
-                thread, words.removeprefix("aten::"), (begin - start) / 1000, (end - start) / 1000
-            )
+            words = _WAITS.get(kind, "{}").format(operator).removeprefix("aten::")
+            yield traces.duration_event(thread, words, (begin - start) / 1000, (end - start) / 1000)
 
 
 def stream_words(stream: int) -> str:
@@ -111,22 +108,6 @@ def stream_words(stream: int) -> str:
     if stream >= FIRST_DRIVE:
         return f"drives {stream - FIRST_DRIVE}"
     return "host" if stream == HOST else "default stream" if stream == 0 else f"stream {stream}"
-
-
-def _facts(call: Collective) -> Entry:
-    return {
-        "bytes": call.bytes,
-        "group_size": call.group_size,
-        "phase": RUN_PHASES[call.phase],
-        "step": call.step,
-    }
-
-
-def _starts_of_phases(recording: Recording) -> dict[tuple[int, int], int]:
-    """The first event of each phase in each step."""
-    keys = recording.events["step"].astype(np.int64) * len(RUN_PHASES) + recording.events["phase"]
-    found, first = np.unique(keys, return_index=True)
-    return {divmod(int(key), len(RUN_PHASES)): int(event) for key, event in zip(found, first, strict=True)}
 
 
 def _counter(recording: Recording, times: Array, space: Space, name: str) -> Iterator[Entry]:

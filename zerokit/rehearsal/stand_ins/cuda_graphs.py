@@ -18,8 +18,7 @@ from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.timing.rank_time import RankTime
-    from zerokit.rehearsal.watching.steps import Steps
-    from zerokit.rehearsal.watching.traffic import Traffic
+    from zerokit.rehearsal.watching.steps import Steps, Traffic
 
 _STOOD_IN = "capture on the virtual device"
 _GRAPH = [Patch(owner, "CUDAGraph", _STOOD_IN) for owner in ("torch.cuda", "torch.cuda.graphs")]
@@ -92,7 +91,7 @@ class CUDAGraph:
         self._release = weakref.finalize(self, library.release_pool, _number(self._pool))
         self._release.atexit = False
         graphs = _graphs()
-        spans = 0 if graphs.time is None else graphs.time.span_count()
+        spans = 0 if graphs.time is None else graphs.time.clock.span_count()
         self._before = len(graphs.traffic.calls), library.flops, spans
         graphs.steps.begin_capture()
         graphs.capturing = self

@@ -30,7 +30,7 @@ from zerokit.rehearsal.stand_ins.collective_results import (
     size_and_dtype,
     to_bytes,
 )
-from zerokit.rehearsal.watching.traffic import Traffic
+from zerokit.rehearsal.watching.steps import Traffic
 
 BACKEND = "rehearsal"
 _OF_ONE_SIZE = frozenset(

@@ -5,9 +5,11 @@ The library (`native/timing.cpp`) asks once for each operator with arguments of 
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerokit.hardware.prices.attention import keys_in_window, packed
@@ -107,13 +109,7 @@ def entries(key: Sequence[int]) -> Iterator[Any]:
 
 
 class Operators:
-    """Prices of operators.
-
-    Args:
-        prices: of kernels, copies, launches and the host's work.
-        local_ranks: ranks that share a node.
-        host_threads: of each rank, as of :meth:`Prices.on_host`; asked for each price.
-    """
+    """Prices of operators, of ranks that share a node and have `host_threads()` each for CPU work."""
 
     def __init__(self, prices: Prices, local_ranks: int, host_threads: Callable[[], int | None]) -> None:
         self._prices = prices
@@ -148,17 +144,17 @@ class Operators:
     def _kernel(self, call: Call) -> float:
         products = _PRODUCTS.get(call.base)
         if products is not None:
-            switch = _tf32_of_convolutions if "convolution" in call.base else _tf32_of_products
-            return sum(self._prices.matmul(*_in_tf32(one, switch)) for one in products(call))
+            is_convolution = "convolution" in call.base
+            found = (_in_tf32(one, is_convolution=is_convolution) for one in products(call))
+            return sum(self._prices.matmul(*one) for one in found)
         if call.base in _ATTENTION:
             return self._prices.attention(*attention_arguments(call))
         return self._prices.memory_bound(bytes_moved(call), call.base)
 
     def _copy(self, call: Call, launch: int) -> Price:
-        """Between host and device.
+        """Between host and device (aten/src/ATen/native/cuda/Copy.cu, `copy_kernel_cuda`).
 
-        As aten/src/ATen/native/cuda/Copy.cu, `copy_kernel_cuda`, has it: another dtype is made by the GPU
-        where the copy does not block, else by the CPU, in pageable memory.
+        The GPU converts the dtype of a copy that does not block, the CPU that of others, in pageable memory.
         """
         target, source, non_blocking, *_ = call.entries
         kind: Copy = "h2d" if target.on_device else "d2h"
@@ -191,25 +187,17 @@ def to_ns(seconds: float) -> int:
 # ---- what is read and written
 
 _SCALAR_BYTES = 8
-_WAITING = frozenset(
-    {"aten::nonzero", "aten::masked_select", "aten::equal", "aten::_unique2", "aten::unique_consecutive"}
-    | {"aten::unique_dim", "aten::bincount"}
-)
+_TABLES: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+_WAITING = frozenset(_TABLES["waiting"])
 """Operators whose CUDA kernels ask the device for a size or an answer before they return."""
+_SELECTING = frozenset(_TABLES["selecting"])
+"""Operators that touch no more of their first tensor than another one, or the result, has."""
 
 
 def _waits(call: Call) -> bool:
     if call.name == "aten::repeat_interleave.Tensor":  # the size of the result is given, or is on the device
         return call.entries[1] is None
     return call.base in _WAITING
-
-
-_SELECTING = frozenset(
-    {"aten::embedding", "aten::index_select", "aten::index", "aten::gather", "aten::take"}
-    | {"aten::_index_put_impl_", "aten::index_put_", "aten::index_add_", "aten::index_copy_"}
-    | {"aten::scatter_add_", "aten::scatter_", "aten::nll_loss_forward"}
-)
-"""Operators that touch no more of their first tensor than another one, or the result, has."""
 
 
 def bytes_moved(call: Call) -> int:
@@ -232,27 +220,20 @@ Product = tuple[int, int, int, int, str, Layout | None]
 _LAYOUTS: dict[tuple[bool, bool], Layout] = {(False, True): "TN", (False, False): "NN", (True, False): "NT"}
 
 
-def _in_tf32(product: Product, is_on: Callable[[], bool]) -> Product:
+def _in_tf32(product: Product, *, is_convolution: bool) -> Product:
     """What float32 is computed in, by torch's switches as they are now."""
     m, n, k, batch, dtype, layout = product
-    return (m, n, k, batch, "tf32" if dtype == "float32" and is_on() else dtype, layout)
+    return (m, n, k, batch, "tf32" if dtype == "float32" and _tf32_is_on(is_convolution) else dtype, layout)
 
 
-def _tf32_of_products() -> bool:
-    """Off by default."""
+def _tf32_is_on(is_convolution: bool) -> bool:
+    """By default it is off for matmuls and on for convolutions."""
     import torch
 
-    switch = torch.backends.cuda.matmul
-    precision = getattr(switch, "fp32_precision", None)  # from torch 2.9 on
+    switch: Any = torch.backends.cudnn if is_convolution else torch.backends.cuda.matmul
+    newer = getattr(switch, "conv", None) if is_convolution else switch
+    precision = getattr(newer, "fp32_precision", None)  # from torch 2.9 on
     return bool(switch.allow_tf32) if precision is None else precision == "tf32"
-
-
-def _tf32_of_convolutions() -> bool:
-    """On by default."""
-    import torch
-
-    precision = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
-    return bool(torch.backends.cudnn.allow_tf32) if precision is None else precision == "tf32"
 
 
 def _product(call: Call, first: int) -> list[Product]:
@@ -298,10 +279,7 @@ def _of_gradient(product: Product) -> Product:
 
 
 def _of_windows(output: TensorUse, weight: TensorUse) -> Product:
-    """A convolution as the matmul over the input's windows.
-
-    One that is not transposed: for a transposed one the input takes the place of the output.
-    """
+    """A convolution as the matmul over the input's windows; of a transposed one, `output` is the input."""
     channels = weight.sizes[0]
     return max(output.elements // channels, 1), channels, weight.elements // channels, 1, output.dtype, "TN"
 
@@ -342,24 +320,7 @@ class _Attention(NamedTuple):
     """The place of the keys that a query sees to its left, and after it that of those to its right."""
 
 
-_ATTENTION = {
-    "aten::_scaled_dot_product_flash_attention": _Attention("flash_attention_2", 4, heads_first=True),
-    "aten::_scaled_dot_product_flash_attention_backward": (
-        _Attention("flash_attention_2", 11, 1, heads_first=True)
-    ),
-    "aten::_flash_attention_forward": _Attention("flash_attention_2", 8, longest=5, window=11),
-    "aten::_flash_attention_backward": _Attention("flash_attention_2", 11, 1, 8, window=15),
-    "aten::_scaled_dot_product_efficient_attention": _Attention("efficient", 6, heads_first=True),
-    "aten::_scaled_dot_product_efficient_attention_backward": (
-        _Attention("efficient", 11, 1, heads_first=True)
-    ),
-    "aten::_efficient_attention_forward": _Attention("efficient", 9, longest=6),
-    "aten::_efficient_attention_backward": _Attention("efficient", 14, 1, 8),
-    "aten::_scaled_dot_product_cudnn_attention": _Attention("cudnn", 6, heads_first=True),
-    "aten::_scaled_dot_product_cudnn_attention_backward": _Attention("cudnn", 14, 1, heads_first=True),
-    "aten::_cudnn_attention_forward": _Attention("cudnn", 10, heads_first=True),
-    "aten::_cudnn_attention_backward": _Attention("cudnn", 14, 1, heads_first=True),
-}
+_ATTENTION = {name: _Attention(**row) for name, row in _TABLES["attention"].items()}
 AttentionArguments = tuple[Kernel, bool, float, int, int, int, int, int, bool, str, int | None]
 
 

@@ -21,14 +21,14 @@ _BARRIER_BYTES = 4
 
 
 class _Submitted(LastingWork):
-    """A collective on a stream of its own: who waits for it is the current stream, not the host."""
+    """A collective on a stream of its own, for which the current stream waits, and not the host."""
 
     def __init__(self, time: RankTime, event: int, communicator: int, work: Any) -> None:
         super().__init__()
         self._time, self._event, self._communicator, self._work = time, event, communicator, work
 
     def wait(self, timeout: Any = None) -> bool:
-        with self._time.clock.untimed():  # what a message brings is there when it is asked for
+        with self._time.clock.untimed():  # a message has come when the script waits for it
             self._work.wait()
         self._time.clock.wait(backend().current_stream, self._event)
         self.let_go()
@@ -56,10 +56,7 @@ class _Submitted(LastingWork):
 
 
 class TimedProcessGroup(VirtualProcessGroup):
-    """A virtual process group whose collectives take the time of NCCL's.
-
-    They start when this rank has come to them; that others may come later is found at the end (together.py).
-    """
+    """A virtual process group whose collectives take the time of NCCL's, as if other ranks were there."""
 
     def __init__(self, *arguments: Any, time: RankTime) -> None:
         super().__init__(*arguments)

@@ -31,15 +31,14 @@ Meeting = tuple[str, ...]
 
 
 class Meetings:
-    """Those of this rank, numbered as it comes to them."""
+    """The collectives that other ranks take part in, in the order of this rank."""
 
     def __init__(self) -> None:
         self._calls: Counter[Meeting] = Counter()
         self.all: list[Meeting] = []
-        """In the order in which it came to them."""
 
     def come(self, meeting: Meeting) -> int:
-        """The number of this one."""
+        """Add one, and return its place."""
         self.all.append((*meeting, str(self._calls[meeting])))
         self._calls[meeting] += 1
         return len(self.all) - 1
@@ -51,10 +50,8 @@ _KINDS: dict[str, Collective] = {
     **{"broadcast": "broadcast", "all_to_all": "all_to_all", "send": "send_recv", "recv": "send_recv"},
 }
 """What the collectives of torch.distributed are to NCCL; a reduce to one rank is a broadcast backwards."""
-
 _DRIVES: dict[Copy, int] = {"nvme_read": FIRST_DRIVE, "nvme_write": FIRST_DRIVE + 1}
 """Their streams."""
-
 _GRAPH = "CUDA graph"
 _DEVICE_WORK = (WorkKind.KERNEL, WorkKind.COPY, WorkKind.COLLECTIVE)
 
@@ -73,10 +70,8 @@ def rank_time() -> RankTime | None:
 def take_time(name: str, *moved: Any) -> None:
     """Have a kernel of a stand-in take the time of reading and writing `moved`, if time is rehearsed.
 
-    Args:
-        name: of the kernel.
-        moved: tensors, or lists of them, each once for each time that it is read or written; all else
-            counts nothing.
+    `moved` has tensors, or lists of them, once for each time that they are read or written; the rest is
+    ignored.
     """
     if time := rank_time():
         time.kernel(name, _bytes(moved))
@@ -103,11 +98,7 @@ def untimed() -> AbstractContextManager[None]:
 class RankTime(Watcher):
     """Gives the work of a rank its cost on the clock.
 
-    Args:
-        backend: the loaded library, before it is configured.
-        prices: of everything.
-        cluster: of which this is a rank.
-        beside_others: whether other ranks, which wait for this one, are rehearsed too.
+    `backend` is not configured yet. `beside_others`: whether other ranks are rehearsed at the same time.
     """
 
     def __init__(
@@ -116,7 +107,7 @@ class RankTime(Watcher):
         rank_context().state(Timing).time = self
         self.prices = prices
         self.unpriced: dict[str, str] = {}
-        """Operators that could not be priced, and took no time but their launch; why."""
+        """Operators that took no time but their launch, and the error."""
         self.host_threads: int | None = None
         """Of this rank, for CPU work; None: as many as the machine has cores."""
         self._backend = backend
@@ -125,12 +116,11 @@ class RankTime(Watcher):
         self._operators = Operators(prices, cluster.local_ranks, lambda: self.host_threads)
         self._communicators = 0
         self._places: dict[int, tuple[int, int]] = {}
-        """GPUs of a node and nodes of each communicator: of thousands of ranks they take long to count."""
+        """GPUs of a node and nodes of each communicator."""
         self._of_collectives: dict[tuple[Collective, int, int, int], int] = {}
-        """Costs that are known already."""
         self.meetings = Meetings()
         self.step_end_events: list[list[int]] = []
-        """Of each step, the events whose last ends it."""
+        """As of :class:`RankTimes`."""
         self.clock: Clock = backend.start_clock(prices.beside_collective)
         if beside_others:
             self.clock.keep_acts()
@@ -140,7 +130,7 @@ class RankTime(Watcher):
         self.clock.price_driver(to_ns(smallest), to_ns(of_a_gib), to_ns(prices.cuda_free()))
 
     def have_threads(self, threads: int | None) -> None:
-        """Price the host's work by so many threads of this rank from here on."""
+        """Price CPU work by so many threads from here on."""
         if threads != self.host_threads:
             self.host_threads = threads
             self.clock.price_operators_again()
@@ -169,18 +159,35 @@ class RankTime(Watcher):
         return to_ns(self.prices.python_call(of_deepspeed=is_in(code.co_filename, "deepspeed/")))
 
     # ---- work of stand-ins in Python
-    def kernel(self, name: str, bytes_moved: int) -> None:
-        """A kernel of a stand-in, on the current stream, that reads and writes so many bytes."""
+    def _launch(self, name: str, duration: int) -> None:
+        """A kernel on the current stream that takes so many nanoseconds."""
         self.clock.advance(to_ns(self.prices.launch(name)))
-        duration = to_ns(self.prices.memory_bound(bytes_moved, name))
         self.clock.submit(self._backend.current_stream, WorkKind.KERNEL, name, duration)
 
-    def span_count(self) -> int:
-        """How much has been written down of what streams and host did."""
-        return self.clock.span_count()
+    def kernel(self, name: str, bytes_moved: int) -> None:
+        """A kernel that reads and writes so many bytes."""
+        self._launch(name, to_ns(self.prices.memory_bound(bytes_moved, name)))
+
+    def product(self, name: str, m: int, n: int, k: int, dtype: str) -> None:
+        """A matmul (m, k) by (k, n) of another package."""
+        self._launch(name, to_ns(self.prices.matmul(m, n, k, dtype=dtype)))
+
+    def attention(self, kernel: Kernel, backward: bool, *shape: Any) -> None:
+        """Attention of another package; arguments as of `Prices.attention`."""
+        name = f"{kernel} backward" if backward else kernel
+        self._launch(name, to_ns(self.prices.attention(kernel, backward, *shape)))
+
+    def replay(self, duration: int) -> None:
+        """A CUDA graph whose streams need so many nanoseconds, as one launch."""
+        self._launch(_GRAPH, duration)
+
+    def optimizer_of_host(self, name: str, parameters: int, dtype: str) -> None:
+        """An update by a kernel of the CPU (DeepSpeedCPUAdam)."""
+        seconds = self.prices.cpu_adam(parameters, dtype, self.host_threads)
+        self.clock.work_on_host(WorkKind.OPTIMIZER, name, to_ns(seconds))
 
     def busy_since(self, spans: int) -> int:
-        """Nanoseconds in which at least one stream did something of what was written down after `spans`."""
+        """Nanoseconds in which at least one stream worked, by what was recorded after `spans` entries."""
         self._wait_for_all()
         done = self._backend.spans(SPAN)[spans:]
         done = np.sort(done[np.isin(done["kind"], _DEVICE_WORK)], order="begin")
@@ -190,37 +197,11 @@ class RankTime(Watcher):
         gaps = np.maximum(done["begin"][1:] - ends[:-1], 0).sum()
         return int(ends[-1] - done["begin"][0] - gaps)
 
-    def replay(self, duration: int) -> None:
-        """A CUDA graph, of which streams have so many nanoseconds to do, as one launch on the current one."""
-        self.clock.advance(to_ns(self.prices.launch(_GRAPH)))
-        self.clock.submit(self._backend.current_stream, WorkKind.KERNEL, _GRAPH, duration)
-
-    def product(self, name: str, m: int, n: int, k: int, dtype: str) -> None:
-        """A matmul (m, k) by (k, n) of another package, on the current stream."""
-        self.clock.advance(to_ns(self.prices.launch(name)))
-        duration = to_ns(self.prices.matmul(m, n, k, dtype=dtype))
-        self.clock.submit(self._backend.current_stream, WorkKind.KERNEL, name, duration)
-
-    def attention(self, kernel: Kernel, backward: bool, *shape: Any) -> None:
-        """Attention of another package, on the current stream; arguments as of `Prices.attention`."""
-        name = f"{kernel} backward" if backward else kernel
-        self.clock.advance(to_ns(self.prices.launch(name)))
-        duration = to_ns(self.prices.attention(kernel, backward, *shape))
-        self.clock.submit(self._backend.current_stream, WorkKind.KERNEL, name, duration)
-
-    def optimizer_of_host(self, name: str, parameters: int, dtype: str) -> None:
-        """An update by a kernel of the CPU (DeepSpeedCPUAdam)."""
-        seconds = self.prices.cpu_adam(parameters, dtype, self.host_threads)
-        self.clock.work_on_host(WorkKind.OPTIMIZER, name, to_ns(seconds))
-
     # ---- drives
     def begin_nvme(self, kind: Copy, num_bytes: int) -> int:
-        """Give the node's drives something to read or write, which they do in order.
+        """Have the node's drives read or write in order, and return the event of the end.
 
-        All ranks of the node are taken to do the same at once; reading does not wait for writing.
-
-        Returns:
-            the event of its end.
+        All ranks of the node do the same at once; reading does not wait for writing.
         """
         seconds = self.prices.copy(kind, num_bytes, True, self._local_ranks)
         self.clock.submit(_DRIVES[kind], WorkKind.COPY, kind, to_ns(seconds))
@@ -246,21 +227,10 @@ class RankTime(Watcher):
         *,
         is_async: bool = True,
     ) -> int | None:
-        """A collective of this rank with `ranks`.
+        """A collective of this rank with `ranks`; returns the event of its end if it is asynchronous.
 
-        As torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp has it: asynchronous ones run on the
-        communicator's stream after what the current stream was given, others on the current stream.
-
-        Args:
-            name: of the collective.
-            num_bytes: of the collective.
-            ranks: which take part.
-            communicator: its stream.
-            meeting: what the others know it by.
-            is_async: whether the current stream goes on.
-
-        Returns:
-            the event of its end; None if it runs on the current stream.
+        Asynchronous collectives run on the stream `communicator` after what the current stream was given,
+        others on the current stream (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
         """
         self.clock.advance(to_ns(self.prices.collective_launch()))
         duration = self._price_of_collective(name, num_bytes, ranks, communicator)
@@ -285,7 +255,7 @@ class RankTime(Watcher):
 
     # ---- steps
     def moment(self) -> list[int]:
-        """All that has been submitted by now: the events of its ends."""
+        """The events of the ends of all that has been submitted."""
         return [self.clock.record(stream) for stream in {0, *self.clock.streams}]
 
     def on_step_end(self, end: StepEnd) -> None:

@@ -1,10 +1,10 @@
-"""What the script sees of time: the clocks of Python go by the rank's.
+"""The clocks of Python that the script sees go by the rank's virtual time.
 
-Python's own library, zerokit and threads other than the script's own keep the real time, so that waits with a
-limit take as long as they should; but a progress bar shows the script's work, whichever thread draws it.
-zerokit's own training and generation are scripts like others. A sleep takes its time on both.
+Python's own library, zerokit and threads other than the script's own see the real time, so that waits with a
+limit take as long as they should. Progress bars show virtual time on any thread, and zerokit's own training
+and generation are scripts. A sleep takes its time on both clocks.
 
-Replacements are static methods, which a class that has one as an attribute calls as it would the original.
+Replacements are static methods, so that a class may have one as an attribute.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ from zerokit.patches import Patch, apply, declare, replace, wrap
 from zerokit.rehearsal.native.clock import Clock
 
 _GO_BY_THE_CLOCK = "go by the rank's clock"
-_SECONDS = [Patch("time", name, _GO_BY_THE_CLOCK) for name in ("time", "perf_counter", "monotonic")]
-_NANOSECONDS = [
-    Patch("time", f"{name}_ns", _GO_BY_THE_CLOCK) for name in ("time", "perf_counter", "monotonic")
-]
+_SECONDS = declare("time", "time", "perf_counter", "monotonic", purpose=_GO_BY_THE_CLOCK)
+_NANOSECONDS = declare("time", "time_ns", "perf_counter_ns", "monotonic_ns", purpose=_GO_BY_THE_CLOCK)
 _NOW, _UTCNOW = declare("datetime:datetime", "now", "utcnow", purpose=_GO_BY_THE_CLOCK)
 _OF_SECONDS = declare("time", "localtime", "gmtime", "ctime", purpose=_GO_BY_THE_CLOCK)
 _OF_DATES = declare("time", "strftime", "asctime", purpose=_GO_BY_THE_CLOCK)
@@ -40,16 +38,15 @@ _TIMED = [
 ]
 _REPEAT = Patch("timeit:Timer", "timeit", "let each repetition take time")
 _REAL = sys.stdlib_module_names - {"timeit"} | {"zerokit"}
-"""Python's library, but for what times code of the script by a clock of the module `time`."""
+"""Packages that see the real time."""
 _SCRIPTS = ("zerokit.training.", "zerokit.generation.")
-"""Functions of it that show its user how long work took."""
+"""Modules of them that see virtual time."""
 _BARS = "tqdm"
-"""What shows how long the script's work takes from other threads, too: its monitor refreshes bars of all."""
+"""Its monitor thread refreshes the bars of all threads."""
 _TIMER_SLACK_NS = 50_000
-"""How much later than it asked for Linux wakes a thread (prctl(2), PR_SET_TIMERSLACK)."""
+"""How much later than requested Linux wakes a thread (prctl(2), PR_SET_TIMERSLACK)."""
 _STATEMENT_NS = 100
-"""What `timeit` times takes at least: what calls nothing would take no time, and who repeats it until a time
-is over would never end. As much as a look at the clock."""
+"""The least that `timeit` measures: a statement that takes no time would be repeated for ever."""
 _MAIN_THREAD = threading.main_thread().ident
 
 
@@ -59,12 +56,15 @@ def install(clock: Clock) -> None:
     real = {getattr(time, patch.name): patch.name for patch in patches}
     starts = {patch.name: getattr(time, patch.name)() - clock.now for patch in _NANOSECONDS}
     present = _present(clock, starts["time_ns"])
-    apply(_NOW, functools.partial(_now, present))
-    apply(_UTCNOW, functools.partial(_utcnow, present))
+    # The originals read the system's clock by themselves.
+    apply(_NOW, lambda _: classmethod(lambda cls, tz=None: cls.fromtimestamp(present(), tz)))
+    in_utc = classmethod(lambda cls: cls.fromtimestamp(present(), datetime.UTC).replace(tzinfo=None))
+    apply(_UTCNOW, lambda _: in_utc)
     for patch in _OF_DATES:
-        apply(patch, functools.partial(_of_date, present, time.localtime, int(patch.name == "strftime")))
+        others = int(patch.name == "strftime")
+        apply(patch, functools.partial(_of_now, present, time.localtime, others))
     for patch in _OF_SECONDS:
-        apply(patch, functools.partial(_of_seconds, present))
+        apply(patch, functools.partial(_of_now, present, float, 0))
     for seconds, nanoseconds in zip(_SECONDS, _NANOSECONDS, strict=True):
         start = starts[nanoseconds.name]
         apply(nanoseconds, functools.partial(_clock, clock, start, 1))
@@ -75,7 +75,7 @@ def install(clock: Clock) -> None:
 
 
 def _replace_where_imported(real: dict[Any, str]) -> None:
-    """Have modules that took a clock out of `time` before, such as tqdm's, take the one that is there now."""
+    """Have modules that imported a clock from `time` before, such as tqdm, use its replacement."""
 
     def is_clock(value: Any) -> bool:
         return type(value) is BuiltinFunctionType and value in real
@@ -97,7 +97,7 @@ def _replace_where_imported(real: dict[Any, str]) -> None:
 
 
 def _present(clock: Clock, start: int) -> Callable[[], float]:
-    """Seconds since 1970 as the caller of a replacement is to see them, which asks for them."""
+    """What gives a replacement the seconds since 1970 that its caller sees."""
     real_time = time.time
 
     def present() -> float:
@@ -109,40 +109,15 @@ def _present(clock: Clock, start: int) -> Callable[[], float]:
     return present
 
 
-def _now(present: Callable[[], float], _real: Any) -> Any:
-    """In place of `datetime.now`, which reads the system's clock by itself."""
-
-    def now(cls: Any, tz: datetime.tzinfo | None = None) -> Any:
-        return cls.fromtimestamp(present(), tz)
-
-    return classmethod(now)
-
-
-def _utcnow(present: Callable[[], float], _real: Any) -> Any:
-    """In place of `datetime.utcnow`, which reads the system's clock by itself."""
-
-    def utcnow(cls: Any) -> Any:
-        return cls.fromtimestamp(present(), datetime.UTC).replace(tzinfo=None)
-
-    return classmethod(utcnow)
-
-
-def _of_seconds(present: Callable[[], float], real: Callable[[float], Any]) -> Any:
-    """In place of a function of `time` that is of now where it is given no seconds."""
-
-    def of(seconds: float | None = None, /) -> Any:
-        return real(present() if seconds is None else seconds)
-
-    return staticmethod(of)
-
-
-def _of_date(
-    present: Callable[[], float], local: Callable[[float], Any], others: int, real: Callable[..., Any]
+def _of_now(
+    present: Callable[[], float], convert: Callable[[float], Any], others: int, real: Callable[..., Any]
 ) -> Any:
-    """In place of a function of `time` that is of now where it is given no more than so many others."""
+    """In place of a function of `time` whose last argument, after so many others, is now by default."""
 
     def of(*given: Any) -> Any:
-        return real(*given) if len(given) > others else real(*given, local(present()))
+        if len(given) > others and given[others] is not None:
+            return real(*given)
+        return real(*given[:others], convert(present()))
 
     return staticmethod(of)
 
@@ -201,7 +176,7 @@ def _repeat(clock: Clock, repeat: Any, timer: Any, *given: Any, **named: Any) ->
 def _takes_time(frames: int) -> bool | None:
     """Whether a look by the caller, so many frames above this one's, takes time; None: it sees the real time.
 
-    It takes none on other threads than the script's: how often those read it varies between runs.
+    Looks of other threads take none, because their number varies between runs.
     """
     module = sys._getframe(frames + 1).f_globals.get("__name__", "")
     package = module.partition(".")[0]

@@ -1,7 +1,6 @@
 """The batches that a run is rehearsed with: the first ones as they come, then the largest of the data.
 
-Every training loop takes its batches from `torch.utils.data.DataLoader`: those of transformers, accelerate,
-Lightning and DeepSpeed put theirs around it.
+The loaders of transformers, accelerate, Lightning and DeepSpeed use `torch.utils.data.DataLoader`.
 """
 
 from __future__ import annotations
@@ -13,29 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from zerokit import console
 from zerokit.patches import Patch, watch, wrap
 from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.report.report import Batches, BatchSize, Evaluation, LargestBatch, ReadingTime
-from zerokit.rehearsal.watching.batch_size import measure
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.reading import Reading
-from zerokit.rehearsal.watching.scan import CRITERIA, READ, Candidate, Scan, scan
+from zerokit.rehearsal.watching.scan import CRITERIA, READ, Candidate, Scan, measure, scan
 from zerokit.rehearsal.watching.watcher import Watcher
-
-
-@dataclass
-class Rehearsed:
-    """A batch that was found by the scan and handed out."""
-
-    candidate: Candidate
-    first_step: int
-    """The optimizer step that it is part of, counted from 1."""
-    last_step: int
-    """The same, unless no engine shows how many batches a step takes."""
-    fits: bool
-    """Whether it is of this rank's kind of batches, and has taken the place of one."""
 
 
 @dataclass
@@ -53,44 +37,46 @@ class Source:
     micro_steps: int = 0
     """Of the engines, when it last gave a batch."""
     first: list[BatchSize] = field(default_factory=list)
-    """The largest of those that came by themselves, by each criterion."""
-    came_for: list[tuple[int, BatchSize]] = field(default_factory=list)
-    """Those that came by themselves to be trained on, and the optimizer step, counted from 1, of each."""
+    """The largest of the loader's own batches, by each criterion."""
+    own_sizes: list[tuple[int, BatchSize]] = field(default_factory=list)
+    """The loader's own batches to train on, and the optimizer step, counted from 1, of each."""
     is_uneven: bool = False
-    """Whether not all that came by themselves were of one size."""
+    """Whether the loader's own batches have several sizes."""
     signature: Any = None
     in_steps: set[int] = field(default_factory=set)
     """Optimizer steps done when it gave a batch."""
     worst: list[Candidate] | None = None
     """Those still to be rehearsed; None before that is decided."""
-    rehearsed: list[Rehearsed] = field(default_factory=list)
+    rehearsed: list[LargestBatch] = field(default_factory=list)
+    """Batches of the scan that were handed out in place of others."""
+    over: int = 0
+    """The optimizer step, counted from 1, of the last batch of the scan that was due."""
+    tried: int = 0
+    """Batches of the scan that were due."""
     tokens: Counter[int] = field(default_factory=Counter)
-    """That this rank was given for each optimizer step, counted from 1."""
     batches: Counter[int] = field(default_factory=Counter)
-    """The same."""
+    """Of each optimizer step, counted from 1, as are `tokens`."""
 
-    def came(self, batch: Any, step: int | None = None) -> None:
-        """Take a batch that came by itself into account, to be trained on in `step` if that is given."""
+    def add_own(self, batch: Any, step: int | None = None) -> None:
+        """Register a batch of the loader's own, to be trained on in `step` if that is given."""
         size = measure(batch)
         if step is not None:
-            self.came_for.append((step, size))
+            self.own_sizes.append((step, size))
         self.first = self.first or [size] * len(CRITERIA)
         self.is_uneven = self.is_uneven or size != self.first[0]
         self.first = [max(size, most, key=of) for of, most in zip(CRITERIA, self.first, strict=True)]
         self.signature = signature_of(batch)
 
     def larger(self, *, may_be_ahead: bool) -> list[int]:
-        """Places in the scan of what is larger than what came by itself, and can be handed out.
+        """Places in the scan of batches that are larger than the loader's own.
 
-        The first step does not count: optimizers make their states at its end.
-
-        Args:
-            may_be_ahead: whether a loader may have fetched a batch for the step after the one it is of here.
+        The first step does not count: optimizers make their states at its end. `may_be_ahead`: whether the
+        last batch may be for the next step.
         """
-        sizes = [size for step, size in self.came_for if step > 1] or [size for _, size in self.came_for]
+        sizes = [size for step, size in self.own_sizes if step > 1] or [size for _, size in self.own_sizes]
         most_of: Callable[..., int] = max
         if may_be_ahead:  # one of the last two is the last step's
-            sizes, most_of = [size for _, size in self.came_for[-2:]], min
+            sizes, most_of = [size for _, size in self.own_sizes[-2:]], min
         return [
             place
             for place, one in enumerate(self.scan.worst if self.scan else [])
@@ -100,41 +86,26 @@ class Source:
         ]
 
     def most_tokens(self) -> int:
-        """Of the batches that came by themselves."""
+        """The most tokens of the loader's own batches."""
         return self.first[0].tokens
 
     def facts(self) -> Batches:
         """Facts for the report about batches that were trained on."""
         found = self.scan or Scan()
-        handed = [one for one in self.rehearsed if one.fits]
-        rehearsed = [self.first[0], *(one.candidate.size for one in handed)]
+        rehearsed = [self.first[0], *(one.size for one in self.rehearsed)]
         largest = [*rehearsed, *(one.size for one in found.worst)]
         return Batches(
             rehearsed_tokens=max(size.tokens for size in rehearsed),
             longest_tokens=max(size.tokens for size in largest),
             first=self.first[0],
             largest=max(largest, key=CRITERIA[0]),
-            rehearsed=[
-                LargestBatch(
-                    size=one.candidate.size,
-                    number=one.candidate.number,
-                    rank=one.candidate.rank,
-                    first_step=one.first_step,
-                    last_step=one.last_step,
-                )
-                for one in handed
-            ],
+            rehearsed=self.rehearsed,
             scanned=found.batches,
             of=found.of,
             is_whole=found.is_whole,
             seconds=found.seconds,
             problem=found.problem,
         )
-
-    def evaluation_facts(self) -> Evaluation:
-        """Facts for the report about batches of an evaluation."""
-        found = self.scan or Scan()
-        return Evaluation(largest=self.first[0], scanned=found.batches, of=found.of, is_whole=found.is_whole)
 
 
 def signature_of(batch: Any) -> Any:
@@ -158,21 +129,20 @@ _ARGUMENTS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler")
 """The first ones of a DataLoader."""
 _MOST_STEPS_FOR_ONE = 3
 """Optimizer steps within which a batch that has been handed out is used: loaders fetch one ahead."""
-_SECONDS_OF_SILENCE = 3.0
 
 
 class BatchWatcher(Watcher):
-    """Measures what loaders hand out, and has the largest batches follow the steps that were asked for.
+    """Measures what loaders hand out, and has the largest batches follow the requested steps.
 
     Args:
-        labels: which engines there are.
+        labels: has the engines.
         exchange: has all ranks go through the same batches.
         steps: optimizer steps whose batches come as they are; 0: all of them.
         seconds: to look for larger ones, in all; 0: none are looked for.
-        completed: how many optimizer steps are done.
-        divisor: what the script's micro-batch is divided by.
-        is_divided: whether the script's arguments are changed already; else its loaders are.
-        reading: measures how long reading them takes, if time is rehearsed.
+        completed: gives how many optimizer steps are done.
+        factor: what the script's micro-batch is multiplied by.
+        is_resized: whether the script's arguments are changed already; else its loaders are.
+        reading: measures how long reading takes, if time is rehearsed.
     """
 
     def __init__(
@@ -183,26 +153,22 @@ class BatchWatcher(Watcher):
         seconds: float,
         completed: Callable[[], int],
         *,
-        divisor: float = 1,
-        is_divided: Callable[[], bool] = lambda: True,
+        factor: float = 1,
+        is_resized: Callable[[], bool] = lambda: True,
         reading: Reading | None = None,
     ) -> None:
-        self._labels = labels
-        self._exchange = exchange
-        self.steps = steps
+        self._labels, self._exchange, self._reading = labels, exchange, reading
+        self.steps, self._completed = steps, completed
         self._seconds_left = seconds if steps else 0.0
         self._scans = self._seconds_left > 0
-        self._completed = completed
-        self._divisor = divisor
-        self._is_divided = is_divided
+        self._factor, self._is_resized = factor, is_resized
         self._resized_to: list[tuple[Any, int]] = []
-        """Data sets, and the sizes that loaders of them were given in place of the script's."""
-        self._reading = reading
+        """Data sets, and the changed batch sizes of their loaders."""
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         """Of loaders, by where they were made."""
         self._made: Counter[str] = Counter()
         self.most: int | None = None
-        """Batches that a rank takes in the whole run, where that is known."""
+        """Batches that a rank takes in the whole run, if known."""
         self.sources: list[Source] = []
         self.evaluated: list[Source] = []
         """Those that an evaluation was rehearsed with."""
@@ -224,11 +190,7 @@ class BatchWatcher(Watcher):
 
     @contextmanager
     def only_the_largest(self, *, at_least: int = 1) -> Iterator[None]:
-        """Have loaders hand out the largest batches of their data, and come to their end.
-
-        Args:
-            at_least: batches, the first ones of the data after the largest, where it has so many.
-        """
+        """Have loaders hand out the largest batches of their data, then others up to `at_least`, and end."""
         self._evaluating = at_least
         try:
             yield
@@ -240,7 +202,7 @@ class BatchWatcher(Watcher):
     def _make(self, initialize: Any, loader: Any, *arguments: Any, **given: Any) -> None:
         # accelerate makes loaders of those that the script has made, with their sizes.
         is_first = not type(loader).__module__.startswith("accelerate.")
-        if self._divisor != 1 and is_first and not self._is_divided():
+        if self._factor != 1 and is_first and not self._is_resized():
             arguments, given = self._resized(arguments, given)
         initialize(loader, *arguments, **given)
         self._never_asked.add(loader)
@@ -249,27 +211,24 @@ class BatchWatcher(Watcher):
     def _resized(
         self, arguments: tuple[Any, ...], given: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a DataLoader, for batches of the divided size."""
+        """The arguments of a DataLoader, for batches of the changed size."""
         named = dict(zip(_ARGUMENTS, arguments, strict=False)) | given
         dataset, size = named.get("dataset"), named.get("batch_size")
         # Lightning makes another loader of the script's, and takes its size from it.
-        is_divided = any(one is dataset and size == divided for one, divided in self._resized_to)
-        if not isinstance(size, int) or is_divided or named.get("batch_sampler") is not None:
+        is_resized = any(one is dataset and size == changed for one, changed in self._resized_to)
+        if not isinstance(size, int) or is_resized or named.get("batch_sampler") is not None:
             return arguments, given
-        divided = max(1, int(size / self._divisor))
-        self._resized_to.append((dataset, divided))
+        changed = max(1, int(size * self._factor))
+        self._resized_to.append((dataset, changed))
         if len(arguments) > 1:
-            return (dataset, divided, *arguments[2:]), given
-        return arguments, {**given, "batch_size": divided}
+            return (dataset, changed, *arguments[2:]), given
+        return arguments, {**given, "batch_size": changed}
 
     def _name_of(self, loader: Any) -> str:
-        """A name for a loader, the same on all ranks, which may have made other loaders too.
-
-        Not the number of its examples, of which ranks may have one more or less than others.
-        """
+        """A name for a loader, the same on all ranks, which may have other loaders and uneven data."""
         if loader not in self._names:
             place = f"{type(loader.dataset).__name__}.{script_line()}"
-            self._names[loader] = f"{self._divisor}.{place}.{self._made[place]}"
+            self._names[loader] = f"{self._factor}.{place}.{self._made[place]}"
             self._made[place] += 1
         return self._names[loader]
 
@@ -299,8 +258,7 @@ class BatchWatcher(Watcher):
         """Search the data, unless the time is up; the other ranks get the result too."""
         if self._seconds_left <= 0:
             return Scan()
-        with _Progress() as progress:
-            return scan(loader, self._seconds_left, progress.show, most=self.most)
+        return scan(loader, self._seconds_left, most=self.most)
 
     def _next(self, original: Any, iterator: Any) -> Any:
         with nullcontext() if self._reading is None else self._reading.next_batch(iterator):
@@ -308,7 +266,7 @@ class BatchWatcher(Watcher):
         source = self._source_of_iterator.get(iterator)
         is_training = source is not None and not self._evaluating and self._is_training(source)
         if self._reading is not None:
-            self._reading.came(iterator, is_trained_on=is_training)
+            self._reading.on_batch(iterator, is_trained_on=is_training)
         if source is not None and self._evaluating:
             return self._to_evaluate(source, batch)
         if source is None or not is_training:
@@ -323,14 +281,14 @@ class BatchWatcher(Watcher):
         if is_due and source.worst:
             batch = self._hand_out(source, source.worst.pop(0), batch)
             if getattr(iterator, "_pin_memory", False):
-                from torch.utils.data._utils import pin_memory as library
+                from torch.utils.data._utils.pin_memory import pin_memory
 
-                pin: Any = library.pin_memory
-                batch = pin(batch, getattr(iterator, "_pin_memory_device", None))
+                batch = pin_memory(batch, getattr(iterator, "_pin_memory_device", None))  # type: ignore[no-untyped-call]
         elif not is_due:
-            source.came(batch, self._step_of_next(source))
-        source.tokens[self._step_of_next(source)] += measure(batch).tokens
-        source.batches[self._step_of_next(source)] += 1
+            source.add_own(batch, self._step_of_next(source))
+        step = self._step_of_next(source)
+        source.tokens[step] += measure(batch).tokens
+        source.batches[step] += 1
         source.handed += 1
         return batch
 
@@ -339,15 +297,15 @@ class BatchWatcher(Watcher):
         source.handed += 1
         if source.handed > max(self._evaluating, len(worst)):
             raise StopIteration
-        source.came(batch)
+        source.add_own(batch)
         if source.handed > len(worst) or signature_of(worst[source.handed - 1].batch) != source.signature:
             return batch
         found = worst[source.handed - 1].batch
-        source.came(found)
+        source.add_own(found)
         return found
 
     def _decide(self, source: Source) -> None:
-        """Choose which batches are to follow: the same on all ranks, which are to stay in step."""
+        """Choose the batches that follow, the same on all ranks."""
         if source.worst is None:
             found = source.scan.worst if source.scan else []
             places = source.larger(may_be_ahead=self._accumulated() is None)
@@ -358,14 +316,24 @@ class BatchWatcher(Watcher):
             source.worst = [found[place] for place in places]
 
     def _hand_out(self, source: Source, candidate: Candidate, batch: Any) -> Any:
-        """The candidate's batch; `batch` where the loader of rank 0 is of another kind than this one."""
+        """The candidate's batch; `batch` if the loader of rank 0 is of another kind."""
         first = last = self._step_of_next(source)
         if self._accumulated() is None:
             last += 1  # loaders may fetch one ahead
+        source.over, source.tried = last, source.tried + 1
         found = candidate.batch
-        fits = signature_of(found) == source.signature
-        source.rehearsed.append(Rehearsed(candidate, first, last, fits))
-        return found if fits else batch
+        if signature_of(found) != source.signature:
+            return batch
+        source.rehearsed.append(
+            LargestBatch(
+                size=candidate.size,
+                number=candidate.number,
+                rank=candidate.rank,
+                first_step=first,
+                last_step=last,
+            )
+        )
+        return found
 
     def _step_of_next(self, source: Source) -> int:
         """The optimizer step, counted from 1, that the next batch is of."""
@@ -375,7 +343,7 @@ class BatchWatcher(Watcher):
         return source.steps_before + source.handed // accumulated + 1
 
     def _is_training(self, source: Source) -> bool:
-        """Whether what `source` gives may be trained on; some scripts leave the model in evaluation mode."""
+        """Whether the script may train on batches of `source`; some leave the model in evaluation mode."""
         import torch
 
         engines = self._labels.engines
@@ -391,8 +359,8 @@ class BatchWatcher(Watcher):
         return max(steps, default=None)
 
     def _is_due(self, source: Source) -> bool:
-        """Whether the steps that were asked for have their batches, and the next one may be another."""
-        over = max((self.steps, *(one.last_step for one in source.rehearsed)))
+        """Whether the requested steps have their batches, and the next one may be another."""
+        over = max(self.steps, source.over)
         accumulated = self._accumulated()
         if accumulated is None:
             return self._completed() >= over
@@ -401,31 +369,28 @@ class BatchWatcher(Watcher):
     # ---- the end of the run
 
     def wants_more(self) -> bool:
-        """Whether batches are left to rehearse, once the requested steps are done.
-
-        A rank without batches of its own, such as a stage in the middle of a pipeline, goes as far as rank 0.
-        """
+        """Whether batches are left to rehearse; a rank without batches, as of a pipeline, does as rank 0."""
         sources = self._trained_on()
         over = self._are_rehearsed(sources)
         if sources and self._exchange.rank != 0:
             return not over
         return not self._exchange.from_rank_0(
-            f"over.{self._divisor}.{self._completed()}", "end the run", lambda: over
+            f"over.{self._factor}.{self._completed()}", "end the run", lambda: over
         )
 
     def _are_rehearsed(self, sources: list[Source]) -> bool:
         completed = self._completed()
         for source in sources:
             self._decide(source)
-            if any(one.last_step > completed for one in source.rehearsed):
+            if source.over > completed:
                 return False
-            wanted = len(source.worst or []) + len(source.rehearsed)
+            wanted = len(source.worst or []) + source.tried
             if source.worst and completed < self.steps + _MOST_STEPS_FOR_ONE * wanted:
                 return False
         return True
 
     def are_uneven(self) -> bool:
-        """Whether the sizes of batches depend on which examples are put together, such as by a shuffle."""
+        """Whether the sizes of batches depend on the order of the examples."""
         return any(
             source.is_uneven or any(one.size != source.first[0] for one in (source.scan or Scan()).worst)
             for source in [*self.sources, *self.evaluated]
@@ -434,19 +399,19 @@ class BatchWatcher(Watcher):
 
     def facts(self) -> Batches | None:
         """Facts for the report about the batches; None if nothing was trained on."""
-        source = max(self._trained_on(), key=Source.most_tokens, default=None)
+        source = self._main_source()
         return None if source is None else source.facts()
 
     def tokens_of_steps(self) -> list[int | None]:
-        """That this rank was given for each completed step; None where batches are not of tokens."""
-        source = max(self._trained_on(), key=Source.most_tokens, default=None)
+        """The tokens of this rank in each completed step; None where batches are not of tokens."""
+        source = self._main_source()
         if source is None or source.first[0].unit != "tokens":
             return [None] * self._completed()
         return [source.tokens[step] or None for step in range(1, self._completed() + 1)]
 
     def reading_facts(self) -> ReadingTime | None:
         """Facts for the report about reading data; None if nothing was measured."""
-        source = max(self._trained_on(), key=Source.most_tokens, default=None)
+        source = self._main_source()
         if source is None or self._reading is None or self._reading.seconds is None:
             return None
         return ReadingTime(
@@ -460,10 +425,13 @@ class BatchWatcher(Watcher):
     def evaluation_facts(self) -> Evaluation | None:
         """Facts for the report about an evaluation; None if none was rehearsed."""
         source = max((one for one in self.evaluated if one.first), key=Source.most_tokens, default=None)
-        return None if source is None else source.evaluation_facts()
+        if source is None:
+            return None
+        found, largest = source.scan or Scan(), source.first[0]
+        return Evaluation(largest=largest, scanned=found.batches, of=found.of, is_whole=found.is_whole)
 
     def never_asked(self) -> list[str]:
-        """The largest batch of data that has loaders, of which none was asked for anything, in words."""
+        """Warnings about data whose loaders were never used, with its largest batch."""
         lines: list[str] = []
         if self._exchange.rank != 0 and self._exchange.is_active:
             return lines  # rank 0 reports it
@@ -482,43 +450,15 @@ class BatchWatcher(Watcher):
         return lines
 
     def _trained_on(self) -> list[Source]:
-        """Those whose last batch an optimizer step followed at once, or that gave some for several steps.
+        """Sources whose last batch an optimizer step followed, or that gave batches for several steps."""
+        found = []
+        for source in self.sources:
+            steps = [step for step in source.in_steps if step < self._completed()]
+            is_last = any(self._last_of_step[step] is source for step in steps)
+            if source.first and (is_last or len(steps) > 1):
+                found.append(source)
+        return found
 
-        Without an engine nothing else distinguishes training from a look at the data with autograd on.
-        """
-        completed = self._completed()
-        return [
-            source
-            for source in self.sources
-            if source.first
-            and (
-                any(self._last_of_step[step] is source for step in source.in_steps if step < completed)
-                or sum(step < completed for step in source.in_steps) > 1
-            )
-        ]
-
-
-class _Progress:
-    """Shows the progress of a long scan."""
-
-    def __enter__(self) -> _Progress:
-        self._bar: Any = None
-        self._task: Any = None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def show(self, done: int, of: int | None, seconds: float) -> None:
-        if seconds < _SECONDS_OF_SILENCE:
-            return
-        words = "Looking for the longest batches"
-        if self._bar is None:
-            self._bar = console.progress(transient=True)
-            self._task = self._bar.add_task(words, total=of, note="")
-            self._bar.start()
-            if self._bar.disable:
-                batches = f"{of:,} batches" if of else "the data"
-                console.note(f"{words} of {batches} (--scan 0 leaves this out)")
-        self._bar.update(self._task, completed=done, total=of)
+    def _main_source(self) -> Source | None:
+        """The source with the most tokens that was trained on."""
+        return max(self._trained_on(), key=Source.most_tokens, default=None)

@@ -1,8 +1,4 @@
-"""The evaluation of transformers' Trainer, which comes later than a rehearsal ends.
-
-It is run once on the largest batches of its data after the last step: its loop, what it keeps of the logits,
-and the generation of `predict_with_generate`.
-"""
+"""The evaluation of transformers' Trainer, which is run once after the last step on the largest batches."""
 
 from __future__ import annotations
 
@@ -20,12 +16,7 @@ _MOST_KEPT = 32
 
 
 class EvaluationWatcher(Watcher):
-    """Follows the Trainer that trains.
-
-    Args:
-        backend: the loaded library.
-        batches: hands out the largest ones.
-    """
+    """Follows the Trainer that trains; `batches` hands out the largest ones."""
 
     def __init__(self, backend: Backend, batches: BatchWatcher) -> None:
         self._backend = backend
@@ -34,7 +25,7 @@ class EvaluationWatcher(Watcher):
         self.problem: str | None = None
         """Why the evaluation failed."""
         self.not_kept: str | None = None
-        """Of what evaluation keeps until its end, what was not rehearsed."""
+        """A warning about results that the evaluation keeps until its end."""
         self.not_rehearsed: list[str] = []
         """Warnings about other data."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from zerokit.patches import Patch, PrivateAttribute, watch, wrap
@@ -15,47 +17,25 @@ _MAKE_BUCKETS = [Patch(_DDP, name, "label its buckets") for name in ("__init__",
 _NEW_PARAMETER = Patch("torch.nn:Parameter", "__new__", "label parameters as they are made")
 
 
-def _held_by(owner: str, *names: str, **bounds: str) -> tuple[PrivateAttribute, ...]:
-    return tuple(PrivateAttribute(owner, name, "label what it holds", **bounds) for name in names)
-
-
-_STAGE_1_2 = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
-_STAGE_3 = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
-_SET_UP = Patch(_STAGE_1_2, "setup_buckets", "label what it makes for each backward pass", since="0.18.9")
-_BF16 = "deepspeed.runtime.bf16_optimizer:BF16_Optimizer"
-# Where the wrappers keep their tensors. An attribute that another wrapper has not is passed over.
-_PLACES: dict[Category, tuple[PrivateAttribute, ...]] = {
-    "parameters": (
-        *_held_by(_STAGE_1_2, "bit16_groups_flat"),
-        *_held_by(_STAGE_3, "fp16_partitioned_groups_flat"),
-    ),
-    "optimizer_states": (
-        *_held_by(_STAGE_1_2, "single_partition_of_fp32_groups"),
-        *_held_by(_STAGE_3, "fp32_partitioned_groups_flat"),
-        *_held_by(_BF16, "fp32_groups_flat_partition"),
-        *_held_by("deepspeed.runtime.fp16.fused_optimizer:FP16_Optimizer", "fp32_groups_flat"),
-        *_held_by("deepspeed.runtime.fp16.unfused_optimizer:FP16_UnfusedOptimizer", "fp32_groups"),
-    ),
-    "gradients": (
-        *_held_by(_STAGE_1_2, "averaged_gradients", "grads_in_partition"),
-        *_held_by(_STAGE_1_2, "all_grad_tensors", since="0.17.6"),
-        *_held_by(_STAGE_1_2, "accumulated_grads_in_cpu"),
-        *_held_by(_STAGE_3, "averaged_gradients", "grad_partitions_flat_buffer"),
-        *_held_by(_BF16, "fp32_groups_gradients_flat"),
-        *_held_by(_STAGE_1_2, "temp_grad_buffer_for_cpu_offload"),
-    ),
-    "buffers": (
-        *_held_by(_STAGE_1_2, "ipg_buckets", since="0.17.2"),
-        *_held_by(_STAGE_3, "ipg_buckets", since="0.17.2"),
-        *_held_by(_STAGE_1_2, "ipg_buffer", until="0.17.2"),
-        *_held_by(_STAGE_3, "_DeepSpeedZeroOptimizer_Stage3__ipg_bucket_flat_buffer", until="0.17.2"),
-    ),
+_SET_UP = Patch(
+    "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer",
+    "setup_buckets",
+    "label what it makes for each backward pass",
+    since="0.18.9",
+)
+_HELD: dict[Category, tuple[PrivateAttribute, ...]] = {
+    category: tuple(
+        PrivateAttribute(row["owner"], name, "label what it holds", row.get("since"), row.get("until"))
+        for row in rows
+        for name in row["names"]
+    )
+    for category, rows in json.loads(
+        Path(__file__).with_name("held_tensors.json").read_text(encoding="utf-8")
+    ).items()
 }
+"""Where the optimizer wrappers of DeepSpeed keep their tensors; each has some of these attributes."""
 _BUCKET = "reduce_bucket_size"
-"""What the buffers of all these places are called: by the key of the ds_config that sizes them."""
-_NAMES = {
-    category: tuple(dict.fromkeys(place.name for place in places)) for category, places in _PLACES.items()
-}
+"""The name of all buffers: the key of the ds_config that sizes them."""
 
 
 class Labels(Watcher):
@@ -76,8 +56,9 @@ class Labels(Watcher):
         wrap(_SET_UP, self._set_up_buckets)
         for makes_buckets in _MAKE_BUCKETS:
             wrap(makes_buckets, self._make_buckets)
-        for place in (place for places in _PLACES.values() for place in places):
-            watch(place)
+        for attributes in _HELD.values():
+            for attribute in attributes:
+                watch(attribute)
 
     def on_engine_end(self, engine: Any) -> None:
         self.engines.append(engine)
@@ -106,7 +87,7 @@ class Labels(Watcher):
 
     def _set_up_buckets(self, set_up: Any, optimizer: Any) -> None:
         set_up(optimizer)
-        for place in _PLACES["buffers"]:
+        for place in _HELD["buffers"]:
             for tensor in _tensors_in(getattr(optimizer, place.name, None)):
                 self._backend.label(tensor, "buffers", self._name(_BUCKET))
 
@@ -156,8 +137,8 @@ def _optimizer_tensors(wrapper: Any) -> Iterator[tuple[Category, Any]]:
     if wrapper is None:
         return
     # Optimizer states last: a master partition of fp32 training may be the parameter itself.
-    for category, names in _NAMES.items():
-        for name in names:
+    for category, attributes in _HELD.items():
+        for name in dict.fromkeys(attribute.name for attribute in attributes):
             for tensor in _tensors_in(getattr(wrapper, name, None)):
                 yield category, tensor
     inner = getattr(wrapper, "optimizer", wrapper)

@@ -23,12 +23,7 @@ _ARGUMENTS = Patch(_TRAINING_ARGUMENTS, "__post_init__", "make changes, and keep
 
 
 class Overriding(Watcher):
-    """Makes the changes.
-
-    Args:
-        overrides: the changes (job.Overrides).
-        output_dir: the folder that replaces the script's `output_dir`.
-    """
+    """Makes the changes; `output_dir` replaces the folder of the script."""
 
     def __init__(self, overrides: Overrides, output_dir: Path) -> None:
         self._overrides = overrides
@@ -69,16 +64,10 @@ class Overriding(Watcher):
         # Losses that are made up must not mix with those of a real run.
         arguments.output_dir = str(self._output_dir)
         self.sizes_arguments = True
-        divisor = self._overrides.get("micro_batch_divisor", 1)
-        if divisor > 1:
-            arguments.per_device_train_batch_size = max(arguments.per_device_train_batch_size // divisor, 1)
-            arguments.gradient_accumulation_steps *= divisor
-        multiplier = self._overrides.get("micro_batch_multiplier", 1)
-        if multiplier > 1:
-            arguments.per_device_train_batch_size *= multiplier
-            arguments.gradient_accumulation_steps = max(
-                arguments.gradient_accumulation_steps // multiplier, 1
-            )
+        factor = self._overrides.get("micro_batch_factor", 1)
+        size, accumulated = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
+        arguments.per_device_train_batch_size = max(int(size * factor), 1)
+        arguments.gradient_accumulation_steps = max(int(accumulated / factor), 1)
         checkpoints = self._overrides.get("gradient_checkpointing")
         if checkpoints is not None:
             arguments.gradient_checkpointing = checkpoints
@@ -107,14 +96,12 @@ def _as_dict(source: Any) -> dict[str, Any]:
 def check_overrides(changes: Mapping[str, Any]) -> None:
     """Refuse a key that no ds_config has, and a value that it cannot have.
 
-    Args:
-        changes: as of :func:`merged`.
-
     Raises:
         ConfigError: there is one; it names the nearest key.
     """
-    paths = [split_dotted(name) for name, value in changes.items() if value is not None]
-    document = Document(merged({}, {name: value for name, value in changes.items() if value is not None}), "")
+    set_values = {name: value for name, value in changes.items() if value is not None}
+    paths = list(map(split_dotted, set_values))
+    document = Document(merged({}, set_values), "")
     for finding in check_ds_config(document):
         of_key = [path for path in paths if path[: len(finding.path)] == finding.path]
         is_of_value = finding.rule in ("wrong-type", "bad-value") and finding.path in of_key

@@ -39,7 +39,7 @@ class _Workers:
     ahead: int
     """Batches that are being made or wait to be taken."""
     asked: list[int] = field(default_factory=list)
-    """When each batch was taken, and another one asked for."""
+    """When each batch was taken, and another one requested."""
     ready: deque[int] = field(default_factory=deque)
     """When the last batches were ready, one for each worker."""
     begun: int = 0
@@ -55,7 +55,7 @@ class _Workers:
 
 
 class _Figures:
-    """What the processes of one loader's iterator measure, seen by all that are forked after it is made."""
+    """What the processes of one loader's iterator measure, in memory that they share."""
 
     def __init__(self, workers: int) -> None:
         self._slots = mmap.mmap(-1, (1 + workers) * _SLOT.size)
@@ -85,22 +85,16 @@ def _seconds(figures: Iterable[_Figures]) -> float | None:
 
 
 class Reading:
-    """Measures what loaders do for their batches, in the workers that they start, too.
-
-    Args:
-        clock: of the rank.
-        takes_time: whether the clock goes on by it.
-    """
+    """Measures what loaders and their workers do; `takes_time`: whether that is virtual time, too."""
 
     def __init__(self, clock: Clock, *, takes_time: bool) -> None:
         self._clock = clock
         self.takes_time = takes_time
         self._measuring: _Figures | None = None
-        """Where this process writes. None: not for the script, as in a search of the data."""
+        """Where this process writes; None in a search of the data."""
         self._figures: WeakKeyDictionary[Any, _Figures] = WeakKeyDictionary()
         """Of iterators."""
         self._trained_on: list[_Figures] = []
-        """Of the iterators of which the script trains on batches."""
         self._workers: WeakKeyDictionary[Any, _Workers] = WeakKeyDictionary()
         self.workers = 0
         """Of the loader that gave the last batch to train on."""
@@ -141,7 +135,7 @@ class Reading:
             self._measuring = before
 
     def iterator(self, iterate: Callable[[Any], Any], loader: Any) -> Any:
-        """The loader's iterator by `iterate`, whose workers measure what they read for it."""
+        """The loader's iterator by `iterate`, whose workers measure their batches."""
         figures = _Figures(int(getattr(loader, "num_workers", 0)))
         with self._into(figures):
             iterator = iterate(loader)
@@ -151,12 +145,12 @@ class Reading:
 
     @contextmanager
     def next_batch(self, iterator: Any) -> Iterator[None]:
-        """While a loader's iterator gives one, which takes no time but that of :meth:`came`."""
+        """While an iterator gives a batch, which takes no time but that of :meth:`on_batch`."""
         with self._clock.untimed(), self._into(self._figures.get(iterator)):
             yield
 
-    def came(self, iterator: Any, *, is_trained_on: bool) -> None:
-        """A batch has come, which takes its time where that is asked for."""
+    def on_batch(self, iterator: Any, *, is_trained_on: bool) -> None:
+        """A batch has come, which takes its time if `takes_time`."""
         figures = self._figures.get(iterator)
         if figures is None:
             return

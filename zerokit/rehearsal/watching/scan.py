@@ -1,66 +1,30 @@
-"""Goes through the data of a loader for its largest batches, without the script noticing.
+"""Searches the data of a loader for its largest batches, without the script noticing.
 
-The batches are made in a fork of this process: it has the random states, samplers and data sets that the
-script has at this moment, and whatever it makes of them is lost with it. It has files of its own, too: where
-it reads on, the script's do not move; and no pipe or connection of the script's.
+A fork of this process makes the batches: it has the random states, samplers and data sets that the script has
+at this moment. It reopens files, so that the script's positions do not move, and has no pipe or connection.
 """
 
 from __future__ import annotations
 
-import ctypes
+import fcntl
 import itertools
 import math
-import mmap
 import os
 import pickle
 import random
 import signal
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
+from zerokit.console import note
 from zerokit.patches import Patch, PrivateAttribute, put
-from zerokit.rehearsal.report.report import BatchSize
-from zerokit.rehearsal.watching.batch_size import measure
-
-_MOST_BYTES = 64 * 2**20
-_MOST_PAGES = _MOST_BYTES // mmap.PAGESIZE
-
-
-class MappedFiles:
-    """Of this process, which keeps what it has of them when this is made, and not much more."""
-
-    def __init__(self) -> None:
-        self._figures = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-        self._kept = self._pages()
-
-    def keep_few(self) -> None:
-        """Let go of their pages if many have come; nothing that was written to them is lost."""
-        if self._pages() - self._kept > _MOST_PAGES:
-            let_go = ctypes.CDLL(None).madvise
-            for begin, size in _shared():  # those that are locked stay
-                let_go(ctypes.c_void_p(begin), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
-            self._kept = self._pages()
-
-    def _pages(self) -> int:
-        """That are resident and a file's, private or shared."""
-        return int(os.pread(self._figures, 200, 0).split()[2])
-
-
-def _shared() -> Iterator[tuple[int, int]]:
-    """Begin and size of shared mappings of files: what a private one has may be written nowhere else."""
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
-        span, permissions, _, _, _, *name = line.split(maxsplit=5)
-        # A device's pages may not come again.
-        if permissions.endswith("s") and name and name[0].startswith("/") and not name[0].startswith("/dev/"):
-            begin, end = (int(word, 16) for word in span.split("-"))
-            yield begin, end - begin
-
+from zerokit.rehearsal.report.report import BatchSize, Unit
 
 CRITERIA: tuple[Callable[[BatchSize], int], ...] = (
     lambda size: size.tokens,
@@ -68,8 +32,8 @@ CRITERIA: tuple[Callable[[BatchSize], int], ...] = (
     lambda size: size.bytes,
 )
 """What makes a batch the worst one: most tokens with the padding, the longest sequence, most bytes."""
-
 _SECONDS_BETWEEN_MESSAGES = 0.2
+_SECONDS_OF_SILENCE = 3.0
 _GRACE_SECONDS = 1.0
 """For the batch that is being made as the time is up."""
 
@@ -106,7 +70,7 @@ class Candidate:
 
 @dataclass
 class Scan:
-    """What a loader gives in one epoch, as far as that was found out."""
+    """The batches of a loader in one epoch, as far as they were searched."""
 
     batches: int = 0
     """Of all ranks whose batches can be computed."""
@@ -117,19 +81,13 @@ class Scan:
     worst: list[Candidate] = field(default_factory=list)
     """By the criteria, each batch once."""
     problem: str | None = None
-    """Why it ended early, but for the time."""
+    """Why the search failed."""
 
 
-def scan(
-    loader: Any, seconds: float, show: Callable[[int, int | None, float], None], *, most: int | None = None
-) -> Scan:
-    """Go through an epoch of `loader`, a `torch.utils.data.DataLoader`, for as long as `seconds`.
+def scan(loader: Any, seconds: float, *, most: int | None = None) -> Scan:
+    """Search an epoch of `loader`, a `torch.utils.data.DataLoader`, for at most `seconds`.
 
-    Args:
-        loader: it is left as it is, and so is all that it is made of.
-        seconds: after which the batches found until then have to do.
-        show: called from time to time with batches done, batches in all, and seconds spent.
-        most: batches that each rank takes, if not all of the epoch.
+    The loader is left as it is. `most`: batches that each rank takes, if not all of the epoch.
     """
     began = time.monotonic()
     ours, theirs = Pipe(duplex=False)
@@ -144,30 +102,25 @@ def scan(
             os._exit(0)
     theirs.close()
     found = Scan()
-    best: list[Candidate | None] = [None] * len(CRITERIA)
+    best: dict[int, Candidate] = {}
     try:
-        deadline = began + seconds + _GRACE_SECONDS
-        _listen(ours, deadline, found, best, lambda done, of: show(done, of, time.monotonic() - began))
+        _listen(ours, began, seconds, found, best)
     finally:
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         ours.close()
-    found.worst = list({id(one): one for one in best if one is not None}.values())
+    found.worst = list({id(one): one for _, one in sorted(best.items())}.values())
     found.seconds = time.monotonic() - began
     return found
 
 
-def _listen(
-    ours: Connection,
-    deadline: float,
-    found: Scan,
-    best: list[Candidate | None],
-    show: Callable[[int, int | None], None],
-) -> None:
-    """Receive what the fork sends, until it ends or the time is up."""
+def _listen(ours: Connection, began: float, seconds: float, found: Scan, best: dict[int, Candidate]) -> None:
+    """Receive what the fork sends, until it ends or the time is up; `best` is by place in the criteria."""
+    is_noted = False
     while True:
-        left = deadline - time.monotonic()
+        spent = time.monotonic() - began
+        left = seconds + _GRACE_SECONDS - spent
         if ours.poll(max(0.0, min(left, _SECONDS_BETWEEN_MESSAGES))):
             try:
                 received = pickle.loads(ours.recv_bytes())  # noqa: S301  of a fork of this process
@@ -178,14 +131,16 @@ def _listen(
                 return
             if isinstance(received, Candidate):
                 for place, of in enumerate(CRITERIA):
-                    held = best[place]
-                    if held is None or of(received.size) > of(held.size):
+                    if place not in best or of(received.size) > of(best[place].size):
                         best[place] = received
             else:
                 found.batches, found.of, found.is_whole, found.problem = received
         elif left <= 0:
             return
-        show(found.batches, found.of)
+        if spent > _SECONDS_OF_SILENCE and not is_noted:
+            is_noted = True
+            batches = "the data" if found.of is None else f"{found.of:,} batches"
+            note(f"Looking for the longest batches of {batches} (--scan 0 leaves this out)")
 
 
 # ---- in the fork
@@ -198,7 +153,6 @@ def _go_through(loader: Any, answers: Connection, deadline: float, most: int | N
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads were not forked
     torch.set_num_threads(1)
     done, of, is_whole, problem = 0, None, False, None
-    mapped = MappedFiles()
     received = time.monotonic()
     best = [-1] * len(CRITERIA)
     try:
@@ -206,7 +160,6 @@ def _go_through(loader: Any, answers: Connection, deadline: float, most: int | N
         answers.send_bytes(pickle.dumps((0, of, False, None)))
         for rank, number, batch in batches:
             done += 1
-            mapped.keep_few()
             size = measure(batch)
             figures = [figure(size) for figure in CRITERIA]
             if any(figure > most for figure, most in zip(figures, best, strict=True)):
@@ -234,14 +187,15 @@ def _pickled(batch: Any) -> bytes | None:
 
 
 def _have_files_of_its_own(kept: int) -> None:
-    """Reopen the files that this process shares with the script's; let go of pipes, sockets and output."""
+    """Reopen the files that this process shares with the script's; close pipes, sockets and output."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
         if number in (kept, nothing):
             continue
         with suppress(OSError):
             kind = os.fstat(number).st_mode
-            if stat.S_ISREG(kind) and not _is_write_only(number):
+            is_write_only = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+            if stat.S_ISREG(kind) and not is_write_only:
                 position = os.lseek(number, 0, os.SEEK_CUR)
                 own = os.open(f"/proc/self/fd/{number}", os.O_RDONLY)
                 os.lseek(own, position, os.SEEK_SET)
@@ -249,12 +203,6 @@ def _have_files_of_its_own(kept: int) -> None:
                 os.close(own)
             elif number <= 2 or stat.S_ISREG(kind) or stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
                 os.dup2(nothing, number)
-
-
-def _is_write_only(number: int) -> bool:
-    import fcntl
-
-    return fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
 
 
 def _batches(loader: Any, most: int | None) -> tuple[Iterator[tuple[int, int, Any]], int | None]:
@@ -337,3 +285,79 @@ def _be_worker(loader: Any) -> None:
         torch.set_rng_state(before[0])
         random.setstate(before[1])
         numpy.random.set_state(before[2])
+
+
+# ---- the size of a batch
+
+_DEEPEST = 6
+"""Levels of lists and dictionaries that are looked into."""
+
+
+class _Leaf:
+    """A tensor, an array, a text, or a list of numbers."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], itemsize: int, unit: Unit) -> None:
+        self.name = name
+        self.shape = shape
+        self.unit = unit
+        self.elements = 1
+        for size in shape:
+            self.elements *= size
+        self.bytes = self.elements * itemsize
+
+    @property
+    def rank(self) -> tuple[bool, bool, int]:
+        """How well it shows the length of a batch: the largest token ids, else the largest of all."""
+        is_tokens = self.unit != "values" and len(self.shape) in (1, 2)
+        return is_tokens and "input_ids" in self.name, is_tokens and self.shape[-1:] != (1,), self.bytes
+
+
+def measure(batch: Any) -> BatchSize:
+    """The size of `batch`: tensors and arrays, texts and lists of numbers in lists and dictionaries."""
+    together: dict[str, list[_Leaf]] = {}
+    for leaf in _leaves(batch, "", 0):
+        together.setdefault(leaf.name, []).append(leaf)
+    whole = sum(leaf.bytes for leaves in together.values() for leaf in leaves)
+    rows = max((_rows(leaves) for leaves in together.values()), key=lambda one: one[0].rank, default=None)
+    if rows is None:
+        return BatchSize(shape=[], unit="values", tokens=0, bytes=0)
+    leaf, elements = rows
+    return BatchSize(shape=list(leaf.shape), unit=leaf.unit, tokens=elements, bytes=whole)
+
+
+def _rows(leaves: list[_Leaf]) -> tuple[_Leaf, int]:
+    """Examples that are not collated into one tensor yet, as one; and all their elements."""
+    elements = sum(leaf.elements for leaf in leaves)
+    if len(leaves) == 1:
+        leaf = leaves[0]
+        # One dimension of integers is one number for each example, unless it is called ids.
+        is_row = len(leaf.shape) == 1 and "input_ids" not in leaf.name and leaf.unit == "tokens"
+        return (_Leaf(leaf.name, leaf.shape, 1, "values") if is_row else leaf), elements
+    longest = max(leaves, key=lambda leaf: leaf.elements)
+    return _Leaf(longest.name, (len(leaves), *longest.shape), 1, longest.unit), elements
+
+
+def _leaves(item: Any, name: str, depth: int) -> Iterator[_Leaf]:
+    if depth > _DEEPEST or item is None:
+        return
+    shape, dtype = getattr(item, "shape", None), getattr(item, "dtype", None)
+    if isinstance(item, str):
+        yield _Leaf(name, (len(item),), 1, "characters")
+    elif isinstance(shape, tuple) and dtype is not None:
+        kind = str(dtype)
+        unit: Unit = "tokens" if "int" in kind and "uint" not in kind and len(shape) <= 2 else "values"
+        yield _Leaf(name, tuple(int(size) for size in shape), int(dtype.itemsize), unit)
+    elif isinstance(item, Mapping):
+        for key, value in item.items():
+            yield from _leaves(value, str(key), depth + 1)
+    elif isinstance(item, list | tuple):
+        if item and all(isinstance(value, int | float) for value in item):
+            yield _Leaf(name, (len(item),), 8, "tokens" if isinstance(item[0], int) else "values")
+        else:
+            # Fields differ by their places, examples are alike; batches of fields may be in a list.
+            are_fields = isinstance(item, tuple) or any(len(getattr(one, "shape", ())) > 1 for one in item)
+            for place, value in enumerate(item):
+                yield from _leaves(value, f"{name}.{place}" if are_fields else name, depth + 1)
+    elif hasattr(item, "__dict__"):
+        for key, value in vars(item).items():
+            yield from _leaves(value, key, depth + 1)

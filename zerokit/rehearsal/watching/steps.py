@@ -1,4 +1,4 @@
-"""The optimizer steps of a run, and its end after the requested number of them."""
+"""The optimizer steps and collectives of a run, and its end after the requested number of steps."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.native.backend import Backend
-from zerokit.rehearsal.recording import StepMark
+from zerokit.rehearsal.recording import Collective, StepMark
 from zerokit.rehearsal.watching.phases import Recomputing
 from zerokit.rehearsal.watching.watcher import Events, StepEnd, Watcher
+from zerokit.reporting.phases import RUN_PHASES
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.timing.rank_time import RankTime
-    from zerokit.rehearsal.watching.traffic import Traffic
 
 _COUNTED = "count steps and end after the last"
 _STEP = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "step", _COUNTED)
@@ -29,16 +29,38 @@ class RehearsalComplete(BaseException):
     """The requested steps are done. Not an Exception, so that no script catches it by mistake."""
 
 
+class Traffic(Watcher):
+    """The collectives of this rank, in order."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.calls: list[Collective] = []
+        self._step = 0
+
+    def add(self, name: str, size: int, group_size: int, *, is_of_rows: bool = False) -> None:
+        """Record one call of a collective, by its name in torch.distributed.
+
+        `size` is the bytes of the whole tensor: what is gathered in all, scattered from, reduced or broadcast
+        (the convention of nccl-tests).
+        """
+        events = self._backend.event_count()
+        phase = RUN_PHASES.index(self._backend.phase)
+        self.calls.append(Collective(name, phase, self._step, size, group_size, events, is_of_rows))
+
+    def take_back(self, place: int) -> list[Collective]:
+        """Remove the calls from that place on, and return them."""
+        taken, self.calls[place:] = self.calls[place:], []
+        return taken
+
+    def on_step_end(self, end: StepEnd) -> None:
+        self._step = end.step
+        self.calls[end.calls :] = [call._replace(step=end.step) for call in self.calls[end.calls :]]
+
+
 class Steps(Watcher):
     """Counts optimizer steps, marks their ends in the recording and ends the run.
 
-    Args:
-        backend: the loaded library.
-        events: tells the other watchers.
-        traffic: the collectives of this rank.
-        recomputing: counts what checkpointing recomputes.
-        time: of the rank, if it is rehearsed.
-        last: steps after which the run ends unless a watcher wants more; 0 lets the script end by itself.
+    The run ends after step `last` unless a watcher wants more; 0 lets the script end by itself.
     """
 
     def __init__(
@@ -51,17 +73,13 @@ class Steps(Watcher):
         time: RankTime | None,
         last: int,
     ) -> None:
-        self._backend = backend
-        self._traffic = traffic
-        self._events = events
-        self._recomputing = recomputing
-        self._time = time
-        self._last = last
+        self._backend, self._traffic, self._events = backend, traffic, events
+        self._recomputing, self._time, self._last = recomputing, time, last
         self.marks: list[StepMark] = []
         self.flops: list[float] = []
         self.model_flops: list[float] = []
-        """What each step needs: three times its forward passes, or forward and backward passes without
-        recomputation if that is less, as with frozen parameters."""
+        """Of each step: three times its forward passes, or forward and backward passes without recomputation
+        if that is less, as with frozen parameters."""
         self._flops_before = 0.0, 0.0
         self.completed = 0
         self.stopped = False
@@ -70,10 +88,10 @@ class Steps(Watcher):
         self._stepped: set[int] = set()
         """Optimizers that have stepped since the last backward pass, by identity."""
         self._pending: StepEnd | None = None
-        """When the last of them had stepped, if others still have gradients: the step may go on."""
+        """The end of the step so far, if other optimizers still have gradients."""
         self._pending_thread = 0
         self._module_hook: Any = None
-        """Waits for the next call of a module, which ends a pending step."""
+        """Ends a pending step at the next call of a module."""
         self._backward_passes = 0
         """Backward passes that are running; a pass may begin others."""
         self._captured: int | None = None
@@ -87,7 +105,7 @@ class Steps(Watcher):
         wrap(_MAKE_OPTIMIZER, self._make_optimizer)
 
     def begin_capture(self) -> None:
-        """A CUDA graph is captured from here on: its steps happen when it is replayed."""
+        """A CUDA graph is captured: its steps happen when it is replayed."""
         self._captured = 0
 
     def end_capture(self) -> int:
@@ -107,7 +125,6 @@ class Steps(Watcher):
         return self.completed
 
     def on_exit(self) -> None:
-        """Mark a last step that is still pending."""
         if self._pending is not None:
             self._mark(self._pending)
             self._pending = None

@@ -1,12 +1,12 @@
 """What a rehearsed script does not write: checkpoints, logs of trackers, uploads.
 
-The values do not exist, and existing files must not be overwritten. Data with values is written: scripts save
-the data that they have prepared, and read it again.
+Data with values is written, because scripts save the data that they have prepared, and read it again.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 from collections import Counter
@@ -26,40 +26,27 @@ _NO_TRACKERS = {
     "NEPTUNE_MODE": "debug",
     "CLEARML_OFFLINE_MODE": "1",
 }
-
-
 _TORCH_SAVE = Patch("torch", "save", "leave out files of tensors without values")
 _SAVE_FILE = Patch("safetensors.torch", "save_file", "leave out files of tensors without values")
 _SAVE_MODEL = Patch("safetensors.torch", "save_model", "leave out files of models without values")
 
 
-_ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
-_TOKENIZER = "transformers.tokenization_utils_base:PreTrainedTokenizerBase"
-_UPLOADS = "create_repo upload_file upload_folder create_commit"
 _LEFT_OUT: list[tuple[str, Any, tuple[Patch, ...]]] = [
-    (what, result, declare(owner, *names.split(), purpose="write nothing and note it"))
-    for what, result, owner, names in (
-        ("DeepSpeed checkpoints", True, _ENGINE, "save_checkpoint save_16bit_model save_fp16_model"),
-        ("models (save_pretrained)", None, "transformers.modeling_utils:PreTrainedModel", "save_pretrained"),
-        ("tokenizers", (), _TOKENIZER, "save_pretrained"),
-        ("Trainer checkpoints", None, "transformers.trainer:Trainer", "_save_checkpoint save_state"),
-        ("logs of trackers", [], "transformers.trainer", "get_reporting_integration_callbacks"),
-        ("logs of trackers", [], "accelerate.accelerator", "filter_trackers"),
-        ("accelerate checkpoints", None, "accelerate.accelerator:Accelerator", "save_state save_model"),
-        ("logs of DeepSpeed's monitors", None, "deepspeed.monitor.monitor:MonitorMaster", "write_events"),
-        ("adapters (save_pretrained)", None, "peft.peft_model:PeftModel", "save_pretrained"),
-        ("uploads to the Hub", None, "huggingface_hub.hf_api:HfApi", _UPLOADS),
-        ("uploads to the Hub", None, "huggingface_hub.hf_api", _UPLOADS),
-    )
-] + [
     (
-        "uploads to the Hub",
-        None,
-        declare(owner, "upload_large_folder", purpose="write nothing and note it", since="0.25", until="2.0"),
+        row["what"],
+        row.get("returns"),
+        declare(
+            row["owner"],
+            *row["functions"],
+            purpose="write nothing and note it",
+            since=row.get("since"),
+            until=row.get("until"),
+        ),
     )
-    for owner in ("huggingface_hub.hf_api:HfApi", "huggingface_hub.hf_api")
+    for row in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 ]
-"""What would have been written, what its savers return instead, and the savers."""
+"""What would have been written, the result of its savers, and the savers."""
+_ENGINE_CHECKPOINTS = "DeepSpeed checkpoints"
 
 
 _ABSENT = re.compile(r"no such file|not found|no file|does not exist|missing", re.IGNORECASE)
@@ -87,11 +74,7 @@ def _is_renamed(path: Path, error: BaseException) -> bool:
 
 
 def _repository(*arguments: Any, repo_id: str | None = None, repo_type: str | None = None, **_: Any) -> Any:
-    """What `create_repo` returns for a repository of that name, which the Trainer asks for its name.
-
-    Raises:
-        TypeError: there is no name.
-    """
+    """What `create_repo` returns for a repository of that name; TypeError without a name."""
     from huggingface_hub import RepoUrl
     from huggingface_hub.constants import ENDPOINT, REPO_TYPES_URL_PREFIXES
 
@@ -102,14 +85,6 @@ def _repository(*arguments: Any, repo_id: str | None = None, repo_type: str | No
     return RepoUrl(f"{ENDPOINT}/{REPO_TYPES_URL_PREFIXES.get(repo_type or '', '')}{name}")
 
 
-def _wait_for_all() -> None:
-    """As DeepSpeed's engine does where it saves: a rank that saves alone would wait for ever."""
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        dist.barrier()
-
-
 class SuppressedWrites(Watcher):
     """Counts the writes that were left out, by what would have been written."""
 
@@ -118,7 +93,7 @@ class SuppressedWrites(Watcher):
         self._counts: Counter[str] = Counter()
         self._files = TorchFiles(backend, exchange)
         self.left_out: dict[str, None] = {}
-        """Files and folders that were not written, as the script named them."""
+        """Files and folders that were not written, by the script's names."""
 
     def _leave_out(self, target: Any) -> None:
         path = path_of(target)
@@ -126,14 +101,16 @@ class SuppressedWrites(Watcher):
             self.left_out[os.fspath(path)] = None
 
     def lines(self) -> list[str]:
-        """One line for each kind of write, with how often it was asked for."""
+        """One line for each kind of write, with how often the script wanted it."""
         return [what if count == 1 else f"{what} ({count} times)" for what, count in self._counts.items()]
 
     def _instead_of(self, what: str, result: Any, saver: Patch) -> Callable[..., Any]:
+        import torch.distributed as dist
+
         def leave_out(*arguments: Any, **given: Any) -> Any:
             self._counts[what] += 1
-            if saver.owner == _ENGINE:
-                _wait_for_all()
+            if what == _ENGINE_CHECKPOINTS and dist.is_initialized():
+                dist.barrier()
             if saver.name.startswith("save"):  # what is saved comes first, then where to
                 self._leave_out(
                     given.get("save_directory", given.get("save_dir", (*arguments, None, None)[1]))
@@ -146,8 +123,8 @@ class SuppressedWrites(Watcher):
         os.environ.update(_NO_TRACKERS)
         wrap(_TORCH_SAVE, self._torch_save)
         self._files.install()
-        wrap(_SAVE_FILE, self._save_file)
-        wrap(_SAVE_MODEL, self._save_model)
+        wrap(_SAVE_FILE, self._save_safetensors)
+        wrap(_SAVE_MODEL, self._save_safetensors)
         for what, result, savers in _LEFT_OUT:
             for saver in savers:
                 put(saver, self._instead_of(what, result, saver))
@@ -161,19 +138,14 @@ class SuppressedWrites(Watcher):
         if not self._files.save(save, obj, f, *arguments, **given):
             self._leave_out(f)
 
-    def _save_file(self, save: Any, tensors: Any, filename: Any, *arguments: Any, **given: Any) -> None:
+    def _save_safetensors(self, save: Any, what: Any, filename: Any, *arguments: Any, **given: Any) -> None:
+        """As `save_file`, of tensors by name, or as `save_model`."""
+        tensors = what.state_dict() if hasattr(what, "state_dict") else what
         if lacks_values(tensors, self._backend):
             self._counts[f"safetensors to {_file_name(filename)}"] += 1
             self._leave_out(filename)
         else:
-            save(tensors, filename, *arguments, **given)
-
-    def _save_model(self, save: Any, model: Any, filename: Any, *arguments: Any, **given: Any) -> None:
-        if lacks_values(model.state_dict(), self._backend):
-            self._counts[f"safetensors to {_file_name(filename)}"] += 1
-            self._leave_out(filename)
-        else:
-            save(model, filename, *arguments, **given)
+            save(what, filename, *arguments, **given)
 
 
 def _file_name(target: Any) -> str:

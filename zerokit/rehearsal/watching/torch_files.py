@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from zerokit.patches import Patch, wrap
@@ -26,30 +27,20 @@ _VALUES = "zerokit_values"
 
 
 class TorchFiles:
-    """Writes and reads the files.
-
-    Args:
-        backend: of this rank.
-        exchange: tells the other ranks which files are written.
-    """
+    """Writes and reads the files; the exchange publishes which files are written."""
 
     def __init__(self, backend: Backend, exchange: Exchange) -> None:
-        self._backend = backend
-        self._exchange = exchange
+        self._backend, self._exchange = backend, exchange
         self._values: bytes | None = None
         """For the file that is being written."""
 
     def install(self) -> None:
-        """Go around `torch.load`, and what writes an archive."""
+        """Replace `torch.load`, and what writes an archive."""
         wrap(_LOAD, self._load)
         wrap(_SAVE, self._write_archive)
 
     def save(self, save: Any, obj: Any, file: Any, *arguments: Any, **given: Any) -> bool:
-        """Save `obj` without values, unless this torch cannot; return whether it could.
-
-        Raises:
-            Exception: as `torch.save`, which `save` is.
-        """
+        """Save `obj` by `save`, torch's own, without values; return whether this torch can."""
         import torch
 
         if not _SAVE.is_for(torch.__version__) or not given.get("_use_new_zipfile_serialization", True):
@@ -104,18 +95,12 @@ class TorchFiles:
         return loaded
 
 
-class _Nowhere(io.RawIOBase):
-    """A file that forgets."""
-
-    def write(self, data: Any) -> int:
-        return len(data)
-
-
 class _Search(pickle.Pickler):
-    """Collects the tensors of an object as pickle would write them, which are not looked into."""
+    """Collects the tensors of an object as pickle would write them, and writes nothing."""
 
     def __init__(self) -> None:
-        super().__init__(_Nowhere(), protocol=pickle.HIGHEST_PROTOCOL)
+        nowhere: Any = SimpleNamespace(write=len)
+        super().__init__(nowhere, protocol=pickle.HIGHEST_PROTOCOL)
         self.found: dict[int, Any] = {}
 
     def persistent_id(self, item: Any) -> str | None:
@@ -130,10 +115,7 @@ class _Search(pickle.Pickler):
 
 
 def tensors_in(obj: Any, *, and_storages: bool = False) -> list[Any]:
-    """The tensors in `obj`, each once, in the order in which pickle comes to them.
-
-    What pickle cannot write ends the search: it is for the real saver to refuse.
-    """
+    """The tensors in `obj`, each once, in pickle's order, up to what pickle cannot write."""
     import torch
 
     search = _Search()

@@ -64,17 +64,12 @@ class Watcher:
 
 
 class Events:
-    """Calls the watchers.
-
-    Args:
-        watchers: in their order.
-    """
+    """Calls the watchers in their order."""
 
     def __init__(self, watchers: Sequence[Watcher] = ()) -> None:
         self._watchers = list(watchers)
         self.has_engine = False
-        """Whether the script has begun to make a DeepSpeed engine. (At stage 0, that has its optimizer make
-        its states by a step over zeros, which is none of the run's.)"""
+        """Whether the script has begun to make a DeepSpeed engine."""
 
     def add(self, *watchers: Watcher) -> None:
         """Add watchers behind those that are there."""

@@ -1,18 +1,16 @@
 """What ended a script: a limit of zerokit or of this environment, or the script itself; and what to do.
 
-A failure is a limit if a stand-in takes part in it: something has no stand-in, a CUDA library is missing on
-this machine, or the network, a stand-in lacks what a script uses of it, or a script reads back what the
-rehearsal did not write. It is also a limit if an installed package fails while it is imported. A deliberate
-`raise` in a stand-in is what the cluster would raise. Imports are resolved in this environment; the cluster
-may have another one.
+A failure is a limit if a stand-in takes part in it, or if something is missing on this machine that the
+cluster may have (`limits.json`: errors that show this by their text). A deliberate `raise` in a stand-in is
+what the cluster would raise.
 """
 
 from __future__ import annotations
 
 import ast
 import dis
-import functools
 import inspect
+import json
 import platform
 import re
 import sys
@@ -20,7 +18,7 @@ import traceback
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from zerokit import patches
 from zerokit.errors import LaunchError, ZerokitError
@@ -29,7 +27,6 @@ from zerokit.exits.explain import explain_log
 from zerokit.exits.log import Log
 from zerokit.rehearsal.call_sites import OWN, folder_of, in_words, is_of_script, short_path, tree_of
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
 from zerokit.rehearsal.stand_ins.nvml import NVMLNotSupportedError
 from zerokit.rehearsal.stand_ins.package_imports import stands_in_for
 from zerokit.rehearsal.stand_ins.packages import REFUSED
@@ -45,73 +42,13 @@ _RAISED = re.compile(r"[\w.]*(?:Error|Exception): (.+)")
 _ELSEWHERE = "Choose a setting that does not use it, or measure this run on a GPU"
 
 
-class _Limit(NamedTuple):
-    """A limit that the words of an error show."""
-
-    pattern: re.Pattern[str]
-    says: str
-    """`{error}` is the error's type and first line, `{line}` its first line; other names are groups."""
-    hint: str
-    kinds: tuple[type[BaseException], ...] = (BaseException,)
-
-
-_LIMITS = (
-    _Limit(
-        re.compile("Torch not compiled with CUDA enabled"),
-        "the rehearsal cannot stand in for what torch's CPU build leaves out ({error})",
-        "Install torch's CUDA build here, which needs no GPU",
-    ),
-    _Limit(
-        re.compile(
-            r"(?P<library>lib(?:cuda|cudart|cublas\w*|cudnn\w*|cufft\w*|curand|cusolver\w*|cusparse\w*|cupti|"
-            r"nccl|nv\w+|c10_cuda|torch_cuda)[\w.+-]*\.so[\d.]*)"
-            r"|CUDA_HOME|no CUDA-capable device|CUDA driver|NVIDIA driver|no kernel image|"
-            r"CUDA (?:runtime )?initialization"
-        ),
-        "the rehearsal cannot stand in for what calls {library}, which is not on this machine ({error})",
-        _ELSEWHERE,
-    ),
-    _Limit(
-        re.compile(re.escape(CHECKPOINT)),
-        "the rehearsal reads no weights, and the script reads their files ({line})",
-        "Load the model by from_pretrained, or read weights only where ZEROKIT_REHEARSAL is not set",
-    ),
-    _Limit(
-        re.compile(
-            r"Name or service not known|Temporary failure in name resolution|"
-            r"No address associated with hostname|Network is unreachable|No route to host|Failed to resolve '"
-        ),
-        "the script asks the network, which this machine does not reach ({error})",
-        "Put what it would load where it looks first, or rehearse where the network is reached",
-        (OSError,),
-    ),
-    _Limit(  # of huggingface_hub and datasets, for what is not in their cache
-        re.compile(r"outgoing traffic has been disabled|offline mode is enabled", re.IGNORECASE),
-        "the script asks the Hub for {repository} this machine has not fetched, and may not ask the network "
-        "({error})",
-        "Fetch it here first (hf download{of_repository}), or rehearse without HF_HUB_OFFLINE",
-        (OSError,),
-    ),
-    _Limit(  # packages that try several in turn, as torchcodec does, collect the errors of all
-        re.compile(r"(?P<library>[^\s'\"]+\.so[\w.]*): cannot open shared object file"),
-        "the script needs {library}, a library of the system that is not on this machine ({line})",
-        "Install it here, too, if the cluster has it; the rehearsal cannot go on without it",
-        (OSError, RuntimeError),
-    ),
-    _Limit(  # deepspeed/__init__.py, where args.local_rank has its default
-        re.compile(r"Mismatch in local rank setting"),
-        "the rehearsal starts ranks as torchrun does, and the script takes --local_rank from DeepSpeed's "
-        "launcher ({line})",
-        "Add --launcher deepspeed before the script",
-        (AssertionError,),
-    ),
-    _Limit(  # commands of NVIDIA's driver and toolkit
-        re.compile(r": '(?P<command>(?:[^']*/)?(?:nvidia-smi|nvcc|dcgmi|nsys))'$"),
-        "the script runs {command}, which is not on this machine ({line})",
-        "Leave it out where ZEROKIT_REHEARSAL is set, or put a command of that name in PATH",
-        (FileNotFoundError,),
-    ),
+_LIMITS: list[dict[str, Any]] = json.loads(
+    Path(__file__).with_name("limits.json").read_text(encoding="utf-8")
 )
+"""Limits that the text of an error shows. In `says` and `hint`, `{error}` is the error's type and first line,
+`{line}` its first line, and other names are groups of `pattern`. `errors`: the types to search."""
+_UNEXPECTED = (TypeError, ValueError, AttributeError, LookupError)
+"""What Python raises of names that are not there, and of values other than expected."""
 
 
 def hint_for(failure: BaseException) -> str | None:
@@ -125,9 +62,7 @@ def hint_for(failure: BaseException) -> str | None:
 def limit_of(failure: BaseException | None, left_out: Collection[str] = ()) -> ZerokitError | None:
     """What the rehearsal or its environment lacks, if that caused `failure`, with what to do.
 
-    Args:
-        failure: what the script raised.
-        left_out: files and folders that were not written.
+    `left_out` are files and folders that were not written.
     """
     if failure is None:
         return None
@@ -158,9 +93,8 @@ def _found_in(failure: BaseException, left_out: Collection[str]) -> ZerokitError
 def _chain(failure: BaseException | None) -> Iterator[tuple[BaseException, bool]]:
     """`failure` and the errors behind it, and whether each is a cause.
 
-    An error that was only being handled is no cause: a script that works without a CUDA library may fail
-    there for another reason. It is a cause if the clause that handles it raises the other error. A gap is
-    always a cause.
+    An error that was only being handled is no cause, unless the clause that handles it raises the other
+    error: a script that works without a CUDA library may fail there for another reason.
     """
     is_cause = True
     while failure is not None:
@@ -171,47 +105,48 @@ def _chain(failure: BaseException | None) -> Iterator[tuple[BaseException, bool]
 
 def _raises_in_handler(error: BaseException) -> bool:
     """Whether `error` is raised, or the script ended, by the very clause that handles another one."""
-    handled, last = error.__context__, last_of(error)
+    handled, last = error.__context__, _innermost(error)
     if last is None or handled is None or handled.__traceback__ is None:
         return False
     if last.tb_frame is not handled.__traceback__.tb_frame:
         return False
     if isinstance(error, SystemExit):
         return error.code not in (None, 0)  # else the script reports success
-    return raises(last.tb_frame, last.tb_lasti)
+    return _raises(last)
 
 
 def _cause(error: BaseException, left_out: Collection[str]) -> tuple[str, str] | None:
     """What of the rehearsal or its environment takes part in `error`, and what to do."""
-    return (
-        _known_limit(error)
-        or _not_written(error, left_out)
-        or _library_with_stand_in(error)
-        or _faulty_stand_in(error)
-        or (_import_failure(error) if isinstance(error, ImportError) else _not_compatible(error))
-    )
+    found = _known_limit(error) or _not_written(error, left_out) or _library_with_stand_in(error)
+    if found is not None:
+        return found
+    if _is_of_a_stand_in(error):
+        return (
+            f"the rehearsal's stand-in is not like what it stands for ({_type_and_line(error)})",
+            "Please report this with the output above; " + _ELSEWHERE[0].lower() + _ELSEWHERE[1:],
+        )
+    return _import_failure(error) if isinstance(error, ImportError) else _not_compatible(error)
 
 
 def _known_limit(error: BaseException) -> tuple[str, str] | None:
-    """The one of the known limits whose words `error` has."""
     text = str(error)
+    types = {kind.__name__ for kind in type(error).__mro__}
     for limit in _LIMITS:
-        found = limit.pattern.search(text) if isinstance(error, limit.kinds) else None
+        found = re.search(limit["pattern"], text) if types & set(limit.get("errors", types)) else None
         if found is not None:
-            repository = _asked_of_the_hub(error)
+            repository = _requested_repository(error)
             names = {
                 "library": "a CUDA driver",
                 **{name: value for name, value in found.groupdict().items() if value},
                 "repository": f"{repository}, which" if repository else "what",
                 "of_repository": f" {repository}" if repository else "",
             }
-            said = limit.says.format(error=_type_and_line(error), line=_first_line(text), **names)
-            return said, limit.hint.format(**names)
+            said = limit["says"].format(error=_type_and_line(error), line=_first_line(text), **names)
+            return said, limit["hint"].format(**names)
     return None
 
 
 def _not_written(error: BaseException, left_out: Collection[str]) -> tuple[str, str] | None:
-    """The file that `error` is about, if the rehearsal left it out."""
     missing = not_written(error, left_out)
     if missing is None:
         return None
@@ -223,8 +158,16 @@ def _not_written(error: BaseException, left_out: Collection[str]) -> tuple[str, 
 
 
 def _library_with_stand_in(error: BaseException) -> tuple[str, str] | None:
-    """The library that `error` is about, if it has a stand-in: that is like one release only."""
-    used = _used_library(error)
+    """The library that `error` is about, if it has a stand-in, which is like one release only."""
+    trace = _innermost(error)
+    modules: Iterable[str | None]
+    if isinstance(error, ImportError):
+        modules = (error.name,)
+    elif isinstance(error, TypeError) and trace is not None and _raises(trace):
+        modules = (getattr(error, "module", trace.tb_frame.f_globals.get("__name__")),)
+    else:
+        modules = map(_module_of, _objects_of_line(error))
+    used = next((words for one in modules if one and (words := stands_in_for(one))), None)
     if used is None:
         return None
     library, hint = used
@@ -232,15 +175,6 @@ def _library_with_stand_in(error: BaseException) -> tuple[str, str] | None:
         f"the rehearsal stands in for {library}, and the script fails at what that has, takes or "
         f"gives ({_type_and_line(error)})",
         hint,
-    )
-
-
-def _faulty_stand_in(error: BaseException) -> tuple[str, str] | None:
-    if not _is_of_a_stand_in(error):
-        return None
-    return (
-        f"the rehearsal's stand-in is not like what it stands for ({_type_and_line(error)})",
-        "Please report this with the output above; " + _ELSEWHERE[0].lower() + _ELSEWHERE[1:],
     )
 
 
@@ -256,8 +190,7 @@ def _import_failure(error: ImportError) -> tuple[str, str] | None:
 def _not_compatible(error: BaseException) -> tuple[str, str] | None:
     """Which installed module fails while it is imported, for example with a release that it was not made for.
 
-    Other kinds of errors, such as a file that is not there, may well be of a project that its owner has
-    installed, and come on the cluster, too.
+    Other errors, such as a missing file, may be of a project that its owner has installed.
     """
     text = _first_line(str(error))
     is_of_a_library = isinstance(error, OSError) and "undefined symbol" in text
@@ -281,15 +214,13 @@ def _not_compatible(error: BaseException) -> tuple[str, str] | None:
 def _imported_module(error: BaseException) -> str | None:
     """The innermost installed module whose import raised `error`, with no code of the script's within."""
     found, own = None, ""
-    is_in_a_target = functools.cache(_is_in_a_target)  # of a thousand frames, if the error is of their number
     for frame, _ in traceback.walk_tb(error.__traceback__):
         path, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__") or "")
         if module == "__main__":  # a module that is run as the script, whose package is the script's, too
             own = str(frame.f_globals.get("__package__") or "").partition(".")[0] or own
         if path.startswith(OWN):
             continue
-        installed = is_installed(path) or (is_of_script(path) and is_in_a_target(path))
-        if installed and module.partition(".")[0] not in ("", "__main__", own):
+        if is_installed(path) and module.partition(".")[0] not in ("", "__main__", own):
             found = module if frame.f_code.co_name == "<module>" else found
         elif not is_stdlib(path):
             found = None
@@ -298,36 +229,25 @@ def _imported_module(error: BaseException) -> str | None:
 
 def _not_importable(error: ImportError) -> tuple[str, str]:
     """What the environment lacks, and what to do."""
-    said = f"({_type_and_line(error)})"
     package = (error.name or "").partition(".")[0]
-    if package in REFUSED:
-        return (
-            f"the rehearsal cannot stand in for {package}, which is compiled with CUDA's toolkit and is not "
-            f"installed here {said}",
-            _ELSEWHERE,
-        )
-    if package in sys.stdlib_module_names:
-        return (
-            f"the script imports what Python {platform.python_version()} does not have {said}",
-            "Rehearse with the Python that the script was written for, or that the cluster has",
-        )
     installed = patches.version(package) if package in sys.modules else "0"
-    if installed != "0":
-        return (
-            f"the script imports what {package} {installed} does not have {said}",
-            f"Install the {package} that the script was written for, or that the cluster has; the rehearsal "
-            "cannot go on without it",
-        )
     what = "the script needs what this environment does not have"  # as a package's own check reports
-    if isinstance(error, ModuleNotFoundError):
+    needed = "the rehearsal cannot go on without it"
+    hint = f"Install it here, too, if the cluster has it, or fix the import; {needed}"
+    if package in REFUSED:
+        compiled = "which is compiled with CUDA's toolkit and is not installed here"
+        what, hint = f"the rehearsal cannot stand in for {package}, {compiled}", _ELSEWHERE
+    elif package in sys.stdlib_module_names:
+        what = f"the script imports what Python {platform.python_version()} does not have"
+        hint = "Rehearse with the Python that the script was written for, or that the cluster has"
+    elif installed != "0":
+        what = f"the script imports what {package} {installed} does not have"
+        hint = f"Install the {package} that the script was written for, or that the cluster has; {needed}"
+    elif isinstance(error, ModuleNotFoundError):
         what = "the script imports what is not installed in this environment"
     elif _NO_NAME in str(error):
         what = "the script imports what the packages do not have in this environment"
-    return (
-        f"{what} {said}",
-        "Install it here, too, if the cluster has it, or fix the import; the rehearsal cannot go on without "
-        "it",
-    )
+    return f"{what} ({_type_and_line(error)})", hint
 
 
 def _type_and_line(error: BaseException) -> str:
@@ -351,7 +271,7 @@ def _is_of_a_stand_in(error: BaseException) -> bool:
         return True
     if isinstance(error, ImportError) and error.name is not None and _is_a_stand_in(error.name):
         return True
-    trace = last_of(error)
+    trace = _innermost(error)
     if trace is not None and isinstance(error, TypeError) and patches.refuses(trace.tb_frame):
         return True
     return (
@@ -359,24 +279,8 @@ def _is_of_a_stand_in(error: BaseException) -> bool:
         and isinstance(error, NameError | AttributeError | NotImplementedError)
         and not isinstance(error, ZerokitError)
         and trace.tb_frame.f_code.co_filename.startswith(OWN)
-        and _fails_unintended(trace.tb_frame, trace.tb_lasti)
+        and _fails_unintended(trace)
     )
-
-
-def _used_library(error: BaseException) -> tuple[str, str] | None:
-    """Which library with a stand-in takes part in `error`, in words, and what to do.
-
-    A stand-in is like one release only.
-    """
-    trace = last_of(error)
-    modules: Iterable[str | None]
-    if isinstance(error, ImportError):
-        modules = (error.name,)
-    elif isinstance(error, TypeError) and trace is not None and raises(trace.tb_frame, trace.tb_lasti):
-        modules = (getattr(error, "module", trace.tb_frame.f_globals.get("__name__")),)
-    else:
-        modules = map(_module_of, named(error))
-    return next((words for one in modules if one and (words := stands_in_for(one))), None)
 
 
 def _module_of(value: object) -> str | None:
@@ -388,32 +292,18 @@ def _is_of_own_module(error: ImportError) -> bool:
     """Whether one of the script's own modules lacks what is imported, as it does on the cluster."""
     package = sys.modules.get((error.name or "").partition(".")[0])
     path = error.path or getattr(package, "__file__", None)
-    return path is not None and is_of_script(path) and not _is_in_a_target(path)
+    return path is not None and is_of_script(path)
 
 
-def _is_in_a_target(path: str) -> bool:
-    """Whether ``pip install --target`` has installed a file, according to a package's record."""
-    file = Path(path)
-    folders = {Path(entry).absolute() for entry in sys.path} & set(file.parents)  # those imported from
-    return any(
-        line.startswith(f"{file.relative_to(folder).as_posix()},")
-        for folder in folders
-        for record in folder.glob("*.dist-info/RECORD")
-        for line in record.read_text(encoding="utf-8", errors="replace").splitlines()
-    )
-
-
-def _fails_unintended(frame: FrameType, offset: int) -> bool:
-    """Whether an instruction neither raises nor calls what a patch has put this code around, written in C."""
-    if raises(frame, offset):
+def _fails_unintended(trace: TracebackType) -> bool:
+    """Whether it neither raises nor calls, in C, what a patch has put this code around."""
+    failing = _instruction(trace)
+    if failing is None or _raises(trace):
         return False
-    failing = instruction(frame, offset)
-    if failing is None:
-        return False
-    source = tree_of(frame.f_code.co_filename)
+    frame = trace.tb_frame
     called = [
         frame.f_locals.get(node.func.id)
-        for node in ast.walk(source)
+        for node in ast.walk(tree_of(frame.f_code.co_filename))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset) == failing.positions
@@ -427,14 +317,14 @@ def _is_a_stand_in(module: str) -> bool:
     return spec is not None and (spec.origin or "").startswith(OWN)
 
 
-def _asked_of_the_hub(error: BaseException) -> str | None:
-    """The repository that huggingface_hub was asked for."""
+def _requested_repository(error: BaseException) -> str | None:
+    """The repository that huggingface_hub was to load."""
     names = (frame.f_locals.get("repo_id") for frame, _ in traceback.walk_tb(error.__traceback__))
     return next((name for name in names if isinstance(name, str)), None)
 
 
 def _place_of(error: BaseException, failure: BaseException) -> str:
-    """The line of :func:`_line_of`, and that of the script that led to it, which `failure` may alone show."""
+    """`file:line` outside torch where `error` was raised, and of the script's line that led to `failure`."""
     frames = reversed(traceback.extract_tb(failure.__traceback__))
     lines = (f"{short_path(one.filename)}:{one.lineno}" for one in frames if is_of_script(one.filename))
     line = _line_of(error)
@@ -442,7 +332,6 @@ def _place_of(error: BaseException, failure: BaseException) -> str:
 
 
 def _line_of(error: BaseException) -> str:
-    """`file:line` in the user's code or its libraries where `error` was raised."""
     frames = list(traceback.extract_tb(error.__traceback__))
     if not frames:
         return "an unknown line"
@@ -456,13 +345,10 @@ def _passes_on(path: str) -> bool:
     return is_no_file(path) or is_stdlib(path) or path.startswith(own)
 
 
-# ---- the line that failed: whose objects take part in what was raised
-
-_UNEXPECTED = (TypeError, ValueError, AttributeError, LookupError)
-"""What Python raises of names that are not there, and of values other than expected."""
+# ---- the line that failed
 
 
-def last_of(error: BaseException) -> TracebackType | None:
+def _innermost(error: BaseException) -> TracebackType | None:
     """Where `error` was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -470,28 +356,28 @@ def last_of(error: BaseException) -> TracebackType | None:
     return trace
 
 
-def instruction(frame: FrameType, offset: int) -> dis.Instruction | None:
+def _instruction(trace: TracebackType) -> dis.Instruction | None:
     """None where compiled code, such as Cython's, has made a frame that has no instructions of its own."""
-    return next((one for one in dis.get_instructions(frame.f_code) if one.offset == offset), None)
+    instructions = dis.get_instructions(trace.tb_frame.f_code)
+    return next((one for one in instructions if one.offset == trace.tb_lasti), None)
 
 
-def raises(frame: FrameType, offset: int) -> bool:
-    """Whether an instruction is a ``raise``."""
-    found = instruction(frame, offset)
+def _raises(trace: TracebackType) -> bool:
+    """Whether the instruction is a ``raise``."""
+    found = _instruction(trace)
     return found is not None and found.opname in ("RAISE_VARARGS", "RERAISE")
 
 
-def named(error: BaseException) -> Iterator[Any]:
-    """Objects that the line names at which Python raised `error`; none if that line is a ``raise``.
+def _objects_of_line(error: BaseException) -> Iterator[Any]:
+    """Objects that the line names at which Python raised `error`, and those that its variables come from.
 
-    And those that are named where a variable of that line got its value.
+    None if that line is a ``raise``.
     """
-    trace = last_of(error)
+    trace = _innermost(error)
     if trace is None or not isinstance(error, _UNEXPECTED):
         return
-    frame = trace.tb_frame
-    path = frame.f_code.co_filename
-    if path.startswith(OWN) or raises(frame, trace.tb_lasti):
+    path = trace.tb_frame.f_code.co_filename
+    if path.startswith(OWN) or _raises(trace):
         return
     inside = [
         node
@@ -502,20 +388,19 @@ def named(error: BaseException) -> Iterator[Any]:
         return
     line = max(inside, key=lambda node: node.lineno)  # the innermost
     within = next((node for node in reversed(inside) if isinstance(node, ast.FunctionDef)), None)
-    words = {node.id for node in ast.walk(line) if isinstance(node, ast.Name)}
+    variables = _variables(line)
     sources = [
         node.value
         for node in ast.walk(within or ast.Module([], []))
-        if isinstance(node, ast.Assign) and words & {name for one in node.targets for name in _names(one)}
+        if isinstance(node, ast.Assign) and any(variables & _variables(target) for target in node.targets)
     ]
-    for node in (line, *sources):
-        for part in ast.walk(node):
-            if isinstance(part, ast.Name | ast.Attribute):
-                yield _value(part, frame)
+    for part in (part for node in (line, *sources) for part in ast.walk(node)):
+        if isinstance(part, ast.Name | ast.Attribute):
+            yield _value(part, trace.tb_frame)
 
 
-def _names(target: ast.expr) -> set[str]:
-    return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+def _variables(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
 
 
 def _value(node: ast.expr, frame: FrameType) -> Any:

@@ -1,9 +1,8 @@
 """No process of a rehearsal outlives it, however it ends.
 
-A process between zerokit and each rank runs only this file. The kernel gives it all processes that the rank
-leaves behind, also those with a session or an environment of their own (the subreaper of prctl(2)). It ends
-all of them when the rank has ended, or when a pipe is closed, whose other end zerokit holds: when zerokit
-closes it or is killed.
+A process between zerokit and each rank runs only this file, and becomes the parent of all processes that the
+rank leaves behind (the subreaper of prctl(2)). It ends them when the rank has ended, or when a pipe is closed
+whose other end zerokit holds: when zerokit closes it or is killed.
 """
 
 from __future__ import annotations
@@ -27,12 +26,7 @@ _TAKE_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
 class GuardedProcess(subprocess.Popen[bytes]):
     """A process that ends together with all that it starts, and with this one.
 
-    It leaves with the exit code of `command`, when no process of it is left.
-
-    Args:
-        command: words.
-        variables: added to this process's environment.
-        streams: its `stdin`, `stdout` and `stderr`, as for Popen.
+    It has the exit code of `command`, `variables` in its environment, and `streams` as of Popen.
     """
 
     def __init__(self, command: list[str], variables: Mapping[str, str], **streams: Any) -> None:

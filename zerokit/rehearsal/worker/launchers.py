@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import threading
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+from zerokit.choices import Launcher
 from zerokit.errors import LaunchError, ZerokitError
-from zerokit.patches import declare, put
+from zerokit.patches import Patch, declare, put, wrap
 from zerokit.rehearsal.parent.job import RehearsalJob
-from zerokit.rehearsal.timing.host_threads import threads_of_launcher
-from zerokit.rehearsal.timing.rank_time import rank_time
+from zerokit.rehearsal.timing.rank_time import RankTime, rank_time
 
 _Environment = dict[str, str]
+_SET_THREADS = Patch("torch", "set_num_threads", "note how many threads the script wants")
+_THREADS = "OMP_NUM_THREADS"
 
 _DEEPSPEED, _MULTI_GPU, _SIMPLE = declare(
     "accelerate.commands.launch",
@@ -24,11 +28,10 @@ _DEEPSPEED, _MULTI_GPU, _SIMPLE = declare(
     purpose="take the variables and start nothing",
 )
 
-# Of what accelerate sets, these belong to the rehearsal: which rank this is, where the others are, what it
-# sees.
 _NOT_TAKEN = (
     *("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "PYTHONPATH"),
 )
+"""Variables of accelerate that belong to the rehearsal."""
 
 
 def no_such_module(name: str, why: str = "no such module") -> ZerokitError:
@@ -57,11 +60,7 @@ def check_module(name: str) -> None:
 
 
 def script_arguments(job: RehearsalJob) -> list[str]:
-    """The script's arguments as the launcher hands them on.
-
-    `deepspeed` puts the local rank before all others (deepspeed/launcher/launch.py); torchrun and accelerate
-    only set LOCAL_RANK.
-    """
+    """The script's arguments: `deepspeed` puts the local rank first (deepspeed/launcher/launch.py)."""
     if job.launcher != "deepspeed":
         return job.arguments
     local_rank = job.rank % job.cluster.local_ranks
@@ -69,10 +68,7 @@ def script_arguments(job: RehearsalJob) -> list[str]:
 
 
 def prepare(job: RehearsalJob) -> None:
-    """Set what the launcher sets; once torch sees its GPUs.
-
-    Of variables those that `accelerate launch` sets, if it is the launcher, and how many threads a rank has:
-    with one, processes that the script forks do not wait for threads of OpenMP that stayed behind.
+    """Set the variables of `accelerate launch`, if it is the launcher, and the threads of a rank.
 
     Raises:
         LaunchError: accelerate is not installed, its config cannot be read, or is not of a run on GPUs.
@@ -84,7 +80,7 @@ def prepare(job: RehearsalJob) -> None:
     if threads is not None:
         import torch
 
-        os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or str(threads)
+        os.environ[_THREADS] = os.environ.get(_THREADS) or str(threads)
         torch.set_num_threads(threads)
     if (time := rank_time()) is not None:
         time.have_threads(threads)
@@ -94,28 +90,22 @@ def _prepare_by_accelerate(job: RehearsalJob) -> _Environment:
     words = f"accelerate launch {shlex.join(job.accelerate_arguments)}" if job.accelerate_arguments else None
     file = job.accelerate_config
     where = file or words or "--launcher accelerate"
-    fix_file = "Fix it by accelerate config"
-    fix_words = "accelerate launch --help lists what it takes"
+    fix_words = "accelerate launch --help lists its options"
     try:
         environment = _accelerate_environment(job)
     except ImportError as error:
-        raise LaunchError(
-            f"accelerate cannot be imported: {error}", where=where, hint="Run pip install accelerate"
-        ) from None
+        message = f"accelerate cannot be imported: {error}"
+        raise LaunchError(message, where=where, hint="Run pip install accelerate") from None
     except SystemExit:  # of argparse, which sees words, and nothing of a file
-        raise LaunchError(
-            "accelerate launch refuses this, as printed above", where=words or where, hint=fix_words
-        ) from None
+        message = "accelerate launch refuses this, as printed above"
+        raise LaunchError(message, where=words or where, hint=fix_words) from None
     except Exception as error:
         # Without arguments the file is the reason: this one, or the one that accelerate config wrote.
-        fixes = [*([fix_file] if file or not words else []), *([fix_words] if words else [])]
-        raise LaunchError(
-            f"accelerate launch refuses this: {error}",
-            where=f"{file} with {words}" if file and words else where,
-            hint="; ".join(fixes),
-        ) from None
-    added = {name: value for name, value in environment.items() if name not in _NOT_TAKEN}
-    os.environ.update(added)
+        fixes = ["Fix it by accelerate config"] * bool(file or not words) + [fix_words] * bool(words)
+        where = f"{file} with {words}" if file and words else where
+        message = f"accelerate launch refuses this: {error}"
+        raise LaunchError(message, where=where, hint="; ".join(fixes)) from None
+    os.environ.update({name: value for name, value in environment.items() if name not in _NOT_TAKEN})
     for folder in environment.get("PYTHONPATH", "").split(os.pathsep):
         if folder and folder not in sys.path:
             sys.path.append(folder)
@@ -156,3 +146,38 @@ def _command(job: RehearsalJob) -> list[str]:
         job.script,
         *job.arguments,
     ]
+
+
+# ---- threads for CPU work
+
+
+def threads_of_launcher(
+    launcher: Launcher, local_ranks: int, environment: Mapping[str, str] = os.environ
+) -> int | None:
+    """The threads of a rank; None: as many as the machine has cores, however many ranks share them.
+
+    torchrun gives each of several ranks one (torch/distributed/run.py) unless OMP_NUM_THREADS is set;
+    deepspeed leaves it to OpenMP. What accelerate would set is in `environment` already.
+    """
+    threads = environment.get(_THREADS, "").partition(",")[0].strip()  # of nested regions the outer one
+    if threads.isdecimal() and int(threads) > 0:
+        return int(threads)
+    return 1 if launcher == "torchrun" and local_ranks > 1 else None
+
+
+def watch_threads(time: RankTime | None) -> None:
+    """Have the script's own number of threads count, too.
+
+    As many as this machine has cores are as many as the cluster's has.
+    """
+
+    def set_num_threads(really_set: Any, threads: int) -> None:
+        cores = os.cpu_count() or 1
+        if threads == 0 and cores < int(os.environ["LOCAL_WORLD_SIZE"]):
+            threads = 1  # of cores that a script divides among ranks, this machine has too few
+        really_set(threads)
+        # It is of one thread alone: torch's loaders set it in those that lock their batches.
+        if time is not None and threading.current_thread() is threading.main_thread():
+            time.have_threads(None if threads == cores else threads)
+
+    wrap(_SET_THREADS, set_num_threads)

@@ -12,6 +12,7 @@ import runpy
 import sys
 import traceback
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn
 
@@ -149,14 +150,10 @@ def _save_recording(job: RehearsalJob, rank: VirtualRank, hint: str | None) -> N
 
 
 def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
     found = {}
     for package in ("torch", "deepspeed", "transformers", "accelerate", "trl", "peft"):
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 

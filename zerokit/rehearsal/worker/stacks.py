@@ -31,10 +31,7 @@ def answer(recording_file: str) -> None:
 
 
 def ask(recording_file: str) -> str | None:
-    """The line that the process of `recording_file` executes, None if it does not answer.
-
-    It must be running.
-    """
+    """The line that the running process of `recording_file` executes, None if it does not answer."""
     path = _file_of(recording_file)
     with suppress(OSError, ValueError):
         os.kill(int(path.read_text().partition("\n")[0]), _ASKED)

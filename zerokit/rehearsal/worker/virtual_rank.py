@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -13,7 +14,6 @@ from zerokit import patches
 from zerokit.rehearsal.call_sites import CallSites
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.errors import met_gaps
-from zerokit.rehearsal.facts import NvmeBytes, RankFacts, RankTimes
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.native.backend import Backend, Model, Note, NoteKind
 from zerokit.rehearsal.parent.job import Overrides
@@ -26,6 +26,9 @@ from zerokit.rehearsal.recording import (
     SPAN,
     Collective,
     MadeUp,
+    NvmeBytes,
+    RankFacts,
+    RankTimes,
     Recording,
 )
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
@@ -36,12 +39,10 @@ from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.overrides import Overriding
 from zerokit.rehearsal.watching.phases import Phases, Recomputing
 from zerokit.rehearsal.watching.reading import Reading
-from zerokit.rehearsal.watching.steps import Steps
+from zerokit.rehearsal.watching.steps import Steps, Traffic
 from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
-from zerokit.rehearsal.watching.traffic import Traffic
 from zerokit.rehearsal.watching.watcher import Events
-from zerokit.reporting.categories import Category
-from zerokit.reporting.phases import RUN_PHASES, RunPhase
+from zerokit.reporting.phases import RUN_PHASES
 
 _ALLOCATOR_FIGURES = {
     "reserved_peak_bytes": ("reserved_bytes", "peak"),
@@ -55,36 +56,14 @@ _ALLOCATOR_FIGURES = {
 _LARGER_THAN_A_LOSS = 1024
 """Bytes of what scripts reduce to print it."""
 
-# The category of a block without a label, by the line that made it. First match counts.
-_BY_LINE: tuple[tuple[str, Category], ...] = (
-    (".copy_grads_in_partition", "gradients"),
-    ("zero/partition_parameters.py", "parameters"),
-    ("zero/partitioned_param_coordinator.py", "parameters"),
-    ("ops/adam", "optimizer_states"),
-    ("ops/lion", "optimizer_states"),
-    ("ops/adagrad", "optimizer_states"),
-    ("zero/contiguous_memory_allocator.py", "buffers"),
-    ("deepspeed/runtime", "buffers"),
-    ("deepspeed/comm", "buffers"),
-    ("deepspeed/utils", "buffers"),
+_CATEGORIES: dict[str, Any] = json.loads(
+    Path(__file__).with_name("block_categories.json").read_text(encoding="utf-8")
 )
-# Then by the phase in which it was made.
-_BY_PHASE: dict[RunPhase, Category] = {
-    "init": "parameters",
-    "forward": "activations",
-    "loss": "activations",
-    "backward": "activations",
-    "step": "buffers",
-    "between": "other",
-    "evaluation": "activations",
-}
+"""The category of a block without a label, by the line that made it (first match), then by its phase."""
 
 
 class VirtualRank:
-    """The rank that this process plays, with everything that follows its run installed.
-
-    Args: as of :func:`zerokit.rehearsal.virtual_cluster`, which makes it.
-    """
+    """The rank that this process plays, made by :func:`zerokit.rehearsal.virtual_cluster`."""
 
     def __init__(
         self,
@@ -102,11 +81,8 @@ class VirtualRank:
         data_takes_time: bool = False,
     ) -> None:
         self.started = perf_counter()
-        self.time = time
-        self.backend = backend
-        self.num_gpus = num_gpus
-        self.gpus_per_node = gpus_per_node
-        self.rank = rank
+        self.time, self.backend = time, backend
+        self.num_gpus, self.gpus_per_node, self.rank = num_gpus, gpus_per_node, rank
         self.call_sites = CallSites()
         self.traffic = Traffic(backend)
         self.exchange = Exchange(exchange_folder, rank, num_gpus)
@@ -122,8 +98,8 @@ class VirtualRank:
             steps,
             scan_seconds,
             self.steps.settled,
-            divisor=overrides.get("micro_batch_divisor", 1) / overrides.get("micro_batch_multiplier", 1),
-            is_divided=lambda: self.overriding.sizes_arguments,
+            factor=overrides.get("micro_batch_factor", 1),
+            is_resized=lambda: self.overriding.sizes_arguments,
             reading=None if time is None else Reading(time.clock, takes_time=data_takes_time),
         )
         self.evaluation = EvaluationWatcher(backend, self.batches)
@@ -139,21 +115,12 @@ class VirtualRank:
         self.exchange.close(FAILED)
 
     def end(self, ending: str) -> None:
-        """Tell the other ranks that this one has come to its end, and how.
-
-        Args:
-            ending: as of :meth:`Exchange.close`.
-        """
+        """Publish that this rank has come to its end, and how, as of :meth:`Exchange.close`."""
         self.events.exit()
         self.exchange.close(ending, steps=self.steps.completed)
 
     def recording(self, versions: Mapping[str, str] | None = None, hint: str | None = None) -> Recording:
-        """Return what was recorded up to now.
-
-        Args:
-            versions: of installed packages, by name.
-            hint: what to do about the error that ended the script.
-        """
+        """Return what was recorded up to now; `versions` and `hint` as of :class:`RankFacts`."""
         backend, steps = self.backend, self.steps
         steps.on_exit()
         events = backend.events(EVENT)
@@ -165,6 +132,9 @@ class VirtualRank:
         ops = backend.operator_names()
         _categorize(blocks, sites, ops, self.labels.of_buckets)
         notes = backend.notes()
+        nvme = None
+        if (ledger := nvme_ledger()).written_bytes:
+            nvme = NvmeBytes(held=ledger.total_bytes, written=ledger.written_bytes, read=ledger.read_bytes)
         return Recording(
             events=events,
             blocks=blocks,
@@ -199,7 +169,7 @@ class VirtualRank:
                 expandable_segments=AllocatorSettings.of_environment().expandable_segments,
                 suppressed=self.suppressed.lines(),
                 gaps=list(map(str, met_gaps())),
-                nvme=_nvme(),
+                nvme=nvme,
                 batches=self.batches.facts(),
                 evaluation=self.batches.evaluation_facts(),
                 times=None if self.time is None else _times(self, self.time),
@@ -265,10 +235,7 @@ def _warnings(rank: VirtualRank) -> list[str]:
 
 
 def train_together(calls: Sequence[Collective]) -> bool:
-    """Whether ranks without an engine add up more than figures to print.
-
-    DDP, FSDP and `all_reduce` by hand add up gradients; layers of tensor parallelism activations, in forward.
-    """
+    """Whether ranks without an engine reduce gradients or activations, and not only figures to print."""
     return any(
         "reduce" in call.name
         and call.group_size > 1
@@ -303,13 +270,6 @@ def _site(note: Note, sites: list[str]) -> str:
     return sites[note.site] if note.site >= 0 else "an unknown line"
 
 
-def _nvme() -> NvmeBytes | None:
-    held = nvme_ledger()
-    if not held.written_bytes:
-        return None
-    return NvmeBytes(held=held.total_bytes, written=held.written_bytes, read=held.read_bytes)
-
-
 def _allocator_figures(backend: Backend, model: Model) -> dict[str, int]:
     stats, peaks = backend.stats(model), backend.whole_run_peaks(model)
     figures = {
@@ -330,11 +290,11 @@ def _categorize(
     unsorted = blocks["category"] == code("other")
     by_site = np.zeros(len(sites) + 1, dtype=np.uint8)  # the last place answers for -1
     for index, site in enumerate(sites):
-        by_site[index] = code(next((category for part, category in _BY_LINE if part in site), "other"))
-    found = by_site[blocks["site"]]
-    blocks["category"] = np.where(unsorted, found, blocks["category"])
+        found = (category for part, category in _CATEGORIES["by_line"] if part in site)
+        by_site[index] = code(next(found, "other"))
+    blocks["category"] = np.where(unsorted, by_site[blocks["site"]], blocks["category"])
     unsorted = blocks["category"] == code("other")
-    by_phase = np.array([code(_BY_PHASE[phase]) for phase in RUN_PHASES], dtype=np.uint8)
+    by_phase = np.array([code(_CATEGORIES["by_phase"][phase]) for phase in RUN_PHASES], dtype=np.uint8)
     blocks["category"] = np.where(unsorted, by_phase[blocks["phase"]], blocks["category"])
     workspaces = [index for index, op in enumerate(ops) if op == "cuBLAS workspace"]
     blocks["category"][np.isin(blocks["op"], workspaces)] = code("buffers")

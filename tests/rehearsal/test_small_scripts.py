@@ -1,0 +1,127 @@
+"""Small scripts through the command: steps without an engine, names of blocks, a step by hand."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tests.combinations import REST
+from tests.rehearsal.commands import SCRIPTS, Rehearsed, rehearse
+from tests.tiny import REPOSITORY
+
+pytestmark = pytest.mark.rehearsal
+
+MIB = 2**20
+MATRICES = 16 * MIB
+WORKSPACE = 32 * MIB
+"""cuBLAS's, of which the thread of the backward pass has its own."""
+INPUTS = MIB // 2
+BLOCK = 512
+"""What the smallest tensor takes."""
+
+
+def _run(way: str, *words: object, iterations: int, cwd: Path) -> Rehearsed:
+    given = ("--format", "json", "--num-gpus", 1, "--gpu", "H100", *words, SCRIPTS / "plain_optimizers.py")
+    return rehearse(*given, way, iterations, cwd=cwd, forked=True)
+
+
+@pytest.mark.parametrize(
+    ("way", "states"),
+    [
+        # All gradients are there at its end, and AdamW has two counters of its own.
+        ("several", MATRICES + MATRICES // 2 + MATRICES + 2 * BLOCK),
+        ("container", MATRICES),  # the gradients
+        ("in_backward", BLOCK),  # the loss, as the backward pass has not returned
+        ("normalizing", MATRICES),  # the gradients
+    ],
+)
+def test_a_step_is_what_updates_the_parameters_once(way: str, states: int, tmp_path: Path) -> None:
+    done = _run(way, iterations=9, cwd=tmp_path)
+    report = done.report
+    assert report["steps"] == 2
+    assert report["run"]["stopped_after_steps"] == 2
+    held = [one["steady_bytes"] for one in report["per_step"]]
+    assert way != "several" or held[0] == held[1], "a step ends with the last of its optimizers"
+    assert way != "container" or report["per_step"][1]["flops"] > 0, "a container and what it holds step once"
+    assert max(held) == MATRICES + states + INPUTS + 2 * WORKSPACE
+
+
+def test_inputs_of_checkpointed_layers_go_as_soon_as_they_were_computed_again(tmp_path: Path) -> None:
+    report = _run("checkpointed", iterations=9, cwd=tmp_path).report
+    assert report["steps"] == 2
+    hidden = 64 * MIB
+    # Inputs of four layers and the output of the last; then it is computed again, from a gradient to another.
+    held = MATRICES + INPUTS + 2 * WORKSPACE
+    assert held + 5 * hidden < report["device"]["peak_bytes"] < held + 7.5 * hidden
+
+
+@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=REST)])
+def test_buckets_of_gradients_are_called_by_the_key_that_sizes_them(stage: int, tmp_path: Path) -> None:
+    words = ("--format", "json", "--num-gpus", 2, "--gpu", "H100", SCRIPTS / "one_bucket.py", stage)
+    blocks = rehearse(*words, cwd=tmp_path).report["device"]["largest_blocks_at_peak"]
+    (bucket,) = (block for block in blocks if block["name"] == "reduce_bucket_size")
+    assert bucket["shape"] == [50_000_000]
+    assert bucket["category"] == "buffers"
+
+
+def test_what_a_rank_holds_of_a_sharded_tensor_is_called_what_the_tensor_is(tmp_path: Path) -> None:
+    words = ("--format", "json", "--num-gpus", 2, "--gpu", "H100", SCRIPTS / "fully_sharded.py")
+    device = rehearse(*words, cwd=tmp_path).report["device"]
+    share = 4 * 4 * 1024 * 1024 // 2
+    steps_of_adam = 4 * 512
+    assert device["at_peak"]["optimizer_states"] == 2 * share + steps_of_adam
+    assert device["at_peak"]["parameters"] >= share
+
+
+PACKAGES_ASIDE = {
+    # As it would be if the method had another name, and as if the module had.
+    "peft": {"__init__.py": "", "peft_model.py": "class PeftModel: ...\n"},
+    "accelerate": {"__init__.py": ""},
+}
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    for package, files in PACKAGES_ASIDE.items():
+        (tmp_path / package).mkdir()
+        for name, text in files.items():
+            (tmp_path / package / name).write_text(text)
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import accelerate, peft.peft_model, torch\n"
+        "torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]).step()\n"
+    )
+    return script
+
+
+def test_a_missing_name_is_a_warning_with_its_package_and_its_purpose(script: Path) -> None:
+    rehearsed = rehearse("--num-gpus", 2, "--rank", 0, "--format", "json", script, cwd=script.parent)
+    assert rehearsed.code == 0, rehearsed.err
+    found = [line for line in rehearsed.report["warnings"] if "went on without" in line]
+    assert (
+        f"peft {version('peft')} has no peft.peft_model.PeftModel.save_pretrained, which zerokit replaces to "
+        "write nothing and note it: the rehearsal went on without it"
+    ) in found
+    assert any(
+        f"accelerate {version('accelerate')} has no accelerate.big_modeling.dispatch_model" in line
+        for line in found
+    )
+    assert not any("torch" in line.split(" has no ")[0] for line in found)
+
+
+def test_the_step_worked_out_by_hand_is_the_rehearsed_one(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "explanation" / "how-time-is-predicted.md").read_text(encoding="utf-8")
+    section = page.split("## One step by hand\n")[1].split("\n## ")[0]
+    *parts, whole = [float(found) for found in re.findall(r"\| (\d\.\d{3}) \|$", section, re.MULTILINE)]
+    forward, backward, all_reduce, sgd, start = parts
+    options = ("--time", "--gpu", "H100-SXM", "--num-gpus", 8, "--no-advise", "--format", "json")
+    time = rehearse(*options, SCRIPTS / "by_hand.py", cwd=tmp_path).report["time"]
+    kernels = {kernel["name"]: 1e3 * kernel["seconds"] for kernel in time["kernels"]}
+    by_hand = {"aten::mm": forward + backward, "all_reduce": all_reduce, "aten::add": sgd}
+    assert kernels == pytest.approx(by_hand, abs=0.001)
+    assert 1e3 * time["breakdown"]["launch"] == pytest.approx(start, abs=0.0006)
+    assert 1e3 * time["step_seconds"] == pytest.approx(whole, abs=0.0006)
+    assert sum(parts) == pytest.approx(whole, abs=0.0011)
