@@ -292,7 +292,9 @@ class _Reader:
     def read(self) -> Archive:
         order = f"{self._folder}byteorder"
         if order in self._names and self._read(order, _MAX_BYTEORDER_BYTES) != b"little":
-            raise CheckpointError("was written on a big-endian machine", where=printable(self._file), hint=_HINT)
+            raise CheckpointError(
+                "was written on a big-endian machine", where=printable(self._file), hint=_HINT
+            )
         pickled = io.BytesIO(self._read(f"{self._folder}data.pkl", _MAX_PICKLE_BYTES))
         unpickler = _Unpickler(guarded(pickled))
         unpickler.file = self._file
