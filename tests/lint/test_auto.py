@@ -70,7 +70,7 @@ def test_what_deepspeed_makes_of_the_word(config: dict[str, Any], words: str) ->
     assert finding.message.endswith(words)
 
 
-def test_what_nobody_fills_in_is_one_finding_of_each_section() -> None:
+def test_unfilled_autos_are_one_finding_of_each_section() -> None:
     sizes = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
     config = {
         **dict.fromkeys(("train_batch_size", "gradient_clipping"), "auto"),
@@ -133,7 +133,7 @@ def test_accelerate_refuses_what_is_left() -> None:
 
 
 @pytest.mark.torch
-def test_what_accelerate_fills_without_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_accelerate_fills_without_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     dataclasses = pytest.importorskip("accelerate.utils.dataclasses")
     gather = "stage3_gather_16bit_weights_on_model_save"
     offload = {"device": "auto", "nvme_path": "auto"}

@@ -59,7 +59,7 @@ def test_what_there_is_not_is_refused_with_the_nearest(name: str, hint: str) -> 
 
 
 @pytest.mark.parametrize("name", ["zero3_init_flag", "monitor_config", "enable_triton", "replace_method"])
-def test_what_another_program_reads_is_told_from_a_slip(name: str) -> None:
+def test_a_key_of_another_program_is_distinguished_from_a_slip(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         explain(name)
     foreign = str(caught.value).startswith(f"DeepSpeed has no key '{name}'")

@@ -190,7 +190,7 @@ def test_what_deepspeed_takes_as_it_is_has_no_error(case: Case, target: str | No
 @pytest.mark.slow
 @each_case
 @pytest.mark.parametrize("target", ["deepspeed", "trainer", "accelerate"])
-def test_what_is_left_after_mending_is_for_a_person_to_decide(case: Case, target: str) -> None:
+def test_a_person_decides_what_fixes_leave(case: Case, target: str) -> None:
     def checked(document: Document) -> Report:
         return check_document(document, Run.of(target=target, num_gpus=case.get("opts", {}).get("world", 1)))
 

@@ -66,7 +66,7 @@ def test_the_yaml_of_accelerate_is_routed_to_its_own_rules(tmp_path: Path) -> No
     assert all(finding.rule != "unknown-key" for finding in check_file(in_json).findings)
 
 
-def test_a_ds_config_in_yaml_is_checked_and_told_from_json(tmp_path: Path) -> None:
+def test_a_ds_config_in_yaml_is_checked_and_distinguished_from_json(tmp_path: Path) -> None:
     document = read_file(write(tmp_path, "ds.yaml", "zero_optimization:\n  stag: 2\n"))
     found = {(finding.rule, finding.line) for finding in check_file(document).findings}
     assert {("not-plain-json", 1), ("unknown-key", 2)} <= found

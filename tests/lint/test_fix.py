@@ -150,7 +150,7 @@ def test_a_text_that_is_fixed_in_part_says_so() -> None:
 
 
 @pytest.mark.parametrize("text", FAULTS.values(), ids=FAULTS)
-def test_mending_twice_is_mending_once_and_leaves_no_fix(text: str) -> None:
+def test_fixing_twice_equals_fixing_once_and_leaves_no_fix(text: str) -> None:
     once = fixed(text)
     assert once.document.text is not None
     again = fixed(once.document.text)

@@ -41,7 +41,7 @@ def test_a_section_that_is_misspelled_is_looked_into() -> None:
     } <= set(rows(report))
 
 
-def test_what_is_left_by_its_mending_was_said_before() -> None:
+def test_what_its_fix_leaves_was_reported_before() -> None:
     document = parse_json(FAULTY)
     before = check_document(document)
     fixed = fix_document(document, check_document)

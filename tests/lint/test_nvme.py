@@ -35,7 +35,7 @@ def test_the_share_is_rounded_up() -> None:
         assert all(finding.path == SIZE for finding in findings)
 
 
-def test_what_is_not_told_is_said() -> None:
+def test_what_is_not_known_is_reported() -> None:
     report = check_config(zero(3, offload_param=NVME), Run.of(num_gpus=8))
     assert report.not_run["nvme-buffer-size"] == ("model",)
     assert found("nvme-buffer-size", zero(2, offload_param=NVME), model=llama_8b(), num_gpus=1) == []

@@ -116,13 +116,13 @@ def test_a_fault_at_which_deepspeed_stopped_is_refused(case: dict[str, Any]) -> 
     assert bool(resolution.refused) == (stopped or case["id"] in STOPS_ELSEWHERE)
 
 
-def test_no_rule_that_needs_the_recipe_is_asked_after_the_recipe_is_gone() -> None:
+def test_no_rule_that_needs_the_recipe_runs_after_the_recipe_is_gone() -> None:
     of_recipes = [rule for rule in RULES.values() if rule.stops and "recipe" in rule.needs]
     assert of_recipes
     assert {rule.topic for rule in of_recipes} <= set(_OF_THE_FILE)
 
 
-def test_different_refusals_of_one_key_are_all_told() -> None:
+def test_different_refusals_of_one_key_are_all_reported() -> None:
     document = Document({"train_micro_batch_size_per_gpu": 1}, "ds.json")
     run = Run.of(target="deepspeed", num_gpus=1)
     resolution = resolve(document, run)

@@ -39,7 +39,7 @@ def test_the_peak_that_is_added(rate: Any, peak: Any) -> None:
     assert finding.fix == (SetValue(("scheduler", "params", "warmup_max_lr"), peak),)
 
 
-def test_a_peak_that_nobody_names_is_for_a_person_to_choose() -> None:
+def test_a_person_chooses_a_peak_that_is_absent() -> None:
     (finding,) = found("decay-default-rate", {**MICRO, "scheduler": DECAY["scheduler"]})
     assert finding.fix == ()
 

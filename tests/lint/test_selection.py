@@ -27,7 +27,7 @@ REPORT = Report(FOUND, {"stage3-key": ("model",), "wrong-type": ("num_gpus",)}, 
         ({"only": ["stage3-key"], "disable": ["stage3-key"]}, 0, 0, 0),
     ],
 )
-def test_a_report_is_cut_to_what_was_asked_for(
+def test_a_report_has_only_requested_findings(
     selection: dict[str, Any], findings: int, not_run: int, suppressed: int
 ) -> None:
     report = Selection(**selection).of(REPORT)
@@ -38,7 +38,7 @@ def test_a_report_is_cut_to_what_was_asked_for(
     )
 
 
-def test_a_finding_that_was_not_asked_for_says_it_for_no_other() -> None:
+def test_a_finding_that_was_not_requested_hides_no_other() -> None:
     computed, fractional = "computed-micro-batch", "fractional-batch-size"
     file = Document({"train_batch_size": 16, "sequence_parallel_size": 2, "steps_per_print": 10}, "x.json")
 

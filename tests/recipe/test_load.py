@@ -89,7 +89,7 @@ def told(file: Path, words: list[str] | None = None) -> list[str]:
     return [str(error).removeprefix(str(file)) for error in (caught.value, *caught.value.others)]
 
 
-def test_all_mistakes_of_a_recipe_are_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_of_a_recipe_are_reported_at_once(tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
     file.write_text(MINIMAL + "  trian: y\ntask:\n  seq_len: 4k\n  max_length: 8\nlr: 1\n")
     assert sorted(told(file)) == [
@@ -101,7 +101,7 @@ def test_all_mistakes_of_a_recipe_are_told_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch  # whose transformers says which keys section `training` has
-def test_mistakes_of_options_and_of_all_sections_are_told_at_once(tmp_path: Path) -> None:
+def test_mistakes_of_options_and_of_all_sections_are_reported_at_once(tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
     file.write_text(MINIMAL + "  trian: y\ntraining:\n  lr: 1\n  max_steps: 0\n")
     words = ["--taks.seq_len", "8", "--training.seed", "x", "--data.eval"]
@@ -122,7 +122,7 @@ def test_mistakes_of_options_and_of_all_sections_are_told_at_once(tmp_path: Path
     ]
 
 
-def test_what_is_no_section_is_told_once(tmp_path: Path) -> None:
+def test_what_is_no_section_is_reported_once(tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
     file.write_text("model: 5\ndata: {train: x}\n")
     (line,) = told(file, ["--model.dtype=bf16"])
@@ -147,7 +147,7 @@ def test_a_key_that_another_is_to_be_renamed_to_is_not_missing(
 
 
 @pytest.mark.torch
-def test_all_that_a_first_look_finds_is_told_at_once(tmp_path: Path) -> None:
+def test_all_that_a_first_look_finds_is_reported_at_once(tmp_path: Path) -> None:
     from zerokit.training.main import check_recipe_quickly
 
     file = tmp_path / "recipe.yaml"
@@ -178,7 +178,7 @@ def test_names_that_mean_something_else_elsewhere_speak_in_their_section_alone(n
 
 
 @pytest.mark.torch  # whose transformers has the names
-def test_keys_without_their_section_as_other_tools_have_them_are_told_where_they_stand(
+def test_keys_without_their_section_as_other_tools_have_them_are_reported_at_their_places(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "recipe.yaml"

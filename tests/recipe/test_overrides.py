@@ -141,7 +141,7 @@ def test_mistakes_name_the_option_and_how_to_fix_them(words: list[str], where: s
     assert caught.value.exit_code == 2
 
 
-def test_all_mistakes_of_the_options_are_told_at_once() -> None:
+def test_all_mistakes_of_the_options_are_reported_at_once() -> None:
     with pytest.raises(ZerokitError) as caught:
         load_recipe(
             None, ["run.yaml", "--epochs", "2", "--lr", "3", "more", "--task.seq_len", "--model", "[1"]

@@ -73,7 +73,7 @@ def test_versions_are_in_order_and_those_of_the_table() -> None:
     assert named <= set(SUPPORTED)
 
 
-def test_the_table_is_read_only_when_a_fact_is_asked_for() -> None:
+def test_the_table_is_read_when_a_fact_is_first_requested() -> None:
     code = (
         "from zerokit.releases import versions\n"
         "version = versions.parse_version('0.16.4')\n"

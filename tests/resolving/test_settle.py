@@ -115,7 +115,7 @@ def test_train_batch_size_must_be_what_the_other_three_give() -> None:
     assert "train_batch_size is 25, but 2 per GPU x 3 accumulation steps x 4 ranks is 24" in str(caught.value)
 
 
-def test_train_batch_size_decides_the_accumulation_that_nobody_set() -> None:
+def test_train_batch_size_decides_the_accumulation_where_it_is_absent() -> None:
     resolved = resolve({"train_batch_size": 24}, {"per_device_train_batch_size": 2}, world_size=4)
     assert resolved.training["gradient_accumulation_steps"] == 3
 

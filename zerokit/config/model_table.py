@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -138,11 +138,16 @@ class ModelTable:
         if "choices" in spec:
             kind: Any = Literal[tuple(spec["choices"])]
             return Annotated[kind, LOWER] if spec.get("any_case") else kind
-        kind = _TYPES[spec["type"]]
-        bounds = {name: spec[name] for name in _BOUNDS if name in spec}
-        if bounds:
-            kind = Annotated[kind, Field(**bounds)]
-        return Annotated[kind, BeforeValidator(whole)] if spec["type"] == "whole" else kind
+        return _bounded(spec["type"], json.dumps({name: spec[name] for name in _BOUNDS if name in spec}))
+
+
+@cache
+def _bounded(kind: str, bounds: str) -> Any:
+    """The annotation of a plain value within bounds, which are JSON."""
+    annotation = _TYPES[kind]
+    if bounds != "{}":
+        annotation = Annotated[annotation, Field(**json.loads(bounds))]
+    return Annotated[annotation, BeforeValidator(whole)] if kind == "whole" else annotation
 
 
 def _marks(spec: Mapping[str, Any]) -> list[Any]:

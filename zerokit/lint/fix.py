@@ -1,4 +1,4 @@
-"""Mending a file: the fixes of findings, one at a time, until none is left."""
+"""Fixes a file: the fixes of its findings, one at a time, until none is left."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ Who fills it elsewhere is in `filled_keys.py`. DeepSpeed alone drops or misreads
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args
 
@@ -29,12 +28,15 @@ def _keys(test: Callable[[type[Section], FieldInfo], object]) -> frozenset[str]:
     )
 
 
+def _takes_text(annotation: Any) -> bool:
+    parts = (annotation, *get_args(annotation))
+    return any(getattr(part, "__origin__", part) is str for part in parts)
+
+
 DEEPSPEEDS_OWN_WORD = _keys(lambda model, field: field.default == AUTO)
 """Dotted paths at which DeepSpeed itself knows the word: no gap to be filled."""
 
-FREE_TEXT = _keys(
-    lambda model, field: model.read_by == "lookup" and re.search(r"\bstr\b", str(field.annotation))
-)
+FREE_TEXT = _keys(lambda model, field: model.read_by == "lookup" and _takes_text(field.annotation))
 """Dotted paths of names, files and patterns, where "auto" is a text like any other as long as neither the
 Trainer nor accelerate reads the config. (In sections that DeepSpeed parses with pydantic it is dropped.)"""
 

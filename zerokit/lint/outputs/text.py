@@ -63,10 +63,10 @@ def _not_run(files: Sequence[CheckedFile]) -> Iterator[str]:
     if not rules:
         return
     if len(rules) <= _MOST_NAMES:
-        told = ", ".join(
+        listed = ", ".join(
             f"{rule} (needs {' and '.join(map(_option, needs))})" for rule, needs in rules.items()
         )
-        yield f"not checked: {told}"
+        yield f"not checked: {listed}"
         return
     count = Counter(need for needs in rules.values() for need in needs)
     options = ", ".join(f"{_option(need)} ({number})" for need, number in count.most_common())

@@ -27,7 +27,7 @@ _LIVE_SHARE = 0.25
 
 
 def reduce_buffers(subject: Subject) -> tuple[int, int] | None:
-    """Elements of a reduce bucket, and how many there are on a GPU; None if it cannot be told.
+    """Elements of a reduce bucket, and how many there are on a GPU; None if that is not known.
 
     Source: `setup_buckets` in `deepspeed/runtime/zero/stage_1_and_2.py`, `_setup_for_real_optimizer` in
     `deepspeed/runtime/zero/stage3.py`.

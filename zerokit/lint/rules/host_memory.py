@@ -24,7 +24,7 @@ class HostBytes:
 
 
 def host_bytes_of_a_rank(subject: Subject) -> HostBytes | None:
-    """What DeepSpeed keeps on the host for one rank from the first step on; None if it cannot be told.
+    """What DeepSpeed keeps on the host for one rank from the first step on; None if that is not known.
 
     Counted are whole copies of a rank's share, not what passes through. Sources: stages 1 and 2,
     `DeepSpeedZeroOptimizer.__init__` and `initialize_optimizer_states` in `stage_1_and_2.py`; stage 3,
