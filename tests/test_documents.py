@@ -16,7 +16,6 @@ from tests.tiny import REPOSITORY
 from zerokit.documents import (
     MAX_BYTES,
     Document,
-    dotted,
     first_unreadable,
     parse_json,
     parse_scalar,
@@ -86,9 +85,6 @@ def test_a_duplicate_key_is_refused_with_both_lines(before: int, between: int) -
     first = before + 2
     assert f"first on line {first}" in caught.value.message
     assert caught.value.where == f"f.json:{first + between + 1}:3"
-
-
-def test_yaml_refuses_duplicate_keys_too() -> None:
     with pytest.raises(DocumentError, match="first on line 1"):
         parse_yaml("a: 1\nb: 2\na: 3\n", "f.yaml")
 
@@ -109,9 +105,6 @@ def test_places_fall_back_to_the_nearest_parent() -> None:
     assert document.line(("absent",)) is None
     assert document.where(()) == "f.json"
     assert Document({}, "x").where(("a",)) == "x (a)"
-
-
-def test_positions_of_the_whole_serve_where_nothing_nearer_is_known() -> None:
     document = parse_json('\n  {"a": 1}', "f.json")
     assert document.position(()) == (2, 3)
     assert document.position(("absent", "b")) == (2, 3)
@@ -438,10 +431,9 @@ def test_yaml_errors_say_where() -> None:
     assert "tabs" in str(caught.value)
 
 
-def test_scalars_and_dotted_paths() -> None:
+def test_scalars() -> None:
     assert math.isclose(parse_scalar("1e-5"), 1e-5)
     assert parse_scalar("[1, 2]") == [1, 2]
-    assert dotted(("a", 0, "b")) == "a[0].b"
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,8 @@ Run = Callable[..., tuple[int, str, str]]
 RunProcess = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_version(zerokit: Run) -> None:
+def test_version_and_help_without_a_command(zerokit: Run) -> None:
     assert zerokit("--version") == (0, f"zerokit {__version__}\n", "")
-
-
-def test_without_a_command_it_helps(zerokit: Run) -> None:
     code, out, _ = zerokit()
     assert code == 0
     assert all(command in out for command in ("config", "check", "schema"))

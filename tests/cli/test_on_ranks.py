@@ -66,11 +66,10 @@ def trained(monkeypatch: pytest.MonkeyPatch, zerokit: Run) -> Callable[..., tupl
     return arguments
 
 
-def test_the_least_that_generate_needs(generated: Callable[..., Options]) -> None:
-    assert generated(*LEAST) == Options(model="m", texts=("a",))
-
-
-def test_several_prompts(generated: Callable[..., Options]) -> None:
+def test_generate_reads_its_own_options(generated: Callable[..., Options]) -> None:
+    options = generated(*LEAST)
+    assert options == Options(model="m", texts=("a",))
+    assert {"--num-gpus", "--batch-size", "--prompt"} <= set(options.own_names)
     assert generated("--model", "m", "--prompt", "a", "--prompt=-c").texts == ("a", "-c")
 
 
@@ -163,10 +162,6 @@ def test_mistakes_are_one_line_and_2(zerokit: Run, words: list[str], message: st
 def test_help_says_what_other_options_are(zerokit: Run) -> None:
     assert "--SECTION.KEY VALUE" in zerokit("train", "-h")[1]
     assert "GenerationConfig" in zerokit("generate", "--model", "m", "-h")[1]
-
-
-def test_generate_knows_its_own_options(generated: Callable[..., Options]) -> None:
-    assert {"--num-gpus", "--batch-size", "--prompt"} <= set(generated(*LEAST).own_names)
 
 
 @pytest.mark.parametrize("words", [["--forc"], ["--recipe", "r.yaml", "--stuckafter=3"], ["--num-gpu", "2"]])
