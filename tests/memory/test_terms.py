@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from tests.each import each
 from tests.memory.runs import ds_config, run, shape
-from zerokit import memory
 from zerokit.choices import Attention
 from zerokit.config.conditions import ConfigView, bf16_optimizer
 from zerokit.config.dtypes import FP32_NAMES
@@ -157,14 +154,6 @@ def test_weights_that_autograd_keeps_are_buffers_and_modelled() -> None:
     kept = next(term for term in terms if term.name == "gathered parameters that autograd keeps")
     assert kept.bytes > 20 * 2**30
     assert (kept.category, kept.certainty) == ("buffers", "modelled")
-
-
-def test_every_kind_belongs_to_the_file_in_its_name() -> None:
-    folder = Path(memory.__file__).parent
-    for name in json.loads((folder / "term_kinds.json").read_text(encoding="utf-8")):
-        file, _, kind = name.partition(".")
-        declared = f'{kind.upper()} = term_kind("{name}")'
-        assert declared in (folder / f"{file}.py").read_text(encoding="utf-8"), name
 
 
 def test_what_a_kind_must_say_has_no_default() -> None:

@@ -19,7 +19,6 @@ from zerokit.checkpoint.model_files import CONFIG, copy_files, model_files, read
 from zerokit.checkpoint.output_folder import check_output, check_space, output_folder
 from zerokit.checkpoint.safetensors_file import read_safetensors, write_safetensors
 from zerokit.checkpoint.source import (
-    MODEL_FILES,
     WEIGHTS_INDEX,
     check_checkpoint,
     check_files,
@@ -41,6 +40,40 @@ _PART = re.compile(
     r"(?:\.weight)?"
 )
 _OF_PEFT = "base_model.model."
+_SUPPORTED_KEYS = frozenset(
+    {
+        "alpha_pattern",
+        "auto_mapping",
+        "base_model_name_or_path",
+        "bias",
+        "ensure_weight_tying",
+        "eva_config",
+        "exclude_modules",
+        "fan_in_fan_out",
+        "feedforward_modules",
+        "inference_mode",
+        "init_ia3_weights",
+        "init_lora_weights",
+        "layers_pattern",
+        "layers_to_transform",
+        "lora_alpha",
+        "lora_dropout",
+        "megatron_core",
+        "modules_to_save",
+        "peft_type",
+        "peft_version",
+        "qalora_group_size",
+        "r",
+        "rank_pattern",
+        "revision",
+        "runtime_config",
+        "target_modules",
+        "task_type",
+        "use_dora",
+        "use_rslora",
+    }
+)
+"""Keys of adapter_config.json that merging supports. Merging refuses other keys that are set."""
 _UNCHANGED_BASE = (True, False, None, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the model's own weights unchanged."""
 
@@ -132,8 +165,7 @@ def _read_settings(adapter: Path) -> dict[str, Any]:
     if kind not in ("LORA", "IA3"):
         _refuse(adapter, f"is of the unsupported kind {kind}", "Merge it with peft: merge_and_unload()")
     bias = settings.get("bias", "none")
-    supported = MODEL_FILES["adapter_config_keys"]
-    other = next((key for key, value in settings.items() if value and key not in supported), None)
+    other = next((key for key, value in settings.items() if value and key not in _SUPPORTED_KEYS), None)
     if bias != "none":
         other = "bias"
     if settings.get("init_lora_weights", True) not in _UNCHANGED_BASE:

@@ -7,12 +7,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zerokit.checkpoint.source import MODEL_FILES, check_file
+from zerokit.checkpoint.source import check_file
 from zerokit.checkpoint.step_folder import is_numbered, is_of_run
 from zerokit.documents import printable, read_document
 from zerokit.errors import CheckpointError
 
 CONFIG = "config.json"
+_COPIED = (
+    "generation_config.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "*.model",
+    "*.tiktoken",
+    "chat_template.*",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "*_preprocessor_config.json",
+)
+"""Files of a model besides config and weights."""
 _TEMPLATES = "additional_chat_templates"
 
 
@@ -48,7 +64,7 @@ def model_files(folder: Path, *, code: bool) -> list[Path]:
     Raises:
         ZerokitError: a file is special, leads out of the folder, or is far too large.
     """
-    patterns = [*MODEL_FILES["copied"], f"{_TEMPLATES}/*", *(["*.py"] if code else [])]
+    patterns = [*_COPIED, f"{_TEMPLATES}/*", *(["*.py"] if code else [])]
     files = sorted({file for pattern in patterns for file in folder.glob(pattern)})
     for file in files:
         check_file(file, folder, where=printable(folder))

@@ -23,7 +23,7 @@ from zerokit.files import new_file
 if TYPE_CHECKING:
     from zerokit.checkpoint.element_reader import Block
 
-_NAMES = {row["safetensors"]: dtype for dtype, row in ELEMENT_TYPES.items()}
+_NAMES = {element.safetensors_name: dtype for dtype, element in ELEMENT_TYPES.items()}
 
 
 def write_safetensors(
@@ -47,7 +47,7 @@ def write_safetensors(
     for tensor in tensors:
         begin, end = end, end + tensor.nbytes
         header[tensor.name] = {
-            "dtype": ELEMENT_TYPES[tensor.dtype]["safetensors"],
+            "dtype": ELEMENT_TYPES[tensor.dtype].safetensors_name,
             "shape": list(tensor.shape),
             "data_offsets": [begin, end],
         }

@@ -6,7 +6,6 @@ are found here, on the host, from file headers.
 
 from __future__ import annotations
 
-import json
 import os
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -26,20 +25,80 @@ from zerokit.documents import (
 from zerokit.errors import DocumentError, ModelError
 from zerokit.hub import describe_failure, is_hub_id
 
-MODEL_FILES: dict[str, list[str]] = json.loads(
-    Path(__file__).with_name("model_files.json").read_text(encoding="utf-8")
-)
-"""Name patterns of files of a model or adapter.
-
-``downloaded``: from the Hub. ``opened``: zerokit, transformers, peft or safetensors may open or copy them.
-``settings`` and ``tables``: transformers or peft read them whole; tables have an entry for each token or
-weight (``vocab_files_names`` of transformers' tokenizers, and the constants of its `utils`). ``copied``:
-besides config and weights. ``adapter_config_keys``: keys of adapter_config.json that merging supports.
-"""
+_DOWNLOADED = ("*.json", "model*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
+"""Files of a model that zerokit downloads from the Hub."""
 _HUB_COPIES = ["original/*", "*.fp16*.safetensors"]
 """The same weights in other formats."""
 WEIGHTS_INDEX = "model.safetensors.index.json"
 """The file that maps each weight to a file."""
+_OPENED = (
+    "*.json",
+    "*.jinja",
+    "*.model",
+    "*.txt",
+    "*.tiktoken",
+    "*.spm",
+    "*.codes",
+    "*tokenizer*",
+    "*.safetensors",
+    "*.py",
+    "additional_chat_templates/*",
+    "custom_generate/*",
+)
+"""Files of a model or adapter that zerokit, transformers, peft or safetensors may open or copy."""
+_SETTINGS = (
+    "config.json",
+    "config.*.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "adapter_config.json",
+    "preprocessor_config.json",
+    "*_preprocessor_config.json",
+    "processor_config.json",
+    "audio_tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.json",
+    "*.jinja",
+    "normalizer.json",
+)
+"""Settings files that transformers or peft read whole."""
+_TABLES = (
+    WEIGHTS_INDEX,
+    "adapter_model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer.*.json",
+    "vocab.json",
+    "vocab.txt",
+    "vocab-src.json",
+    "vocab-tgt.json",
+    "target_vocab.json",
+    "entity_vocab.json",
+    "merges.txt",
+    "bpe.codes",
+    "dict.txt",
+    "*.tiktoken",
+    "tekken.json",
+    "prophetnet.tokenizer",
+    "tokenizer.model",
+    "tokenizer.model.*",
+    "tiktoken.model",
+    "spiece.model",
+    "sentencepiece.model",
+    "sentencepiece.bpe.model",
+    "spm.model",
+    "spm_char.model",
+    "source.spm",
+    "target.spm",
+    "byte_maps.json",
+    "emoji.json",
+    "word_shape.json",
+    "word_pronunciation.json",
+)
+"""Files with an entry for each token or weight, which transformers or peft read whole.
+
+Source: ``vocab_files_names`` of transformers' tokenizers, and the constants of its `utils`.
+"""
 
 
 def resolve_checkpoint(
@@ -57,7 +116,7 @@ def resolve_checkpoint(
         raise ModelError(f"'{name}' is a file, not a folder", where=where, hint="Name the folder it is in")
     if not is_hub_id(name):
         raise ModelError(f"no such model folder: '{name}'", where=where, hint="Check the path")
-    files = [*MODEL_FILES["downloaded"], *(["*.py"] if remote_code else [])]
+    files = [*_DOWNLOADED, *(["*.py"] if remote_code else [])]
     if not RunPolicy.current().reads_weights:
         files = [pattern for pattern in files if not pattern.endswith(".safetensors")]
     folder = _download(name, where=where, revision=revision, files=files)
@@ -104,7 +163,7 @@ def check_files(folder: Path, *, where: str) -> None:
         ModelError: a file is special or leads out of the folder, or a settings or tokenizer file is far too
             large.
     """
-    for pattern in MODEL_FILES["opened"]:
+    for pattern in _OPENED:
         for file in sorted(folder.glob(pattern)):
             check_file(file, folder, where=where)
 
@@ -122,8 +181,8 @@ def check_file(file: Path, folder: Path, *, where: str) -> None:
 
 def _max_bytes(name: str) -> int | None:
     """The largest size of a file that transformers or peft read by its name; None for other files."""
-    for limit, kind in ((MAX_BYTES, "settings"), (MAX_TABLE_BYTES, "tables")):
-        if any(fnmatchcase(name, pattern) for pattern in MODEL_FILES[kind]):
+    for limit, patterns in ((MAX_BYTES, _SETTINGS), (MAX_TABLE_BYTES, _TABLES)):
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
             return limit
     return None
 

@@ -8,7 +8,6 @@ imported: allowed names become inert :class:`Record` objects, other names are re
 from __future__ import annotations
 
 import io
-import json
 import math
 import os
 import pickle
@@ -20,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from zerokit.documents import printable, unreadable_reason
 from zerokit.documents.pickle_limits import (
@@ -33,15 +32,68 @@ from zerokit.documents.pickle_limits import (
 )
 from zerokit.errors import CheckpointError
 
-ELEMENT_TYPES: dict[str, dict[str, Any]] = json.loads(
-    Path(__file__).with_name("element_types.json").read_text(encoding="utf-8")
+
+class ElementType(NamedTuple):
+    """An element type of tensors, as torch and safetensors store it."""
+
+    itemsize: int
+    """Bytes per element."""
+    torch_storage: str
+    """torch's storage class."""
+    safetensors_name: str
+
+
+ELEMENT_TYPES = {
+    "float64": ElementType(8, "DoubleStorage", "F64"),
+    "float32": ElementType(4, "FloatStorage", "F32"),
+    "float16": ElementType(2, "HalfStorage", "F16"),
+    "bfloat16": ElementType(2, "BFloat16Storage", "BF16"),
+    "float8_e4m3fn": ElementType(1, "Float8_e4m3fnStorage", "F8_E4M3"),
+    "float8_e5m2": ElementType(1, "Float8_e5m2Storage", "F8_E5M2"),
+    "int64": ElementType(8, "LongStorage", "I64"),
+    "int32": ElementType(4, "IntStorage", "I32"),
+    "int16": ElementType(2, "ShortStorage", "I16"),
+    "int8": ElementType(1, "CharStorage", "I8"),
+    "uint8": ElementType(1, "ByteStorage", "U8"),
+    "bool": ElementType(1, "BoolStorage", "BOOL"),
+}
+"""torch's name of an element type -> how files store it."""
+ITEMSIZES = {dtype: element.itemsize for dtype, element in ELEMENT_TYPES.items()}
+STORAGES = {element.torch_storage: dtype for dtype, element in ELEMENT_TYPES.items()}
+STORAGES["UntypedStorage"] = "uint8"
+_ALLOWED_NAMES = frozenset(
+    {
+        # DeepSpeed's engine saves these objects with the tensors (runtime/engine.py,
+        # `_common_checkpoint_state`).
+        "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+        "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+        "deepspeed.runtime.zero.config.ZeroStageEnum",
+        "deepspeed.utils.tensor_fragment.fragment_address",
+        "torch.Tensor",
+        "torch.device",
+        "torch.nn.parameter.Parameter",
+        "numpy._core.multiarray._reconstruct",
+        "numpy._core.multiarray.scalar",
+        "numpy.core.multiarray._reconstruct",
+        "numpy.core.multiarray.scalar",
+        "numpy.dtype",
+        "numpy.dtypes.UInt32DType",
+        "numpy.ndarray",
+        "_codecs.encode",
+        "argparse.Namespace",
+        "builtins.dict",
+        "builtins.list",
+        "builtins.set",
+        "builtins.slice",
+        "collections.defaultdict",
+        "datetime.timedelta",
+        "pathlib.PosixPath",
+    }
 )
-"""For each of torch's types: bytes per element, torch's storage class, and safetensors' name."""
-ITEMSIZES: dict[str, int] = {dtype: row["bytes"] for dtype, row in ELEMENT_TYPES.items()}
-STORAGES = {row["torch_storage"]: dtype for dtype, row in ELEMENT_TYPES.items()} | {"UntypedStorage": "uint8"}
-_INERT = frozenset(json.loads(Path(__file__).with_name("pickle_names.json").read_text(encoding="utf-8")))
-"""Classes and functions whose calls become records, as DeepSpeed's engine saves them beside tensors
-(runtime/engine.py, `_common_checkpoint_state`). None of them is called."""
+"""Names of classes and functions that a pickle may load.
+
+zerokit calls none of them: a call becomes a record.
+"""
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 """Header of a zip member (PKWARE's APPNOTE.TXT, 4.3.7)."""
 
@@ -350,7 +402,7 @@ class _Unpickler(pickle.Unpickler):
         if full in _REPLACEMENTS:
             return _REPLACEMENTS[full]
         of_torch = module in _OF_TORCH and (name in STORAGES or name in ITEMSIZES)
-        if of_torch or full in _INERT:
+        if of_torch or full in _ALLOWED_NAMES:
             return record_class(full)
         raise CheckpointError(
             f"its pickle would load '{full}', which may run code and is not in DeepSpeed's checkpoints",

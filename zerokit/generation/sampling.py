@@ -6,11 +6,9 @@ rest. Here types are checked by the tables below, the rest by running the option
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import ConfigError, ZerokitError, collect_errors, did_you_mean, raise_together
@@ -38,12 +36,48 @@ _SAMPLING_ONLY = ("temperature", "top_k", *_FRACTIONS)
 _BEAMS_ONLY = ("length_penalty", "early_stopping")
 
 _HOW = "Quote a prompt that has spaces, and write --prompt before each"
+_TEXT_OUTPUT = "The output is text; there is nothing to set"
+_ASSISTED_DECODING = "Leave it out: assisted decoding takes one prompt at a time"
+_MOVED_TO_HUB = "Leave it out: transformers moved this method to the Hub"
+_ENCODER_DECODER = "Leave it out: it is for encoder-decoder models"
 REFUSED: Mapping[str, str] = {
-    name: hint
-    for hint, names in json.loads(Path(__file__).with_name("refused_options.json").read_bytes()).items()
-    for name in names
+    "max_length": "It counts the prompt and its padding too, which differ by batch: use --max_new_tokens",
+    "min_length": "It counts the prompt and its padding too, which differ by batch: use --min_new_tokens",
+    "guidance_scale": "Leave it out: it runs the model outside the steps that ranks take together",
+    "token_healing": "Leave it out: it changes the prompt",
+    "compile_config": "Leave it out: ZeRO-3 does not compile",
+    "max_cache_len": "Leave it out: the cache is sized by --max_new_tokens",
+    "continuous_batching_config": "Leave it out: use --batch-size",
+    "is_assistant": _ASSISTED_DECODING,
+    "use_mtp": _ASSISTED_DECODING,
+    "speculation_type": _ASSISTED_DECODING,
+    "prompt_lookup_num_tokens": _ASSISTED_DECODING,
+    "max_matching_ngram_size": _ASSISTED_DECODING,
+    "num_assistant_tokens": _ASSISTED_DECODING,
+    "num_assistant_tokens_schedule": _ASSISTED_DECODING,
+    "assistant_confidence_threshold": _ASSISTED_DECODING,
+    "assistant_early_exit": _ASSISTED_DECODING,
+    "assistant_lookbehind": _ASSISTED_DECODING,
+    "assistant_ensemble_weight": _ASSISTED_DECODING,
+    "target_lookbehind": _ASSISTED_DECODING,
+    "penalty_alpha": _MOVED_TO_HUB,
+    "dola_layers": _MOVED_TO_HUB,
+    "constraints": _MOVED_TO_HUB,
+    "force_words_ids": _MOVED_TO_HUB,
+    "num_beam_groups": _MOVED_TO_HUB,
+    "diversity_penalty": _MOVED_TO_HUB,
+    "low_memory": _MOVED_TO_HUB,
+    "encoder_repetition_penalty": _ENCODER_DECODER,
+    "encoder_no_repeat_ngram_size": _ENCODER_DECODER,
+    "decoder_start_token_id": _ENCODER_DECODER,
+    "output_attentions": _TEXT_OUTPUT,
+    "output_hidden_states": _TEXT_OUTPUT,
+    "output_scores": _TEXT_OUTPUT,
+    "output_logits": _TEXT_OUTPUT,
+    "return_dict_in_generate": _TEXT_OUTPUT,
+    "transformers_version": _TEXT_OUTPUT,
 }
-"""Names of GenerationConfig that have no use here -> what to do instead."""
+"""GenerationConfig name that zerokit refuses -> what to do instead."""
 
 
 @dataclass(frozen=True)

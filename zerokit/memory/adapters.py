@@ -13,10 +13,17 @@ from typing import Literal
 from zerokit.choices import LearnedTokensMethod
 from zerokit.errors import ZerokitError
 from zerokit.memory.model_states import check_positive
-from zerokit.memory.term import term_kind
+from zerokit.memory.term import TermKind
 from zerokit.models import ModelShape
 
-MADE_WEIGHT = term_kind("adapters.made_weight")
+MERGED_WEIGHT = TermKind(
+    "DoRA's merged weight, to compute its norm",
+    "buffers",
+    unit="e",
+    count="sizes",
+    source="peft tuners/lora/dora.py DoraLinearLayer.forward",
+    certainty="modelled",
+)
 
 Modules = str | tuple[str, ...]
 """peft's `target_modules`: ends of module names, a pattern of whole names, or ``all-linear``.

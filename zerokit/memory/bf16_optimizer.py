@@ -5,20 +5,37 @@ Source: deepspeed/runtime/bf16_optimizer.py, chosen by `DeepSpeedEngine._do_opti
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from zerokit.memory import stage, stage_1_2
 from zerokit.memory.layout import Layout
 from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage import GRADIENTS, FullGradients
 from zerokit.memory.stage_1_2 import FLAT, slices_of
-from zerokit.memory.term import term_kind
+from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
 
-PARAMETERS = term_kind("bf16_optimizer.parameters")
-CLONES = term_kind("bf16_optimizer.clones")
-MASTER = term_kind("bf16_optimizer.master")
-NORM = term_kind("bf16_optimizer.norm")
-FP32_GRADIENTS = term_kind("bf16_optimizer.fp32_gradients")
-CAST = term_kind("bf16_optimizer.cast")
+_BF16 = "deepspeed/runtime/bf16_optimizer.py"
+
+PARAMETERS = replace(stage.PARAMETERS, source=f"{_BF16} _setup_for_real_optimizer")
+CLONES = replace(stage_1_2.CLONES, source=f"{_BF16} _setup_for_real_optimizer")
+MASTER = replace(stage_1_2.MASTER, source=f"{_BF16} _setup_for_real_optimizer")
+NORM = replace(stage_1_2.NORM, count="largest parameter", source=f"{_BF16} step")
+FP32_GRADIENTS = TermKind(
+    "fp32 gradients of the whole model",
+    "gradients",
+    unit="g",
+    count="Φₜ",
+    source=f"{_BF16} _setup_for_real_optimizer",
+    certainty="exact",
+)
+CAST = replace(
+    FP32_GRADIENTS,
+    name="fp32 copy of a gradient",
+    count="largest parameter",
+    source=f"{_BF16} _update_hp_grad",
+)
 
 
 class Bf16Optimizer(FullGradients):

@@ -15,7 +15,9 @@ from dataclasses import replace
 
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
-from zerokit.memory.term import term_kind
+from zerokit.memory.param_coordinator import PARTITION
+from zerokit.memory.stage import PARAMETERS
+from zerokit.memory.term import TermKind
 
 _BLOCK = 64
 """`blocksize`: weights that share one constant."""
@@ -24,10 +26,32 @@ _NESTED_BLOCK = 256
 _CODE_BYTES = 4 * 16
 _NESTED_CODE_BYTES = 4 * 256
 
-PACKED = term_kind("bnb_4bit.packed")
-PACKED_CONSTANTS = term_kind("bnb_4bit.packed_constants")
-UNPACKED = term_kind("bnb_4bit.unpacked")
-WHOLE = term_kind("bnb_4bit.whole")
+PACKED = replace(
+    PARAMETERS,
+    name="weights in 4 bits, with their constants",
+    unit="",
+    count="w",
+    source="bitsandbytes functional.py quantize_4bit",
+    certainty="modelled",
+    versions="any",
+)
+PACKED_CONSTANTS = replace(PACKED, name="constants of weights in 4 bits", count="q")
+UNPACKED = TermKind(
+    "a weight unpacked for one matmul",
+    "buffers",
+    unit="e",
+    count="size",
+    source="bitsandbytes autograd/_functions.py MatMul4Bit",
+    certainty="modelled",
+    versions="any",
+)
+WHOLE = replace(
+    PACKED,
+    name="weights in 4 bits before they are divided",
+    unit="e",
+    count="all of them",
+    source=f"{PARTITION} Init",
+)
 
 
 def packed_bytes(elements: int, *, double_quant: bool) -> int:

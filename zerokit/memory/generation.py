@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from zerokit.memory.layout import Layout
+from zerokit.memory.param_coordinator import COORDINATOR, GATHERED
 from zerokit.memory.settings import Settings
-from zerokit.memory.term import Term, term_kind
+from zerokit.memory.term import Term, TermKind
 from zerokit.memory.training_run import Generation
 from zerokit.models import ModelShape
 
-KV_CACHE = term_kind("generation.kv_cache")
-ONE_TOKEN = term_kind("generation.one_token")
-GATHERED_AHEAD = term_kind("generation.gathered_ahead")
+KV_CACHE = TermKind(
+    "cache of keys and values",
+    "activations",
+    unit="e",
+    count="2·L·kv·tokens",
+    source="transformers cache_utils.py DynamicLayer.update",
+    certainty="modelled",
+)
+ONE_TOKEN = TermKind(
+    "logits of one token",
+    "activations",
+    unit="e + 4",
+    count="V·sequences",
+    source="transformers generation/utils.py GenerationMixin._sample",
+    certainty="modelled",
+)
+GATHERED_AHEAD = replace(GATHERED, count="min(Φ, stage3_max_live_parameters)", source=COORDINATOR)
 
 
 def generation_terms(

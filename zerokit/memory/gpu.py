@@ -18,14 +18,21 @@ from zerokit.memory.sizes import Sizes
 from zerokit.memory.stage import Stage, Stage0
 from zerokit.memory.stage_1_2 import Stage1And2, ranks_that_differ
 from zerokit.memory.stage_3 import Stage3
-from zerokit.memory.term import term_kind
+from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Held, Timeline
 from zerokit.memory.training_run import TrainingRun
 from zerokit.reporting.phases import Phase
 
 WORKSPACE_BYTES = 33_554_432
 """32 MiB on Hopper (aten/src/ATen/cuda/CUDABlas.cpp getChosenWorkspaceSize, rounded by the allocator)."""
-WORKSPACE = term_kind("gpu.workspace")
+WORKSPACE = TermKind(
+    "cuBLAS workspaces",
+    "other",
+    unit="32 MiB",
+    count="2",
+    source="torch aten/src/ATen/cuda/CUDABlas.cpp (Hopper): threads of the forward and of the backward pass",
+    certainty="modelled",
+)
 
 
 @dataclass(frozen=True)

@@ -6,34 +6,77 @@ with the gradients.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from zerokit.choices import ChunkedLoss
 from zerokit.memory.loss_chunks import chunk_tokens, saves_memory
 from zerokit.memory.model_blocks import ModelCalls
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.sizes import Sizes
 from zerokit.memory.stage import NEW_GRADIENT, Stage
-from zerokit.memory.term import TermKind, term_kind
+from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
 
-ACTIVATION_GRADIENTS = term_kind("head_and_loss.activation_gradients")
-LOGITS = term_kind("head_and_loss.logits")
-CAPPED_LOGITS = term_kind("head_and_loss.capped_logits")
-FP32_LOGITS = term_kind("head_and_loss.fp32_logits")
-LOG_SOFTMAX = term_kind("head_and_loss.log_softmax")
-NATIVE_LOG_SOFTMAX = term_kind("head_and_loss.native_log_softmax")
-NATIVE_LOGIT_GRADIENTS = term_kind("head_and_loss.native_logit_gradients")
-FP32_LOGIT_GRADIENTS = term_kind("head_and_loss.fp32_logit_gradients")
-LOGIT_GRADIENTS = term_kind("head_and_loss.logit_gradients")
-LIGER_CHUNK = term_kind("head_and_loss.liger_chunk")
-LOGIT_CHUNK = term_kind("head_and_loss.logit_chunk")
-SUMMED_GRADIENT = term_kind("head_and_loss.summed_gradient")
-TIED_GRADIENT = term_kind("head_and_loss.tied_gradient")
-TIED_SUM = term_kind("head_and_loss.tied_sum")
-EVALUATION_LOGITS = term_kind("head_and_loss.evaluation_logits")
-EVALUATION_CAPPED = term_kind("head_and_loss.evaluation_capped")
-EVALUATION_FP32 = term_kind("head_and_loss.evaluation_fp32")
-EVALUATION_CHUNK = term_kind("head_and_loss.evaluation_chunk")
-EVALUATION_LOSS = term_kind("head_and_loss.evaluation_loss")
+ACTIVATION_GRADIENTS = TermKind(
+    "gradients of activations",
+    "activations",
+    unit="b·s",
+    count="bytes of a token within one call",
+    source="transformers models/*/modeling_*.py, saved tensors",
+    certainty="modelled",
+)
+_LOSS = "transformers loss/loss_utils.py ForCausalLMLoss"
+LOGITS = TermKind("logits", "activations", unit="e", count="b·s·V", source=_LOSS, certainty="modelled")
+CAPPED_LOGITS = replace(LOGITS, name="logits that a tanh bounds")
+FP32_LOGITS = replace(LOGITS, name="logits in fp32", unit="4")
+LOG_SOFTMAX = replace(LOGITS, name="log-softmax of the logits", unit="4")
+NATIVE_LOG_SOFTMAX = replace(LOG_SOFTMAX, unit="e")
+NATIVE_LOGIT_GRADIENTS = replace(
+    LOGITS, name="gradients of the logits and their log-softmax", count="2·b·s·V"
+)
+FP32_LOGIT_GRADIENTS = replace(LOGITS, name="gradients of the logits in fp32", unit="4", count="2·b·s·V")
+LOGIT_GRADIENTS = replace(LOGITS, name="gradients of the logits")
+LIGER_CHUNK = replace(
+    LOGITS,
+    name="a chunk of the logits",
+    unit="e + 8",
+    count="b·s·V/chunks",
+    source="liger_kernel ops/fused_linear_cross_entropy.py",
+)
+LOGIT_CHUNK = replace(
+    LIGER_CHUNK,
+    name="a chunk's log-softmax, and the gradients of both",
+    unit="12",
+    count="chunk·V",
+    source="zerokit training/chunked_loss.py",
+)
+SUMMED_GRADIENT = TermKind(
+    "gradient of the output matrix, added in fp32",
+    "gradients",
+    unit="4",
+    count="V·h",
+    source="zerokit training/chunked_loss.py",
+    certainty="modelled",
+)
+TIED_GRADIENT = TermKind(
+    "gradient of the tied embedding",
+    "gradients",
+    unit="e",
+    count="V·h",
+    source="autograd: it waits for that of the embedding",
+    certainty="modelled",
+)
+TIED_SUM = replace(
+    TIED_GRADIENT,
+    name="both gradients of the tied embedding, added",
+    source="torch csrc/autograd/input_buffer.cpp accumulate",
+)
+
+EVALUATION_LOGITS = replace(LOGITS, count="bₑ·s·V")
+EVALUATION_CAPPED = replace(CAPPED_LOGITS, count="bₑ·s·V")
+EVALUATION_FP32 = replace(FP32_LOGITS, count="bₑ·s·V")
+EVALUATION_CHUNK = replace(LOGIT_CHUNK, name="a chunk of the logits and its log-softmax", unit="8")
+EVALUATION_LOSS = replace(LOG_SOFTMAX, count="bₑ·s·V")
 
 
 class HeadAndLoss:

@@ -4,40 +4,130 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from zerokit.memory import stage
+from zerokit.memory import stage, stage_3
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.optimizer_states import OptimizerStates
+from zerokit.memory.param_coordinator import PARTITION
 from zerokit.memory.pinned_memory import STAGING, PinnedMemory
 from zerokit.memory.settings import Settings
-from zerokit.memory.stage_1_2 import slices_of
-from zerokit.memory.stage_3 import shard, sub_groups
-from zerokit.memory.term import term_kind
+from zerokit.memory.stage_1_2 import STAGE_1_2, slices_of
+from zerokit.memory.stage_3 import STAGE_3, shard, sub_groups
+from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Held, Timeline
 from zerokit.reporting.phases import Phase
 from zerokit.resolving.nvme_buffers import SMALLEST_FILE_BYTES
 
-MODEL_COPY = term_kind("host.model_copy")
-ONE_WEIGHT = term_kind("host.one_weight")
-UNTIED = term_kind("host.untied")
-MASTER = term_kind("host.master")
-MASTER_3 = term_kind("host.master_3")
-BIT16 = term_kind("host.bit16")
-FP32_GRADIENTS = term_kind("host.fp32_gradients")
-FP32_GRADIENTS_3 = term_kind("host.fp32_gradients_3")
-ZEROS = term_kind("host.zeros")
-GRADIENT_SHARDS = term_kind("host.gradient_shards")
-ONE_GRADIENT = term_kind("host.one_gradient")
-ACCUMULATED = term_kind("host.accumulated")
-PARAMETER_SHARDS = term_kind("host.parameter_shards")
-SINGLE_SHARDS = term_kind("host.single_shards")
-OVERFLOW = term_kind("host.overflow")
-SWAP_BUFFERS = term_kind("host.swap_buffers")
-PARAMETER_BUFFERS = term_kind("host.parameter_buffers")
-WRITE_BUFFER = term_kind("host.write_buffer")
-PARAMETER_FILES = term_kind("host.parameter_files")
-STATE_FILES = term_kind("host.state_files")
-GRADIENT_FILES = term_kind("host.gradient_files")
+_SWAPPER = "deepspeed/runtime/swap_tensor/partitioned_param_swapper.py"
+_FILES = "deepspeed/runtime/swap_tensor/optimizer_utils.py"
+
+MODEL_COPY = TermKind(
+    "the model as it is built or loaded",
+    "parameters",
+    unit="e",
+    count="Φ",
+    source="the script: a model is made on the host before it is moved",
+    certainty="modelled",
+    device="pageable",
+)
+ONE_WEIGHT = replace(
+    MODEL_COPY,
+    name="a weight before it is packed on the GPU",
+    count="largest weight",
+    source="transformers core_model_loading.py _materialize_copy",
+)
+UNTIED = replace(
+    MODEL_COPY,
+    name="output matrix before it is tied",
+    count="V·h",
+    source="transformers modeling_utils.py tie_weights",
+)
+MASTER = replace(stage.MASTER, count="Φₜ/N", source=f"{STAGE_1_2} __init__", device="pageable")
+MASTER_3 = replace(stage_3.MASTER, device="pageable")
+BIT16 = TermKind(
+    "16-bit copy for the GPU",
+    "buffers",
+    unit="e",
+    count="Φₜ/N",
+    source=f"{STAGE_1_2} __init__",
+    certainty="exact",
+    device="pageable",
+)
+FP32_GRADIENTS = TermKind(
+    "fp32 gradients",
+    "gradients",
+    unit="m",
+    count="Φₜ/N",
+    source=f"{STAGE_1_2} initialize_optimizer_states",
+    certainty="exact",
+    device="pageable",
+)
+FP32_GRADIENTS_3 = replace(FP32_GRADIENTS, count="Σ⌈size/N⌉", source=f"{STAGE_3} initialize_optimizer_states")
+ZEROS = replace(FP32_GRADIENTS_3, name="gradients of zeros", count="largest sub-group")
+GRADIENT_SHARDS = replace(stage_3.GRADIENTS, name="gradient shards", device="pageable")
+ONE_GRADIENT = replace(BIT16, name="buffer for one gradient", count="largest parameter")
+ACCUMULATED = replace(
+    FP32_GRADIENTS,
+    name="accumulated gradients",
+    unit="e",
+    count="Σ sizes that touch the partition",
+    source=f"{STAGE_1_2} async_accumulate_grad_in_cpu_via_gpu",
+)
+PARAMETER_SHARDS = TermKind(
+    "parameter shards",
+    "parameters",
+    unit="e",
+    count="Σ⌈size/N⌉",
+    source=f"{STAGE_3} _create_param_groups_fp16_flat_cpu_memory",
+    certainty="exact",
+    device="pageable",
+)
+SINGLE_SHARDS = replace(
+    PARAMETER_SHARDS, name="shards of single parameters", source=f"{PARTITION} Init._partition_param"
+)
+OVERFLOW = replace(stage_3.OVERFLOW, device="pageable")
+SWAP_BUFFERS = TermKind(
+    "buffers for optimizer states on NVMe",
+    "buffers",
+    unit="1 KiB",
+    count="buffer_count·⌈m·largest sub-group⌉",
+    source="deepspeed/runtime/swap_tensor/utils.py SwapBufferManager",
+    certainty="exact",
+    device="pinned",
+)
+PARAMETER_BUFFERS = replace(
+    SWAP_BUFFERS, name="buffers for parameters on NVMe", count="buffer_count·⌈e·buffer_size⌉", source=_SWAPPER
+)
+WRITE_BUFFER = replace(
+    SWAP_BUFFERS,
+    name="buffer for writing parameters to NVMe",
+    count="Σ⌈e·whole sizes⌉ of the largest sub-group",
+    source=f"{_SWAPPER} reserve_partitioned_swap_space",
+)
+PARAMETER_FILES = replace(
+    PARAMETER_SHARDS,
+    name="parameters",
+    unit="1 KiB",
+    count="Σ⌈e·size/N⌉ of large shards",
+    source=_SWAPPER,
+    device="nvme",
+)
+STATE_FILES = replace(
+    MASTER_3,
+    name="optimizer states",
+    unit="1 KiB",
+    count="Σ⌈(m + k)·sub-group⌉",
+    source=_FILES,
+    device="nvme",
+)
+GRADIENT_FILES = replace(
+    GRADIENT_SHARDS,
+    name="gradients",
+    unit="m",
+    count="Σ⌈size/N⌉ of large shards",
+    source=_FILES,
+    device="nvme",
+)
 
 _ALIGNED = 1024
 """AIO_ALIGNED_BYTES: tensors on NVMe are padded to a multiple of it."""

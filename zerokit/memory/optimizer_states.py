@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.settings import Settings
-from zerokit.memory.term import term_kind
+from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
 
 _SOURCE = "bitsandbytes optim/optimizer.py"
@@ -21,8 +21,16 @@ LEAST_QUANTIZED = 4096
 LEAST_PAGED = 100_000
 """`get_state_buffer`: smaller tensors have no paged states."""
 
-CONSTANTS = term_kind("optimizer_states.constants")
-SMALL = term_kind("optimizer_states.small")
+CONSTANTS = TermKind(
+    "constants of states in 8 bits",
+    "optimizer_states",
+    unit="4",
+    count="one for each block of 256",
+    source=f"{_SOURCE} init_state",
+    certainty="modelled",
+    versions="any",
+)
+SMALL = replace(CONSTANTS, name="states of small tensors, in fp32", count="elements of tensors below 4,096")
 
 
 class OptimizerStates:

@@ -10,18 +10,38 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zerokit.memory.layout import Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.settings import Settings
-from zerokit.memory.term import term_kind
+from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
 
-GATHERED = term_kind("param_coordinator.gathered")
-KEPT_BY_AUTOGRAD = term_kind("param_coordinator.kept_by_autograd")
-GATHER_BUFFERS = term_kind("param_coordinator.gather_buffers")
-COPIES_TO_GPU = term_kind("param_coordinator.copies_to_gpu")
+COORDINATOR = "deepspeed/runtime/zero/partitioned_param_coordinator.py"
+PARTITION = "deepspeed/runtime/zero/partition_parameters.py"
+
+GATHERED = TermKind(
+    "gathered parameters",
+    "buffers",
+    unit="e",
+    count="Σ sizes gathered at that moment",
+    source=f"{COORDINATOR} fetch_sub_module, release_sub_module",
+    certainty="modelled",
+)
+KEPT_BY_AUTOGRAD = replace(
+    GATHERED,
+    name="gathered parameters that autograd keeps",
+    count="Σ sizes of experts and other weights outside torch.nn.Linear",
+    source="autograd; deepspeed/runtime/zero/linear.py LinearFunctionForZeroStage3 saves others from it",
+)
+GATHER_BUFFERS = replace(
+    GATHERED,
+    name="buffers of parameters being gathered",
+    count="Σ sizes in flight",
+    source=f"{PARTITION} all_gather_coalesced",
+)
+COPIES_TO_GPU = replace(GATHER_BUFFERS, name="shards copied to the GPU", count="Σ⌈size/N⌉ in flight")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from zerokit.choices import ChunkedLoss
-from zerokit.memory.adapters import MADE_WEIGHT
+from zerokit.memory.adapters import MERGED_WEIGHT
 from zerokit.memory.bnb_4bit import UNPACKED
 from zerokit.memory.head_and_loss import ACTIVATION_GRADIENTS, TIED_GRADIENT, TIED_SUM, HeadAndLoss
 from zerokit.memory.layout import Parameter
@@ -18,16 +18,38 @@ from zerokit.memory.model_blocks import ModelCalls
 from zerokit.memory.module_calls import Block, ModuleCall
 from zerokit.memory.sizes import Sizes
 from zerokit.memory.stage import NEW_GRADIENT, Stage
-from zerokit.memory.term import TermKind, term_kind
+from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
 
-ACTIVATIONS = term_kind("replay.activations")
-CHECKPOINTS = term_kind("replay.checkpoints")
-WORK = term_kind("replay.work")
-RESIDUAL_GRADIENT = term_kind("replay.residual_gradient")
-RESIDUAL_GRADIENTS = term_kind("replay.residual_gradients")
-EVALUATION_HIDDEN = term_kind("replay.evaluation_hidden")
-EVALUATION_WORK = term_kind("replay.evaluation_work")
+_MODELS = "transformers models/*/modeling_*.py, saved tensors"
+
+ACTIVATIONS = TermKind(
+    "activations", "activations", unit="b·s", count="Σ bytes of a token", source=_MODELS, certainty="modelled"
+)
+CHECKPOINTS = TermKind(
+    "inputs of checkpointed layers",
+    "activations",
+    unit="e",
+    count="L·b·s·h",
+    source="torch utils/checkpoint.py",
+    certainty="modelled",
+)
+WORK = replace(
+    ACTIVATIONS, name="working memory of one layer", count="bytes of a token that one call does not keep"
+)
+RESIDUAL_GRADIENT = TermKind(
+    "gradient of the residual stream",
+    "activations",
+    unit="e",
+    count="b·s·h",
+    source="autograd: it waits for that of the branch",
+    certainty="modelled",
+)
+RESIDUAL_GRADIENTS = replace(RESIDUAL_GRADIENT, count="2·b·s·h")
+EVALUATION_HIDDEN = TermKind(
+    "hidden states", "activations", unit="e", count="bₑ·s·h", source=_MODELS, certainty="modelled"
+)
+EVALUATION_WORK = replace(WORK, name="working memory of one layer, without gradients", unit="bₑ·s")
 
 
 class Replay:
@@ -174,7 +196,7 @@ class Replay:
                         # _recomputation_hook); frozen parameters are saved themselves.
                         stage.save(one, only_trained=True)
                 if one.made:
-                    timeline.free_all(MADE_WEIGHT)
+                    timeline.free_all(MERGED_WEIGHT)
             if call is last:
                 break
             stage.release(call, forward=True)
@@ -257,8 +279,8 @@ class Replay:
 
     def _measure(self, call: ModuleCall) -> None:
         """DoRA makes LoRA's weight, scales it, adds it to the layer's weight, and takes the norm."""
-        self._timeline.hold(MADE_WEIGHT, self._e, call.made)
-        self._timeline.spike(MADE_WEIGHT, self._e, 2 * max(one.elements for one in call.parameters))
+        self._timeline.hold(MERGED_WEIGHT, self._e, call.made)
+        self._timeline.spike(MERGED_WEIGHT, self._e, 2 * max(one.elements for one in call.parameters))
 
     def _gradient(self, parameter: Parameter) -> None:
         self._timeline.hold(NEW_GRADIENT, self._e, parameter.elements)

@@ -3,24 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.settings import Settings
-from zerokit.memory.term import TermKind, term_kind
+from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
 from zerokit.units import MIB
 
-PARAMETERS = term_kind("stage.parameters")
-ROUNDING = term_kind("stage.rounding")
-CLONES = term_kind("stage.clones")
-MASTER = term_kind("stage.master")
-GRADIENTS = term_kind("stage.gradients")
-NEW_GRADIENT = term_kind("stage.new_gradient")
-FLAT_COPY = term_kind("stage.flat_copy")
-STEP_GRADIENTS = term_kind("stage.step_gradients")
-CAST_GRADIENTS = term_kind("stage.cast_gradients")
+ENGINE = "deepspeed/runtime/engine.py"
+_FUSED = "deepspeed/runtime/fp16/fused_optimizer.py"
+
+PARAMETERS = TermKind(
+    "parameters",
+    "parameters",
+    unit="e",
+    count="Φ",
+    source=f"{ENGINE} _configure_distributed_model",
+    certainty="exact",
+)
+ROUNDING = TermKind(
+    "rounding of parameters",
+    "parameters",
+    count="up to 1 MiB for each tensor of its own",
+    source="torch c10/cuda/CUDACachingAllocator.cpp",
+    certainty="modelled",
+)
+CLONES = TermKind(
+    "clones of parameters", "buffers", unit="e", count="2·Φₜ", source=f"{_FUSED} __init__", certainty="exact"
+)
+MASTER = TermKind(
+    "master weights", "optimizer_states", unit="m", count="Φₜ", source=f"{_FUSED} __init__", certainty="exact"
+)
+GRADIENTS = TermKind(
+    "gradients", "gradients", unit="e", count="Σ sizes made", source=ENGINE, certainty="exact"
+)
+NEW_GRADIENT = TermKind(
+    "gradient being made", "gradients", unit="e", count="size", source="autograd", certainty="modelled"
+)
+FLAT_COPY = TermKind(
+    "flattened copy of gradients to reduce",
+    "buffers",
+    unit="e",
+    count="min(Φₜ, 5e8)",
+    source=f"{ENGINE} allreduce_bucket",
+    certainty="exact",
+)
+STEP_GRADIENTS = TermKind(
+    "gradients in the optimizer's step",
+    "gradients",
+    unit="m",
+    count="Φₜ",
+    source=f"{_FUSED} step",
+    certainty="exact",
+)
+CAST_GRADIENTS = replace(STEP_GRADIENTS, name="gradients cast one by one, to be flattened")
 
 _SMALLEST_OF_ITS_OWN = 10 * MIB
 _ROUNDING = 2 * MIB

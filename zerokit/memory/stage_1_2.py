@@ -7,29 +7,84 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from zerokit.memory import stage
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage import NEW_GRADIENT, Stage, hold_parameters
-from zerokit.memory.term import term_kind
+from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
 
-GRADIENTS = term_kind("stage_1_2.gradients")
-FLAT_COPY = term_kind("stage_1_2.flat_copy")
-PARAMETERS = term_kind("stage_1_2.parameters")
-CLONES = term_kind("stage_1_2.clones")
-MASTER = term_kind("stage_1_2.master")
-STEP_GRADIENTS = term_kind("stage_1_2.step_gradients")
-FLAT_GRADIENTS = term_kind("stage_1_2.flat_gradients")
-REDUCE_BUCKET = term_kind("stage_1_2.reduce_bucket")
-COMMUNICATION_COPY = term_kind("stage_1_2.communication_copy")
-NORM = term_kind("stage_1_2.norm")
-OVERSIZED = term_kind("stage_1_2.oversized")
-OFFLOAD_BUFFER = term_kind("stage_1_2.offload_buffer")
-FLAT = term_kind("stage_1_2.flat")
-FIRST_STATES = term_kind("stage_1_2.first_states")
-COMPACT = term_kind("stage_1_2.compact")
+STAGE_1_2 = "deepspeed/runtime/zero/stage_1_and_2.py"
+
+PARAMETERS = replace(stage.PARAMETERS, source=f"{STAGE_1_2} __init__")
+CLONES = replace(stage.CLONES, count="Φₜ/N", source=f"{STAGE_1_2} __init__")
+MASTER = replace(stage.MASTER, count="Φₜ/N", source=f"{STAGE_1_2} __init__")
+STEP_GRADIENTS = replace(stage.STEP_GRADIENTS, count="Φₜ/N", source=f"{STAGE_1_2} step")
+FLAT_GRADIENTS = replace(STEP_GRADIENTS, name="flat gradients before they are cast", unit="e")
+REDUCE_BUCKET = TermKind(
+    "reduce bucket",
+    "buffers",
+    unit="e",
+    count="reduce_bucket_size",
+    source=f"{STAGE_1_2} setup_buckets",
+    certainty="exact",
+)
+COMMUNICATION_COPY = TermKind(
+    "gradients in the type they are reduced in",
+    "buffers",
+    unit="c",
+    count="elements in the bucket",
+    source=f"{STAGE_1_2} allreduce_bucket",
+    certainty="modelled",
+)
+NORM = TermKind(
+    "fp64 copy for the gradient norm",
+    "buffers",
+    unit="8",
+    count="largest gradient slice",
+    source=f"{STAGE_1_2} get_grad_norm_direct",
+    certainty="exact",
+)
+OVERSIZED = TermKind(
+    "clone of a gradient larger than the bucket",
+    "gradients",
+    unit="e",
+    count="size",
+    source=f"{STAGE_1_2} reduce_independent_p_g_buckets_and_remove_grads",
+    certainty="exact",
+)
+OFFLOAD_BUFFER = replace(CLONES, name="buffer for offloaded gradients", count="largest parameter")
+FLAT = replace(
+    CLONES,
+    name="flat copy of the parameters",
+    count="Φₜ",
+    source=f"{STAGE_1_2} flatten_dense_tensors_aligned",
+)
+FIRST_STATES = TermKind(
+    "states of the optimizer before it is divided",
+    "optimizer_states",
+    unit="e",
+    count="Φₜ",
+    source=f"{stage.ENGINE} basic_optimizer, which is kept after {STAGE_1_2} has made another",
+    certainty="exact",
+)
+GRADIENTS = replace(
+    stage.GRADIENTS, count="Σ sizes waiting or kept", source=f"{STAGE_1_2} copy_grads_in_partition"
+)
+FLAT_COPY = replace(
+    stage.FLAT_COPY,
+    count="elements in the bucket",
+    source=f"{STAGE_1_2} allreduce_bucket",
+    certainty="modelled",
+)
+COMPACT = replace(
+    STEP_GRADIENTS,
+    name="fp32 gradient partition",
+    unit="g",
+    source=f"{STAGE_1_2} _build_compact_grad_partition_buffer",
+)
 
 
 @dataclass(frozen=True)

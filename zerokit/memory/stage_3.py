@@ -6,32 +6,74 @@ Source: deepspeed/runtime/zero/stage3.py; docstrings name its methods.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
+from zerokit.memory import stage, stage_1_2
 from zerokit.memory.bnb_4bit import WHOLE, StoredLayout
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.optimizer_states import OptimizerStates
-from zerokit.memory.param_coordinator import Coordinator, Submodule
+from zerokit.memory.param_coordinator import PARTITION, Coordinator, Submodule
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage import NEW_GRADIENT, Stage
-from zerokit.memory.term import term_kind
+from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Timeline
 
-PARAMETERS = term_kind("stage_3.parameters")
-UNDIVIDED = term_kind("stage_3.undivided")
-PERSISTENT = term_kind("stage_3.persistent")
-MASTER = term_kind("stage_3.master")
-CLONES = term_kind("stage_3.clones")
-GRADIENTS = term_kind("stage_3.gradients")
-REDUCE_BUCKET = term_kind("stage_3.reduce_bucket")
-FLAT_COPY = term_kind("stage_3.flat_copy")
-OFFLOADED_GRADIENTS = term_kind("stage_3.offloaded_gradients")
-CAST_SHARDS = term_kind("stage_3.cast_shards")
-OVERFLOW = term_kind("stage_3.overflow")
-NORM = term_kind("stage_3.norm")
-STEP_GRADIENTS = term_kind("stage_3.step_gradients")
-FLAT_GRADIENTS = term_kind("stage_3.flat_gradients")
+STAGE_3 = "deepspeed/runtime/zero/stage3.py"
+
+PARAMETERS = replace(stage.PARAMETERS, count="Σ⌈size/N⌉", source=f"{PARTITION} Init._partition_param")
+UNDIVIDED = replace(PARAMETERS, name="a parameter before it is divided", count="2·largest parameter")
+PERSISTENT = TermKind(
+    "persistent parameters",
+    "parameters",
+    unit="e",
+    count="Σ sizes up to the persistence threshold",
+    source="deepspeed/runtime/zero/parameter_offload.py mark_persistent_parameters",
+    certainty="exact",
+)
+MASTER = replace(stage.MASTER, count="Σ⌈size/N⌉", source=f"{STAGE_3} _create_fp32_partitions")
+CLONES = replace(
+    stage.CLONES, unit="m", count="largest sub-group", source=f"{STAGE_3} _create_fp32_partitions"
+)
+GRADIENTS = replace(
+    stage.GRADIENTS, unit="g", count="Σ⌈size/N⌉", source=f"{STAGE_3} _setup_for_real_optimizer"
+)
+REDUCE_BUCKET = replace(stage_1_2.REDUCE_BUCKET, unit="c", source=f"{STAGE_3} _setup_for_real_optimizer")
+FLAT_COPY = replace(
+    stage.FLAT_COPY,
+    unit="c",
+    count="Σ sizes in the bucket",
+    source="deepspeed/runtime/comm/coalesced_collectives.py reduce_scatter_coalesced",
+    certainty="modelled",
+)
+OFFLOADED_GRADIENTS = TermKind(
+    "a gradient's shard before it is offloaded",
+    "gradients",
+    unit="g",
+    count="⌈size/N⌉",
+    source=f"{STAGE_3} partition_grads",
+    certainty="modelled",
+)
+CAST_SHARDS = replace(
+    OFFLOADED_GRADIENTS,
+    name="gradient shards in the master weights' type",
+    unit="m",
+    count="⌈size/N⌉, to NVMe Σ⌈size/N⌉ in the bucket",
+)
+OVERFLOW = TermKind(
+    "test for overflow",
+    "buffers",
+    unit="g + 1",
+    count="Σ⌈size/N⌉",
+    source=f"{STAGE_3} has_overflow",
+    certainty="exact",
+)
+NORM = replace(stage_1_2.NORM, count="largest shard", source=f"{STAGE_3} get_grad_norm_direct")
+STEP_GRADIENTS = replace(
+    stage.STEP_GRADIENTS, count="sub-group", source=f"{STAGE_3} _prepare_fp32_grad_for_sub_group"
+)
+FLAT_GRADIENTS = replace(stage_1_2.FLAT_GRADIENTS, unit="g", count="sub-group", source=STEP_GRADIENTS.source)
 
 _NORM_PIECE = 250_000_000
 """Elements: `_constant_buffered_norm2`."""

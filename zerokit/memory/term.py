@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Literal
 
 from zerokit.reporting.categories import CATEGORIES, Category
@@ -27,8 +24,9 @@ CHECKED_VERSIONS = "0.19.8"
 class TermKind:
     """A kind of allocation: the bytes of one, times their number.
 
-    `term_kinds.json` has all of them. :func:`zerokit.estimation.explain.letters_of` explains the letters of
-    formulas.
+    Each kind is declared in the file of the mechanism that allocates it. A kind that differs from another one
+    in a few fields is made with `dataclasses.replace`. :func:`zerokit.estimation.explain.letters_of` explains
+    the letters of formulas.
     """
 
     name: str
@@ -99,17 +97,6 @@ class Term(TermKind):
 
 def _product(unit: int, count: int) -> str:
     return "·".join(f"{factor:,}" for factor in (unit, count) if factor != 1) or "1"
-
-
-@cache
-def _kinds() -> Mapping[str, TermKind]:
-    text = Path(__file__).with_name("term_kinds.json").read_text(encoding="utf-8")
-    return {name: TermKind(**row) for name, row in json.loads(text).items()}
-
-
-def term_kind(name: str) -> TermKind:
-    """The kind of that name in ``term_kinds.json``: the file that allocates it, and its name there."""
-    return _kinds()[name]
 
 
 def total_bytes(terms: Iterable[Term]) -> int:
