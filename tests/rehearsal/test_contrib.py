@@ -189,17 +189,24 @@ def apex_optimizers(rank: VirtualRank) -> dict[str, Any]:
     import amp_C
     import torch
     from apex.multi_tensor_apply import multi_tensor_applier
-    from apex.optimizers import FusedAdam
+    from apex.optimizers import FusedAdam, FusedLAMB, FusedSGD
 
-    parameter = torch.nn.Parameter(torch.empty(10**6, dtype=torch.bfloat16, device="cuda"))
-    optimizer = FusedAdam([parameter], betas=(0.9, 0.95))
-    parameter.grad = torch.empty_like(parameter)
-    before = requested()
-    at_peak = peak(optimizer.step, beyond_results=False)
-    optimizer.step()
-    found: dict[str, Any] = {"adam": [requested() - before, at_peak]}
-    optimizer.zero_grad()
-    found["adam"].append(parameter.grad is None)
+    found: dict[str, Any] = {}
+    for name, make, dtype in (
+        ("adam", lambda given: FusedAdam(given, betas=(0.9, 0.95)), torch.bfloat16),
+        ("lamb", FusedLAMB, torch.float16),
+        ("sgd", lambda given: FusedSGD(given, lr=0.1), torch.float32),
+        ("sgd of another dtype", lambda given: FusedSGD(given, lr=0.1), torch.bfloat16),
+    ):
+        parameter = torch.nn.Parameter(torch.empty(10**6, dtype=dtype, device="cuda"))
+        optimizer = make([parameter])
+        parameter.grad = torch.empty_like(parameter)
+        before = requested()
+        at_peak = peak(optimizer.step, beyond_results=False)
+        optimizer.step()
+        found[name] = [requested() - before, at_peak]
+        optimizer.zero_grad()
+        found[name].append(parameter.grad is None)
     flag = torch.zeros(1, dtype=torch.int, device="cuda")
     tensors = [torch.empty(size, device="cuda") for size in (100, 7)]
     norm, norms = multi_tensor_applier(amp_C.multi_tensor_l2norm, flag, [tensors], True)
@@ -305,6 +312,9 @@ def test_optimizers_of_apex_have_its_states() -> None:
     found = answer(apex_optimizers)
     numbers = 10**6
     assert found["adam"] == [2 * numbers * 4, 2 * numbers * 4 + numbers * 2, True]
+    assert found["lamb"][0] == 2 * numbers * 2
+    assert found["sgd"] == [numbers * 4, numbers * 4, False]
+    assert found["sgd of another dtype"][0] == 0
     assert found["norms"] == [[1], [2]]
     assert "expected 2 lists" in found["refused"]
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import types
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from zerokit.errors import ZerokitError
 from zerokit.hardware.gpus import Gpu, find_gpu
@@ -15,12 +12,15 @@ from zerokit.units import MIB
 DEFAULT = "H100"
 """The card of a rehearsal without --gpu."""
 
-_PROPERTIES: dict[str, Any] = json.loads(
-    Path(__file__).with_name("device_properties.json").read_text(encoding="utf-8")
-)
-"""What torch reports of cards, by compute capability where it differs (CUDA C++ Programming Guide, Technical
+_SHARED_MEMORY_KIB = {(7, 0): 96, (7, 5): 64, (8, 0): 163, (8, 6): 99, (8, 9): 99, (12, 0): 99}
+"""Most shared memory of a thread block by compute capability (CUDA C++ Programming Guide, Technical
 Specifications per Compute Capability)."""
-_SHARED_MEMORY_ELSE = 227
+_DEFAULT_SHARED_MEMORY_KIB = 227
+"""9.0 and 10.x."""
+_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536, (12, 0): 1536}
+"""Most resident threads of a multiprocessor by compute capability (same source)."""
+_DEFAULT_THREADS = 2048
+
 _CARD_FIGURES = ("capability", "multiprocessors", "l2_mib")
 """What torch reports of a card, next to its name and memory."""
 
@@ -44,22 +44,34 @@ class VirtualDevice:
     @property
     def properties(self) -> DeviceProperties:
         """What torch.cuda.get_device_properties returns."""
-        capability = ".".join(map(str, self.capability))
-        shared_kib = _PROPERTIES["shared memory of a block, KiB"].get(capability, _SHARED_MEMORY_ELSE)
+        shared_bytes = _SHARED_MEMORY_KIB.get(self.capability, _DEFAULT_SHARED_MEMORY_KIB) * 1024
         # From 8.0 on, a multiprocessor has 1 KiB more than a block can have: the system takes it.
         reserved = 1024 if self.capability >= (8, 0) else 0
-        threads = _PROPERTIES["threads of a multiprocessor"].get(capability, 2048)
         return DeviceProperties(
             name=self.name,
             major=self.capability[0],
             minor=self.capability[1],
             total_memory=self.total_bytes,
             multi_processor_count=self.multiprocessors,
-            shared_memory_per_block_optin=shared_kib * 1024,
-            shared_memory_per_multiprocessor=shared_kib * 1024 + reserved,
+            is_integrated=0,
+            is_multi_gpu_board=0,
+            warp_size=32,
+            max_threads_per_multi_processor=_THREADS.get(self.capability, _DEFAULT_THREADS),
+            max_threads_per_block=1024,
+            regs_per_multiprocessor=65536,
+            shared_memory_per_block=49152,
+            shared_memory_per_block_optin=shared_bytes,
+            shared_memory_per_multiprocessor=shared_bytes + reserved,
             L2_cache_size=self.l2_cache_bytes,
-            max_threads_per_multi_processor=threads,
-            **_PROPERTIES["all cards"],
+            # The clocks and the bus of an H100, for every card.
+            clock_rate=1980000,
+            memory_clock_rate=2619000,
+            memory_bus_width=5120,
+            pci_bus_id=0,
+            pci_device_id=0,
+            pci_domain_id=0,
+            uuid="00000000-0000-0000-0000-000000000000",
+            gcnArchName="",
         )
 
 

@@ -5,11 +5,9 @@ The library (`native/timing.cpp`) asks once for each operator with arguments of 
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerokit.hardware.prices.attention import keys_in_window, packed
@@ -187,10 +185,34 @@ def to_ns(seconds: float) -> int:
 # ---- what is read and written
 
 _SCALAR_BYTES = 8
-_TABLES: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-_WAITING = frozenset(_TABLES["waiting"])
-"""Operators whose CUDA kernels ask the device for a size or an answer before they return."""
-_SELECTING = frozenset(_TABLES["selecting"])
+_WAITING = frozenset(
+    {
+        "aten::nonzero",
+        "aten::masked_select",
+        "aten::equal",
+        "aten::_unique2",
+        "aten::unique_consecutive",
+        "aten::unique_dim",
+        "aten::bincount",
+    }
+)
+"""Operators that wait for the device, because their CUDA kernels read a size or an answer from it."""
+_SELECTING = frozenset(
+    {
+        "aten::embedding",
+        "aten::index_select",
+        "aten::index",
+        "aten::gather",
+        "aten::take",
+        "aten::_index_put_impl_",
+        "aten::index_put_",
+        "aten::index_add_",
+        "aten::index_copy_",
+        "aten::scatter_add_",
+        "aten::scatter_",
+        "aten::nll_loss_forward",
+    }
+)
 """Operators that touch no more of their first tensor than another one, or the result, has."""
 
 
@@ -308,19 +330,44 @@ def class_of_kernel(name: str) -> Class:
 
 
 class _Attention(NamedTuple):
-    """Where one of aten's fused operators has its arguments."""
+    """The positions of the arguments of one of aten's fused attention operators."""
 
     kernel: Kernel
     is_causal: int
     query: int = 0
+    """The key follows it. Forward passes have the query at 0, backward passes the gradient before it."""
     longest: int | None = None
-    """The place of the longest sequence's queries, where sequences may be concatenated."""
+    """The longest sequence's queries, then its keys; for operators that accept concatenated sequences."""
     heads_first: bool = False
     window: int | None = None
-    """The place of the keys that a query sees to its left, and after it that of those to its right."""
+    """The keys that a query sees to its left, then those to its right."""
 
 
-_ATTENTION = {name: _Attention(**row) for name, row in _TABLES["attention"].items()}
+_ATTENTION = {
+    "aten::_scaled_dot_product_flash_attention": _Attention(
+        "flash_attention_2", is_causal=4, heads_first=True
+    ),
+    "aten::_scaled_dot_product_flash_attention_backward": _Attention(
+        "flash_attention_2", is_causal=11, query=1, heads_first=True
+    ),
+    "aten::_flash_attention_forward": _Attention("flash_attention_2", is_causal=8, longest=5, window=11),
+    "aten::_flash_attention_backward": _Attention(
+        "flash_attention_2", is_causal=11, query=1, longest=8, window=15
+    ),
+    "aten::_scaled_dot_product_efficient_attention": _Attention("efficient", is_causal=6, heads_first=True),
+    "aten::_scaled_dot_product_efficient_attention_backward": _Attention(
+        "efficient", is_causal=11, query=1, heads_first=True
+    ),
+    "aten::_efficient_attention_forward": _Attention("efficient", is_causal=9, longest=6),
+    "aten::_efficient_attention_backward": _Attention("efficient", is_causal=14, query=1, longest=8),
+    "aten::_scaled_dot_product_cudnn_attention": _Attention("cudnn", is_causal=6, heads_first=True),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _Attention(
+        "cudnn", is_causal=14, query=1, heads_first=True
+    ),
+    "aten::_cudnn_attention_forward": _Attention("cudnn", is_causal=10, heads_first=True),
+    "aten::_cudnn_attention_backward": _Attention("cudnn", is_causal=14, query=1, heads_first=True),
+}
+"""Positions of arguments by operator (aten/src/ATen/native/native_functions.yaml)."""
 AttentionArguments = tuple[Kernel, bool, float, int, int, int, int, int, bool, str, int | None]
 
 

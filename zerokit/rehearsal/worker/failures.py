@@ -1,7 +1,7 @@
 """What ended a script: a limit of zerokit or of this environment, or the script itself; and what to do.
 
 A failure is a limit if a stand-in takes part in it, or if something is missing on this machine that the
-cluster may have (`limits.json`: errors that show this by their text). A deliberate `raise` in a stand-in is
+cluster may have (`_LIMITS`: errors that show this by their text). A deliberate `raise` in a stand-in is
 what the cluster would raise.
 """
 
@@ -10,15 +10,13 @@ from __future__ import annotations
 import ast
 import dis
 import inspect
-import json
 import platform
 import re
 import sys
 import traceback
 from collections.abc import Collection, Iterable, Iterator
-from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from zerokit import patches
 from zerokit.errors import LaunchError, ZerokitError
@@ -27,6 +25,7 @@ from zerokit.exits.explain import explain_log
 from zerokit.exits.log import Log
 from zerokit.rehearsal.call_sites import OWN, folder_of, in_words, is_of_script, short_path, tree_of
 from zerokit.rehearsal.errors import RehearsalGap
+from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
 from zerokit.rehearsal.stand_ins.nvml import NVMLNotSupportedError
 from zerokit.rehearsal.stand_ins.package_imports import stands_in_for
 from zerokit.rehearsal.stand_ins.packages import REFUSED
@@ -42,11 +41,81 @@ _RAISED = re.compile(r"[\w.]*(?:Error|Exception): (.+)")
 _ELSEWHERE = "Choose a setting that does not use it, or measure this run on a GPU"
 
 
-_LIMITS: list[dict[str, Any]] = json.loads(
-    Path(__file__).with_name("limits.json").read_text(encoding="utf-8")
+class _Limit(NamedTuple):
+    """A limit that the text of an error shows.
+
+    In `message` and `hint`, `{error}` is the error's type and first line, `{line}` its first line, and other
+    names are groups of `pattern`.
+    """
+
+    pattern: re.Pattern[str]
+    message: str
+    hint: str
+    errors: tuple[type[BaseException], ...] = (BaseException,)
+    """The types of errors to search."""
+
+
+_LIMITS = (
+    _Limit(
+        re.compile(r"Torch not compiled with CUDA enabled"),
+        "the rehearsal cannot stand in for what torch's CPU build leaves out ({error})",
+        "Install torch's CUDA build here, which needs no GPU",
+    ),
+    _Limit(
+        re.compile(
+            r"(?P<library>lib(?:cuda|cudart|cublas\w*|cudnn\w*|cufft\w*|curand|cusolver\w*|cusparse\w*|cupti|"
+            r"nccl|nv\w+|c10_cuda|torch_cuda)[\w.+-]*\.so[\d.]*)"
+            r"|CUDA_HOME|no CUDA-capable device|CUDA driver|NVIDIA driver|no kernel image|"
+            r"CUDA (?:runtime )?initialization"
+        ),
+        "the rehearsal cannot stand in for what calls {library}, which is not on this machine ({error})",
+        _ELSEWHERE,
+    ),
+    _Limit(
+        re.compile(re.escape(CHECKPOINT)),
+        "the rehearsal reads no weights, and the script reads their files ({line})",
+        "Load the model by from_pretrained, or read weights only where ZEROKIT_REHEARSAL is not set",
+    ),
+    _Limit(
+        re.compile(
+            r"Name or service not known|Temporary failure in name resolution|"
+            r"No address associated with hostname|Network is unreachable|No route to host|Failed to resolve '"
+        ),
+        "the script asks the network, which this machine does not reach ({error})",
+        "Put what it would load where it looks first, or rehearse where the network is reached",
+        (OSError,),
+    ),
+    # huggingface_hub and datasets, for what is not in their cache.
+    _Limit(
+        re.compile(r"outgoing traffic has been disabled|offline mode is enabled", re.IGNORECASE),
+        "the script asks the Hub for {repository} this machine has not fetched, and may not ask the network "
+        "({error})",
+        "Fetch it here first (hf download{of_repository}), or rehearse without HF_HUB_OFFLINE",
+        (OSError,),
+    ),
+    # Some packages, such as torchcodec, try several libraries in turn and collect the errors of all.
+    _Limit(
+        re.compile(r"(?P<library>[^\s'\"]+\.so[\w.]*): cannot open shared object file"),
+        "the script needs {library}, a library of the system that is not on this machine ({line})",
+        "Install it here, too, if the cluster has it; the rehearsal cannot go on without it",
+        (OSError, RuntimeError),
+    ),
+    # deepspeed/__init__.py, where args.local_rank has its default.
+    _Limit(
+        re.compile(r"Mismatch in local rank setting"),
+        "the rehearsal starts ranks as torchrun does, and the script takes --local_rank from DeepSpeed's "
+        "launcher ({line})",
+        "Add --launcher deepspeed before the script",
+        (AssertionError,),
+    ),
+    # Commands of NVIDIA's driver and toolkit.
+    _Limit(
+        re.compile(r": '(?P<command>(?:[^']*/)?(?:nvidia-smi|nvcc|dcgmi|nsys))'$"),
+        "the script runs {command}, which is not on this machine ({line})",
+        "Leave it out where ZEROKIT_REHEARSAL is set, or put a command of that name in PATH",
+        (FileNotFoundError,),
+    ),
 )
-"""Limits that the text of an error shows. In `says` and `hint`, `{error}` is the error's type and first line,
-`{line}` its first line, and other names are groups of `pattern`. `errors`: the types to search."""
 _UNEXPECTED = (TypeError, ValueError, AttributeError, LookupError)
 """What Python raises of names that are not there, and of values other than expected."""
 
@@ -130,9 +199,8 @@ def _cause(error: BaseException, left_out: Collection[str]) -> tuple[str, str] |
 
 def _known_limit(error: BaseException) -> tuple[str, str] | None:
     text = str(error)
-    types = {kind.__name__ for kind in type(error).__mro__}
     for limit in _LIMITS:
-        found = re.search(limit["pattern"], text) if types & set(limit.get("errors", types)) else None
+        found = limit.pattern.search(text) if isinstance(error, limit.errors) else None
         if found is not None:
             repository = _requested_repository(error)
             names = {
@@ -141,8 +209,8 @@ def _known_limit(error: BaseException) -> tuple[str, str] | None:
                 "repository": f"{repository}, which" if repository else "what",
                 "of_repository": f" {repository}" if repository else "",
             }
-            said = limit["says"].format(error=_type_and_line(error), line=_first_line(text), **names)
-            return said, limit["hint"].format(**names)
+            message = limit.message.format(error=_type_and_line(error), line=_first_line(text), **names)
+            return message, limit.hint.format(**names)
     return None
 
 

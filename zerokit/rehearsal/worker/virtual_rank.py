@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -42,7 +41,8 @@ from zerokit.rehearsal.watching.reading import Reading
 from zerokit.rehearsal.watching.steps import Steps, Traffic
 from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
 from zerokit.rehearsal.watching.watcher import Events
-from zerokit.reporting.phases import RUN_PHASES
+from zerokit.reporting.categories import Category
+from zerokit.reporting.phases import RUN_PHASES, RunPhase
 
 _ALLOCATOR_FIGURES = {
     "reserved_peak_bytes": ("reserved_bytes", "peak"),
@@ -56,10 +56,29 @@ _ALLOCATOR_FIGURES = {
 _LARGER_THAN_A_LOSS = 1024
 """Bytes of what scripts reduce to print it."""
 
-_CATEGORIES: dict[str, Any] = json.loads(
-    Path(__file__).with_name("block_categories.json").read_text(encoding="utf-8")
+_CATEGORY_BY_LINE: tuple[tuple[str, Category], ...] = (
+    (".copy_grads_in_partition", "gradients"),
+    ("zero/partition_parameters.py", "parameters"),
+    ("zero/partitioned_param_coordinator.py", "parameters"),
+    ("ops/adam", "optimizer_states"),
+    ("ops/lion", "optimizer_states"),
+    ("ops/adagrad", "optimizer_states"),
+    ("zero/contiguous_memory_allocator.py", "buffers"),
+    ("deepspeed/runtime", "buffers"),
+    ("deepspeed/comm", "buffers"),
+    ("deepspeed/utils", "buffers"),
 )
-"""The category of a block without a label, by the line that made it (first match), then by its phase."""
+"""The category of a block without a label, by a part of the line that made it; the first match counts."""
+_CATEGORY_BY_PHASE: dict[RunPhase, Category] = {
+    "init": "parameters",
+    "forward": "activations",
+    "loss": "activations",
+    "backward": "activations",
+    "step": "buffers",
+    "between": "other",
+    "evaluation": "activations",
+}
+"""The category of a block whose line does not give one, by the phase in which it was made."""
 
 
 class VirtualRank:
@@ -290,11 +309,11 @@ def _categorize(
     unsorted = blocks["category"] == code("other")
     by_site = np.zeros(len(sites) + 1, dtype=np.uint8)  # the last place answers for -1
     for index, site in enumerate(sites):
-        found = (category for part, category in _CATEGORIES["by_line"] if part in site)
+        found = (category for part, category in _CATEGORY_BY_LINE if part in site)
         by_site[index] = code(next(found, "other"))
     blocks["category"] = np.where(unsorted, by_site[blocks["site"]], blocks["category"])
     unsorted = blocks["category"] == code("other")
-    by_phase = np.array([code(_CATEGORIES["by_phase"][phase]) for phase in RUN_PHASES], dtype=np.uint8)
+    by_phase = np.array([code(_CATEGORY_BY_PHASE[phase]) for phase in RUN_PHASES], dtype=np.uint8)
     blocks["category"] = np.where(unsorted, by_phase[blocks["phase"]], blocks["category"])
     workspaces = [index for index, op in enumerate(ops) if op == "cuBLAS workspace"]
     blocks["category"][np.isin(blocks["op"], workspaces)] = code("buffers")

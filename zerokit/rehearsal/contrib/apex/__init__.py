@@ -1,4 +1,4 @@
-"""NVIDIA Apex: fused norms, Adam and weight gradients.
+"""NVIDIA Apex: fused norms, optimizers and weight gradients.
 
 Owner: the maintainers of zerokit.
 """

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from zerokit.rehearsal.stand_ins.fused_optimizers import check_lists
+from zerokit.rehearsal.stand_ins.signatures import Given, positional
 from zerokit.rehearsal.timing.rank_time import take_time
 
 __all__ = [
@@ -21,7 +22,9 @@ __all__ = [
     "multi_tensor_applier",
     "multi_tensor_axpby",
     "multi_tensor_l2norm",
+    "multi_tensor_lamb",
     "multi_tensor_scale",
+    "multi_tensor_sgd",
 ]
 
 Lists = Sequence[Sequence[Tensor]]
@@ -63,6 +66,39 @@ def multi_tensor_l2norm(
     norm, norms = (like.new_empty(count, dtype=torch.float32) for count in counts)
     del sums
     return norm, norms
+
+
+@positional(
+    "chunk_size noop_flag tensor_lists lr beta1 beta2 epsilon step bias_correction weight_decay "
+    "grad_averaging mode global_grad_norm max_grad_norm use_nvlamb"
+)
+def multi_tensor_lamb(given: Given) -> None:
+    """LAMB on gradients, parameters and both states (csrc/multi_tensor_lamb.cu).
+
+    The first kernel writes updates over the gradients. Norms of each parameter and of each update are
+    temporary.
+    """
+    chunk_size, noop_flag, tensor_lists, *_ = given.values()
+    check_lists(tensor_lists, 4)
+    gradients, parameters, *states = tensor_lists
+    norms = [multi_tensor_l2norm(chunk_size, noop_flag, [parameters], True)]
+    take_time("multi_tensor_lamb_stage1", *tensor_lists, gradients, *states)
+    norms.append(multi_tensor_l2norm(chunk_size, noop_flag, [gradients], True))
+    take_time("multi_tensor_lamb_stage2", gradients, parameters, parameters)
+    del norms
+
+
+@positional(
+    "chunk_size noop_flag tensor_lists wd momentum dampening lr nesterov first_run wd_after_momentum scale"
+)
+def multi_tensor_sgd(given: Given) -> None:
+    """SGD on gradients, parameters and momentums (csrc/multi_tensor_sgd_kernel.cu).
+
+    A fourth list, if there is one, has copies of the parameters in half precision, which are written only.
+    """
+    tensor_lists = given["tensor_lists"]
+    check_lists(tensor_lists, 4 if len(tensor_lists) == 4 else 3)
+    take_time("multi_tensor_sgd", *tensor_lists, *tensor_lists[1:3])
 
 
 class MultiTensorApply:
