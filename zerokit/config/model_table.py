@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 from collections.abc import Mapping
 from functools import cache, cached_property
 from pathlib import Path
@@ -92,10 +93,9 @@ class ModelTable:
             key: (self._type(spec), self._field(key, spec, bases))
             for key, spec in row.get("keys", {}).items()
         }
-        made = create_model(name, __base__=bases, __module__=self._module, __doc__=row["text"], **fields)
-        for variable in row.keys() - {"bases", "keys", "text", "types"}:
-            setattr(made, variable, row[variable])
-        return made
+        if variables := {key: row[key] for key in row.keys() - {"bases", "keys", "text", "types"}}:
+            bases = (types.new_class(name, bases, exec_body=lambda namespace: namespace.update(variables)),)
+        return create_model(name, __base__=bases, __module__=self._module, __doc__=row["text"], **fields)
 
     def _field(self, key: str, spec: Mapping[str, Any], bases: tuple[type[Section], ...]) -> Any:
         """Default (an absent section has its own), second name, and the text, which may be inherited."""
