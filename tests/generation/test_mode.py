@@ -11,8 +11,9 @@ import pytest
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import ConfigError
-from zerokit.generation import ds_config
-from zerokit.generation.ds_config import Device, choose_mode, plan_engine
+from zerokit.generation import mode
+from zerokit.generation.ds_config import Device, plan_engine
+from zerokit.generation.mode import choose_mode
 from zerokit.generation.model import ModelFiles
 from zerokit.generation.options import Options
 
@@ -47,7 +48,7 @@ def test_ranks_choose_by_the_least_memory(
     own: float, other: float, stage: int, model: ModelFiles, weights: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = plan_engine(None, requested_dtype="auto", model=model, device=CPU)
-    monkeypatch.setattr(ds_config, "_free_bytes", lambda _: int(own * weights))
+    monkeypatch.setattr(mode, "_free_bytes", lambda _: int(own * weights))
     chosen = choose_mode(TwoRanks(int(other * weights)), engine, model, options())
     assert chosen.zero_stage == stage
     assert chosen.dtype == "float32"

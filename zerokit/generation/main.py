@@ -94,8 +94,9 @@ class Job:
 
 def prepare(group: RankGroup, options: Options) -> Job:
     """Read and check all input, quick checks first. ZerokitError on every rank for bad input."""
-    from zerokit.generation.ds_config import choose_mode, plan_engine
+    from zerokit.generation.ds_config import plan_engine
     from zerokit.generation.engine import find_device
+    from zerokit.generation.mode import choose_mode
     from zerokit.generation.model import find_model, read_model
     from zerokit.generation.prompts import digest_prompts, load_prompts, tokenize
     from zerokit.generation.sampling import settle_sampling, try_sampling
