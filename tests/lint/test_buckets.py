@@ -24,12 +24,7 @@ def test_a_waste_of_memory_says_how_much() -> None:
     [
         ({"stage": 2}, BF16, 16, "takes 953.67 MiB of the GPU, 6% of it"),
         ({"stage": 2}, BF16, 24, None),
-        (
-            {"stage": 2, "overlap_comm": True},
-            BF16,
-            24,
-            "8% of it; 'overlap_comm' doubles it",
-        ),
+        ({"stage": 2, "overlap_comm": True}, BF16, 24, "8% of it; 'overlap_comm' doubles it"),
         ({"stage": 3, "overlap_comm": True}, BF16, 24, None),
         ({"stage": 2}, {"bf16": {"enabled": False}}, 24, "takes 1.86 GiB of the GPU, 8%"),
         ({"stage": 2, "contiguous_gradients": False}, BF16, 8, None),

@@ -50,11 +50,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str | None]] = [
         {"max_steps": 1000},
         "scheduler.params.total_num_steps",
     ),
-    (
-        {**AUTO, "scheduler": params(WARMUP, total_num_steps=500)},
-        {},
-        "scheduler.params.total_num_steps",
-    ),
+    ({**AUTO, "scheduler": params(WARMUP, total_num_steps=500)}, {}, "scheduler.params.total_num_steps"),
     ({**AUTO, "scheduler": params(WARMUP, total_num_steps=500)}, {"max_steps": 500}, None),
     (
         {**AUTO, "scheduler": params(WARMUP, warmup_num_steps=10)},

@@ -27,16 +27,8 @@ def schedule(kind: str, **params: Any) -> dict[str, Any]:
 MASTERS = {"fp16": {"enabled": True, "fp16_master_weights_and_grads": True}}
 
 CHANGED: dict[str, tuple[Mapping[str, Any], str, str]] = {
-    "communication-bf16": (
-        {**MICRO, "communication_data_type": "bf16"},
-        "communication_data_type",
-        "error",
-    ),
-    "script-scheduler-first": (
-        schedule("OneCycle", cycle_min_lr=0.1, cycle_max_lr=0.2),
-        "scheduler",
-        "info",
-    ),
+    "communication-bf16": ({**MICRO, "communication_data_type": "bf16"}, "communication_data_type", "error"),
+    "script-scheduler-first": (schedule("OneCycle", cycle_min_lr=0.1, cycle_max_lr=0.2), "scheduler", "info"),
     "universal-zero3": (
         {**zero(3), "checkpoint": {"load_universal": True}},
         "checkpoint.load_universal",

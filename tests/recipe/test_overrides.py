@@ -86,7 +86,18 @@ def test_whatever_the_value_an_error_is_one_line_that_names_the_option(option: s
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    ROWS["values_are_yaml"],
+    [
+        ("1e-5", 1e-5),
+        ("1.5E3", 1500.0),
+        ("5", 5),
+        ("true", True),
+        ("null", None),
+        ("a=b", "a=b"),
+        ("[1, 2]", [1, 2]),
+        ("{a: 1}", {"a": 1}),
+        ("'1e-5'", "1e-5"),
+        ("", None),
+    ],
 )
 def test_values_are_yaml(text: str, value: Any) -> None:
     assert parse_overrides(["--training.x", text]) == [(("training", "x"), value)]
