@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from tests.config.strategies import configs
 from tests.each import each
 from tests.examples import examples
+from tests.json_data import load_json
 from zerokit.choices import OptimizerName
 from zerokit.config import DeepSpeedConfig, load_ds_config
 from zerokit.config.base import second_names
@@ -220,7 +221,7 @@ def test_preset_files_equal_their_loaded_dump() -> None:
         assert load_ds_config(file).dump() == json.loads(file.read_text())
 
 
-FAULTS = json.loads((Path(__file__).parents[1] / "data" / "config_faults.json").read_text())
+FAULTS = load_json("data/config_faults.json")
 
 
 @each(

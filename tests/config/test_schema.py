@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -9,6 +8,7 @@ from hypothesis import HealthCheck, given
 from tests.config.strategies import configs
 from tests.each import each
 from tests.examples import examples
+from tests.json_data import load_json
 from zerokit.config import check_ds_config
 from zerokit.config.key_index import all_sections
 from zerokit.config.root import DeepSpeedConfig
@@ -17,7 +17,7 @@ from zerokit.documents import Document
 
 SCHEMA = json_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
-FAULTS = json.loads((Path(__file__).parents[1] / "data" / "config_faults.json").read_text())
+FAULTS = load_json("data/config_faults.json")
 
 
 def objects(schema: dict[str, Any]) -> list[dict[str, Any]]:

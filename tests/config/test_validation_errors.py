@@ -2,12 +2,12 @@ from typing import Any
 
 import pytest
 
-from tests.rows import rows
+from tests.json_data import load_json
 from zerokit.config import check_ds_config, load_ds_config, load_valid_part
 from zerokit.documents import Document, dotted, parse_json, parse_yaml
 from zerokit.findings import Finding, SetValue
 
-ROWS = rows(__file__)
+ROWS = load_json("config/test_validation_errors.json")
 
 
 def only(data: Any) -> Finding:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rows import rows
+from tests.json_data import load_json
 from zerokit.errors import DocumentError, RecipeError, ZerokitError
 from zerokit.recipe import PYTHON_REFERENCE, load_recipe, trainer_keys
 from zerokit.recipe.load import embedded_text
@@ -16,7 +16,7 @@ from zerokit.recipe.model import DataSection, ModelSection, Recipe, TaskSection
 from zerokit.recipe.synonyms import _SYNONYMS, _WITHIN, full_name, meant
 from zerokit.recipe.trainer_keys import installed_types
 
-ROWS = rows(__file__)
+ROWS = load_json("recipe/test_load.json")
 
 MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
 

@@ -9,12 +9,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rows import rows
+from tests.json_data import load_json
 from zerokit.errors import ZerokitError
 from zerokit.recipe import load_recipe
 from zerokit.recipe.load import parse_overrides
 
-ROWS = rows(__file__)
+ROWS = load_json("recipe/test_overrides.json")
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.rows import rows
+from tests.json_data import load_json
 from zerokit.errors import ConfigError
 from zerokit.resolving.settle import Resolved, resolve_for_trainer
 
-ROWS = rows(__file__)
+ROWS = load_json("resolving/test_settle.json")
 
 
 def resolve(
