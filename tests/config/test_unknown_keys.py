@@ -84,7 +84,7 @@ def test_unknown_keys_are_named_with_what_was_meant(data: dict[str, Any], key: s
             {"optimizer": {"type": "AdamW"}, "lr": 3e-4},
             "lr",
             "It belongs in 'optimizer.params'",
-            None,  # there are no parameters yet, and the key stands far from them
+            None,  # 'optimizer' has no 'params' yet, and the key is not next to it
         ),
         ({"lr": 1e-3}, "lr", "It belongs in 'optimizer.params'", None),  # an optimizer needs a type
         ({"zero_optimization": {"device": "cpu"}}, "device", "It belongs in 'zero_optimization.off", None),
@@ -216,9 +216,8 @@ def test_second_names_are_worth_a_note() -> None:
         {"cuda_visible_devices": 0},
         {"inference_batch_size": 1},
         {"flops_profiler": {"warm_up": 10}},
-        {
-            "flops_profiler": {"profile_step": 5, "end_profile_step": 10}
-        },  # the name of a key of autotuning, by chance
+        # 'end_profile_step' is also a key of 'autotuning', but has another meaning there.
+        {"flops_profiler": {"profile_step": 5, "end_profile_step": 10}},
         {"logging": {"enabled": True}},
         {"gradient_checkpointing": True},
         {"enable_cuda_graph": False},
