@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from tests.config.strategies import configs
 from tests.each import each
 from tests.examples import examples
-from tests.rows import rows
+from tests.json_data import load_json
 from zerokit.choices import OptimizerName
 from zerokit.config import DeepSpeedConfig, load_ds_config
 from zerokit.config.base import second_names
@@ -27,8 +27,6 @@ from zerokit.config.zero import ZeroOptimization
 from zerokit.documents import Document, read_document
 from zerokit.errors import DocumentError
 from zerokit.releases.versions import key_facts
-
-ROWS = rows(__file__)
 
 slow_to_draw = examples(60, suppress_health_check=list(HealthCheck))
 
@@ -116,7 +114,15 @@ def test_sections_that_are_absent_have_deepspeeds_defaults() -> None:
 
 @pytest.mark.parametrize(
     ("type_", "params", "name", "expected"),
-    ROWS["parameters_are_those_of_the_optimizers_type"],
+    [
+        ("adam", {"lr": 1e-4}, "AdamParams", 1e-8),
+        ("AdamW", {"torch_adam": True}, "TorchAdamWParams", 1e-8),
+        ("Adam", {"torch_adam": True}, "TorchAdamWParams", 1e-8),
+        ("Adam", {"torch_adam": True, "adam_w_mode": False}, "TorchAdamParams", 1e-8),
+        ("adagrad", {}, "AdagradParams", 1e-10),
+        ("RMSprop", {"alpha": 0.9}, "RMSpropParams", 1e-8),
+        ("SGD", {"momentum": 0.9, "nesterov": True}, "SGDParams", None),
+    ],
 )
 def test_parameters_are_those_of_the_optimizers_type(
     type_: str, params: dict[str, Any], name: str, expected: float | None
@@ -215,7 +221,7 @@ def test_preset_files_equal_their_loaded_dump() -> None:
         assert load_ds_config(file).dump() == json.loads(file.read_text())
 
 
-FAULTS = json.loads((Path(__file__).parents[1] / "data" / "config_faults.json").read_text())
+FAULTS = load_json("data/config_faults.json")
 
 
 @each(

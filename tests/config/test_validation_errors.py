@@ -2,12 +2,12 @@ from typing import Any
 
 import pytest
 
-from tests.rows import rows
+from tests.json_data import load_json
 from zerokit.config import check_ds_config, load_ds_config, load_valid_part
 from zerokit.documents import Document, dotted, parse_json, parse_yaml
 from zerokit.findings import Finding, SetValue
 
-ROWS = rows(__file__)
+ROWS = load_json("config/test_validation_errors.json")
 
 
 def only(data: Any) -> Finding:
@@ -45,7 +45,15 @@ def test_parameters_are_checked_by_the_type(
 
 @pytest.mark.parametrize(
     ("data", "severity"),
-    ROWS["strings_that_deepspeed_takes_for_true_are_named"],
+    [
+        ({"prescale_gradients": "false"}, "error"),
+        ({"prescale_gradients": "No"}, "error"),
+        ({"prescale_gradients": "maybe"}, "error"),
+        ({"prescale_gradients": "true"}, "warning"),
+        ({"checkpoint": {"load_universal": "false"}}, "error"),
+        ({"activation_checkpointing": {"cpu_checkpointing": "0"}}, "error"),
+        ({"optimizer": {"type": "Adam", "params": {"bias_correction": "false"}}}, "error"),
+    ],
 )
 def test_strings_that_deepspeed_takes_for_true_are_named(data: dict[str, Any], severity: str) -> None:
     finding = only(data)
@@ -68,7 +76,18 @@ def test_switches_that_deepspeed_tests_are_checked_more_closely(data: dict[str, 
 
 @pytest.mark.parametrize(
     ("data", "path", "value"),
-    ROWS["what_deepspeed_reads_for_what_it_plainly_means_is_a_warning"],
+    [
+        ({"zero_optimization": {"overlap_comm": "false"}}, "zero_optimization.overlap_comm", False),
+        ({"zero_optimization": {"overlap_comm": 1}}, "zero_optimization.overlap_comm", True),
+        ({"zero_optimization": {"stage": "3"}}, "zero_optimization.stage", 3),
+        (
+            {"zero_optimization": {"reduce_bucket_size": "500000"}},
+            "zero_optimization.reduce_bucket_size",
+            500000,
+        ),
+        ({"csv_monitor": {"enabled": 1}}, "csv_monitor.enabled", True),
+        ({"prescale_gradients": 1}, "prescale_gradients", True),
+    ],
 )
 def test_what_deepspeed_reads_for_what_it_plainly_means_is_a_warning(
     data: dict[str, Any], path: str, value: Any

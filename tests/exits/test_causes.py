@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from tests.exits.explained import explain
+from tests.json_data import load_json
 
-LINES = json.loads(Path(__file__).with_name("lines.json").read_text(encoding="utf-8"))
+LINES = load_json("exits/lines.json")
 """Each line with the id of its cause, and a part of the message."""
 
 

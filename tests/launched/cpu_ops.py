@@ -10,18 +10,21 @@ import torch
 
 
 def install() -> None:
-    """Make Adam on the device and NVMe work here.
+    """Make Adam on the device, NVMe and ZeRO++ work here.
 
     - `fused_adam`: its CPU version takes over a minute to compile.
     - `async_io`: is built on libaio, whose headers few machines have. Without them zerokit's stand-in reads
       and writes the same files with plain system calls.
+    - `quantizer`: its kernels are CUDA only.
     """
     from deepspeed.ops.op_builder.builder import OpBuilder
     from deepspeed.ops.op_builder.cpu import AsyncIOBuilder
 
+    from tests.launched import cpu_quantizer
     from tests.rehearsal.real_ops import fused_adam
 
     OpBuilder._loaded_ops["fused_adam"] = fused_adam()
+    cpu_quantizer.install()
     if not AsyncIOBuilder().is_compatible(verbose=False):
         stand_in_for_async_io()
 

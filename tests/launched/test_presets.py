@@ -1,4 +1,4 @@
-"""Presets of ds_configs/, in both forms, on two CPU ranks: three real steps, all with the same losses."""
+"""Each preset of ds_configs/, in both forms, on two CPU ranks: three real steps, all with the same losses."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from tests.combinations import ALL, REST
 from tests.tiny import REPOSITORY, launch, tiny_llama
 
 FOLDERS = {"auto": REPOSITORY / "ds_configs", "plain": REPOSITORY / "ds_configs" / "plain"}
-PRESETS = sorted({file.stem for file in FOLDERS["auto"].glob("*.json")} - {"zeropp"})
-"""All but ZeRO++, whose kernels are CUDA only; ``tests/rehearsal/test_presets.py`` rehearses it."""
+PRESETS = sorted(file.stem for file in FOLDERS["auto"].glob("*.json"))
 TRAINING = [preset for preset in PRESETS if preset != "inference"]
 
 
@@ -35,7 +34,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
             ["tests/launched/train_presets.py", folder / "model", here / "out.json", form, *words],
             ranks=2,
             launcher="none",
-            env={"PYTHONPATH": str(REPOSITORY)},
+            # Each rank is its own node: ZeRO++ quantizes gradients only between nodes.
+            env={"LOCAL_SIZE": "1", "PYTHONPATH": str(REPOSITORY)},
         )
         assert done.returncode == 0, done.stderr[-4000:]
         found: dict[str, Any] = json.loads((here / "out.json").read_text())
@@ -59,8 +59,9 @@ def test_it_trains(runs: Any, form: str, preset: str) -> None:
     run = runs(form)[preset]
     assert run["steps"] == 3
     assert run["losses"][0] > run["losses"][1] > run["losses"][2]
-    # Where states are kept does not change what is learned.
-    assert run["losses"] == pytest.approx(runs(form)["zero1"]["losses"], abs=2e-3)
+    # The place of the states does not change the losses; quantized parameters change them a little.
+    tolerance = 0.02 if preset == "zeropp" else 2e-3
+    assert run["losses"] == pytest.approx(runs(form)["zero1"]["losses"], abs=tolerance)
 
 
 @pytest.mark.parametrize("form", ["auto", pytest.param("plain", marks=REST)])

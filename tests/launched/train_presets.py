@@ -112,9 +112,12 @@ def of_the_engine(engine: Any) -> dict[str, Any]:
 
 def release() -> None:
     """Leave nothing of one run to the next."""
+    from deepspeed.utils import groups
     from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
     unset_hf_deepspeed_config()
+    groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None
+    groups._ALL_TO_ALL_GROUP = {}
     gc.collect()
 
 

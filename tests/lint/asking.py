@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import zerokit.lint.rules  # noqa: F401 - registers them
+from tests.json_data import load_json
 from zerokit.findings import Finding
 from zerokit.lint import RULES, check_config
 from zerokit.resolving.run import Run
@@ -34,4 +33,4 @@ def said(rule: str, config: Mapping[str, Any], **run: Any) -> list[tuple[str, st
 
 def deepspeed_cases(table: str) -> Any:
     """A table of `deepspeed_cases.json`: configs to try with DeepSpeed, by what is tried."""
-    return json.loads(Path(__file__).with_name("deepspeed_cases.json").read_text())[table]
+    return load_json("lint/deepspeed_cases.json")[table]

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.json_data import load_json
 from tests.lint.asking import MICRO, RULES, deepspeed_cases, found
-from tests.rows import rows
 from tests.tiny import launch
 from zerokit.lint import check_config
 from zerokit.resolving.run import Run
 
-ROWS = rows(__file__)
+ROWS = load_json("lint/test_against_deepspeed.json")
 
 pytestmark = pytest.mark.torch
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
-from tests.rows import rows
 from zerokit.choices import Target
 from zerokit.config.key_index import sections
 from zerokit.documents import KeyPath, dotted
@@ -17,8 +16,6 @@ from zerokit.resolving.auto_word import autos
 from zerokit.resolving.filled_keys import FILLED_BY
 from zerokit.resolving.run import Run
 
-ROWS = rows(__file__)
-
 
 def optimizer(kind: str = "AdamW", **params: Any) -> dict[str, Any]:
     return {**MICRO, "optimizer": {"type": kind, "params": params}}
@@ -26,7 +23,16 @@ def optimizer(kind: str = "AdamW", **params: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("config", "severities"),
-    ROWS["the_word_is_no_error_where_deepspeed_starts_with_its_default"],
+    [
+        (zero(3, stage3_max_live_parameters="auto"), ["warning", "error", "error", "warning"]),
+        (
+            zero(3, offload_param={"device": "cpu", "buffer_size": "auto"}),
+            ["warning", "error", "error", "warning"],
+        ),
+        ({**zero(3, sub_group_size="auto"), "train_micro_batch_size_per_gpu": "auto"}, ["error"] * 4),
+        ({"zero_optimization": {"stage": 3, "sub_group_size": "auto"}}, ["error"] * 4),
+        ({**MICRO, "wall_clock_breakdown": "auto"}, ["error"] * 4),
+    ],
 )
 def test_the_word_is_no_error_where_deepspeed_starts_with_its_default(
     config: dict[str, Any], severities: list[str]
@@ -63,7 +69,19 @@ def test_deepspeed_starts_with_its_default_where_the_word_is_no_error(path: KeyP
 
 @pytest.mark.parametrize(
     ("config", "words"),
-    ROWS["what_deepspeed_makes_of_the_word"],
+    [
+        (zero("auto"), "drops: the stage is 0, and nothing is divided"),
+        (
+            zero(2, offload_optimizer={"device": "auto"}),
+            "drops: the device is none, and nothing is offloaded",
+        ),
+        ({**MICRO, "bf16": {"enabled": "auto"}}, "drops: bf16 is off, and training runs in fp32"),
+        ({**MICRO, "bf16": {"enabled": "auto"}, "fp16": {"enabled": True}}, "drops: bf16 is off"),
+        (zero(2, reduce_bucket_size="auto"), "drops: its default applies, 500,000,000"),
+        ({**zero(2), "train_batch_size": "auto"}, "compares with a number and fails when it starts"),
+        ({**zero(2), "gradient_clipping": "auto"}, "takes for a value and fails at the first step"),
+        ({**zero(2), **optimizer(lr="auto")}, "takes for a value"),
+    ],
 )
 def test_what_deepspeed_makes_of_the_word(config: dict[str, Any], words: str) -> None:
     (finding,) = found("unfilled-auto", config, target="deepspeed")

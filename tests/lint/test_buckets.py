@@ -3,11 +3,8 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import found, zero
-from tests.rows import rows
 from zerokit.lint.examples import recipe, small_decoder
 from zerokit.units import GIB
-
-ROWS = rows(__file__)
 
 BF16 = {"bf16": {"enabled": True}}
 
@@ -24,7 +21,16 @@ def test_a_waste_of_memory_says_how_much() -> None:
 
 @pytest.mark.parametrize(
     ("keys", "more", "gib", "shown"),
-    ROWS["buckets_against_the_card"],
+    [
+        ({"stage": 2}, BF16, 16, "takes 953.67 MiB of the GPU, 6% of it"),
+        ({"stage": 2}, BF16, 24, None),
+        ({"stage": 2, "overlap_comm": True}, BF16, 24, "8% of it; 'overlap_comm' doubles it"),
+        ({"stage": 3, "overlap_comm": True}, BF16, 24, None),
+        ({"stage": 2}, {"bf16": {"enabled": False}}, 24, "takes 1.86 GiB of the GPU, 8%"),
+        ({"stage": 2, "contiguous_gradients": False}, BF16, 8, None),
+        ({"stage": 2, "reduce_bucket_size": 5e7, "overlap_comm": True}, BF16, 8, None),
+        ({"stage": 0}, BF16, 8, None),
+    ],
 )
 def test_buckets_against_the_card(
     keys: dict[str, Any], more: dict[str, Any], gib: int, shown: str | None

@@ -1,15 +1,14 @@
 """Where rules find something and where not, by the rows of `cases.json`."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.json_data import load_json
 from tests.lint.asking import said
 from zerokit.lint.examples import run_facts
 
-CASES: dict[str, list[list[Any]]] = json.loads(Path(__file__).with_name("cases.json").read_text())
+CASES: dict[str, list[list[Any]]] = load_json("lint/cases.json")
 """What is tried -> rows: rule, config, severity by path (or pairs of the two), facts of the run."""
 
 

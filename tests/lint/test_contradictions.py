@@ -1,11 +1,10 @@
 """What keys contradict each other, and which of them is not filled in: the oldest rules."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.json_data import load_json
 from zerokit.choices import Target
 from zerokit.documents import parse_json
 from zerokit.lint import check_config, check_document
@@ -25,11 +24,11 @@ def zero(stage: Any, **keys: Any) -> dict[str, Any]:
     return {"zero_optimization": {"stage": stage, **keys}}
 
 
-CONTRADICTIONS = Path(__file__).with_name("contradictions.json")
+CONTRADICTIONS = load_json("lint/contradictions.json")
 """Configs, and the severity of the rules that find something in them."""
 
 
-@pytest.mark.parametrize(("data", "expected"), json.loads(CONTRADICTIONS.read_text()))
+@pytest.mark.parametrize(("data", "expected"), CONTRADICTIONS)
 def test_what_sections_contradict(data: dict[str, Any], expected: dict[str, str]) -> None:
     found = findings(data)
     assert expected.items() <= found.items()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.json_data import load_json
 from tests.lint.asking import found, zero
 from zerokit.config.conditions import Condition
 from zerokit.config.load import load_ds_config
@@ -30,7 +29,7 @@ def made(fact: str, value: Any) -> Any:
     return recipe(**value) if fact == "recipe" else value
 
 
-_CASES = json.loads(Path(__file__).with_name("defect_cases.json").read_text())
+_CASES = load_json("lint/defect_cases.json")
 MEETS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
     name: (config, {fact: made(fact, value) for fact, value in run.items()}, path)
     for name, config, run, path in _CASES["meets"]

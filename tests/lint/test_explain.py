@@ -2,15 +2,12 @@ import re
 
 import pytest
 
-from tests.rows import rows
 from zerokit.config.key_index import sections
 from zerokit.documents import dotted
 from zerokit.errors import ConfigError
 from zerokit.lint.explain import explain, overview
 from zerokit.lint.rule_pages import page
 from zerokit.lint.run import all_rules
-
-ROWS = rows(__file__)
 
 
 def test_a_rule_is_explained_by_its_page() -> None:
@@ -25,7 +22,39 @@ def test_every_rule_is_in_the_overview() -> None:
 
 @pytest.mark.parametrize(
     ("name", "facts"),
-    ROWS["a_key_is_explained_with_what_it_takes_and_where_it_acts"],
+    [
+        (
+            "zero_optimization.overlap_comm",
+            ["# zero_optimization.overlap_comm", "Reduce gradients", "true or false", "stages 1, 2 and 3"],
+        ),
+        (
+            "zero_optimization.stage",
+            [
+                "Value: 0, 1, 2, 3",
+                '"auto" under the Trainer and accelerate: 2 (accelerate, which has no other setting)',
+                "- offload-param-stage: ",
+            ],
+        ),
+        (
+            "max_live_parameters",
+            ["# zero_optimization.stage3_max_live_parameters", "Also read as:", "Acts in stage 3"],
+        ),
+        ("bfloat16", ["# bf16\n", "Also read as: `bfloat16`", "- `enabled`: "]),
+        (
+            "optimizer.params.lr",
+            [
+                "# optimizer.params.lr",
+                "a number",
+                '"auto" under the Trainer: learning_rate; another value must say the same',
+                '"auto" under accelerate: lr of DummyOptim',
+            ],
+        ),
+        ("optimizer.type", ["# optimizer.type", "It must be given"]),
+        ("zero_optimization.offload_param.device", ['"none", "cpu", "nvme"', "ZeRO stages: 3"]),
+        ("amp", ["# amp", "DeepSpeed refuses it"]),
+        ("zero_optimization.mics_shard_size", ["MiCS"]),
+        ("compute_grad_norm", ["Since DeepSpeed 0.19.7"]),
+    ],
 )
 def test_a_key_is_explained_with_what_it_takes_and_where_it_acts(name: str, facts: list[str]) -> None:
     text = explain(name)
@@ -49,7 +78,16 @@ def test_every_key_of_every_section_can_be_explained() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    ROWS["what_there_is_not_is_refused_with_the_nearest"],
+    [
+        ("overlap_com", "zero_optimization.overlap_comm"),
+        ("zero_optimization.stag", "stage"),
+        ("deprecated-kee", "deprecated-key"),
+        ("zero", "'zero_optimization', "),
+        ("zero", " or 'zero_"),
+        ("bucket", "'reduce_bucket_size'"),
+        ("qqqqqqqqqq", "lists all rules"),
+        ("", "lists all rules"),
+    ],
 )
 def test_what_there_is_not_is_refused_with_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:

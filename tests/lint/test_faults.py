@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.each import each
-from tests.rows import rows
+from tests.json_data import load_json
 from zerokit.documents import Document, KeyPath, dotted, parse_json
 from zerokit.errors import DocumentError
 from zerokit.findings import Finding
@@ -19,11 +18,11 @@ from zerokit.lint.fix import fix_document
 from zerokit.lint.recognition import refuse_other_files
 from zerokit.resolving.run import Run
 
-ROWS = rows(__file__)
+ROWS = load_json("lint/test_faults.json")
 
 Case = dict[str, Any]
 
-CASES: list[Case] = json.loads((Path(__file__).parents[1] / "data" / "config_faults.json").read_text())
+CASES: list[Case] = load_json("data/config_faults.json")
 """Configs, with what DeepSpeed 0.19.8 did with each."""
 
 SOUND = "accepted, equivalent or legal"

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.rows import rows
+from tests.json_data import load_json
 from zerokit.documents import MAX_BYTES, parse_yaml, read_document
 from zerokit.errors import DocumentError
 from zerokit.lint.files import check_file, files_in, read_file
 
-ROWS = rows(__file__)
+ROWS = load_json("lint/test_files.json")
 
 DS: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}
 ACCELERATE = """compute_environment: LOCAL_MACHINE

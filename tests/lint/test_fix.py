@@ -1,11 +1,11 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.json_data import load_json
 from zerokit.documents import Document, parse_json
 from zerokit.findings import Edit, Finding, Move, Remove, SetValue
 from zerokit.lint import Report, check_config, check_document
@@ -13,7 +13,7 @@ from zerokit.lint.fix import MOST_FIXES, Fixed, fix_document, unified_diff
 from zerokit.lint.run import all_rules
 from zerokit.resolving.run import Run
 
-_CASES = json.loads((Path(__file__).parents[1] / "data" / "config_faults.json").read_text())
+_CASES = load_json("data/config_faults.json")
 FAULTS = {
     case["id"]: case["config"] if isinstance(case["config"], str) else json.dumps(case["config"], indent=2)
     for case in _CASES

@@ -6,6 +6,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests.json_data import load_json
 from zerokit.documents import parse_json
 from zerokit.errors import DocumentError
 from zerokit.findings import Finding
@@ -144,7 +145,7 @@ def test_github_annotations_of_a_file() -> None:
     assert commands[2] == "::error file=bad.json,line=3,col=9,title=zerokit::a comma is missing. Add it"
 
 
-SARIF = json.loads(Path(__file__).with_name("sarif_schema.json").read_text())
+SARIF = load_json("lint/sarif_schema.json")
 """What the standard's schema asks of the parts that zerokit writes: names, types and needed properties."""
 
 

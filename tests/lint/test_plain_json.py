@@ -3,7 +3,6 @@ from typing import Any
 
 import pytest
 
-from tests.rows import rows
 from zerokit.choices import Target
 from zerokit.documents import dotted, parse_json
 from zerokit.findings import Finding
@@ -11,8 +10,6 @@ from zerokit.lint import check_document
 from zerokit.lint.fix import fix_document
 from zerokit.lint.outputs import CheckedFile, to_data
 from zerokit.resolving.run import Run
-
-ROWS = rows(__file__)
 
 RULE = "not-plain-json"
 
@@ -113,7 +110,20 @@ def test_a_text_without_quotes_where_a_text_is_right_is_only_no_json() -> None:
 
 @pytest.mark.parametrize(
     ("text", "data"),
-    ROWS["fix_makes_it_plain_json"],
+    [
+        ('{"train_batch_size": 8,}', {"train_batch_size": 8}),
+        ("{train_batch_size: 8}", {"train_batch_size": 8}),
+        ("{'train_batch_size': 8}", {"train_batch_size": 8}),
+        ('\ufeff{"train_batch_size": 8}', {"train_batch_size": 8}),
+        (
+            '{\n"train_batch_size": 8\n"zero_optimization": {"stage": 1}}',
+            {"train_batch_size": 8, "zero_optimization": {"stage": 1}},
+        ),
+        (
+            "{'_note': 'it\\'s \"it\"', 'train_batch_size': 8,}",
+            {"_note": 'it\'s "it"', "train_batch_size": 8},
+        ),
+    ],
 )
 def test_fix_makes_it_plain_json(text: str, data: Any) -> None:
     fixed = fix_document(parse_json(text, lenient=True), lambda document: check_document(document))

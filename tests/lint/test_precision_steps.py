@@ -9,23 +9,37 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import MICRO, deepspeed_cases, said, zero
-from tests.rows import rows
 from tests.tiny import launch
-
-ROWS = rows(__file__)
 
 pytestmark = pytest.mark.torch
 
 FP16: dict[str, Any] = {"fp16": {"enabled": True}}
 BF16: dict[str, Any] = {"bf16": {"enabled": True}}
 IN_FP16: dict[str, Any] = {"torch_autocast": {"enabled": True, "dtype": "fp16"}}
+IN_BF16: dict[str, Any] = {"torch_autocast": {"enabled": True, "dtype": "bf16"}}
+UNCLIPPED = {"gradient_clipping": 0.0}
+CLIPPED = {"gradient_clipping": 0.001}
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = deepspeed_cases("refused_precisions")
 """What is tried -> the rule, a config, and what DeepSpeed says."""
 
 CAST = {**zero(1), "bf16": {"enabled": True}, "fp16": {"enabled": False, "auto_cast": True}}
 
-STEPS: dict[str, dict[str, Any]] = ROWS["steps"]
+STEPS: dict[str, dict[str, Any]] = {
+    "bf16 without ZeRO": {**zero(0), **BF16, **UNCLIPPED},
+    "fp16 without ZeRO": {**zero(0), **FP16, **UNCLIPPED},
+    "fp16 without ZeRO or scaling": {**zero(0), "fp16": {"enabled": True, "loss_scale": 1}, **UNCLIPPED},
+    "fp16 in stage 1": {**zero(1), **FP16, **UNCLIPPED},
+    "fp32": {**zero(1), **UNCLIPPED},
+    "fp32, clipped": {**zero(1), **CLIPPED},
+    "autocast": {**zero(1), **IN_FP16, **UNCLIPPED},
+    "autocast, clipped": {**zero(1), **IN_FP16, **CLIPPED},
+    "autocast in bf16, clipped": {**zero(1), **IN_BF16, **CLIPPED},
+    "autocast on fp16": {**zero(1), **FP16, **IN_FP16, **UNCLIPPED},
+    "auto_cast": CAST,
+    "fp32 sums in stage 1": {**zero(1), **BF16, "data_types": {"grad_accum_dtype": "fp32"}},
+    "immediate update in stage 2": {**zero(2), "bf16": {"enabled": True, "immediate_grad_update": True}},
+}
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,10 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import found, said
-from tests.rows import rows
 from zerokit.errors import ConfigError
 from zerokit.lint import check_config
 from zerokit.lint.examples import recipe
 from zerokit.resolving.settle import resolve_for_trainer
-
-ROWS = rows(__file__)
 
 AUTO: dict[str, Any] = {
     "train_micro_batch_size_per_gpu": "auto",
@@ -29,7 +26,48 @@ def params(section: dict[str, Any], **changed: Any) -> dict[str, Any]:
     return {**section, "params": {**section["params"], **changed}}
 
 
-CASES: list[tuple[dict[str, Any], dict[str, Any], str | None]] = ROWS["cases"]
+CASES: list[tuple[dict[str, Any], dict[str, Any], str | None]] = [
+    ({**AUTO, "gradient_clipping": 0.5}, {"max_grad_norm": 1.0}, "gradient_clipping"),
+    ({**AUTO, "gradient_clipping": 1}, {"max_grad_norm": 1.0}, None),
+    ({**AUTO, "gradient_clipping": 0.5}, {}, None),
+    (
+        {**AUTO, "train_micro_batch_size_per_gpu": 4},
+        {"per_device_train_batch_size": 8},
+        "train_micro_batch_size_per_gpu",
+    ),
+    ({**AUTO, "gradient_accumulation_steps": 2}, {"gradient_accumulation_steps": 2}, None),
+    ({**AUTO, "bf16": {"enabled": False}}, {"bf16": True}, "bf16.enabled"),
+    ({**AUTO, "bf16": {"enabled": True}}, {"bf16": True}, None),
+    ({**AUTO, "optimizer": params(ADAMW, lr=1e-4)}, {"learning_rate": 2e-5}, "optimizer.params.lr"),
+    ({**AUTO, "optimizer": params(ADAMW, betas=[0.9, 0.95])}, {"adam_beta2": 0.95}, None),
+    (
+        {**AUTO, "optimizer": params(ADAMW, betas=[0.9, 0.95])},
+        {"adam_beta2": 0.999},
+        "optimizer.params.betas",
+    ),
+    (
+        {**AUTO, "scheduler": params(WARMUP, total_num_steps=500)},
+        {"max_steps": 1000},
+        "scheduler.params.total_num_steps",
+    ),
+    ({**AUTO, "scheduler": params(WARMUP, total_num_steps=500)}, {}, "scheduler.params.total_num_steps"),
+    ({**AUTO, "scheduler": params(WARMUP, total_num_steps=500)}, {"max_steps": 500}, None),
+    (
+        {**AUTO, "scheduler": params(WARMUP, warmup_num_steps=10)},
+        {"warmup_steps": 20},
+        "scheduler.params.warmup_num_steps",
+    ),
+    (
+        {**AUTO, "train_batch_size": 64},
+        {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+        None,
+    ),
+    (
+        {**AUTO, "train_batch_size": 48},
+        {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+        "train_batch_size",
+    ),
+]
 
 
 @pytest.mark.parametrize(("config", "training", "path"), CASES)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given
 from tests.config.strategies import configs
 from tests.each import each
 from tests.examples import examples
+from tests.json_data import load_json
 from tests.lint.asking import RULES
 from zerokit.documents import Document, dotted
 from zerokit.errors import ConfigError
@@ -23,7 +22,7 @@ from zerokit.lint.subject import Subject
 from zerokit.resolving.run import Run
 from zerokit.resolving.trace import Lost, Refused, Resolution, resolve
 
-FAULTS = json.loads((Path(__file__).parents[1] / "data" / "config_faults.json").read_text())
+FAULTS = load_json("data/config_faults.json")
 
 REFUSED = ("rejected at parse", "rejected at initialize", "fails only at first step")
 """Verdicts that begin so: DeepSpeed 0.19.8 stopped."""

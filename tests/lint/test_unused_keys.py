@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, Phase, given
 
 from tests.config.strategies import configs
 from tests.examples import examples
-from tests.rows import rows
 from zerokit.config import load_ds_config
 from zerokit.config.base import ALL_STAGES, in_stages
 from zerokit.config.conditions import Acts, ConfigView
@@ -26,8 +25,6 @@ from zerokit.resolving.diff import differences
 from zerokit.resolving.run import Run
 from zerokit.resolving.trace import resolve
 
-ROWS = rows(__file__)
-
 MICRO = {"train_micro_batch_size_per_gpu": 1}
 
 
@@ -37,9 +34,56 @@ def zero(stage: int, **keys: Any) -> dict[str, Any]:
 
 NVME = {"device": "nvme", "nvme_path": "/local_nvme"}
 
-CASES: dict[str, tuple[dict[str, Any], str]] = ROWS["cases"]
+CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "never read": ({**zero(1), "disable_allgather": True}, "disable_allgather"),
+    "of the oldest form": ({**zero(1), "allgather_size": 1e8}, "allgather_size"),
+    "pipeline.stages": ({**zero(1), "pipeline": {"stages": 4}}, "pipeline.stages"),
+    "pipeline in stage 3": ({**zero(3), "pipeline": {"activation_checkpoint_interval": 1}}, "pipeline"),
+    "stage": (zero(2, sub_group_size=5), "zero_optimization.sub_group_size"),
+    "NVMe on the CPU": (
+        zero(3, offload_param={"device": "cpu", "buffer_count": 9}),
+        "zero_optimization.offload_param.buffer_count",
+    ),
+    "NVMe nowhere": (
+        zero(3, offload_param={"device": "none", "buffer_count": 9}),
+        "zero_optimization.offload_param.buffer_count",
+    ),
+    "fast_init": (
+        zero(3, offload_optimizer={**NVME, "fast_init": True}),
+        "zero_optimization.offload_optimizer.fast_init",
+    ),
+    "aio": ({**zero(3, offload_param={"device": "cpu"}), "aio": {"queue_depth": 32}}, "aio"),
+    "prescaled": ({**zero(1), "prescale_gradients": True}, "prescale_gradients"),
+    "predivided": ({**zero(1), "gradient_predivide_factor": 2.0}, "gradient_predivide_factor"),
+    "untested in stage 0": (
+        {**zero(0), "zero_allow_untested_optimizer": True},
+        "zero_allow_untested_optimizer",
+    ),
+    "DeepCompile": ({**zero(3), "compile": {"symmetric_memory": True}}, "compile.symmetric_memory"),
+    "loss scaling": (
+        {**zero(2), "fp16": {"enabled": True, "loss_scale": 8, "hysteresis": 3}},
+        "fp16.hysteresis",
+    ),
+    "AdamW": (
+        {**zero(2), "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "adam_w_mode": False}}},
+        "optimizer.params.adam_w_mode",
+    ),
+}
 
-ACTING: dict[str, dict[str, Any]] = ROWS["acting"]
+ACTING: dict[str, dict[str, Any]] = {
+    "aio with a checkpoint writer": {**zero(1), "aio": {"queue_depth": 32}, "checkpoint": {"writer": {}}},
+    "aio with NVMe": {**zero(3, offload_optimizer=NVME), "aio": {"queue_depth": 32}},
+    "prescaled without reduce_scatter": {**zero(2, reduce_scatter=False), "prescale_gradients": True},
+    "predivided in stage 3": {**zero(3, reduce_scatter=False), "gradient_predivide_factor": 2.0},
+    "Muon without NVMe": {
+        **zero(3, reduce_scatter=False, save_muon_momentum_buffer_in_memory=True),
+        "optimizer": {"type": "Muon", "params": {"muon_lr": 0.02, "adam_lr": 3e-4}},
+    },
+    "gathered for a divided model": {
+        **zero(1, stage3_gather_16bit_weights_on_model_save=True),
+        "tensor_parallel": {"autotp_size": 2},
+    },
+}
 
 
 def idle(config: dict[str, Any], target: str | None = "deepspeed") -> set[str]:

@@ -8,26 +8,39 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
-from tests.rows import rows
 from zerokit.lint import check_config
 from zerokit.lint.defects import CHANGES
 from zerokit.releases.versions import NEWEST, SUPPORTED, Version, parse_version
 from zerokit.resolving.run import Run
 
-ROWS = rows(__file__)
-
 CPU = {"offload_optimizer": {"device": "cpu"}}
 BF16 = {"bf16": {"enabled": True}}
 FP16 = {"fp16": {"enabled": True}}
 ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
+MUON = {"optimizer": {"type": "Muon", "params": {"muon_lr": 0.02}}}
 
 
 def schedule(kind: str, **params: Any) -> dict[str, Any]:
     return {**MICRO, "scheduler": {"type": kind, "params": params}}
 
 
-CHANGED: dict[str, tuple[Mapping[str, Any], str, str]] = ROWS["changed"]
-"""Change of meaning -> a config that meets it, and what is said of it."""
+MASTERS = {"fp16": {"enabled": True, "fp16_master_weights_and_grads": True}}
+
+CHANGED: dict[str, tuple[Mapping[str, Any], str, str]] = {
+    "communication-bf16": ({**MICRO, "communication_data_type": "bf16"}, "communication_data_type", "error"),
+    "script-scheduler-first": (schedule("OneCycle", cycle_min_lr=0.1, cycle_max_lr=0.2), "scheduler", "info"),
+    "universal-zero3": (
+        {**zero(3), "checkpoint": {"load_universal": True}},
+        "checkpoint.load_universal",
+        "error",
+    ),
+    "warmup-maximum": ({**schedule("WarmupLR"), **ADAMW}, "scheduler.params", "error"),
+    "bf16-without-zero": ({**zero(0), **BF16}, "bf16.enabled", "info"),
+    "master-weights-stages": ({**zero(3), **MASTERS}, "fp16.fp16_master_weights_and_grads", "error"),
+    "muon-zero3": ({**zero(3), **MUON}, "optimizer.type", "error"),
+    "buffers-keep-format": ({**zero(1), **FP16}, "", "info"),
+}
+"""Change of meaning -> a config that meets it, and the path and severity of its finding."""
 
 
 def test_every_change_has_an_example() -> None:

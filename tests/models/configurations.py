@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
+
+from tests.json_data import load_json
 
 
 def odd_configurations() -> dict[str, dict[str, Any]]:
@@ -13,7 +13,7 @@ def odd_configurations() -> dict[str, dict[str, Any]]:
     `configurations.json` has sizes by name (``bases``), the sizes of each decoder (``decoders``), and rows of
     model type, oddity, the base or null, and keys on top of it (``odd``).
     """
-    known = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    known = load_json("models/configurations.json")
     bases = {**known["bases"], None: {}}
     found: dict[str, dict[str, Any]] = {}
     for model_type, base in known["decoders"].items():

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from tests.json_data import load_json
 from tests.models.transformers_models import build, parameters_of_model, parameters_of_shape
 from zerokit.models import catalogue, load, load_model_shape, registry
 from zerokit.models.on_meta import count_on_meta
 
 pytestmark = pytest.mark.torch
 
-PUBLISHED: dict[str, int] = json.loads(Path(__file__).with_name("published_sizes.json").read_text())
+PUBLISHED: dict[str, int] = load_json("models/published_sizes.json")
 """Parameters as their makers, the Hub's safetensors headers or papers give them, tied ones once."""
 
 ACTIVE = {

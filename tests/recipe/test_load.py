@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rows import rows
+from tests.json_data import load_json
 from zerokit.errors import DocumentError, RecipeError, ZerokitError
 from zerokit.recipe import PYTHON_REFERENCE, load_recipe, trainer_keys
 from zerokit.recipe.load import embedded_text
@@ -16,7 +16,7 @@ from zerokit.recipe.model import DataSection, ModelSection, Recipe, TaskSection
 from zerokit.recipe.synonyms import _SYNONYMS, _WITHIN, full_name, meant
 from zerokit.recipe.trainer_keys import installed_types
 
-ROWS = rows(__file__)
+ROWS = load_json("recipe/test_load.json")
 
 MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
 
@@ -131,7 +131,15 @@ def test_what_is_no_section_is_reported_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "unknown", "missing"),
-    ROWS["a_key_that_another_is_to_be_renamed_to_is_not_missing"],
+    [
+        ("model: a\ndata: {trian: x}\n", "data.trian", None),
+        ("model: a\ndata: {train_file: x}\n", "data.train_file", None),
+        ("model: a\ndata: {}\ntrain: x\n", "train", None),
+        ("base_model: a\ndata: {train: x}\n", "base_model", None),
+        ("modl: a\ndata: {train: x}\n", "modl", None),
+        ("model: a\ndata: {colour: x}\n", "data.colour", "data.train"),
+        ("model: a\ndata: {evel: x}\n", "data.evel", "data.train"),
+    ],
 )
 def test_a_key_that_another_is_to_be_renamed_to_is_not_missing(
     text: str, unknown: str, missing: str | None, tmp_path: Path

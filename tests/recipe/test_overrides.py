@@ -9,12 +9,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rows import rows
+from tests.json_data import load_json
 from zerokit.errors import ZerokitError
 from zerokit.recipe import load_recipe
 from zerokit.recipe.load import parse_overrides
 
-ROWS = rows(__file__)
+ROWS = load_json("recipe/test_overrides.json")
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
 
@@ -86,7 +86,18 @@ def test_whatever_the_value_an_error_is_one_line_that_names_the_option(option: s
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    ROWS["values_are_yaml"],
+    [
+        ("1e-5", 1e-5),
+        ("1.5E3", 1500.0),
+        ("5", 5),
+        ("true", True),
+        ("null", None),
+        ("a=b", "a=b"),
+        ("[1, 2]", [1, 2]),
+        ("{a: 1}", {"a": 1}),
+        ("'1e-5'", "1e-5"),
+        ("", None),
+    ],
 )
 def test_values_are_yaml(text: str, value: Any) -> None:
     assert parse_overrides(["--training.x", text]) == [(("training", "x"), value)]

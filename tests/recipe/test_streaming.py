@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rows import rows
 from zerokit.errors import RecipeError
 from zerokit.recipe.load import load_recipe
-
-ROWS = rows(__file__)
 
 STREAMED = "model: org/name\ndata:\n  train: a.jsonl\n  streaming: true\n"
 STEPS = "training:\n  max_steps: 5\n"
@@ -38,7 +35,66 @@ def test_what_can_be_streamed(text: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "where", "message"),
-    ROWS["what_cannot_work_with_streamed_data_is_refused"],
+    [
+        (STREAMED, ":4 (data.streaming)", "streamed data need training.max_steps"),
+        (STREAMED + "training:\n  max_steps: -1\n", ":6 (training.max_steps)", "need training.max_steps"),
+        (STREAMED + STEPS + "  num_train_epochs: 2\n", ":7 (training.num_train_epochs)", "Set max_steps"),
+        (STREAMED + STEPS + "  save_strategy: epoch\n", ":7 (training.save_strategy)", "Set it to steps"),
+        (STREAMED + STEPS + "  eval_strategy: epoch\n", ":7 (training.eval_strategy)", "Set it to steps"),
+        (
+            STREAMED + STEPS + "  train_sampling_strategy: group_by_length\n",
+            ":7 (training.train_sampling_strategy)",
+            "within data.buffer_size examples",
+        ),
+        (
+            STREAMED + STEPS + "  average_tokens_across_devices: false\n",
+            ":7 (training.average_tokens_across_devices)",
+            "filled up with blanks",
+        ),
+        (
+            STREAMED + STEPS + "  dataloader_drop_last: true\n",
+            ":7 (training.dataloader_drop_last)",
+            "no example of streamed data is dropped",
+        ),
+        (
+            STREAMED + STEPS + "  dataloader_num_workers: 2\n",
+            ":7 (training.dataloader_num_workers)",
+            "one process a rank",
+        ),
+        (STREAMED + STEPS + "  ignore_data_skip: true\n", ":7 (training.ignore_data_skip)", "Remove it"),
+        (
+            STREAMED + "  eval_fraction: 0.1\n" + STEPS,
+            ":5 (data.eval_fraction)",
+            "no share of streamed data can be held out",
+        ),
+        (
+            STREAMED + "task:\n  type: dpo\n" + STEPS,
+            ":4 (data.streaming)",
+            "only causal_lm, masked_lm, seq2seq",
+        ),
+        (
+            STREAMED + "task:\n  type: sequence_classification\n" + STEPS,
+            ":4 (data.streaming)",
+            "needs the classes of all examples",
+        ),
+        (
+            STREAMED + "task:\n  type: masked_lm\n" + STEPS + "  dataloader_num_workers: 1\n",
+            ":9 (training.dataloader_num_workers)",
+            "drawn by the rank itself",
+        ),
+        (
+            "model:\n  from_config: {model_type: llama}\n  tokenizer:\n    train_bpe: {vocab_size: 300}\n"
+            "data: {train: a.jsonl, streaming: true}\n" + STEPS,
+            ":4 (model.tokenizer.train_bpe)",
+            "Name a tokenizer",
+        ),
+        ("model: a/b\ndata:\n  train: a\n  buffer_size: 5\n", ":2 (data)", "says nothing without"),
+        (
+            STREAMED + "  buffer_size: 0\n" + STEPS,
+            ":5 (data.buffer_size)",
+            "buffer_size is 0. Make it at least 1",
+        ),
+    ],
 )
 def test_what_cannot_work_with_streamed_data_is_refused(
     text: str, where: str, message: str, tmp_path: Path

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests import processes
 from tests.each import each
-from tests.rows import rows
+from tests.json_data import load_json
 from tools.deepspeed_surface.evidence import EVIDENCE
 from tools.deepspeed_surface.extract import read_names, read_release
 from zerokit.documents import KeyPath
@@ -215,7 +215,7 @@ def test_evidence_holds_in_the_installed_version(id: str) -> None:
 
 # Facts one by one
 
-FACTS = [fact for facts in rows(__file__).values() for fact in facts]
+FACTS = [fact for facts in load_json("releases/test_versions.json").values() for fact in facts]
 """By the place that says so: path, version, known, refused, and the default if there is one."""
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.rows import rows
+from tests.json_data import load_json
 from zerokit.errors import ConfigError
 from zerokit.resolving.settle import Resolved, resolve_for_trainer
 
-ROWS = rows(__file__)
+ROWS = load_json("resolving/test_settle.json")
 
 
 def resolve(
@@ -51,7 +51,32 @@ def test_the_arguments_given_are_left_as_they_were() -> None:
 
 @pytest.mark.parametrize(
     ("ds_config", "adopted"),
-    ROWS["a_ds_config_speaks_for_the_arguments"],
+    [
+        ({"train_micro_batch_size_per_gpu": 3}, {"per_device_train_batch_size": 3}),
+        ({"gradient_accumulation_steps": 5}, {"gradient_accumulation_steps": 5}),
+        ({"gradient_clipping": 0.25}, {"max_grad_norm": 0.25}),
+        ({"bf16": {"enabled": True}}, {"bf16": True, "fp16": False}),
+        ({"fp16": {"enabled": True}}, {"fp16": True, "bf16": False}),
+        (
+            {
+                "optimizer": {
+                    "type": "AdamW",
+                    "params": {"lr": 3e-4, "betas": [0.8, 0.9], "eps": 1e-6, "weight_decay": 0.3},
+                }
+            },
+            {
+                "learning_rate": 3e-4,
+                "adam_beta1": 0.8,
+                "adam_beta2": 0.9,
+                "adam_epsilon": 1e-6,
+                "weight_decay": 0.3,
+            },
+        ),
+        (
+            {"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 2e-4, "warmup_num_steps": 7}}},
+            {"learning_rate": 2e-4, "warmup_steps": 7},
+        ),
+    ],
 )
 def test_a_ds_config_speaks_for_the_arguments(ds_config: dict[str, Any], adopted: dict[str, Any]) -> None:
     assert adopted.items() <= resolve(ds_config, {}).training.items()
@@ -92,7 +117,16 @@ def test_bf16_and_fp16_together_are_refused(training: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("ds_config", "training", "default", "expected"),
-    ROWS["exactly_one_precision_is_explicit_on_both_sides"],
+    [
+        ({}, {}, "bf16", "bf16"),
+        ({}, {}, "fp16", "fp16"),
+        ({}, {}, "fp32", "fp32"),
+        ({"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}, {}, "fp16", "fp16"),
+        ({"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}, {"bf16": True}, "fp16", "bf16"),
+        ({"bf16": {"enabled": False}}, {}, "bf16", "fp32"),
+        ({}, {"bf16": False}, "bf16", "fp32"),
+        ({"fp16": {"enabled": "auto", "loss_scale": 0}}, {"fp16": True}, "bf16", "fp16"),
+    ],
 )
 def test_exactly_one_precision_is_explicit_on_both_sides(
     ds_config: dict[str, Any], training: dict[str, Any], default: str, expected: str

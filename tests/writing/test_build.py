@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.rows import rows
+from tests.json_data import load_json
 from tests.writing.deciding import decide, written
 from zerokit.choices import Target
 from zerokit.config import load_ds_config
@@ -29,7 +29,7 @@ from zerokit.writing.hyperparameters import LEFT_OUT
 from zerokit.writing.request import OPTIMIZERS, SCHEDULERS, Decisions
 from zerokit.writing.sizing import BANDWIDTH_FLOOR, LARGEST_BUCKET
 
-ROWS = rows(__file__)
+ROWS = load_json("writing/test_build.json")
 
 DEVICES = (None, "cpu", "nvme")
 PRECISIONS = (None, "bf16", "fp16", "fp32")
