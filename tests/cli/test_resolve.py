@@ -150,7 +150,10 @@ def test_what_is_lost_and_refused_is_said_and_gives_1(zerokit: Run, tmp_path: Pa
         for line in lines
     )
     assert any(
-        line.startswith("refused: gradient_clipping is 0.5, but max_grad_norm says 1.0") for line in lines
+        line.startswith(
+            "refused: the ds_config has gradient_clipping 0.5, TrainingArguments 1.0 (max_grad_norm)"
+        )
+        for line in lines
     )
     code, out, _ = zerokit(*words, "--format", "json")
     assert code == 1
