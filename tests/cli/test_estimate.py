@@ -102,6 +102,8 @@ def test_details_name_states_phase_and_certainty(zerokit: Run) -> None:
 
 def test_explain_fills_numbers_in(zerokit: Run) -> None:
     code, out, _ = zerokit(*ONE, "--explain")
+    assert "N = " in out
+    assert "\nt = " not in out  # no formula of this run has it
     assert code == 0
     assert "\nΦ = 494,032,768: parameters\nN = 8: GPUs\n" in out
     assert "12Φ/N = 12 · 494M / 8" in out

@@ -206,6 +206,15 @@ def test_it_goes_on_past_what_nobody_reads_and_refuses_what_check_refuses(
     assert (code, json.loads(out)["refused"], json.loads(out)["num_gpus"]) == (0, [], 1)
 
 
+def test_a_value_that_is_not_known_says_which_option_fills_it(zerokit: Run, tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    zero = {"stage": 3, "reduce_bucket_size": "auto"}
+    file.write_text(json.dumps({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": zero}))
+    for target, options in (("trainer", "--model"), ("accelerate", "--argument NAME=VALUE and --model")):
+        _, out, _ = zerokit("resolve", file, "--target", target, "--num-gpus", 1)
+        assert f"?: not known. Fill it with {options} MODEL" in out
+
+
 def test_mixed_precision_may_be_no(zerokit: Run) -> None:
     words = ("--target", "accelerate", "--argument", "mixed_precision=no", "--argument", "batch_size=2")
     code, out, _ = zerokit("resolve", ZERO2, "--num-gpus", 2, *words, "--format", "json", "--model", "gpt2")

@@ -53,7 +53,8 @@ def written(folder: Path, zerokit: Run) -> Callable[..., str]:
         code, out, err = zerokit(
             "launch-script", name, *LEAST, "--for", target, *words, "-o", "made", "--force"
         )
-        assert (code, out, err.startswith("written: ")) == (0, "", True)
+        assert (code, out, err.startswith("written: made. Start it with: ")) == (0, "", True)
+        assert target != "slurm" or err.endswith("sbatch made\n")
         return (folder / "made").read_text()
 
     return text
