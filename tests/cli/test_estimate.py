@@ -100,6 +100,14 @@ def test_details_name_states_phase_and_certainty(zerokit: Run) -> None:
         assert line in out
 
 
+def test_the_heading_names_a_micro_batch_that_the_trainer_chose(zerokit: Run, tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text('{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}')
+    words = ("estimate", MODEL, "--num-gpus", 2, "--ds-config", file, "--seq-len", 512)
+    assert "micro batch 8 (the Trainer's default), " in zerokit(*words)[1]
+    assert "micro batch 2, " in zerokit(*words, "--micro-batch-size", 2)[1]
+
+
 def test_explain_fills_numbers_in(zerokit: Run) -> None:
     code, out, _ = zerokit(*ONE, "--explain")
     assert "N = " in out
