@@ -85,9 +85,9 @@ def index(*, with_pages: bool) -> str:
     rules = list(all_rules().values())
     parts = [
         "# Rules of `zerokit check`",
-        f"{quantity(len(rules), 'rule')}. An error: DeepSpeed, or the Trainer or accelerate if they are the "
-        "target, refuses the config, crashes later, or does something else than the file plainly says. A "
-        "warning: the setting has no effect, or is probably not meant. Info: it could be better.",
+        f"{quantity(len(rules), 'rule')}. Error: DeepSpeed, the Trainer or accelerate refuses the config, "
+        "crashes later, or ignores what the file says. Warning: the setting has no effect, or is probably a "
+        "mistake. Info: the setting could be better.",
         "`zerokit explain RULE` says why, from which source, and shows a finding and how to fix it.",
         "A file switches a rule off for itself by a key at its top that DeepSpeed ignores:",
         '```json\n"_zerokit": {"disable": ["RULE", {"rule": "RULE", "path": "zero_optimization.stage", '

@@ -71,7 +71,7 @@ def test_a_sweep_is_one_table(zerokit: Run) -> None:
     assert code == 0
     rows = re.findall(r"^ +([0-3]) +(256|512) ", out, re.MULTILINE)
     assert len(rows) == 8
-    assert "8 of 8 surely fit a GPU of 39.49 GiB" in out
+    assert "8 of 8 settings fit a GPU of 39.49 GiB" in out
 
 
 def test_the_text_begins_with_the_verdict_and_is_short(zerokit: Run) -> None:
@@ -95,13 +95,23 @@ def test_details_name_states_phase_and_certainty(zerokit: Run) -> None:
     assert "What makes the peak, in " in out
     assert "exact" in out
     assert "modelled" in out
-    assert "Beside it, a guess: CUDA context" in out
+    assert "Not included above (a guess): CUDA context" in out
     for line in ("Host, one rank", "of it pinned", "Host, one node"):
         assert line in out
 
 
+def test_the_heading_names_a_micro_batch_that_the_trainer_chose(zerokit: Run, tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text('{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}')
+    words = ("estimate", MODEL, "--num-gpus", 2, "--ds-config", file, "--seq-len", 512)
+    assert "micro batch 8 (the Trainer's default), " in zerokit(*words)[1]
+    assert "micro batch 2, " in zerokit(*words, "--micro-batch-size", 2)[1]
+
+
 def test_explain_fills_numbers_in(zerokit: Run) -> None:
     code, out, _ = zerokit(*ONE, "--explain")
+    assert "N = " in out
+    assert "\nt = " not in out  # no formula of this run has it
     assert code == 0
     assert "\nΦ = 494,032,768: parameters\nN = 8: GPUs\n" in out
     assert "12Φ/N = 12 · 494M / 8" in out
@@ -153,11 +163,11 @@ OFFLOADED = [*ONE, "--zero-stage", 3, "--offload-optimizer", "cpu", "--offload-p
         ),
         (["--fit", "24GiB", "--host-memory", "8GiB"], 1, ": none"),
         (["--gpu", "4090", "--host-memory", "1TiB"], 0, "of each host's 1.00 TiB"),
-        (["--gpu", "H100"], 0, "of each host's 1.76 TiB (as rented"),
+        (["--gpu", "H100"], 0, "of each host's 1.76 TiB (a typical cloud node"),
         (
             ["--gpu", "H100", "--num-gpus", "2,8"],
             0,
-            "surely fit a GPU of 79.19 GiB and hosts of 450.00 GiB to 1.76 TiB (as rented)",
+            "settings fit a GPU of 79.19 GiB and nodes of 450.00 GiB to 1.76 TiB (typical cloud nodes)",
         ),
     ],
 )
@@ -240,7 +250,7 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (
             MODEL,
             ["--zero-stage", 2, "--gpu", "H100", "--fit", "80GiB"],
-            "--gpu and --fit: more than one option",
+            "--gpu and --fit: both set the memory of a GPU. Give --gpu or --fit, not both",
         ),
         (MODEL, ["--zero-stage", "1,2", "--fit", "80GiB"], "--fit: is for one run"),
         (MODEL, ["--zero-stage", "1,2", "--explain"], "--explain: is for one run"),

@@ -134,10 +134,10 @@ def test_what_is_no_script(
 def test_a_script_whose_engine_makes_no_step_is_not_said_to_fit(
     zerokit: Run, tmp_path: Path, script: Path
 ) -> None:
-    for done, reached in ((5, "after 5 of the 8 micro-steps"), (0, "as engine.step() was never called: ")):
+    for done, reached in ((5, "after 5 of the 8 micro-steps"), (0, "as engine.step() was never called. ")):
         facts = RankFacts(idle_micro_steps=(done, 8))
         fake_worker.script(tmp_path, recording=replace(RECORDING, step_marks=(), facts=facts))
-        ended = f"train.py: ended by itself before its DeepSpeed engine made an optimizer step, {reached}"
+        ended = f"train.py: the script ended before its DeepSpeed engine made an optimizer step, {reached}"
         assert ended in refused(zerokit, "rehearse", "--num-gpus", 16, script)
     assert zerokit("rehearse", "--num-gpus", 16, *SMALL_GPU, "--no-advise", script)[0] == 1
 

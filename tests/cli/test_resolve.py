@@ -150,7 +150,10 @@ def test_what_is_lost_and_refused_is_said_and_gives_1(zerokit: Run, tmp_path: Pa
         for line in lines
     )
     assert any(
-        line.startswith("refused: gradient_clipping is 0.5, but max_grad_norm says 1.0") for line in lines
+        line.startswith(
+            "refused: the ds_config has gradient_clipping 0.5, TrainingArguments 1.0 (max_grad_norm)"
+        )
+        for line in lines
     )
     code, out, _ = zerokit(*words, "--format", "json")
     assert code == 1
@@ -201,6 +204,15 @@ def test_it_goes_on_past_what_nobody_reads_and_refuses_what_check_refuses(
         assert any(text in line for line in refused), text
     code, out, _ = zerokit(*words[:2], "--target", "deepspeed", "--format", "json")
     assert (code, json.loads(out)["refused"], json.loads(out)["num_gpus"]) == (0, [], 1)
+
+
+def test_a_value_that_is_not_known_says_which_option_fills_it(zerokit: Run, tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    zero = {"stage": 3, "reduce_bucket_size": "auto"}
+    file.write_text(json.dumps({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": zero}))
+    for target, options in (("trainer", "--model"), ("accelerate", "--argument NAME=VALUE and --model")):
+        _, out, _ = zerokit("resolve", file, "--target", target, "--num-gpus", 1)
+        assert f"?: not known. Fill it with {options} MODEL" in out
 
 
 def test_mixed_precision_may_be_no(zerokit: Run) -> None:

@@ -61,7 +61,7 @@ def test_the_cause_comes_before_what_follows_from_it() -> None:
         "GiB free, 77.70 GiB in use, 70.20 GiB allocated, 1.00 GiB reserved but not allocated"
     )
     assert found.also == (
-        "line 3: ranks waited 10 min 00 s in vain: rank 0 in collective 41 (ALLREDUCE of 1 elements); the "
+        "line 3: timeout after 10 min 00 s: rank 0 waited in ALLREDUCE (number 41, 1 elements); the "
         "log does not say whether other ranks are missing",
     )
 
@@ -122,7 +122,7 @@ def test_ranks_that_all_waited_are_told_by_the_lines_at_which_they_did() -> None
     apart = explain(gloo_timeout(0), gloo_timeout(1, 60, "all_gather", "send"))
     assert apart.cause == "collective-timeout"
     assert apart.message == (
-        "ranks waited 1 min 30 s in vain: rank 0 at train.py:40 (all_reduce), rank 1 at train.py:60 "
+        "timeout after 1 min 30 s: rank 0 at train.py:40 (all_reduce), rank 1 at train.py:60 "
         "(all_gather): they called different collectives"
     )
     assert "rehearse" in str(apart.fix)
@@ -150,7 +150,7 @@ def test_a_line_of_python_or_of_a_library_is_none_of_the_script(
     packages: str, between: tuple[str, ...]
 ) -> None:
     waited = [gloo_timeout(rank, between=between, packages=packages) for rank in (0, 1)]
-    assert "vain: ranks 0-1 at train.py:40 (all_reduce); " in explain(*waited).message
+    assert "min 30 s: ranks 0-1 at train.py:40 (all_reduce); " in explain(*waited).message
     frames = "\n".join(
         f'  File "{file}", line 7, in f' for file in ("/w/train.py", *between, f"{packages}/torch/nn.py")
     )
@@ -199,7 +199,7 @@ def test_ranks_that_waited_at_one_line_name_those_that_did_not_come_if_the_log_s
 ):
     waited = [gloo_timeout(0), gloo_timeout(1)]
     assert explain(*waited).message == (
-        "ranks waited 1 min 30 s in vain: ranks 0-1 at train.py:40 (all_reduce); the log does not say "
+        "timeout after 1 min 30 s: ranks 0-1 at train.py:40 (all_reduce); the log does not say "
         "whether other ranks are missing"
     )
     assert explain("dist_world_size=3", *waited).message.endswith("(all_reduce); rank 2 did not reach it")
@@ -207,7 +207,7 @@ def test_ranks_that_waited_at_one_line_name_those_that_did_not_come_if_the_log_s
     assert whole.message.endswith("(all_reduce); none is missing")
     assert "a step later" in str(whole.fix)
     lost = explain(gloo_timeout(0), "[rank1]: RuntimeError: Connection closed by peer")
-    assert lost.message.startswith("ranks waited 1 min 30 s in vain: rank 0 at train.py:40")
+    assert lost.message.startswith("timeout after 1 min 30 s: rank 0 at train.py:40")
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ Path(sys.argv[1], "json").write_bytes(recorder._dump_fr_trace_json())
 def test_how_a_rank_ended_tells_more_than_that_another_one_lost_it(ended: str, message: str) -> None:
     lost = "[rank0]: RuntimeError: [pair.cc:537] Read error: Connection reset by peer"
     assert explain(lost, ended).message.startswith(message)
-    # With which NCCL ends a rank that has waited in vain.
+    # NCCL ends a rank with it after a timeout.
     assert explain(timeout(0), ENDED.format(-6)).cause == "nccl-timeout"
 
 

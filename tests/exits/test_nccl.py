@@ -34,7 +34,7 @@ def detected(rank: int, group: str, number: int = 41, within: int | None = None)
 def test_ranks_that_waited_name_the_one_that_did_not_come() -> None:
     absent = explain("world_size=4", *(timeout(rank) for rank in (0, 1, 3)))
     assert absent.cause == "nccl-timeout"
-    assert "ranks 0-1, 3 in collective 41" in absent.message
+    assert "ranks 0-1, 3 waited in ALLREDUCE (number 41, 1 elements)" in absent.message
     assert "rank 2 did not reach it" in absent.message
     behind = explain(timeout(0), timeout(1, number=40))
     assert "rank 1 fell behind" in behind.message
@@ -48,16 +48,18 @@ def test_a_rank_whose_own_line_is_lost_waited_where_others_of_its_group_did() ->
         lines = (timeout(0), detected(0, group), detected(2, group))
         found = explain("world_size=3", *lines)
         assert found.message.endswith(
-            "ranks 0, 2 in collective 41 (ALLREDUCE of 1 elements); rank 1 did not reach it"
+            "ranks 0, 2 waited in ALLREDUCE (number 41, 1 elements); rank 1 did not reach it"
         )
     other = explain(
         "world_size=2", timeout(0), detected(0, "PG ID 0 PG GUID 0"), detected(1, "PG ID 3 PG GUID 7")
     )
-    assert other.message.endswith(f"(ALLREDUCE of 1 elements); rank 1 in collective 41; {DIFFERENT}")
+    assert other.message.endswith(
+        f"(number 41, 1 elements); rank 1 waited in a collective (number 41); {DIFFERENT}"
+    )
     # Of which group the first one is, the log does not say.
     unknown = explain("world_size=2", timeout(0), detected(1, "PG ID 3 PG GUID 7"))
     assert unknown.message.endswith(
-        "rank 1 in collective 41; the log does not say whether other ranks are missing"
+        "rank 1 waited in a collective (number 41); the log does not say whether other ranks are missing"
     )
 
 
@@ -80,10 +82,10 @@ def test_calls_of_different_groups_are_not_compared_though_their_numbers_are_one
 
 def test_a_rank_has_the_number_that_all_ranks_know_it_by() -> None:
     lines = [timeout(rank, within=rank - 4) for rank in (4, 5)]
-    assert "ranks 4-5 in collective 41" in explain(*lines).message
+    assert "ranks 4-5 waited in ALLREDUCE (number 41, 1 elements)" in explain(*lines).message
 
 
 def test_that_nothing_has_passed_is_said_of_the_first_collective_alone() -> None:
-    assert "nothing has passed it yet" in str(explain("world_size=1", timeout(0, number=1)).fix)
+    assert "has carried no data yet" in str(explain("world_size=1", timeout(0, number=1)).fix)
     for number in (2, 41):
-        assert "passed" not in str(explain("world_size=1", timeout(0, number)).fix)
+        assert "carried" not in str(explain("world_size=1", timeout(0, number)).fix)

@@ -177,7 +177,7 @@ def test_a_run_goes_on_under_its_id_and_a_replaced_one_is_set_aside(here: OneRan
         (("--training.learning_rate", "1e-4"), "training.learning_rate is 0.0001, was 5e-05"),
         (
             ("--training.gradient_accumulation_steps", "2"),
-            "a step has 16 examples, had 8. Set per_device_train_",
+            "a step now has 16 examples; the checkpoint's run had 8. Set per_device_train_",
         ),
         (("--deepspeed.zero_optimization.stage", "1"), "deepspeed.zero_optimization.stage is 1, was 2"),
         (("--data.train", "other.jsonl"), "the training examples differ (as many), data.train is other"),
@@ -344,7 +344,10 @@ def test_a_run_goes_on_from_a_checkpoint_of_another_number_of_ranks(here: OneRan
     write_anew(one)
 
     other = here.error_of(*recipe, *RESUME, "--training.gradient_accumulation_steps", "2")
-    assert "is of a run of 2 ranks: a step has 16 examples, had 8. Set per_device_train" in other
+    assert (
+        "is of a run of 2 ranks: a step now has 16 examples; the checkpoint's run had 8. Set per_device_train"
+        in other
+    )
     assert "gradient_accumulation_steps to 8; or begin another run" in other
 
     resumed = here.train(*recipe, *RESUME)

@@ -509,7 +509,7 @@ def test_the_trainer_compares_what_the_file_fixes(
 @pytest.mark.parametrize(("asked", "argument"), [("fp8", "bf16"), ("bf16", "bf16"), ("fp16", "fp16")])
 def test_the_argument_is_named_that_the_trainer_has(asked: str, argument: str) -> None:
     (finding,) = [one for one in findings(launch(mixed_precision=asked)) if one.severity == "info"]
-    assert finding.message == f"the Trainer insists that its arguments request {argument}, too"
+    assert finding.message == f"the Trainer stops unless TrainingArguments also have {argument}"
     assert finding.hint == f"See that the script sets {argument}, or remove the key"
 
 

@@ -84,7 +84,7 @@ def test_a_fix_that_did_harm_is_made_when_another_has_taken_the_harm_away() -> N
     harmful = fix_document(parse_json('{"a": 1, "b": 1, "c": 2}', lenient=True), check)
     assert harmful.document.text == '{"a": 1, "b": 2, "c": 2}'
     (left,) = harmful.report.findings
-    assert (left.fix, left.unfixed) == ((), "then a does not go with b")
+    assert (left.fix, left.unfixed) == ((), "the fix would cause another error: a does not go with b")
 
 
 def test_fixes_that_undo_each_other_or_do_not_suit_come_to_an_end() -> None:
@@ -119,7 +119,7 @@ def test_no_fix_makes_an_error_of_the_key_that_it_fixes(name: str) -> None:
     (error,) = (one for one in fixed.report.findings if one.severity == "error")
     assert (error.path, error.fix) == (("fp16", name), ())
     assert error.hint is not None
-    assert "--fix leaves this to you: then bf16 and fp16 are both enabled" in error.hint
+    assert "not fixed: the fix would cause another error: bf16 and fp16 are both enabled" in error.hint
     config["bf16"] = {"enabled": False}
     fixed = fix_document(parse_json(json.dumps(config), lenient=True), check_document)
     assert fixed.document.data["fp16"] == {"enabled": True}

@@ -68,8 +68,11 @@ def test_text_has_a_line_for_each_finding_and_file_and_what_was_left_out() -> No
         ),
         (
             {"a": ("model",), "b": ("model", "num_gpus"), "c": ("model",), "d": ("gpu_memory", "num_gpus")},
-            "not checked: 4 rules that need --model (3), --num-gpus (2), --gpu-memory (1), "
-            "some of them several; 'zerokit explain' lists them",
+            "4 rules not checked; to check them give --model, --num-gpus, --gpu-memory",
+        ),
+        (
+            {"a": ("recipe",), "b": ("gpu",), "c": ("model",), "d": ("num_gpus", "model", "gpu")},
+            "4 rules not checked; to check most of them give --gpu, --model, --recipe",
         ),
     ],
 )

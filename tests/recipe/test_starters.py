@@ -21,6 +21,7 @@ def test_each_task_has_a_recipe_that_loads(task: str, tmp_path: Path) -> None:
     recipe = load_recipe(file).recipe
     assert recipe.task.type == task
     assert recipe.data.train == "my.jsonl"
+    assert "save_steps" in recipe.training
     texts = {starter(other) for other in get_args(TaskType)}
     assert len(texts) == len(get_args(TaskType))
     switches = {"padding_free", "chunked_loss", "loss_on", "predict_with_generate"}

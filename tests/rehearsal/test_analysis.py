@@ -211,7 +211,7 @@ def test_steps_that_rehearse_the_largest_batches_are_no_others() -> None:
     report = analyse(run.recording(facts=facts), job())
     assert (report.steps, report.device.peak_bytes, report.device.steady_bytes) == (2, 1010, 10)
     assert (report.flops_per_step, report.communication) == (1, [])
-    assert report.fit.batch == "the batch of 4 x 512 tokens, the 1,057th of epoch 1, rank 3"
+    assert report.fit.batch == "4 x 512 tokens (batch 1,057 of epoch 1, rank 3)"
 
 
 def test_the_peak_of_each_phase_counts_what_it_begins_with() -> None:

@@ -136,7 +136,7 @@ def test_made_up_losses_are_finite_and_the_largest_batch_is_rehearsed(rehearse: 
     assert outcome.code == 0
     report = outcome.report
     assert (report["steps"], report["device"]["peak_step"]) == (3, 2)
-    assert report["fit"]["batch"] == "the batch of 2 x 4,096 tokens, the 4th of epoch 1, rank 0"
+    assert report["fit"]["batch"] == "2 x 4,096 tokens (batch 4 of epoch 1, rank 0)"
     assert (report["batches"]["rehearsed_tokens"], report["batches"]["longest_tokens"]) == (8192, 8192)
     assert report["batches"]["first"]["shape"] == [2, 8]
     first, second, largest = report["per_step"]

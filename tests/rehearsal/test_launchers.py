@@ -83,10 +83,7 @@ def test_a_script_that_does_not_train_is_not_said_to_fit(tmp_path: Path) -> None
     rehearsed = launched(tmp_path)
     assert (rehearsed.code, rehearsed.out) == (2, "")
     line = rehearsed.err.splitlines()[-1]
-    assert (
-        "launched.py: ended by itself, without a DeepSpeed engine, an optimizer step, or a byte on the GPU"
-        in line
-    )
+    assert "launched.py: the script ended without training" in line
 
 
 def test_an_accelerate_config_brings_deepspeed_in(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_the_default_is_the_verdict_and_one_table(capsys: pytest.CaptureFixture[
     assert text.startswith("Fits: needs 1.39 to 3.30 GiB of 80.00 GiB")
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert len(lines) <= 27
-    assert "GPU, allocated at the peak 864.00 MiB in backward 2" in lines
+    assert "GPU, allocated at the peak 864.00 MiB in backward of step 2" in lines
     assert "activations 384.00 MiB 44.4%" in lines
     assert lines[-1] == "3 notes, and more tables: --details prints them"
 
@@ -68,10 +68,10 @@ def _rank(rank: int, peak: int, reserved: int, phase: str, **figures: int) -> Ra
 def test_the_figures_are_printed(printed: Any) -> None:
     text = printed(analyse(training(), job()))
     for line in (
-        "of 80.00 GiB; at least 76.70 GiB of the GPU to spare; fullest in backward 2",
+        "of 80.00 GiB; at least 76.70 GiB of the GPU to spare. Peak: backward of step 2",
         "train.py on 16 GPUs, 8 per node (H100-SXM, NVIDIA H100 80GB HBM3): rank 0, 2 optimizer steps "
         "rehearsed in 4.5 s",
-        "GPU, allocated 864.00 MiB 352.00 MiB in backward 2",
+        "GPU, allocated 864.00 MiB 352.00 MiB in backward of step 2",
         "GPU, reserved, ordinary 950.40 MiB 950.40 MiB 86.40 MiB unused",
         "Host, one node 768.00 MiB 768.00 MiB 8 ranks",
         "backward 864.00 MiB",
@@ -122,11 +122,11 @@ def test_steps_are_shown_where_they_differ(printed: Any) -> None:
 def test_a_run_that_does_not_fit_says_so(printed: Any) -> None:
     report = analyse(training(), job(device=device_with(2**30)))
     ranks = [_rank(0, 2**20, 2**20, "init"), _rank(15, 2**30, 2**30, "backward")]
-    fit = report.fit.model_copy(update={"batch": "the batch of 4 x 8,192 tokens"})
+    fit = report.fit.model_copy(update={"batch": "4 x 8,192 tokens"})
     first = printed(report.model_copy(update={"ranks": ranks, "fit": fit})).splitlines()[0]
     assert first == (
-        "Does not fit: needs 1.39 to 3.30 GiB of 1.00 GiB; at least 394.78 MiB too much for the GPU; "
-        "fullest in backward on rank 15, with the batch of 4 x 8,192 tokens"
+        "Does not fit: needs 1.39 to 3.30 GiB of 1.00 GiB; at least 394.78 MiB too much for the GPU. "
+        "Peak: backward, rank 15; largest batch 4 x 8,192 tokens"
     )
 
 
@@ -182,7 +182,7 @@ def test_a_report_of_time_ends_with_its_verdict_and_sets_its_tables_apart(
     print_report(report.model_copy(update={"time": time}), details=True)
     lines = capsys.readouterr().out.splitlines()
     assert any("; 1,234 tokens/s on all GPUs with this step's batch" in line for line in lines)
-    titles = ("Where a step's time goes", "What takes most of it", "What a step waits for", "Memory")
+    titles = ("Time by activity", "Longest kernels", "Critical path", "Memory")
     for title in titles:
         (at,) = (number for number, line in enumerate(lines) if line.startswith(title))
         assert lines[at - 1] == ""

@@ -55,8 +55,18 @@ def test_every_verdict_has_words_and_a_style() -> None:
         ),
         (Cluster(2, host_bytes=174 * GIB), 170 * GIB, "tight", "of each host's 174.00 GiB"),
         (Cluster(2, host_bytes=256 * GIB), 170 * GIB, "fits", "GiB of 24.00 GiB, and 170.50"),
-        (Cluster(4, 8, find_gpu("H100")), 170 * GIB, "fits", "of each host's 900.00 GiB (as rented;"),
-        (Cluster(2, 1, find_gpu("H100")), 300 * GIB, "does not fit", "of each host's 225.00 GiB (as rented;"),
+        (
+            Cluster(4, 8, find_gpu("H100")),
+            170 * GIB,
+            "fits",
+            "host's 900.00 GiB (a typical cloud node;",
+        ),
+        (
+            Cluster(2, 1, find_gpu("H100")),
+            300 * GIB,
+            "does not fit",
+            "host's 225.00 GiB (a typical cloud",
+        ),
         (Cluster(2, gpu=find_gpu("4090")), 170 * GIB, "fits", "Fits, if each host has 170.50 to 178.00 GiB"),
         (Cluster(2, gpu=find_gpu("4090")), 16 * GIB, "fits", "Fits: needs 1.00 to 2.00 GiB of 24.00 GiB"),
     ],
@@ -68,6 +78,7 @@ def test_a_run_fits_where_its_host_holds_it(
     assert host.verdict == verdict
     line = verdict_line(worst("fits", host.verdict), GIB, 2 * GIB, 24 * GIB, host).plain
     assert words in line
+    assert "--host-memory" not in verdict_line("fits", GIB, 2 * GIB, 24 * GIB, host, has_options=False).plain
     assert verdict_line("fits", GIB, 2 * GIB, 24 * GIB, host_fit(cluster, tensors, GIB)).plain.endswith(
         "and 1.00 GiB of each host's NVMe"
     )

@@ -388,7 +388,9 @@ def test_a_recipe_settles_what_the_trainer_would_lose() -> None:
     found = {dotted(value.path): value.detail for value in resolution.values}
     assert found["gradient_clipping"].startswith("recipe.yaml (max_grad_norm)")
     assert "zerokit train" in found["gradient_clipping"]
-    with pytest.raises(ConfigError, match=r"max_grad_norm is 0\.3"):
+    with pytest.raises(
+        ConfigError, match=r"gradient_clipping 1\.0, TrainingArguments 0\.3 \(max_grad_norm\)"
+    ):
         resolve_settled(
             Document({"gradient_clipping": 1.0}, "ds.json"), Run(cluster=Cluster(1), given=training)
         )

@@ -247,7 +247,7 @@ def test_a_host_has_what_its_control_groups_leave(
 def test_how_examples_lie_is_said_with_what_switches_it_off(
     mixed: str | None, packed: bool, key: str
 ) -> None:
-    words = CausalLM(TaskSection(), mixed=mixed).layout_words(packed=packed)
+    words = CausalLM(TaskSection(), mixed=mixed).layout_words("2% padding", packed=packed)
     assert f"(task.{key}: false switches it off)" in words
 
 
@@ -290,8 +290,7 @@ def test_a_run_says_what_it_keeps(
     recipe = "a model from scratch by the embedded default recipe, as there is no --recipe"
     assert f"trains {recipe}{since}; saved in out\n" in said
     assert "110 parameters, 110 trained, fp32, ZeRO-1 on 2 ranks; 1 row, 0 held out" in said
-    assert "which do not see each other (task.padding_free: false switches it off)" in said
-    padded = "2.0% of tokens are padding (60.0% with one example per row)"
-    assert f"{padded}, 2.4 times the examples per token; 32 examples a step" in said
+    padding = "padding-free batches: 2.0% padding instead of 60.0%"
+    assert f"{padding} (task.padding_free: false switches it off); 32 examples a step" in said
     assert ("optimizer states 660 B on the CPU" in said) is (expected is not None)
     assert ("'rmsprop' is not known" in said) is (expected is None)

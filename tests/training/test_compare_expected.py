@@ -80,7 +80,7 @@ def test_the_summary_says_what_was_saved_and_when_nothing_was_left_to_train(
         _print_summary(report, where, 6)  # type: ignore[arg-type]
         said = capsys.readouterr().err
         assert ("nothing was left to train" in said) == is_said
-        assert said.endswith("\nsaved 6 files in runs/first, next to metrics.jsonl\n")
+        assert said.endswith("\nsaved the model in runs/first (6 files)\n")
 
 
 def test_measured_stands_beside_expected() -> None:

@@ -67,7 +67,7 @@ def run(
 def error_of(rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, *args: Any, **task: Any) -> str:
     with pytest.raises(DataError) as caught:
         run(rows, tokenizer, *args, **task)
-    assert (caught.value.where or "").startswith("data.train")
+    assert (caught.value.where or "").startswith(("data.train", "the tokenizer's chat_template"))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -458,14 +458,17 @@ def test_a_tokenizer_without_a_chat_template_is_what_is_wrong(tokenizer: PreTrai
     [
         (
             "{% for m in messages %}{{ 'LAST' if loop.last }}{{ m.content }}<|end|>{% endfor %}",
-            "cannot be masked: message 2 does not begin with the generation prompt",
+            "answers cannot be masked: message 2 does not begin with the generation prompt (found at ",
         ),
         (
             "{{ raise_exception('no\nsystem role') }}",
-            "cannot be rendered by the tokenizer's chat template: line 1: no system role",
+            "the conversation cannot be rendered by the tokenizer's chat template: line 1: no system role",
         ),
-        ("{{ messages[0].content.none() }}", "cannot be rendered by the tokenizer's chat template: "),
-        ("{% if %}", "cannot be rendered by the tokenizer's chat template: "),
+        (
+            "{{ messages[0].content.none() }}",
+            "the conversation cannot be rendered by the tokenizer's chat template: ",
+        ),
+        ("{% if %}", "the conversation cannot be rendered by the tokenizer's chat template: "),
     ],
 )
 def test_a_template_that_cannot_be_used_is_a_data_error(
@@ -474,14 +477,24 @@ def test_a_template_that_cannot_be_used_is_a_data_error(
     other = copy.deepcopy(tokenizer)
     other.chat_template = template
     rows = [chat(("user", "u"), ("assistant", "a"))]
-    assert f"example 1: the conversation {message}" in error_of(rows, other, "messages")
+    assert message in error_of(rows, other, "messages")
 
 
 @pytest.mark.parametrize(
     ("prompt", "answer", "hint", "cured"),
     [
-        ("<|assistant|>: ", "yes", "Remove the space at its end", ("<|assistant|>:", "yes")),
-        ("<|assistant|>:", ":yes", "End it with a special token", ("<|assistant|>:<|end|>", ":yes")),
+        (
+            "<|assistant|>: ",
+            "yes",
+            "Remove the space at the end of the generation",
+            ("<|assistant|>:", "yes"),
+        ),
+        (
+            "<|assistant|>:",
+            ":yes",
+            "End the generation prompt with a special",
+            ("<|assistant|>:<|end|>", ":yes"),
+        ),
         (
             "<|assistant|>:\n",
             "\n\nyes",
@@ -500,8 +513,9 @@ def test_a_generation_prompt_that_is_joined_with_the_answer_is_told_apart(
         "{{ m.content }}<|end|>{% endfor %}{{ '" + prompt + "' if add_generation_prompt }}"
     ).replace("\n", "\\n")
     said = error_of([chat(("user", "u"), ("assistant", answer))], joining, "messages")
-    joins = "the tokenizer joins the end of the chat template's generation prompt with the answer, message 2"
-    assert said.endswith(f"example 1: the conversation cannot be masked: {joins}. {hint}")
+    joins = "the tokenizer joins the end of the generation prompt with the answer, message 2"
+    assert said.startswith(f"the tokenizer's chat_template: answers cannot be masked: {joins} (found at ")
+    assert f"example 1). {hint}" in said
     joining.chat_template = joining.chat_template.replace(
         *(each.replace("\n", "\\n") for each in (prompt, cured[0]))
     )

@@ -40,7 +40,7 @@ def calibrate(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Measure how long this machine takes for the work of a training step, in a minute or two.
+    """Measure this machine's speed, in a minute or two.
 
     It measures matmuls, attention, memory, copies, collectives, launches, Python, autograd and Adam.
     Nothing else should run meanwhile. It also prints the ratio to zerokit's catalogue.

@@ -87,7 +87,7 @@ class CheckOptions:
         Severity | None,
         typer.Option(
             "--severity",
-            help="The least severity to report.",
+            help="Lowest severity to report.",
             show_default=f"{DEFAULT_SEVERITY}; info with --only",
         ),
     ] = None

@@ -22,7 +22,8 @@ from zerokit.units import format_bytes, quantity
 app = typer.Typer(
     name="checkpoint",
     cls=Group,
-    help="Look at DeepSpeed checkpoints, export models, and reshard for more or fewer GPUs.",
+    help="Inspect DeepSpeed checkpoints, export the model, reshard for another number of GPUs, merge "
+    "adapters, clean up.",
     rich_markup_mode=None,
 )
 
@@ -45,9 +46,7 @@ _Checkpoint = Annotated[
 _NewFolder = Annotated[
     Path, typer.Option("-o", "--output", metavar="DIR", help="The new folder.", show_default=False)
 ]
-_NoVerify = Annotated[
-    bool, typer.Option("--no-verify", help="Accept files of several steps, or changed since they were saved.")
-]
+_NoVerify = Annotated[bool, typer.Option("--no-verify", help="Skip the check of checksums and steps.")]
 
 
 @app.command(cls=Command)
@@ -124,7 +123,7 @@ def export(
 def reshard(
     path: _Checkpoint,
     num_gpus: Annotated[
-        int, typer.Option(min=1, max=1 << 20, help="Of the run that resumes.", show_default=False)
+        int, typer.Option(min=1, max=1 << 20, help="Number of GPUs of the resumed run.", show_default=False)
     ],
     output: Annotated[
         Path,
@@ -138,7 +137,7 @@ def reshard(
     ],
     zero_stage: Annotated[
         int | None,
-        typer.Option(min=1, max=3, help="Of the run that resumes.", show_default="the checkpoint's"),
+        typer.Option(min=1, max=3, help="ZeRO stage of the resumed run.", show_default="the checkpoint's"),
     ] = None,
     no_verify: _NoVerify = False,
     output_format: OutputFormat = "text",
@@ -161,8 +160,10 @@ def reshard(
 def verify(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
     """Read all weights of a checkpoint, and check that it is complete, unchanged, and of one step.
 
-    Prints files that it does not read. Exits with 2 if the check fails, and with 1 if weights are infinite or
-    NaN, or if SHA256SUMS is missing, incomplete or malformed.
+    Prints files that it does not read.
+
+    Exits with 0 if all is well. Exits with 1 if weights are infinite or NaN, or if SHA256SUMS is missing,
+    incomplete or malformed. Exits with 2 if the checkpoint is incomplete, changed, or of several steps.
     """
     from zerokit.checkpoint.verify import verify as verify_all
 
@@ -283,7 +284,7 @@ def prune(
         ),
     ],
     keep: Annotated[
-        int, typer.Option(min=1, help="Complete checkpoints that stay, the newest.", show_default=False)
+        int, typer.Option(min=1, help="Number of newest complete checkpoints to keep.", show_default=False)
     ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     dry_run: Annotated[
@@ -291,7 +292,7 @@ def prune(
     ] = False,
     output_format: OutputFormat = "text",
 ) -> None:
-    """Remove the checkpoints of a run that are older than the newest complete ones."""
+    """Remove all but the N newest complete checkpoints."""
     from zerokit.checkpoint.prune import plan_pruning, remove
 
     plan = plan_pruning(run, keep)

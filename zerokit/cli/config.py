@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def config(options: ConfigOptions) -> None:
     """Write a valid ds_config with a reason for every key.
 
-    Without --model it fits any model, and without --num-gpus any number of GPUs.
+    Without --num-gpus it fits any number of GPUs, and without --model any model.
     """
     from zerokit.hardware.cluster import Cluster
     from zerokit.resolving.run import Run

@@ -128,7 +128,9 @@ class ConfigOptions:
             "host. Models of transformers do not call it."
         ),
     ] = None
-    target: Annotated[choices.Target, _run(help="Who hands the config to DeepSpeed.")] = "trainer"
+    target: Annotated[
+        choices.Target, _run(help='The program that passes the config to DeepSpeed and fills "auto".')
+    ] = "trainer"
     model: Annotated[
         str | None,
         _run(

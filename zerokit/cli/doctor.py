@@ -35,7 +35,7 @@ def doctor(
     ] = False,
     output_format: OutputFormat = "text",
 ) -> None:
-    """Check this machine, and all machines of a hostfile, for DeepSpeed.
+    """Check this machine, and those of a hostfile, for DeepSpeed.
 
     Prints a line for each check, with its fix. Exits with 1 if there is an error.
     """

@@ -159,8 +159,9 @@ def _card(options: EstimateOptions) -> Gpu | None:
         note_caveat(card)
         return card
     if card is not None:
-        both = ("--gpu" if options.gpu is not None else "--gpu-memory") + " and --fit"
-        raise ConfigError("more than one option sets the memory", where=both, hint="Give one of them")
+        other = "--gpu" if options.gpu is not None else "--gpu-memory"
+        hint = f"Give {other} or --fit, not both"
+        raise ConfigError("both set the memory of a GPU", where=f"{other} and --fit", hint=hint)
     return some_gpu(None, memory_size(options.fit, "--fit"))
 
 

@@ -110,8 +110,8 @@ def generate(options: GenerateOptions) -> None:
 
     All other options are names of transformers' GenerationConfig, with underscores or hyphens and with
     YAML values: --max_new_tokens 64 --do_sample true --temperature 0.7 --num_beams 4
-    --num_return_sequences 3. What is not given is the model's own (generation_config.json);
-    max_new_tokens is 64 unless either says otherwise. Completions end before a stop string.
+    --num_return_sequences 3. Defaults come from the model's generation_config.json;
+    max_new_tokens is 64 unless either sets it. Completions end before a stop string.
 
     Each line of the output has index, prompt or messages, completion, num_prompt_tokens,
     num_completion_tokens and finish_reason (stop or length); with num_return_sequences above 1, a list

@@ -56,7 +56,7 @@ def _print_lines(found: tuple[Gpu, ...]) -> None:
     show_rows([_row(gpu) for gpu in found], titles)
     if any(gpu.memory_caveat for gpu in found):
         show(["~: an estimate, since what torch reports is not published; --format json says of what"])
-    show(["measured: kernels and links by which steps are timed; the rest is as on cards that are alike"])
+    show(["measured: kernels and links whose times were measured; '-': times come from similar cards."])
     show(f"{gpu.name}: {gpu.note}" for gpu in found if gpu.note is not None)
 
 

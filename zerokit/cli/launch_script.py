@@ -1,8 +1,10 @@
-"""``zerokit launch-script``: the file that starts a recipe on several machines."""
+"""``zerokit launch-script``: a start script for a recipe on several machines."""
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +20,15 @@ from zerokit.hardware import GPUS_PER_NODE
 
 _SIZES = (*range(1, 9), 16)
 """Numbers of GPUs that machines have."""
+_START: Mapping[choices.LaunchTarget, str] = {
+    "deepspeed": "bash {file}",
+    "torchrun": "bash {file}",
+    "accelerate": "the command in its first line",
+    "slurm": "sbatch {file}",
+    "kubernetes": "kubectl apply -f {file}",
+    "skypilot": "sky launch {file}",
+}
+"""How to start what is written."""
 
 
 def launch_script(
@@ -48,14 +59,13 @@ def launch_script(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="What 'zerokit doctor --hostfile HOSTS --format json' printed: NCCL_* and GLOO_* variables "
-            "for which it found a reason are set.",
+            help="Report of 'zerokit doctor --format json': sets the network variables that it suggests.",
         ),
     ] = None,
     output: Output = None,
     force: Force = False,
 ) -> None:
-    """Write a file that starts a recipe on several machines, in this folder on each of them.
+    """Write a start script for a recipe on several machines.
 
     It is a bash script for deepspeed and torchrun, a config file for accelerate, an sbatch script for slurm,
     a PyTorchJob for kubernetes, and a task for skypilot.
@@ -88,7 +98,7 @@ def launch_script(
     )
     text = launch_script(job, target)
     if doctor is not None and not variables:
-        note(f"zerokit: note: {printable(doctor)} has a reason for no variable: the script sets none")
+        note(f"zerokit: note: {printable(doctor)} suggests no network variable, so the script sets none")
     if str(Path(sys.executable).parent) in text and (absent := missing_packages("train")):
         listed = ", ".join(absent)
         note(
@@ -104,3 +114,7 @@ def launch_script(
         raise LaunchError("is what this run reads", where=f"-o {output}", hint="Name another file")
     else:
         write_file(output, text, force=force, follow_links=True)
+        start = _START[target].format(file=shlex.quote(str(output)))
+        if target == "torchrun" and num_nodes > 1:
+            start = "the command in its first lines, on every machine"
+        note(f"written: {printable(output)}. Start it with: {start}")

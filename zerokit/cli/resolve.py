@@ -100,7 +100,7 @@ def resolve(options: ResolveOptions) -> None:
     if options.output_format == "json":
         print_json(_as_data(document.name, options.target, count, resolution, options.show_all))
     else:
-        _print_text(resolution, options.show_all)
+        _print_text(resolution, options.show_all, accepts_arguments=loaded is None)
     if options.num_gpus is None:
         console.note("for 1 GPU, as --num-gpus does not say how many")
     if resolution.refused:
@@ -207,7 +207,7 @@ def _shown(resolution: Resolution, show_all: bool) -> list[Value]:
     return [value for value in resolution.values if show_all or value.origin != "default"]
 
 
-def _print_text(resolution: Resolution, show_all: bool) -> None:
+def _print_text(resolution: Resolution, show_all: bool, *, accepts_arguments: bool) -> None:
     from zerokit.documents import dotted
     from zerokit.reporting.terminal import show, show_rows
     from zerokit.units import quantity
@@ -215,6 +215,11 @@ def _print_text(resolution: Resolution, show_all: bool) -> None:
     shown = _shown(resolution, show_all)
     rows = [(dotted(value.path), _show(value), value.origin, _detail(value)) for value in shown]
     show_rows(rows, ("key", "value", "origin", "from"))
+    of_model = {"(--model)" in value.detail for value in shown if not value.known}
+    options = ["--argument NAME=VALUE"] * (False in of_model and accepts_arguments)
+    options += ["--model MODEL"] * (True in of_model)
+    if options:
+        show([f"?: not known. Fill it with {' and '.join(options)}"])
     hidden = len(resolution.values) - len(shown)
     if hidden:
         show([f"{quantity(hidden, 'value')} at DeepSpeed's default: show them with --all"])

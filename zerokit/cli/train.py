@@ -44,7 +44,7 @@ def train(
         bool,
         typer.Option(
             "--print-recipe",
-            help="Print a recipe for fine-tuning, to be changed, and leave; --task.type TYPE: for that task.",
+            help="Print a recipe for fine-tuning, to edit, and exit; --task.type TYPE: for that task.",
         ),
     ] = False,
     preview: Annotated[
@@ -52,7 +52,7 @@ def train(
         typer.Option(
             min=1,
             metavar="COUNT",
-            help="Print so many examples as the model will see them, what is trained on marked, and leave.",
+            help="Print COUNT examples, mark trained tokens, and exit.",
         ),
     ] = None,
     push_to_hub: Annotated[
@@ -91,7 +91,7 @@ def train(
     All other options override one value of the recipe each, and have YAML values: --SECTION.KEY VALUE,
     such as --training.learning_rate 1e-5 or --data.train my.jsonl. Two replace a whole section: --model,
     by a Hub id or a folder (without --recipe, the rest is then the embedded fine-tuning recipe), and
-    --deepspeed, by a ds_config. --precision and --matmul_precision are keys of no section.
+    --deepspeed, by a ds_config. --precision and --matmul_precision are top-level keys.
     """
     _refuse_misspelled(context)
     if print_recipe:

@@ -202,7 +202,7 @@ def locks() -> Iterator[CheckResult]:
             f"rm '{quoted}', unless another machine that shares this folder compiles",
         )
     if not left:
-        yield ok("extensions", "no lock was left behind")
+        yield ok("extensions", "no stale build lock")
 
 
 def libaio() -> CheckResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -41,8 +42,9 @@ def explanation(answer: Estimate) -> Iterator[str]:
     """Lines: model states, then each device by phase, then the sums."""
     yield heading(answer)
     yield ""
+    symbols = " ".join(_symbols(answer))
     for name, letter in letters_of(answer).items():
-        if name != "Φₜ" or letter.number != answer.num_parameters:
+        if re.search(rf"(?<![A-Za-z]){name}(?![A-Za-zₜ₄ₑ_])", symbols):
             yield f"{name} = {letter.number:,}: {letter.meaning}"
     yield ""
     yield "Model states of one GPU (ZeRO paper, arXiv 1910.02054, section 5)"
@@ -61,6 +63,14 @@ def explanation(answer: Estimate) -> Iterator[str]:
         yield from _lines(term, "  ")
     yield ""
     yield from _sum(answer)
+
+
+def _symbols(answer: Estimate) -> Iterator[str]:
+    """The formulas of all lines, in letters."""
+    yield from (line.symbols for line in answer.model_states.each)
+    for device in (device for _, devices in _DEVICES for device in devices):
+        yield from (term.symbols for term in answer.terms_of(device))
+    yield from (term.symbols for term in answer.overheads)
 
 
 def _by_phase(terms: list[Term]) -> Iterator[str]:

@@ -92,7 +92,8 @@ class Runs:
         }
         if isinstance(question.model, int):
             options["seq_len"] = None
-        return TrainingRun(**options, ds_config=config)
+        is_default = question.target == "trainer" and "the default of" in sizes[MICRO].detail
+        return TrainingRun(**options, ds_config=config, micro_batch_is_default=is_default)
 
     def _document(self, question: Question) -> Document:
         source = question.ds_config

@@ -113,7 +113,8 @@ def heading(answer: Estimate, without: tuple[str, ...] = ()) -> str:
         words.append(quantity(run.learned_tokens.count, "learned token"))
     if answer.activations_counted:
         if "micro_batch_size" not in without:
-            words.append(f"micro batch {run.micro_batch_size}")
+            default = " (the Trainer's default)" * run.micro_batch_is_default
+            words.append(f"micro batch {run.micro_batch_size}{default}")
         if "seq_len" not in without:
             words.append(f"{run.seq_len:,} tokens")
         forced = run.attention is None and run.attention_used != "sdpa"
@@ -140,7 +141,7 @@ def _memory(answer: Estimate) -> Part:
     outside = format_span(answer.device_low_bytes, answer.device_high_bytes)
     rows: list[Cells] = [
         ("GPU, allocated", device.peak_bytes, device.steady_bytes, f"in {phase_words(device.peak_phase)}"),
-        ("  and outside it", outside, "", "guess"),
+        ("  plus CUDA context, NCCL, fragmentation", outside, "", "guess"),
         ("Host, one rank", host.peak_bytes, host.steady_bytes, f"in {phase_words(host.peak_phase)}"),
         ("  of it pinned", host.pinned_bytes, "", ""),
         ("Host, one node", host.per_node_bytes, "", _ranks(answer)),
@@ -186,7 +187,7 @@ def _short(symbols: str) -> str:
 
 def _overheads(answer: Estimate) -> Iterator[str]:
     for term in answer.overheads:
-        yield f"Beside it, a guess: {term.name}, {format_span(term.low, term.high)}; {term.source}"
+        yield f"Not included above (a guess): {term.name}, {format_span(term.low, term.high)}; {term.source}"
 
 
 def _limit_lines(answer: Estimate, fit: Fit | None, limits: Limits | None) -> Iterator[str]:
@@ -268,11 +269,11 @@ def _verdicts(answers: list[tuple[Estimate, Fit | None]]) -> Iterator[str]:
         memory = [fit.host.memory_bytes for fit in fits if fit.host.memory_bytes is not None]
         hosts = ""
         if memory:
-            rented = " (as rented)" * fits[0].host.as_rented
-            hosts = f" and hosts of {format_span(min(memory), max(memory))}{rented}"
+            rented = " (typical cloud nodes)" * fits[0].host.as_rented
+            hosts = f" and nodes of {format_span(min(memory), max(memory))}{rented}"
         elif any(fit.host.is_condition for fit in fits):
-            hosts = ", if each host has the memory in column Node and some GiB more (--host-memory)"
-        yield f"{number} of {len(fits)} surely fit a GPU of {format_bytes(fits[0].gpu_memory_bytes)}{hosts}"
+            hosts = ", if each node has the memory in column Node plus some GiB (--host-memory)"
+        yield f"{number} of {len(fits)} settings fit a GPU of {format_bytes(fits[0].gpu_memory_bytes)}{hosts}"
 
 
 def _gib(num_bytes: int) -> str:

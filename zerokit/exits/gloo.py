@@ -94,7 +94,7 @@ def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str]
         parts.append(f"{format_ranks(those)}{at}")
     if len(places) > MOST_RANKS:
         parts.append(f"others at {len(places) - MOST_RANKS:,} more lines")
-    message = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {', '.join(parts)}"
+    message = f"timeout after {format_seconds(ranks[0].limit_seconds)}: {', '.join(parts)}"
     absent = sorted(set(range(world_size or 0)) - {one.rank for one in ranks})
     # The traceback of this rank is cut off.
     lines, calls = ({one for one in those if one is not None} for those in zip(*places, strict=True))
@@ -113,5 +113,5 @@ def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str]
             "names), or messages are lost: 'zerokit doctor --hostfile FILE' checks the network"
         )
     return f"{message}; the log does not say whether other ranks are missing", (
-        f"See what other ranks printed first. If they still ran: {still_ran}"
+        f"Pass the logs of all ranks. If the other ranks still ran: {still_ran}"
     )

@@ -89,9 +89,9 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
         calls[one.number, one.call, one.elements].append(one.rank)
     parts = []
     for (number, call, elements), those in sorted(calls.items(), key=lambda item: item[0][0])[:MOST_RANKS]:
-        size = f" of {int(elements):,} elements" if elements else ""
-        parts.append(f"{format_ranks(those)} in collective {number}" + (f" ({call}{size})" if call else ""))
-    message = f"ranks waited {format_seconds(ranks[0].limit_seconds)} in vain: {'; '.join(parts)}"
+        size = f", {int(elements):,} elements" if elements else ""
+        parts.append(f"{format_ranks(those)} waited in {call or 'a collective'} (number {number}{size})")
+    message = f"timeout after {format_seconds(ranks[0].limit_seconds)}: {'; '.join(parts)}"
     if len({one.group for one in ranks if one.group is not None}) > 1:
         return (
             f"{message}; they belong to different process groups, and each group counts its own collectives",
@@ -114,16 +114,15 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
         return f"{message}; {format_ranks(sorted(absent))} did not reach it", (
             f"See what {format_ranks(sorted(absent))} printed first; if nothing, 'dmesg -T' of its machine"
         )
-    link = "NCCL_DEBUG=WARN names it, NCCL_SOCKET_IFNAME and NCCL_IB_HCA choose it"
+    link = "Find the link with NCCL_DEBUG=WARN; select it with NCCL_SOCKET_IFNAME or NCCL_IB_HCA"
     if ranks[0].number == 1:
-        link += "; nothing has passed it yet: NCCL_P2P_DISABLE=1 shows whether GPUs cannot reach each other"
+        link += ". It has carried no data yet: NCCL_P2P_DISABLE=1 shows whether GPUs cannot reach each other"
     slow = "If a rank is only slow (tokenizing, saving), raise ddp_timeout"
     if world_size is None or any(one.call is None for one in ranks):
         return f"{message}; the log does not say whether other ranks are missing", (
-            f"See what other ranks printed first. {slow}. If all reached it, the link is broken or slow: "
-            f"{link}"
+            f"Pass the logs of all ranks. {slow}. If all reached it, the link is broken or slow. {link}"
         )
-    return message, f"All reached the same call, so the link is broken or slow: {link}. {slow}"
+    return message, f"All reached the same call, so the link is broken or slow. {link}. {slow}"
 
 
 def format_ranks(ranks: list[int]) -> str:

@@ -241,8 +241,8 @@ def _accelerate(job: Job) -> str:
     on = " on every machine, with its number" if job.num_nodes > 1 else ""
     lines = [
         f"# Start it{on}: {visible(start)}",
-        "# accelerate only starts the ranks (MULTI_GPU, mixed_precision no): DeepSpeed and the precision are",
-        "# the recipe's, and a second ds_config here would contradict it.",
+        "# accelerate only starts the ranks (MULTI_GPU, mixed_precision no); the recipe sets the precision.",
+        "# Do not add a ds_config here: the recipe has one.",
         *["# Replace 10.0.0.1 by the address of the first machine."] * bool(address),
     ]
     return "\n".join([*lines, yaml.safe_dump(config, sort_keys=False)])

@@ -22,7 +22,7 @@ def for_this_run(finding: Finding, document: Document, run: Run) -> Finding:
     """The finding, changed where the target or the release of DeepSpeed makes a difference."""
     finding = _for_release(finding, document, run.deepspeed_version)
     if run.target == "trainer" and run.recipe is None and any(map(_is_insisted_on, finding.fix)):
-        why = 'the Trainer stops where the value is neither "auto" nor its argument'
+        why = 'the Trainer stops if this key is neither "auto" nor equal to its own argument. Choose one'
         finding = replace(finding, fix=(), unfixed=why)
     return _for_target(finding, document, run.target)
 

@@ -91,7 +91,7 @@ def _harm(finding: Finding, before: Report, after: Report) -> str | None:
     known = set(map(_key, before.findings))
     for one in after.findings:
         if one.severity == "error" and one.path in places and not one.fix and _key(one) not in known:
-            return f"then {one.message}"
+            return f"the fix would cause another error: {one.message}"
     return None
 
 
@@ -120,7 +120,7 @@ def _with_the_reason(finding: Finding) -> Finding:
     """What is left, with why."""
     if finding.unfixed is None:
         return finding
-    return replace(finding, hint=join_hints(finding.hint, f"--fix leaves this to you: {finding.unfixed}"))
+    return replace(finding, hint=join_hints(finding.hint, f"not fixed: {finding.unfixed}"))
 
 
 def _short(value: Any) -> str:

@@ -96,8 +96,14 @@ def verdict_line(
     high_bytes: int,
     gpu_memory_bytes: int,
     host: HostFit | None = None,
+    *,
+    has_options: bool = True,
 ) -> Text:
-    """``"Fits: needs 53.06 to 61.19 GiB of 80.00 GiB, and 15.96 to 30.96 GiB of each host's 1.76 TiB"``."""
+    """``"Fits: needs 53.06 to 61.19 GiB of 80.00 GiB, and 15.96 to 30.96 GiB of each host's 1.76 TiB"``.
+
+    Args:
+        has_options: whether the command has the option --host-memory.
+    """
     from rich.text import Text
 
     needed = f": needs {format_span(low_bytes, high_bytes)} of {format_bytes(gpu_memory_bytes)}"
@@ -105,10 +111,10 @@ def verdict_line(
     if host is not None:
         on_host = format_span(host.needed_low_bytes, host.needed_high_bytes)
         if host.memory_bytes is not None:
-            rented = " (as rented; --host-memory gives another)" if host.as_rented else ""
+            rented = f" (a typical cloud node{'; --host-memory changes it' * has_options})" * host.as_rented
             needed += f", and {on_host} of each host's {format_bytes(host.memory_bytes)}{rented}"
         elif host.is_condition and verdict != "does not fit":
-            condition = f", if each host has {on_host} for it (--host-memory)"
+            condition = f", if each host has {on_host} for it{' (--host-memory)' * has_options}"
         if host.nvme_needed_bytes:
             needed += f", and {format_bytes(host.nvme_needed_bytes)} of each host's NVMe"
     return Text.assemble((_SENTENCES[verdict], _STYLES[verdict]), condition, needed)

@@ -65,10 +65,9 @@ def _insist(filling: Filling, name: str, source: Source) -> None:
     """`fill_match` of transformers, where the file has a value."""
     written, value = filling.get(name), source.value(filling.run)
     if value is not None and written != value:
-        arguments = source.arguments
-        who = f"{' and '.join(arguments)} say{'s' * (len(arguments) == 1)} {value}"
-        message = f"{name} is {written}, but {who}, and the Trainer insists that they agree"
-        filling.refuse(name, message)
+        named = "" if source.arguments == (name,) else f" ({' and '.join(source.arguments)})"
+        message = f"the ds_config has {name} {written}, TrainingArguments {value}{named}"
+        filling.refuse(name, f'{message}. Make them equal, or write "auto" in the ds_config')
 
 
 def _batch_of_all(filling: Filling) -> Any:
@@ -84,7 +83,7 @@ def _plugin(filling: Filling) -> bool:
     if STEPS not in filling.config:
         filling.write(STEPS, 1, "accelerate writes 1 where the key is absent")
     if not isinstance(filling.config.get(ZERO), dict):
-        filling.refuse("", f"accelerate insists on a section {ZERO}")
+        filling.refuse("", f"accelerate requires a section {ZERO}")
         return False
     _fill(filling, PLUGIN)
     for name, filled in FILLED.items():

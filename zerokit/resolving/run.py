@@ -30,7 +30,7 @@ class Run:
     """
 
     target: Target | None = None
-    """Who hands the config to DeepSpeed, and so fills "auto"; the Trainer if there is a recipe."""
+    """The program that passes the config to DeepSpeed and fills "auto"; the Trainer if there is a recipe."""
     cluster: Cluster = field(default_factory=Cluster)
     model: ModelShape | None = None
     given: Mapping[str, Any] = field(default_factory=dict)

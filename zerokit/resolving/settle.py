@@ -98,10 +98,11 @@ class _Settling:
                 self.config[filled.name] = "auto"
             return
         for name, value in filled.conflicts(ds_value, self.arguments):
+            argument = f"{self.arguments[name]}" + (f" ({name})" if name != filled.name else "")
             raise ConfigError(
-                f"{name} is {self.arguments[name]}, but {filled.name} in {self.ds_where} is {value}",
+                f"{self.ds_where} has {filled.name} {value}, TrainingArguments {argument}",
                 where=self.where(name),
-                hint=f'Make them equal, or write "auto" for {filled.name}',
+                hint=f'Make them equal, or write "auto" for {filled.name} in {self.ds_where}',
             )
         for name, value in filled.as_arguments(ds_value).items():
             self.arguments.setdefault(name, value)

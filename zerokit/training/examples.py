@@ -48,10 +48,16 @@ class Encoded:
 
 
 class UnusableError(DataError):
-    """An example that cannot be trained on, without its place."""
+    """An example that cannot be trained on. `where` is set if the example is not to blame."""
 
     index = 0
     """Its number in the data set, from 0."""
+
+    def found_at(self, place: str) -> DataError:
+        """The error with the place of the example."""
+        if self.where is None:
+            return DataError(self.message, where=place, hint=self.hint)
+        return DataError(f"{self.message} (found at {place})", where=self.where, hint=self.hint)
 
 
 class Encoder(ABC):
@@ -128,7 +134,7 @@ def tokenize(
             desc="Tokenizing",
         )
     except UnusableError as error:
-        raise DataError(error.message, where=at(error.index), hint=error.hint) from error
+        raise error.found_at(at(error.index)) from error
     num_cut, num_left_out = sum(tokenized[_IS_CUT]), 0
     joined = encoder.packed_len is not None and not encoder.apart and _enough_to_pack(tokenized)
     if not joined:

@@ -231,7 +231,9 @@ def num_examples_differ(was: Identity, now: Identity) -> list[str]:
     """Whether a step would train on more or fewer examples, as a description; empty if not."""
     if was.examples_per_step == now.examples_per_step:
         return []
-    return [f"a step has {now.examples_per_step} examples, had {was.examples_per_step}"]
+    return [
+        f"a step now has {now.examples_per_step} examples; the checkpoint's run had {was.examples_per_step}"
+    ]
 
 
 def in_words(different: list[str]) -> str:

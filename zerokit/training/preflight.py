@@ -107,7 +107,7 @@ def expected_peak(
         reason = error.message if isinstance(error, ZerokitError) else f"{type(error).__name__}: {error}"
         return [f"peak memory is not estimated: {reason}"], None
     low, high = fit.needed_low_bytes, fit.needed_high_bytes
-    line = verdict_line(fit.verdict, low, high, gpu_bytes, fit.host).plain
+    line = verdict_line(fit.verdict, low, high, gpu_bytes, fit.host, has_options=False).plain
     said = f"estimated peak per rank, in {phase_words(answer.device.peak_phase)}: {line}"
     return [said, *advice], answer.device.peak_bytes
 

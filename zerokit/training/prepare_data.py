@@ -175,7 +175,9 @@ def tokenize_reported(context: RunContext, examples: Examples, which: str) -> Da
         what = describe_format(format_, columns, examples.columns, context.tokenizer)
         joined = "" if encoder.packed_len is None or encoder.apart else "; joined and cut into full sequences"
         labels = describe_labels(context.task.labels)
-        note(context, f"data: {quantity(len(dataset), 'example')} of {what}{labels}{joined}")
+        held_out = context.held_out_examples
+        kept = "" if held_out is None else f", {len(held_out.loaded):,} held out"
+        note(context, f"data: {quantity(len(dataset), 'example')}{kept}; columns: {what}{labels}{joined}")
     if tokenized.num_cut or tokenized.num_left_out:
         _, encoder = context.encoder(examples)
         note(

@@ -304,7 +304,7 @@ def _print_summary(report: RunReport, context: RunContext, num_files: int) -> No
     )
     if beside := compare_with_expected(report):
         console.note(beside)
-    console.note(f"saved {quantity(num_files, 'file')} in {context.output_dir}, next to {METRICS_FILE}")
+    console.note(f"saved the model in {context.output_dir} ({quantity(num_files, 'file')})")
 
 
 def compare_with_expected(report: RunReport) -> str:

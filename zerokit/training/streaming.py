@@ -227,7 +227,7 @@ class Stream:
         try:
             yield from self.encoder.sequences(example)
         except UnusableError as error:
-            raise DataError(error.message, where=self.place(number), hint=error.hint) from error
+            raise error.found_at(self.place(number)) from error
 
 
 class _Table:

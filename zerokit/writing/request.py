@@ -70,7 +70,7 @@ class Decisions:
 
     @property
     def target(self) -> Target:
-        """Who hands the config to DeepSpeed; the Trainer if the run does not say."""
+        """The program that passes the config to DeepSpeed; the Trainer if the run does not say."""
         return self.run.target or "trainer"
 
     @property

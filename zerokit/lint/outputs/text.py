@@ -16,6 +16,7 @@ from zerokit.units import quantity
 _STYLES = {"error": BAD, "warning": DOUBTFUL, "info": REMARK, "fixed": GOOD}
 
 _MOST_NAMES = 3
+_MOST_OPTIONS = 3
 """Of rules that were not run; where there are more, JSON and ``zerokit explain`` name them."""
 
 
@@ -69,9 +70,9 @@ def _not_run(files: Sequence[CheckedFile]) -> Iterator[str]:
         yield f"not checked: {listed}"
         return
     count = Counter(need for needs in rules.values() for need in needs)
-    options = ", ".join(f"{_option(need)} ({number})" for need, number in count.most_common())
-    several = ", some of them several" if count.total() > len(rules) else ""
-    yield f"not checked: {len(rules)} rules that need {options}{several}; 'zerokit explain' lists them"
+    options = ", ".join(_option(need) for need, _ in count.most_common(_MOST_OPTIONS))
+    most = "most of them" if len(count) > _MOST_OPTIONS else "them"
+    yield f"{len(rules)} rules not checked; to check {most} give {options}"
 
 
 def _option(need: str) -> str:

@@ -272,13 +272,13 @@ def launch_fixed_value(data: Mapping[str, Any]) -> Iterator[Hit]:
         return
     fixed = [key for key in _COMPARED if _is_fixed(section.get(key))]
     if fixed:
-        names, equal = " and ".join(f"'{key}'" for key in fixed), "equals" if len(fixed) == 1 else "equal"
-        message = f"the Trainer insists that {names} {equal} its arguments"
-        hint = "Write auto" if len(fixed) == 1 else "Write auto for each"
+        values = " and ".join(f"{key} {section[key]}" for key in fixed)
+        message = f"this file has {values}, and the Trainer stops if TrainingArguments differ"
+        hint = f"Make them equal, or write auto{' for each' * (len(fixed) > 1)}"
         yield Hit((SECTION, fixed[0]), message, hint)
     argument = _PRECISIONS.get(str(data.get("mixed_precision")).lower())
     if argument is not None:
-        message = f"the Trainer insists that its arguments request {argument}, too"
+        message = f"the Trainer stops unless TrainingArguments also have {argument}"
         hint = f"See that the script sets {argument}, or remove the key"
         yield Hit(("mixed_precision",), message, hint)
 

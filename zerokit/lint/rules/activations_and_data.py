@@ -52,7 +52,7 @@ def activation_checkpointing(subject: Subject) -> Iterator[Hit]:
 
 @rule("data-efficiency-switch")
 def data_efficiency_switch(subject: Subject) -> Iterator[Hit]:
-    """An outer switch without effect"""
+    """An outer `enabled` of `data_efficiency` that does not switch off the inner section"""
     for inner in (_CURRICULUM, _BATCHING, _RANDOM_LTD):
         if subject.value(*inner, "enabled") is not True:
             continue

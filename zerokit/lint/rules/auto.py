@@ -28,7 +28,7 @@ def unfilled_auto(subject: Subject) -> Iterator[Hit]:
 
 @rule("auto-beside-numbers")
 def auto_beside_numbers(subject: Subject) -> Iterator[Hit]:
-    """ "auto" in a config that DeepSpeed would start with by itself"""
+    """ "auto" although `train_batch_size` or the micro batch is a number, so DeepSpeed alone would start"""
     if subject.run.target is not None or not subject.may_be_plain:
         return
     if subject.is_absent(TRAIN) and subject.is_absent(MICRO):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import AUTO, ZERO
@@ -77,11 +78,15 @@ def fixed_value(subject: Subject) -> Iterator[Hit]:
     ]
     if len(fixed) == 1 and fixed[0].trainer is not None:
         path, words = fixed[0].path, fixed[0].trainer.words
-        yield Hit(path, f"the Trainer insists that '{path[-1]}' equals {words}", 'Write "auto"')
+        value = json.dumps(value_at(subject.written, path))
+        message = (
+            f"the ds_config has {fixed[0].name} {value}, and the Trainer stops if TrainingArguments differ"
+        )
+        yield Hit(path, f"{message} ({words})", 'Make them equal, or write "auto" in the ds_config')
     elif fixed:
         names = ", ".join(one.name for one in fixed)
-        message = f"the Trainer insists that {len(fixed)} values equal its arguments: {names}"
-        yield Hit(fixed[0].path, message, 'Write "auto" for each')
+        message = f"the Trainer stops if one of {len(fixed)} values differs from TrainingArguments: {names}"
+        yield Hit(fixed[0].path, message, 'Make them equal, or write "auto" for each')
 
 
 _SHAPES: Mapping[str, str] = {

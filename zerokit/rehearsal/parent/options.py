@@ -51,7 +51,7 @@ class RunOptions:
     ] = "torchrun"
     accelerate_config: Annotated[
         str | Path | None,
-        Option("As of accelerate launch --config_file; sets --launcher accelerate.", metavar="FILE"),
+        Option("Like accelerate launch --config_file; sets --launcher accelerate.", metavar="FILE"),
     ] = None
     accelerate_arguments: Annotated[
         Sequence[str],

@@ -190,24 +190,22 @@ def _check_trained(reports: list[RehearsalReport], script: str) -> None:
     """Refuse a verdict on a script that has done nothing, or that trains and ended before its first step."""
     if not any(one.steps or one.run.ds_config is not None or one.device.peak_bytes for one in reports):
         raise ZerokitError(
-            "ended by itself, without a DeepSpeed engine, an optimizer step, or a byte on the GPU: there is "
-            "nothing to judge",
+            "the script ended without training",
             where=script,
-            hint="Rehearse the script that trains, with the arguments with which it does",
+            hint="Pass the arguments that start training",
         )
     idle = [report.run.idle_micro_steps for report in reports if report.fit.verdict != "does not fit"]
     if not idle or None in idle or idle[0] is None:
         return
     done, needed = idle[0]
-    fit = "rehearse it with data and arguments with which it trains"
+    fit = "pass the data and arguments that start training"
     if done:
         reached = f"after {done:,} of the {quantity(needed, 'micro-step')} that one takes"
-        hint = f"{fit.capitalize()}, or with fewer gradient_accumulation_steps"
+        hint = f"{fit.capitalize()}, or set fewer gradient_accumulation_steps"
     else:  # engine.step() ends a micro-step
         reached = "as engine.step() was never called"
         hint = f"Call it after each engine.backward(), or {fit}"
-    message = f"ended by itself before its DeepSpeed engine made an optimizer step, {reached}: "
-    message += "there is no step to judge"
+    message = f"the script ended before its DeepSpeed engine made an optimizer step, {reached}"
     raise ZerokitError(message, where=script, hint=hint)
 
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from zerokit.reporting.verdicts import HostFit, Verdict
-from zerokit.units import ordinal
 
 Unit = Literal["tokens", "characters", "values"]
 
@@ -223,8 +222,8 @@ class LargestBatch(Part):
     """The optimizer step, counted from 1, that it is part of, or a later one where no engine shows which."""
 
     def __str__(self) -> str:
-        """``"the batch of 4 x 8,192 tokens, the 57th of epoch 1, rank 0"``."""
-        return f"the batch of {self.size}, the {ordinal(self.number)} of epoch 1, rank {self.rank}"
+        """``"4 x 8,192 tokens (batch 57 of epoch 1, rank 0)"``."""
+        return f"{self.size} (batch {self.number:,} of epoch 1, rank {self.rank})"
 
 
 class Batches(Part):

@@ -101,15 +101,13 @@ def doubts(time: TimeReport, batches: Batches | None, prices: Prices) -> list[st
     found = []
     if time.breakdown.launch >= _MUCH * time.step_seconds:
         found.append(
-            f"more than {_MUCH:.0%} of the step is spent launching kernels: these are priced "
-            "as on six hosts of published runs, of which the slowest takes more than twice as long as the "
-            "fastest. Predictions for larger micro-batches are more accurate"
+            f"more than {_MUCH:.0%} of the step is spent launching kernels: launch times differ by a "
+            "factor of two between hosts. Predictions for larger micro-batches are more accurate"
         )
     if batches is not None and batches.first.unit == "tokens" and batches.first.tokens < _FEW_TOKENS:
         found.append(
             f"batches of {batches.first.tokens:,} tokens are few for a GPU: the real step may take twice "
-            "as long, beyond the reported range, as one published step of so few did, which is not "
-            "explained. Predictions for larger micro-batches are more accurate"
+            "as long, beyond the reported range. Predictions for larger micro-batches are more accurate"
         )
     own_work = time.breakdown.host_optimizer + time.breakdown.host_operators
     limited = prices.on_host(1, time.host_threads) / prices.on_host(1)

@@ -154,9 +154,10 @@ def verdict(report: RehearsalReport) -> Text:
     """The answer, by how much, and what decides."""
     fit = report.fit
     line = _verdict_line(fit)
-    for words in (*_margins(fit), _fullest(report)):
+    for words in _margins(fit):
         line.append(f"; {words}")
-    line.append(f", with {fit.batch}" if fit.batch else "")
+    line.append(f". Peak: {_fullest(report)}")
+    line.append(f"; largest batch {fit.batch}" if fit.batch else "")
     errors = sum(found.severity == "error" for found in report.ds_config_findings)
     return line.append(f"; {quantity(errors, 'error')} in the ds_config" if errors else "")
 
@@ -176,19 +177,19 @@ def _fullest(report: RehearsalReport) -> str:
     """When a GPU holds most, and that of which rank where they differ."""
     phase, of_rank = moment(report.device), ""
     if report.roles:
-        of_rank = f" on rank {report.rank}"
+        of_rank = f", rank {report.rank}"
     elif report.ranks:
         fullest = max(report.ranks, key=lambda one: one.device_peak_bytes)
-        of_rank = f" on rank {fullest.rank}"
+        of_rank = f", rank {fullest.rank}"
         if fullest.rank != report.rank:
             phase = phase_words(fullest.peak_phase)
-    return f"fullest in {phase}{of_rank}"
+    return f"{phase}{of_rank}"
 
 
 def moment(device: DeviceMemory) -> str:
     """The phase of the peak, with the step that it is in."""
     phase = phase_words(device.peak_phase)
-    return phase if device.peak_phase in ("init", "evaluation") else f"{phase} {device.peak_step + 1}"
+    return phase if device.peak_phase in ("init", "evaluation") else f"{phase} of step {device.peak_step + 1}"
 
 
 def heading(report: RehearsalReport) -> str:
@@ -428,17 +429,16 @@ def time_parts(time: TimeReport, *, of_several: bool) -> Iterator[Part]:
     if time.tokens_per_second is not None:
         yield "  Batches of other lengths have other tokens/s: a run's are those of its data's mix of lengths"
     yield ""
-    title = "Where a step's time goes: each moment counts for the first of these that goes on then"
+    title = "Time by activity (overlaps count once, in this order)"
     yield table(title, ["", "Time", "Share"], breakdown_rows(time))
     yield from _data(time)
     rows = [(one.name, f"{one.count:,}", milliseconds(one.seconds)) for one in time.kernels]
-    yield table("What takes most of it, hidden work included", ["Kernel", "Calls", "Time"], rows)
+    yield table("Longest kernels, also overlapped ones", ["Kernel", "Calls", "Time"], rows)
     path = [
         (one.name, f"{one.count:,}", milliseconds(one.seconds), f"{one.seconds / time.step_seconds:.1%}")
         for one in time.critical_path[:_MOST_PATHS]
     ]
-    title = "What a step waits for, one after the other (its critical path)"
-    yield table(title, ["", "Times", "Time", "Share"], path)
+    yield table("Critical path", ["", "Times", "Time", "Share"], path)
 
 
 def _takes(time: TimeReport) -> str:

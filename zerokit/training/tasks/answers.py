@@ -183,7 +183,8 @@ class AnswerEncoder(Encoder):
                 encode(self.tokenizer, text, most=self.most, special_tokens=False) for text in texts
             )
             if whole[: len(prompt)] != prompt:
-                self._fail_chat(*_why_not_masked(*texts, end))
+                what, hint = _why_not_masked(*texts, end)
+                raise UnusableError(what, where="the tokenizer's chat_template", hint=hint)
             before: list[bool] = []
             if sequences and prompt[: len(sequences[-1][0])] == sequences[-1][0]:
                 before = sequences.pop()[1]
@@ -211,15 +212,15 @@ class AnswerEncoder(Encoder):
 def _why_not_masked(prompt: str, whole: str, number: int) -> tuple[str, str]:
     """Why the tokens of an answer, message `number`, cannot be separated, and a hint."""
     if not whole.startswith(prompt):
-        what = f"cannot be masked: message {number} does not begin with the generation prompt"
+        what = f"answers cannot be masked: message {number} does not begin with the generation prompt"
         return what, _OTHER_TEMPLATE
-    hint = "End it with a special token"
+    hint = "End the generation prompt with a special token"
     if prompt.endswith(" "):  # which most tokenizers join with the word after it
-        hint = "Remove the space at its end"
+        hint = "Remove the space at the end of the generation prompt"
     elif whole[len(prompt) :][:1].isspace():
         hint = "Remove the white space with which the answer begins"
-    what = "the tokenizer joins the end of the chat template's generation prompt with the answer"
-    return f"cannot be masked: {what}, message {number}", hint
+    what = f"the tokenizer joins the end of the generation prompt with the answer, message {number}"
+    return f"answers cannot be masked: {what}", hint
 
 
 def _no_answer(turns: list[dict[str, Any]]) -> tuple[str, str]:

@@ -72,14 +72,12 @@ class CausalLM(Task):
         """Most tokens of a row that documents share (None: all), and a divisor of its length."""
         return (None, 1) if self.one_row else (self.section.seq_len, self.pad_to() or 1)
 
-    def layout_words(self, *, packed: bool) -> str:
-        off = "task.padding_free: false switches it off"
+    def layout_words(self, padding: str, *, packed: bool) -> str:
+        key = "packing" if packed and self.mixed is None else "padding_free"
+        off = f"(task.{key}: false switches it off)"
         if self.mixed is not None:
-            return f"examples of like lengths in one micro batch, padded ({off}): {self.mixed}"
-        if packed:
-            off = "task.packing: false switches it off"
-            return f"whole documents packed into sequences, which do not see each other ({off})"
-        return f"padding-free: examples side by side in few rows, which do not see each other ({off})"
+            return f"batches of similar lengths: {padding} {off}; not padding-free: {self.mixed}"
+        return f"{'packed documents' if packed else 'padding-free batches'}: {padding} {off}"
 
     def encoder(self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns) -> AnswerEncoder:
         return AnswerEncoder(tokenizer, format_, columns, self.section, apart=self.mixed is None)

@@ -94,8 +94,13 @@ class Task(ABC):
         """How the examples of a step are distributed over micro batches; None keeps their order."""
         return None
 
-    def layout_words(self, *, packed: bool) -> str:
-        """A message about :meth:`layout`. `packed`: whether sequences have several documents."""
+    def layout_words(self, padding: str, *, packed: bool) -> str:
+        """A message about :meth:`layout`.
+
+        Args:
+            padding: the shares of padding, in words.
+            packed: whether sequences have several documents.
+        """
         raise NotImplementedError
 
     def config_keys(self) -> dict[str, Any]:
