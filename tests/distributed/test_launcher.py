@@ -44,7 +44,14 @@ from zerokit.distributed import launcher_watch, preemption, stuck
 from zerokit.distributed.exit_reports import exit_now
 launcher_watch.watch(int(os.environ["RANK"]), None, preemption.LeaveRequest(0, 60))
 """
-WAITS = f"{RANK}print('rank', os.environ['RANK'], os.getpid(), flush=True)\nthreading.Event().wait()\n"
+# One write for a line: two ranks share the pipe.
+WAITS = (
+    RANK
+    + """
+os.write(1, f"rank {os.environ['RANK']} {os.getpid()}\\n".encode())
+threading.Event().wait()
+"""
+)
 
 RUN = """
 import os, sys

@@ -65,7 +65,7 @@ def test_gradients_reach_the_adapter_through_checkpointed_blocks(model: PreTrain
 
 def test_without_peft_installed_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ZerokitError, match=r"\(peft\): needs the peft packages ") as raised:
+    with pytest.raises(ZerokitError, match=r"\(peft\): needs the packages of zerokit\[peft\]") as raised:
         check_peft_keys(load_recipe(None, words(r="4")))
     assert raised.value.hint == f"Run {install_command('peft')}"
 
