@@ -69,7 +69,7 @@ class Fabric:
         return min(self.in_node(ranks * nodes), share)
 
     def seconds(self, kind: Collective, num_bytes: int, ranks: int, nodes: int) -> float:
-        """Seconds of a collective of `ranks` GPUs in each of `nodes` nodes; see :meth:`Prices.collective`."""
+        """Seconds of a collective of `ranks` GPUs on each of `nodes` nodes: :meth:`Prices.collective`."""
         seconds = self._seconds(kind, num_bytes, ranks, nodes)
         if nodes > 1 and ranks * nodes <= self.gpus_per_node:
             return max(seconds, self._seconds(kind, num_bytes, ranks * nodes, 1))
