@@ -154,7 +154,7 @@ def test_times_are_written_as_people_write_them(
 ) -> None:
     given: list[float | None] = []
     monkeypatch.setattr(
-        "zerokit.rehearsal.parent.start.rehearse_together",
+        "zerokit.rehearsal.parent.start.run_workers",
         lambda *_, timeout, **__: given.append(timeout) or ([RECORDING], None),
     )
     for text, seconds in (("5min", 300), ("5m", 300), ("300", 300), ("300s", 300), ("1h", 3600)):

@@ -90,7 +90,7 @@ class Space(IntEnum):
     PINNED_HOST = 2
 
 
-HOST = (Space.PAGEABLE_HOST, Space.PINNED_HOST)
+HOST_SPACES = (Space.PAGEABLE_HOST, Space.PINNED_HOST)
 
 
 class StepMark(NamedTuple):

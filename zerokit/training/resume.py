@@ -24,7 +24,7 @@ from zerokit.errors import CheckpointError, RecipeError
 from zerokit.recipe import LoadedRecipe
 from zerokit.resolving.settle import Resolved
 from zerokit.staging import make_staging, remove
-from zerokit.training.folder import DIVIDED, checkpoint_number, checkpoints, dangling_checkpoints
+from zerokit.training.folder import RESHARDED, checkpoint_number, checkpoints, dangling_checkpoints
 from zerokit.training.identity import Identity, differences, in_words, num_examples_differ, read_identity
 from zerokit.units import quantity
 
@@ -245,7 +245,7 @@ class ReshardedCheckpoint:
         if resume is None or num_saving_ranks(resume) in (0, ranks):
             return
         name = f"{resume.name}-on-{quantity(ranks, 'rank').replace(' ', '-')}"
-        made = output_dir / DIVIDED / name
+        made = output_dir / RESHARDED / name
         group.together(lambda: self._make(resume, made, ranks) if self._is_main else None)
         self.folder = self._made = made
 

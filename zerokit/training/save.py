@@ -28,7 +28,9 @@ _NEW_LINK = f"{MARK}-link"
 """Temporary name in ``.replaced`` of a new link."""
 
 
-def save_model(trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, report: RunReport) -> list[Path]:
+def publish_model(
+    trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, report: RunReport
+) -> list[Path]:
     """Save weights (safetensors), config, generation config, tokenizer and ``run.json`` into `output`.
 
     All ranks take part, because under ZeRO-3 each holds a part of the weights. Whatever ends this process,

@@ -24,9 +24,9 @@ from tests.rehearsal import forked_worker
 from tests.rehearsal.recordings import device_with
 from tests.tiny import REPOSITORY
 from zerokit.distributed.ranks import free_port
+from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
 from zerokit.rehearsal.parent import processes
-from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.parent.processes import Output, Worker
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.report import RehearsalReport

@@ -21,10 +21,10 @@ from unittest import mock
 
 from tests.tiny import REPOSITORY
 from tests.validation.rehearsal.real_runs import DEVICE, deviations, environment, figures
+from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
-from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.parent.processes import Output, Worker
-from zerokit.rehearsal.parent.start import rehearse_ranks
+from zerokit.rehearsal.parent.start import rehearse_roles
 from zerokit.rehearsal.ranks.roles import Roles
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.report import RehearsalReport
@@ -115,7 +115,7 @@ def rehearse(run: RoleRun, folder: Path, *, forked: bool = False) -> tuple[dict[
         exchange = folder / "exchange"
         exchange.mkdir()
         job = run.job(folder, exchange_folder=str(exchange))
-        found = rehearse_ranks(job, output=Output.SHOWN_ON_STDERR)
+        found = rehearse_roles(job, output=Output.SHOWN_ON_STDERR)
     assert found.roles is not None
     reports = {rank: analyse(recording, job.of_rank(rank)) for rank, recording in found.recordings.items()}
     return reports, found.roles

@@ -20,10 +20,10 @@ from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import Gpu, some_gpu
 from zerokit.hardware.hardware_file import read_hardware
 from zerokit.rehearsal.devices import DEFAULT, caveats, virtual_device
-from zerokit.rehearsal.parent.job import Clocks, Overrides, RehearsalJob
-from zerokit.rehearsal.parent.options import DRAWINGS, RehearsalOptions, RunOptions, described
+from zerokit.rehearsal.job import Clocks, Overrides, RehearsalJob
+from zerokit.rehearsal.options import DRAWINGS, RehearsalOptions, RunOptions, described
 from zerokit.rehearsal.parent.processes import Output
-from zerokit.rehearsal.parent.start import rehearse_job
+from zerokit.rehearsal.parent.start import rehearse_and_report
 from zerokit.rehearsal.report.drawings import Drawings
 from zerokit.rehearsal.report.report import RehearsalReport
 from zerokit.rehearsal.scratch import scratch_folder
@@ -78,7 +78,7 @@ def rehearse(options: RehearsalOptions) -> RehearsalReport:
     with exit_on_signals(), scratch_folder() as folder:
         job = _job(options, card, figures, folder)
         _ = job.prices  # or one line says that the card's speed is not known
-        report = rehearse_job(
+        report = rehearse_and_report(
             job,
             cluster,
             Drawings(**{name: getattr(options, name) for name in DRAWINGS}),

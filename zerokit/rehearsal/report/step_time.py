@@ -10,7 +10,7 @@ import numpy as np
 from zerokit.hardware.gpus import Gpu
 from zerokit.hardware.prices.known import Class
 from zerokit.hardware.prices.prices import Prices
-from zerokit.rehearsal.native.clock import HOST, WorkKind
+from zerokit.rehearsal.native.clock import HOST_STREAM, WorkKind
 from zerokit.rehearsal.recording import Array, Recording
 from zerokit.rehearsal.report.report import (
     Batches,
@@ -187,7 +187,7 @@ def _peak_flops(gpu: Gpu) -> float | None:
 
 def _first_step_begins(spans: Array, end: int) -> int:
     """When the first work after the start was submitted: what comes before step 1 has the phase init."""
-    later = spans[(spans["phase"] != RUN_PHASES.index("init")) & (spans["stream"] != HOST)]
+    later = spans[(spans["phase"] != RUN_PHASES.index("init")) & (spans["stream"] != HOST_STREAM)]
     return min(int(later["begin"].min()), end) if len(later) else end
 
 
@@ -225,7 +225,7 @@ def _length(intervals: Array, begin: int, end: int) -> int:
 def _kernels(recording: Recording, begin: int, end: int) -> list[KernelTime]:
     """The kinds of work that take most of a step, whatever else goes on meanwhile."""
     spans = recording.spans
-    inside = spans[(spans["begin"] >= begin) & (spans["begin"] < end) & (spans["stream"] != HOST)]
+    inside = spans[(spans["begin"] >= begin) & (spans["begin"] < end) & (spans["stream"] != HOST_STREAM)]
     inside = inside[inside["kind"] != WorkKind.MEETING]
     seconds: Counter[str] = Counter()
     counts: Counter[str] = Counter()
@@ -278,7 +278,7 @@ def critical_path(spans: Array, names: tuple[str, ...], begin: int, end: int) ->
     host, which had gone on by itself since it last waited: back to there the path is the host's.
     """
     lasting = spans[(spans["end"] > spans["begin"]) & (spans["end"] > begin) & (spans["begin"] < end)]
-    of_host = lasting["stream"] == HOST
+    of_host = lasting["stream"] == HOST_STREAM
     device, host = _Spans(lasting[~of_host]), _Spans(lasting[of_host])
     taken: Counter[str] = Counter()
     counts: Counter[str] = Counter()
