@@ -77,7 +77,7 @@ def rehearse(options: RehearsalOptions) -> RehearsalReport:
         cluster.check_rank(options.rank)
     with exit_on_signals(), scratch_folder() as folder:
         job = _job(options, card, figures, folder)
-        _ = job.prices  # or one line says that the card's speed is not known
+        _ = job.prices  # raises here, before a worker starts, if the speed of the card is not known
         report = rehearse_and_report(
             job,
             cluster,
@@ -86,7 +86,10 @@ def rehearse(options: RehearsalOptions) -> RehearsalReport:
             timeout=options.timeout,
             output=Output.SHOWN_ON_STDERR if options.script_prints_on == "stderr" else Output.SHOWN,
         )
-    return report.model_copy(update={"warnings": [*report.warnings, *caveats(card)]})
+    assumed = []
+    if options.time and options.gpu is None and options.hardware is None:
+        assumed.append(f"times are those of an {DEFAULT}, as no card is given: name yours with --gpu")
+    return report.model_copy(update={"warnings": [*report.warnings, *caveats(card), *assumed]})
 
 
 def _job(options: RehearsalOptions, card: Gpu, figures: dict[str, Any] | None, folder: Path) -> RehearsalJob:
@@ -133,12 +136,6 @@ def _check(options: RehearsalOptions) -> None:
             if name in ("plot", "timeline"):
                 check_plot(Path(file), f"--{name}")
             check_writable(Path(file), follow_links=True)
-    if options.time and options.gpu is None and options.hardware is None:
-        raise ZerokitError(
-            "there is no time without a card",
-            where="--time",
-            hint="Name one that zerokit gpus lists, such as --gpu H100, or give its figures: --hardware FILE",
-        )
     only_timed = {
         "--real-time": options.real_time,
         "--with-data-time": options.with_data_time,
