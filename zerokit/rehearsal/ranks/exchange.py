@@ -408,9 +408,11 @@ class Exchange:
 
 
 def prepare_exchange_of_change(first: RehearsalJob, changed: RehearsalJob, *, alone: bool) -> None:
-    """Make the exchange folder of a change that is rehearsed after `first`; with `alone` no rank answers.
+    """Make the exchange folder for rehearsing a changed run after `first`.
 
-    Only what rank 0 made for all is valid for a change, and only among as many ranks.
+    It gets the results of :meth:`Exchange.made_once`, if the number of ranks is unchanged: nothing else that
+    ranks have published is valid for the changed run. With `alone`, only rank 0 is rehearsed, and the other
+    ranks are published as ended.
     """
     assert first.exchange_folder is not None
     assert changed.exchange_folder is not None

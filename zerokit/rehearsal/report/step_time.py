@@ -123,10 +123,11 @@ def doubts(time: TimeReport, batches: Batches | None, prices: Prices) -> list[st
 
 
 def _range(recording: Recording, begin: int, end: int, prices: Prices) -> tuple[float, float]:
-    """A step's seconds if all prices are as low, or as high, as they may be.
+    """The shortest and the longest time of a step, in seconds, within the uncertainty of all costs.
 
-    At most each moment is as long as the most uncertain work of that moment may make it, and the host needs
-    all that it launches. At least each moment is as short as it can be, and each kind of work needs its time.
+    The step is divided into moments in which the same spans run. Longest: each moment is stretched by the
+    most uncertain work in it, and the CPU needs its time for all launches. Shortest: each moment is shortened
+    as far as its work allows, but not below the time that one kind of work needs alone.
     """
     spans = recording.spans[(recording.spans["end"] > begin) & (recording.spans["begin"] < end)]
     edges = np.unique(np.clip(np.concatenate([[begin, end], spans["begin"], spans["end"]]), begin, end))
@@ -135,7 +136,7 @@ def _range(recording: Recording, begin: int, end: int, prices: Prices) -> tuple[
     class_of_span = np.array([classes[op] for op in spans["name"].tolist()], dtype=object)
 
     def active(chosen: Array) -> Array:
-        """At which of the moments any of the spans goes on."""
+        """Whether any of the chosen spans runs, for each moment."""
         whole = _union(np.stack([spans["begin"][chosen], spans["end"][chosen]], axis=1))
         before = np.searchsorted(whole[:, 0], edges[:-1], side="right")
         return (before > 0) & (edges[:-1] < np.append(0, whole[:, 1])[before])

@@ -212,7 +212,7 @@ def _times(rank: VirtualRank, time: RankTime) -> RankTimes:
     ranks = 0 if engine is None else engine.dp_world_size
     tokens = rank.batches.tokens_of_steps()
     return RankTimes(
-        step_ends=time.step_ends(),
+        step_ends=time.step_ends(),  # provisional: see RankTimes
         step_end_events=time.step_end_events,
         meetings=time.meetings.all,
         model_flops=rank.steps.model_flops,
