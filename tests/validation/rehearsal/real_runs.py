@@ -216,8 +216,10 @@ def run(
     ]
     built_library()  # which may take minutes, and is nobody's fault
     with environment(forked=forked), ExitStack() as stack:
-        module = "tests.validation.rehearsal.real_worker" if values == "real" else None
-        workers = [stack.enter_context(Worker(job, Output.SHOWN_IF_IT_FAILS, module=module)) for job in jobs]
+        if values == "real":
+            worker = "tests.validation.rehearsal.real_worker"
+            stack.enter_context(mock.patch.object(processes, "WORKER", worker))
+        workers = [stack.enter_context(Worker(job, Output.SHOWN_IF_IT_FAILS)) for job in jobs]
         reports = [analyse(worker.result(None), worker.job) for worker in workers]
     return reports, [[float(line) for line in file.read_text().splitlines()] for file in files]
 

@@ -23,6 +23,7 @@ from tests.tiny import REPOSITORY
 from tests.validation.rehearsal.real_runs import DEVICE, deviations, environment, figures
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
+from zerokit.rehearsal.parent import processes
 from zerokit.rehearsal.parent.processes import Output, Worker
 from zerokit.rehearsal.parent.start import rehearse_roles
 from zerokit.rehearsal.ranks.roles import Roles
@@ -95,14 +96,9 @@ def run_really(run: RoleRun, folder: Path, *, forked: bool = False) -> list[Rehe
     folder.mkdir()
     built_library()
     with run.environment(forked=forked), ExitStack() as stack:
+        stack.enter_context(mock.patch.object(processes, "WORKER", REAL_WORKER))
         workers = [
-            stack.enter_context(
-                Worker(
-                    run.job(folder, rank),
-                    Output.SHOWN_IF_IT_FAILS,
-                    module=REAL_WORKER,
-                )
-            )
+            stack.enter_context(Worker(run.job(folder, rank), Output.SHOWN_IF_IT_FAILS))
             for rank in range(run.num_ranks)
         ]
         return [analyse(worker.result(None), worker.job) for worker in workers]
