@@ -66,10 +66,6 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--num-gpus", 4, "--launcher", "mpirun"], "--launcher"),
         (["--num-gpus", 4, "--gpu-memory", "0"], "--gpu-memory: '0' is less than a MiB. Write it like 80GiB"),
         (
-            ["--num-gpus", 4, "--time"],
-            "--time: there is no time without a card. Name one that zerokit gpus lists",
-        ),
-        (
             ["--num-gpus", 4, "--time", "--gpu", "H1000"],
             "--gpu: there is no GPU 'H1000'. Did you mean 'H100'? For another card give its figures: ",
         ),
@@ -154,7 +150,7 @@ def test_times_are_written_as_people_write_them(
 ) -> None:
     given: list[float | None] = []
     monkeypatch.setattr(
-        "zerokit.rehearsal.parent.start.rehearse_together",
+        "zerokit.rehearsal.parent.start.run_workers",
         lambda *_, timeout, **__: given.append(timeout) or ([RECORDING], None),
     )
     for text, seconds in (("5min", 300), ("5m", 300), ("300", 300), ("300s", 300), ("1h", 3600)):
@@ -326,6 +322,18 @@ def test_a_module_gets_its_arguments(
     told_job = json.loads((told / "job").read_text())
     assert (told_job["script"], told_job["module"]) == ("package.train", True)
     assert told_job["arguments"] == ["-m", "--lr=1"]
+
+
+@pytest.mark.parametrize("options", [[], ["--gpu", "A100-80GB"]])
+def test_time_is_that_of_the_default_card_and_the_report_says_so(
+    zerokit: Run, script: Path, options: list[str]
+) -> None:
+    words = ["--num-gpus", 1, "--time", "--no-advise", "--format", "json", *options]
+    code, out, _ = zerokit("rehearse", *words, script)
+    assert code == 0
+    report = json.loads(out)
+    assumed = [line for line in report["warnings"] if "times are those of an H100" in line]
+    assert len(assumed) == (not options)
 
 
 def test_reporting_needs_no_torch() -> None:

@@ -55,6 +55,31 @@ def test_all_ranks_leave_with_one_line(ranks: int, options: list[str], message: 
     assert not (folder / "out").exists()
 
 
+_RECIPE_BY_RANK = """
+import os
+from zerokit.cli.main import main
+
+if __name__ == "__main__":
+    os.chdir("rank-" + os.environ["RANK"])
+    main("train")
+"""
+
+
+def test_all_ranks_leave_if_only_rank_1_cannot_read_the_recipe(folder: Path) -> None:
+    for rank, text in enumerate((RECIPE, RECIPE.replace("seq_len", "seq_lne"))):
+        (folder / f"rank-{rank}").mkdir()
+        (folder / f"rank-{rank}" / "recipe.yaml").write_text(text)
+        for name in ("model", "data.jsonl"):
+            (folder / f"rank-{rank}" / name).symlink_to(folder / name)
+    (folder / "script.py").write_text(_RECIPE_BY_RANK)
+    words = ["--num-gpus", "2", "--recipe", "recipe.yaml"]
+    run = launch([folder / "script.py", *words], ranks=2, launcher="none", cwd=folder)
+    assert run.returncode == 2
+    (line,) = errors(run.stderr)
+    assert line.startswith("recipe.yaml:5 (task.seq_lne): unknown key 'seq_lne'")
+    assert "Traceback" not in run.stderr
+
+
 PREPARE = """
 from pathlib import Path
 from zerokit.training.main import read_recipe

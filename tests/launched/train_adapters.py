@@ -18,7 +18,7 @@ from zerokit.training import run
 from zerokit.training.main import train
 
 if __name__ == "__main__":
-    run.save_model = save_with_logits
+    run.publish_model = save_with_logits
     group = RankGroup(read_ranks())
     os.chdir(sys.argv[1])
     for recipe in sorted(Path().glob("*.yaml")):

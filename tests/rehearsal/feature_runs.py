@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.rehearsal.recordings import device_with
 from tests.tiny import REPOSITORY
-from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.report import RehearsalReport

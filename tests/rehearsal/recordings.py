@@ -9,8 +9,8 @@ import numpy as np
 
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import VirtualDevice, virtual_device
+from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.clock import WorkKind
-from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.recording import (
     BLOCK,
     CATEGORY_CODES,

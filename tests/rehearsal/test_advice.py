@@ -17,10 +17,10 @@ from tests.rehearsal.recordings import MIB, batches, job, training
 from zerokit import console
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
+from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.parent.advice import _OPTIMIZER_REFUSED as REFUSAL
 from zerokit.rehearsal.parent.advice import Candidate, advise, candidates
-from zerokit.rehearsal.parent.job import RehearsalJob
-from zerokit.rehearsal.parent.processes import Output, rehearse_together
+from zerokit.rehearsal.parent.processes import Output, run_workers
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.combination import on_nodes
 from zerokit.rehearsal.report.report import BatchSize, RehearsalReport, TimeBreakdown, TimeReport
@@ -306,7 +306,7 @@ def test_a_command_that_is_ended_ends_the_changes_that_run(
     script = fake_worker.script(tmp_path, f"import os, signal\n{ask}\nsignal.pause()")
 
     def rehearse(changed: RehearsalJob, stop: threading.Event) -> RehearsalReport:
-        (recording,), _ = rehearse_together([changed], output=Output.DROPPED, stop=stop)
+        (recording,), _ = run_workers([changed], output=Output.DROPPED, stop=stop)
         return analyse(recording, changed)
 
     def leave(number: int, _: object) -> NoReturn:
@@ -389,7 +389,7 @@ def test_deepspeed_refuses_a_scripts_own_optimizer_in_these_words(tmp_path: Path
     (offload,) = (one for one in candidates(REPORT) if one.change == "optimizer on the host")
     here = job(script=str(script), cwd=str(tmp_path), recording_file=str(tmp_path / "rank-0.npz"))
     with pytest.raises(ZerokitError) as caught:
-        rehearse_together([offload.applied_to(here, tmp_path, 1)], output=Output.DROPPED)
+        run_workers([offload.applied_to(here, tmp_path, 1)], output=Output.DROPPED)
     assert REFUSAL in caught.value.message
 
 

@@ -20,7 +20,7 @@ from zerokit.rehearsal.recording import (
     CATEGORY_CODES,
     DTYPES,
     EVENT,
-    HOST,
+    HOST_SPACES,
     SPAN,
     RankFacts,
     RankTimes,
@@ -394,7 +394,7 @@ def test_running_bytes_follow_allocations_and_releases() -> None:
     run.release(second)
     recording = run.recording()
     assert recording.running_bytes(Space.DEVICE).tolist() == [100, 100, 120, 20, 0]
-    assert recording.running_bytes(*HOST).tolist() == [0, 7, 7, 7, 7]
+    assert recording.running_bytes(*HOST_SPACES).tolist() == [0, 7, 7, 7, 7]
     activations = CATEGORY_CODES.index("activations")
     assert recording.running_bytes(Space.DEVICE, category=activations).tolist() == [0, 0, 20, 20, 0]
 
@@ -408,7 +408,7 @@ def test_alive_lists_what_is_not_released_yet() -> None:
     recording = run.recording()
     assert recording.alive(2, Space.DEVICE)["block"].tolist() == [first, second]
     assert recording.alive(3, Space.DEVICE)["block"].tolist() == [second]
-    assert recording.alive(3, *HOST)["block"].tolist() == [host]
+    assert recording.alive(3, *HOST_SPACES)["block"].tolist() == [host]
     assert len(recording.alive(-1, Space.DEVICE)) == 0
 
 

@@ -199,7 +199,7 @@ LENGTHS = [3, 5, 4, 9, 2, 6]
     ("at_least", "lengths"), [(1, [9]), (4, [9, 5, 4, 9]), (32, [9, 5, 4, 9, 2, 6])], ids=str
 )
 def test_the_largest_come_first_and_the_data_has_an_end(at_least: int, lengths: list[int]) -> None:
-    exchange: Any = SimpleNamespace(from_rank_0=lambda _name, _what, make: make(), rank=0, is_active=False)
+    exchange: Any = SimpleNamespace(made_once=lambda _name, _what, make: make(), rank=0, is_active=False)
     labels: Any = SimpleNamespace(engines=[])
     batches = BatchWatcher(labels, exchange, 2, 60.0, lambda: 0)
     loader: DataLoader[Any] = DataLoader([{"input_ids": torch.ones(n, dtype=torch.long)} for n in LENGTHS])

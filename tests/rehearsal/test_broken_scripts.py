@@ -13,7 +13,7 @@ from tests.rehearsal.commands import SCRIPTS, Rehearsed
 from tests.rehearsal.recordings import job
 from tests.tiny import REPOSITORY
 from zerokit.errors import ZerokitError
-from zerokit.rehearsal.parent.processes import Output, rehearse_together
+from zerokit.rehearsal.parent.processes import Output, run_workers
 
 Rehearse = Callable[..., Rehearsed]
 
@@ -156,4 +156,4 @@ def test_what_a_script_printed_before_does_not_hide_why_it_fails(
     script.write_text("print('begins')\nraise KeyError('best')\n")  # a file gets the first line at the end
     here = job(script=str(script), cwd=str(tmp_path), recording_file=str(tmp_path / "rank-0.npz"))
     with pytest.raises(ZerokitError, match=r"\(KeyError: 'best'\)"):
-        rehearse_together([here], output=Output.DROPPED)
+        run_workers([here], output=Output.DROPPED)

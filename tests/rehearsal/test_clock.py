@@ -19,12 +19,12 @@ import pytest
 from tests import processes
 from tests.rehearsal.commands import SCRIPTS, rehearse
 from tests.tiny import REPOSITORY
-from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, HOST, WorkKind
+from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, HOST_STREAM, WorkKind
 from zerokit.rehearsal.native.together import Played
 from zerokit.rehearsal.ranks.roles import Axis, Roles, find_roles
 from zerokit.rehearsal.recording import SPAN
-from zerokit.rehearsal.report.combination import matched
 from zerokit.rehearsal.report.step_time import HOST_WORK, breakdown, critical_path
+from zerokit.rehearsal.timing.play_together import matched
 from zerokit.rehearsal.timing.rank_time import Meetings, RankTime
 from zerokit.rehearsal.watching.steps import Steps
 from zerokit.rehearsal.watching.watcher import Events, StepEnd, Watcher
@@ -49,7 +49,7 @@ def test_a_collective_takes_its_host_longer_than_a_kernel() -> None:
 def test_numbers_of_streams_and_of_work_are_those_of_the_clock_itself() -> None:
     header = (REPOSITORY / "zerokit/rehearsal/native/streams.h").read_text(encoding="utf-8")
     numbers = dict(re.findall(r"constexpr int (k\w+) = (-?\d+);", header))
-    ours = {"kHost": HOST, "kFirstDrive": FIRST_DRIVE, "kFirstCommunicator": FIRST_COMMUNICATOR}
+    ours = {"kHost": HOST_STREAM, "kFirstDrive": FIRST_DRIVE, "kFirstCommunicator": FIRST_COMMUNICATOR}
     assert {name: int(number) for name, number in numbers.items()} == ours
     kinds = header.partition("enum class WorkKind")[2].partition("};")[0]
     found = {name.upper(): int(number) for name, number in re.findall(r"(\w+) = (\d+),", kinds)}
@@ -286,9 +286,9 @@ def test_the_critical_path_goes_back_to_what_each_had_to_wait_for() -> None:
             (10, 30, 1001, WorkKind.COLLECTIVE, 1),
             (10, 25, 0, WorkKind.KERNEL, 0),
             (30, 40, 1001, WorkKind.MEETING, 1),
-            (2, 40, HOST, WorkKind.WAITING, 0),
+            (2, 40, HOST_STREAM, WorkKind.WAITING, 0),
             (45, 60, 0, WorkKind.KERNEL, 0),
-            (46, 60, HOST, WorkKind.WAITING, 0),
+            (46, 60, HOST_STREAM, WorkKind.WAITING, 0),
         ],
         2,
         60,
@@ -306,9 +306,9 @@ def test_the_critical_path_of_a_step_that_the_host_launches_too_slowly_is_the_ho
     path = path_of(
         [
             (0, 20, 0, WorkKind.KERNEL, 0),
-            (5, 20, HOST, WorkKind.WAITING, 0),
+            (5, 20, HOST_STREAM, WorkKind.WAITING, 0),
             (27, 29, 0, WorkKind.KERNEL, 0),
-            (30, 33, HOST, WorkKind.RESERVING, 2),
+            (30, 33, HOST_STREAM, WorkKind.RESERVING, 2),
             (34, 36, 0, WorkKind.KERNEL, 0),
             (41, 43, 0, WorkKind.KERNEL, 0),
         ],
@@ -323,10 +323,10 @@ def test_each_moment_of_a_step_counts_once() -> None:
         (0, 10, 0, WorkKind.KERNEL),
         (5, 20, 1001, WorkKind.COLLECTIVE),
         (15, 41, 3, WorkKind.COPY),
-        (18, 39, HOST, WorkKind.OPTIMIZER),
-        (38, 41, HOST, WorkKind.HOST_OPERATOR),
-        (0, 60, HOST, WorkKind.WAITING),
-        (42, 45, HOST, WorkKind.DATA),
+        (18, 39, HOST_STREAM, WorkKind.OPTIMIZER),
+        (38, 41, HOST_STREAM, WorkKind.HOST_OPERATOR),
+        (0, 60, HOST_STREAM, WorkKind.WAITING),
+        (42, 45, HOST_STREAM, WorkKind.DATA),
         (43, 48, 1001, WorkKind.MEETING),
         (50, 90, 0, WorkKind.KERNEL),
     ]
@@ -458,5 +458,5 @@ def test_what_follows_the_step_of_an_engine_is_part_of_the_step() -> None:
     engine = SimpleNamespace(global_steps=0)
     steps._step(lambda engine: setattr(engine, "global_steps", 1), engine)
     names = [name for name, *_ in seen.mock_calls]
-    ends = ("events.engine_step_end", "time.moment", "events.step_end")
+    ends = ("events.engine_step_end", "time.record_events", "events.step_end")
     assert [name for name in names if name in ends] == list(ends)

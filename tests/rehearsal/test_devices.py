@@ -14,7 +14,7 @@ from zerokit.errors import ZerokitError
 from zerokit.hardware.gpus import Gpu, find_gpu, gpus
 from zerokit.hardware.hardware_file import read_hardware
 from zerokit.rehearsal.devices import caveats, virtual_device
-from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.parent.processes import Output, Worker
 from zerokit.rehearsal.stand_ins.nvidia_smi import DRIVER_VERSION, answer
 

@@ -58,7 +58,7 @@ def test_a_group_hears_what_the_like_of_its_ranks_say_in_theirs(tmp_path: Path) 
     Journal(tmp_path, 0).write(
         "groups.2", payload=json.dumps([("a", "pipeline", ranks) for ranks in STAGES]).encode()
     )
-    assert RoleWatch(tmp_path, 4).look() == (0, 3)
+    assert RoleWatch(tmp_path, 4).update_roles() == (0, 3)
 
     def sums(own: Exchange) -> Any:
         for ranks in STAGES:
@@ -71,7 +71,7 @@ def test_a_group_hears_what_the_like_of_its_ranks_say_in_theirs(tmp_path: Path) 
 def test_what_was_sent_is_received_and_a_late_rank_finds_it(tmp_path: Path) -> None:
     watch = RoleWatch(tmp_path, 2)
     Journal(tmp_path, 0).write("pair.1", "0", "1")
-    watch.look()
+    watch.update_roles()
     Exchange(tmp_path, 0, 2).send(1, 0, "3 x int64", b"abc")
     late = Exchange(tmp_path, 1, 2)
     assert late.wait_for(late.expect(0, 0, "3 x int64")) == b"abc"
@@ -94,7 +94,7 @@ def test_ranks_that_wait_for_each_other_are_named_with_their_lines(tmp_path: Pat
         own.wait_for(own.expect(1 - own.rank, 0, "1 x int64"))
 
     Journal(tmp_path, 0).write("pair.1", "0", "1")
-    RoleWatch(tmp_path, 2).look()
+    RoleWatch(tmp_path, 2).update_roles()
     for message in both_waiting(tmp_path, receive, receive):
         assert "wait for each other" in message
         assert "rank 0 in receive 1 x int64 at " in message
@@ -192,7 +192,7 @@ def test_a_rank_tells_of_its_groups_at_its_end_at_the_latest(tmp_path: Path) -> 
     own = Exchange(tmp_path, 0, 4)
     Groups(own).note((1, 2, 3), object(), None)
     own.close(SCRIPT_ENDED)
-    assert RoleWatch(tmp_path, 4).look() == (0, 1, 3)
+    assert RoleWatch(tmp_path, 4).update_roles() == (0, 1, 3)
     Exchange(tmp_path, 1, 4).close(STEPS_DONE)
     other = Exchange(tmp_path, 3, 4)
     other.register_group((1, 2, 3))
@@ -200,7 +200,7 @@ def test_a_rank_tells_of_its_groups_at_its_end_at_the_latest(tmp_path: Path) -> 
 
 
 def test_nobody_waits_for_roles_of_groups_that_rank_0_does_not_make(tmp_path: Path) -> None:
-    RoleWatch(tmp_path, 4).look()
+    RoleWatch(tmp_path, 4).update_roles()
 
     def first(own: Exchange) -> Any:
         told = own.share(WORLD, "all_reduce", 1)
@@ -233,7 +233,7 @@ def test_groups_of_the_same_ranks_have_an_order_each(tmp_path: Path) -> None:
 
     watch = RoleWatch(tmp_path, 2)
     Journal(tmp_path, 0).write("groups.1", payload=json.dumps([("a", "unknown", (0, 1))]).encode())
-    watch.look()
+    watch.update_roles()
     for own, shared in enumerate(together(tmp_path, rank, rank, num_gpus=2)):
         assert {number: held[own] for number, held in shared.items()} == {1: 1, 2: 2}
     assert watch.close() == []
@@ -243,14 +243,14 @@ def test_a_change_hears_only_what_rank_0_made_for_all_ranks_before(tmp_path: Pat
     before = job(num_gpus=2, exchange_folder=str(tmp_path / "before"))
     (tmp_path / "before").mkdir()
     first = Exchange(tmp_path / "before", 0, 2)
-    first.from_rank_0("scanned.1", "look through the data", lambda: [8, 9])
+    first.made_once("scanned.1", "look through the data", lambda: [8, 9])
     first.share((0, 1), "all_gather of 4 x int64", 4, of=[0])
     for num_gpus, found in ((2, [8, 9]), (4, [])):
         folder = tmp_path / str(num_gpus)
         changed = job(num_gpus=num_gpus, exchange_folder=str(folder))
         prepare_exchange_of_change(before, changed, alone=True)
         own = Exchange(folder, 0, num_gpus)
-        assert own.from_rank_0("scanned.1", "look through the data", list) == found
+        assert own.made_once("scanned.1", "look through the data", list) == found
         world = tuple(range(num_gpus))
         assert own.share(world, "all_gather of 2 x int64", 5) == {0: 5}
         assert not (tmp_path / "before" / "journal-1").exists()

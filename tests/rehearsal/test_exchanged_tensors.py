@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -18,7 +19,7 @@ from tests import processes
 from zerokit.rehearsal.native import backend
 from zerokit.rehearsal.stand_ins import collective_results
 from zerokit.rehearsal.stand_ins.collective_results import LastingWork, Received, operation_of
-from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
+from zerokit.rehearsal.stand_ins.virtual_process_group import VirtualProcessGroup
 from zerokit.rehearsal.watching.steps import Traffic
 from zerokit.rehearsal.worker.virtual_rank import train_together
 
@@ -82,11 +83,13 @@ from unittest import mock
 import numpy
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from zerokit.rehearsal.stand_ins.process_groups import install_groups
-from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
+from zerokit.rehearsal.stand_ins.torch_distributed import install_groups
+from zerokit.rehearsal.stand_ins.virtual_process_group import VirtualProcessGroup
 told = set()
 install_groups(
-    lambda _store, rank, size, _timeout: VirtualProcessGroup(rank, size, mock.Mock()),
+    lambda _store, rank, size, _timeout: VirtualProcessGroup(
+        rank, size, mock.Mock(), mock.Mock(is_active=False), mock.Mock()
+    ),
     dist.HashStore,
     rank=0,
     world_size=4,
@@ -101,7 +104,6 @@ group = dist.new_group(backend="gloo")  # as Lightning's Fabric has it
 group._exchange = mock.Mock()
 group.monitored_barrier()
 group._exchange.record_call.assert_called_once_with((0, 1, 2, 3), "barrier", number=0, is_async=False)
-group._exchange = None
 dist.destroy_process_group(group)
 """
     processes.checked([sys.executable, "-c", program])
@@ -115,7 +117,7 @@ from unittest import mock
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.ranks.journal import Journal
-from zerokit.rehearsal.stand_ins.process_groups import install
+from zerokit.rehearsal.stand_ins.torch_distributed import install
 folder = Path(sys.argv[1])
 exchange = Exchange(folder, 0, 4)
 install(mock.Mock(rank=mock.Mock(exchange=exchange, rank=0, num_gpus=4, time=None)))
@@ -131,6 +133,13 @@ assert [(kind, ranks) for _, kind, ranks in told if len(ranks) > 1] == [("tensor
     processes.checked([sys.executable, "-c", program, str(tmp_path)])
 
 
+def alone(rank: int, size: int, traffic: Any) -> VirtualProcessGroup:
+    """A group whose other ranks are not rehearsed."""
+    group = VirtualProcessGroup(rank, size, traffic, mock.Mock(is_active=False), mock.Mock())
+    group._ranks = tuple(range(size))
+    return group
+
+
 @pytest.mark.parametrize(
     ("shape", "together"), [((), False), ((2,), False), ((1, 3), False), ((20, 5), True), ((4, 1024), True)]
 )
@@ -138,20 +147,20 @@ def test_layers_that_add_up_activations_are_told_from_figures_to_print(
     shape: tuple[int, ...], together: bool
 ) -> None:
     traffic = Traffic(mock.Mock(phase="between", event_count=lambda: 0))
-    VirtualProcessGroup(0, 8, traffic)._note("all_reduce", [torch.empty(shape)])
+    alone(0, 8, traffic)._note("all_reduce", [torch.empty(shape)])
     assert train_together(traffic.calls) == together
 
 
 def test_a_group_serves_the_gpu_and_the_host() -> None:
     """As torch's checkpoints ask, before they hand a state dict to the other ranks."""
-    group = VirtualProcessGroup(1, 4, mock.Mock())
+    group = alone(1, 4, mock.Mock())
     assert {device.type for device in group._device_types} == {"cuda", "cpu"}
     assert all(group._get_backend(device) is group for device in group._device_types)
 
 
 def test_a_message_from_any_rank_says_from_which_also_where_none_is_rehearsed() -> None:
     """As `torch.distributed.recv` asks for it."""
-    group = VirtualProcessGroup(1, 4, Traffic(mock.Mock(phase="between", event_count=lambda: 0)))
+    group = alone(1, 4, Traffic(mock.Mock(phase="between", event_count=lambda: 0)))
     work = group.recv_anysource([torch.empty(3)])
     assert work.wait()
     assert work._source_rank() == 0

@@ -20,7 +20,7 @@ CHANGING = {
 CACHED = {
     *("call_sites.folder_of", "call_sites.is_in", "call_sites.is_of_script", "call_sites.tree_of"),
     *("call_order.group_name", "job._adapter", "packages.known_packages", "registry.registered"),
-    *("roles.standing_for", "process_group._ranks", "triton_pointers._effects"),
+    *("roles.standing_for", "virtual_process_group._ranks", "triton_pointers._effects"),
     "deepspeed_bookkeeping.compiled",
 }
 """Functions whose cached result depends on nothing but their arguments, files and code."""

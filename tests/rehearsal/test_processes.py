@@ -16,8 +16,8 @@ from tests import processes
 from tests.rehearsal import fake_worker
 from tests.rehearsal.recordings import job, training
 from zerokit.errors import ZerokitError
-from zerokit.rehearsal.parent.job import RehearsalJob
-from zerokit.rehearsal.parent.processes import ExplainedError, Output, Worker, rehearse_together
+from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.parent.processes import ExplainedError, Output, Worker, run_workers
 from zerokit.rehearsal.recording import Recording
 
 RECORDING = training()
@@ -34,7 +34,7 @@ def _job(tmp_path: Path, script: Path, **changes: Any) -> RehearsalJob:
 
 
 def _one(tmp_path: Path, script: Path) -> Recording:
-    (recording,), _ = rehearse_together([_job(tmp_path, script)])
+    (recording,), _ = run_workers([_job(tmp_path, script)])
     return recording
 
 
@@ -51,9 +51,9 @@ def test_a_recording_comes_back(tmp_path: Path) -> None:
 def test_only_the_first_rank_is_heard(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = fake_worker.script(tmp_path, "print('rank', job['rank'])", RECORDING)
     jobs = [_job(tmp_path, script), _job(tmp_path, script, rank=15)]
-    assert _sites(rehearse_together(jobs)[0]) == _sites([RECORDING, RECORDING])
+    assert _sites(run_workers(jobs)[0]) == _sites([RECORDING, RECORDING])
     assert capfd.readouterr() == ("rank 0\n", "")
-    rehearse_together(jobs, output=Output.SHOWN_ON_STDERR)
+    run_workers(jobs, output=Output.SHOWN_ON_STDERR)
     assert capfd.readouterr() == ("", "rank 0\n")
 
 
@@ -63,7 +63,7 @@ def test_a_rank_that_fails_unheard_is_heard_after_all(
     code = "if job['rank']: print('no such op'); raise SystemExit(2)"
     script = fake_worker.script(tmp_path, code, RECORDING)
     with pytest.raises(ExplainedError):
-        rehearse_together([_job(tmp_path, script), _job(tmp_path, script, rank=15)])
+        run_workers([_job(tmp_path, script), _job(tmp_path, script, rank=15)])
     assert capfd.readouterr().err == "no such op\n"
 
 
@@ -81,7 +81,7 @@ raise SystemExit(2)
 """
     script = fake_worker.script(tmp_path, first_goes_on_when_the_other_has_ended)
     with pytest.raises(ExplainedError):
-        rehearse_together([_job(tmp_path, script), _job(tmp_path, script, rank=15)])
+        run_workers([_job(tmp_path, script), _job(tmp_path, script, rank=15)])
     assert capfd.readouterr() == ("no such op on rank 0\n", "")
 
 
@@ -154,14 +154,14 @@ def test_a_quiet_rehearsal_prints_nothing_and_tells_why_it_fails(
         return [_job(tmp_path, script), _job(tmp_path, script, rank=1)]
 
     good = fake_worker.script(tmp_path, "print('hello')", RECORDING)
-    recordings, _ = rehearse_together(jobs(good), output=Output.DROPPED)
+    recordings, _ = run_workers(jobs(good), output=Output.DROPPED)
     assert _sites(recordings) == _sites([RECORDING, RECORDING])
     explained = fake_worker.script(tmp_path, "print('zerokit: error: no such op'); raise SystemExit(2)")
     with pytest.raises(ExplainedError, match=r"^no such op$"):
-        rehearse_together(jobs(explained), output=Output.DROPPED)
+        run_workers(jobs(explained), output=Output.DROPPED)
     failing = fake_worker.script(tmp_path, "print('Traceback\\n  x = 1\\nKeyError: 0'); raise SystemExit(3)")
     with pytest.raises(ZerokitError, match=r"the script fails .* \(KeyError: 0\)"):
-        rehearse_together(jobs(failing), output=Output.DROPPED)
+        run_workers(jobs(failing), output=Output.DROPPED)
     assert capfd.readouterr() == ("", "")
 
 

@@ -128,9 +128,9 @@ def test_a_group_whose_purpose_nobody_tells_counts_but_for_one_of_all_ranks() ->
 
 def test_the_watch_answers_what_ranks_tell(tmp_path: Path) -> None:
     watch = RoleWatch(tmp_path, 4)
-    assert watch.look() == (0, 3)
+    assert watch.update_roles() == (0, 3)
     Journal(tmp_path, 0).write("groups.2", payload=json.dumps(grid(4, pipeline=2, data=2)).encode())
-    assert watch.look() == (0, 3)
+    assert watch.update_roles() == (0, 3)
     assert watch.roles.names == ("pipeline stage 0 of 2", "pipeline stage 1 of 2")
     said = Journal(tmp_path, "roles")
     said.read_on()
@@ -141,13 +141,13 @@ def test_the_watch_answers_what_ranks_tell(tmp_path: Path) -> None:
 def test_ranks_that_send_to_each_other_are_stages_if_nobody_says_what_they_are(tmp_path: Path) -> None:
     watch = RoleWatch(tmp_path, 4)
     Journal(tmp_path, 3).write("pair.2", "3", "2")
-    assert watch.look() == (0, 1, 2, 3)
+    assert watch.update_roles() == (0, 1, 2, 3)
     ring = tmp_path / "ring"
     ring.mkdir()
     watch = RoleWatch(ring, 4)
     Journal(ring, 0).write("groups.1", payload=json.dumps(grid(4, sequence=4)).encode())
     Journal(ring, 3).write("pair.2", "3", "2")
-    assert watch.look() == (0, 3)
+    assert watch.update_roles() == (0, 3)
     assert watch.roles.names[0] == "sequence rank 0 of 4"
 
 

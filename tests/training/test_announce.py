@@ -116,6 +116,7 @@ def _peak_lines(
     resolved = resolve_for_trainer(config, {}, default_precision="bf16", world_size=2)
     given = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "optim": "adamw_torch"}
     prepared = SimpleNamespace(
+        group=RankGroup(Ranks(world_size=2)),
         args=SimpleNamespace(gradient_accumulation_steps=1, **{**PLAIN, **given, **args}),
         resolved=resolved,
         precision="bf16",

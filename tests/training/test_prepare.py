@@ -11,7 +11,7 @@ from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import RecipeError
 from zerokit.recipe import load_recipe
-from zerokit.training.prepare import Step, run_steps
+from zerokit.training.prepare import PreparationStep, run_steps
 from zerokit.training.run_context import RunContext
 
 
@@ -35,8 +35,8 @@ def context() -> tuple[RunContext, list[str]]:
 def test_local_steps_in_a_row_share_one_exchange_of_errors() -> None:
     run, events = context()
 
-    def step(name: str, where: Any = "local") -> Step:
-        return Step(lambda _: events.append(name), where)
+    def step(name: str, where: Any = "local") -> PreparationStep:
+        return PreparationStep(lambda _: events.append(name), where)
 
     run_steps(run, [step("one"), step("two"), step("three", "collective"), step("four")])
     assert events == ["one", "two", "exchange", "three", "four", "exchange"]
@@ -54,5 +54,12 @@ def test_the_error_of_a_step_is_raised_after_its_exchange_and_ends_the_steps() -
 
     later = partial(events.append, "later")
     with pytest.raises(RecipeError, match="is wrong"):
-        run_steps(run, [Step(fail), Step(lambda _: later()), Step(lambda _: later(), "collective")])
+        run_steps(
+            run,
+            [
+                PreparationStep(fail),
+                PreparationStep(lambda _: later()),
+                PreparationStep(lambda _: later(), "collective"),
+            ],
+        )
     assert events == ["exchange"]

@@ -26,7 +26,7 @@ from zerokit.recipe import load_recipe
 from zerokit.staging import make_staging
 from zerokit.training.checkpoint_writer import CheckpointWriter, DiskProblems
 from zerokit.training.folder import OutputFolder
-from zerokit.training.save import save_model, settle
+from zerokit.training.save import publish_model, settle
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -53,7 +53,7 @@ class StubTrainer(WithWriter):
 
 
 def save(trainer: Any, folder: Path) -> list[Path]:
-    return save_model(trainer, OutputFolder(folder, "w", False, None), RankGroup(Ranks()), REPORT)
+    return publish_model(trainer, OutputFolder(folder, "w", False, None), RankGroup(Ranks()), REPORT)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -275,7 +275,7 @@ def test_other_ranks_publish_nothing_and_save_where_rank_0_can(
     trainer: Any = Saving()
     group = OtherRank(Ranks(1, 2, 1, 2))
     group.problems = problems
-    assert save_model(trainer, output, group, REPORT) == []
+    assert publish_model(trainer, output, group, REPORT) == []
     assert folders == [str(tmp_path / place / ".saving")]
     assert (tmp_path / place / ".saving").is_dir(), "rank 0 writes into it"
 
@@ -297,7 +297,7 @@ def test_a_second_place_is_advised_to_a_run_that_has_none(rescue: str | None, tm
 
     output = OutputFolder(tmp_path / "out", "w", False, None, rescue and tmp_path / rescue)
     with pytest.raises(RunError, match="cannot be saved: full") as caught:
-        save_model(Full(), output, RankGroup(Ranks()), REPORT)  # type: ignore[arg-type]
+        publish_model(Full(), output, RankGroup(Ranks()), REPORT)  # type: ignore[arg-type]
     assert ("--training.rescue_dir" in str(caught.value)) is (rescue is None)
 
 
@@ -311,7 +311,7 @@ def test_a_folder_that_fails_before_the_save_does_not_lose_the_model(
         folder.mkdir()
     broken = patch("zerokit.training.save.settle", side_effect=OSError(5, "Input/output error", "out/.model"))
     with broken, pytest.raises(RunError, match="Input/output error") as caught:
-        save_model(StubTrainer(model), output, RankGroup(Ranks()), REPORT)  # type: ignore[arg-type]
+        publish_model(StubTrainer(model), output, RankGroup(Ranks()), REPORT)  # type: ignore[arg-type]
     assert "Make room" in str(caught.value)
     assert not list(output.path.iterdir())
     if rescue is not None:

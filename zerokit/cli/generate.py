@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from zerokit.cli.command import common_options, required_unless, with_options
-from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, start_ranks
+from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, is_rank, start_ranks
 from zerokit.cli.output import not_stdout
 from zerokit.distributed.ranks import STUCK_AFTER
 from zerokit.generation.options import Dtype, Mode, Options
@@ -130,7 +130,8 @@ def generate(options: GenerateOptions) -> None:
         sampling_words=tuple(context.args),
         own_names=tuple(name for parameter in context.command.params for name in parameter.opts),
     )
-    if options.num_gpus is not None:
+    # Before the launcher, which prints much of its own. The ranks check together, in `main`.
+    if options.num_gpus is not None and not is_rank():
         from zerokit.generation.main import check_before_start
 
         check_before_start(job)

@@ -97,7 +97,7 @@ class OpenCommand(Command):
             DocumentError: a pipe cannot be read.
         """
         names = [self.declared_name(ctx, word.partition("=")[0]) for word in args]
-        if "--num-gpus" not in names or "RANK" in os.environ:
+        if "--num-gpus" not in names or is_rank():
             return args
         words = list(args)
         for index, (word, name) in enumerate(zip(args, names, strict=True)):
@@ -150,6 +150,11 @@ def help_of(command: Callable[..., None]) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (command.__doc__ or "").split("\n\n"))
 
 
+def is_rank() -> bool:
+    """Whether a launcher has started this process. Its command line still has ``--num-gpus``."""
+    return "RANK" in os.environ
+
+
 def is_main() -> bool:
     """Whether this is rank 0, or no launcher has started it."""
     return os.environ.get("RANK", "0") == "0"
@@ -186,7 +191,7 @@ def start_ranks(
                 hint="Add --num-gpus, or give it to the launcher before the script",
             )
         return
-    if "RANK" in os.environ:
+    if is_rank():
         if os.environ.get("WORLD_SIZE") != str(num_gpus):
             raise LaunchError(
                 f"the launcher has started {os.environ.get('WORLD_SIZE')} ranks, not {num_gpus}",

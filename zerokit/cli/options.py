@@ -15,10 +15,10 @@ import typer
 
 from zerokit.cli.gpu_options import memory_size
 from zerokit.errors import ZerokitError
-from zerokit.rehearsal.parent.options import REPEATED
+from zerokit.rehearsal.options import REPEATED
 
 if TYPE_CHECKING:
-    from zerokit.rehearsal.parent.options import Option
+    from zerokit.rehearsal.options import Option
 
 
 def seconds(text: str, option: str) -> float:

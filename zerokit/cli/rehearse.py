@@ -15,7 +15,7 @@ from zerokit.cli.output import STDOUT, Force, OutputFormat, json_on_stdout, not_
 from zerokit.errors import ZerokitError
 from zerokit.extras import require
 from zerokit.files import check_writable, write_file
-from zerokit.rehearsal.parent.options import DRAWINGS, RehearsalOptions, described
+from zerokit.rehearsal.options import DRAWINGS, RehearsalOptions, described
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.report.report import RehearsalReport

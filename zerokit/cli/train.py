@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, is_main, start_ranks
+from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, is_main, is_rank, start_ranks
 from zerokit.distributed.preemption import SAVE_WITHIN
 from zerokit.distributed.ranks import STUCK_AFTER
 from zerokit.documents import dotted
@@ -101,7 +101,8 @@ def train(
         return
     if preview is not None:
         _pass_over_none(context, "--preview", "trains nothing", _OF_TRAINING)
-    if num_gpus is not None:
+    # Before the launcher, which prints much of its own. The ranks check together, in `main`.
+    if num_gpus is not None and not is_rank():
         from zerokit.files import explain_file_errors
         from zerokit.recipe.load import load_recipe
         from zerokit.training.folder import check_earlier
@@ -109,7 +110,6 @@ def train(
         from zerokit.training.trackers import trackers
         from zerokit.training.upload import check_upload
 
-        # Before the launcher, which says much of its own.
         loaded = load_recipe(recipe, context.args)
         with explain_file_errors():
             check_recipe_quickly(loaded)

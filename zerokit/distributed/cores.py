@@ -55,8 +55,7 @@ def use_all_cores() -> None:
 
 
 def share_threads(ranks: Ranks) -> None:
-    """Give this rank, and the processes that it starts, its share of the machine's threads. Call before
-    importing torch.
+    """Give this rank, and the processes that it starts, its share of the machine's threads.
 
     A number that a person has set stays, and so does the share of a rank that its launcher has bound to
     cores.

@@ -74,9 +74,8 @@ class LaunchedRanks:
             again: how to continue, as an instruction.
 
         Returns:
-            the code that all ranks have reported; if they differ, that of the signal that this process got,
-                else the
-            launcher's: never 0.
+            the code that all ranks have reported. If they differ, the code of the signal that this process
+                got, else the launcher's: never 0.
         """
         code = self.process.wait()
         self._end_ranks()

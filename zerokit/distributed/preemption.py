@@ -79,7 +79,12 @@ class LeaveRequest:
             os.close(writes)
 
     def launcher_ended(self, pid: int) -> bool:
-        """Treat the end of a launcher as a request; False if none is handle_requests, or it is too late."""
+        """Treat the end of a launcher as a request to leave.
+
+        Returns:
+            whether the run may still save: False if requests are not handled now, or the time for saving is
+                over.
+        """
         if self._handles_requests:
             self._ask(f"its launcher, process {pid}, has ended")
         return self.why is not None and not self._is_late()

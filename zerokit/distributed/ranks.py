@@ -95,9 +95,8 @@ def free_port(wanted: int = 0) -> int:
     """A TCP port of this machine that was free a moment ago.
 
     Args:
-        wanted: this port, or LaunchError if it is taken; 0: one that the system does not assign by itself, as
-            ranks
-        meet only seconds later.
+        wanted: this port, or LaunchError if it is taken. 0: a port that the system does not assign by itself,
+            because the ranks use it only seconds later.
     """
     if wanted:
         if not _bound(wanted):

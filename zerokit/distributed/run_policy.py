@@ -23,7 +23,7 @@ class RunPolicy:
 
     @classmethod
     def current(cls) -> RunPolicy:
-        """The policy of this process."""
+        """The policy of this process, for code without a RankGroup. `RankGroup.policy` is the same."""
         return REHEARSAL if "ZEROKIT_REHEARSAL" in os.environ else cls()
 
 

@@ -4,9 +4,8 @@ Slow is not stuck, and only time can distinguish them. So a rank is stuck only b
 as long as the user allows:
 
 - a signal stopped it, as the other ranks of its node see;
-- it does nothing inside a step (no CPU, no file, no busy child), in code that is not installed. Libraries
-  wait for
-other ranks, devices and networks;
+- it does nothing inside a step (no CPU, no file, no busy child), in code that is not installed: libraries
+  may wait for other ranks, devices and networks;
 - it has been loading one batch for that long, and 20 times longer than the slowest before, without reading
   disks.
 

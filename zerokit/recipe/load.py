@@ -90,9 +90,9 @@ def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -
     errors += [
         RecipeError(problem.message, where=origins.where(problem.path), hint=problem.hint)
         for problem in found
-        # A key that is missing, an option that cannot be read may have meant to give.
+        # An option that could not be read may set the missing key: report only the option.
         if (all_read or has_value(data, problem.path))
-        # The option for a key inside it reports what is no section.
+        # If a value stands where a section belongs, the option for a key in that section has reported it.
         and not any(path[: len(problem.path)] == problem.path for path in without_a_place)
     ]
     if recipe is None or errors:

@@ -15,9 +15,9 @@ from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
+from zerokit.rehearsal.job import Clocks, Overrides
 from zerokit.rehearsal.native import backend as native
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
-from zerokit.rehearsal.parent.job import Clocks, Overrides
 from zerokit.rehearsal.scratch import scratch_folder
 from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.watching.steps import RehearsalComplete

@@ -90,7 +90,7 @@ class Space(IntEnum):
     PINNED_HOST = 2
 
 
-HOST = (Space.PAGEABLE_HOST, Space.PINNED_HOST)
+HOST_SPACES = (Space.PAGEABLE_HOST, Space.PINNED_HOST)
 
 
 class StepMark(NamedTuple):
@@ -137,7 +137,8 @@ class RankTimes(Part):
     """The virtual time of a rank, nanoseconds since its start."""
 
     step_ends: list[int]
-    """When each step was done."""
+    """When each step was done. A worker saves the times of its rank alone, which are provisional: if several
+    ranks were rehearsed, `timing/play_together` replaces them."""
     step_end_events: list[list[int]] = Field(default_factory=list)
     """The events of the clock at each step's end; the last of them to happen ends the step."""
     meetings: list[tuple[str, ...]] = Field(default_factory=list)

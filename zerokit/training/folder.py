@@ -32,7 +32,7 @@ LOCK_FILE = "run.lock"
 EARLIER = "earlier"
 """Folder for checkpoints of replaced runs, in a folder for each run."""
 
-DIVIDED = ".divided"
+RESHARDED = ".divided"
 """Folder in a run for a checkpoint resharded for another number of ranks, until the run has loaded it."""
 SAVING, REPLACED = ".saving", ".replaced"
 """Folders of the whole new model, and of the one that it replaces."""
@@ -160,7 +160,7 @@ class OutputFolder:
         errors: list[ZerokitError] = []
         places = [path for path in (self.path, self.rescue) if path is not None]
         staged = [place / name for place in places for name in (SAVING, REPLACED)]
-        for folder in (*staged, self.path / UNFINISHED, self.path / DIVIDED):
+        for folder in (*staged, self.path / UNFINISHED, self.path / RESHARDED):
             with collect_errors(errors):
                 staging.check_staging(folder)
         written = [self.path / name for name in tracker_files(trackers(loaded))]
@@ -210,10 +210,10 @@ class OutputFolder:
             ) from None
         self._check_earlier()
         remove_all_unfinished(self.path)
-        divided = self.path / DIVIDED  # of a run that was ended as it resumed
-        if self.resume is None or not self.resume.is_relative_to(divided):
+        resharded = self.path / RESHARDED  # of a run that was ended as it resumed
+        if self.resume is None or not self.resume.is_relative_to(resharded):
             with suppress(OSError):
-                staging.remove(divided)
+                staging.remove(resharded)
         self._set_aside(run_id)
 
     def _check_earlier(self) -> None:

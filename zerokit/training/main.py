@@ -51,7 +51,7 @@ def train(
     if group.policy.uses_this_machine:
         share_threads(group.ranks)
 
-    # Imported here so that a mistyped option is answered before torch and transformers load.
+    # Imported here: a mistake in the recipe is reported before transformers and DeepSpeed load.
     from zerokit.distributed.nvme import clear_swap_folder, locked_swap_folders
     from zerokit.training.arguments import ds_config_place
     from zerokit.training.prepare import prepare, preview

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from zerokit.checkpoint.pretrained import CAUSAL_LM
 from zerokit.config import DeepSpeedConfig
 from zerokit.distributed.ranks import Ranks
-from zerokit.distributed.run_policy import RunPolicy
 from zerokit.errors import ZerokitError
 from zerokit.estimation import Fit, Question, Runs, verdict
 from zerokit.hardware.cluster import Cluster
@@ -90,7 +89,7 @@ def expected_peak(
 
     In bytes, as ``torch.cuda.max_memory_allocated`` counts; None if it is not estimated.
     """
-    host = host_memory_bytes() if RunPolicy.current().uses_this_machine else None
+    host = host_memory_bytes() if context.group.policy.uses_this_machine else None
     cluster = Cluster(ranks.world_size, ranks.local_world_size, some_gpu(None, gpu_bytes), host)
     if context.task.model != CAUSAL_LM:
         noun = context.task.model.noun

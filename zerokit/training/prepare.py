@@ -67,7 +67,7 @@ from zerokit.training.run_context import RunContext
 
 
 @dataclass(frozen=True)
-class Step:
+class PreparationStep:
     """A step of the preparation of a run."""
 
     run: Callable[[RunContext], None]
@@ -77,7 +77,7 @@ class Step:
     raises the same error on each."""
 
 
-def run_steps(context: RunContext, steps: Iterable[Step]) -> None:
+def run_steps(context: RunContext, steps: Iterable[PreparationStep]) -> None:
     """Run steps in order. Local steps in a row share one exchange of errors. ZerokitError on every rank."""
     group = context.group
     for where, found in groupby(steps, key=lambda step: step.where):
@@ -252,24 +252,28 @@ def _measure_padding(context: RunContext) -> None:
         context.padding = padding_of(context.train, layout, args.seed)
 
 
-ARGUMENTS = (Step(_resolve),)
-CHECKS = (Step(_check_machine), Step(_find_resume, "collective"), Step(_check_settings))
+ARGUMENTS = (PreparationStep(_resolve),)
+CHECKS = (
+    PreparationStep(_check_machine),
+    PreparationStep(_find_resume, "collective"),
+    PreparationStep(_check_settings),
+)
 EXAMPLES = (
-    Step(_find_checkpoint, "node_first"),
-    Step(digest_files, "collective"),
-    Step(load_examples, "node_first"),
-    Step(choose_task),
-    Step(load_run_tokenizer, "collective"),
-    Step(_prepare_model),
+    PreparationStep(_find_checkpoint, "node_first"),
+    PreparationStep(digest_files, "collective"),
+    PreparationStep(load_examples, "node_first"),
+    PreparationStep(choose_task),
+    PreparationStep(load_run_tokenizer, "collective"),
+    PreparationStep(_prepare_model),
 )
 RUN = (
-    Step(_check_model),
-    Step(open_stream),
-    Step(tokenize_examples, "collective"),
-    Step(_compile_extensions, "collective"),
-    Step(_build_arguments),
-    Step(_identify, "collective"),
-    Step(_measure_padding),
+    PreparationStep(_check_model),
+    PreparationStep(open_stream),
+    PreparationStep(tokenize_examples, "collective"),
+    PreparationStep(_compile_extensions, "collective"),
+    PreparationStep(_build_arguments),
+    PreparationStep(_identify, "collective"),
+    PreparationStep(_measure_padding),
 )
 
 

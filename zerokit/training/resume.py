@@ -24,7 +24,7 @@ from zerokit.errors import CheckpointError, RecipeError
 from zerokit.recipe import LoadedRecipe
 from zerokit.resolving.settle import Resolved
 from zerokit.staging import make_staging, remove
-from zerokit.training.folder import DIVIDED, checkpoint_number, checkpoints, dangling_checkpoints
+from zerokit.training.folder import RESHARDED, checkpoint_number, checkpoints, dangling_checkpoints
 from zerokit.training.identity import Identity, differences, in_words, num_examples_differ, read_identity
 from zerokit.units import quantity
 
@@ -46,8 +46,8 @@ def find_resume(group: RankGroup, resolved: Resolved, loaded: LoadedRecipe) -> P
         RecipeError: there is none, or it lacks the Trainer's state; in a rehearsal, also for another number
             of ranks.
         CheckpointError: a part is missing, also on one machine only, or a link or special file is not
-            readable. True
-        selects an older checkpoint only if a newer one is incomplete, and never because of a link.
+            readable. True selects an older checkpoint only if a newer one is incomplete, and never because of
+            a link.
         DataError: machines see different checkpoints of this name.
     """
     asked = resolved.training.pop("resume_from_checkpoint", None)
@@ -245,7 +245,7 @@ class ReshardedCheckpoint:
         if resume is None or num_saving_ranks(resume) in (0, ranks):
             return
         name = f"{resume.name}-on-{quantity(ranks, 'rank').replace(' ', '-')}"
-        made = output_dir / DIVIDED / name
+        made = output_dir / RESHARDED / name
         group.together(lambda: self._make(resume, made, ranks) if self._is_main else None)
         self.folder = self._made = made
 
@@ -279,8 +279,7 @@ def resumed_identity(checkpoint: Path, now: Identity, *, where: str) -> Identity
 
     Raises:
         RecipeError: the checkpoint is of another recipe, data or model. Most differences would have no
-            effect, because
-        DeepSpeed loads the optimizer's settings from the checkpoint.
+            effect, because DeepSpeed loads the optimizer's settings from the checkpoint.
         CheckpointError: the identity in the checkpoint cannot be read.
     """
     was = read_identity(checkpoint)

@@ -30,7 +30,7 @@ from zerokit.training.peft.compatibility import loading_options
 from zerokit.training.progress import PeakMemory, RunProgress
 from zerokit.training.report import METRICS_FILE, RunReport
 from zerokit.training.resume import ReshardedCheckpoint
-from zerokit.training.save import save_model
+from zerokit.training.save import publish_model
 from zerokit.training.throughput import Throughput, operations_per_token, peak_flops
 from zerokit.training.trackers import CURVE_FILE, trackers
 from zerokit.units import format_bytes, format_seconds, quantity
@@ -44,11 +44,8 @@ if TYPE_CHECKING:
     from zerokit.training.trainer import ZeroTrainer
 
 
-def run(context: RunContext, rehearsed: dict[str, float | None] | None = None) -> RunReport:
+def run(context: RunContext, rehearsed: dict[str, float | None] | None = None) -> None:
     """Train, evaluate before and after, save, and write ``run.json``.
-
-    Returns:
-        the report; its times are this rank's, the rest is the same on every rank.
 
     Raises:
         RankError: this rank is out of memory.
@@ -57,7 +54,7 @@ def run(context: RunContext, rehearsed: dict[str, float | None] | None = None) -
     group = context.group
     try:
         with ReshardedCheckpoint(group, context.output.resume, context.output_dir) as checkpoint:
-            return _run(context, checkpoint, rehearsed)
+            _run(context, checkpoint, rehearsed)
     except (MemoryError, RuntimeError) as error:
         text = str(error)
         if not isinstance(error, MemoryError) and not any(words in text for words in _NO_MEMORY):
@@ -77,7 +74,7 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory"
 
 def _run(
     context: RunContext, checkpoint: ReshardedCheckpoint, rehearsed: dict[str, float | None] | None
-) -> RunReport:
+) -> None:
     group = context.group
     note = console.note if group.ranks.is_main else None
     use_monotonic_clock()
@@ -152,12 +149,11 @@ def _run(
         recipe=context.loaded.recipe.model_dump(exclude_unset=True),
         ds_config=context.resolved.ds_config,
     )
-    files = save_model(trainer, context.output, group, report)
+    files = publish_model(trainer, context.output, group, report)
     if group.ranks.is_main:
         if "png" in reports_to:
             _draw(context.output_dir)
         _print_summary(report, context, len(files))
-    return report
 
 
 def _assign_cores(context: RunContext) -> int | None:

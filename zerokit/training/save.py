@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerokit.checkpoint.source import check_weights
-from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import read_document
 from zerokit.errors import CheckpointError, DocumentError, ModelError, RunError
 from zerokit.staging import MARK, is_staging, make_staging, remove, remove_empty
@@ -19,6 +18,7 @@ from zerokit.training.report import REPORT_FILE
 
 if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
+    from zerokit.distributed.run_policy import RunPolicy
     from zerokit.training.checkpoint_writer import DiskProblems
     from zerokit.training.folder import OutputFolder
     from zerokit.training.report import RunReport
@@ -28,7 +28,9 @@ _NEW_LINK = f"{MARK}-link"
 """Temporary name in ``.replaced`` of a new link."""
 
 
-def save_model(trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, report: RunReport) -> list[Path]:
+def publish_model(
+    trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, report: RunReport
+) -> list[Path]:
     """Save weights (safetensors), config, generation config, tokenizer and ``run.json`` into `output`.
 
     All ranks take part, because under ZeRO-3 each holds a part of the weights. Whatever ends this process,
@@ -56,19 +58,27 @@ def save_model(trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, rep
         staging, *writer.other_places = staged
         trainer.save_model(str(staging))
     return group.together(
-        lambda: _publish_in_first(places, writer.problems, report) if group.ranks.is_main else []
+        lambda: (
+            _publish_in_first(places, writer.problems, report, group.policy) if group.ranks.is_main else []
+        )
     )
 
 
-def _publish_in_first(places: list[Path], problems: DiskProblems, report: RunReport) -> list[Path]:
-    """Publish in the first place with weights; `problems` has an entry for each place without."""
+def _publish_in_first(
+    places: list[Path], problems: DiskProblems, report: RunReport, policy: RunPolicy
+) -> list[Path]:
+    """Publish in the first of `places` where the weights could be written.
+
+    `places` are in order of preference. `problems` has one entry for each place, from the first on, where
+    writing has failed.
+    """
     output_dir = places[0]
     staging = output_dir / SAVING
     for place in places[len(problems) :]:
         with problems.collect():
             if not is_staging(place / SAVING):
                 shutil.copytree(staging, make_staging(place / SAVING), dirs_exist_ok=True)
-            files = _publish(place / SAVING, place, report)
+            files = _publish(place / SAVING, place, report, policy)
             if place == output_dir:
                 return files
             raise RunError(
@@ -87,10 +97,10 @@ def _publish_in_first(places: list[Path], problems: DiskProblems, report: RunRep
     raise RunError(f"the trained model cannot be saved: {why}", where=str(output_dir), hint=kept)
 
 
-def _publish(staging: Path, output_dir: Path, report: RunReport) -> list[Path]:
+def _publish(staging: Path, output_dir: Path, report: RunReport, policy: RunPolicy) -> list[Path]:
     # The Trainer's pickle of its arguments: run.json has the same content, and is safe to load.
     (staging / "training_args.bin").unlink(missing_ok=True)
-    if RunPolicy.current().writes_files:
+    if policy.writes_files:
         try:
             check_weights(staging, where=str(staging))
         except ModelError as error:

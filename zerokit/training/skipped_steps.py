@@ -33,7 +33,8 @@ _OF_BF16 = declare(
 _OF_FP16 = [Patch(owner, "_skip_invalid_grad_norm", _PURPOSE) for owner in (_FUSED, _UNFUSED)]
 _BACKWARD = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "backward", _PURPOSE)
 _LOOKS = PrivateAttribute(_STAGE_1_2, "check_grad_overflow", "know gradients that are no numbers in bf16")
-_WRAPPED = PrivateAttribute(
+# Declared only to be registered: see PrivateAttribute.
+PrivateAttribute(
     "accelerate.utils.deepspeed:DeepSpeedOptimizerWrapper",
     "__has_overflow__",
     "keep the learning rate where a step is left out",

@@ -84,8 +84,7 @@ class StepMonitor:
 
     Args:
         name_batch: returns the examples of a micro batch, by its rank, its number in the step and the number
-            of steps
-        before; an empty string on ranks that do not know them.
+            of steps before; an empty string on ranks that do not know them.
         padding_token: id of the token that is not counted if batches have no attention mask.
     """
 

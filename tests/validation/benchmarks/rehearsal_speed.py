@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tests.validation.benchmarks.cost import Cost, cost_of, print_ratios
 from zerokit.hardware.gpus import find_gpu
+from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
-from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.recording import Recording
 
 SCRIPT = Path(__file__).resolve().with_name("rehearsal_scripts") / "train_config.py"

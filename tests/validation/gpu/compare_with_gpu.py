@@ -30,7 +30,7 @@ from tests.tiny import REPOSITORY
 from zerokit.distributed.ranks import free_port
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import VirtualDevice, virtual_device
-from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.job import RehearsalJob
 
 SCRIPT = Path(__file__).with_name("train_once.py")
 WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "gpu.json"

@@ -241,7 +241,7 @@ class InTicks:
 def main() -> None:
     """Try as many programs as the first argument says, with the slowing that the second gives."""
     from zerokit.rehearsal import virtual_cluster
-    from zerokit.rehearsal.parent.job import Clocks
+    from zerokit.rehearsal.job import Clocks
 
     number, slower = int(sys.argv[1]), int(sys.argv[2])
     tried = waits = slowed = 0

@@ -18,9 +18,11 @@ import torch.distributed as dist
 
 from zerokit.patches import put
 from zerokit.rehearsal.native.backend import uncounted
+from zerokit.rehearsal.ranks.exchange import Exchange
+from zerokit.rehearsal.ranks.groups import Groups
 from zerokit.rehearsal.stand_ins.collective_results import done, operation_of
-from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
-from zerokit.rehearsal.stand_ins.process_groups import MONITORED_BARRIERS, install_groups
+from zerokit.rehearsal.stand_ins.torch_distributed import MONITORED_BARRIERS, install_groups
+from zerokit.rehearsal.stand_ins.virtual_process_group import VirtualProcessGroup
 from zerokit.rehearsal.watching.steps import Traffic
 
 _TIMEOUT = datetime.timedelta(minutes=5)
@@ -66,7 +68,8 @@ class RealProcessGroup(VirtualProcessGroup):
     """
 
     def __init__(self, rank: int, size: int, traffic: Traffic, store: Any) -> None:
-        super().__init__(rank, size, traffic)
+        exchange = Exchange(None, rank, size)
+        super().__init__(rank, size, traffic, exchange, Groups(exchange))
         self._gloo: Any = dist.ProcessGroupGloo(store, rank, size, _TIMEOUT)
 
     def _held_by_all(self, tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -259,7 +259,7 @@ def drives(rank_time: Any, prices: FixedPrices) -> dict[str, float]:
     seen["read"] = (clock.now - start) / 1e9
     seen["copies"] = [one for one in prices.asked if one[0] == "copy"]
     handle.async_pwrite(memory, "/tmp/drive0")
-    rank_time.step_end_events.append(rank_time.moment())
+    rank_time.step_end_events.append(rank_time.record_events())
     seen["step"] = (rank_time.step_ends()[-1] - start) / 1e9
     prices.copying = 0.0
     return seen

@@ -24,9 +24,9 @@ from tests.rehearsal import forked_worker
 from tests.rehearsal.recordings import device_with
 from tests.tiny import REPOSITORY
 from zerokit.distributed.ranks import free_port
+from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
 from zerokit.rehearsal.parent import processes
-from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.parent.processes import Output, Worker
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.report import RehearsalReport
@@ -216,8 +216,10 @@ def run(
     ]
     built_library()  # which may take minutes, and is nobody's fault
     with environment(forked=forked), ExitStack() as stack:
-        module = "tests.validation.rehearsal.real_worker" if values == "real" else None
-        workers = [stack.enter_context(Worker(job, Output.SHOWN_IF_IT_FAILS, module=module)) for job in jobs]
+        if values == "real":
+            worker = "tests.validation.rehearsal.real_worker"
+            stack.enter_context(mock.patch.object(processes, "WORKER", worker))
+        workers = [stack.enter_context(Worker(job, Output.SHOWN_IF_IT_FAILS)) for job in jobs]
         reports = [analyse(worker.result(None), worker.job) for worker in workers]
     return reports, [[float(line) for line in file.read_text().splitlines()] for file in files]
 

@@ -21,10 +21,11 @@ from unittest import mock
 
 from tests.tiny import REPOSITORY
 from tests.validation.rehearsal.real_runs import DEVICE, deviations, environment, figures
+from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
-from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.parent import processes
 from zerokit.rehearsal.parent.processes import Output, Worker
-from zerokit.rehearsal.parent.start import rehearse_ranks
+from zerokit.rehearsal.parent.start import rehearse_roles
 from zerokit.rehearsal.ranks.roles import Roles
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.report import RehearsalReport
@@ -95,14 +96,9 @@ def run_really(run: RoleRun, folder: Path, *, forked: bool = False) -> list[Rehe
     folder.mkdir()
     built_library()
     with run.environment(forked=forked), ExitStack() as stack:
+        stack.enter_context(mock.patch.object(processes, "WORKER", REAL_WORKER))
         workers = [
-            stack.enter_context(
-                Worker(
-                    run.job(folder, rank),
-                    Output.SHOWN_IF_IT_FAILS,
-                    module=REAL_WORKER,
-                )
-            )
+            stack.enter_context(Worker(run.job(folder, rank), Output.SHOWN_IF_IT_FAILS))
             for rank in range(run.num_ranks)
         ]
         return [analyse(worker.result(None), worker.job) for worker in workers]
@@ -115,7 +111,7 @@ def rehearse(run: RoleRun, folder: Path, *, forked: bool = False) -> tuple[dict[
         exchange = folder / "exchange"
         exchange.mkdir()
         job = run.job(folder, exchange_folder=str(exchange))
-        found = rehearse_ranks(job, output=Output.SHOWN_ON_STDERR)
+        found = rehearse_roles(job, output=Output.SHOWN_ON_STDERR)
     assert found.roles is not None
     reports = {rank: analyse(recording, job.of_rank(rank)) for rank, recording in found.recordings.items()}
     return reports, found.roles

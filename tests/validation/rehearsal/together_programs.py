@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from zerokit.rehearsal.native import backend as native
-from zerokit.rehearsal.native.clock import HOST, SIZE_OF_ACT, Clock, WorkKind
+from zerokit.rehearsal.native.clock import HOST_STREAM, SIZE_OF_ACT, Clock, WorkKind
 from zerokit.rehearsal.native.together import RankActs, play
 
 RANKS, STREAMS, EVENTS, MEETINGS = 3, 3, 3, 2
@@ -89,7 +89,9 @@ def acts_of(program: Program) -> bytes:
     acts, before, events, meetings = [], 0, 0, 0
     latest: list[int | None] = [None] * EVENTS
 
-    def act(kind: int, stream: int = HOST, event: int = -1, work: tuple[int, int, int] = (0, 0, -1)) -> None:
+    def act(
+        kind: int, stream: int = HOST_STREAM, event: int = -1, work: tuple[int, int, int] = (0, 0, -1)
+    ) -> None:
         nonlocal before
         duration, of_kind, meeting = work
         acts.append(_ACT.pack(before, event, duration, 0, 0, 0, of_kind, meeting, stream, kind))
@@ -177,7 +179,7 @@ class InTicks:
             if one.happened[one.waits] is None:
                 return 0
             if self.now > one.begun:
-                one.spans.append((HOST, WorkKind.WAITING, one.begun, self.now))
+                one.spans.append((HOST_STREAM, WorkKind.WAITING, one.begun, self.now))
             one.host, one.waits, done = self.now, None, 1
         while one.todo and one.host <= self.now and one.waits is None:
             done += 1
@@ -205,7 +207,7 @@ class InTicks:
             elif kind == "host":
                 one.host += what[0]
             elif kind == "work":
-                one.spans.append((HOST, WorkKind.OPTIMIZER, one.host, one.host + what[0]))
+                one.spans.append((HOST_STREAM, WorkKind.OPTIMIZER, one.host, one.host + what[0]))
                 one.host += what[0]
             elif kind == "synchronize" and event is not None and one.happened[event] is None:
                 one.waits, one.begun = event, self.now

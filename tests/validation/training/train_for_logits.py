@@ -28,8 +28,8 @@ def save_with_logits(trainer: Any, output: Any, group: Any, report: Any) -> list
     return files
 
 
-_SAVE_MODEL = run.save_model
+_SAVE_MODEL = run.publish_model
 
 if __name__ == "__main__":
-    run.save_model = save_with_logits
+    run.publish_model = save_with_logits
     main("train")

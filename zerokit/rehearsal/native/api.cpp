@@ -122,9 +122,7 @@ void zk_label(void* storage, int category, int name) {
 void zk_resize_storage(void* storage, int64_t bytes) { resize_storage(*storage_at(storage), bytes); }
 
 // ---- memory
-int64_t zk_current(int space) { return totals(static_cast<Space>(space)).current; }
-int64_t zk_peak(int space) { return totals(static_cast<Space>(space)).peak; }
-void zk_reset_peak(int space) { reset_peak(static_cast<Space>(space)); }
+void zk_reset_peak() { reset_peak(); }
 void zk_synchronize() {
   if (Clock* clock = the_clock()) clock->synchronize_all(waiting_now());
   with_both_models([](CachingAllocator& model) { model.synchronize(); });

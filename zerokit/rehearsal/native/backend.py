@@ -21,7 +21,7 @@ from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.native.build import NO_DRIVER, TESTED, TORCH, built_library, torch_folder
 from zerokit.rehearsal.native.c_functions import Signatures, declare
 from zerokit.rehearsal.native.clock import Clock
-from zerokit.rehearsal.recording import CATEGORY_CODES, Space
+from zerokit.rehearsal.recording import CATEGORY_CODES
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES, RunPhase
 
@@ -42,7 +42,7 @@ _SIGNATURES: Signatures = {
     "configure_allocator": (None, [_INTEGER, _LONG, _LONG, _LONG, _LONG]),
     "use_device": (_INTEGER, [_INTEGER]),
     "set_devices": (None, [_INTEGER] * 2),
-    "set_multiprocessors set_phase set_step set_counting set_page_locking set_current_stream reset_peak": (
+    "set_multiprocessors set_phase set_step set_counting set_page_locking set_current_stream": (
         None,
         [_INTEGER],
     ),
@@ -55,8 +55,7 @@ _SIGNATURES: Signatures = {
     "is_made_up": (_INTEGER, [_POINTER]),
     "label": (None, [_POINTER, _INTEGER, _INTEGER]),
     "resize_storage copy_events copy_blocks": (None, [_POINTER, _LONG]),
-    "current peak": (_LONG, [_INTEGER]),
-    "synchronize empty_cache end_pool": (None, []),
+    "synchronize empty_cache end_pool reset_peak": (None, []),
     "stat": (_LONG, [_INTEGER, _INTEGER]),
     "event_count block_count random_elements_skipped": (_LONG, []),
     "flops": (ctypes.c_double, []),
@@ -303,22 +302,13 @@ class Backend:
         generator: torch.Generator = wrap(self._library.zk_new_generator())
         return generator
 
-    def current(self, space: Space) -> int:
-        """Bytes that are allocated in `space` now."""
-        return int(self._library.zk_current(space))
-
-    def peak(self, space: Space) -> int:
-        """Most bytes that were allocated in `space` since the start or the last :meth:`reset_peak`."""
-        return int(self._library.zk_peak(space))
-
-    def reset_peak(self, space: Space) -> None:
-        """Start a new peak from what is allocated now."""
-        if space == Space.DEVICE:
-            # Scripts and DeepSpeed reset the peaks of torch.cuda; the report's are of the whole run.
-            self._peaks_before_reset = {
-                model: self.whole_run_peaks(model) for model in (Model.ORDINARY, Model.EXPANDABLE)
-            }
-        self._library.zk_reset_peak(space)
+    def reset_peak(self) -> None:
+        """Start new peaks of the device's memory from what is allocated now."""
+        # Scripts and DeepSpeed reset the peaks of torch.cuda; the report's are of the whole run.
+        self._peaks_before_reset = {
+            model: self.whole_run_peaks(model) for model in (Model.ORDINARY, Model.EXPANDABLE)
+        }
+        self._library.zk_reset_peak()
 
     def whole_run_peaks(self, model: Model) -> dict[str, int]:
         """The peak of each of :data:`STATS` since the start, whatever was reset in between."""

@@ -13,7 +13,6 @@ struct Ledger {
   std::mutex mutex;
   std::vector<Event> events;
   std::vector<BlockRecord> records;
-  Totals totals[3] = {};
 };
 
 Ledger& ledger() {
@@ -27,11 +26,8 @@ int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
 }
 
-// To the log and to the totals. Caller holds the lock.
+// Caller holds the lock.
 void append(Ledger& book, const Block& block, int64_t bytes, uint64_t address) {
-  auto& total = book.totals[static_cast<int>(block.space)];
-  total.current += bytes;
-  total.peak = std::max(total.peak, total.current);
   if (block.space != Space::device && std::abs(bytes) < kLoggedHostBytes) return;
   book.events.push_back({now_ns(), block.id, bytes, address, run_state().step, static_cast<int16_t>(current_stream()),
                          static_cast<uint8_t>(block.space), run_state().phase});
@@ -95,19 +91,6 @@ int64_t event_count() { return count_of(ledger().events); }
 void copy_events(Event* target, int64_t count) { copy_from(ledger().events, target, count); }
 int64_t block_count() { return count_of(ledger().records); }
 void copy_blocks(BlockRecord* target, int64_t count) { copy_from(ledger().records, target, count); }
-
-Totals totals(Space space) {
-  auto& book = ledger();
-  std::lock_guard<std::mutex> guard(book.mutex);
-  return book.totals[static_cast<int>(space)];
-}
-
-void reset_total(Space space) {
-  auto& book = ledger();
-  std::lock_guard<std::mutex> guard(book.mutex);
-  auto& total = book.totals[static_cast<int>(space)];
-  total.peak = total.current;
-}
 
 void lock_log() { ledger().mutex.lock(); }
 void unlock_log() { ledger().mutex.unlock(); }

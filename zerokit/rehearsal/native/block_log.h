@@ -1,4 +1,4 @@
-// The log of blocks: when each was made and released, what is known of it, and how much of each memory is taken.
+// The log of blocks: when each was made and released, and what is known of it.
 #pragma once
 
 #include "blocks.h"
@@ -10,7 +10,6 @@ void enter(Block& block, uint64_t address);
 void leave(Block& block, uint64_t address);
 // Appends a line; `bytes` is signed.
 void log_change(const Block& block, int64_t bytes, uint64_t address);
-void reset_total(Space space);
 
 // Around a fork.
 void lock_log();

@@ -339,13 +339,10 @@ bool is_still_untouched(Block& block) {
 
 void set_page_locking(bool on) { locks_pages = on; }
 
-void reset_peak(Space space) {
-  reset_total(space);
-  if (space == Space::device) {
-    std::lock_guard<std::mutex> guard(device_mutex);
-    ordinary_model().reset_peak();
-    expandable_model().reset_peak();
-  }
+void reset_peak() {
+  std::lock_guard<std::mutex> guard(device_mutex);
+  ordinary_model().reset_peak();
+  expandable_model().reset_peak();
 }
 
 void configure_models(AllocatorOptions options) {

@@ -117,12 +117,8 @@ void copy_events(Event* target, int64_t count);
 int64_t block_count();
 void copy_blocks(BlockRecord* target, int64_t count);
 
-struct Totals {
-  int64_t current;
-  int64_t peak;
-};
-Totals totals(Space space);
-void reset_peak(Space space);
+// Starts new peaks in both models of the device's allocator.
+void reset_peak();
 
 // Whoever calls a model holds this.
 std::mutex& models_mutex();

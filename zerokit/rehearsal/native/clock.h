@@ -12,11 +12,11 @@
 
 namespace zerokit {
 
-// What the host did, as `Together` does it again. Written to files by the ranks of one rehearsal alone.
+// One act of the host. `Together` runs the acts of a rank again. Only ranks of one rehearsal write and read them.
 struct Act {
   enum class Kind : uint8_t { submit, record, wait, synchronize, work };
-  int64_t before;  // what the host spent since the last act
-  int64_t event;   // of `synchronize` besides: `work.duration` is where the host then was
+  int64_t before;  // nanoseconds of the host since the last act
+  int64_t event;   // For `synchronize`, `work.duration` is not a duration: it is the host's time after the wait.
   Work work;
   int32_t stream;
   Kind kind;
@@ -36,7 +36,7 @@ class Clock {
   // wait for a time or an event end.
   int64_t read();
   void advance(int64_t duration);
-  // The same without a lock, for what is often told: the host has spent it before anything else is asked for.
+  // Like `advance`, but without a lock, for frequent calls: the time is added before the next other call is answered.
   void owe(int64_t duration) { owed_.fetch_add(duration, std::memory_order_relaxed); }
   // The host itself works.
   void work_on_host(const Work& work);

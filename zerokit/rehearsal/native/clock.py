@@ -33,7 +33,7 @@ class WorkKind(enum.IntEnum):
     """Of the host, on its own tensors."""
 
 
-HOST = -1
+HOST_STREAM = -1
 """In place of a stream: what the host does itself."""
 FIRST_COMMUNICATOR = 1000
 """The streams of groups of ranks have numbers from here on, above those of torch's pools."""

@@ -1,5 +1,6 @@
-// Several ranks in one virtual time: what each did by itself is done again, and collectives begin when the last of their
-// ranks has come to them. The host of a rank does what it did, as long after what it waited for as it was then.
+// Simulates several ranks in one virtual time. Each rank was rehearsed alone first, and recorded its acts. Here the acts of
+// all ranks run again: a collective begins when the last of its ranks has reached it. The CPU of a rank spends as much time
+// between two waits as it did alone, so it is late by as much as the last wait took longer.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +22,9 @@ class Together {
 
   const std::vector<Span>& spans(int rank) const { return ranks_[rank]->streams.spans; }
   const std::vector<int64_t>& events(int rank) const { return ranks_[rank]->streams.happened(); }
-  // Where the host of a rank was after it had waited, when it was by itself and now, in turn.
+  // Pairs of times, one pair for each wait of a rank's host: its end when the rank was alone, and its end now.
   const std::vector<int64_t>& hosts(int rank) const { return ranks_[rank]->hosts; }
-  // Collectives that began without all of their ranks, since nobody could have gone on.
+  // Collectives that began without all of their ranks, because otherwise no rank could go on.
   int64_t given_up() const { return meetings_.given_up(); }
 
  private:

@@ -1,4 +1,4 @@
-"""Several ranks in one virtual time: a face of `native/together.cpp`, which needs no torch.
+"""Simulates several ranks in one virtual time, by calling `native/together.cpp`. Needs no torch.
 
 Times are nanoseconds.
 """
@@ -32,28 +32,33 @@ _SIGNATURES: Signatures = {
 
 
 class RankActs(NamedTuple):
-    """What a rank did by itself."""
+    """The recorded acts of a rank that was rehearsed alone."""
 
     acts: bytes
-    """As of `Clock.acts`."""
+    """As `Clock.acts` returns them."""
     meetings: Sequence[int]
-    """The number, among all ranks, of each meeting that they name; -1 if no other rank comes to it."""
+    """For each collective of this rank, its number among all collectives; -1 if no other rank takes part."""
 
 
 class Played(NamedTuple):
-    """What became of one of the ranks."""
+    """The timeline of one rank among the others."""
 
     spans: Array
-    """As of `Backend.spans`."""
+    """Like those of `Backend.spans`."""
     events: Array
-    """When each happened; -1 for one that never did."""
+    """When each event happened; -1 for an event that never did."""
     hosts: Array
-    """Where the host was each time after it had waited, when it was by itself and now, (times, 2)."""
+    """The end of each wait of the rank's CPU: its time when the rank was alone, and its time now. Shape
+    (waits, 2)."""
     given_up: int
-    """Collectives that began without all of their ranks, as no rank could have gone on."""
+    """Collectives that began without all of their ranks, because otherwise no rank could go on."""
 
     def time_of_host(self, times: Array) -> Array:
-        """When the host was where it was at `times` by itself; they do not go backwards."""
+        """Convert times of the CPU from the rank alone to the ranks together.
+
+        Args:
+            times: nanoseconds when the rank was alone, in ascending order.
+        """
         import numpy
 
         alone, together = numpy.concatenate([[[0, 0]], self.hosts]).T
@@ -63,11 +68,11 @@ class Played(NamedTuple):
 
 
 def play(ranks: Sequence[RankActs], sizes: Sequence[int], beside_collective: float) -> list[Played]:
-    """Return what becomes of each rank if ranks wait for each other.
+    """Simulate ranks that wait for each other; returns the timeline of each.
 
     Args:
-        ranks: what each did.
-        sizes: of each meeting, how many of them come to it.
+        ranks: the acts of each.
+        sizes: the number of ranks of each collective.
         beside_collective: factor by which kernels take longer while a collective runs on another stream.
     """
     import numpy

@@ -12,7 +12,7 @@ from typing import Any
 
 from zerokit.console import note, progress
 from zerokit.errors import ZerokitError
-from zerokit.rehearsal.parent.job import Overrides, RehearsalJob
+from zerokit.rehearsal.job import Overrides, RehearsalJob
 from zerokit.rehearsal.report.report import Advice, NotRehearsed, RehearsalReport
 from zerokit.rehearsal.watching.overrides import merged
 from zerokit.units import format_bytes, format_span

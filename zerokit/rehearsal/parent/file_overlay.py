@@ -61,6 +61,9 @@ class FileOverlay:
         library.symlink_to(built_files_library())
         # Else each rehearsal would compile all of torch again.
         compiled = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")}
+        # `is_real` of native/files/view.cpp reads these marks. "+": files of the folder are really written.
+        # "-": they go to the overlay. "*": only files in a __pycache__ are really written. The longest path
+        # decides. Files of all other folders go to the overlay.
         kinds = {"+": real, "-": kept, "*": compiled}
         zones = [f"{kind}{path}" for kind, paths in kinds.items() for path in paths]
         self.environment = {

@@ -1,4 +1,4 @@
-"""Runs ranks in processes of their own; `worker/run.py` has the meaning of their exit codes."""
+"""Runs ranks in processes of their own."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 
 from zerokit.errors import DocumentError, ZerokitError
 from zerokit.files import cache_folder, write_file
+from zerokit.rehearsal.job import RehearsalJob, WorkerExit
 from zerokit.rehearsal.native.build import TESTED
 from zerokit.rehearsal.parent.file_overlay import FileOverlay
-from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.report.report import FileChanges
 from zerokit.rehearsal.worker import stacks
@@ -26,11 +26,11 @@ from zerokit.rehearsal.worker.guard import GuardedProcess
 from zerokit.units import quantity
 
 WORKER = "zerokit.rehearsal.worker.run"
-_EXPLAINED = 2
-_SCRIPT_FAILED = {
-    3: "What is printed above is what the cluster would show",
-    4: "The cluster would show what is printed above, unless it comes of a value: what depends on parameters "
-    "is made up (a loss is 1), and values of a rank that is not rehearsed are those of a rank like it",
+_HINTS_OF_FAILURES = {
+    WorkerExit.SCRIPT_FAILED: "What is printed above is what the cluster would show",
+    WorkerExit.FAILED_WITH_VALUES: "The cluster would show what is printed above, unless it comes of a "
+    "value: what depends on parameters is made up (a loss is 1), and values of a rank that is not rehearsed "
+    "are those of a rank like it",
 }
 _INTERRUPTED = 130
 _STDERR = 2
@@ -126,15 +126,15 @@ class Worker:
                 f"{message}: it is at {place}" if place else message, "Raise --timeout, or lower --steps"
             )
         recording = saved_recording(self.job)
-        if code == 0 and recording is not None:
+        if code == WorkerExit.DONE and recording is not None:
             return recording
         self._show_log()
         if code in (_INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
-        if code == _EXPLAINED:
+        if code == WorkerExit.EXPLAINED:
             raise ExplainedError(self._last_line().removeprefix("zerokit: error: "))
-        if code in _SCRIPT_FAILED:
-            hint = _SCRIPT_FAILED[code]
+        if code in _HINTS_OF_FAILURES:
+            hint = _HINTS_OF_FAILURES[WorkerExit(code)]
             if recording is not None and recording.facts.hint:
                 hint += f". {recording.facts.hint}"
             when = "before its first optimizer step was done"
@@ -181,7 +181,7 @@ def saved_recording(job: RehearsalJob) -> Recording | None:
         return None
 
 
-def rehearse_together(
+def run_workers(
     jobs: Sequence[RehearsalJob],
     *,
     output: Output = Output.SHOWN,

@@ -20,10 +20,10 @@ from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import Gpu, some_gpu
 from zerokit.hardware.hardware_file import read_hardware
 from zerokit.rehearsal.devices import DEFAULT, caveats, virtual_device
-from zerokit.rehearsal.parent.job import Clocks, Overrides, RehearsalJob
-from zerokit.rehearsal.parent.options import DRAWINGS, RehearsalOptions, RunOptions, described
+from zerokit.rehearsal.job import Clocks, Overrides, RehearsalJob
+from zerokit.rehearsal.options import DRAWINGS, RehearsalOptions, RunOptions, described
 from zerokit.rehearsal.parent.processes import Output
-from zerokit.rehearsal.parent.start import rehearse_job
+from zerokit.rehearsal.parent.start import rehearse_and_report
 from zerokit.rehearsal.report.drawings import Drawings
 from zerokit.rehearsal.report.report import RehearsalReport
 from zerokit.rehearsal.scratch import scratch_folder
@@ -77,8 +77,8 @@ def rehearse(options: RehearsalOptions) -> RehearsalReport:
         cluster.check_rank(options.rank)
     with exit_on_signals(), scratch_folder() as folder:
         job = _job(options, card, figures, folder)
-        _ = job.prices  # or one line says that the card's speed is not known
-        report = rehearse_job(
+        _ = job.prices  # raises here, before a worker starts, if the speed of the card is not known
+        report = rehearse_and_report(
             job,
             cluster,
             Drawings(**{name: getattr(options, name) for name in DRAWINGS}),
@@ -86,7 +86,10 @@ def rehearse(options: RehearsalOptions) -> RehearsalReport:
             timeout=options.timeout,
             output=Output.SHOWN_ON_STDERR if options.script_prints_on == "stderr" else Output.SHOWN,
         )
-    return report.model_copy(update={"warnings": [*report.warnings, *caveats(card)]})
+    assumed = []
+    if options.time and options.gpu is None and options.hardware is None:
+        assumed.append(f"times are those of an {DEFAULT}, as no card is given: name yours with --gpu")
+    return report.model_copy(update={"warnings": [*report.warnings, *caveats(card), *assumed]})
 
 
 def _job(options: RehearsalOptions, card: Gpu, figures: dict[str, Any] | None, folder: Path) -> RehearsalJob:
@@ -133,12 +136,6 @@ def _check(options: RehearsalOptions) -> None:
             if name in ("plot", "timeline"):
                 check_plot(Path(file), f"--{name}")
             check_writable(Path(file), follow_links=True)
-    if options.time and options.gpu is None and options.hardware is None:
-        raise ZerokitError(
-            "there is no time without a card",
-            where="--time",
-            hint="Name one that zerokit gpus lists, such as --gpu H100, or give its figures: --hardware FILE",
-        )
     only_timed = {
         "--real-time": options.real_time,
         "--with-data-time": options.with_data_time,

@@ -14,14 +14,14 @@ from zerokit.documents import dotted
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_config
+from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
 from zerokit.rehearsal.parent.advice import advise as rehearse_changes
-from zerokit.rehearsal.parent.job import RehearsalJob
 from zerokit.rehearsal.parent.processes import (
     ExplainedError,
     Output,
     ScriptError,
-    rehearse_together,
+    run_workers,
     saved_recording,
 )
 from zerokit.rehearsal.ranks.exchange import prepare_exchange_of_change
@@ -29,9 +29,10 @@ from zerokit.rehearsal.ranks.role_watch import RoleWatch
 from zerokit.rehearsal.ranks.roles import MOST_RANKS, Roles
 from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.report.analysis import analyse
-from zerokit.rehearsal.report.combination import combine, on_nodes, play_together
+from zerokit.rehearsal.report.combination import combine, on_nodes
 from zerokit.rehearsal.report.drawings import Drawings
 from zerokit.rehearsal.report.report import ConfigFinding, FileChanges, RehearsalReport
+from zerokit.rehearsal.timing.play_together import play_together
 from zerokit.resolving.run import Run
 from zerokit.units import quantity
 
@@ -53,7 +54,7 @@ class RehearsedRanks(NamedTuple):
     files: FileChanges | None = None
 
 
-def rehearse_job(
+def rehearse_and_report(
     job: RehearsalJob,
     cluster: Cluster,
     drawings: Drawings,
@@ -73,13 +74,13 @@ def rehearse_job(
         output: of the script.
 
     Raises:
-        ExplainedError, ZerokitError: as :func:`rehearse_together`; or the script trained nothing.
+        ExplainedError, ZerokitError: as :func:`run_workers`; or the script trained nothing.
     """
     built_library()  # here, where its messages are seen; what a worker builds is thrown away
     if job.exchange_folder is not None:
         Path(job.exchange_folder).mkdir()
     try:
-        rehearsed = rehearse_ranks(job, output=output, timeout=timeout)
+        rehearsed = rehearse_roles(job, output=output, timeout=timeout)
     except ScriptError:
         recording = saved_recording(job)
         if recording is not None:
@@ -122,7 +123,7 @@ def config_findings(ds_config: Mapping[str, Any] | None, cluster: Cluster) -> li
     ]
 
 
-def rehearse_ranks(
+def rehearse_roles(
     first: RehearsalJob,
     *,
     output: Output = Output.SHOWN,
@@ -133,22 +134,22 @@ def rehearse_ranks(
     """Rehearse the first and the last rank, and one of each other role as soon as it shows.
 
     The first rank is rehearsed alone if its job has no exchange folder. Arguments are as of
-    :func:`rehearse_together`.
+    :func:`run_workers`.
     """
     if alone or first.exchange_folder is None:
-        recordings, files = rehearse_together([first], output=output, timeout=timeout, stop=stop)
+        recordings, files = run_workers([first], output=output, timeout=timeout, stop=stop)
         return RehearsedRanks({first.rank: recordings[0]}, files=files)
     watch = RoleWatch(Path(first.exchange_folder), first.num_gpus)
-    ranks = list(watch.look())
+    ranks = list(watch.update_roles())
 
     def more() -> Iterator[RehearsalJob]:
-        for rank in watch.look():
+        for rank in watch.update_roles():
             if rank not in ranks:
                 ranks.append(rank)
                 yield first.of_rank(rank)
 
     jobs = [first.of_rank(rank) for rank in ranks]
-    recordings, files = rehearse_together(jobs, output=output, timeout=timeout, more=more, stop=stop)
+    recordings, files = run_workers(jobs, output=output, timeout=timeout, more=more, stop=stop)
     stuck = watch.close()
     return RehearsedRanks(dict(zip(ranks, recordings, strict=True)), watch.roles, stuck, files)
 
@@ -226,7 +227,7 @@ def _rehearse_change(
     if job.exchange_folder is not None and changed.exchange_folder is not None:
         prepare_exchange_of_change(job, changed, alone=alone)
     try:
-        rehearsed = rehearse_ranks(changed, output=Output.DROPPED, timeout=timeout, stop=stop, alone=alone)
+        rehearsed = rehearse_roles(changed, output=Output.DROPPED, timeout=timeout, stop=stop, alone=alone)
     except ExplainedError as error:
         raise ZerokitError(str(error)) from None
     _, reports = _reports(rehearsed, changed)

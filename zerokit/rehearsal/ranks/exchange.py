@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from zerokit.errors import RunError
 from zerokit.rehearsal.errors import script_line
-from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.ranks.call_order import CALLS, SCRIPT_ENDED, STEPS_DONE, CallOrder, group_name
 from zerokit.rehearsal.ranks.journal import Entry, Journal
 from zerokit.rehearsal.ranks.roles import ROLES, Ranks, Roles, data_parallel
@@ -221,8 +221,11 @@ class Exchange:
         alike = (group for group in self._groups if member in group and len(group) == len(ranks))
         return next((group for group in alike if roles.pattern(group) == pattern), None)
 
-    def from_rank_0(self, name: str, what: str, make: Callable[[], T]) -> T:
-        """What rank 0 makes once for all ranks and for changes of the run; else what this rank makes."""
+    def made_once(self, name: str, what: str, make: Callable[[], T]) -> T:
+        """The result of `make` on rank 0, made once for all ranks and also for changes of the run.
+
+        If rank 0 is not rehearsed with this rank, `make` runs here.
+        """
         name = f"{_MADE}.{name}"
         if self.is_active and (self.rank != 0 or name in self._journal(0).entries):
             unknown = self.unknown_values
@@ -405,9 +408,11 @@ class Exchange:
 
 
 def prepare_exchange_of_change(first: RehearsalJob, changed: RehearsalJob, *, alone: bool) -> None:
-    """Make the exchange folder of a change that is rehearsed after `first`; with `alone` no rank answers.
+    """Make the exchange folder for rehearsing a changed run after `first`.
 
-    Only what rank 0 made for all is valid for a change, and only among as many ranks.
+    It gets the results of :meth:`Exchange.made_once`, if the number of ranks is unchanged: nothing else that
+    ranks have published is valid for the changed run. With `alone`, only rank 0 is rehearsed, and the other
+    ranks are published as ended.
     """
     assert first.exchange_folder is not None
     assert changed.exchange_folder is not None

@@ -21,8 +21,8 @@ class RoleWatch:
         self._covered = 0
         self.roles = data_parallel(num_gpus)
 
-    def look(self) -> tuple[int, ...]:
-        """Read on, and publish new roles; return all ranks to rehearse."""
+    def update_roles(self) -> tuple[int, ...]:
+        """Read what ranks have published since, and publish new roles. Returns all ranks to rehearse."""
         for journal in self._journals.values():
             journal.read_on()
             for entry in journal.of_kind["pair"]:

@@ -10,10 +10,10 @@ import numpy as np
 
 from zerokit.hardware import non_torch_memory
 from zerokit.hardware.cluster import Cluster
-from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.recording import (
     CATEGORY_CODES,
-    HOST,
+    HOST_SPACES,
     Array,
     Collective,
     RankFacts,
@@ -216,7 +216,7 @@ def _by_site(recording: Recording, alive: Array) -> list[SiteMemory]:
 
 
 def _host(recording: Recording, ranks_per_node: int) -> HostMemory:
-    all_host = recording.running_bytes(*HOST)
+    all_host = recording.running_bytes(*HOST_SPACES)
     pinned = recording.running_bytes(Space.PINNED_HOST)
     peak = int(all_host.max(initial=0))
     most_pinned = int(pinned.max(initial=0))
@@ -227,7 +227,7 @@ def _host(recording: Recording, ranks_per_node: int) -> HostMemory:
         steady_bytes=steady,
         pinned_bytes=most_pinned,
         pinned_steady_bytes=_at_steady(recording, pinned),
-        at_peak=_by_category(recording, recording.alive(at_peak, *HOST)),
+        at_peak=_by_category(recording, recording.alive(at_peak, *HOST_SPACES)),
         pinned_at_peak=_by_category(recording, recording.alive(at_peak, Space.PINNED_HOST)),
         per_node_peak_bytes=peak * ranks_per_node,
         per_node_steady_bytes=steady * ranks_per_node,

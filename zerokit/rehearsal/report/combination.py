@@ -1,16 +1,12 @@
-"""One report of all ranks that were rehearsed, in one virtual time, and of the nodes that they share."""
+"""One report of all ranks that were rehearsed, and of the nodes that they share."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from zerokit.hardware.cluster import Cluster
-from zerokit.rehearsal.native.together import Played, RankActs, play
 from zerokit.rehearsal.ranks.roles import Roles
-from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.report.analysis import RANKS_DIFFER
 from zerokit.rehearsal.report.report import (
     Fit,
@@ -22,7 +18,6 @@ from zerokit.rehearsal.report.report import (
     RoleMemory,
     TimeReport,
 )
-from zerokit.rehearsal.timing.rank_time import Meeting
 from zerokit.reporting.verdicts import VERDICTS, host_fit, worst
 from zerokit.units import MIB
 
@@ -30,8 +25,6 @@ T = TypeVar("T")
 
 _ABOUT = 0.01
 """Share of a step by which ranks that wait for each other may differ at its end."""
-_NOTICEABLY_LONGER = 1.02
-"""How much longer a step takes together with other ranks before a warning mentions the script's clocks."""
 _STAGES = "pipeline stages"
 """In the names of roles of several stages."""
 
@@ -188,75 +181,3 @@ def _rank(rank: int, report: RehearsalReport) -> RankMemory:
         pinned_bytes=host.pinned_bytes,
         verdict=report.fit.verdict,
     )
-
-
-# ---- ranks that wait for each other
-
-
-def play_together(
-    recordings: Mapping[int, Recording], roles: Roles, beside_collective: float
-) -> dict[int, Recording]:
-    """Return the recordings of all ranks, by rank, in the time that they have when they wait for each other.
-
-    `beside_collective`: the factor by which kernels take longer while a collective runs on another stream.
-    """
-    timed = {rank: one for rank, one in recordings.items() if one.facts.times is not None and len(one.acts)}
-    if len(timed) < 2:
-        return dict(recordings)
-    meetings = [one.facts.times.meetings for one in timed.values() if one.facts.times is not None]
-    numbers, sizes = matched(meetings, roles)
-    acts = [RankActs(one.acts.tobytes(), own) for one, own in zip(timed.values(), numbers, strict=True)]
-    played = play(acts, sizes, beside_collective)
-    changed = {rank: _beside_others(timed[rank], own) for rank, own in zip(timed, played, strict=True)}
-    return {**recordings, **changed}
-
-
-def _beside_others(recording: Recording, played: Played) -> Recording:
-    times = recording.facts.times
-    assert times is not None
-    ends = [int(played.events[events].max()) for events in times.step_end_events]
-    events = recording.events.copy()
-    events["time_ns"] = played.time_of_host(events["time_ns"])
-    warnings = []
-    if ends and ends[-1] > _NOTICEABLY_LONGER * times.step_ends[-1]:
-        warnings.append(
-            "ranks wait for each other, which the clocks that the script sees do not know: the speed that it "
-            "prints is that of each rank by itself"
-        )
-    if played.given_up:
-        warnings.append(
-            f"{played.given_up} collectives began in virtual time before all of their ranks had come to "
-            "them, as ranks would have waited for each other: the step's time may be too short"
-        )
-    return replace(
-        recording,
-        events=events,
-        spans=played.spans,
-        warnings=(*recording.warnings, *warnings),
-        facts=recording.facts.model_copy(update={"times": times.model_copy(update={"step_ends": ends})}),
-    )
-
-
-def matched(meetings: Sequence[Sequence[Meeting]], roles: Roles) -> tuple[list[list[int]], list[int]]:
-    """Match the meetings of several ranks.
-
-    Returns:
-        The number of each meeting of each rank, -1 if no other rank takes part; and how many ranks take part.
-    """
-    places: dict[Meeting, int] = {}
-    numbers = [
-        [places.setdefault(_among_rehearsed(one, roles), len(places)) for one in of_rank]
-        for of_rank in meetings
-    ]
-    sizes = Counter(place for of_rank in numbers for place in of_rank)
-    comers = Counter(place for of_rank in numbers for place in set(of_rank))
-    # A rank that stands for both ends of a pair comes twice, and meets no other rank.
-    met = [[place if comers[place] > 1 else -1 for place in of_rank] for of_rank in numbers]
-    return met, [sizes[place] for place in range(len(places))]
-
-
-def _among_rehearsed(meeting: Meeting, roles: Roles) -> Meeting:
-    if meeting[0] != "pair":
-        return meeting
-    kind, source, target, *rest = meeting
-    return (kind, *(str(roles.stands_for(int(rank))) for rank in (source, target)), *rest)

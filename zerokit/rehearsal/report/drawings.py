@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from zerokit.rehearsal.native.clock import HOST, WorkKind
+from zerokit.rehearsal.native.clock import HOST_STREAM, WorkKind
 from zerokit.rehearsal.recording import CATEGORY_CODES, Array, Recording, Space
 from zerokit.rehearsal.report.report import RehearsalReport
 from zerokit.rehearsal.report.snapshot import write_snapshot
@@ -142,7 +142,7 @@ def write_streams_plot(recording: Recording, report: RehearsalReport, path: str 
     inside = spans[(spans["end"] > begin) & (spans["begin"] < end)]
     name = Path(report.run.script).name
     title = f"{name}, rank {report.rank}: step {time.step}, {1000 * time.step_seconds:,.1f} ms"
-    rows = sorted(np.unique(inside["stream"]).tolist(), key=lambda stream: (stream == HOST, stream))
+    rows = sorted(np.unique(inside["stream"]).tolist(), key=lambda stream: (stream == HOST_STREAM, stream))
 
     def draw(axes: Axes) -> None:
         for row, stream in enumerate(rows):

@@ -10,7 +10,7 @@ import numpy as np
 from zerokit.hardware.gpus import Gpu
 from zerokit.hardware.prices.known import Class
 from zerokit.hardware.prices.prices import Prices
-from zerokit.rehearsal.native.clock import HOST, WorkKind
+from zerokit.rehearsal.native.clock import HOST_STREAM, WorkKind
 from zerokit.rehearsal.recording import Array, Recording
 from zerokit.rehearsal.report.report import (
     Batches,
@@ -121,10 +121,11 @@ def doubts(time: TimeReport, batches: Batches | None, prices: Prices) -> list[st
 
 
 def _range(recording: Recording, begin: int, end: int, prices: Prices) -> tuple[float, float]:
-    """A step's seconds if all prices are as low, or as high, as they may be.
+    """The shortest and the longest time of a step, in seconds, within the uncertainty of all costs.
 
-    At most each moment is as long as the most uncertain work of that moment may make it, and the host needs
-    all that it launches. At least each moment is as short as it can be, and each kind of work needs its time.
+    The step is divided into moments in which the same spans run. Longest: each moment is stretched by the
+    most uncertain work in it, and the CPU needs its time for all launches. Shortest: each moment is shortened
+    as far as its work allows, but not below the time that one kind of work needs alone.
     """
     spans = recording.spans[(recording.spans["end"] > begin) & (recording.spans["begin"] < end)]
     edges = np.unique(np.clip(np.concatenate([[begin, end], spans["begin"], spans["end"]]), begin, end))
@@ -133,7 +134,7 @@ def _range(recording: Recording, begin: int, end: int, prices: Prices) -> tuple[
     class_of_span = np.array([classes[op] for op in spans["name"].tolist()], dtype=object)
 
     def active(chosen: Array) -> Array:
-        """At which of the moments any of the spans goes on."""
+        """Whether any of the chosen spans runs, for each moment."""
         whole = _union(np.stack([spans["begin"][chosen], spans["end"][chosen]], axis=1))
         before = np.searchsorted(whole[:, 0], edges[:-1], side="right")
         return (before > 0) & (edges[:-1] < np.append(0, whole[:, 1])[before])
@@ -185,7 +186,7 @@ def _peak_flops(gpu: Gpu) -> float | None:
 
 def _first_step_begins(spans: Array, end: int) -> int:
     """When the first work after the start was submitted: what comes before step 1 has the phase init."""
-    later = spans[(spans["phase"] != RUN_PHASES.index("init")) & (spans["stream"] != HOST)]
+    later = spans[(spans["phase"] != RUN_PHASES.index("init")) & (spans["stream"] != HOST_STREAM)]
     return min(int(later["begin"].min()), end) if len(later) else end
 
 
@@ -223,7 +224,7 @@ def _length(intervals: Array, begin: int, end: int) -> int:
 def _kernels(recording: Recording, begin: int, end: int) -> list[KernelTime]:
     """The kinds of work that take most of a step, whatever else goes on meanwhile."""
     spans = recording.spans
-    inside = spans[(spans["begin"] >= begin) & (spans["begin"] < end) & (spans["stream"] != HOST)]
+    inside = spans[(spans["begin"] >= begin) & (spans["begin"] < end) & (spans["stream"] != HOST_STREAM)]
     inside = inside[inside["kind"] != WorkKind.MEETING]
     seconds: Counter[str] = Counter()
     counts: Counter[str] = Counter()
@@ -276,7 +277,7 @@ def critical_path(spans: Array, names: tuple[str, ...], begin: int, end: int) ->
     host, which had gone on by itself since it last waited: back to there the path is the host's.
     """
     lasting = spans[(spans["end"] > spans["begin"]) & (spans["end"] > begin) & (spans["begin"] < end)]
-    of_host = lasting["stream"] == HOST
+    of_host = lasting["stream"] == HOST_STREAM
     device, host = _Spans(lasting[~of_host]), _Spans(lasting[of_host])
     taken: Counter[str] = Counter()
     counts: Counter[str] = Counter()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, HOST, WorkKind
+from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, HOST_STREAM, WorkKind
 from zerokit.rehearsal.recording import CATEGORY_CODES, Array, Recording, Space
 from zerokit.reporting import traces
 from zerokit.reporting.phases import RUN_PHASES
@@ -107,7 +107,7 @@ def stream_words(stream: int) -> str:
         return f"communicator {stream - FIRST_COMMUNICATOR}"
     if stream >= FIRST_DRIVE:
         return f"drives {stream - FIRST_DRIVE}"
-    return "host" if stream == HOST else "default stream" if stream == 0 else f"stream {stream}"
+    return "host" if stream == HOST_STREAM else "default stream" if stream == 0 else f"stream {stream}"
 
 
 def _counter(recording: Recording, times: Array, space: Space, name: str) -> Iterator[Entry]:

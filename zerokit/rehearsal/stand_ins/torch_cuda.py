@@ -19,7 +19,6 @@ from zerokit.rehearsal.devices import DeviceProperties, VirtualDevice
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.native.backend import FIELDS, POOLS, STATS, Backend, Model
 from zerokit.rehearsal.native.clock import WorkKind
-from zerokit.rehearsal.recording import Space
 
 # Functions of torch._C without `_cuda_`: those without effect, and those with one answer.
 _QUIET = (
@@ -231,7 +230,7 @@ def _answers(backend: Backend, device: VirtualDevice, visible: int, index: int) 
         "synchronize": backend.synchronize,
         "emptyCache": backend.empty_cache,
         "memoryStats": lambda _device=0: memory_stats(backend),
-        "resetPeakMemoryStats": lambda _device=0: backend.reset_peak(Space.DEVICE),
+        "resetPeakMemoryStats": lambda _device=0: backend.reset_peak(),
         "getCurrentRawStream": lambda _device=0: backend.current_stream,
         "sleep": sleep,
     }

@@ -254,13 +254,13 @@ class RankTime(Watcher):
         return self._of_collectives[key]
 
     # ---- steps
-    def moment(self) -> list[int]:
-        """The events of the ends of all that has been submitted."""
+    def record_events(self) -> list[int]:
+        """Record an event on each stream; returns them. Each happens when the work before it is done."""
         return [self.clock.record(stream) for stream in {0, *self.clock.streams}]
 
     def on_step_end(self, end: StepEnd) -> None:
-        if end.time is not None:
-            self.step_end_events.append(end.time)
+        if end.clock_events is not None:
+            self.step_end_events.append(end.clock_events)
 
     def on_exit(self) -> None:
         self._wait_for_all()

@@ -236,7 +236,7 @@ class BatchWatcher(Watcher):
         source = self._source_of(loader.dataset)
         if source.scan is None and self._scans:
             source.name = self._name_of(loader)
-            source.scan = self._exchange.from_rank_0(
+            source.scan = self._exchange.made_once(
                 f"scanned.{source.name}", "look through the data", lambda: self._scan(loader)
             )
             self._seconds_left -= source.scan.seconds
@@ -310,7 +310,7 @@ class BatchWatcher(Watcher):
             found = source.scan.worst if source.scan else []
             places = source.larger(may_be_ahead=self._accumulated() is None)
             if found:
-                places = self._exchange.from_rank_0(
+                places = self._exchange.made_once(
                     f"largest.{source.name}", "choose the largest batches", lambda: places
                 )
             source.worst = [found[place] for place in places]
@@ -374,7 +374,7 @@ class BatchWatcher(Watcher):
         over = self._are_rehearsed(sources)
         if sources and self._exchange.rank != 0:
             return not over
-        return not self._exchange.from_rank_0(
+        return not self._exchange.made_once(
             f"over.{self._factor}.{self._completed()}", "end the run", lambda: over
         )
 

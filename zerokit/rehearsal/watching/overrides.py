@@ -11,7 +11,7 @@ from zerokit.config.load import check_ds_config, plain
 from zerokit.documents import Document, dotted, has_value, split_dotted, with_value, without
 from zerokit.errors import ConfigError
 from zerokit.patches import Patch, wrap
-from zerokit.rehearsal.parent.job import Overrides
+from zerokit.rehearsal.job import Overrides
 from zerokit.rehearsal.watching.watcher import Watcher
 
 _READ_CONFIG = Patch("deepspeed.runtime.config:DeepSpeedConfig", "__init__", "change and keep the ds_config")

@@ -125,6 +125,10 @@ class Steps(Watcher):
         return self.completed
 
     def on_exit(self) -> None:
+        self.mark_pending()
+
+    def mark_pending(self) -> None:
+        """Mark a step that was over, but whose end was not yet certain."""
         if self._pending is not None:
             self._mark(self._pending)
             self._pending = None
@@ -212,9 +216,9 @@ class Steps(Watcher):
     # ---- the end of a step
 
     def _now(self) -> StepEnd:
-        time = None if self._time is None else self._time.moment()
+        clock_events = None if self._time is None else self._time.record_events()
         backend, calls = self._backend, len(self._traffic.calls)
-        return StepEnd(self.completed + 1, backend.event_count(), calls, backend.flops, time)
+        return StepEnd(self.completed + 1, backend.event_count(), calls, backend.flops, clock_events)
 
     def _end(self) -> None:
         self._mark(self._now())

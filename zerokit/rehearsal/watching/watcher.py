@@ -20,8 +20,8 @@ class StepEnd(NamedTuple):
     calls: int
     """Collectives."""
     flops: float
-    time: list[int] | None
-    """As of :meth:`RankTime.moment`."""
+    clock_events: list[int] | None
+    """The events of :meth:`RankTime.record_events`; None if only memory is rehearsed."""
 
 
 class Watcher:

@@ -15,7 +15,7 @@ from typing import Any
 from zerokit.choices import Launcher
 from zerokit.errors import LaunchError, ZerokitError
 from zerokit.patches import Patch, declare, put, wrap
-from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.timing.rank_time import RankTime, rank_time
 
 _Environment = dict[str, str]

@@ -1,8 +1,6 @@
-"""Runs one rank of a rehearsal in this process: `python -m zerokit.rehearsal.worker.run JOB.json`.
+"""Runs one rank of a rehearsal in this process: `python -m zerokit.rehearsal.worker.run rank-N.job`.
 
-Exit codes: 0 the recording is saved; 2 a mistake in the input or a gap of the rehearsal, printed in one line
-on stderr; 3 the script raised, and its traceback is on stderr as it would be on the cluster; 4 the same,
-unless a value that was made up caused it.
+Its exit code is a :class:`WorkerExit`.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from zerokit import console, patches
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.call_sites import OWN
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.parent.job import RehearsalJob
+from zerokit.rehearsal.job import RehearsalJob, WorkerExit
 from zerokit.rehearsal.process_setup import virtual_cluster
 from zerokit.rehearsal.ranks.call_order import FAILED, SCRIPT_ENDED, STEPS_DONE
 from zerokit.rehearsal.watching.steps import RehearsalComplete
@@ -29,9 +27,6 @@ from zerokit.rehearsal.worker.failures import hint_for, limit_of
 from zerokit.rehearsal.worker.virtual_rank import VirtualRank
 
 _leave = os._exit
-_EXPLAINED = 2
-_SCRIPT_FAILED = 3
-_FAILED_WITH_VALUES = 4
 _PASSING_ON = (OWN, patches.__file__, runpy.run_path.__code__.co_filename)
 
 
@@ -45,8 +40,8 @@ def main() -> None:
     _leave(code)
 
 
-def rehearse(job: RehearsalJob) -> int:
-    """Run the job and save its recording; return the exit code of this module's docstring."""
+def rehearse(job: RehearsalJob) -> WorkerExit:
+    """Run the job and save its recording; return how the worker ends."""
     try:
         with virtual_cluster(
             job.num_gpus,
@@ -68,10 +63,10 @@ def rehearse(job: RehearsalJob) -> int:
                 rank.close()
     except ZerokitError as error:
         console.print_error(error)
-        return _EXPLAINED
+        return WorkerExit.EXPLAINED
 
 
-def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
+def run_in(rank: VirtualRank, job: RehearsalJob) -> WorkerExit:
     """As :func:`rehearse`, as a rank that is set up already."""
     failure: BaseException | None = None
     try:
@@ -87,7 +82,7 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
             failure = stop
     except ZerokitError as error:
         console.print_error(error)
-        return _EXPLAINED
+        return WorkerExit.EXPLAINED
     except BaseException as error:
         failure = error
     ending = FAILED if failure else STEPS_DONE if rank.steps.stopped else SCRIPT_ENDED
@@ -103,11 +98,11 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> int:
     if limit is None:
         _save_recording(job, rank, hint)
     if failure is None:
-        return 0
+        return WorkerExit.DONE
     if limit is not None:
         console.print_error(limit)
-        return _EXPLAINED
-    return _FAILED_WITH_VALUES if _may_rest_on_values(failure, rank) else _SCRIPT_FAILED
+        return WorkerExit.EXPLAINED
+    return WorkerExit.FAILED_WITH_VALUES if _may_rest_on_values(failure, rank) else WorkerExit.SCRIPT_FAILED
 
 
 def _may_rest_on_values(failure: BaseException, rank: VirtualRank) -> bool:

@@ -39,7 +39,7 @@ def ask(recording_file: str) -> str | None:
         while len(texts) < _READS and (texts[-1].count("\n") < 2 or texts[-1] != texts[-2]):
             time.sleep(_PAUSE)
             texts.append(path.read_text())
-        # The main thread is the oldest, and texts last.
+        # The main thread is the oldest, so its stack is the last in the text.
         main = texts[-1].rpartition("(most recent call first):")[2]
         places = ((file, int(line)) for file, line in _FRAME.findall(main))
         return in_words(*innermost_and_script(places))

@@ -13,9 +13,9 @@ from zerokit import patches
 from zerokit.rehearsal.call_sites import CallSites
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.errors import met_gaps
+from zerokit.rehearsal.job import Overrides
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.native.backend import Backend, Model, Note, NoteKind
-from zerokit.rehearsal.parent.job import Overrides
 from zerokit.rehearsal.ranks.call_order import FAILED
 from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.recording import (
@@ -141,7 +141,7 @@ class VirtualRank:
     def recording(self, versions: Mapping[str, str] | None = None, hint: str | None = None) -> Recording:
         """Return what was recorded up to now; `versions` and `hint` as of :class:`RankFacts`."""
         backend, steps = self.backend, self.steps
-        steps.on_exit()
+        steps.mark_pending()  # the run may go on
         events = backend.events(EVENT)
         blocks = backend.blocks(BLOCK)
         # A step may be marked after later events were recorded.
@@ -212,7 +212,7 @@ def _times(rank: VirtualRank, time: RankTime) -> RankTimes:
     ranks = 0 if engine is None else engine.dp_world_size
     tokens = rank.batches.tokens_of_steps()
     return RankTimes(
-        step_ends=time.step_ends(),
+        step_ends=time.step_ends(),  # provisional: see RankTimes
         step_end_events=time.step_end_events,
         meetings=time.meetings.all,
         model_flops=rank.steps.model_flops,

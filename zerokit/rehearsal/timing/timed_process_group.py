@@ -12,7 +12,7 @@ from zerokit.rehearsal.native.backend import backend
 from zerokit.rehearsal.ranks.call_order import group_name
 from zerokit.rehearsal.ranks.roles import Ranks
 from zerokit.rehearsal.stand_ins.collective_results import LastingWork
-from zerokit.rehearsal.stand_ins.process_group import VirtualProcessGroup
+from zerokit.rehearsal.stand_ins.virtual_process_group import VirtualProcessGroup
 from zerokit.rehearsal.timing.rank_time import RankTime
 
 _TO_ONE = ("send", "recv")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field, replace
+from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,20 @@ from zerokit.hardware.gpus import Gpu, find_gpu
 from zerokit.hardware.prices.figures import figures
 from zerokit.hardware.prices.prices import Prices
 from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
-from zerokit.rehearsal.parent.options import RunOptions
+from zerokit.rehearsal.options import RunOptions
+
+
+class WorkerExit(IntEnum):
+    """The exit codes of a worker."""
+
+    DONE = 0
+    """The recording is saved."""
+    EXPLAINED = 2
+    """A mistake in the input or a gap of the rehearsal, printed in one line on stderr."""
+    SCRIPT_FAILED = 3
+    """The script raised; its traceback is on stderr as it would be on the cluster."""
+    FAILED_WITH_VALUES = 4
+    """The script raised, perhaps because of a made-up value."""
 
 
 class Overrides(TypedDict, total=False):

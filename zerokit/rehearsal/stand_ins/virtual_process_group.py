@@ -72,7 +72,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         rank: of this process in the group.
         size: of the group.
         traffic: where the calls are written down.
-        exchange: with the ranks that are rehearsed at the same time; None if the group really talks.
+        exchange: with the ranks that are rehearsed at the same time.
         groups: notified when groups are in use.
     """
 
@@ -84,8 +84,8 @@ class VirtualProcessGroup(dist.ProcessGroup):
         rank: int,
         size: int,
         traffic: Traffic,
-        exchange: Exchange | None = None,
-        groups: Groups | None = None,
+        exchange: Exchange,
+        groups: Groups,
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._rank = rank
@@ -101,9 +101,8 @@ class VirtualProcessGroup(dist.ProcessGroup):
     def _note(self, name: str, tensors: Sequence[torch.Tensor], opts: Any = None) -> None:
         is_of_rows = any(tensor.numel() > max(tensor.shape, default=1) for tensor in tensors)
         self._traffic.add(name, _size(tensors), self._size, is_of_rows=is_of_rows)
-        if self._groups is not None:
-            self._groups.publish()
-        if self._exchange is not None and name not in ("send", "recv"):
+        self._groups.publish()
+        if name not in ("send", "recv"):
             size = f" of {_size(tensors):,} bytes" if name in _OF_ONE_SIZE else ""
             # Options of older torch lack it, and without options no caller waits.
             is_async = getattr(opts, "asyncOp", True)
@@ -135,7 +134,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
             opts: torch's options of the call.
         """
         exchange = self._exchange
-        if exchange is None or not exchange.is_active or self._size == 1:
+        if not exchange.is_active or self._size == 1:
             return {}
         if not is_exchanged(tensor, from_one=by is not None):
             return {}
@@ -347,7 +346,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
     @_collective
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int = 0) -> Any:
         self._note("send", tensors)
-        if self._exchange is not None and self._exchange.is_active:
+        if self._exchange.is_active:
             for tensor in tensors:
                 self._exchange.send(self._ranks[destination], tag, size_and_dtype(tensor), to_bytes(tensor))
         return done(tensors)
@@ -356,13 +355,12 @@ class VirtualProcessGroup(dist.ProcessGroup):
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> Any:
         self._note("recv", tensors)
         exchange = self._exchange
-        if exchange is None or not exchange.is_active:
+        if not exchange.is_active:
             return Received(lambda: None, source)
         awaited = [exchange.expect(self._ranks[source], tag, size_and_dtype(tensor)) for tensor in tensors]
         return Received(lambda: self._arrive(tensors, awaited), source)
 
     def _arrive(self, tensors: list[torch.Tensor], awaited: list[Awaited]) -> None:
-        assert self._exchange is not None
         for tensor, one in zip(tensors, awaited, strict=True):
             held = self._exchange.wait_for(one)
             if held is not UNKNOWN:
@@ -374,9 +372,8 @@ class VirtualProcessGroup(dist.ProcessGroup):
         return self.recv(tensors, (self._rank - 1) % self._size, tag)
 
     def barrier(self, opts: Any = None) -> Any:
-        if self._exchange is not None:
-            is_async = getattr(opts, "asyncOp", False)
-            self._exchange.record_call(self._ranks, "barrier", number=self.number, is_async=is_async)
+        is_async = getattr(opts, "asyncOp", False)
+        self._exchange.record_call(self._ranks, "barrier", number=self.number, is_async=is_async)
         return done(None)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
