@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerokit.calibration.fits import fit_attention_costs
-from zerokit.hardware.prices.attention import Attention, AttentionCurve, attention_work
+from zerokit.hardware.costs.attention import Attention, AttentionCurve, attention_work
 
 pytestmark = pytest.mark.torch
 

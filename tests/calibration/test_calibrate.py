@@ -1,4 +1,4 @@
-"""A machine calibrated: its file prices what was measured as it was."""
+"""A machine calibrated: its file costs what was measured as it was."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from zerokit.calibration.host import AutogradSeconds
 from zerokit.calibration.kernels import Kernels, Matmul, Sizes
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.costs.attention import AttentionCurve
+from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.hardware.gpus import find_gpu
 from zerokit.hardware.hardware_file import read_hardware
-from zerokit.hardware.prices.attention import AttentionCurve
-from zerokit.hardware.prices.prices import Prices
 
 pytestmark = pytest.mark.torch
 
@@ -77,43 +77,43 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
 
 
-def calibrated(folder: Path, device: str, ranks: int) -> Prices:
+def calibrated(folder: Path, device: str, ranks: int) -> CardCosts:
     """As the file has them that is written."""
     file = folder / "machine.json"
     calibration.calibrate(file, device, ranks, 1)
     hardware = read_hardware(file)
-    return Prices(Cluster(ranks, gpu=hardware.gpu), hardware.figures)
+    return CardCosts(Cluster(ranks, gpu=hardware.gpu), hardware.figures)
 
 
 @pytest.fixture
-def prices(known: None, tmp_path: Path) -> Prices:
+def costs(known: None, tmp_path: Path) -> CardCosts:
     """Of the machine's processor, two ranks of one thread each."""
     return calibrated(tmp_path, "cpu", 2)
 
 
-def test_what_was_measured_is_priced_as_it_was(prices: Prices) -> None:
+def test_what_was_measured_is_timed_as_it_was(costs: CardCosts) -> None:
     for dtype in ("bfloat16", "float32"):
-        assert prices.matmul(1024, 512, 1024, dtype=dtype) == pytest.approx(2 * 2**29 / RATE, rel=0.05)
-        assert prices.matmul(64, 4096, 1024, dtype=dtype) == pytest.approx(4 * 2**28 / RATE, rel=0.2)
+        assert costs.matmul(1024, 512, 1024, dtype=dtype) == pytest.approx(2 * 2**29 / RATE, rel=0.05)
+        assert costs.matmul(64, 4096, 1024, dtype=dtype) == pytest.approx(4 * 2**28 / RATE, rel=0.2)
     attention = ("flash_attention_2", False, 2, 4, 4, 1024, 1024, 64, False)
-    assert prices.attention(*attention) == pytest.approx(4 * 4 * 8 * 2**20 * 64 / RATE)
-    assert prices.attention(*attention, dtype="float32") == pytest.approx(3 * 4 * 8 * 2**20 * 64 / RATE)
-    assert prices.memory_bound(2**30) == pytest.approx(2**30 / BANDWIDTH, rel=1e-3)
+    assert costs.attention(*attention) == pytest.approx(4 * 4 * 8 * 2**20 * 64 / RATE)
+    assert costs.attention(*attention, dtype="float32") == pytest.approx(3 * 4 * 8 * 2**20 * 64 / RATE)
+    assert costs.memory_bound(2**30) == pytest.approx(2**30 / BANDWIDTH, rel=1e-3)
     shares = {"softmax": 2, "aten::_fused_adamw_": 0.5, "aten::mul_.Tensor": 0.5, "aten::copy_": 1}
     for name, share in shares.items():
-        assert prices.memory_bound(2**30, name) == pytest.approx(share * 2**30 / BANDWIDTH, rel=1e-3)
-    assert prices.copy("h2d", 2**30) == pytest.approx(2**30 / COPY, rel=1e-3)
-    assert prices.copy("d2h", 2**30, pinned=False) == pytest.approx(2 * 2**30 / COPY, rel=1e-3)
+        assert costs.memory_bound(2**30, name) == pytest.approx(share * 2**30 / BANDWIDTH, rel=1e-3)
+    assert costs.copy("h2d", 2**30) == pytest.approx(2**30 / COPY, rel=1e-3)
+    assert costs.copy("d2h", 2**30, pinned=False) == pytest.approx(2 * 2**30 / COPY, rel=1e-3)
     for kind, bus in BUSES.items():
         moved = 2**30 if kind == "all_reduce" else 2**29
-        assert prices.collective(kind, 2**30, 2) == pytest.approx(moved / bus, rel=0.01)
-    assert prices.collective("all_reduce", 4, 2) == pytest.approx(1e-4, rel=0.3)
+        assert costs.collective(kind, 2**30, 2) == pytest.approx(moved / bus, rel=0.01)
+    assert costs.collective("all_reduce", 4, 2) == pytest.approx(1e-4, rel=0.3)
     # Each rank updates with its own threads, beside the other.
-    assert prices.cpu_adam(10**6) == pytest.approx(28e6 / ADAM)
-    assert prices.cpu_adam(10**6, threads=1) == pytest.approx(4 * 28e6 / ADAM)
-    assert [prices.launch("aten::mm"), prices.launch("aten::t"), prices.python_call()] == [2e-6, 1e-6, 3e-7]
-    assert [prices.autograd_node("made"), prices.autograd_node("run")] == [2e-6, 3e-6]
-    assert prices.collective_launch() == 1e-5
+    assert costs.cpu_adam(10**6) == pytest.approx(28e6 / ADAM)
+    assert costs.cpu_adam(10**6, threads=1) == pytest.approx(4 * 28e6 / ADAM)
+    assert [costs.launch("aten::mm"), costs.launch("aten::t"), costs.python_call()] == [2e-6, 1e-6, 3e-7]
+    assert [costs.autograd_node("made"), costs.autograd_node("run")] == [2e-6, 3e-6]
+    assert costs.collective_launch() == 1e-5
 
 
 def test_adam_is_measured_by_one_thread_of_each_rank_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,10 +131,10 @@ def test_adam_is_measured_by_one_thread_of_each_rank_too(monkeypatch: pytest.Mon
     torch.set_num_threads(usual)
 
 
-def test_a_processor_in_the_place_of_a_card_is_waited_for(prices: Prices) -> None:
-    assert prices.waits
-    assert prices.gpu.platform == "cpu"
-    assert {"matmul", "attention", "memory_bound", "collective"} <= prices.measured.keys()
+def test_a_processor_in_the_place_of_a_card_is_waited_for(costs: CardCosts) -> None:
+    assert costs.waits
+    assert costs.gpu.platform == "cpu"
+    assert {"matmul", "attention", "memory_bound", "collective"} <= costs.measured.keys()
 
 
 @pytest.mark.parametrize(
@@ -149,20 +149,20 @@ def test_a_card_of_the_catalogue_is_measured_in_what_it_trains_in(
         monkeypatch.setitem(globals(), name, value)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: find_gpu(card).torch_name)
-    prices = calibrated(tmp_path, "cuda", 8)
-    assert prices.gpu == find_gpu(card)
-    assert prices.matmul(1024, 512, 1024, dtype=half) == pytest.approx(2 * 2**29 / rate, rel=0.05)
-    assert prices.cpu_adam(10**6) == pytest.approx(28e6 / ADAM)
+    costs = calibrated(tmp_path, "cuda", 8)
+    assert costs.gpu == find_gpu(card)
+    assert costs.matmul(1024, 512, 1024, dtype=half) == pytest.approx(2 * 2**29 / rate, rel=0.05)
+    assert costs.cpu_adam(10**6) == pytest.approx(28e6 / ADAM)
 
 
 def test_what_is_lost_in_noise_is_left_to_the_catalogue(
     known: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "autograd_seconds", lambda: AutogradSeconds(1e-6, 0.0, 3e-6))
-    prices = calibrated(tmp_path, "cpu", 2)
-    catalogue = Prices(Cluster(2, gpu=find_gpu("H100")))
-    assert prices.autograd_node("made") == catalogue.autograd_node("made")
-    assert prices.autograd_node("run") == 3e-6
+    costs = calibrated(tmp_path, "cpu", 2)
+    catalogue = CardCosts(Cluster(2, gpu=find_gpu("H100")))
+    assert costs.autograd_node("made") == catalogue.autograd_node("made")
+    assert costs.autograd_node("run") == 3e-6
 
 
 def test_a_slow_processor_keeps_its_rate(
@@ -170,9 +170,9 @@ def test_a_slow_processor_keeps_its_rate(
 ) -> None:
     monkeypatch.setitem(globals(), "RATE", 5e9)
     monkeypatch.setattr(Known, "bandwidth", lambda self: 2e9)
-    prices = calibrated(tmp_path, "cpu", 2)
-    assert prices.matmul(1024, 512, 1024) == pytest.approx(2 * 2**29 / 5e9, rel=0.05)
-    assert prices.memory_bound(2**30) == pytest.approx(2**30 / 2e9, rel=1e-3)
+    costs = calibrated(tmp_path, "cpu", 2)
+    assert costs.matmul(1024, 512, 1024) == pytest.approx(2 * 2**29 / 5e9, rel=0.05)
+    assert costs.memory_bound(2**30) == pytest.approx(2**30 / 2e9, rel=1e-3)
 
 
 def test_a_curve_does_not_rise_where_nothing_was_measured() -> None:
@@ -233,7 +233,7 @@ def test_a_file_that_could_not_be_read_is_not_written(
         ),
     ],
 )
-def test_collectives_of_cards_are_priced_as_they_were_measured(
+def test_collectives_of_cards_are_timed_as_they_were_measured(
     card: str,
     ranks: int,
     buses: dict[str, float],
@@ -247,10 +247,10 @@ def test_collectives_of_cards_are_priced_as_they_were_measured(
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: find_gpu(card).torch_name)
     monkeypatch.setitem(globals(), "RATE", 20e12)
     monkeypatch.setitem(globals(), "BANDWIDTH", 1e12)
-    prices = calibrated(tmp_path, "cuda", ranks)
+    costs = calibrated(tmp_path, "cuda", ranks)
     for (kind, of), bus in reached.items():
         # Of two sizes: their starts drop out.
-        more = prices.collective(kind, 2**34, of) - prices.collective(kind, 2**33, of)
+        more = costs.collective(kind, 2**34, of) - costs.collective(kind, 2**33, of)
         share = {"all_reduce": 2 * (of - 1) / of, "broadcast": 1, "send_recv": 1}.get(kind, (of - 1) / of)
         assert 2**33 * share / more == pytest.approx(bus, rel=0.01), (kind, of)
 
@@ -308,10 +308,10 @@ def test_what_measures_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     small = Sizes(sides=(64, 256), lengths=(32, 64, 128), moved=2**20, collective=2**23)
     monkeypatch.setattr(measure.measure_machine, "__defaults__", (small,))
-    prices = calibrated(tmp_path, "cpu", 2)
-    assert prices.measured.keys() == {"matmul", "attention", "memory_bound", "collective"}
-    assert 256**3 * 2 / 1e14 < prices.matmul(256, 256, 256) < 1
-    assert prices.collective("all_gather", 2**28, 2) > prices.collective("all_gather", 2**26, 2) > 0
+    costs = calibrated(tmp_path, "cpu", 2)
+    assert costs.measured.keys() == {"matmul", "attention", "memory_bound", "collective"}
+    assert 256**3 * 2 / 1e14 < costs.matmul(256, 256, 256) < 1
+    assert costs.collective("all_gather", 2**28, 2) > costs.collective("all_gather", 2**26, 2) > 0
 
 
 def test_a_card_that_is_not_there_is_not_measured(tmp_path: Path) -> None:

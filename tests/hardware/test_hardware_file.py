@@ -11,10 +11,10 @@ import pytest
 
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.costs.card_costs import CardCosts
+from zerokit.hardware.costs.figures import figures
 from zerokit.hardware.gpus import find_gpu, gpus
 from zerokit.hardware.hardware_file import read_hardware
-from zerokit.hardware.prices.figures import figures
-from zerokit.hardware.prices.prices import Prices
 
 CARD: dict[str, Any] = {
     "name": "X1",
@@ -31,20 +31,20 @@ def written(folder: Path, data: Any) -> Path:
     return file
 
 
-def test_an_unknown_card_has_the_prices_of_its_kind_and_says_what_is_not_known(tmp_path: Path) -> None:
+def test_an_unknown_card_has_the_costs_of_its_kind_and_says_what_is_not_known(tmp_path: Path) -> None:
     hardware = read_hardware(written(tmp_path, {"gpu": CARD}))
-    prices = Prices(Cluster(16, gpu=hardware.gpu), hardware.figures)
-    of_h100 = Prices(Cluster(16, gpu=find_gpu("H100"))).matmul(8192, 8192, 8192)
+    costs = CardCosts(Cluster(16, gpu=hardware.gpu), hardware.figures)
+    of_h100 = CardCosts(Cluster(16, gpu=find_gpu("H100"))).matmul(8192, 8192, 8192)
     # As an H100, but for its peak; a best share of 0.8 where the H100's is 0.803.
-    assert prices.matmul(8192, 8192, 8192) == pytest.approx(of_h100 * 989 / 500, rel=0.01)
-    assert prices.assumptions == (
+    assert costs.matmul(8192, 8192, 8192) == pytest.approx(of_h100 * 989 / 500, rel=0.01)
+    assert costs.assumptions == (
         "matrix products, attention kernels, kernels bound by memory, collectives: not measured on X1, "
         "with times as on cards that are alike",
         "the link of X1 to its host is not known: 31 GB/s",
         "what joins GPUs of X1 is not known: PCIe 4.0 x16",
         "the network between nodes is not known: 100 Gbit/s per node",
     )
-    assert prices.measured == {}
+    assert costs.measured == {}
 
 
 def test_figures_of_a_file_stand_in_place_of_the_catalogue_s(tmp_path: Path) -> None:
@@ -54,16 +54,16 @@ def test_figures_of_a_file_stand_in_place_of_the_catalogue_s(tmp_path: Path) -> 
         "best_share": {"cards": {"X1": {"tensor": 0.7}}},
     }
     hardware = read_hardware(written(tmp_path, {"gpu": CARD, "figures": changes}))
-    prices = Prices(Cluster(8, gpu=hardware.gpu), hardware.figures)
-    assert prices.launch("aten::mm") == 8e-6
-    assert prices.collective("all_gather", 2**30, 8) == pytest.approx(7 / 8 * 2**30 / 200e9, rel=0.02)
-    assert prices.measured.keys() == {"matmul", "collective"}
+    costs = CardCosts(Cluster(8, gpu=hardware.gpu), hardware.figures)
+    assert costs.launch("aten::mm") == 8e-6
+    assert costs.collective("all_gather", 2**30, 8) == pytest.approx(7 / 8 * 2**30 / 200e9, rel=0.02)
+    assert costs.measured.keys() == {"matmul", "collective"}
     assert figures()["launch"]["seconds"]["kernel"] == 2e-5
 
 
 def test_a_card_of_a_file_is_not_measured_because_of_its_name(tmp_path: Path) -> None:
     hardware = read_hardware(written(tmp_path, {"gpu": CARD | {"name": "A100-mine"}}))
-    assert Prices(Cluster(1, gpu=hardware.gpu), hardware.figures).measured == {}
+    assert CardCosts(Cluster(1, gpu=hardware.gpu), hardware.figures).measured == {}
 
 
 def test_a_card_of_the_catalogue_goes_by_its_name(tmp_path: Path) -> None:

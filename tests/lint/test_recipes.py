@@ -10,7 +10,7 @@ from tests.lint.asking import found, said
 from zerokit.errors import ConfigError
 from zerokit.lint import check_config
 from zerokit.lint.examples import recipe
-from zerokit.resolving.settle import resolve_for_trainer
+from zerokit.resolving.contradictions import resolve_for_trainer
 
 AUTO: dict[str, Any] = {
     "train_micro_batch_size_per_gpu": "auto",

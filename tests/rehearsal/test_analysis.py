@@ -11,8 +11,8 @@ import pytest
 from tests.rehearsal.recordings import MIB, Recorder, batches, device_with, job, timed, training
 from zerokit.errors import DocumentError
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.hardware.gpus import find_gpu
-from zerokit.hardware.prices.prices import Prices
 from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.ranks.roles import Roles, data_parallel
 from zerokit.rehearsal.recording import (
@@ -34,7 +34,7 @@ from zerokit.rehearsal.report.step_time import _range, doubts
 from zerokit.rehearsal.report.tables import time_parts
 
 GIB = 2**30
-PRICES = Prices(Cluster(2, gpu=find_gpu("A100-80")))
+COSTS = CardCosts(Cluster(2, gpu=find_gpu("A100-80")))
 
 
 def test_the_peak_and_what_makes_it() -> None:
@@ -95,7 +95,7 @@ def test_steps_of_few_tokens_are_doubted_whatever_the_host_takes(
     size = BatchSize(shape=[1, tokens], unit=unit, tokens=tokens, bytes=1)
     time = timed("all_reduce", launching=0).time
     assert time is not None
-    assert ["twice as long" in line for line in doubts(time, batches(size), PRICES)] == [True] * warned
+    assert ["twice as long" in line for line in doubts(time, batches(size), COSTS)] == [True] * warned
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_few_threads_for_much_work_of_the_host_are_told(threads: int, share: flo
     parts = time.breakdown.model_copy(update={"host_operators": share * time.step_seconds})
     time = time.model_copy(update={"host_threads": threads, "breakdown": parts})
     said = "CPU work is done by 1 thread of each rank, and takes 2.7 times as long"
-    assert [said in line for line in doubts(time, None, PRICES)] == [True] * told
+    assert [said in line for line in doubts(time, None, COSTS)] == [True] * told
 
 
 @pytest.mark.parametrize(
@@ -179,9 +179,9 @@ def test_the_range_of_a_step_is_that_of_its_work_by_kind_hidden_or_not(
     recording = replace(training(), spans=np.array(spans, SPAN), ops=(*(name for name, *_ in work), "wait"))
     recording.spans["begin"] *= 10**6
     recording.spans["end"] *= 10**6
-    prices = job(timed_on=find_gpu("RTX 4090")).prices
-    assert prices is not None
-    found = _range(recording, 0, 100 * 10**6, prices)
+    costs = job(timed_on=find_gpu("RTX 4090")).costs
+    assert costs is not None
+    found = _range(recording, 0, 100 * 10**6, costs)
     assert [1000 * one for one in found] == pytest.approx([low, high], rel=0.01)
 
 

@@ -40,8 +40,8 @@ def test_streams_and_events_take_the_time_of_an_independent_simulation() -> None
 
 def test_a_collective_takes_its_host_longer_than_a_kernel() -> None:
     rank = mock.MagicMock(_gpus_per_node=8)
-    rank.prices.collective_launch.return_value = 89e-6
-    rank.prices.collective.return_value = 1e-3
+    rank.costs.collective_launch.return_value = 89e-6
+    rank.costs.collective.return_value = 1e-3
     RankTime.collective(rank, "all_gather", 8, (0, 1), 5, ("group", "both"))
     assert rank.clock.advance.call_args_list == [mock.call(89_000)]
 
@@ -99,7 +99,7 @@ def test_the_same_step_takes_the_same_nanoseconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "prices"),
+    ("call", "costs"),
     [
         ("product", [["matmul", 64, 16, 32, 1, "bfloat16", "NN"]]),
         ("product by a transposed", [["matmul", 64, 48, 32, 1, "bfloat16", "TN"]]),
@@ -131,8 +131,8 @@ def test_the_same_step_takes_the_same_nanoseconds() -> None:
         ("quantizer", [["memory_bound", 2 * 256 + 256 + 4 * 4, "quantize"]]),
     ],
 )
-def test_a_call_asks_for_the_prices_of_what_it_does(call: str, prices: list[Any]) -> None:
-    assert timelines()["asked"][call] == prices
+def test_a_call_asks_for_the_costs_of_what_it_does(call: str, costs: list[Any]) -> None:
+    assert timelines()["asked"][call] == costs
 
 
 def test_a_step_with_adam_on_the_host_unscales_updates_and_casts_there() -> None:
@@ -151,7 +151,7 @@ def test_a_rank_that_takes_all_cores_has_as_many_threads() -> None:
 
 
 def test_kernels_that_tell_no_sizes_are_named() -> None:
-    assert timelines()["asked"]["unpriced"] == ["kernels of bitsandbytes"]
+    assert timelines()["asked"]["without_cost"] == ["kernels of bitsandbytes"]
 
 
 def test_kernels_that_inductor_writes_take_the_time_of_what_they_move() -> None:

@@ -60,16 +60,16 @@ def test_a_card_of_a_file_is_an_h100_where_it_says_nothing(tmp_path: Path) -> No
     assert caveats(gpu) == ["X1 is shown to the script with an H100's capability, l2_mib"]
 
 
-def test_a_job_prices_by_the_figures_of_a_file(tmp_path: Path) -> None:
+def test_a_job_has_the_figures_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "slow.json"
     changes = {"launch": {"seconds": {"kernel": 0.001}}}
     file.write_text(json.dumps({"gpu": "H100", "figures": changes}), encoding="utf-8")
     found = read_hardware(file)
     job = job_of("says_its_gpu.py", (), Path("rank-0.npz"))
     job = replace(job, timed_on=found.gpu, figures=dict(found.figures))
-    prices = RehearsalJob.from_json(job.to_json()).prices
-    assert prices is not None
-    assert prices.launch("aten::mm") == 0.001
+    costs = RehearsalJob.from_json(job.to_json()).costs
+    assert costs is not None
+    assert costs.launch("aten::mm") == 0.001
 
 
 def test_a_job_keeps_its_device_and_the_default_is_an_h100() -> None:

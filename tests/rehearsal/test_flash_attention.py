@@ -24,8 +24,8 @@ from tests.rehearsal.flash_attention_questions import (
 )
 from tests.rehearsal.questions import answer
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.hardware.gpus import find_gpu
-from zerokit.hardware.prices.prices import Prices
 from zerokit.rehearsal.stand_ins import (
     flash_attention_2,
     flash_attention_3,
@@ -183,7 +183,7 @@ def test_packed_sequences_and_windows_reach_the_call() -> None:
     assert ring == Call(0.1, window=(2, 3), deterministic=True, return_softmax=True, generation=3)
 
 
-def test_packed_sequences_and_windows_are_priced_by_the_pairs_that_they_can_have(
+def test_packed_sequences_and_windows_are_timed_by_the_pairs_that_they_can_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Any] = []
@@ -206,13 +206,13 @@ def test_packed_sequences_and_windows_are_priced_by_the_pairs_that_they_can_have
             (2, 16384, None), (32768 / 20000, 20000, None), (1, 32768, None), (1, 32768, 1024)
         ]
     ]  # fmt: skip
-    prices = Prices(Cluster(8, gpu=find_gpu("H100")))
-    two, part, one, windowed = (prices.attention(*arguments) for arguments in asked)
+    costs = CardCosts(Cluster(8, gpu=find_gpu("H100")))
+    two, part, one, windowed = (costs.attention(*arguments) for arguments in asked)
     assert two < part < one
     assert windowed < one / 10
 
 
-def test_torch_s_own_calls_are_priced_by_the_same_rule() -> None:
+def test_torch_s_own_calls_are_timed_by_the_same_rule() -> None:
     def tensor(heads: int) -> operators.TensorUse:
         return operators.TensorUse(3, "bfloat16", 0, (32768, heads, 128), (1, 1, 1))
 

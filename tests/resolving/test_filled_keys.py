@@ -16,8 +16,8 @@ from zerokit.config.key_index import sections
 from zerokit.documents import Document
 from zerokit.resolving.arguments import DEFAULTS, Arguments
 from zerokit.resolving.auto_word import DEEPSPEEDS_OWN_WORD
+from zerokit.resolving.contradictions import resolve_for_trainer
 from zerokit.resolving.filled_keys import FILLED, FILLED_BY, REPLACED_ARGUMENTS, SIZE_RULES
-from zerokit.resolving.settle import resolve_for_trainer
 from zerokit.resolving.trace import resolve
 
 pytestmark = pytest.mark.torch

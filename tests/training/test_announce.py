@@ -21,7 +21,7 @@ from zerokit.memory import Ia3, Lora, TrainingRun
 from zerokit.memory import estimate as estimate_run
 from zerokit.recipe import load_recipe
 from zerokit.recipe.model import TaskSection
-from zerokit.resolving.settle import resolve_for_trainer
+from zerokit.resolving.contradictions import resolve_for_trainer
 from zerokit.training import preflight
 from zerokit.training.announce import announce, expected_states, padding_line, states_line
 from zerokit.training.packing import Padding

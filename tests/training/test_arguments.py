@@ -438,7 +438,7 @@ def _without_deepspeed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def build(loaded: LoadedRecipe, *, evaluate: bool = True) -> TrainingArguments:
     # Resolved by hand: what it resolves to is tested elsewhere.
-    from zerokit.resolving.settle import Resolved
+    from zerokit.resolving.contradictions import Resolved
 
     return build_arguments(
         Resolved({}, dict(loaded.recipe.training)), loaded, use_cpu=True, evaluate=evaluate

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, PretrainedConfig, T5Config
 
 from zerokit.errors import ConfigError
 from zerokit.recipe.load import load_recipe
-from zerokit.resolving.settle import Resolved
+from zerokit.resolving.contradictions import Resolved
 from zerokit.training.arguments import size_nvme_buffers
 
 NVME = {"device": "nvme", "nvme_path": "/nvme"}

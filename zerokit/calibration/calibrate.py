@@ -12,9 +12,9 @@ from zerokit.documents import parse_json, printable
 from zerokit.errors import ZerokitError
 from zerokit.files import write_file
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.hardware.gpus import Gpu, find_gpu
 from zerokit.hardware.hardware_file import hardware_of
-from zerokit.hardware.prices.prices import Prices
 from zerokit.processors import num_threads
 from zerokit.units import GIB, quantity
 
@@ -27,27 +27,27 @@ class Comparison(NamedTuple):
     catalogue: float
 
 
-def compare(measured: Prices, card: Gpu | None) -> Iterator[Comparison]:
+def compare(measured: CardCosts, card: Gpu | None) -> Iterator[Comparison]:
     """Compare costs with the catalogue; of a card that it does not have, only CPU costs."""
-    catalogue = Prices(Cluster(measured.cluster.num_gpus, gpu=card or find_gpu("H100")))
+    catalogue = CardCosts(Cluster(measured.cluster.num_gpus, gpu=card or find_gpu("H100")))
     kind = training_dtype(measured.gpu)
     dtype = DTYPES[kind]
-    costs: dict[str, Callable[[Prices], float]] = {
-        "call of a Python function": Prices.python_call,
-        "node of autograd, made": lambda prices: prices.autograd_node("made"),
-        "node of autograd, run": lambda prices: prices.autograd_node("run"),
-        "view": lambda prices: prices.launch("view"),
+    costs: dict[str, Callable[[CardCosts], float]] = {
+        "call of a Python function": CardCosts.python_call,
+        "node of autograd, made": lambda costs: costs.autograd_node("made"),
+        "node of autograd, run": lambda costs: costs.autograd_node("run"),
+        "view": lambda costs: costs.launch("view"),
     }
     if card is not None:
         costs |= {
-            "launch of a kernel": lambda prices: prices.launch("add"),
-            "Adam on the host, 10^8 parameters": lambda prices: prices.cpu_adam(10**8),
-            "the same on one thread": lambda prices: prices.cpu_adam(10**8, threads=1),
-            "1 GiB from the host": lambda prices: prices.copy("h2d", GIB),
-            "1 GiB read and written": lambda prices: prices.memory_bound(GIB),
-            f"matmul of 1024, {kind}": lambda prices: prices.matmul(1024, 1024, 1024, dtype=dtype),
-            f"matmul of 4096, {kind}": lambda prices: prices.matmul(4096, 4096, 4096, dtype=dtype),
-            "attention of 1024, 32 heads of 128": lambda prices: prices.attention(
+            "launch of a kernel": lambda costs: costs.launch("add"),
+            "Adam on the host, 10^8 parameters": lambda costs: costs.cpu_adam(10**8),
+            "the same on one thread": lambda costs: costs.cpu_adam(10**8, threads=1),
+            "1 GiB from the host": lambda costs: costs.copy("h2d", GIB),
+            "1 GiB read and written": lambda costs: costs.memory_bound(GIB),
+            f"matmul of 1024, {kind}": lambda costs: costs.matmul(1024, 1024, 1024, dtype=dtype),
+            f"matmul of 4096, {kind}": lambda costs: costs.matmul(4096, 4096, 4096, dtype=dtype),
+            "attention of 1024, 32 heads of 128": lambda costs: costs.attention(
                 "flash_attention_2", False, 1, 32, 32, 1024, 1024, 128, True, dtype
             ),
         }
@@ -87,5 +87,5 @@ def calibrate(path: Path, device: str | None, ranks: int | None, threads: int | 
     # A file that `--hardware` would refuse is not written.
     hardware = hardware_of(parse_json(text, printable(path)))
     write_file(path, text, follow_links=True)
-    prices = Prices(Cluster(ranks, gpu=hardware.gpu), hardware.figures)
-    return list(compare(prices, machine.card))
+    costs = CardCosts(Cluster(ranks, gpu=hardware.gpu), hardware.figures)
+    return list(compare(costs, machine.card))

@@ -8,8 +8,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from zerokit.hardware.prices.attention import AttentionCurve
-from zerokit.hardware.prices.matmul import KNOTS, LAYOUTS, SIDES, MatmulCurve
+from zerokit.hardware.costs.attention import AttentionCurve
+from zerokit.hardware.costs.matmul import KNOTS, LAYOUTS, SIDES, MatmulCurve
 
 _OTHER_TERMS = [AttentionCurve.terms().index(kind) for kind in ("scores", "rows", "diagonal")]
 """Terms besides matmuls, without the last block: with equally many heads it is a fixed share of the rows."""
@@ -19,7 +19,7 @@ def fit_attention_costs(works: Sequence[Sequence[float]], measured: Sequence[flo
     """The cost of each kind of work by least squares of relative errors; none is negative.
 
     Args:
-        works: of each call, see :func:`zerokit.hardware.prices.attention.attention_work`.
+        works: of each call, see :func:`zerokit.hardware.costs.attention.attention_work`.
         measured: floating-point operations that the card would do at its peak in the time of each call.
 
     Returns:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from zerokit.calibration.fits import fit_attention_costs
 from zerokit.calibration.seconds import mean_of_ranks, seconds_of, summary_for
-from zerokit.hardware.prices.attention import Attention, AttentionCurve, attention_work
-from zerokit.hardware.prices.matmul import LAYOUTS
+from zerokit.hardware.costs.attention import Attention, AttentionCurve, attention_work
+from zerokit.hardware.costs.matmul import LAYOUTS
 
 _LONGEST = 0.1
 """Maximum seconds of a matmul; larger ones are skipped."""

@@ -30,11 +30,11 @@ from zerokit.calibration.kernels import (
 )
 from zerokit.calibration.ranks import run_ranks
 from zerokit.files import write_file
+from zerokit.hardware.costs.attention import AttentionCurve
+from zerokit.hardware.costs.figures import figures
+from zerokit.hardware.costs.names import element_bytes
 from zerokit.hardware.gpus import Gpu, Link, bounds, gpu_of_torch
-from zerokit.hardware.prices.attention import AttentionCurve
-from zerokit.hardware.prices.figures import figures
-from zerokit.hardware.prices.names import element_bytes
-from zerokit.signals import end_with_parent
+from zerokit.stop_signals import end_with_parent
 from zerokit.units import GIB, MIB
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from zerokit.choices import SAFE_PATH
 from zerokit.errors import LaunchError
-from zerokit.signals import exit_on_signals
+from zerokit.stop_signals import exit_on_signals
 from zerokit.units import quantity
 
 

@@ -24,8 +24,8 @@ def gpus(
     """List the GPUs for --gpu: memory, speed, links, machines, prices, and which figures are measured."""
     from dataclasses import asdict
 
+    from zerokit.hardware.costs.known import measured_on
     from zerokit.hardware.gpus import matching_gpus, sources
-    from zerokit.hardware.prices.known import measured_on
 
     found = matching_gpus(name or "")
     if output_format == "text":
@@ -61,7 +61,7 @@ def _print_lines(found: tuple[Gpu, ...]) -> None:
 
 
 def _row(gpu: Gpu) -> tuple[str, ...]:
-    from zerokit.hardware.prices.known import measured_on
+    from zerokit.hardware.costs.known import measured_on
     from zerokit.units import format_bytes, quantity
 
     memory = "~" * (gpu.memory_caveat is not None) + format_bytes(gpu.memory_bytes)

@@ -211,7 +211,7 @@ def _register(app: typer.Typer, name: str, module: Any) -> None:
     elif name == "explain-exit":
         kind = module.CodeCommand
     elif name in on_ranks.COMMANDS:
-        kind = on_ranks.OpenCommand
+        kind = on_ranks.PassthroughCommand
         options = {"context_settings": on_ranks.SETTINGS, "help": on_ranks.help_of(function)}
     elif name == "rehearse":  # what follows the script is the script's
         options = {"context_settings": {"allow_interspersed_args": False}}

@@ -53,8 +53,8 @@ LocalRank = Annotated[int | None, typer.Option(hidden=True)]
 """DeepSpeed's launcher adds it; the environment says the same."""
 
 
-class OpenCommand(Command):
-    """A command that leaves all other options and their values to :mod:`zerokit.open_options`."""
+class PassthroughCommand(Command):
+    """A command that leaves all other options and their values to :mod:`zerokit.passthrough_options`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Hide other options from click, which would find short options in a value like -high."""

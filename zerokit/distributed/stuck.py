@@ -31,6 +31,7 @@ from types import FrameType
 from typing import NoReturn
 
 from zerokit import console
+from zerokit.code_origin import is_installed, is_no_file, is_stdlib
 from zerokit.distributed.exit_reports import exit_now
 from zerokit.distributed.process_table import (
     bytes_moved,
@@ -42,7 +43,6 @@ from zerokit.distributed.process_table import (
 )
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import RankError
-from zerokit.whose_code import is_installed, is_no_file, is_stdlib
 
 POLL_SECONDS = 1.0
 _IDLE_SHARE = 0.05

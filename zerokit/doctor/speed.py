@@ -17,8 +17,8 @@ from zerokit.doctor.hosts import ssh_command
 from zerokit.doctor.result import CheckResult, not_checked, ok
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.hardware.gpus import find_gpu
-from zerokit.hardware.prices.prices import Prices
 from zerokit.units import quantity
 
 _PATIENCE = 180
@@ -179,10 +179,10 @@ def _expected_seconds(measured: Sequence[Measured], ranks: Sequence[tuple[str, i
     try:
         gpu = find_gpu(measured[0].gpu)
         each = per_node.pop()
-        prices = Prices(Cluster(len(ranks), max(each, gpu.node.gpus if gpu.node else 1), gpu))
+        costs = CardCosts(Cluster(len(ranks), max(each, gpu.node.gpus if gpu.node else 1), gpu))
     except ZerokitError:
         return None
-    return prices.collective("all_reduce", measured[0].num_bytes, each, len(set(hosts)))
+    return costs.collective("all_reduce", measured[0].num_bytes, each, len(set(hosts)))
 
 
 def _rank_name(rank: int, ranks: Sequence[tuple[str, int]]) -> str:

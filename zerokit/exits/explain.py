@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from zerokit.code_origin import is_installed
 from zerokit.errors import visible
 from zerokit.exits import flight_recorder, gloo, gpu_memory, nccl, tracebacks
 from zerokit.exits.causes import (
@@ -28,7 +29,6 @@ from zerokit.exits.log import Log
 from zerokit.exits.log_lines import is_below_frame, is_quoted
 from zerokit.exits.progress import PROGRESS, attempt, lines_of_progress, most_late, world_size
 from zerokit.units import quantity
-from zerokit.whose_code import is_installed
 
 _MAX_WIDTH = 300
 """Maximum characters of a line in the output."""

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from zerokit import documents
+from zerokit.code_origin import is_in_library, is_no_file
 from zerokit.documents.pickle_limits import CHECKED_DICT, CheckedDict, guarded
 from zerokit.errors import DocumentError
 from zerokit.exits.nccl import MOST_RANKS
 from zerokit.units import format_bytes
-from zerokit.whose_code import is_in_library, is_no_file
 
 _DUMP = re.compile(r"(?:[Ff]light [Rr]ecorder|debug info|NCCL trace)[^\n]{0,60}? to (?P<path>/[^\s:]{1,300})")
 _MOST_BYTES = 4 << 20

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
+from zerokit.code_origin import is_in_library, is_no_file
 from zerokit.errors import visible
 from zerokit.exits.causes import ADVICE
 from zerokit.exits.log import Log
 from zerokit.exits.nccl import MOST_RANKS, format_ranks
 from zerokit.units import format_seconds
-from zerokit.whose_code import is_in_library, is_no_file
 
 _TIMEOUT = re.compile(r"Timed out waiting (?P<limit>\d{1,12})ms for (?:recv|send) operation")
 _RANK_PREFIX = re.compile(r"\[rank(?P<rank>\d{1,7})\]:")

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from zerokit.code_origin import INSTALLED, is_in_library, is_no_file
 from zerokit.exits.log import Log
 from zerokit.exits.log_lines import WIDEST_PREFIX, beginning, is_below_frame, is_quoted
-from zerokit.whose_code import INSTALLED, is_in_library, is_no_file
 
 _MOST = 2000
 """Maximum tracebacks: a thousand ranks may raise the same exception."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import ConfigError, ZerokitError, collect_errors, did_you_mean, raise_together
-from zerokit.open_options import PassthroughOption, parse_passthrough_options
+from zerokit.passthrough_options import PassthroughOption, parse_passthrough_options
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig

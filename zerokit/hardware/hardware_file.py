@@ -4,7 +4,7 @@
              "link": {"name": "NVLink4 NVSwitch", "gb_s": 450}},
      "figures": {"launch": {"seconds": {"kernel": 8e-6}}}}
 
-``gpu`` is a card as in `gpus.json`, or the name of one; ``figures`` are parts of `prices/figures.json`;
+``gpu`` is a card as in `gpus.json`, or the name of one; ``figures`` are parts of `costs/figures.json`;
 ``kernels`` are curves of the card's own, as `zerokit calibrate` fits them.
 """
 
@@ -21,10 +21,10 @@ from typing import Any, ClassVar, Literal
 from zerokit.documents import Document, KeyPath, read_document
 from zerokit.errors import DocumentError, did_you_mean
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.costs.attention import AttentionCurve
+from zerokit.hardware.costs.figures import figures
+from zerokit.hardware.costs.matmul import KNOTS, LAYOUTS, MatmulCurve
 from zerokit.hardware.gpus import Gpu, bounds, find_gpu
-from zerokit.hardware.prices.attention import AttentionCurve
-from zerokit.hardware.prices.figures import figures
-from zerokit.hardware.prices.matmul import KNOTS, LAYOUTS, MatmulCurve
 from zerokit.units import quantity
 
 _DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8")

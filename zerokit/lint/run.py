@@ -15,7 +15,7 @@ from zerokit.findings import Edit, Finding, Move, Remove, ReplaceText, SetValue
 from zerokit.lint.adjust import for_this_run
 from zerokit.lint.disabling import apply_disables, read_disables
 from zerokit.lint.folding import fold_placeholders, fold_sections
-from zerokit.lint.misnamed import rename_sections
+from zerokit.lint.misnamed_sections import rename_sections
 from zerokit.lint.plain_json import check_text
 from zerokit.lint.rule import RULES, Hit, Need, Rule
 from zerokit.lint.subject import Subject

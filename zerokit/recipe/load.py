@@ -21,7 +21,7 @@ from zerokit.documents import (
     with_value,
 )
 from zerokit.errors import RecipeError, ZerokitError, collect_errors, did_you_mean, nearest, raise_together
-from zerokit.open_options import parse_passthrough_options
+from zerokit.passthrough_options import parse_passthrough_options
 from zerokit.recipe.mistakes import problems
 from zerokit.recipe.model import Recipe
 from zerokit.recipe.origins import Origins

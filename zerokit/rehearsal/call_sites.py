@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType
 
 from zerokit import patches
-from zerokit.whose_code import INSTALLED, is_in_library, is_no_file, is_stdlib
+from zerokit.code_origin import INSTALLED, is_in_library, is_no_file, is_stdlib
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 """The folder of zerokit's code."""

@@ -12,9 +12,9 @@ from pydantic import ConfigDict, TypeAdapter
 from typing_extensions import TypedDict
 
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.costs.card_costs import CardCosts
+from zerokit.hardware.costs.figures import figures
 from zerokit.hardware.gpus import Gpu, find_gpu
-from zerokit.hardware.prices.figures import figures
-from zerokit.hardware.prices.prices import Prices
 from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
 from zerokit.rehearsal.options import RunOptions
 
@@ -102,13 +102,13 @@ class RehearsalJob(RunOptions):
         return Cluster(self.num_gpus, self.gpus_per_node, self.timed_on)
 
     @property
-    def prices(self) -> Prices | None:
+    def costs(self) -> CardCosts | None:
         """What kernels, copies and collectives cost; None if only memory is rehearsed.
 
         Raises:
             ZerokitError: the speed of the card is not known.
         """
-        return None if self.timed_on is None else Prices(self.cluster, self.figures or figures())
+        return None if self.timed_on is None else CardCosts(self.cluster, self.figures or figures())
 
 
 @cache

@@ -24,7 +24,7 @@ from zerokit.rehearsal.watching.steps import RehearsalComplete
 from zerokit.rehearsal.worker.virtual_rank import VirtualRank
 
 if TYPE_CHECKING:
-    from zerokit.hardware.prices.prices import Prices
+    from zerokit.hardware.costs.card_costs import CardCosts
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def virtual_cluster(
     overrides: Overrides | None = None,
     exchange_folder: Path | None = None,
     folder: Path | None = None,
-    prices: Prices | None = None,
+    costs: CardCosts | None = None,
     clocks: Clocks | None = None,
     has: Mapping[str, str | None] | None = None,
 ) -> Iterator[VirtualRank]:
@@ -59,7 +59,7 @@ def virtual_cluster(
         overrides: changes to the run.
         exchange_folder: of ranks that are rehearsed at the same time, for the values that they exchange.
         folder: for the script's `output_dir` and files of compilers; the system's if not given.
-        prices: of kernels, copies and collectives; None: only memory is rehearsed.
+        costs: of kernels, copies and collectives; None: only memory is rehearsed.
         clocks: what uses virtual time.
         has: distributions that the cluster has and this machine does not, and their versions; None for the
             newest one that the stand-in knows.
@@ -80,8 +80,8 @@ def virtual_cluster(
     device, clocks = device or virtual_device(find_gpu(DEFAULT)), clocks or Clocks()
     backend = native.load()
     time = None
-    if prices is not None:
-        time = RankTime(backend, prices, cluster, beside_others=exchange_folder is not None)
+    if costs is not None:
+        time = RankTime(backend, costs, cluster, beside_others=exchange_folder is not None)
     backend.configure(
         own_device=rank % gpus_per_node,
         visible_devices=local_ranks,

@@ -21,10 +21,10 @@ from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.unused_keys import unused_keys
 from zerokit.documents import Document, KeyPath, dotted, leaves
 from zerokit.errors import ConfigError
+from zerokit.resolving.contradictions import resolve_for_trainer
 from zerokit.resolving.filling import Filling, Lost, Origin, Refused
 from zerokit.resolving.frontends import as_accelerate, as_deepspeed, as_the_trainer
 from zerokit.resolving.run import Run
-from zerokit.resolving.settle import resolve_for_trainer
 
 __all__ = ["Lost", "Origin", "Refused", "Resolution", "Value", "resolve", "resolve_settled"]
 

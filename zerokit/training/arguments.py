@@ -29,9 +29,9 @@ from zerokit.lint import check_document
 from zerokit.models import load_model_shape
 from zerokit.recipe.training_keys import OwnKeys, check_without_imports
 from zerokit.resolving.arguments import TRAINER_DEFAULTS
+from zerokit.resolving.contradictions import Resolved, resolve_for_trainer
 from zerokit.resolving.nvme_buffers import PLACE, uses_nvme_for_parameters
 from zerokit.resolving.run import Run
-from zerokit.resolving.settle import Resolved, resolve_for_trainer
 from zerokit.training.optimizers import check_offloaded_optimizer, replace_fused_optimizer
 from zerokit.training.trackers import BUILT_IN, trackers
 from zerokit.units import format_bytes, quantity
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, TrainingArguments
 
     from zerokit.recipe import LoadedRecipe
-    from zerokit.resolving.settle import Resolved
+    from zerokit.resolving.contradictions import Resolved
 
 # Where the Trainer's own default is not what a person who fine-tunes expects.
 _DEFAULTS: dict[str, Any] = {

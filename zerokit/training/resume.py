@@ -22,7 +22,7 @@ from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import COPY_HINT, first_unreadable, printable
 from zerokit.errors import CheckpointError, RecipeError
 from zerokit.recipe import LoadedRecipe
-from zerokit.resolving.settle import Resolved
+from zerokit.resolving.contradictions import Resolved
 from zerokit.staging import make_staging, remove
 from zerokit.training.folder import RESHARDED, checkpoint_number, checkpoints, dangling_checkpoints
 from zerokit.training.identity import Identity, differences, in_words, num_examples_differ, read_identity

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from zerokit.recipe import LoadedRecipe
     from zerokit.recipe.model import Format
     from zerokit.recipe.training_keys import OwnKeys
-    from zerokit.resolving.settle import Resolved
+    from zerokit.resolving.contradictions import Resolved
     from zerokit.training.datasets import Examples, Places
     from zerokit.training.examples import Encoder
     from zerokit.training.folder import OutputFolder

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.validation.rehearsal.fixed_prices import FixedPrices
+from tests.validation.rehearsal.fixed_costs import FixedCosts
 
 STREAMS, EVENTS = 4, 3
 READ = 100
@@ -246,9 +246,9 @@ def main() -> None:
     number, slower = int(sys.argv[1]), int(sys.argv[2])
     tried = waits = slowed = 0
 
-    prices = FixedPrices(beside_collective=float(slower))
+    costs = FixedCosts(beside_collective=float(slower))
     # Hypothesis looks at the clock, too, which would take time of the programs.
-    with virtual_cluster(8, prices=prices, clocks=Clocks(script=False)) as rank:
+    with virtual_cluster(8, costs=costs, clocks=Clocks(script=False)) as rank:
 
         @examples(
             number, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)

@@ -1,9 +1,9 @@
-"""A step of ZeRO-3 over four layers of one weight each, with prices of whole milliseconds.
+"""A step of ZeRO-3 over four layers of one weight each, with costs of whole milliseconds.
 
 A layer's product takes 10 ms, gathering its weight 4 ms, reducing its gradient 4 ms; all else is free.
 After each layer's forward the host waits for the device, so that nothing but prefetching lets a gather run
 ahead. `python -m tests.validation.rehearsal.clock_timeline` prints what each step did, as JSON: by
-overlap_comm and prefetching; besides, of single calls, which prices were asked for (priced_calls.py).
+overlap_comm and prefetching; besides, of single calls, which costs were asked for (call_costs.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import sys
 from typing import Any
 
 from tests.tiny import REPOSITORY
-from tests.validation.rehearsal import priced_calls
-from tests.validation.rehearsal.fixed_prices import FixedPrices
+from tests.validation.rehearsal import call_costs
+from tests.validation.rehearsal.fixed_costs import FixedCosts
 
 SIZE, LAYERS, GPUS = 1024, 4, 8
 MS = 1e-3
@@ -83,22 +83,22 @@ def main() -> None:
     from zerokit.rehearsal import virtual_cluster
 
     # So little of each node of autograd is not seen in the steps.
-    prices = FixedPrices(product=10 * MS, by_byte=4 * MS / (2 * SIZE * SIZE), node=1e-9)
-    with virtual_cluster(GPUS, prices=prices) as rank:
+    costs = FixedCosts(product=10 * MS, by_byte=4 * MS / (2 * SIZE * SIZE), node=1e-9)
+    with virtual_cluster(GPUS, costs=costs) as rank:
         found = {
             f"{overlap_comm} {prefetch}": steps(rank, overlap_comm=overlap_comm, prefetch=prefetch)
             for overlap_comm in (False, True)
             for prefetch in (0, LAYERS)
         }
         found["again"] = steps(rank, overlap_comm=True, prefetch=LAYERS)
-        found["offloaded"] = priced_calls.offloaded_step(prices)
-        found["asked"] = priced_calls.asked(rank.time, prices)
-        found["host work"] = priced_calls.host_work(rank, prices)
-        found["drives"] = priced_calls.drives(rank.time, prices)
-        found["compiled"] = priced_calls.compiled(prices)
-        found["templates"] = [name for name in rank.time.unpriced if "flex_attention" in name]
-        found["polling"] = priced_calls.polling(rank.time.clock)
-        found["recomputed"] = priced_calls.recomputed(rank.backend)
+        found["offloaded"] = call_costs.offloaded_step(costs)
+        found["asked"] = call_costs.asked(rank.time, costs)
+        found["host work"] = call_costs.host_work(rank, costs)
+        found["drives"] = call_costs.drives(rank.time, costs)
+        found["compiled"] = call_costs.compiled(costs)
+        found["templates"] = [name for name in rank.time.without_cost if "flex_attention" in name]
+        found["polling"] = call_costs.polling(rank.time.clock)
+        found["recomputed"] = call_costs.recomputed(rank.backend)
         script = REPOSITORY / "tests" / "rehearsal" / "scripts" / "clocks.py"
         found["clocks"] = runpy.run_path(str(script), run_name="__main__")["SEEN"]
     sys.stdout.write(json.dumps(found) + "\n")

@@ -3,8 +3,8 @@
 A language model of transformers that writes one token after the other, eagerly, has its GPU wait for the
 host: a token then takes as long in 32 sequences as in one. ``python -m tests.validation.rehearsal.decoding
 [--write]`` rehearses that program with narrow layers, so that nothing is left but the host, and with two
-prices of a launch: what differs is the number of a token's kernels, and what is left is the rest of the
-host's work. A published time of a token then tells the price on its host. Nothing is trained in it, so that
+costs of a launch: what differs is the number of a token's kernels, and what is left is the rest of the
+host's work. A published time of a token then tells the cost on its host. Nothing is trained in it, so that
 published steps of training remain a test.
 """
 
@@ -23,7 +23,7 @@ from tests.tiny import REPOSITORY
 from tests.validation.rehearsal.published_models import llama
 
 WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "decoding.json"
-_PRICES = (1e-5, 2e-5)
+_COSTS = (1e-5, 2e-5)
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ def host_of(layers: int) -> tuple[float, float]:
     """How many kernels a token has, and the seconds of the host besides launching them."""
     narrow = llama("llama", layers, 128, 32, 256, 320)
     seconds = []
-    for price in _PRICES:
+    for cost in _COSTS:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             (folder / "config.json").write_text(json.dumps(narrow), encoding="utf-8")
-            hardware = {"gpu": "A100-80GB-SXM", "figures": {"launch": {"seconds": {"kernel": price}}}}
+            hardware = {"gpu": "A100-80GB-SXM", "figures": {"launch": {"seconds": {"kernel": cost}}}}
             (folder / "card.json").write_text(json.dumps(hardware), encoding="utf-8")
             options = ("--num-gpus", 1, "--hardware", "card.json", "--time", "--no-advise")
             done = rehearse(
@@ -68,8 +68,8 @@ def host_of(layers: int) -> tuple[float, float]:
         if not told:
             raise RuntimeError(done.err[-2000:])
         seconds.append(float(told[0].rpartition(" ")[2]))
-    kernels = (seconds[1] - seconds[0]) / (_PRICES[1] - _PRICES[0])
-    return kernels, seconds[0] - kernels * _PRICES[0]
+    kernels = (seconds[1] - seconds[0]) / (_COSTS[1] - _COSTS[0])
+    return kernels, seconds[0] - kernels * _COSTS[0]
 
 
 def main() -> None:

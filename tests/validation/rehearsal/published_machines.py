@@ -30,7 +30,7 @@ def card_of(machines: Machines) -> dict[str, Any]:
     catalogue = json.loads((REPOSITORY / "zerokit" / "hardware" / "gpus.json").read_text(encoding="utf-8"))
     card: dict[str, Any] = next(one for one in catalogue["gpus"] if one["name"] == name)
     node = {"gpus": machines.gpus_per_node, "ram_gib": 1800} | card.get("node", {})
-    kept = {key: value for key, value in card.items() if key not in ("sources", "price")}
+    kept = {key: value for key, value in card.items() if key not in ("sources", "cost")}
     if machines.network_gbit_s is not None:
         kept["node"] = node | {"network_gbit_s": machines.network_gbit_s}
     if machines.bandwidth_gb_s is not None:

@@ -4,7 +4,7 @@
 `tests.validation.hardware.published_throughput` does, rehearses each one that says enough with ``--time``,
 and prints what was predicted and measured, then medians and 90th percentiles of the error by source.
 ``--rows 55 219 14-33`` takes some rows, by their places in FILE or the numbers that they have there. Without
-FILE it reads later_rows.json, rows that were looked for and written down after the prices stood. With
+FILE it reads later_rows.json, rows that were looked for and written down after the costs stood. With
 ``--write`` each goes to results/published_times.json as soon as it is done; those that are there already are
 left out unless ``--again``. ``--python NAME=INTERPRETER`` is an environment with a row's own libraries,
 where today's run another program; without it such rows are left out. ``--show`` prints what is written, and

@@ -1,4 +1,4 @@
-"""The price of a launch is that of published times of tokens."""
+"""The cost of a launch is that of published times of tokens."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 
 from tests.validation.rehearsal import decoding
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.hardware.gpus import find_gpu
-from zerokit.hardware.prices.prices import Prices
 
 ROWS: list[dict[str, Any]] = json.loads(decoding.WRITTEN.read_text(encoding="utf-8"))
 
 
 def test_a_launch_costs_what_hosts_of_published_tokens_took() -> None:
-    prices = Prices(Cluster(1, gpu=find_gpu("A100-80GB-SXM")))
+    costs = CardCosts(Cluster(1, gpu=find_gpu("A100-80GB-SXM")))
     launches = [row["launch_microseconds"] for row in ROWS]
-    assert 1e6 * prices.launch("aten::mm") == pytest.approx(statistics.median(launches), rel=0.05)
-    assert max(launches) == pytest.approx(20 * prices.launch_spread.high, rel=0.05)
+    assert 1e6 * costs.launch("aten::mm") == pytest.approx(statistics.median(launches), rel=0.05)
+    assert max(launches) == pytest.approx(20 * costs.launch_spread.high, rel=0.05)
 
 
 def test_the_record_is_of_the_published_tokens() -> None:

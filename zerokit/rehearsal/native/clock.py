@@ -43,7 +43,7 @@ SIZE_OF_ACT = 48
 """Bytes of one of :meth:`Clock.acts`."""
 
 
-class Price(NamedTuple):
+class Cost(NamedTuple):
     """What an operator costs."""
 
     duration: int
@@ -57,12 +57,12 @@ class Price(NamedTuple):
     """What the host itself works, before it launches."""
 
 
-class _Price(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in Price._fields]
+class _Cost(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in Cost._fields]
 
 
-_ASKER = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, ctypes.POINTER(_Price))
-_CODE_PRICER = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object)
+_ASKER = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, ctypes.POINTER(_Cost))
+_CODE_COST = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object)
 _OF_NO_TIME = -1
 _INTEGER, _LONG, _TEXT, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
 _SIGNATURES: Signatures = {
@@ -97,34 +97,34 @@ class Clock:
         self.beside_collective = round(1000 * beside_collective)
         """In thousandths."""
         self._asker: Any = None  # ctypes does not keep callbacks alive
-        self._code_pricer: Any = None
+        self._code_cost: Any = None
         declare(library, "zk_clock_", _SIGNATURES)
         library.zk_clock_start(self.beside_collective)
 
-    def price_operators(self, price: Callable[[Sequence[int]], Price]) -> None:
-        """Time operators of device and host: `price` is called once for each key (`native/timing.cpp`)."""
+    def set_operator_costs(self, cost: Callable[[Sequence[int]], Cost]) -> None:
+        """Time operators of device and host: `cost` is called once for each key (`native/timing.cpp`)."""
 
         def ask(key: Any, length: int, answer: Any) -> None:
-            answer[0] = _Price(*map(int, price(key[:length])))
+            answer[0] = _Cost(*map(int, cost(key[:length])))
 
         self._asker = _ASKER(ask)
         self.library.zk_clock_ask(self._asker)
 
-    def price_operators_again(self) -> None:
-        """Forget all prices, which have changed."""
+    def forget_operator_costs(self) -> None:
+        """Forget all costs, which have changed."""
         self.library.zk_clock_ask_again()
 
-    def price_driver(self, reserve: int, reserve_gib: int, give_back: int) -> None:
+    def set_driver_costs(self, reserve: int, reserve_gib: int, give_back: int) -> None:
         """What cudaMalloc costs the host, besides for each GiB, and cudaFree."""
         self.library.zk_clock_driver_costs(reserve, reserve_gib, give_back)
 
     def count_host_work(
-        self, price: Callable[[CodeType], int | None], *, node_made: int, node_run: int
+        self, cost: Callable[[CodeType], int | None], *, node_made: int, node_run: int
     ) -> bool:
         """Have the host take time for Python and autograd (`native/host_work.cpp`).
 
         Args:
-            price: of a call of a function, called once for each; None: it is no part of the script, nor is
+            cost: of a call of a function, called once for each; None: it is no part of the script, nor is
                 what it calls.
             node_made: of each node of a graph, when it is made.
             node_run: of each node in the backward pass.
@@ -134,14 +134,14 @@ class Clock:
         """
 
         def ask(code: CodeType) -> int:
-            found = price(code)
+            found = cost(code)
             return _OF_NO_TIME if found is None else found
 
-        self._code_pricer = _CODE_PRICER(ask)
+        self._code_cost = _CODE_COST(ask)
         # With Python's lock, which other functions of the library are called without.
-        prototype = ctypes.PYFUNCTYPE(ctypes.c_int, _CODE_PRICER, ctypes.c_int64, ctypes.c_int64)
+        prototype = ctypes.PYFUNCTYPE(ctypes.c_int, _CODE_COST, ctypes.c_int64, ctypes.c_int64)
         count = prototype(("zk_clock_count_host_work", self.library))
-        return bool(count(self._code_pricer, node_made, node_run))
+        return bool(count(self._code_cost, node_made, node_run))
 
     # ---- the host
     @property

@@ -18,7 +18,7 @@ namespace {
 
 using EvaluateFrame = void* (*)(void* thread_state, void* frame, int throws);
 // Nanoseconds of a call of a function by its code object; below 0 for one of zerokit itself.
-using Pricer = int64_t (*)(void* code);
+using CodeCost = int64_t (*)(void* code);
 
 struct Python {
   EvaluateFrame evaluate = nullptr;
@@ -29,13 +29,13 @@ struct Python {
   ssize_t index = -1;
 };
 Python python;
-Pricer price_code = nullptr;
+CodeCost cost_of_code = nullptr;
 int64_t node_made_ns = 0;
 int64_t node_run_ns = 0;
 std::thread::id script_thread;
 
-// What a code object remembers: 0 if it was not priced yet, kOwn for zerokit's, else its price and kFirstPrice.
-constexpr intptr_t kOwn = 1, kFirstPrice = 2;
+// What a code object remembers: 0 if it was not timed yet, kOwn for zerokit's, else its cost and kFirstCost.
+constexpr intptr_t kOwn = 1, kFirstCost = 2;
 
 thread_local bool is_pricing = false;
 // The caller is zerokit itself: what it calls in its own course no real run does.
@@ -64,9 +64,9 @@ intptr_t remembered(void* code) {
   python.get_extra(code, python.index, &extra);
   if (extra == nullptr) {
     is_pricing = true;
-    const int64_t price = price_code(code);
+    const int64_t cost = cost_of_code(code);
     is_pricing = false;
-    extra = reinterpret_cast<void*>(price < 0 ? kOwn : static_cast<intptr_t>(price) + kFirstPrice);
+    extra = reinterpret_cast<void*>(cost < 0 ? kOwn : static_cast<intptr_t>(cost) + kFirstCost);
     python.set_extra(code, python.index, extra);
   }
   return reinterpret_cast<intptr_t>(extra);
@@ -81,7 +81,7 @@ void* evaluate_counted(void* thread_state, void* frame, int throws) {
   const intptr_t known = remembered(code);
   if (python.release != nullptr) python.release(code);
   const bool is_own = known == kOwn, was_below_own = is_below_own;
-  if (!is_own && !was_below_own) the_clock()->owe(known - kFirstPrice);
+  if (!is_own && !was_below_own) the_clock()->owe(known - kFirstCost);
   is_below_own = is_own;
   void* result = python.evaluate(thread_state, frame, throws);
   is_below_own = was_below_own;
@@ -134,13 +134,13 @@ bool works_for_script() { return !is_below_own && is_of_script(); }
 extern "C" {
 
 // Called with Python's lock, by the thread that runs the script. 0 if calls of Python cannot be counted.
-int zk_clock_count_host_work(zerokit::Pricer pricer, int64_t node_made, int64_t node_run) {
+int zk_clock_count_host_work(zerokit::CodeCost code_cost, int64_t node_made, int64_t node_run) {
   using namespace zerokit;
   node_made_ns = node_made;
   node_run_ns = node_run;
   nodes_made = at::sequence_number::peek();
   at::addGlobalCallback(at::RecordFunctionCallback(count_run_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
-  price_code = pricer;
+  cost_of_code = code_cost;
   script_thread = std::this_thread::get_id();
   return count_frames() ? 1 : 0;
 }

@@ -52,10 +52,10 @@ class ClockOfAllocator final : public DeviceClock {
   bool counts_;
 };
 
-// ---- prices of operators
+// ---- costs of operators
 
 // What Python says of an operator with arguments of these sizes.
-struct Price {
+struct Cost {
   int64_t duration;  // on the stream
   int64_t launch;    // of the host
   int64_t kind;      // WorkKind
@@ -63,8 +63,8 @@ struct Price {
   int64_t host;      // of the host itself, before it launches
 };
 // `key`: a place in operator_names(), then what `describe` appends for each argument and result.
-using Asker = void (*)(const int64_t* key, int64_t length, Price* price);
-Asker ask_price = nullptr;
+using Asker = void (*)(const int64_t* key, int64_t length, Cost* cost);
+Asker ask_cost = nullptr;
 
 struct KeyHash {
   size_t operator()(const std::vector<int64_t>& key) const {
@@ -158,21 +158,21 @@ void describe(std::vector<int64_t>& key, const IValue& value, int64_t use) {
   }
 }
 
-// Prices by key, as far as Python has been asked.
+// CardCosts by key, as far as Python has been asked.
 struct Known {
   std::mutex mutex;
-  std::unordered_map<std::vector<int64_t>, Price, KeyHash> prices;
+  std::unordered_map<std::vector<int64_t>, Cost, KeyHash> costs;
 };
 Known& known() {
   static auto* instance = new Known;
   return *instance;
 }
 
-bool find_price(const std::vector<int64_t>& key, Price* price) {
+bool find_cost(const std::vector<int64_t>& key, Cost* cost) {
   std::lock_guard<std::mutex> guard(known().mutex);
-  const auto found = known().prices.find(key);
-  if (found == known().prices.end()) return false;
-  *price = found->second;
+  const auto found = known().costs.find(key);
+  if (found == known().costs.end()) return false;
+  *cost = found->second;
   return true;
 }
 
@@ -215,7 +215,7 @@ void set_timing_and_counting(bool on) {
 // ---- operators
 
 TimedOperator::TimedOperator(const c10::OperatorHandle& op, const Stack& stack, Worker worker)
-    : op_(op), is_timed_(is_timing() && ask_price != nullptr && (worker == Worker::device || works_for_script())) {
+    : op_(op), is_timed_(is_timing() && ask_cost != nullptr && (worker == Worker::device || works_for_script())) {
   ++untimed_depth;
   if (is_timed_) describe_arguments(stack);
 }
@@ -253,21 +253,21 @@ void TimedOperator::submit(const Stack& stack) {
   if (!is_timed_) return;
   count_made_nodes();
   const auto name = static_cast<int32_t>(key_[0]);
-  Price price{};
-  if (!find_price(key_, &price)) {
+  Cost cost{};
+  if (!find_cost(key_, &cost)) {
     std::vector<int64_t> asked = key_;
     describe_results(stack);
-    ask_price(key_.data(), static_cast<int64_t>(key_.size()), &price);
+    ask_cost(key_.data(), static_cast<int64_t>(key_.size()), &cost);
     std::lock_guard<std::mutex> guard(known().mutex);
-    known().prices.emplace(std::move(asked), price);
+    known().costs.emplace(std::move(asked), cost);
   }
-  const auto kind = static_cast<WorkKind>(price.kind);
-  if (price.host > 0) clock_of_rank->work_on_host(work_now(kind, name, price.host));
-  if (price.launch > 0) clock_of_rank->advance(price.launch);
-  if (price.duration > 0) {
-    clock_of_rank->submit(current_stream(), work_now(kind, name, price.duration));
+  const auto kind = static_cast<WorkKind>(cost.kind);
+  if (cost.host > 0) clock_of_rank->work_on_host(work_now(kind, name, cost.host));
+  if (cost.launch > 0) clock_of_rank->advance(cost.launch);
+  if (cost.duration > 0) {
+    clock_of_rank->submit(current_stream(), work_now(kind, name, cost.duration));
   }
-  if (price.waits != 0) clock_of_rank->synchronize_stream(current_stream(), work_now(WorkKind::waiting, name, 0));
+  if (cost.waits != 0) clock_of_rank->synchronize_stream(current_stream(), work_now(WorkKind::waiting, name, 0));
 }
 
 }  // namespace zerokit
@@ -280,10 +280,10 @@ extern "C" {
 
 // Before the first allocation, and before the device is taken over.
 void zk_clock_start(int64_t beside_collective) { clock_of_rank = std::make_unique<Clock>(beside_collective); }
-void zk_clock_ask(Asker asker) { ask_price = asker; }
+void zk_clock_ask(Asker asker) { ask_cost = asker; }
 void zk_clock_ask_again() {
   std::lock_guard<std::mutex> guard(known().mutex);
-  known().prices.clear();
+  known().costs.clear();
 }
 void zk_clock_driver_costs(int64_t reserve, int64_t reserve_gib, int64_t give_back) {
   driver_costs = {reserve, reserve_gib, give_back};

@@ -31,7 +31,7 @@ from zerokit.rehearsal.stand_ins.packages import packages_named
 from zerokit.rehearsal.watching.overrides import check_overrides
 from zerokit.rehearsal.worker.launchers import no_such_module
 from zerokit.reporting.plots import check_plot
-from zerokit.signals import exit_on_signals
+from zerokit.stop_signals import exit_on_signals
 
 _P = ParamSpec("_P")
 
@@ -77,7 +77,7 @@ def rehearse(options: RehearsalOptions) -> RehearsalReport:
         cluster.check_rank(options.rank)
     with exit_on_signals(), scratch_folder() as folder:
         job = _job(options, card, figures, folder)
-        _ = job.prices  # raises here, before a worker starts, if the speed of the card is not known
+        _ = job.costs  # raises here, before a worker starts, if the speed of the card is not known
         report = rehearse_and_report(
             job,
             cluster,

@@ -157,8 +157,8 @@ def rehearse_roles(
 def _reports(rehearsed: RehearsedRanks, job: RehearsalJob) -> tuple[dict[int, Recording], Reports]:
     """The recording of each rank, in the time of ranks that wait for each other, and its report."""
     recordings = rehearsed.recordings
-    if rehearsed.roles is not None and job.prices is not None:
-        recordings = play_together(recordings, rehearsed.roles, job.prices.beside_collective)
+    if rehearsed.roles is not None and job.costs is not None:
+        recordings = play_together(recordings, rehearsed.roles, job.costs.beside_collective)
     reports = {}
     for rank, recording in recordings.items():
         report = analyse(recording, job.of_rank(rank))

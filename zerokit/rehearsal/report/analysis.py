@@ -100,8 +100,8 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
     sizes = {call.group_size for call in recording.collectives}
     per_step = _per_step(recording)
     local_ranks = job.cluster.local_ranks
-    prices = job.prices
-    time = None if prices is None else time_of(recording, prices, job.rank)
+    costs = job.costs
+    time = None if costs is None else time_of(recording, costs, job.rank)
     return RehearsalReport(
         world_size=job.num_gpus,
         gpus_per_node=local_ranks,
@@ -121,8 +121,8 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
         ranks_rehearsed=[job.rank],
         warnings=[
             *recording.warnings,
-            *(prices.assumptions if prices is not None else ()),
-            *(doubts(time, facts.batches, prices) if time is not None and prices is not None else ()),
+            *(costs.assumptions if costs is not None else ()),
+            *(doubts(time, facts.batches, costs) if time is not None and costs is not None else ()),
             *facts.gaps,
         ],
         made_up=[MadeUpResult(what=what, site=site, count=times) for what, site, times in recording.made_up],

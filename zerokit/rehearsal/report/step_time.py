@@ -7,9 +7,9 @@ from collections import Counter
 
 import numpy as np
 
+from zerokit.hardware.costs.card_costs import CardCosts
+from zerokit.hardware.costs.known import Class
 from zerokit.hardware.gpus import Gpu
-from zerokit.hardware.prices.known import Class
-from zerokit.hardware.prices.prices import Prices
 from zerokit.rehearsal.native.clock import HOST_STREAM, WorkKind
 from zerokit.rehearsal.recording import Array, Recording
 from zerokit.rehearsal.report.report import (
@@ -47,10 +47,10 @@ _OTHER_CLASSES: dict[WorkKind, Class] = {
     WorkKind.OPTIMIZER: "host_optimizer",
     WorkKind.HOST_OPERATOR: "host_optimizer",
 }
-"""By which kind of price each kind of work goes."""
+"""By which kind of cost each kind of work goes."""
 
 
-def time_of(recording: Recording, prices: Prices, rank: int) -> TimeReport | None:
+def time_of(recording: Recording, costs: CardCosts, rank: int) -> TimeReport | None:
     """The times of the steps; None if no step was made."""
     times = recording.facts.times
     if times is None or not times.step_ends:
@@ -66,8 +66,8 @@ def time_of(recording: Recording, prices: Prices, rank: int) -> TimeReport | Non
     last = steps[min(mark.step if mark else len(steps), len(steps)) - 1]
     place = last.step - 1
     begin, end = begins[place], ends[place]
-    peak = _peak_flops(prices.gpu)
-    low, high = _range(recording, begin, end, prices)
+    peak = _peak_flops(costs.gpu)
+    low, high = _range(recording, begin, end, costs)
     tokens = times.tokens_per_step[place] if place < len(times.tokens_per_step) else None
     return TimeReport(
         rank=rank,
@@ -96,7 +96,7 @@ def _data(reading: ReadingTime | None, step: StepTime) -> DataTime | None:
     return DataTime(**reading.model_dump(), workers_needed=max(1, math.ceil(needed)))
 
 
-def doubts(time: TimeReport, batches: Batches | None, prices: Prices) -> list[str]:
+def doubts(time: TimeReport, batches: Batches | None, costs: CardCosts) -> list[str]:
     """Warnings about the accuracy of the times."""
     found = []
     if time.breakdown.launch >= _MUCH * time.step_seconds:
@@ -110,7 +110,7 @@ def doubts(time: TimeReport, batches: Batches | None, prices: Prices) -> list[st
             "as long, beyond the reported range. Predictions for larger micro-batches are more accurate"
         )
     own_work = time.breakdown.host_optimizer + time.breakdown.host_operators
-    limited = prices.on_host(1, time.host_threads) / prices.on_host(1)
+    limited = costs.on_host(1, time.host_threads) / costs.on_host(1)
     if own_work >= _MUCH * time.step_seconds and limited > 1:
         found.append(
             f"CPU work is done by {quantity(time.host_threads or 0, 'thread')} of each rank, and "
@@ -120,7 +120,7 @@ def doubts(time: TimeReport, batches: Batches | None, prices: Prices) -> list[st
     return found
 
 
-def _range(recording: Recording, begin: int, end: int, prices: Prices) -> tuple[float, float]:
+def _range(recording: Recording, begin: int, end: int, costs: CardCosts) -> tuple[float, float]:
     """The shortest and the longest time of a step, in seconds, within the uncertainty of all costs.
 
     The step is divided into moments in which the same spans run. Longest: each moment is stretched by the
@@ -143,9 +143,9 @@ def _range(recording: Recording, begin: int, end: int, prices: Prices) -> tuple[
         return active(spans["kind"] == kind)
 
     beside = of_kind(WorkKind.COLLECTIVE)
-    slower = prices.beside_collective_spread
+    slower = costs.beside_collective_spread
     kernels = [
-        (prices.spread(kind), active((spans["kind"] == WorkKind.KERNEL) & (class_of_span == kind)))
+        (costs.spread(kind), active((spans["kind"] == WorkKind.KERNEL) & (class_of_span == kind)))
         for kind in _KERNEL_CLASSES
     ]
     lows = [
@@ -154,13 +154,13 @@ def _range(recording: Recording, begin: int, end: int, prices: Prices) -> tuple[
     highs = [
         np.max([np.where(on, of.high, 0) for of, on in kernels], axis=0) * np.where(beside, slower.high, 1)
     ]
-    for kind, price in _OTHER_CLASSES.items():
-        spread, on = prices.spread(price), of_kind(kind)
+    for kind, cost in _OTHER_CLASSES.items():
+        spread, on = costs.spread(cost), of_kind(kind)
         lows.append(np.where(on, spread.low, np.inf))
         highs.append(np.where(on, spread.high, 0))
-    launch = prices.launch_spread
+    launch = costs.launch_spread
     # Other ranks are waited for while they do what this one does.
-    meeting, others = of_kind(WorkKind.MEETING), [prices.spread(kind) for kind in _KERNEL_CLASSES]
+    meeting, others = of_kind(WorkKind.MEETING), [costs.spread(kind) for kind in _KERNEL_CLASSES]
     lows.append(np.where(meeting, min(of.low for of in others), np.inf))
     highs.append(np.where(meeting, max(of.high for of in others), 0))
     own_work = of_kind(WorkKind.OPTIMIZER) | of_kind(WorkKind.HOST_OPERATOR)

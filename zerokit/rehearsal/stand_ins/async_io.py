@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zerokit.hardware.prices.prices import Copy
+from zerokit.hardware.costs.card_costs import Copy
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
 from zerokit.rehearsal.stand_ins.registry import op_module

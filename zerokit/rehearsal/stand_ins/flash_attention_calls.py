@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from zerokit.hardware.prices.attention import keys_in_window, packed
-from zerokit.hardware.prices.kernels import Kernel
+from zerokit.hardware.costs.attention import keys_in_window, packed
+from zerokit.hardware.costs.kernels import Kernel
 from zerokit.rehearsal.native.backend import backend
 from zerokit.rehearsal.stand_ins.signatures import Given
 from zerokit.rehearsal.timing.rank_time import rank_time, untimed

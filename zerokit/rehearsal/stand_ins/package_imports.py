@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+from zerokit.code_origin import INSTALLED, is_stdlib
 from zerokit.rehearsal.call_sites import is_of_script, is_own_code, short_path, tree_of
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.stand_ins.packages import (
@@ -31,7 +32,6 @@ from zerokit.rehearsal.stand_ins.packages import (
     package_of,
 )
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
-from zerokit.whose_code import INSTALLED, is_stdlib
 
 _REHEARSAL = "zerokit.rehearsal"
 _LOADED = (

@@ -25,11 +25,11 @@ from typing import Any
 
 import torch.distributed as dist
 
+from zerokit.code_origin import is_in_library
 from zerokit.errors import LaunchError
 from zerokit.patches import Patch, PrivateAttribute, apply, watch, wrap
 from zerokit.rehearsal.errors import calling_line
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
-from zerokit.whose_code import is_in_library
 
 _PURPOSE = "run the rehearsed rank's function in its process"
 _SPAWNS = [
@@ -103,8 +103,8 @@ class StartedRanks:
         number = self._started[place]
         if is_in_library(caller.f_code.co_filename) or not _is_rank(process, number):
             is_executors = caller.f_globals.get("__name__") == _EXECUTORS
-            is_pythons = isinstance(process, Process | SpawnProcess | ForkServerProcess)
-            if is_pythons and not is_executors:
+            is_python_itself = isinstance(process, Process | SpawnProcess | ForkServerProcess)
+            if is_python_itself and not is_executors:
                 process._Popen = Popen
             start(process)
             return

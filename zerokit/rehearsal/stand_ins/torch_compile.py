@@ -194,7 +194,7 @@ def _take_time(time: RankTime, kernel: Any, arguments: Mapping[str, Any]) -> Non
     """
     name = kernel.fn.__name__
     if name.startswith(_TEMPLATE):  # such as flex_attention, which is no matter of bytes alone
-        time.unpriced.setdefault(name, "no times of Inductor's templates were found")
+        time.without_cost.setdefault(name, "no times of Inductor's templates were found")
         return
     axes: Mapping[str, int] = kernel.size_hints or {}
     computed = math.prod(int(arguments.get(f"{axis}numel", hint)) for axis, hint in axes.items())

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from zerokit.hardware.prices.attention import keys_in_window, packed
-from zerokit.hardware.prices.kernels import KERNELS, Kernel, Layout
-from zerokit.hardware.prices.known import Class
-from zerokit.hardware.prices.names import OVERWRITING, element_bytes, is_view, short_name
-from zerokit.hardware.prices.prices import Copy, Prices
-from zerokit.rehearsal.native.clock import Price, WorkKind
+from zerokit.hardware.costs.attention import keys_in_window, packed
+from zerokit.hardware.costs.card_costs import CardCosts, Copy
+from zerokit.hardware.costs.kernels import KERNELS, Kernel, Layout
+from zerokit.hardware.costs.known import Class
+from zerokit.hardware.costs.names import OVERWRITING, element_bytes, is_view, short_name
+from zerokit.rehearsal.native.clock import Cost, WorkKind
 from zerokit.rehearsal.recording import DTYPES
 
 _ON_DEVICE, _READ, _WRITTEN, _PINNED = 1, 2, 4, 8
@@ -107,49 +107,49 @@ def entries(key: Sequence[int]) -> Iterator[Any]:
 
 
 class Operators:
-    """Prices of operators, of ranks that share a node and have `host_threads()` each for CPU work."""
+    """CardCosts of operators, of ranks that share a node and have `host_threads()` each for CPU work."""
 
-    def __init__(self, prices: Prices, local_ranks: int, host_threads: Callable[[], int | None]) -> None:
-        self._prices = prices
+    def __init__(self, costs: CardCosts, local_ranks: int, host_threads: Callable[[], int | None]) -> None:
+        self._costs = costs
         self._local_ranks = local_ranks
         self._host_threads = host_threads
 
-    def price(self, call: Call) -> Price:
+    def cost(self, call: Call) -> Cost:
         """Of one call."""
         if not any(one.on_device for one in call.entries if isinstance(one, TensorUse)):
             return self._of_host(call)
         tensors = call.tensors
-        launch = to_ns(self._prices.launch(call.name))
+        launch = to_ns(self._costs.launch(call.name))
         if call.base == "aten::copy_" and tensors[0].on_device != tensors[1].on_device:
             return self._copy(call, launch)
         if call.base == "aten::_local_scalar_dense":
-            seconds = self._prices.copy("d2h", _SCALAR_BYTES, True, 1)
-            return Price(to_ns(seconds), launch, WorkKind.COPY, waits=True)
-        waits = self._prices.waits or _waits(call)
+            seconds = self._costs.copy("d2h", _SCALAR_BYTES, True, 1)
+            return Cost(to_ns(seconds), launch, WorkKind.COPY, waits=True)
+        waits = self._costs.waits or _waits(call)
         # What writes nothing, as views do, launches nothing; nor does what is empty.
         if not any(one.is_written and one.bytes for one in tensors) and not _waits(call):
-            return Price(0, launch)
-        return Price(to_ns(self._kernel(call)), launch, waits=waits)
+            return Cost(0, launch)
+        return Cost(to_ns(self._kernel(call)), launch, waits=waits)
 
-    def _of_host(self, call: Call) -> Price:
+    def _of_host(self, call: Call) -> Cost:
         """On tensors of the host, by the bytes that it moves; it has ended when it returns."""
-        least = self._prices.launch("aten::view")
+        least = self._costs.launch("aten::view")
         seconds = 0.0 if is_view(call.name) else self._on_host(bytes_moved(call))
         if seconds < least:  # too short to be written down one by one
-            return Price(0, to_ns(least + seconds), WorkKind.HOST_OPERATOR)
-        return Price(0, to_ns(least), WorkKind.HOST_OPERATOR, host=to_ns(seconds))
+            return Cost(0, to_ns(least + seconds), WorkKind.HOST_OPERATOR)
+        return Cost(0, to_ns(least), WorkKind.HOST_OPERATOR, host=to_ns(seconds))
 
     def _kernel(self, call: Call) -> float:
         products = _PRODUCTS.get(call.base)
         if products is not None:
             is_convolution = "convolution" in call.base
             found = (_in_tf32(one, is_convolution=is_convolution) for one in products(call))
-            return sum(self._prices.matmul(*one) for one in found)
+            return sum(self._costs.matmul(*one) for one in found)
         if call.base in _ATTENTION:
-            return self._prices.attention(*attention_arguments(call))
-        return self._prices.memory_bound(bytes_moved(call), call.base)
+            return self._costs.attention(*attention_arguments(call))
+        return self._costs.memory_bound(bytes_moved(call), call.base)
 
-    def _copy(self, call: Call, launch: int) -> Price:
+    def _copy(self, call: Call, launch: int) -> Cost:
         """Between host and device (aten/src/ATen/native/cuda/Copy.cu, `copy_kernel_cuda`).
 
         The GPU converts the dtype of a copy that does not block, the CPU that of others, in pageable memory.
@@ -161,20 +161,20 @@ class Operators:
         pinned = host.is_pinned and (not converts or bool(non_blocking))
         on_the_way = (host if converts and non_blocking else device).dtype
         num_bytes = round(target.elements * element_bytes(on_the_way))
-        seconds = self._prices.copy(kind, num_bytes, pinned, self._local_ranks)
+        seconds = self._costs.copy(kind, num_bytes, pinned, self._local_ranks)
         before = 0.0
         if converts and non_blocking:
-            seconds += self._prices.memory_bound(source.bytes + target.bytes)
+            seconds += self._costs.memory_bound(source.bytes + target.bytes)
         elif converts and target.on_device:
             before = self._on_host(source.bytes + target.bytes)
         elif converts:  # the host waits for the copy, and then works
             seconds += self._on_host(source.bytes + target.bytes)
         # cudaMemcpyAsync comes back from pageable memory only when all of it has been read, or written.
         waits = not (non_blocking and pinned)
-        return Price(to_ns(seconds), launch, WorkKind.COPY, waits, to_ns(before))
+        return Cost(to_ns(seconds), launch, WorkKind.COPY, waits, to_ns(before))
 
     def _on_host(self, bytes_moved: int) -> float:
-        return self._prices.on_host(bytes_moved, self._host_threads())
+        return self._costs.on_host(bytes_moved, self._host_threads())
 
 
 def to_ns(seconds: float) -> int:
@@ -321,7 +321,7 @@ _PRODUCTS: dict[str, Callable[[Call], list[Product]]] = {
 
 
 def class_of_kernel(name: str) -> Class:
-    """Which kind of price a kernel has, by the operator's name or the one that its stand-in gives."""
+    """Which kind of cost a kernel has, by the operator's name or the one that its stand-in gives."""
     base = name.partition(".")[0]
     if base in _PRODUCTS:
         return "matmul"
@@ -372,7 +372,7 @@ AttentionArguments = tuple[Kernel, bool, float, int, int, int, int, int, bool, s
 
 
 def attention_arguments(call: Call) -> AttentionArguments:
-    """Those of `Prices.attention` for one of aten's fused attention operators."""
+    """Those of `CardCosts.attention` for one of aten's fused attention operators."""
     where = _ATTENTION[call.base]
     query, key = call.tensor(where.query), call.tensor(where.query + 1)
     heads, length = (-3, -2) if where.heads_first else (-2, -3)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zerokit.hardware.cluster import Cluster
-from zerokit.hardware.prices.collectives import Collective
-from zerokit.hardware.prices.kernels import Kernel
-from zerokit.hardware.prices.prices import Copy, Prices
+from zerokit.hardware.costs.card_costs import CardCosts, Copy
+from zerokit.hardware.costs.collectives import Collective
+from zerokit.hardware.costs.kernels import Kernel
 from zerokit.rehearsal.call_sites import PACKAGE, is_in
 from zerokit.rehearsal.context import rank_context
-from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, Clock, Price, WorkKind
+from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, Clock, Cost, WorkKind
 from zerokit.rehearsal.recording import SPAN, Array
 from zerokit.rehearsal.timing.operators import Call, Operators, entries, to_ns
 from zerokit.rehearsal.watching.watcher import StepEnd, Watcher
@@ -102,18 +102,18 @@ class RankTime(Watcher):
     """
 
     def __init__(
-        self, backend: Backend, prices: Prices, cluster: Cluster, *, beside_others: bool = False
+        self, backend: Backend, costs: CardCosts, cluster: Cluster, *, beside_others: bool = False
     ) -> None:
         rank_context().state(Timing).time = self
-        self.prices = prices
-        self.unpriced: dict[str, str] = {}
+        self.costs = costs
+        self.without_cost: dict[str, str] = {}
         """Operators that took no time but their launch, and the error."""
         self.host_threads: int | None = None
         """Of this rank, for CPU work; None: as many as the machine has cores."""
         self._backend = backend
         self._gpus_per_node = cluster.gpus_per_node
         self._local_ranks = cluster.local_ranks
-        self._operators = Operators(prices, cluster.local_ranks, lambda: self.host_threads)
+        self._operators = Operators(costs, cluster.local_ranks, lambda: self.host_threads)
         self._communicators = 0
         self._places: dict[int, tuple[int, int]] = {}
         """GPUs of a node and nodes of each communicator."""
@@ -121,61 +121,61 @@ class RankTime(Watcher):
         self.meetings = Meetings()
         self.step_end_events: list[list[int]] = []
         """As of :class:`RankTimes`."""
-        self.clock: Clock = backend.start_clock(prices.beside_collective)
+        self.clock: Clock = backend.start_clock(costs.beside_collective)
         if beside_others:
             self.clock.keep_acts()
-        self.clock.price_operators(self._price)
-        smallest = prices.cuda_malloc(2 * MIB)
-        of_a_gib = prices.cuda_malloc(2 * MIB + GIB) - smallest
-        self.clock.price_driver(to_ns(smallest), to_ns(of_a_gib), to_ns(prices.cuda_free()))
+        self.clock.set_operator_costs(self._cost)
+        smallest = costs.cuda_malloc(2 * MIB)
+        of_a_gib = costs.cuda_malloc(2 * MIB + GIB) - smallest
+        self.clock.set_driver_costs(to_ns(smallest), to_ns(of_a_gib), to_ns(costs.cuda_free()))
 
     def have_threads(self, threads: int | None) -> None:
-        """Price CPU work by so many threads from here on."""
+        """Cost CPU work by so many threads from here on."""
         if threads != self.host_threads:
             self.host_threads = threads
-            self.clock.price_operators_again()
+            self.clock.forget_operator_costs()
 
-    def _price(self, key: Sequence[int]) -> Price:
+    def _cost(self, key: Sequence[int]) -> Cost:
         name = self._backend.operator_names()[key[0]]
         try:
-            return self._operators.price(Call(name, tuple(entries(key))))
+            return self._operators.cost(Call(name, tuple(entries(key))))
         except Exception as error:  # a library's callback cannot raise; the report shows it
-            self.unpriced.setdefault(name, f"{type(error).__name__}: {error}")
-            return Price(0, to_ns(self.prices.launch(name)))
+            self.without_cost.setdefault(name, f"{type(error).__name__}: {error}")
+            return Cost(0, to_ns(self.costs.launch(name)))
 
     def count_host_work(self) -> None:
         """Have the script's Python and autograd's nodes take time from here on."""
         counts = self.clock.count_host_work(
-            self._price_of_call,
-            node_made=to_ns(self.prices.autograd_node("made")),
-            node_run=to_ns(self.prices.autograd_node("run")),
+            self._python_call_cost,
+            node_made=to_ns(self.costs.autograd_node("made")),
+            node_run=to_ns(self.costs.autograd_node("run")),
         )
         if not counts:
-            self.unpriced["calls of Python functions"] = "this Python does not report them"
+            self.without_cost["calls of Python functions"] = "this Python does not report them"
 
-    def _price_of_call(self, code: CodeType) -> int | None:
+    def _python_call_cost(self, code: CodeType) -> int | None:
         if code.co_filename.startswith(PACKAGE):
             return None
-        return to_ns(self.prices.python_call(of_deepspeed=is_in(code.co_filename, "deepspeed/")))
+        return to_ns(self.costs.python_call(of_deepspeed=is_in(code.co_filename, "deepspeed/")))
 
     # ---- work of stand-ins in Python
     def _launch(self, name: str, duration: int) -> None:
         """A kernel on the current stream that takes so many nanoseconds."""
-        self.clock.advance(to_ns(self.prices.launch(name)))
+        self.clock.advance(to_ns(self.costs.launch(name)))
         self.clock.submit(self._backend.current_stream, WorkKind.KERNEL, name, duration)
 
     def kernel(self, name: str, bytes_moved: int) -> None:
         """A kernel that reads and writes so many bytes."""
-        self._launch(name, to_ns(self.prices.memory_bound(bytes_moved, name)))
+        self._launch(name, to_ns(self.costs.memory_bound(bytes_moved, name)))
 
     def product(self, name: str, m: int, n: int, k: int, dtype: str) -> None:
         """A matmul (m, k) by (k, n) of another package."""
-        self._launch(name, to_ns(self.prices.matmul(m, n, k, dtype=dtype)))
+        self._launch(name, to_ns(self.costs.matmul(m, n, k, dtype=dtype)))
 
     def attention(self, kernel: Kernel, backward: bool, *shape: Any) -> None:
-        """Attention of another package; arguments as of `Prices.attention`."""
+        """Attention of another package; arguments as of `CardCosts.attention`."""
         name = f"{kernel} backward" if backward else kernel
-        self._launch(name, to_ns(self.prices.attention(kernel, backward, *shape)))
+        self._launch(name, to_ns(self.costs.attention(kernel, backward, *shape)))
 
     def replay(self, duration: int) -> None:
         """A CUDA graph whose streams need so many nanoseconds, as one launch."""
@@ -183,7 +183,7 @@ class RankTime(Watcher):
 
     def optimizer_of_host(self, name: str, parameters: int, dtype: str) -> None:
         """An update by a kernel of the CPU (DeepSpeedCPUAdam)."""
-        seconds = self.prices.cpu_adam(parameters, dtype, self.host_threads)
+        seconds = self.costs.cpu_adam(parameters, dtype, self.host_threads)
         self.clock.work_on_host(WorkKind.OPTIMIZER, name, to_ns(seconds))
 
     def busy_since(self, spans: int) -> int:
@@ -203,7 +203,7 @@ class RankTime(Watcher):
 
         All ranks of the node do the same at once; reading does not wait for writing.
         """
-        seconds = self.prices.copy(kind, num_bytes, True, self._local_ranks)
+        seconds = self.costs.copy(kind, num_bytes, True, self._local_ranks)
         self.clock.submit(_DRIVES[kind], WorkKind.COPY, kind, to_ns(seconds))
         return self.clock.record(_DRIVES[kind])
 
@@ -232,8 +232,8 @@ class RankTime(Watcher):
         Asynchronous collectives run on the stream `communicator` after what the current stream was given,
         others on the current stream (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
         """
-        self.clock.advance(to_ns(self.prices.collective_launch()))
-        duration = self._price_of_collective(name, num_bytes, ranks, communicator)
+        self.clock.advance(to_ns(self.costs.collective_launch()))
+        duration = self._collective_cost(name, num_bytes, ranks, communicator)
         current = self._backend.current_stream
         kind = WorkKind.COLLECTIVE if len(ranks) > 1 else WorkKind.KERNEL
         number = self.meetings.come(meeting)
@@ -244,13 +244,13 @@ class RankTime(Watcher):
         self.clock.submit(communicator, kind, name, duration, meeting=number)
         return self.clock.record(communicator)
 
-    def _price_of_collective(self, name: str, num_bytes: int, ranks: Sequence[int], communicator: int) -> int:
+    def _collective_cost(self, name: str, num_bytes: int, ranks: Sequence[int], communicator: int) -> int:
         if communicator not in self._places:
             nodes = len({rank // self._gpus_per_node for rank in ranks})
             self._places[communicator] = -(-len(ranks) // nodes), nodes
         key = (_KINDS.get(name, "all_reduce"), num_bytes, *self._places[communicator])
         if key not in self._of_collectives:
-            self._of_collectives[key] = to_ns(self.prices.collective(*key))
+            self._of_collectives[key] = to_ns(self.costs.collective(*key))
         return self._of_collectives[key]
 
     # ---- steps

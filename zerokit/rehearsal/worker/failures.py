@@ -19,6 +19,7 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any, NamedTuple
 
 from zerokit import patches
+from zerokit.code_origin import is_installed, is_no_file, is_stdlib
 from zerokit.errors import LaunchError, ZerokitError
 from zerokit.exits.causes import EXIT_CODE
 from zerokit.exits.explain import explain_log
@@ -30,7 +31,6 @@ from zerokit.rehearsal.stand_ins.nvml import NVMLNotSupportedError
 from zerokit.rehearsal.stand_ins.package_imports import stands_in_for
 from zerokit.rehearsal.stand_ins.packages import REFUSED
 from zerokit.rehearsal.watching.suppressed_writes import not_written
-from zerokit.whose_code import is_installed, is_no_file, is_stdlib
 
 _GAP = "zerokit cannot stand in for"
 """What native/dispatch.cpp reports of an operator."""

@@ -53,7 +53,7 @@ def rehearse(job: RehearsalJob) -> WorkerExit:
             overrides=job.overrides,
             exchange_folder=Path(job.exchange_folder) if job.exchange_folder else None,
             folder=Path(job.recording_file).parent,
-            prices=job.prices,
+            costs=job.costs,
             clocks=job.clocks,
             has=job.has,
         ) as rank:

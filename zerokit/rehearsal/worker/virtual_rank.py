@@ -238,7 +238,7 @@ def _warnings(rank: VirtualRank) -> list[str]:
     warnings += rank_context().warnings()
     warnings += [f"{line}: the rehearsal went on without it" for line in patches.missing()]
     if rank.time is not None:
-        warnings += [f"{name} took no time: {why}" for name, why in rank.time.unpriced.items()]
+        warnings += [f"{name} took no time: {why}" for name, why in rank.time.without_cost.items()]
     if rank.evaluation.problem is not None:
         warnings.append(f"the evaluation was rehearsed as far as it failed: {rank.evaluation.problem}")
     warnings += rank.evaluation.not_rehearsed

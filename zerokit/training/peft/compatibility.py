@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from zerokit.recipe import LoadedRecipe
-    from zerokit.resolving.settle import Resolved
+    from zerokit.resolving.contradictions import Resolved
     from zerokit.training.model import PreparedModel
     from zerokit.training.tasks.task import Task
 

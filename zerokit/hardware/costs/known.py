@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from zerokit.hardware.costs.figures import attention_curves, figures, matmul_curves
 from zerokit.hardware.gpus import Gpu, gpus
-from zerokit.hardware.prices.figures import attention_curves, figures, matmul_curves
 
 Class = Literal["matmul", "attention", "memory_bound", "collective", "copy", "host_optimizer"]
 """Kinds of costs."""

@@ -12,9 +12,9 @@ import pytest
 
 from tests.json_data import load_json
 from zerokit.errors import ConfigError
-from zerokit.resolving.settle import Resolved, resolve_for_trainer
+from zerokit.resolving.contradictions import Resolved, resolve_for_trainer
 
-ROWS = load_json("resolving/test_settle.json")
+ROWS = load_json("resolving/test_contradictions.json")
 
 
 def resolve(

@@ -10,17 +10,17 @@ from typing import Any, Literal, get_args
 
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
-from zerokit.hardware.gpus import Gpu
-from zerokit.hardware.prices.attention import Attention, AttentionCurve
-from zerokit.hardware.prices.figures import (
+from zerokit.hardware.costs.attention import Attention, AttentionCurve
+from zerokit.hardware.costs.figures import (
     MeasuredAttention,
     attention_curves,
     figures,
     generation,
     matmul_curves,
 )
-from zerokit.hardware.prices.matmul import MatmulCurve, padded
-from zerokit.hardware.prices.names import dtype_name, element_bytes, reads_what_it_writes, short_name
+from zerokit.hardware.costs.matmul import MatmulCurve, padded
+from zerokit.hardware.costs.names import dtype_name, element_bytes, reads_what_it_writes, short_name
+from zerokit.hardware.gpus import Gpu
 
 Layout = Literal["TN", "NN", "NT"]
 Kernel = Literal["flash_attention_2", "flash_attention_3", "flash_attention_4", "cudnn", "efficient", "eager"]
@@ -48,7 +48,7 @@ _MEASURED_ON = {"hopper": "H100-SXM", "blackwell": "B200"}
 
 
 @dataclass(frozen=True)
-class KernelPrices:
+class KernelCosts:
     """Costs of kernels on the GPUs of a cluster. Every cost grows with every size.
 
     Raises:
@@ -107,7 +107,7 @@ class KernelPrices:
         Args:
             kernel: of :data:`KERNELS`.
             backward: the gradients instead of the output.
-            batch: sequences; for packed ones see :func:`zerokit.hardware.prices.attention.packed`.
+            batch: sequences; for packed ones see :func:`zerokit.hardware.costs.attention.packed`.
             heads: of queries.
             kv_heads: of keys and values.
             q_len: queries per sequence.

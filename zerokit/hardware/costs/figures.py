@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from zerokit.hardware.costs.attention import AttentionCurve
+from zerokit.hardware.costs.matmul import MatmulCurve
 from zerokit.hardware.gpus import Gpu
-from zerokit.hardware.prices.attention import AttentionCurve
-from zerokit.hardware.prices.matmul import MatmulCurve
 
 _FOLDER = Path(__file__).parent
 

@@ -1,7 +1,7 @@
-"""Fits the curves of :mod:`zerokit.hardware.prices` to ``tables.json``.
+"""Fits the curves of :mod:`zerokit.hardware.costs` to ``tables.json``.
 
-``python -m tools.kernel_prices.fit`` writes ``zerokit/hardware/prices/kernels.json``.
-``python -m tests.validation.hardware.prices_against_tables`` tests them on shapes that were left out.
+``python -m tools.kernel_costs.fit`` writes ``zerokit/hardware/costs/kernels.json``.
+``python -m tests.validation.hardware.costs_against_tables`` tests them on shapes that were left out.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from zerokit.calibration.fits import compute_bound_rows, fit_matmul_curve, flatten_curve
+from zerokit.hardware.costs.attention import Attention, AttentionCurve, attention_work
+from zerokit.hardware.costs.figures import figures
+from zerokit.hardware.costs.matmul import KNOTS, LAYOUTS, MatmulCurve
 from zerokit.hardware.gpus import find_gpu
-from zerokit.hardware.prices.attention import Attention, AttentionCurve, attention_work
-from zerokit.hardware.prices.figures import figures
-from zerokit.hardware.prices.matmul import KNOTS, LAYOUTS, MatmulCurve
 
 TABLES = Path(__file__).with_name("tables.json")
-WRITTEN = Path(__file__).parents[2] / "zerokit" / "hardware" / "prices" / "kernels.json"
+WRITTEN = Path(__file__).parents[2] / "zerokit" / "hardware" / "costs" / "kernels.json"
 
 _LAYOUTS_OF = "A100-80GB-PCIe"
 """The card whose layouts differ as those of one that was measured in a single layout are taken to."""
@@ -144,7 +144,7 @@ def fitted() -> dict[str, Any]:
     cards = data["cards"]
     kernels = sorted({(row[0], row[1]) for row in data["attention"] if row[1] != "eager"})
     return {
-        "made_by": "python -m tools.kernel_prices.fit",
+        "made_by": "python -m tools.kernel_costs.fit",
         "sources": data["sources"],
         "matmul": {card: vars(fit_matmul(matmul_rows(card))) for card in matmul_cards()},
         "attention": [

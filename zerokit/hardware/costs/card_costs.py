@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Literal
 
 from zerokit.errors import ZerokitError
-from zerokit.hardware.prices.collectives import COLLECTIVES, Collective, Fabric, fabric
-from zerokit.hardware.prices.kernels import KernelPrices
-from zerokit.hardware.prices.known import FP32_ALONE, Class, measured_on
-from zerokit.hardware.prices.names import element_bytes, is_view
+from zerokit.hardware.costs.collectives import COLLECTIVES, Collective, Fabric, fabric
+from zerokit.hardware.costs.kernels import KernelCosts
+from zerokit.hardware.costs.known import FP32_ALONE, Class, measured_on
+from zerokit.hardware.costs.names import element_bytes, is_view
 from zerokit.units import GIB
 
 Copy = Literal["h2d", "d2h", "d2d", "nvme_read", "nvme_write"]
@@ -32,7 +32,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Prices(KernelPrices):
+class CardCosts(KernelCosts):
     """Costs of kernels and all other parts of a step on a cluster. Every cost grows with every size.
 
     Raises:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.costs.figures import generation
 from zerokit.hardware.gpus import Gpu
-from zerokit.hardware.prices.figures import generation
 
 Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "send_recv"]
 COLLECTIVES = get_args(Collective)
@@ -69,7 +69,7 @@ class Fabric:
         return min(self.in_node(ranks * nodes), share)
 
     def seconds(self, kind: Collective, num_bytes: int, ranks: int, nodes: int) -> float:
-        """Seconds of a collective of `ranks` GPUs on each of `nodes` nodes: :meth:`Prices.collective`."""
+        """Seconds of a collective of `ranks` GPUs on each of `nodes` nodes: :meth:`CardCosts.collective`."""
         seconds = self._seconds(kind, num_bytes, ranks, nodes)
         if nodes > 1 and ranks * nodes <= self.gpus_per_node:
             return max(seconds, self._seconds(kind, num_bytes, ranks * nodes, 1))

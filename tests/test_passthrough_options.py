@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerokit.errors import ZerokitError
-from zerokit.open_options import PassthroughOption, parse_passthrough_options
+from zerokit.passthrough_options import PassthroughOption, parse_passthrough_options
 
 NAMES = st.from_regex(r"[a-z][a-z_.-]{0,8}", fullmatch=True).map(lambda name: f"--{name}")
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)

@@ -1,6 +1,6 @@
-"""Single calls on the virtual device with a clock: which prices they ask for, and what they wait for.
+"""Single calls on the virtual device with a clock: which costs they ask for, and what they wait for.
 
-Every call has sizes of its own, since a price is asked for once.
+Every call has sizes of its own, since a cost is asked for once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.validation.rehearsal.fixed_prices import FixedPrices
+from tests.validation.rehearsal.fixed_costs import FixedCosts
 
 PeftSettings = dict[str, list[tuple[Any, ...]]]
 
@@ -20,8 +20,8 @@ PeftSettings = dict[str, list[tuple[Any, ...]]]
 _HOST = ("launch", "collective_launch", "cuda_malloc")
 
 
-def asked(rank: Any, prices: FixedPrices) -> PeftSettings:
-    """By call: all prices but those of launches."""
+def asked(rank: Any, costs: FixedCosts) -> PeftSettings:
+    """By call: all costs but those of launches."""
     import torch
     import torch.distributed as dist
     from deepspeed.ops.op_builder import QuantizerBuilder
@@ -97,18 +97,18 @@ def asked(rank: Any, prices: FixedPrices) -> PeftSettings:
     }
     found = {}
     for name, call in calls.items():
-        prices.asked.clear()
+        costs.asked.clear()
         call()
-        found[name] = [one for one in prices.asked if one[0] not in _HOST]
+        found[name] = [one for one in costs.asked if one[0] not in _HOST]
     os.environ.pop("OMP_NUM_THREADS", None)
     use_all_cores()
     found["with all cores"] = rank.host_threads
     _do_nothing()
-    found["unpriced"] = sorted(rank.unpriced)
+    found["without_cost"] = sorted(rank.without_cost)
     return found
 
 
-def offloaded_step(prices: FixedPrices) -> list[tuple[Any, ...]]:
+def offloaded_step(costs: FixedCosts) -> list[tuple[Any, ...]]:
     """What a step of ZeRO-2 with Adam on the host asks of the host for one weight of 1000 by 1000.
 
     Without single numbers and flags.
@@ -124,13 +124,13 @@ def offloaded_step(prices: FixedPrices) -> list[tuple[Any, ...]]:
         "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}},
     }
     engine, *_ = deepspeed.initialize(model=model, config=config, model_parameters=model.parameters())
-    prices.asked.clear()
+    costs.asked.clear()
     engine.backward(engine(torch.empty(1, 1000, dtype=torch.bfloat16, device="cuda")).sum())
     engine.step()
-    return [one for one in prices.asked if one[0] in ("on_host", "cpu_adam") and one[1] > 10_000]
+    return [one for one in costs.asked if one[0] in ("on_host", "cpu_adam") and one[1] > 10_000]
 
 
-def host_work(rank: Any, prices: FixedPrices) -> dict[str, int]:
+def host_work(rank: Any, costs: FixedCosts) -> dict[str, int]:
     """Nanoseconds of the host, where a call of a function that is new takes 1000 and a node of autograd 1."""
     import _thread
 
@@ -175,18 +175,18 @@ def host_work(rank: Any, prices: FixedPrices) -> dict[str, int]:
     weight = torch.ones(8, device="cuda", requires_grad=True)
     graph().backward()  # its functions are not new from here on
     nodes = {"nodes made": spent(graph)}
-    prices.working = 1e-9
+    costs.working = 1e-9
     values = torch.empty(500_000, requires_grad=True)
     nodes["on the host"] = spent(lambda: values.detach().mul_(2))
     nodes["on the host, in a thread"] = spent(functools.partial(in_thread, lambda: values.detach().neg_()))
-    prices.working = 0.0
+    costs.working = 0.0
     loss = graph()
     nodes["nodes run"] = spent(loss.backward)
     left, right = (torch.empty(sizes, device="cuda") for sizes in ((88, 40), (40, 72)))
     torch.cuda.synchronize()
-    prices.waits = True
+    costs.waits = True
     nodes["a product of the processor's"] = spent(lambda: torch.mm(left, right))
-    prices.waits = False
+    costs.waits = False
     own: dict[str, Any] = {}
     exec(compile("def call(work):\n    work()", zerokit.__file__, "exec"), own)
     beside: dict[str, Any] = {}
@@ -196,7 +196,7 @@ def host_work(rank: Any, prices: FixedPrices) -> dict[str, int]:
     exec(compile("def call(work):\n    work()", deepspeed.__file__, "exec"), engine)
     for name, unseen in (("untimed nodes", clock.untimed), ("uncounted nodes", rank.backend.uncounted)):
         nodes[name] = spent(functools.partial(seen_around, unseen))
-    prices.calling = 1e-6
+    costs.calling = 1e-6
     calls = {
         "four calls": spent(branch),
         "by zerokit": spent(lambda: own["call"](branch)),
@@ -205,11 +205,11 @@ def host_work(rank: Any, prices: FixedPrices) -> dict[str, int]:
         "in a thread": spent(lambda: in_thread(branch)),
         "untimed": spent(untimed),
     }
-    prices.calling = 0.0
+    costs.calling = 0.0
     return nodes | calls
 
 
-def compiled(prices: FixedPrices) -> list[list[Any]]:
+def compiled(costs: FixedCosts) -> list[list[Any]]:
     """What is asked for by kernels that Inductor writes: of how many bytes, and the kinds of the kernels."""
     import torch
     from torch.nn.attention.flex_attention import flex_attention
@@ -220,9 +220,9 @@ def compiled(prices: FixedPrices) -> list[list[Any]]:
 
     def kernels(function: Any, *inputs: Any) -> list[Any]:
         torch._dynamo.reset()
-        prices.asked.clear()
+        costs.asked.clear()
         torch.compile(function)(*inputs)
-        found = [one for one in prices.asked if one[0] == "memory_bound" and one[2].startswith("triton")]
+        found = [one for one in costs.asked if one[0] == "memory_bound" and one[2].startswith("triton")]
         return [[num_bytes, "_".join(name.split("_")[:2])] for _, num_bytes, name in found]
 
     rows, heads = torch.zeros(3, dtype=torch.int64, device="cuda"), single(1, 2, 128, 64)
@@ -235,7 +235,7 @@ def compiled(prices: FixedPrices) -> list[list[Any]]:
     ]
 
 
-def drives(rank_time: Any, prices: FixedPrices) -> dict[str, float]:
+def drives(rank_time: Any, costs: FixedCosts) -> dict[str, float]:
     """Seconds after two writes of one second each were asked for, after the host waited, and after a read.
 
     Of a step that asks for another write at its end, too.
@@ -243,11 +243,11 @@ def drives(rank_time: Any, prices: FixedPrices) -> dict[str, float]:
     import torch
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
-    clock, prices.copying = rank_time.clock, 1.0
+    clock, costs.copying = rank_time.clock, 1.0
     handle = AsyncIOBuilder().load().aio_handle()
     memory = handle.new_cpu_locked_tensor(512, torch.empty(0, dtype=torch.float32))
     start, seen = clock.now, {}
-    prices.asked.clear()
+    costs.asked.clear()
     for number in range(2):
         handle.async_pwrite(memory, f"/tmp/drive{number}")
     seen["asked for"] = (clock.now - start) / 1e9
@@ -257,11 +257,11 @@ def drives(rank_time: Any, prices: FixedPrices) -> dict[str, float]:
     seen["written"] = (clock.now - start) / 1e9
     handle.sync_pread(memory, "/tmp/drive0")
     seen["read"] = (clock.now - start) / 1e9
-    seen["copies"] = [one for one in prices.asked if one[0] == "copy"]
+    seen["copies"] = [one for one in costs.asked if one[0] == "copy"]
     handle.async_pwrite(memory, "/tmp/drive0")
     rank_time.step_end_events.append(rank_time.record_events())
     seen["step"] = (rank_time.step_ends()[-1] - start) / 1e9
-    prices.copying = 0.0
+    costs.copying = 0.0
     return seen
 
 

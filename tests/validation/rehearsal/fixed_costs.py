@@ -1,4 +1,4 @@
-"""Prices that can be added up on paper."""
+"""CardCosts that can be added up on paper."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 
 def _free(name: str) -> Callable[..., float]:
-    def price(self: FixedPrices, *arguments: Any) -> float:
+    def cost(self: FixedCosts, *arguments: Any) -> float:
         self.asked.append((name, *arguments))
         return 0.0
 
-    return price
+    return cost
 
 
 @dataclass
-class FixedPrices:
+class FixedCosts:
     """Seconds; what is not given is free.
 
     Args:
@@ -28,7 +28,7 @@ class FixedPrices:
         calling: of each call of a Python function, twice that of DeepSpeed's, as it is when the function is
             first called.
         node: of each node of autograd, made or run.
-        asked: which prices were asked for, with which arguments.
+        asked: which costs were asked for, with which arguments.
     """
 
     product: float = 0.0

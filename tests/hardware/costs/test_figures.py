@@ -1,4 +1,4 @@
-"""The figures behind the prices."""
+"""The figures behind the costs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import pytest
 from tests.tiny import REPOSITORY
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.costs.card_costs import CardCosts
+from zerokit.hardware.costs.figures import figures
 from zerokit.hardware.gpus import find_gpu, gpus
-from zerokit.hardware.prices.figures import figures
-from zerokit.hardware.prices.prices import Prices
 from zerokit.units import GIB, MIB
 
 TABLES: dict[str, Any] = json.loads(
-    Path(REPOSITORY, "tools", "kernel_prices", "tables.json").read_text(encoding="utf-8")
+    Path(REPOSITORY, "tools", "kernel_costs", "tables.json").read_text(encoding="utf-8")
 )
 
 
-def on(card: str, num_gpus: int = 8) -> Prices:
-    return Prices(Cluster(num_gpus, gpu=find_gpu(card)))
+def on(card: str, num_gpus: int = 8) -> CardCosts:
+    return CardCosts(Cluster(num_gpus, gpu=find_gpu(card)))
 
 
 def sections(data: Any) -> Iterator[dict[str, Any]]:
@@ -62,15 +62,15 @@ def test_every_figure_of_a_card_is_of_one_that_there_is() -> None:
         ("H200", 0.06, 0.22),
     ],
 )
-def test_products_are_priced_as_they_were_measured(card: str, median: float, p90: float) -> None:
-    prices, errors = on(card), []
+def test_products_are_timed_as_they_were_measured(card: str, median: float, p90: float) -> None:
+    costs, errors = on(card), []
     tensor_cores = "fp16" if card.startswith("V100") else "bf16"
     peak = find_gpu(card).tflops[tensor_cores] * 1e12
     dtype = {"fp16": "float16", "bf16": "bfloat16"}[tensor_cores]
     for name, layout, m, n, k, share in TABLES["matmul"]:
         if name == card:
             measured = 2 * m * n * k / (peak * share)
-            errors.append(abs(prices.matmul(m, n, k, dtype=dtype, layout=layout) / measured - 1))
+            errors.append(abs(costs.matmul(m, n, k, dtype=dtype, layout=layout) / measured - 1))
     assert statistics.median(errors) < median
     assert sorted(errors)[len(errors) * 9 // 10] < p90
 
@@ -84,7 +84,7 @@ def test_a_card_without_a_curve_of_its_own_has_that_of_its_processor() -> None:
 
 
 @pytest.mark.parametrize(("side", "tflops"), [(2048, 1011), (4096, 1217), (8192, 1290), (16384, 1377)])
-def test_long_products_in_fp8_are_priced_as_they_were_measured(side: int, tflops: int) -> None:
+def test_long_products_in_fp8_are_timed_as_they_were_measured(side: int, tflops: int) -> None:
     seconds = on("H100").matmul(side, side, side, dtype="float8_e4m3fn", layout="TN")
     assert 2 * side**3 / seconds / 1e12 == pytest.approx(tflops, rel=0.03)
 
@@ -98,8 +98,8 @@ def test_long_products_in_fp8_are_priced_as_they_were_measured(side: int, tflops
         ("H100-SXM", "cudnn", 0.12),
     ],
 )
-def test_attention_is_priced_as_it_was_measured(card: str, kernel: Any, worst: float) -> None:
-    prices, count = on(card), 0
+def test_attention_is_timed_as_it_was_measured(card: str, kernel: Any, worst: float) -> None:
+    costs, count = on(card), 0
     for name, of_kernel, passes, causal, batch, heads, kv_heads, length, head_dim, tflops, _ in TABLES[
         "attention"
     ]:
@@ -107,7 +107,7 @@ def test_attention_is_priced_as_it_was_measured(card: str, kernel: Any, worst: f
             continue
         shape = (batch, heads, kv_heads, length, length, head_dim, causal)
         directions = {"forward": [False], "backward": [True], "both": [False, True]}[passes]
-        seconds = sum(prices.attention(kernel, backward, *shape) for backward in directions)
+        seconds = sum(costs.attention(kernel, backward, *shape) for backward in directions)
         flops = 4 * batch * heads * length**2 * head_dim * (0.5 if causal else 1)
         measured = flops * sum(2.5 if backward else 1 for backward in directions) / (tflops * 1e12)
         assert abs(seconds / measured - 1) < worst
@@ -128,7 +128,7 @@ def test_an_older_kernel_gains_no_more_by_a_newer_card_than_flash_attention_2() 
         assert longer[0] > 1.5
 
 
-def test_large_all_reduces_are_priced_as_they_were_measured() -> None:
+def test_large_all_reduces_are_timed_as_they_were_measured() -> None:
     for card, kind, ranks, nodes, num_bytes, bus, _ in TABLES["collectives"]:
         if num_bytes >= GIB:
             total = ranks * nodes
@@ -176,16 +176,16 @@ def test_few_of_the_gpus_that_a_switch_joins_reach_less_of_its_bus() -> None:
 
 def test_bridges_join_two_cards_and_no_more() -> None:
     h100, pairs = on("H100"), on("H100-PCIe")
-    times = [prices.collective("all_gather", GIB, ranks) for prices in (h100, pairs) for ranks in (2, 4)]
+    times = [costs.collective("all_gather", GIB, ranks) for costs in (h100, pairs) for ranks in (2, 4)]
     assert times[1] < 2 * times[0]
     assert times[3] > 4 * times[2]
 
 
 def test_nccl_takes_a_tree_for_little_over_many_nodes() -> None:
     # A ring's steps alone: 2 * 127 of them, 2 * 15 between nodes, take longer.
-    prices = on("H100", 128)
-    assert prices.collective("all_reduce", 4096, 8, 16) < 85e-6 + 100e-6
-    assert prices.collective("all_gather", 4096, 8, 16) > 85e-6 + 100e-6
+    costs = on("H100", 128)
+    assert costs.collective("all_reduce", 4096, 8, 16) < 85e-6 + 100e-6
+    assert costs.collective("all_gather", 4096, 8, 16) > 85e-6 + 100e-6
 
 
 def test_copies_go_by_the_link_and_share_what_is_shared() -> None:
@@ -199,16 +199,16 @@ def test_copies_go_by_the_link_and_share_what_is_shared() -> None:
 
 
 def test_a_launch_a_view_and_what_goes_along_rows() -> None:
-    prices = on("A100-80")
-    assert prices.launch("aten::mm") == prices.launch("aten.add_.Tensor") == 2e-5 < prices.collective_launch()
-    assert prices.launch("aten::view") == prices.launch("aten.transpose.int") < 3e-6
-    assert prices.launch_spread.low * 2e-5 == pytest.approx(7e-6)
+    costs = on("A100-80")
+    assert costs.launch("aten::mm") == costs.launch("aten.add_.Tensor") == 2e-5 < costs.collective_launch()
+    assert costs.launch("aten::view") == costs.launch("aten.transpose.int") < 3e-6
+    assert costs.launch_spread.low * 2e-5 == pytest.approx(7e-6)
     plain, softmax, norm = (
-        prices.memory_bound(GIB, name) for name in ("", "aten::_softmax", "aten::native_layer_norm")
+        costs.memory_bound(GIB, name) for name in ("", "aten::_softmax", "aten::native_layer_norm")
     )
     assert plain < softmax < norm < 1.5 * plain
     # Small kernels reach little of the bandwidth, large ones what was measured: 0.87.
-    shares = [size / prices.memory_bound(size) / 2039e9 for size in (MIB, 8 * MIB, GIB)]
+    shares = [size / costs.memory_bound(size) / 2039e9 for size in (MIB, 8 * MIB, GIB)]
     assert shares[0] < 0.2 < shares[1] < 0.6 < shares[2] < 0.87
 
 
@@ -229,8 +229,8 @@ def test_few_threads_of_ranks_bound_what_the_host_does() -> None:
 
 
 def test_what_there_is_not_is_named() -> None:
-    prices: Any = on("H100")
+    costs: Any = on("H100")
     with pytest.raises(ZerokitError, match=r"no attention kernel 'flash'\. Choose one of flash_attention_2,"):
-        prices.attention("flash", False, 1, 8, 8, 128, 128, 64, True)
+        costs.attention("flash", False, 1, 8, 8, 128, 128, 64, True)
     with pytest.raises(ZerokitError, match=r"no collective 'gather'\. Choose one of all_gather,"):
-        prices.collective("gather", 1, 8)
+        costs.collective("gather", 1, 8)

@@ -1,7 +1,7 @@
-"""How well the prices hold against measured kernels, each shape left out of the fit that prices it.
+"""How well the costs hold against measured kernels, each shape left out of the fit that costs it.
 
-``python -m tests.validation.hardware.prices_against_tables`` prints the errors and writes them to
-``results/kernel_prices.json``. Left out at once is every row of the same sides (a layer's product and
+``python -m tests.validation.hardware.costs_against_tables`` prints the errors and writes them to
+``results/kernel_costs.json``. Left out at once is every row of the same sides (a layer's product and
 both of its gradients), and every row of attention of the same batch, heads, length and head size. Nothing is
 fitted to attention written out in torch; the figures of collectives that are fitted (``start``, ``switch``)
 see all rows.
@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.tiny import REPOSITORY
 from tests.validation.percentiles import nearest_rank
-from tools.kernel_prices.fit import (
+from tools.kernel_costs.fit import (
     attention_rows,
     fit_attention,
     fit_matmul,
@@ -26,12 +26,12 @@ from tools.kernel_prices.fit import (
     tables,
 )
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.costs.attention import Attention
+from zerokit.hardware.costs.card_costs import CardCosts
+from zerokit.hardware.costs.figures import figures
 from zerokit.hardware.gpus import find_gpu
-from zerokit.hardware.prices.attention import Attention
-from zerokit.hardware.prices.figures import figures
-from zerokit.hardware.prices.prices import Prices
 
-WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "kernel_prices.json"
+WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "kernel_costs.json"
 
 Row = Sequence[Any]
 
@@ -57,9 +57,9 @@ def matmul_errors(card: str) -> list[float]:
 
     def errors(others: Sequence[Row], left_out: Sequence[Row]) -> list[float]:
         curve = {"matmul": {kind: vars(fit_matmul(others))}}
-        prices = Prices(cluster, figures() | {"kernels": curve})
+        costs = CardCosts(cluster, figures() | {"kernels": curve})
         return [
-            prices.matmul(m, n, k, dtype=dtype, layout=layout) * peak * share / (2 * m * n * k) - 1
+            costs.matmul(m, n, k, dtype=dtype, layout=layout) * peak * share / (2 * m * n * k) - 1
             for _, layout, m, n, k, share in left_out
         ]
 
@@ -100,12 +100,12 @@ def attention_errors(card: str, kernel: str) -> list[float]:
 
 def eager_errors(card: str) -> list[float]:
     """Of attention written out in torch."""
-    prices = Prices(Cluster(1, gpu=find_gpu(card)))
+    costs = CardCosts(Cluster(1, gpu=find_gpu(card)))
     found = []
     for row in attention_rows(card, "eager"):
         _, _, _, causal, batch, heads, kv_heads, length, head_dim, _, _ = row
         shape = (batch, heads, kv_heads, length, length, head_dim, causal, "float16")
-        seconds = sum(prices.attention("eager", backward, *shape) for backward in passes_of(row))
+        seconds = sum(costs.attention("eager", backward, *shape) for backward in passes_of(row))
         found.append(seconds / measured_seconds(row) - 1)
     return found
 
@@ -118,13 +118,13 @@ def collective_errors(card: str, ranks: int, nodes: int, smallest: int, largest:
             total = ranks * nodes
             rounds = 2 if kind == "all_reduce" else 1
             measured = rounds * (total - 1) / total * num_bytes / (bus * 1e9)
-            prices = Prices(Cluster(total, gpu=find_gpu(card)))
-            found.append(prices.collective(kind, num_bytes, ranks, nodes) / measured - 1)
+            costs = CardCosts(Cluster(total, gpu=find_gpu(card)))
+            found.append(costs.collective(kind, num_bytes, ranks, nodes) / measured - 1)
     return found
 
 
 def all_errors() -> dict[str, list[float]]:
-    """By what was priced."""
+    """By what was timed."""
     kernels = sorted({(row[0], row[1]) for row in tables()["attention"]})
     found = {f"matmul, {card}": matmul_errors(card) for card in matmul_cards()}
     found |= {
@@ -156,7 +156,7 @@ def main() -> None:
     found = {name: summary(errors) for name, errors in all_errors().items()}
     for name, one in found.items():
         print(f"{name:45}" + "".join(f"{key} {value:<8}" for key, value in one.items()))
-    document = {"command": "python -m tests.validation.hardware.prices_against_tables", "errors": found}
+    document = {"command": "python -m tests.validation.hardware.costs_against_tables", "errors": found}
     WRITTEN.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
