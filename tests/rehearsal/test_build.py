@@ -225,9 +225,12 @@ def test_a_signal_is_heard_that_does_not_wake_the_main_thread(tmp_path: Path) ->
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
         over.wait()
 
+    # A shell that starts pytest in the background has it ignore SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with Compilers(tmp_path) as compilers:
         try:
             with pytest.raises(KeyboardInterrupt):
                 compilers.call(work)
         finally:
+            signal.signal(signal.SIGINT, before)
             over.set()
