@@ -161,8 +161,8 @@ def _problem(model: Any, task: Task) -> str | None:
 def finds_end_by_ids(model: PreTrainedModel) -> bool:
     """Whether a classifier finds the last token of a text in its ids, as decoders and BART do.
 
-    Reads the source of each ``forward`` of the class and its bases, and of the methods that they call. True if
-    there is no source.
+    Reads the source of each ``forward`` of the class and its bases, and of the methods that they call.
+    True if there is no source.
     """
     from transformers import PreTrainedModel
 
