@@ -70,12 +70,12 @@ def test_what_can_be_streamed(text: str, tmp_path: Path) -> None:
         (
             STREAMED + "task:\n  type: dpo\n" + STEPS,
             ":4 (data.streaming)",
-            "only causal_lm, masked_lm, seq2seq",
+            "dpo computes reference log-probabilities of all examples first. Remove it: only causal_lm, masked",
         ),
         (
             STREAMED + "task:\n  type: sequence_classification\n" + STEPS,
             ":4 (data.streaming)",
-            "needs the classes of all examples",
+            "reads the classes of all examples first",
         ),
         (
             STREAMED + "task:\n  type: masked_lm\n" + STEPS + "  dataloader_num_workers: 1\n",
