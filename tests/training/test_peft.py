@@ -224,41 +224,41 @@ def test_a_method_tells_examples_apart_by_what_they_say_or_is_refused(
 @pytest.mark.parametrize(
     ("model_type", "words_", "training", "said"),
     [
-        ("falcon", ["--peft.type=prefix_tuning"], {}, "prefix tuning does not fit falcon: Sizes of tensors"),
-        ("mamba", ["--peft.type=prefix_tuning"], {}, "keys and values alone, which mamba has not"),
+        ("falcon", "--peft.type=prefix_tuning", {}, "prefix tuning does not fit falcon: Sizes of tensors"),
+        ("mamba", "--peft.type=prefix_tuning", {}, "keys and values alone, which mamba has not"),
         (
             "llama",
-            ["--peft.type=prefix_tuning"],
+            "--peft.type=prefix_tuning",
             {"gradient_checkpointing": True},
             "which checkpointing drops. Set it to false",
         ),
         (
             "gpt2",
-            ["--peft.type=p_tuning", "--task.seq_len", "1010"],
+            "--peft.type=p_tuning --task.seq_len 1010",
             {},
             "1010 tokens and 20 learned ones before them, but the model has 1024 positions. "
             "Set task.seq_len to at most 1004",
         ),
         (
             "llama",
-            ["--peft.type=lora", "--peft.target_modules=[nothing]"],
+            "--peft.type=lora --peft.target_modules=[nothing]",
             {},
             "the model has no module 'nothing'",
         ),
         (
             "llama",
-            ["--peft.type=p_tuning", "--peft.encoder_hidden_size=a"],
+            "--peft.type=p_tuning --peft.encoder_hidden_size=a",
             {},
             "expected a whole number, found the string",
         ),
-        ("llama", ["--peft.type=qlora", "--peft.bnb_4bit_quant_type=[]"], {}, "transformers refuses it: "),
+        ("llama", "--peft.type=qlora --peft.bnb_4bit_quant_type=[]", {}, "transformers refuses it: "),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_weights_are_loaded(
-    model_type: str, words_: list[str], training: dict[str, Any], said: str
+    model_type: str, words_: str, training: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(RecipeError) as caught:
-        tried(model_type, "causal_lm", *words_, **training)
+        tried(model_type, "causal_lm", *words_.split(), **training)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
