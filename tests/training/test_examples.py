@@ -487,24 +487,9 @@ def test_a_template_that_cannot_be_used_is_a_data_error(
 @pytest.mark.parametrize(
     ("prompt", "answer", "hint", "cured"),
     [
-        (
-            "<|assistant|>: ",
-            "yes",
-            "Remove the space at the end of the generation",
-            ("<|assistant|>:", "yes"),
-        ),
-        (
-            "<|assistant|>:",
-            ":yes",
-            "End the generation prompt with a special",
-            ("<|assistant|>:<|end|>", ":yes"),
-        ),
-        (
-            "<|assistant|>:\n",
-            "\n\nyes",
-            "Remove the white space with which the answer begins",
-            ("<|assistant|>:\n", "yes"),
-        ),
+        ("<|assistant|>: ", "yes", "Remove the space at the end", ("<|assistant|>:", "yes")),
+        ("<|assistant|>:", ":yes", "End the generation prompt with", ("<|assistant|>:<|end|>", ":yes")),
+        ("<|assistant|>:\n", "\n\nyes", "Remove the white space with which", ("<|assistant|>:\n", "yes")),
     ],
 )
 def test_a_generation_prompt_that_is_joined_with_the_answer_is_told_apart(
